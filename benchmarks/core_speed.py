@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Speed and memory of the core alone: placements per second of lone pods, gangs per second, resident memory.
+
+    python benchmarks/core_speed.py [--nodes 5000 50000] [--pods 10000] [--gangs 300] [--runs 3] [-o json]
+
+Load: nodes x 8 GPUs, 192 cores, 2 TiB, racks of 16, blocks of 16 racks; 30 % of the nodes partly busy. Lone pods: 48
+shapes with Zipf-like popularity, 30 % of them ask for a share of one GPU, the others for 1, 2, 4 or 8. Gangs: 64 pods x
+8 GPUs that prefer a rack (which is too small: they get the tightest block). Every run is a process of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import resource
+import statistics
+import subprocess
+import sys
+import time
+
+from dovetail.core.cycle import step
+from dovetail.core.decisions import Bind
+from dovetail.core.events import GangChanged, NodeChanged, PodChanged
+from dovetail.core.model import CPU, GPU, MEMORY, PODS, Gang, Node, Pod, Request
+from dovetail.core.policy import Policy
+from dovetail.core.state import State
+
+GIB = 2**30
+RACK, BLOCK = "dovetail.dev/rack", "dovetail.dev/block"
+
+
+def nodes(count: int) -> list[NodeChanged]:
+    amounts = ((CPU, 192_000), (MEMORY, 2048 * GIB), (GPU, 8), (PODS, 110))
+    return [
+        NodeChanged(
+            Node(
+                f"node-{i}",
+                amounts,
+                (
+                    ("kubernetes.io/hostname", f"node-{i}"),
+                    (RACK, f"rack-{i // 16}"),
+                    (BLOCK, f"block-{i // 256}"),
+                    ("nvidia.com/gpu.product", "NVIDIA-H100-80GB-HBM3"),
+                ),
+            )
+        )
+        for i in range(count)
+    ]
+
+
+def shapes(count: int, rng: random.Random) -> list[Request]:
+    found: list[Request] = []
+    for i in range(count):
+        cpu, memory = rng.randrange(1, 12) * 1000, rng.randrange(4, 96) * GIB
+        if i % 10 < 3:
+            found.append(Request(((CPU, cpu), (MEMORY, memory)), gpu_milli=rng.randrange(1, 10) * 100))
+        else:
+            gpus = rng.choice((1, 1, 1, 2, 4, 8))
+            found.append(Request(((CPU, cpu * gpus), (MEMORY, memory * gpus), (GPU, gpus))))
+    return found
+
+
+def busy(count: int, rng: random.Random) -> list[PodChanged]:
+    return [
+        PodChanged(
+            Pod(f"busy-{i}", "default", f"busy-{i}", Request(((CPU, 16_000), (GPU, rng.randrange(1, 8)))), node=f"node-{i}")
+        )
+        for i in range(count)
+        if rng.random() < 0.3
+    ]
+
+
+def drain(state: State, expected: int) -> tuple[float, int]:
+    start, bound = time.process_time(), 0
+    now = 1
+    while state.busy and bound < expected:
+        bound += sum(isinstance(decision, Bind) for decision in step(state, (), now))
+        now += 1
+    return time.process_time() - start, bound
+
+
+def one_run(node_count: int, pods: int, gangs: int, shape_count: int, seed: int) -> dict[str, float]:
+    rng = random.Random(seed)
+    wanted = shapes(shape_count, rng)
+    popularity = [1 / (rank + 1) for rank in range(shape_count)]
+    state = State(Policy())
+    step(state, nodes(node_count), 0)
+    step(state, busy(node_count, rng), 0)
+    requests = rng.choices(wanted, popularity, k=pods)
+    step_events = [PodChanged(Pod(f"p{i}", "default", f"p{i}", r, created_ms=i + 1)) for i, r in enumerate(requests)]
+    for event in step_events:
+        state.apply(event)
+    seconds, bound = drain(state, pods)
+    result = {"placements_per_s": bound / seconds, "placed": bound}
+    problems = state.cluster.check()
+    assert not problems, problems[:3]
+
+    state = State(Policy())
+    step(state, nodes(node_count), 0)
+    whole = Request(((CPU, 96_000), (MEMORY, 1024 * GIB), (GPU, 8)))
+    fitting = min(gangs, node_count // 64 - 1)
+    for g in range(fitting):
+        state.apply(GangChanged(Gang(f"g{g}", "default", f"g{g}", min_count=64, preferred=(RACK,), created_ms=g + 1)))
+        for i in range(64):
+            state.apply(PodChanged(Pod(f"g{g}-{i}", "default", f"g{g}-{i}", whole, created_ms=g + 1, gang=f"g{g}")))
+    seconds, bound = drain(state, fitting * 64)
+    assert bound == fitting * 64, (bound, fitting * 64)
+    result["gangs_per_s"] = fitting / seconds
+    result["gangs"] = fitting
+    problems = state.cluster.check()
+    assert not problems, problems[:3]
+    result["rss_mib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nodes", type=int, nargs="+", default=[5_000, 50_000])
+    parser.add_argument("--pods", type=int, default=10_000)
+    parser.add_argument("--gangs", type=int, default=300)
+    parser.add_argument("--shapes", type=int, default=48)
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
+    parser.add_argument("--child", type=int, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child is not None:
+        print(json.dumps(one_run(options.nodes[0], options.pods, options.gangs, options.shapes, options.child)))
+        return
+    rows = []
+    for count in options.nodes:
+        runs = []
+        for seed in range(options.runs):
+            command = [sys.executable, __file__, "--child", str(seed), "--nodes", str(count), "--pods"]
+            command += [str(options.pods), "--gangs", str(options.gangs), "--shapes", str(options.shapes)]
+            runs.append(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
+        rows.append({"nodes": count, **{key: statistics.median(run[key] for run in runs) for key in runs[0]}})
+    if options.output == "json":
+        print(json.dumps(rows, indent=1))
+        return
+    print(f"CPU time, medians of {options.runs} runs, {options.shapes} shapes")
+    print(f"{'nodes':>8} {'placements/s':>13} {'gangs/s (64 x 8)':>17} {'RSS MiB':>8}")
+    for row in rows:
+        print(f"{row['nodes']:>8} {row['placements_per_s']:>13.0f} {row['gangs_per_s']:>17.0f} {row['rss_mib']:>8.0f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One attempt to place one root: a gang, or a pod on its own."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dovetail.core.cluster.columns import ABSENT
+from dovetail.core.decisions import Bind, Decision, Hold, Release
+from dovetail.core.model import Pod
+from dovetail.core.placing import feasibility, refusals
+from dovetail.core.placing.gangs import Group, Search, SearchLimitReached, shapes_of
+from dovetail.core.reasons import Reason, Refusal, When
+from dovetail.core.roster import LONE, complete, startable
+from dovetail.core.state import DEFAULT_QUEUE, State
+
+
+class Attempt:
+    def __init__(self, state: State, root: str) -> None:
+        self._state = state
+        self._root = root
+        self._members = state.roster.members(root)
+
+    def decide(self) -> list[Decision]:
+        """Binds for what could be placed; a Hold where that is news; a Release where a half start is overdue."""
+        state, waiting = self._state, self._waiting()
+        binds: list[Decision] = []
+        group = None
+        refusal = self._blocked(waiting)
+        if refusal is None:
+            group = state.roster.group(self._root)
+            refusal = self._incomplete(group)
+        if refusal is None and group is not None:
+            binds, refusal = self._place(group)
+            waiting = self._waiting()
+        if binds and not self._root.startswith(LONE) and not state.roster.has_started(self._root):
+            state.roster.starting.setdefault(self._root, state.now_ms)
+        overdue = self._overdue(waiting)
+        if overdue and refusal is not None:
+            state.roster.starting[self._root] = state.now_ms
+            return [*binds, Release(self._root, tuple(pod.uid for pod in overdue), refusal, state.steps)]
+        if not waiting:
+            state.pending.forget(self._root)
+            return binds
+        state.pending.park(self._root, *state.rank(self._root))
+        if refusal is not None and state.pending.tell(self._root, refusal, state.now_ms, state.policy.tell_again_ms):
+            binds.append(Hold(self._root, tuple(pod.uid for pod in waiting), refusal, state.steps))
+        return binds
+
+    def _waiting(self) -> list[Pod]:
+        placements = self._state.cluster.placements
+        return [pod for pod in self._members if pod.managed and not pod.node and pod.uid not in placements]
+
+    def _blocked(self, waiting: list[Pod]) -> Refusal | None:
+        """What keeps the root from being tried at all."""
+        state, gangs = self._state, self._state.roster.gangs
+        for pod in waiting:
+            if pod.problem is not None:
+                return Refusal(Reason.INVALID, When.NEVER, f"{pod.key}: {pod.problem}")
+            if pod.queue and pod.queue != DEFAULT_QUEUE and pod.queue not in (state.queues or ()):
+                return Refusal(Reason.QUEUE_MISSING, When.NOT_YET, repr(pod.queue))
+            if "" in state.cluster.avoided.get(pod.uid, ()):
+                return Refusal(Reason.BIND_BACKOFF, When.NOT_YET, f"{pod.key} could not be bound a moment ago")
+        if self._root.startswith(LONE):
+            if any(pod.gated for pod in waiting):
+                return Refusal(Reason.GATED, When.NOT_YET)
+            return Refusal(Reason.DELETING, When.NEVER) if any(pod.deleting for pod in waiting) else None
+        for gang_id in state.roster.tree(self._root):
+            gang = gangs.get(gang_id)
+            if gang is None:
+                return Refusal(Reason.GANG_MISSING, When.NOT_YET, repr(gang_id))
+            if gang.problem is not None:
+                return Refusal(Reason.INVALID, When.NEVER, f"{gang.namespace}/{gang.name}: {gang.problem}")
+            if gang.parent and gang_id == self._root:
+                missing = gang.parent not in gangs
+                what = "does not exist" if missing else "is below itself: the parents form a cycle"
+                when = When.NOT_YET if missing else When.NEVER
+                return Refusal(Reason.GANG_MISSING, when, f"the parent {gang.parent!r} of {gang_id!r} {what}")
+        return None
+
+    def _incomplete(self, group: Group) -> Refusal | None:
+        if complete(group):
+            return None
+        need = group.total_missing() + sum(1 for _ in group.all_held())
+        exist = sum(1 for pod in self._members if startable(pod) or pod.node)
+        return Refusal(Reason.GANG_INCOMPLETE, When.NOT_YET, f"needs {need} pods, {exist} can start")
+
+    def _place(self, group: Group) -> tuple[list[Decision], Refusal | None]:
+        """Binds, and why the rest (or all of it) was not placed."""
+        state = self._state
+        if state.failed and (known := state.failed.get(self._signature(group))) is not None:
+            return [], known
+        pods = list(group.all_pods())
+        with state.cluster.trial() as trial:
+            try:
+                fits = Search(state.cluster, state.rows, state.policy.search_limit).place(group)
+                limit = False
+            except SearchLimitReached:
+                fits, limit = False, True
+            binds = self._binds(pods) if fits else []
+            if binds:
+                trial.keep()
+        if len(binds) == len(pods):
+            return binds, None
+        if limit:
+            refusal = Refusal(Reason.SEARCH_LIMIT, When.NOT_YET, f"after {state.policy.search_limit} domains")
+        elif binds:
+            rest = next(pod for pod in pods if pod.uid not in state.cluster.placements)
+            refusal = refusals.for_pod(state.cluster, rest)
+        elif state.pending.told_before(self._root, state.now_ms, state.policy.tell_again_ms):
+            return [], state.pending.refusal(self._root)
+        else:
+            refusal = refusals.for_gang(state.cluster, state.rows, group)
+        if not binds and (signature := self._signature(group)) is not None:
+            state.failed[signature] = refusal
+        return binds, refusal
+
+    def _binds(self, pods: list[Pod]) -> list[Decision]:
+        state, placements = self._state, self._state.cluster.placements
+        placed = [placement for pod in pods if (placement := placements.get(pod.uid)) is not None]
+        gang = "" if self._root.startswith(LONE) else self._root
+        level = self._level([p.slot for p in placed]) if gang else ""
+        names = state.cluster.nodes.names
+        for pod in pods:
+            state.cluster.nominated.pop(pod.uid, None)
+        return [
+            Bind(p.pod.uid, names[p.slot], state.steps, gang, len(placed), p.devices, p.picks, level) for p in placed
+        ]
+
+    def _level(self, slots: list[int]) -> str:
+        """The narrowest fabric level whose one domain holds all slots."""
+        fabric = self._state.cluster.fabric
+        for key in reversed(fabric.levels):
+            domains = np.unique(fabric.domains(key)[slots])
+            if len(domains) == 1 and domains[0] != ABSENT:
+                return key
+        return ""
+
+    def _signature(self, group: Group) -> object | None:
+        """Equal for groups of which one fails when another did; None where pods differ beyond their shapes."""
+        cluster = self._state.cluster
+        if cluster.peers.counts or group.groups or group.held or any(pod.claims for pod in group.pods):
+            return None
+        wanted = shapes_of(cluster, group)
+        if any(feasibility.hindered(cluster, shape, group.pods) for shape, _ in wanted):
+            return None
+        counts = tuple((shape.id, count) for shape, count in wanted)
+        return counts, group.missing, group.room, group.required, group.preferred
+
+    def _overdue(self, waiting: list[Pod]) -> list[Pod]:
+        """The bound members of a gang that started by half and is past its deadline, else nothing.
+
+        A half start shows even after a restart: a pod waits that existed when the last of the others was bound. (A pod
+        created later replaces one that ran: then the gang had started whole.)
+        """
+        state = self._state
+        bound = [pod for pod in self._members if pod.node]
+        if not bound or self._root.startswith(LONE) or state.roster.has_started(self._root):
+            return []
+        newest = max(pod.bound_ms for pod in bound)
+        left_behind = any(pod.created_ms <= newest for pod in waiting)
+        since = state.roster.starting.get(self._root, newest if left_behind else None)
+        if since is None or state.now_ms - since < state.policy.start_deadline_ms:
+            return []
+        return [pod for pod in bound if not pod.deleting]

@@ -1,0 +1,6 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mutable arrays behind `Cluster`: nodes, labels, devices, shapes, fabric tree, peers, volumes, journals."""
+
+from dovetail.core.cluster.cluster import Cluster, Placement
+
+__all__ = ["Cluster", "Placement"]

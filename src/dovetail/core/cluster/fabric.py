@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The fabric: a tree of domains above the nodes, from ordered node label keys such as zone > block > rack.
+
+Rules: at a fabric level a domain is the whole path of label values down to it, so `rack-1` of two blocks is two racks;
+a node without the key has no domain at that level, and nodes without it under one parent are siblings of its domains.
+Any other label key is a flat set of domains, one per value, as Kubernetes reads a topologyKey.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.core.cluster.columns import ABSENT, Ids
+from dovetail.core.cluster.nodes import Nodes
+
+Domains = NDArray[np.int64]
+
+
+class Fabric:
+    """Answers are cached until a node's record changes. `levels` are the given keys that at least one node carries."""
+
+    def __init__(self, nodes: Nodes, keys: tuple[str, ...]) -> None:
+        self._nodes = nodes
+        self._keys = keys
+        self._seen = (-1, -1)
+        self.levels: tuple[str, ...] = ()
+        self._domains: dict[str, Ids] = {}
+        self._names: dict[str, list[tuple[str, ...]]] = {}
+        self._slots: dict[str, list[Domains]] = {}
+        self._children: dict[tuple[str, str], list[Domains]] = {}
+
+    @property
+    def version(self) -> int:
+        """Changes whenever an answer of this tree may have changed."""
+        self._catch_up()
+        return self._seen[0] + self._seen[1]
+
+    def domains(self, key: str) -> Ids:
+        """The domain of every slot at the level of `key`; ABSENT for none."""
+        self._catch_up()
+        found = self._domains.get(key)
+        return found if found is not None else self._nodes.columns[key].ids
+
+    def count(self, key: str) -> int:
+        """How many domains the level has."""
+        self._catch_up()
+        return len(self._names[key]) if key in self._names else len(self._nodes.columns[key].values)
+
+    def name(self, key: str, domain: int) -> str:
+        """The domain for a person: the label values of its path."""
+        self._catch_up()
+        names = self._names.get(key)
+        return "/".join(names[domain]) if names is not None else self._nodes.columns[key].values[domain]
+
+    def slots(self, key: str, domain: int) -> Domains:
+        """The node slots of a domain, ascending."""
+        self._catch_up()
+        found = self._slots.get(key)
+        if found is None:
+            found = self._slots[key] = _group(self.domains(key), self.count(key))
+        return found[domain]
+
+    def children(self, key: str, domain: int, below: str) -> Domains:
+        """The domains of level `below` that have nodes in a domain of level `key`."""
+        self._catch_up()
+        found = self._children.get((key, below))
+        if found is None:
+            inside = self.domains(below)
+            found = [np.unique(inside[self.slots(key, d)]) for d in range(self.count(key))]
+            self._children[key, below] = found = [ids[ids != ABSENT] for ids in found]
+        return found[domain]
+
+    def below(self, key: str) -> tuple[str, ...]:
+        """The levels inside a domain of `key`, widest first; all levels where `key` is not of the fabric."""
+        levels = self.levels
+        return levels[levels.index(key) + 1 :] if key in levels else levels
+
+    def _catch_up(self) -> None:
+        now = (self._nodes.records_journal.end, self._nodes.layout)
+        if now == self._seen:
+            return
+        self._seen = now
+        self._slots.clear()
+        self._children.clear()
+        self._domains.clear()
+        self._names.clear()
+        columns = self._nodes.columns
+        self.levels = tuple(key for key in self._keys if bool((columns[key].ids != ABSENT).any()))
+        paths = np.zeros(self._nodes.size, dtype=np.int64)
+        names: list[tuple[str, ...]] = [()]
+        for key in self.levels:
+            column = columns[key]
+            # Widen the path by this level's value, where the node has one, and number the paths in use.
+            width = len(column.values) + 1
+            joined = paths * width + (column.ids + 1)
+            used, ids = np.unique(joined, return_inverse=True)
+            values = [None if code % width == 0 else column.values[int(code % width) - 1] for code in used]
+            names = [
+                names[int(code // width)] + (() if value is None else (value,))
+                for code, value in zip(used, values, strict=True)
+            ]
+            paths = ids.astype(np.int64)
+            domains = paths.astype(np.int32)
+            domains[column.ids == ABSENT] = ABSENT
+            self._domains[key] = domains
+            self._names[key] = names
+
+
+def _group(ids: Ids, count: int) -> list[Domains]:
+    order = np.argsort(ids, kind="stable")
+    bounds = np.searchsorted(ids[order], np.arange(count + 1))
+    return [order[bounds[d] : bounds[d + 1]] for d in range(count)]

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which node slots changed, in order, so that every cache can catch up lazily from where it last looked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+Slots = NDArray[np.int64]
+
+
+_NOTHING: Slots = np.empty(0, dtype=np.int64)
+
+
+class Journal:
+    """An append-only list of slots with cursors into it. Only the last `limit` entries are kept: a reader that fell
+    further behind is told to start over."""
+
+    __slots__ = ("_base", "_entries", "_limit")
+
+    def __init__(self, limit: int) -> None:
+        self._entries: list[int] = []
+        self._base = 0
+        self._limit = limit
+
+    @property
+    def end(self) -> int:
+        """The cursor of a reader that has seen everything."""
+        return self._base + len(self._entries)
+
+    def add(self, slot: int) -> None:
+        self._entries.append(slot)
+        if len(self._entries) > 2 * self._limit:
+            self._trim()
+
+    def extend(self, slots: Iterable[int]) -> None:
+        self._entries.extend(slots)
+        if len(self._entries) > 2 * self._limit:
+            self._trim()
+
+    def _trim(self) -> None:
+        drop = len(self._entries) - self._limit
+        del self._entries[:drop]
+        self._base += drop
+
+    def since(self, cursor: int) -> Slots | None:
+        """The distinct slots changed since `cursor`; None where the journal no longer reaches back that far."""
+        if cursor == self.end:
+            return _NOTHING
+        if cursor < self._base:
+            return None
+        return np.array(list(dict.fromkeys(self._entries[cursor - self._base :])), dtype=np.int64)

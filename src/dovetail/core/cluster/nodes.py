@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The node table: one slot per node in arrays of integers, one array row per resource.
+
+Rules: a slot keeps its node for life and is reused after the node is gone; slots are given in the order in which nodes
+are told, so no result depends on names. A slot without a node has nothing allocatable and matches nothing. Pods may
+hold room on a node that is not told yet, or is told with less than they hold: free amounts then go below zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.core.cluster.columns import Columns
+from dovetail.core.cluster.journal import Journal
+from dovetail.core.model import CPU, GPU, MEMORY, PODS, Node, Taint
+
+Amounts = NDArray[np.int64]
+UNSCHEDULABLE_TAINT = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
+MAX_GPUS = 62
+"""GPUs of one node that fit the bits of a free mask."""
+
+
+class Nodes:
+    """`free[r, slot] = allocatable - held` for resource r. `gpu_free_bits[slot]` has bit i set while GPU i is wholly
+    free; `gpu_part_milli[i, slot]` is what is left of GPU i once a part of it is taken, else 0."""
+
+    def __init__(self, size: int = 64) -> None:
+        self.slots: dict[str, int] = {}
+        self.names: list[str] = []
+        self.records: list[Node | None] = []
+        self.labels: list[Mapping[str, str]] = []
+        self.resources: dict[str, int] = {PODS: 0, CPU: 1, MEMORY: 2, GPU: 3}
+        self.allocatable: Amounts = np.zeros((8, size), dtype=np.int64)
+        self.free: Amounts = np.zeros((8, size), dtype=np.int64)
+        self.gpu_free_bits: Amounts = np.zeros(size, dtype=np.int64)
+        self.gpu_part_milli: NDArray[np.int32] = np.zeros((8, size), dtype=np.int32)
+        self.usable: NDArray[np.bool_] = np.zeros(size, dtype=np.bool_)
+        self.taint_ids: NDArray[np.int32] = np.zeros(size, dtype=np.int32)
+        self.taint_sets: list[tuple[Taint, ...]] = [()]
+        self.columns = Columns(size, self.labels)
+        self.amounts_journal = Journal(limit=4096)
+        self.records_journal = Journal(limit=4096)
+        self.layout = 0
+        """Grows when arrays were replaced by larger ones; caches of another layout start over."""
+        self._taint_index: dict[tuple[Taint, ...], int] = {(): 0}
+        self._vacant: list[int] = []
+
+    @property
+    def size(self) -> int:
+        return len(self.usable)
+
+    def slot_of(self, name: str) -> int:
+        """The slot of a node, given out on first sight (a pod may be told before its node)."""
+        slot = self.slots.get(name)
+        if slot is None:
+            slot = self._vacant.pop() if self._vacant else self._append()
+            self.slots[name] = slot
+            self.names[slot] = name
+        return slot
+
+    def _append(self) -> int:
+        slot = len(self.records)
+        self.names.append("")
+        self.records.append(None)
+        self.labels.append({})
+        if slot >= self.size:
+            self._grow(rows=2 * self.size, width=len(self.free), gpus=len(self.gpu_part_milli))
+        return slot
+
+    def _grow(self, rows: int, width: int, gpus: int) -> None:
+        self.allocatable = _larger(self.allocatable, width, rows)
+        self.free = _larger(self.free, width, rows)
+        self.gpu_free_bits = _larger(self.gpu_free_bits, rows)
+        self.gpu_part_milli = _larger(self.gpu_part_milli, gpus, rows)
+        self.usable = _larger(self.usable, rows)
+        self.taint_ids = _larger(self.taint_ids, rows)
+        self.columns.resize(rows)
+        self.layout += 1
+
+    def resource_column(self, name: str) -> int:
+        """The column of a resource, made on first sight."""
+        column = self.resources.get(name)
+        if column is None:
+            column = self.resources[name] = len(self.resources)
+            if column >= len(self.free):
+                self._grow(rows=self.size, width=2 * len(self.free), gpus=len(self.gpu_part_milli))
+        return column
+
+    def put(self, node: Node) -> bool:
+        """Insert or replace a node's record; what its pods hold stays held. False where nothing changed."""
+        slot = self.slot_of(node.name)
+        old = self.records[slot]
+        if old == node:
+            return False
+        self.records[slot] = node
+        self.labels[slot] = dict(node.labels)
+        self.columns.update(slot)
+        taints = node.taints
+        if node.unschedulable and UNSCHEDULABLE_TAINT not in taints:
+            taints = (*taints, UNSCHEDULABLE_TAINT)
+        self.taint_ids[slot] = self._taint_id(taints)
+        self.usable[slot] = node.problem is None
+        self._set_allocatable(slot, dict(node.allocatable))
+        self.records_journal.add(slot)
+        return True
+
+    def remove(self, name: str) -> bool:
+        """Forget a node's record. The slot stays with the name until `vacate`."""
+        slot = self.slots.get(name)
+        if slot is None or self.records[slot] is None:
+            return False
+        self.records[slot] = None
+        self.labels[slot] = {}
+        self.columns.update(slot)
+        self.taint_ids[slot] = 0
+        self.usable[slot] = False
+        self._set_allocatable(slot, {})
+        self.records_journal.add(slot)
+        return True
+
+    def vacate(self, name: str) -> None:
+        """Give the slot of a node that is gone and holds no pod to the next new node."""
+        slot = self.slots.pop(name)
+        self.names[slot] = ""
+        self._vacant.append(slot)
+
+    def _set_allocatable(self, slot: int, amounts: dict[str, int]) -> None:
+        columns = {self.resource_column(name): amount for name, amount in amounts.items()}
+        row = np.zeros(len(self.free), dtype=np.int64)
+        for column, amount in columns.items():
+            row[column] = amount
+        self.free[:, slot] += row - self.allocatable[:, slot]
+        self.allocatable[:, slot] = row
+        self.amounts_journal.add(slot)
+
+    def gpu_count(self, slot: int) -> int:
+        """How many GPUs the node offers, as far as they can be told apart."""
+        return min(int(self.allocatable[self.resources[GPU], slot]), MAX_GPUS)
+
+    def reset_gpus(self, slot: int) -> None:
+        """Make every GPU of the slot wholly free; whoever holds one has to hold it again."""
+        count = self.gpu_count(slot)
+        width = len(self.gpu_part_milli)
+        if count > width:
+            self._grow(rows=self.size, width=len(self.free), gpus=-(-count // 8) * 8)
+        self.gpu_part_milli[:, slot] = 0
+        self.gpu_free_bits[slot] = (1 << count) - 1
+
+    def _taint_id(self, taints: tuple[Taint, ...]) -> int:
+        found = self._taint_index.get(taints)
+        if found is None:
+            found = self._taint_index[taints] = len(self.taint_sets)
+            self.taint_sets.append(taints)
+        return found
+
+
+_Scalar = TypeVar("_Scalar", bound=np.generic)
+
+
+def _larger(old: NDArray[_Scalar], *shape: int) -> NDArray[_Scalar]:
+    new = np.zeros(shape, dtype=old.dtype)
+    new[tuple(slice(n) for n in old.shape)] = old
+    return new

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many pods that affinity and spread terms speak of are on each node.
+
+A matcher is what picks pods: selectors with their namespaces, all of which must match. Counts are kept per node slot
+for matchers that some known pod uses; domains are added up when a decision asks. `carriers` counts, per required
+anti-affinity term, the placed pods that carry it: they repel others.
+Source of the rules: kube-scheduler's plugins interpodaffinity and podtopologyspread.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from dovetail.core.labels import matches
+from dovetail.core.model import LabelSelector, Namespace, PeerTerm, Pod, Request
+
+Matcher = tuple[tuple[LabelSelector | None, frozenset[str], LabelSelector | None], ...]
+
+
+def matcher_of(*terms: PeerTerm) -> Matcher:
+    """What picks the pods of these terms together: a pod must match every one of them."""
+    return tuple((term.selector, term.namespaces, term.namespace_selector) for term in terms)
+
+
+def matchers_of(request: Request) -> Iterator[Matcher]:
+    """All matchers whose counts a decision about the request reads."""
+    for spread in request.spread:
+        yield matcher_of(spread.peers)
+    if request.affinity:
+        yield matcher_of(*request.affinity)
+    for term in request.anti_affinity:
+        yield matcher_of(term)
+    for preferred in request.preferred_peers:
+        yield matcher_of(preferred.term)
+
+
+@dataclass(slots=True)
+class PeerCount:
+    """Placed pods that a matcher picks, by slot; `deleting` of them are on their way out (spread ignores those)."""
+
+    users: int = 0
+    pods: Counter[int] = field(default_factory=Counter)
+    deleting: Counter[int] = field(default_factory=Counter)
+
+
+class Peers:
+    """`retain` and `release` as pods become known or are forgotten, `add` and `remove` as they are placed."""
+
+    def __init__(self) -> None:
+        self.counts: dict[Matcher, PeerCount] = {}
+        self.carriers: dict[PeerTerm, Counter[int]] = {}
+        self.wanted: set[Matcher] = set()
+        """Matchers of required affinity: a new pod that they pick can make room for a waiting one."""
+        self._namespaces: dict[str, Mapping[str, str]] = {}
+
+    def retain(self, request: Request, placed: Iterable[tuple[Pod, int]]) -> None:
+        """A pod with this request became known; `placed` are all placed pods with their slots."""
+        fresh: list[Matcher] = []
+        for matcher in matchers_of(request):
+            count = self.counts.get(matcher)
+            if count is None:
+                count = self.counts[matcher] = PeerCount()
+                fresh.append(matcher)
+            count.users += 1
+        if request.affinity:
+            self.wanted.add(matcher_of(*request.affinity))
+        if fresh:
+            for pod, slot in placed:
+                self._count(pod, slot, 1, fresh)
+
+    def release(self, request: Request) -> None:
+        for matcher in matchers_of(request):
+            count = self.counts[matcher]
+            count.users -= 1
+            if count.users == 0:
+                del self.counts[matcher]
+                self.wanted.discard(matcher)
+
+    def add(self, pod: Pod, slot: int) -> bool:
+        """Count a placed pod. True where it may satisfy somebody's required affinity."""
+        for term in pod.request.anti_affinity:
+            self.carriers.setdefault(term, Counter())[slot] += 1
+        return self._count(pod, slot, 1, self.counts)
+
+    def remove(self, pod: Pod, slot: int) -> None:
+        for term in pod.request.anti_affinity:
+            carriers = self.carriers[term]
+            _add(carriers, slot, -1)
+            if not carriers:
+                del self.carriers[term]
+        self._count(pod, slot, -1, self.counts)
+
+    def picks(self, matcher: Matcher, pod: Pod) -> bool:
+        """Whether all terms of the matcher match the pod."""
+        if not matcher:
+            return False
+        labels = dict(pod.labels)
+        return all(
+            (pod.namespace in namespaces or self._in_namespace(by_label, pod.namespace)) and matches(selector, labels)
+            for selector, namespaces, by_label in matcher
+        )
+
+    def repelling(self, pod: Pod) -> list[tuple[str, Counter[int]]]:
+        """(topology key, slots of carriers) of each placed pods' anti-affinity term that matches the pod."""
+        return [
+            (term.topology_key, slots) for term, slots in self.carriers.items() if self.picks(matcher_of(term), pod)
+        ]
+
+    def set_namespace(self, namespace: Namespace, placed: Iterable[tuple[Pod, int]]) -> bool:
+        """Labels of a namespace changed: terms with a namespaceSelector may pick other pods. True where one exists."""
+        labels = dict(namespace.labels)
+        if self._namespaces.get(namespace.name) == labels:
+            return False
+        self._namespaces[namespace.name] = labels
+        return self._recount(placed)
+
+    def forget_namespace(self, name: str, placed: Iterable[tuple[Pod, int]]) -> bool:
+        return self._namespaces.pop(name, None) is not None and self._recount(placed)
+
+    def _recount(self, placed: Iterable[tuple[Pod, int]]) -> bool:
+        moved = [m for m in self.counts if any(by_label is not None for _, _, by_label in m)]
+        for matcher in moved:
+            self.counts[matcher] = PeerCount(users=self.counts[matcher].users)
+        if moved:
+            for pod, slot in placed:
+                self._count(pod, slot, 1, moved)
+        return bool(moved)
+
+    def _in_namespace(self, selector: LabelSelector | None, namespace: str) -> bool:
+        return selector is not None and matches(selector, self._namespaces.get(namespace, {}))
+
+    def _count(self, pod: Pod, slot: int, by: int, matchers: Iterable[Matcher]) -> bool:
+        satisfies = False
+        for matcher in matchers:
+            if self.picks(matcher, pod):
+                count = self.counts[matcher]
+                _add(count.pods, slot, by)
+                if pod.deleting:
+                    _add(count.deleting, slot, by)
+                satisfies |= matcher in self.wanted
+        return satisfies
+
+
+def _add(counter: Counter[int], slot: int, by: int) -> None:
+    counter[slot] += by
+    if counter[slot] == 0:
+        del counter[slot]

@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One step of the scheduler: events in, decisions out. The recipe of the whole product."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dovetail.core.attempt import Attempt
+from dovetail.core.decisions import Decision
+from dovetail.core.events import Event
+from dovetail.core.state import State
+
+
+def step(state: State, events: Iterable[Event], now_ms: int) -> list[Decision]:
+    """Apply the events, then try who waits, in order, within the policy's bound of work.
+
+    The state counts what is decided as done: the driver carries it out or tells `BindFailed`. `state.busy` says that
+    another step is worth taking at once, `state.next_wake_ms()` when one is due at the latest.
+    """
+    for event in events:
+        state.apply(event)
+    state.advance(now_ms)
+    state.steps += 1
+    decisions: list[Decision] = []
+    for _ in range(state.policy.attempts_per_step):
+        root = state.pending.pop()
+        if root is None or len(decisions) >= state.policy.attempts_per_step:
+            if root is not None:
+                state.touch(root)
+            break
+        decisions += Attempt(state, root).decide()
+    return decisions

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What can be decided. The state already counts a decision as done; the driver carries it out or reports its failure.
+
+`step` is the number of the step that decided: one id leads from the event to the decision, the bind and its records.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dovetail.core.reasons import Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class VolumePick:
+    """Bind `claim` ("namespace/name") to `volume`, or, where `volume` is "", have it provisioned for the node."""
+
+    claim: str
+    volume: str
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """Put a pod on a node. `gang` is the root gang ("" for a lone pod), `gang_size` how many pods this decision binds
+    of it. `devices` are the indices of the GPUs on the node that the state now holds for the pod."""
+
+    uid: str
+    node: str
+    step: int
+    gang: str = ""
+    gang_size: int = 1
+    devices: tuple[int, ...] = ()
+    volumes: tuple[VolumePick, ...] = ()
+    level: str = ""
+    """The narrowest fabric level (a node label key) that holds the whole gang; "" where none does or none is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """These pods stay pending; told when the reason is new or its numbers are old."""
+
+    gang: str
+    uids: tuple[str, ...]
+    refusal: Refusal
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """A gang that started by half and cannot be completed in time gives back what it holds: evict these bound pods."""
+
+    gang: str
+    uids: tuple[str, ...]
+    refusal: Refusal
+    step: int
+
+
+Decision = Bind | Hold | Release

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What can happen to a cluster. Each event carries the whole record (the last one wins) or the name of what is gone.
+
+An event is idempotent: told twice, it changes nothing the second time. Order between objects does not matter for
+correctness: a pod may be told before its node, its gang or its claims.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dovetail.core.model import Gang, Namespace, Node, Pod, StorageClass, Volume, VolumeClaim
+
+
+@dataclass(frozen=True, slots=True)
+class NodeChanged:
+    node: Node
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRemoved:
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class PodChanged:
+    """A pod that is not finished, new or changed; with `pod.node` set it holds its resources there."""
+
+    pod: Pod
+
+
+@dataclass(frozen=True, slots=True)
+class PodRemoved:
+    """A pod that is deleted or finished (phase Succeeded or Failed): it holds nothing any more."""
+
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class GangChanged:
+    gang: Gang
+
+
+@dataclass(frozen=True, slots=True)
+class GangRemoved:
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceChanged:
+    namespace: Namespace
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceRemoved:
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class VolumeClaimChanged:
+    claim: VolumeClaim
+
+
+@dataclass(frozen=True, slots=True)
+class VolumeClaimRemoved:
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class VolumeChanged:
+    volume: Volume
+
+
+@dataclass(frozen=True, slots=True)
+class VolumeRemoved:
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class StorageClassChanged:
+    storage_class: StorageClass
+
+
+@dataclass(frozen=True, slots=True)
+class StorageClassRemoved:
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class QueuesChanged:
+    """The names of all queues that exist; None while the cluster has no Queue resource."""
+
+    names: frozenset[str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class BindFailed:
+    """The driver could not carry out a `Bind`: the pod holds nothing and is pending again. The pod is not tried on
+    `node` before `retry_at_ms`."""
+
+    uid: str
+    node: str
+    message: str
+    retry_at_ms: int
+
+
+Event = (
+    NodeChanged
+    | NodeRemoved
+    | PodChanged
+    | PodRemoved
+    | GangChanged
+    | GangRemoved
+    | NamespaceChanged
+    | NamespaceRemoved
+    | VolumeClaimChanged
+    | VolumeClaimRemoved
+    | VolumeChanged
+    | VolumeRemoved
+    | StorageClassChanged
+    | StorageClassRemoved
+    | QueuesChanged
+    | BindFailed
+)

@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the core knows of a cluster: frozen records, built by a driver (kube, sim, tests) and never changed.
+
+Rules: a record says what an object asks for, already resolved: defaults applied, quantities turned into integers,
+`matchLabelKeys` merged into selectors, empty namespace lists replaced by the pod's own namespace. Records compare by
+value, so an update that changes nothing the core reads is recognised and dropped. Resource amounts are integers in the
+unit of the resource: milli-CPU for `cpu`, bytes for `memory`, `ephemeral-storage` and `hugepages-*`, counts otherwise.
+Memory stays in bytes so that a fit answers exactly as the kubelet's own admission does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+CPU = "cpu"
+MEMORY = "memory"
+PODS = "pods"
+GPU = "nvidia.com/gpu"
+WHOLE_GPU_MILLI = 1000
+
+Operator = Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]
+Effect = Literal["NoSchedule", "PreferNoSchedule", "NoExecute"]
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """One expression over labels. `Gt` and `Lt` hold one value and compare as 64-bit integers, strictly."""
+
+    key: str
+    operator: Operator
+    values: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LabelSelector:
+    """All requirements must hold; no requirement matches everything. `matchLabels` arrive as `In` of one value."""
+
+    requirements: tuple[Requirement, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTerm:
+    """Expressions and fields are ANDed; a term with neither matches nothing. `fields` knows `metadata.name` only."""
+
+    expressions: tuple[Requirement, ...] = ()
+    fields: tuple[Requirement, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PreferredNodes:
+    weight: int
+    term: NodeTerm
+
+
+@dataclass(frozen=True, slots=True)
+class Taint:
+    key: str
+    value: str
+    effect: Effect
+
+
+@dataclass(frozen=True, slots=True)
+class Toleration:
+    """An empty key with `Exists` tolerates every key, an empty effect every effect."""
+
+    key: str = ""
+    operator: Literal["Exists", "Equal", "Lt", "Gt"] = "Equal"
+    value: str = ""
+    effect: Effect | Literal[""] = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PeerTerm:
+    """Pods that count for an affinity term: those in `namespaces`, or in a namespace that `namespace_selector` matches,
+    whose labels match `selector` (None matches nothing), per value of the node label `topology_key`."""
+
+    selector: LabelSelector | None
+    namespaces: frozenset[str]
+    topology_key: str
+    namespace_selector: LabelSelector | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PreferredPeers:
+    """`weight` is negative for preferred anti-affinity."""
+
+    weight: int
+    term: PeerTerm
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """A topology spread constraint; `peers` holds its selector, the pod's namespace and the topology key."""
+
+    peers: PeerTerm
+    max_skew: int
+    required: bool
+    min_domains: int = 1
+    honor_affinity: bool = True
+    honor_taints: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class HostPort:
+    ip: str
+    protocol: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What identical pods ask for: the identity of a shape, so it holds nothing that differs from pod to pod.
+
+    `resources` are the effective amounts by name, sorted, without `pods`. `gpu_milli` is a share of ONE device
+    (1..999) and excludes a whole-GPU count; whole GPUs are counted in `resources` under their resource name.
+    `node_terms` None means no required node affinity; an empty tuple matches nothing.
+    """
+
+    resources: tuple[tuple[str, int], ...] = ()
+    gpu_milli: int = 0
+    node_selector: tuple[tuple[str, str], ...] = ()
+    node_terms: tuple[NodeTerm, ...] | None = None
+    preferred_nodes: tuple[PreferredNodes, ...] = ()
+    tolerations: tuple[Toleration, ...] = ()
+    ports: tuple[HostPort, ...] = ()
+    spread: tuple[Spread, ...] = ()
+    affinity: tuple[PeerTerm, ...] = ()
+    anti_affinity: tuple[PeerTerm, ...] = ()
+    preferred_peers: tuple[PreferredPeers, ...] = ()
+    _hash: int = field(init=False, repr=False, compare=False, default=0)
+
+    def __post_init__(self) -> None:
+        parts = (getattr(self, name) for name in self.__slots__ if name != "_hash")
+        object.__setattr__(self, "_hash", hash(tuple(parts)))
+
+    def __hash__(self) -> int:
+        """Worked out once: requests are looked up several times for every pod."""
+        return self._hash
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Input that cannot be honoured as written: where (`field` path), what stands there, and the rule it breaks with
+    the nearest valid value. The object stays pending with it."""
+
+    field: str
+    value: str
+    rule: str
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.value!r}: {self.rule}"
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """A pod that is not finished. `node` is "" while it is not bound; `created_ms` and `bound_ms` are the API server's
+    times (epoch milliseconds, 0 unknown). `gang` names the gang that it belongs to ("" = on its own). `managed` is
+    true where this scheduler is the one that the pod names. `claims` are names of PersistentVolumeClaims."""
+
+    uid: str
+    namespace: str
+    name: str
+    request: Request
+    labels: tuple[tuple[str, str], ...] = ()
+    priority: int = 0
+    created_ms: int = 0
+    node: str = ""
+    bound_ms: int = 0
+    nominated_node: str = ""
+    gang: str = ""
+    managed: bool = True
+    gated: bool = False
+    deleting: bool = False
+    claims: tuple[str, ...] = ()
+    queue: str = ""
+    problem: Problem | None = None
+
+    @property
+    def key(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Gang:
+    """Pods that start together or not at all. A gang holds pods or sub-gangs (`parent` points up); the root is decided
+    as one. Of its pods at least `min_count` must be placed and at most `max_count` are; of its sub-gangs at least
+    `min_groups` (0: all that exist) must reach their own minimum.
+
+    `required` are node label keys: the gang stays inside one value of each. `preferred` are node label keys from the
+    most wished for to the least: tried in turn, then dropped.
+    """
+
+    id: str
+    namespace: str
+    name: str
+    min_count: int = 1
+    max_count: int | None = None
+    parent: str = ""
+    min_groups: int = 0
+    required: tuple[str, ...] = ()
+    preferred: tuple[str, ...] = ()
+    priority: int | None = None
+    created_ms: int = 0
+    problem: Problem | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """`allocatable` by resource name, `pods` included. GPUs are counted from `nvidia.com/gpu` until their links are
+    known. `unschedulable` is `spec.unschedulable`. `attach_limits` are the CSI drivers' limits of volumes by driver
+    name. `problem` keeps the node out of use, with its reason shown."""
+
+    name: str
+    allocatable: tuple[tuple[str, int], ...] = ()
+    labels: tuple[tuple[str, str], ...] = ()
+    taints: tuple[Taint, ...] = ()
+    unschedulable: bool = False
+    attach_limits: tuple[tuple[str, int], ...] = ()
+    created_ms: int = 0
+    problem: Problem | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class VolumeClaim:
+    """A PersistentVolumeClaim. `volume` is the bound PersistentVolume's name, "" while unbound."""
+
+    namespace: str
+    name: str
+    volume: str = ""
+    storage_class: str = ""
+    request_bytes: int = 0
+    access_modes: tuple[str, ...] = ()
+    selected_node: str = ""
+    selector: LabelSelector | None = None
+    volume_mode: str = "Filesystem"
+    deleting: bool = False
+
+    @property
+    def key(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Volume:
+    """A PersistentVolume. `claim` is "namespace/name" of its claimRef or ""; `node_terms` None means reachable from
+    everywhere; `labels` serve claim selectors and the zone labels; `driver` is the CSI driver ("" for others)."""
+
+    name: str
+    storage_class: str = ""
+    capacity_bytes: int = 0
+    access_modes: tuple[str, ...] = ()
+    node_terms: tuple[NodeTerm, ...] | None = None
+    labels: tuple[tuple[str, str], ...] = ()
+    claim: str = ""
+    driver: str = ""
+    available: bool = True
+    volume_mode: str = "Filesystem"
+
+
+@dataclass(frozen=True, slots=True)
+class StorageClass:
+    """`wait` is volumeBindingMode WaitForFirstConsumer; `provisions` is false for kubernetes.io/no-provisioner.
+    `topologies` (allowedTopologies) None means anywhere."""
+
+    name: str
+    wait: bool = False
+    provisions: bool = True
+    driver: str = ""
+    topologies: tuple[NodeTerm, ...] | None = field(default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Namespace:
+    name: str
+    labels: tuple[tuple[str, str], ...] = ()

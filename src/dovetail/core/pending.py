@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The line of those who wait: priority first, then age; who failed waits aside until something is freed."""
+
+from __future__ import annotations
+
+import heapq
+
+from dovetail.core.reasons import Refusal
+
+Rank = tuple[int, int, str]
+
+
+class Pending:
+    """Roots to try, in order. A root that failed is parked and comes back when `wake` says that room was freed, or
+    when something about itself changes (`push`)."""
+
+    def __init__(self) -> None:
+        self._heap: list[Rank] = []
+        self._ranks: dict[str, Rank] = {}
+        self._parked: dict[str, Rank] = {}
+        self._told: dict[str, tuple[Refusal, int]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._ranks)
+
+    def push(self, root: str, priority: int, created_ms: int) -> None:
+        """Try the root in its turn."""
+        rank = (-priority, created_ms, root)
+        self._parked.pop(root, None)
+        if self._ranks.get(root) != rank:
+            self._ranks[root] = rank
+            heapq.heappush(self._heap, rank)
+
+    def pop(self) -> str | None:
+        """The next root to try."""
+        while self._heap:
+            rank = heapq.heappop(self._heap)
+            if self._ranks.get(rank[2]) == rank:
+                del self._ranks[rank[2]]
+                return rank[2]
+        return None
+
+    def park(self, root: str, priority: int, created_ms: int) -> None:
+        self._parked[root] = (-priority, created_ms, root)
+
+    def forget(self, root: str) -> None:
+        """The root is placed or gone."""
+        self._ranks.pop(root, None)
+        self._parked.pop(root, None)
+        self._told.pop(root, None)
+
+    def wake(self) -> None:
+        """Room was freed: everybody parked is tried again."""
+        for root, rank in self._parked.items():
+            self._ranks[root] = rank
+            heapq.heappush(self._heap, rank)
+        self._parked.clear()
+
+    def tell(self, root: str, refusal: Refusal, now_ms: int, again_ms: int) -> bool:
+        """Whether this refusal is news: another reason than last told, or other numbers after a while."""
+        last = self._told.get(root)
+        if last is not None:
+            same_reason = (last[0].reason, last[0].when) == (refusal.reason, refusal.when)
+            if last[0] == refusal or (same_reason and now_ms - last[1] < again_ms):
+                return False
+        self._told[root] = (refusal, now_ms)
+        return True
+
+    def refusal(self, root: str) -> Refusal | None:
+        """What was last told about a root."""
+        told = self._told.get(root)
+        return told[0] if told is not None else None
+
+    def told_before(self, root: str, now_ms: int, again_ms: int) -> bool:
+        """Whether the root was told a reason so lately that working it out again is not worth the time."""
+        told = self._told.get(root)
+        return told is not None and now_ms - told[1] < again_ms
+
+    def parked(self) -> list[str]:
+        """Roots that wait, in the order in which they would be tried."""
+        return [rank[2] for rank in sorted(self._parked.values())]

@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which nodes a pod may go to: kube-scheduler's filter rules as masks over node slots.
+
+`suitable` holds for a shape whatever other pods do; `hindrances` are the rules that look at other pods, volumes and
+nominations. `placing.refusals` counts the very same masks to say why a pod is pending.
+Source of the rules: kube-scheduler's in-tree plugins (nodeunschedulable, tainttoleration, nodeaffinity, nodeports,
+noderesources, podtopologyspread, interpodaffinity, volumebinding, volumezone, nodevolumelimits).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.core.cluster import Cluster
+from dovetail.core.cluster.columns import ABSENT, Index, Mask
+from dovetail.core.cluster.nodes import Nodes
+from dovetail.core.cluster.peers import matcher_of
+from dovetail.core.cluster.selection import matches_affinity
+from dovetail.core.cluster.shapes import Shape
+from dovetail.core.labels import untolerated
+from dovetail.core.model import HostPort, Pod, Request, Spread
+from dovetail.core.reasons import Reason
+
+_ANY_IP = ("", "0.0.0.0", "::")
+Hindrance = tuple[Reason, Mask]
+
+
+def tolerated(nodes: Nodes, request: Request, index: Index) -> Mask:
+    """Where the pod tolerates every NoSchedule and NoExecute taint, a cordon included."""
+    answers = np.fromiter(
+        (untolerated(taints, request.tolerations) is None for taints in nodes.taint_sets),
+        dtype=np.bool_,
+        count=len(nodes.taint_sets),
+    )
+    return np.asarray(answers[nodes.taint_ids[index]])
+
+
+def suitable(nodes: Nodes, request: Request, index: Index) -> Mask:
+    """Nodes that exist, are valid, tolerated and selected."""
+    return nodes.usable[index] & tolerated(nodes, request, index) & matches_affinity(nodes, request, index)
+
+
+def hindered(cluster: Cluster, shape: Shape, pods: Sequence[Pod]) -> bool:
+    """Whether any of these pods of one shape needs `hindrances`; False for most, and then their row says it all."""
+    if shape.scattered or cluster.peers.carriers or cluster.nominated:
+        return True
+    return any(pod.claims or pod.nominated_node or pod.uid in cluster.avoided for pod in pods)
+
+
+def hindrances(cluster: Cluster, pod: Pod, shape: Shape) -> list[Hindrance]:
+    """Rules beyond `suitable` and room: (reason, where the rule is satisfied) for each that concerns the pod."""
+    found: list[Hindrance] = []
+    if pod.request.ports:
+        found.append((Reason.HOST_PORT, _ports_free(cluster, pod.request.ports)))
+    if cluster.nominated:
+        found.append((Reason.NOMINATED, _room_beside_nominated(cluster, pod, shape)))
+    if pod.claims:
+        view = cluster.volumes.view(pod)
+        found += [(Reason.VOLUME_NODE, view.reach), (Reason.VOLUME_LIMIT, view.attachable)]
+    if pod.request.spread:
+        found += _spread(cluster, pod)
+    if pod.request.affinity:
+        found.append((Reason.AFFINITY, _near_peers(cluster, pod)))
+    if pod.request.anti_affinity:
+        found.append((Reason.ANTI_AFFINITY, _away_from_peers(cluster, pod)))
+    if cluster.peers.carriers:
+        found.append((Reason.EXISTING_ANTI_AFFINITY, _not_repelled(cluster, pod)))
+    if pod.uid in cluster.avoided:
+        found.append((Reason.BIND_BACKOFF, _not_avoided(cluster, pod)))
+    return found
+
+
+def preferred_peers(cluster: Cluster, pod: Pod) -> NDArray[np.int64]:
+    """Points per slot from preferred pod affinity and from spread constraints that are only wished for."""
+    points = np.zeros(cluster.nodes.size, dtype=np.int64)
+    for preferred in pod.request.preferred_peers:
+        present = _per_slot(cluster, preferred.term.topology_key, cluster.peers.counts[matcher_of(preferred.term)].pods)
+        points += preferred.weight * np.minimum(present, 1)
+    for spread in pod.request.spread:
+        if not spread.required:
+            counts = cluster.peers.counts[matcher_of(spread.peers)]
+            points -= np.minimum(_per_slot(cluster, spread.peers.topology_key, counts.pods - counts.deleting), 100)
+    return points
+
+
+def _per_domain(cluster: Cluster, key: str, pods: Counter[int], within: Mask | None = None) -> NDArray[np.int64]:
+    """Pods per value of a topology key, counting only slots of `within`."""
+    column = cluster.nodes.columns[key]
+    slots = np.fromiter(pods.keys(), dtype=np.int64, count=len(pods))
+    counts = np.fromiter(pods.values(), dtype=np.int64, count=len(pods))
+    ids = column.ids[slots]
+    counted = ids != ABSENT if within is None else (ids != ABSENT) & within[slots]
+    return np.bincount(ids[counted], weights=counts[counted], minlength=len(column.values)).astype(np.int64)
+
+
+def _per_slot(cluster: Cluster, key: str, pods: Counter[int]) -> NDArray[np.int64]:
+    """For each slot the pods in its domain of the key; 0 where the node lacks the key."""
+    totals = np.append(_per_domain(cluster, key, pods), 0)
+    return np.asarray(totals[cluster.nodes.columns[key].ids])
+
+
+def _ports_free(cluster: Cluster, ports: tuple[HostPort, ...]) -> Mask:
+    free = np.ones(cluster.nodes.size, dtype=np.bool_)
+    for port in ports:
+        for slot, ips in cluster.ports.get((port.protocol, port.port), {}).items():
+            if port.ip in _ANY_IP or port.ip in ips or any(ip in _ANY_IP for ip in ips):
+                free[slot] = False
+    return free
+
+
+def _room_beside_nominated(cluster: Cluster, pod: Pod, shape: Shape) -> Mask:
+    """Room is kept on a node for pods nominated to it with the same or a higher priority."""
+    nodes = cluster.nodes
+    room = np.ones(nodes.size, dtype=np.bool_)
+    left: dict[int, NDArray[np.int64]] = {}
+    for other in cluster.nominated.values():
+        slot = nodes.slots.get(other.nominated_node)
+        if slot is not None and other.uid != pod.uid and other.priority >= pod.priority:
+            held = cluster.shapes.of(other.request)
+            left.setdefault(slot, nodes.free[:, slot : slot + 1].copy())[: held.width] -= held.need
+    for slot, free in left.items():
+        room[slot] = bool((free[: shape.width] - shape.need >= shape.floor).all())
+    return room
+
+
+def _spread(cluster: Cluster, pod: Pod) -> list[Hindrance]:
+    """DoNotSchedule constraints: skew = pods in the domain (+1 if the pod counts itself) - the least of any domain."""
+    nodes, request = cluster.nodes, pod.request
+    everywhere = slice(0, nodes.size)
+    required = [spread for spread in request.spread if spread.required]
+    labelled = nodes.usable.copy()
+    for spread in required:
+        labelled &= nodes.columns[spread.peers.topology_key].ids != ABSENT
+    found: list[Hindrance] = [(Reason.SPREAD_LABEL, labelled)] if required else []
+    for spread in required:
+        eligible = labelled.copy()
+        if spread.honor_affinity:
+            eligible &= matches_affinity(nodes, request, everywhere)
+        if spread.honor_taints:
+            eligible &= tolerated(nodes, request, everywhere)
+        found.append((Reason.SPREAD, _within_skew(cluster, pod, spread, eligible)))
+    return found
+
+
+def _within_skew(cluster: Cluster, pod: Pod, spread: Spread, eligible: Mask) -> Mask:
+    key, matcher = spread.peers.topology_key, matcher_of(spread.peers)
+    count = cluster.peers.counts[matcher]
+    ids = cluster.nodes.columns[key].ids
+    totals = _per_domain(cluster, key, count.pods - count.deleting, eligible)
+    domains = np.unique(ids[eligible])
+    least = int(totals[domains].min()) if len(domains) >= max(1, spread.min_domains) else 0
+    skew = totals + int(cluster.peers.picks(matcher, pod)) - least
+    return np.append(skew <= spread.max_skew, False)[ids]
+
+
+def _near_peers(cluster: Cluster, pod: Pod) -> Mask:
+    """Every term has a peer in the node's domain; or no pod anywhere counts and the pod is its own first peer."""
+    terms = pod.request.affinity
+    matcher = matcher_of(*terms)
+    pods = cluster.peers.counts[matcher].pods
+    nodes = cluster.nodes
+    near = np.ones(nodes.size, dtype=np.bool_)
+    labelled = np.ones(nodes.size, dtype=np.bool_)
+    nobody = True
+    for term in terms:
+        totals = _per_domain(cluster, term.topology_key, pods)
+        nobody &= not bool(totals.any())
+        near &= np.append(totals > 0, False)[nodes.columns[term.topology_key].ids]
+        labelled &= nodes.columns[term.topology_key].ids != ABSENT
+    return labelled if nobody and cluster.peers.picks(matcher, pod) else near
+
+
+def _away_from_peers(cluster: Cluster, pod: Pod) -> Mask:
+    away = np.ones(cluster.nodes.size, dtype=np.bool_)
+    for term in pod.request.anti_affinity:
+        away &= _per_slot(cluster, term.topology_key, cluster.peers.counts[matcher_of(term)].pods) == 0
+    return away
+
+
+def _not_repelled(cluster: Cluster, pod: Pod) -> Mask:
+    free = np.ones(cluster.nodes.size, dtype=np.bool_)
+    for key, carriers in cluster.peers.repelling(pod):
+        free &= _per_slot(cluster, key, carriers) == 0
+    return free
+
+
+def _not_avoided(cluster: Cluster, pod: Pod) -> Mask:
+    free = np.ones(cluster.nodes.size, dtype=np.bool_)
+    for name in cluster.avoided[pod.uid]:
+        slot = cluster.nodes.slots.get(name)
+        if slot is not None:
+            free[slot] = False
+    return free

@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The search for a whole gang: which domain, which sub-gang where, all or nothing. A lone pod is a gang of one.
+
+Rules: required levels are never broken; members that already run pin them. Wished levels are tried from the first to
+the last, then the fabric levels from the narrowest to the widest, then no level at all. Domains that cannot hold the
+gang by count are never tried; of the others the one that holds most members comes first, the tightest of equals.
+Siblings are searched with backtracking: each alternative is placed in a trial, and undone when what follows does not
+fit.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.core.cluster import Cluster
+from dovetail.core.cluster.columns import ABSENT
+from dovetail.core.cluster.shapes import Shape
+from dovetail.core.model import Pod
+from dovetail.core.placing.pods import Scope, fill
+from dovetail.core.placing.rows import Rows
+
+
+class SearchLimitReached(Exception):
+    """The bound on tried domains was reached before the search was over."""
+
+
+@dataclass(slots=True)
+class Group:
+    """A gang as the search sees it: pending `pods` in order of preference, `held` the slots of members already placed,
+    `missing` how many more it needs, `room` how many more it may take (None: no limit)."""
+
+    pods: list[Pod] = field(default_factory=list)
+    held: list[int] = field(default_factory=list)
+    missing: int = 1
+    room: int | None = None
+    groups: list[Group] = field(default_factory=list)
+    min_groups: int = 0
+    required: tuple[str, ...] = ()
+    preferred: tuple[str, ...] = ()
+
+    @property
+    def groups_needed(self) -> int:
+        return min(self.min_groups, len(self.groups)) or len(self.groups)
+
+    def total_missing(self) -> int:
+        """The fewest pods that complete the gang, sub-gangs included."""
+        below = sorted(group.total_missing() for group in self.groups)
+        return self.missing + sum(below[: self.groups_needed])
+
+    def all_pods(self) -> Iterator[Pod]:
+        yield from self.pods
+        for group in self.groups:
+            yield from group.all_pods()
+
+    def all_held(self) -> Iterator[int]:
+        yield from self.held
+        for group in self.groups:
+            yield from group.all_held()
+
+
+class Search:
+    """One search for one root gang, inside the cluster's running trial."""
+
+    def __init__(self, cluster: Cluster, rows: Rows, limit: int) -> None:
+        self._cluster = cluster
+        self.rows = rows
+        self._left = limit
+
+    def place(self, root: Group) -> bool:
+        """Place the gang; False where it does not fit. Raises SearchLimitReached. Unless True, the caller drops the
+        trial."""
+        if root.groups or len(root.pods) > 1 or root.required:
+            return next(self._alternatives(root, None), False)
+        return self._fill(root, None)
+
+    def _alternatives(self, group: Group, scope: Scope | None) -> Iterator[bool]:
+        """Each yields with one placement of the group in force, which is undone when the next one is asked for."""
+        wanted = shapes_of(self._cluster, group)
+        for key in (*self._wishes(group), ""):
+            levels = (*group.required, key) if key else group.required
+            for inside in self._scopes(levels, scope, group, wanted):
+                if self._left <= 0:
+                    raise SearchLimitReached
+                self._left -= 1
+                mark = self._cluster.mark()
+                if group.groups:
+                    yield from self._siblings(group, inside)
+                elif self._fill(group, inside):
+                    yield True
+                self._cluster.rewind(mark)
+
+    def _wishes(self, group: Group) -> tuple[str, ...]:
+        if group.total_missing() + sum(1 for _ in group.all_held()) <= 1:
+            return group.preferred
+        levels = self._cluster.fabric.levels
+        known = [levels.index(key) for key in group.preferred if key in levels]
+        wider = levels[: known[-1]] if known else levels
+        return tuple(key for key in (*group.preferred, *reversed(wider)) if key not in group.required)
+
+    def _scopes(
+        self, keys: tuple[str, ...], scope: Scope | None, group: Group, wanted: list[tuple[Shape, int]]
+    ) -> Iterator[Scope | None]:
+        """Scopes inside one domain of each key that could hold the group by count, best first."""
+        if not keys:
+            yield scope
+            return
+        for domain in self._domains(keys[0], scope, group, wanted):
+            slots = self._cluster.fabric.slots(keys[0], domain)
+            narrowed = slots if scope is None else np.intersect1d(slots, scope, assume_unique=True)
+            yield from self._scopes(keys[1:], narrowed, group, wanted)
+
+    def _domains(self, key: str, scope: Scope | None, group: Group, wanted: list[tuple[Shape, int]]) -> list[int]:
+        fabric = self._cluster.fabric
+        capacity, total = self.potential(key, scope, wanted)
+        able = capacity >= group.total_missing()
+        held = {int(fabric.domains(key)[slot]) for slot in group.all_held()}
+        if held:
+            able &= np.isin(np.arange(len(able)), list(held)) if len(held) == 1 and ABSENT not in held else False
+        domains = np.flatnonzero(able)
+        return [int(d) for d in domains[np.lexsort((domains, total[domains], -capacity[domains]))]]
+
+    def potential(
+        self, key: str, scope: Scope | None, wanted: list[tuple[Shape, int]]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Per domain of the key: how many of the wanted pods could fit by count (an upper bound), and how many copies
+        of them would if there were no end of pods."""
+        fabric = self._cluster.fabric
+        capacity = np.zeros(fabric.count(key), dtype=np.int64)
+        total = np.zeros_like(capacity)
+        for shape, count in wanted:
+            row = self.rows.of(shape)
+            if scope is None:
+                sums = row.tally(key)
+            else:
+                domains = fabric.domains(key)[scope]
+                inside = domains != ABSENT
+                sums = np.bincount(
+                    domains[inside], weights=row.copies()[scope[inside]], minlength=len(capacity)
+                ).astype(np.int64)
+            capacity += np.minimum(sums, count)
+            total += sums
+        return capacity, total
+
+    def _siblings(self, group: Group, scope: Scope | None) -> Iterator[bool]:
+        """Sub-gangs one after another, the largest first; some may be left out where fewer are enough."""
+        order = sorted(group.groups, key=lambda g: -g.total_missing())
+        yield from self._from_sibling(order, 0, group.groups_needed, scope, group)
+
+    def _from_sibling(
+        self, order: list[Group], done: int, needed: int, scope: Scope | None, parent: Group
+    ) -> Iterator[bool]:
+        if not order:
+            if done >= needed and self._fill(parent, scope):
+                yield True
+            return
+        first, rest = order[0], order[1:]
+        for _ in self._alternatives(first, scope):
+            yield from self._from_sibling(rest, done + 1, needed, scope, parent)
+        if done + len(rest) >= needed:
+            yield from self._from_sibling(rest, done, needed, scope, parent)
+
+    def _fill(self, group: Group, scope: Scope | None) -> bool:
+        """Place the group's own pods; True where it then has what it needs."""
+        room = group.room if group.room is not None else len(group.pods)
+        placed = 0
+        for shape, pods in _by_shape(self._cluster, group.pods):
+            if room - placed > 0:
+                placed += fill(self._cluster, self.rows, shape, pods[: room - placed], scope)
+        return placed >= group.missing
+
+
+def _by_shape(cluster: Cluster, pods: list[Pod]) -> list[tuple[Shape, list[Pod]]]:
+    """Pods by shape, those that ask for most GPUs first: the hardest to place."""
+    if len(pods) == 1:
+        return [(cluster.shapes.of(pods[0].request), pods)]
+    alike: dict[int, tuple[Shape, list[Pod]]] = {}
+    for pod in pods:
+        shape = cluster.shapes.of(pod.request)
+        alike.setdefault(shape.id, (shape, []))[1].append(pod)
+    return sorted(alike.values(), key=lambda pair: -pair[0].gpus)
+
+
+def shapes_of(cluster: Cluster, group: Group) -> list[tuple[Shape, int]]:
+    """The distinct shapes of the group's pending pods, sub-gangs included, with how many pods ask for each."""
+    shapes = {}
+    counts: Counter[int] = Counter()
+    for pod in group.all_pods():
+        shape = cluster.shapes.of(pod.request)
+        shapes[shape.id] = shape
+        counts[shape.id] += 1
+    return [(shapes[key], count) for key, count in counts.items()]

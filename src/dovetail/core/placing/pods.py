@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Placing pods of one shape inside a set of nodes.
+
+Rules: pods that nothing hinders are placed in one go: the tightest fabric domains first, and in them the best nodes,
+each filled before the next. Pods that look at other pods, volumes or nominations are placed one at a time, since each
+changes what the next one may do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.core.cluster import Cluster
+from dovetail.core.cluster.columns import ABSENT
+from dovetail.core.cluster.shapes import Shape
+from dovetail.core.model import Pod
+from dovetail.core.placing import feasibility, scores
+from dovetail.core.placing.rows import Row, Rows
+
+Scope = NDArray[np.int64]
+"""Node slots, ascending."""
+
+
+def fill(cluster: Cluster, rows: Rows, shape: Shape, pods: Sequence[Pod], scope: Scope | None) -> int:
+    """Place as many of the pods (all of this shape) as fit inside `scope` (None: anywhere), first ones first. Returns
+    how many; the caller holds the trial."""
+    if feasibility.hindered(cluster, shape, pods):
+        placed = 0
+        for pod in pods:
+            placed += _place_hindered(cluster, rows, shape, pod, scope)
+        return placed
+    row = rows.of(shape)
+    if len(pods) == 1:
+        slot = row.best() if scope is None else _best(row.score, scope)
+        if slot < 0 or row.score[slot] == scores.INFEASIBLE:
+            return 0
+        cluster.place_alike(shape, [(pods[0], slot)])
+        return 1
+    where = _arrange(cluster, row, len(pods), scope)
+    cluster.place_alike(shape, list(zip(pods, where, strict=False)))
+    return min(len(pods), len(where))
+
+
+def _best(score: scores.Scores, scope: Scope | None) -> int:
+    """The slot with the highest score, the lowest slot of equals; -1 where nothing is feasible."""
+    if scope is None:
+        slot = int(score.argmax())
+    elif len(scope):
+        slot = int(scope[score[scope].argmax()])
+    else:
+        return -1
+    return slot if score[slot] != scores.INFEASIBLE else -1
+
+
+def _place_hindered(cluster: Cluster, rows: Rows, shape: Shape, pod: Pod, scope: Scope | None) -> bool:
+    if cluster.volumes.refusal(pod) is not None:
+        return False
+    score = rows.of(shape).score
+    allowed = score != scores.INFEASIBLE
+    for _, satisfied in feasibility.hindrances(cluster, pod, shape):
+        allowed &= satisfied
+    if shape.request.preferred_peers or shape.request.spread:
+        score = score + scores.weigh_preference(feasibility.preferred_peers(cluster, pod))
+    score = np.where(allowed, score, scores.INFEASIBLE)
+    nominated = cluster.nodes.slots.get(pod.nominated_node, -1)
+    if nominated >= 0 and allowed[nominated] and (scope is None or nominated in scope):
+        score[nominated] = -scores.INFEASIBLE
+    while (slot := _best(score, scope)) >= 0:
+        picks = cluster.volumes.pick(pod, slot)
+        if picks is not None:
+            cluster.place(pod, slot, picks)
+            return True
+        score[slot] = scores.INFEASIBLE
+    return False
+
+
+def _arrange(cluster: Cluster, row: Row, count: int, scope: Scope | None) -> list[int]:
+    """A slot for each of up to `count` pods."""
+    copies = row.copies()
+    candidates = np.flatnonzero(copies) if scope is None else scope[copies[scope] > 0]
+    chosen = _gather(cluster, row, copies, candidates, count, cluster.fabric.levels)
+    where: list[int] = np.repeat(chosen, copies[chosen])[:count].tolist()
+    return where
+
+
+def _gather(
+    cluster: Cluster, row: Row, copies: NDArray[np.int64], candidates: Scope, count: int, levels: tuple[str, ...]
+) -> Scope:
+    """Slots that together take `count` pods (all candidates where they do not suffice), in as few and as tight domains
+    as can be: whole domains from the largest down while they are needed whole, then the tightest for the rest."""
+    if not levels:
+        order = candidates[np.argsort(-row.score[candidates], kind="stable")]
+        enough = int(np.searchsorted(np.cumsum(copies[order]), count)) + 1
+        return order[:enough]
+    domains = cluster.fabric.domains(levels[0])[candidates]
+    # Nodes without the key count as one more domain, the last.
+    known = np.where(domains == ABSENT, cluster.fabric.count(levels[0]), domains)
+    sums = np.bincount(known, weights=copies[candidates]).astype(np.int64)
+    if np.count_nonzero(sums) <= 1:
+        return _gather(cluster, row, copies, candidates, count, levels[1:])
+    chosen: list[Scope] = []
+    for domain in np.argsort(-sums, kind="stable"):
+        if int(sums[domain]) >= count:
+            fitting = np.flatnonzero(sums >= count)
+            domain = fitting[np.argmin(sums[fitting])]
+        inside = candidates[known == domain]
+        chosen.append(_gather(cluster, row, copies, inside, min(count, int(sums[domain])), levels[1:]))
+        count -= int(sums[domain])
+        sums[domain] = 0
+        if count <= 0:
+            break
+    return np.concatenate(chosen)

@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Why a pod or gang was not placed: the masks of the decision, counted node by node.
+
+Each node is counted once, under the first rule that refuses it, so the counts add up to the number of nodes. A refusal
+is NEVER for a node where nothing that leaves would help: a taint, a selector, more than the node has when empty.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.core import quantities
+from dovetail.core.cluster import Cluster
+from dovetail.core.cluster.columns import Mask
+from dovetail.core.cluster.nodes import UNSCHEDULABLE_TAINT
+from dovetail.core.cluster.selection import matches_affinity
+from dovetail.core.cluster.shapes import Shape
+from dovetail.core.labels import untolerated
+from dovetail.core.model import GPU, PODS, WHOLE_GPU_MILLI, Pod, Taint
+from dovetail.core.placing import feasibility
+from dovetail.core.placing.gangs import Group, Search, shapes_of
+from dovetail.core.placing.rows import Rows
+from dovetail.core.placing.scores import share_left
+from dovetail.core.reasons import NodeCount, Reason, Refusal, When
+
+_ALWAYS_NEVER = {Reason.NODE_INVALID, Reason.UNSCHEDULABLE, Reason.TAINT, Reason.NODE_AFFINITY, Reason.VOLUME_NODE,
+                 Reason.SPREAD_LABEL}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The nodes (slots) that one rule refuses, and whether for ever."""
+
+    reason: Reason
+    when: When
+    slots: NDArray[np.int64]
+    detail: str = ""
+    nearest: str = ""
+
+
+def for_pod(cluster: Cluster, pod: Pod) -> Refusal:
+    """Why no node takes the pod now."""
+    blocked = cluster.volumes.refusal(pod)
+    if blocked is not None:
+        return blocked
+    found = verdicts(cluster, pod)
+    total = sum(len(v.slots) for v in found)
+    if not cluster.nodes.slots:
+        return Refusal(Reason.NO_NODES, When.NOT_YET)
+    counts = tuple(
+        NodeCount(v.reason, len(v.slots), v.when, v.detail, v.nearest)
+        for v in sorted(found, key=lambda v: (-len(v.slots), v.reason.code, v.detail))
+    )
+    when = When.NEVER if all(v.when is When.NEVER for v in found) else When.NOT_YET
+    return Refusal(Reason.NO_NODE_FITS, when, nodes=counts, total_nodes=total)
+
+
+def verdicts(cluster: Cluster, pod: Pod, scope: NDArray[np.int64] | None = None) -> list[Verdict]:
+    """Every node by the first rule that refuses the pod there; nodes that would take it are in none. With `scope`, the
+    nodes outside of it are refused last, as OUTSIDE_DOMAIN."""
+    nodes = cluster.nodes
+    remaining = np.zeros(nodes.size, dtype=np.bool_)
+    remaining[[slot for slot, record in enumerate(nodes.records) if record is not None]] = True
+    found: list[Verdict] = []
+    for reason, when, refused, detail, nearest in _rules(cluster, pod, remaining):
+        slots = np.flatnonzero(remaining & refused)
+        if len(slots):
+            remaining[slots] = False
+            found.append(Verdict(reason, when, slots, detail, nearest))
+    if scope is not None:
+        outside = remaining.copy()
+        outside[scope] = False
+        if outside.any():
+            found.append(Verdict(Reason.OUTSIDE_DOMAIN, When.NOT_YET, np.flatnonzero(outside)))
+    return found
+
+
+_Rule = tuple[Reason, When, Mask, str, str]
+
+
+def _rules(cluster: Cluster, pod: Pod, remaining: Mask) -> Iterator[_Rule]:
+    """The rules in order, each with the mask of nodes that it refuses; `remaining` shrinks as the caller goes on."""
+    nodes, shape = cluster.nodes, cluster.shapes.of(pod.request)
+    everywhere = slice(0, nodes.size)
+    yield Reason.NODE_INVALID, When.NEVER, ~nodes.usable, "", ""
+    for taint, refused in _taints(cluster, pod):
+        if taint == UNSCHEDULABLE_TAINT:
+            yield Reason.UNSCHEDULABLE, When.NEVER, refused, "", ""
+        else:
+            value = f"={taint.value}" if taint.value else ""
+            yield Reason.TAINT, When.NEVER, refused, f"{{{taint.key}{value}:{taint.effect}}}", ""
+    yield Reason.NODE_AFFINITY, When.NEVER, ~matches_affinity(nodes, pod.request, everywhere), "", ""
+    yield from _amounts(cluster, shape, remaining)
+    for reason, satisfied in feasibility.hindrances(cluster, pod, shape):
+        yield reason, When.NEVER if reason in _ALWAYS_NEVER else When.NOT_YET, ~satisfied, "", ""
+
+
+def _taints(cluster: Cluster, pod: Pod) -> Iterator[tuple[Taint, Mask]]:
+    nodes = cluster.nodes
+    by_taint: dict[Taint, list[int]] = {}
+    for number, taints in enumerate(nodes.taint_sets):
+        taint = untolerated(taints, pod.request.tolerations)
+        if taint is not None:
+            by_taint.setdefault(taint, []).append(number)
+    for taint, numbers in by_taint.items():
+        yield taint, np.isin(nodes.taint_ids, numbers)
+
+
+def _amounts(cluster: Cluster, shape: Shape, remaining: Mask) -> Iterator[_Rule]:
+    """GPUs first, since they are what people look for; then the other resources in the order of their columns."""
+    nodes = cluster.nodes
+    names = {column: name for name, column in nodes.resources.items()}
+    asked = sorted(np.flatnonzero(shape.need).tolist(), key=lambda column: (names[column] != GPU, column))
+    for column in asked:
+        need, name = int(shape.need[column, 0]), names[column]
+        short = nodes.free[column] < need
+        too_small = nodes.allocatable[column] < need
+        reason = Reason.TOO_MANY_PODS if name == PODS else Reason.INSUFFICIENT
+        detail = "" if name == PODS else name
+        for when, refused in ((When.NEVER, too_small), (When.NOT_YET, short)):
+            yield reason, when, refused, detail, _nearest(cluster, column, name, need, when, remaining & refused)
+    if shape.request.gpu_milli:
+        left = share_left(nodes, slice(0, nodes.size), shape.request.gpu_milli)
+        none_left = left >= WHOLE_GPU_MILLI
+        no_gpu = nodes.allocatable[nodes.resources[GPU]] == 0
+        detail = f"({shape.request.gpu_milli}/{WHOLE_GPU_MILLI} of a GPU)"
+        yield Reason.GPU_SHARE, When.NEVER, no_gpu, detail, ""
+        yield Reason.GPU_SHARE, When.NOT_YET, none_left, detail, ""
+
+
+def _nearest(cluster: Cluster, column: int, name: str, need: int, when: When, refused: Mask) -> str:
+    if name == PODS or not refused.any():
+        return ""
+    nodes = cluster.nodes
+    amounts = nodes.allocatable if when is When.NEVER else nodes.free
+    slots = np.flatnonzero(refused)
+    best = int(slots[np.argmax(amounts[column, slots])])
+    has = "has at most" if when is When.NEVER else "has free"
+    record = nodes.records[best]
+    owner = record.name if record is not None else "?"
+    most = quantities.display(name, int(amounts[column, best]))
+    return f"needs {quantities.display(name, need)}, {owner} {has} {most}"
+
+
+def for_gang(cluster: Cluster, rows: Rows, group: Group) -> Refusal:
+    """Why the gang as a whole is not placed: how many of its pods fit together, where, and what stops the first pod
+    that does not."""
+    pods = list(group.all_pods())
+    if len(pods) == 1 and not group.required:
+        return for_pod(cluster, pods[0])
+    need = group.total_missing()
+    wanted = shapes_of(cluster, group)
+    search = Search(cluster, rows, 1)
+    level = group.required[-1] if group.required else ""
+    now, where = _most(cluster, search, level, wanted)
+    empty = _most_when_empty(cluster, wanted, level)
+    inside = f" in one {level}" if level else ""
+    if empty < need:
+        detail = f"needs {need} pods{inside}, the cluster has room for {empty} even when empty"
+        reason, when = Reason.GANG_TOO_LARGE, When.NEVER
+    else:
+        at = f" (in {where})" if where else ""
+        detail = f"needs {need} pods{inside}, {now} fit now{at}"
+        reason, when = Reason.GANG_DOES_NOT_FIT, When.NOT_YET
+    hardest = max(pods, key=lambda pod: cluster.shapes.of(pod.request).gpus)
+    counts = for_pod(cluster, hardest)
+    return Refusal(reason, when, detail, counts.nodes, counts.total_nodes)
+
+
+def _most(cluster: Cluster, search: Search, level: str, wanted: list[tuple[Shape, int]]) -> tuple[int, str]:
+    if not level:
+        return sum(min(count, int(search.rows.of(shape).copies().sum())) for shape, count in wanted), ""
+    capacity, _ = search.potential(level, None, wanted)
+    if not len(capacity):
+        return 0, ""
+    best = int(capacity.argmax())
+    return int(capacity[best]), cluster.fabric.name(level, best)
+
+
+def _most_when_empty(cluster: Cluster, wanted: list[tuple[Shape, int]], level: str) -> int:
+    nodes = cluster.nodes
+    everywhere = slice(0, nodes.size)
+    sums: Counter[int] = Counter()
+    for shape, count in wanted:
+        asked = np.flatnonzero(shape.need)
+        copies = (nodes.allocatable[asked] // shape.need[asked]).min(axis=0)
+        if shape.request.gpu_milli:
+            per_gpu = WHOLE_GPU_MILLI // shape.request.gpu_milli
+            copies = np.minimum(copies, nodes.allocatable[nodes.resources[GPU]] * per_gpu)
+        copies = np.where(feasibility.suitable(nodes, shape.request, everywhere), copies, 0)
+        domains = cluster.fabric.domains(level) if level else np.zeros(nodes.size, dtype=np.int64)
+        inside = domains >= 0
+        for domain, copied in enumerate(np.bincount(domains[inside], weights=copies[inside]).astype(np.int64)):
+            sums[domain] += min(int(copied), count)
+    return max(sums.values(), default=0)

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One row of answers per shape: every node's score, and how many such pods it could take.
+
+Rules: a row is brought up to date only when it is asked, by redoing the nodes that changed since it was last asked.
+Feasibility here is everything that depends on the node and the shape alone; what depends on other pods is added by
+`feasibility.hindrances`. Rows that were not asked for longest are dropped when they would take too much memory.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.core.cluster import Cluster
+from dovetail.core.cluster.columns import ABSENT, Index, Mask
+from dovetail.core.cluster.shapes import Shape
+from dovetail.core.model import WHOLE_GPU_MILLI
+from dovetail.core.placing import feasibility, scores
+
+_ROWS_BYTES = 2**28
+_CHUNK = 4096
+"""Slots worked on at a time when a whole row is made: temporary arrays then stay in the processor's cache."""
+
+
+class Row:
+    """`score[slot]` is INFEASIBLE where the shape does not fit now."""
+
+    __slots__ = (
+        "_amounts_seen", "_asked", "_best", "_cluster", "_copies", "_layout", "_records_seen", "_tallies",
+        "_tallies_of", "preference", "score", "shape", "suitable",
+    )  # fmt: skip
+
+    def __init__(self, cluster: Cluster, shape: Shape) -> None:
+        self._cluster = cluster
+        self.shape = shape
+        self._layout = -1
+        self._amounts_seen = -1
+        self._records_seen = -1
+        self.suitable: Mask
+        self.preference: scores.Scores
+        self.score: scores.Scores
+        self._asked: NDArray[np.intp]
+        self._best = -1
+        self._copies: NDArray[np.int64] | None = None
+        self._tallies: dict[str, NDArray[np.int64]] = {}
+        self._tallies_of = -1
+
+    def refresh(self) -> None:
+        """Catch up with the cluster."""
+        nodes = self._cluster.nodes
+        if (nodes.amounts_journal.end, nodes.records_journal.end) == (self._amounts_seen, self._records_seen):
+            return
+        amounts = nodes.amounts_journal.since(self._amounts_seen)
+        records = nodes.records_journal.since(self._records_seen)
+        if self._layout != nodes.layout or amounts is None or records is None:
+            self._start_over()
+        else:
+            if len(records):
+                self.suitable[records] = feasibility.suitable(nodes, self.shape.request, records)
+                self.preference[records] = scores.preference(nodes, self.shape, records)
+            if len(amounts):
+                self._redo(amounts)
+        self._amounts_seen = nodes.amounts_journal.end
+        self._records_seen = nodes.records_journal.end
+
+    def best(self) -> int:
+        """The slot with the highest score, the lowest of equals; it may be infeasible where all are."""
+        if self._best < 0:
+            self._best = int(self.score.argmax())
+        return self._best
+
+    def copies(self) -> NDArray[np.int64]:
+        """How many pods of the shape each slot could take now."""
+        if self._copies is None:
+            everywhere = slice(0, self._cluster.nodes.size)
+            self._copies = self._copies_at(everywhere, self.score != scores.INFEASIBLE)
+        return self._copies
+
+    def tally(self, key: str) -> NDArray[np.int64]:
+        """Copies added up per domain of a node label key."""
+        fabric = self._cluster.fabric
+        if self._tallies_of != fabric.version:
+            self._tallies.clear()
+            self._tallies_of = fabric.version
+        tally = self._tallies.get(key)
+        if tally is None:
+            domains, copies = fabric.domains(key), self.copies()
+            inside = domains != ABSENT
+            # Weighted counts are exact in float64 far beyond any number of pods.
+            tally = np.bincount(domains[inside], weights=copies[inside], minlength=fabric.count(key)).astype(np.int64)
+            self._tallies[key] = tally
+        return tally
+
+    def _start_over(self) -> None:
+        nodes = self._cluster.nodes
+        self.shape = self._cluster.shapes.of(self.shape.request)
+        self._layout = nodes.layout
+        self._asked = np.flatnonzero(self.shape.need)
+        everywhere = slice(0, nodes.size)
+        self.suitable = feasibility.suitable(nodes, self.shape.request, everywhere)
+        self.preference = scores.preference(nodes, self.shape, everywhere)
+        self.score = np.empty(nodes.size, dtype=np.int64)
+        self._copies = None
+        self._tallies.clear()
+        self._best = -1
+        for start in range(0, nodes.size, _CHUNK):
+            self._redo(slice(start, start + _CHUNK))
+
+    def _redo(self, index: Index) -> None:
+        nodes, shape = self._cluster.nodes, self.shape
+        left = nodes.free[: shape.width, index] - shape.need
+        fits = (left >= shape.floor).all(axis=0) & self.suitable[index]
+        score = self.preference[index] - scores.looseness(left)
+        if shape.request.gpu_milli:
+            share = scores.share_left(nodes, index, shape.request.gpu_milli)
+            fits &= share < WHOLE_GPU_MILLI
+            score -= scores.weigh_share(share)
+        score = np.where(fits, score, scores.INFEASIBLE)
+        if self._best >= 0 and not isinstance(index, slice):
+            self._best = self._best_after(index, score)
+        self.score[index] = score
+        if self._copies is not None:
+            new = self._copies_at(index, fits)
+            if self._tallies:
+                self._move_tallies(index, new - self._copies[index])
+            self._copies[index] = new
+
+    def _best_after(self, index: NDArray[np.int64], score: scores.Scores) -> int:
+        """The best slot once these slots have these scores, or -1 where only a look at all of them can tell. A node
+        that takes a pod fits the next one tighter, so mostly it stays the best."""
+        best_score = self.score[self._best]
+        top = score.max()
+        if top < best_score:
+            return -1 if self._best in index else self._best
+        challenger = int(index[score == top].min())
+        if top > best_score:
+            return challenger
+        if self._best in index and score[index == self._best][0] < best_score:
+            return challenger if challenger < self._best else -1
+        return min(challenger, self._best)
+
+    def _copies_at(self, index: Index, fits: Mask) -> NDArray[np.int64]:
+        nodes = self._cluster.nodes
+        copies = (nodes.free[self._asked][:, index] // self.shape.need[self._asked]).min(axis=0)
+        if self.shape.request.gpu_milli:
+            milli = self.shape.request.gpu_milli
+            parts = (nodes.gpu_part_milli[:, index] // milli).sum(axis=0)
+            wholes = np.bitwise_count(nodes.gpu_free_bits[index]) * np.int64(WHOLE_GPU_MILLI // milli)
+            copies = np.minimum(copies, parts + wholes)
+        return np.where(fits, copies, 0)
+
+    def _move_tallies(self, index: Index, change: NDArray[np.int64]) -> None:
+        fabric = self._cluster.fabric
+        if self._tallies_of != fabric.version:
+            self._tallies.clear()
+        for key, tally in self._tallies.items():
+            domains = fabric.domains(key)[index]
+            inside = domains != ABSENT
+            np.add.at(tally, domains[inside], change[inside])
+
+
+class Rows:
+    """Rows by shape, least recently asked first."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._rows: dict[int, Row] = {}
+
+    def of(self, shape: Shape) -> Row:
+        """The up-to-date row of a shape."""
+        row = self._rows.pop(shape.id, None)
+        if row is None:
+            row = Row(self._cluster, shape)
+            most = max(16, _ROWS_BYTES // (25 * self._cluster.nodes.size))
+            if len(self._rows) >= most:
+                del self._rows[next(iter(self._rows))]
+        self._rows[shape.id] = row
+        row.refresh()
+        return row

@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The few choices that a driver may make for the core."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+DEFAULT_FABRIC = (
+    "topology.kubernetes.io/region",
+    "topology.kubernetes.io/zone",
+    "network.topology.nvidia.com/datacenter",
+    "network.topology.nvidia.com/spine",
+    "network.topology.nvidia.com/block",
+    "dovetail.dev/block",
+    "dovetail.dev/rack",
+    "nvidia.com/gpu.clique",
+)
+"""Node label keys from the widest to the narrowest. Keys that no node carries cost nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """`attempts_per_step` bounds the pods and gangs tried in one step, so that the driver can begin to bind.
+    `search_limit` bounds the domains tried for one gang. A half-started gang is released after `start_deadline_ms`.
+    A pending gang whose reason stays the same is told again at most every `tell_again_ms`."""
+
+    fabric: tuple[str, ...] = DEFAULT_FABRIC
+    attempts_per_step: int = 512
+    search_limit: int = 512
+    start_deadline_ms: int = 60_000
+    tell_again_ms: int = 15_000

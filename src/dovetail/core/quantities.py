@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kubernetes quantities as integers, rounded the way Kubernetes rounds them.
+
+A quantity is a signed decimal with an SI suffix (n u m k M G T P E), a binary suffix (Ki Mi Gi Ti Pi Ei) or a decimal
+exponent. `Quantity.Value()` and `MilliValue()` round up, away from zero for positive amounts: so do we.
+Source: k8s.io/apimachinery/pkg/api/resource/quantity.go.
+"""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+from functools import lru_cache
+
+_SUFFIX: dict[str, Fraction] = {
+    "n": Fraction(1, 10**9), "u": Fraction(1, 10**6), "m": Fraction(1, 1000), "": Fraction(1),
+    "k": Fraction(10**3), "M": Fraction(10**6), "G": Fraction(10**9),
+    "T": Fraction(10**12), "P": Fraction(10**15), "E": Fraction(10**18),
+    "Ki": Fraction(2**10), "Mi": Fraction(2**20), "Gi": Fraction(2**30),
+    "Ti": Fraction(2**40), "Pi": Fraction(2**50), "Ei": Fraction(2**60),
+}  # fmt: skip
+_QUANTITY = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(?:([eE][+-]?\d{1,3})|([numkMGTPE]|[KMGTPE]i)?)")
+MAX_AMOUNT = 2**62
+"""Amounts are kept below this, so that sums over a node cannot leave 64 bits."""
+
+
+class QuantityError(ValueError):
+    """The text is not a quantity; the message says what is wrong with it."""
+
+
+@lru_cache(maxsize=4096)
+def parse(text: str) -> Fraction:
+    """The exact value. Raises QuantityError."""
+    match = _QUANTITY.fullmatch(text)
+    if match is None:
+        raise QuantityError(f"{text!r} is not a quantity such as 2, 500m, 1.5Gi or 1e3")
+    number, exponent, suffix = match.groups()
+    value = Fraction(number) * (Fraction(10) ** int(exponent[1:]) if exponent else _SUFFIX[suffix or ""])
+    if abs(value) >= MAX_AMOUNT:
+        raise QuantityError(f"{text!r} is too large (the limit is 2^62)")
+    return value
+
+
+def units(text: str) -> int:
+    """Whole units, rounded up: bytes, counts. Raises QuantityError."""
+    return _ceil(parse(text))
+
+
+def milli(text: str) -> int:
+    """Thousandths, rounded up: milli-CPU. Raises QuantityError."""
+    return _ceil(parse(text) * 1000)
+
+
+def amount(resource: str, text: str) -> int:
+    """The integer for a resource in the core's unit: milli-CPU for `cpu`, whole units for everything else."""
+    return milli(text) if resource == "cpu" else units(text)
+
+
+def display(resource: str, value: int) -> str:
+    """The short text a person expects: `1500` milli-CPU is `1500m`, 2147483648 bytes of memory are `2Gi`."""
+    if resource == "cpu":
+        return str(value // 1000) if value % 1000 == 0 else f"{value}m"
+    if resource in ("memory", "ephemeral-storage") or resource.startswith("hugepages-"):
+        for suffix in ("Ei", "Pi", "Ti", "Gi", "Mi", "Ki"):
+            size = int(_SUFFIX[suffix])
+            if abs(value) >= size:
+                whole, tenth = divmod(abs(value) * 10 // size, 10)
+                return f"{'-' if value < 0 else ''}{whole}{f'.{tenth}' if tenth else ''}{suffix}"
+    return str(value)
+
+
+def _ceil(value: Fraction) -> int:
+    return -((-value.numerator) // value.denominator)

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Why something is not placed: a closed set of reasons, each NEVER or NOT_YET, with the numbers.
+
+NEVER: nothing that finishes or leaves helps; the pod or the cluster itself must change. NOT_YET: it can start when
+others leave, or when an object that it waits for appears. Texts of the node rules are kube-scheduler's own where it has
+the rule, so that dashboards and people recognise them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, StrEnum
+
+
+class When(StrEnum):
+    NEVER = "Never"
+    NOT_YET = "NotYet"
+
+
+class Reason(Enum):
+    """(code, text). Node rules first, in the order in which they are asked; then what concerns the pod or gang."""
+
+    NODE_INVALID = ("NodeInvalid", "node(s) whose own object is invalid")
+    UNSCHEDULABLE = ("NodeUnschedulable", "node(s) were unschedulable")
+    TAINT = ("TaintNotTolerated", "node(s) had untolerated taint(s)")
+    NODE_AFFINITY = ("NodeAffinityMismatch", "node(s) didn't match Pod's node affinity/selector")
+    HOST_PORT = ("HostPortTaken", "node(s) didn't have free ports for the requested pod ports")
+    TOO_MANY_PODS = ("TooManyPods", "Too many pods")
+    INSUFFICIENT = ("InsufficientResource", "Insufficient")
+    GPU_SHARE = ("InsufficientGpuShare", "node(s) had no GPU with the requested share free")
+    NOMINATED = ("HeldForNominatedPods", "node(s) whose room is held for nominated pods")
+    VOLUME_NODE = ("VolumeNodeConflict", "node(s) had volume node affinity conflict")
+    VOLUME_LIMIT = ("VolumeLimitReached", "node(s) exceed max volume count")
+    SPREAD_LABEL = (
+        "SpreadLabelMissing",
+        "node(s) didn't match pod topology spread constraints (missing required label)",
+    )
+    SPREAD = ("SpreadConstraint", "node(s) didn't match pod topology spread constraints")
+    AFFINITY = ("PodAffinity", "node(s) didn't match pod affinity rules")
+    ANTI_AFFINITY = ("PodAntiAffinity", "node(s) didn't match pod anti-affinity rules")
+    EXISTING_ANTI_AFFINITY = ("ExistingPodAntiAffinity", "node(s) didn't satisfy existing pods anti-affinity rules")
+    BIND_BACKOFF = ("BindBackoff", "node(s) that refused this pod a moment ago")
+    OUTSIDE_DOMAIN = ("OutsideDomain", "node(s) outside of the domain that holds the rest of the gang")
+
+    INVALID = ("InvalidInput", "a value that cannot be honoured as written")
+    GATED = ("SchedulingGated", "scheduling gates are not removed yet")
+    DELETING = ("BeingDeleted", "the pod is being deleted")
+    NO_NODES = ("NoNodes", "no nodes available to schedule pods")
+    NO_NODE_FITS = ("NoNodeFits", "no node fits")
+    GANG_MISSING = ("GangMissing", "the gang that the pod names does not exist yet")
+    GANG_INCOMPLETE = ("GangIncomplete", "fewer pods exist than the gang needs to start")
+    GANG_TOO_LARGE = ("GangTooLarge", "the gang needs more than the cluster has when empty")
+    GANG_DOES_NOT_FIT = ("GangDoesNotFit", "the gang needs more room than is free now")
+    SEARCH_LIMIT = ("SearchLimit", "the search for a placement was stopped at its limit; a placement may exist")
+    QUEUE_MISSING = ("QueueMissing", "the queue that the pod names does not exist")
+    CLAIM_MISSING = ("VolumeClaimMissing", "persistentvolumeclaim not found")
+    CLAIM_UNBOUND = ("VolumeClaimUnbound", "pod has unbound immediate PersistentVolumeClaims")
+    CLAIM_IN_USE = ("VolumeClaimInUse", "the ReadWriteOncePod claim is in use by another pod")
+
+    def __init__(self, code: str, text: str) -> None:
+        self.code = code
+        self.text = text
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCount:
+    """`nodes` nodes refused for one reason. `detail` narrows it (the resource, the taint); `nearest` is the node that
+    came closest, with the numbers, or ""."""
+
+    reason: Reason
+    nodes: int
+    when: When
+    detail: str = ""
+    nearest: str = ""
+
+    def __str__(self) -> str:
+        text = f"{self.reason.text} {self.detail}".rstrip() if self.detail else self.reason.text
+        return f"{self.nodes} {text}" + (f" ({self.nearest})" if self.nearest else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a pod or gang is pending. `nodes` adds up to `total_nodes` where node rules decided."""
+
+    reason: Reason
+    when: When
+    detail: str = ""
+    nodes: tuple[NodeCount, ...] = ()
+    total_nodes: int = 0
+
+    def __str__(self) -> str:
+        head = f"{self.reason.text}: {self.detail}" if self.detail else self.reason.text
+        if not self.nodes:
+            return head
+        counted = ", ".join(str(count) for count in self.nodes)
+        available = f"0/{self.total_nodes} nodes are available: {counted}."
+        return available if self.reason is Reason.NO_NODE_FITS else f"{head}. {available}"

@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Everything the core remembers between steps, and how each event changes it.
+
+Rules: an event for an object replaces what was known of it. A pod that was decided but not yet seen bound keeps its
+place ("assumed") until it is seen bound, reported as failed, or gone. Everything here can be rebuilt from the API
+server's objects: a restart loses no pod and gives no device twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from dovetail.core import events as ev
+from dovetail.core.cluster import Cluster
+from dovetail.core.model import Pod
+from dovetail.core.pending import Pending
+from dovetail.core.placing.rows import Rows
+from dovetail.core.policy import Policy
+from dovetail.core.reasons import Refusal
+from dovetail.core.roster import Roster, startable
+
+DEFAULT_QUEUE = "default"
+
+
+class State:
+    """`failed` remembers what was refused since the last time that room was freed, so that identical requests are not
+    searched again."""
+
+    def __init__(self, policy: Policy | None = None) -> None:
+        self.policy = policy or Policy()
+        self.cluster = Cluster(self.policy.fabric)
+        self.rows = Rows(self.cluster)
+        self.roster = Roster(self.cluster)
+        self.pending = Pending()
+        self.queues: frozenset[str] | None = None
+        self.failed: dict[object, Refusal] = {}
+        self.steps = 0
+        self.now_ms = 0
+        self._freed = 0
+
+    @property
+    def busy(self) -> bool:
+        """Whether a further step without events would try something."""
+        return bool(self.pending) or self._freed != self.cluster.freed
+
+    def next_wake_ms(self) -> int | None:
+        """When a step is due even if nothing happens: a back-off or a deadline ends."""
+        times = [until for nodes in self.cluster.avoided.values() for until in nodes.values()]
+        times += [since + self.policy.start_deadline_ms for since in self.roster.starting.values()]
+        return min(times, default=None)
+
+    def apply(self, event: ev.Event) -> None:
+        _HANDLERS[type(event)](self, event)
+
+    def advance(self, now_ms: int) -> None:
+        """Let time pass; a clock that goes back stands still. Back-offs end, and who was parked comes back if room was
+        freed."""
+        self.now_ms = max(self.now_ms, now_ms)
+        cluster = self.cluster
+        for uid in [uid for uid, nodes in cluster.avoided.items() if min(nodes.values()) <= self.now_ms]:
+            left = {node: until for node, until in cluster.avoided[uid].items() if until > self.now_ms}
+            cluster.avoided[uid] = left
+            if not left:
+                del cluster.avoided[uid]
+            cluster.freed += 1
+        for root, since in self.roster.starting.items():
+            if self.now_ms - since >= self.policy.start_deadline_ms:
+                self.pending.push(root, *self.rank(root))
+        if self._freed != cluster.freed:
+            self._freed = cluster.freed
+            self.failed.clear()
+            self.pending.wake()
+
+    def touch(self, root: str) -> None:
+        """Something about the root changed: try it in its turn, or forget it where nothing of it is pending."""
+        waiting = [pod for pod in self.roster.members(root) if pod.uid not in self.cluster.placements]
+        if any(pod.managed and not pod.node for pod in waiting):
+            self.pending.push(root, *self.rank(root))
+        else:
+            self.pending.forget(root)
+
+    def rank(self, root: str) -> tuple[int, int]:
+        """(priority, created): the gang's own where it has them, else its highest pod's and its oldest pod's."""
+        gang = self.roster.gangs.get(root)
+        members = self.roster.members(root)
+        priority = gang.priority if gang is not None else None
+        if priority is None:
+            priority = max((pod.priority for pod in members), default=0)
+        created = gang.created_ms if gang is not None and gang.created_ms else 0
+        return priority, created or min((pod.created_ms for pod in members), default=0)
+
+    def _put_pod(self, event: ev.PodChanged) -> None:
+        pod, cluster = event.pod, self.cluster
+        old = self.roster.pods.get(pod.uid)
+        if old == pod:
+            return
+        if old is None or old.request != pod.request:
+            if old is not None:
+                cluster.unplace_if_bound(old)
+                cluster.peers.release(old.request)
+            cluster.peers.retain(pod.request, cluster.placed())
+        self.roster.put_pod(pod)
+        if pod.node:
+            self._hold(pod)
+        if pod.nominated_node and not pod.node and pod.uid not in cluster.placements:
+            cluster.nominated[pod.uid] = pod
+        elif cluster.nominated.pop(pod.uid, None) is not None:
+            cluster.freed += 1
+        if pod.managed:
+            root = self.roster.root_of(pod)
+            if old is not None and old.gang != pod.gang:
+                self.touch(self.roster.root_of(old))
+            if pod.gang and pod.node:
+                self.roster.note_start(root)
+            if startable(pod) or (old is not None and startable(old)) or not pod.node:
+                self.touch(root)
+
+    def _hold(self, pod: Pod) -> None:
+        """A bound pod holds its room where it is, whatever was decided for it."""
+        cluster = self.cluster
+        slot = cluster.nodes.slot_of(pod.node)
+        placement = cluster.placements.get(pod.uid)
+        if placement is not None and placement.slot == slot and _counts_alike(placement.pod, pod):
+            placement.pod = pod
+            return
+        picks = placement.picks if placement is not None else ()
+        cluster.unplace(pod.uid)
+        cluster.place(pod, slot, picks)
+
+    def _remove_pod(self, event: ev.PodRemoved) -> None:
+        cluster = self.cluster
+        pod = self.roster.remove_pod(event.uid)
+        if pod is None:
+            return
+        placement = cluster.placements.get(event.uid)
+        cluster.unplace(event.uid)
+        if placement is not None:
+            cluster.vacate_if_gone(placement.slot)
+        cluster.peers.release(pod.request)
+        cluster.avoided.pop(event.uid, None)
+        if cluster.nominated.pop(event.uid, None) is not None:
+            cluster.freed += 1
+        root = self.roster.root_of(pod)
+        if pod.gang:
+            self.roster.note_start(root)
+        self.touch(root)
+
+    def _put_gang(self, event: ev.GangChanged) -> None:
+        if self.roster.put_gang(event.gang):
+            self.touch(self.roster.top(event.gang.id))
+
+    def _remove_gang(self, event: ev.GangRemoved) -> None:
+        root = self.roster.top(event.id)
+        self.roster.remove_gang(event.id)
+        for gang_id in {root, event.id}:
+            self.touch(gang_id)
+
+    def _bind_failed(self, event: ev.BindFailed) -> None:
+        pod = self.roster.pods.get(event.uid)
+        if pod is None or pod.node:
+            return
+        self.cluster.unplace(event.uid)
+        self.cluster.avoided.setdefault(event.uid, {})[event.node] = event.retry_at_ms
+        self.touch(self.roster.root_of(pod))
+
+    def _put_volume(self, event: ev.VolumeChanged) -> None:
+        volumes = self.cluster.volumes
+        known = volumes.volumes.get(event.volume.name)
+        if known is not None and known.claim and not event.volume.claim:
+            # Picked by a decision that the API server does not show yet.
+            assumed = any(p.volume == known.name for x in self.cluster.placements.values() for p in x.picks)
+            if assumed:
+                volumes.volumes[known.name] = replace(event.volume, claim=known.claim, available=False)
+                return
+        volumes.volumes[event.volume.name] = event.volume
+        self.cluster.freed += 1
+
+    def _set(self, change: Callable[[], object]) -> None:
+        change()
+        self.cluster.freed += 1
+
+
+def _counts_alike(old: Pod, new: Pod) -> bool:
+    return (
+        old.request == new.request
+        and old.deleting == new.deleting
+        and old.labels == new.labels
+        and old.claims == new.claims
+    )
+
+
+def _namespace(state: State, event: ev.NamespaceChanged) -> None:
+    if state.cluster.peers.set_namespace(event.namespace, state.cluster.placed()):
+        state.cluster.freed += 1
+
+
+def _namespace_gone(state: State, event: ev.NamespaceRemoved) -> None:
+    if state.cluster.peers.forget_namespace(event.name, state.cluster.placed()):
+        state.cluster.freed += 1
+
+
+_HANDLERS: dict[type, Callable[[State, Any], None]] = {
+    ev.NodeChanged: lambda state, event: state.cluster.put_node(event.node),
+    ev.NodeRemoved: lambda state, event: state.cluster.remove_node(event.name),
+    ev.PodChanged: State._put_pod,
+    ev.PodRemoved: State._remove_pod,
+    ev.GangChanged: State._put_gang,
+    ev.GangRemoved: State._remove_gang,
+    ev.NamespaceChanged: _namespace,
+    ev.NamespaceRemoved: _namespace_gone,
+    ev.VolumeClaimChanged: lambda state, event: state._set(lambda: state.cluster.volumes.put_claim(event.claim)),
+    ev.VolumeClaimRemoved: lambda state, event: state._set(lambda: state.cluster.volumes.claims.pop(event.key, None)),
+    ev.VolumeChanged: State._put_volume,
+    ev.VolumeRemoved: lambda state, event: state._set(lambda: state.cluster.volumes.volumes.pop(event.name, None)),
+    ev.StorageClassChanged: lambda state, event: state._set(
+        lambda: state.cluster.volumes.classes.update({event.storage_class.name: event.storage_class})
+    ),
+    ev.StorageClassRemoved: lambda state, event: state._set(
+        lambda: state.cluster.volumes.classes.pop(event.name, None)
+    ),
+    ev.QueuesChanged: lambda state, event: state._set(lambda: setattr(state, "queues", event.names)),
+    ev.BindFailed: State._bind_failed,
+}
