@@ -33,11 +33,8 @@ class Attempt:
         if refusal is None and group is not None:
             binds, refusal = self._place(group)
             waiting = self._waiting()
-        if binds and not self._root.startswith(LONE) and not state.roster.has_started(self._root):
-            state.roster.starting.setdefault(self._root, state.now_ms)
-        overdue = self._overdue(waiting)
+        overdue = self._overdue(bool(binds), waiting)
         if overdue and refusal is not None:
-            state.roster.starting[self._root] = state.now_ms
             return [*binds, Release(self._root, tuple(pod.uid for pod in overdue), refusal, state.steps)]
         if not waiting:
             state.pending.forget(self._root)
@@ -147,19 +144,23 @@ class Attempt:
         counts = tuple((shape.id, count) for shape, count in wanted)
         return counts, group.missing, group.room, group.required, group.preferred
 
-    def _overdue(self, waiting: list[Pod]) -> list[Pod]:
+    def _overdue(self, binds: bool, waiting: list[Pod]) -> list[Pod]:
         """The bound members of a gang that started by half and is past its deadline, else nothing.
 
         A half start shows even after a restart: a pod waits that existed when the last of the others was bound. (A pod
         created later replaces one that ran: then the gang had started whole.)
         """
-        state = self._state
+        state, starting = self._state, self._state.roster.starting
+        if self._root.startswith(LONE) or state.roster.has_started(self._root):
+            return []
         bound = [pod for pod in self._members if pod.node]
-        if not bound or self._root.startswith(LONE) or state.roster.has_started(self._root):
+        deadline_ms = state.policy.start_deadline_ms
+        newest = max((pod.bound_ms for pod in bound), default=0)
+        if binds:
+            starting.setdefault(self._root, state.now_ms + deadline_ms)
+        elif bound and any(pod.created_ms <= newest for pod in waiting):
+            starting.setdefault(self._root, newest + deadline_ms)
+        if starting.get(self._root, state.now_ms + 1) > state.now_ms:
             return []
-        newest = max(pod.bound_ms for pod in bound)
-        left_behind = any(pod.created_ms <= newest for pod in waiting)
-        since = state.roster.starting.get(self._root, newest if left_behind else None)
-        if since is None or state.now_ms - since < state.policy.start_deadline_ms:
-            return []
+        starting[self._root] = state.now_ms + deadline_ms
         return [pod for pod in bound if not pod.deleting]

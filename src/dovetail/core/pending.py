@@ -7,7 +7,7 @@ import heapq
 
 from dovetail.core.reasons import Refusal
 
-Rank = tuple[int, int, str]
+Rank = tuple[int, int, int, str]
 
 
 class Pending:
@@ -19,13 +19,15 @@ class Pending:
         self._ranks: dict[str, Rank] = {}
         self._parked: dict[str, Rank] = {}
         self._told: dict[str, tuple[Refusal, int]] = {}
+        self._arrivals: dict[str, int] = {}
+        self._count = 0
 
     def __bool__(self) -> bool:
         return bool(self._ranks)
 
     def push(self, root: str, priority: int, created_ms: int) -> None:
         """Try the root in its turn."""
-        rank = (-priority, created_ms, root)
+        rank = self._rank(root, priority, created_ms)
         self._parked.pop(root, None)
         if self._ranks.get(root) != rank:
             self._ranks[root] = rank
@@ -35,19 +37,28 @@ class Pending:
         """The next root to try."""
         while self._heap:
             rank = heapq.heappop(self._heap)
-            if self._ranks.get(rank[2]) == rank:
-                del self._ranks[rank[2]]
-                return rank[2]
+            if self._ranks.get(rank[3]) == rank:
+                del self._ranks[rank[3]]
+                return rank[3]
         return None
 
     def park(self, root: str, priority: int, created_ms: int) -> None:
-        self._parked[root] = (-priority, created_ms, root)
+        self._parked[root] = self._rank(root, priority, created_ms)
+
+    def _rank(self, root: str, priority: int, created_ms: int) -> Rank:
+        """Priority, then age; creation times are whole seconds, so then who came first."""
+        arrival = self._arrivals.get(root)
+        if arrival is None:
+            self._count += 1
+            arrival = self._arrivals[root] = self._count
+        return -priority, created_ms, arrival, root
 
     def forget(self, root: str) -> None:
         """The root is placed or gone."""
         self._ranks.pop(root, None)
         self._parked.pop(root, None)
         self._told.pop(root, None)
+        self._arrivals.pop(root, None)
 
     def wake(self) -> None:
         """Room was freed: everybody parked is tried again."""
@@ -76,6 +87,15 @@ class Pending:
         told = self._told.get(root)
         return told is not None and now_ms - told[1] < again_ms
 
+    def before(self, root: str) -> int:
+        """How many roots are tried before this one; 0 where it is not in the line."""
+        rank = self._ranks.get(root)
+        return 0 if rank is None else sum(1 for other in self._ranks.values() if other < rank)
+
+    def lengths(self) -> tuple[int, int]:
+        """How many roots are in the line, and how many wait aside."""
+        return len(self._ranks), len(self._parked)
+
     def parked(self) -> list[str]:
         """Roots that wait, in the order in which they would be tried."""
-        return [rank[2] for rank in sorted(self._parked.values())]
+        return [rank[3] for rank in sorted(self._parked.values())]

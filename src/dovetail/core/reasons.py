@@ -80,7 +80,8 @@ class NodeCount:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a pod or gang is pending. `nodes` adds up to `total_nodes` where node rules decided."""
+    """Why a pod or gang is pending. `nodes` counts the nodes that refuse the pod (of a gang, its hardest pod), out of
+    `total_nodes`."""
 
     reason: Reason
     when: When
@@ -93,5 +94,7 @@ class Refusal:
         if not self.nodes:
             return head
         counted = ", ".join(str(count) for count in self.nodes)
-        available = f"0/{self.total_nodes} nodes are available: {counted}."
-        return available if self.reason is Reason.NO_NODE_FITS else f"{head}. {available}"
+        if self.reason is Reason.NO_NODE_FITS:
+            return f"0/{self.total_nodes} nodes are available: {counted}."
+        refused = sum(count.nodes for count in self.nodes)
+        return f"{head}. {refused}/{self.total_nodes} nodes have no room for one of its pods: {counted}."

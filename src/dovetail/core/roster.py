@@ -25,7 +25,7 @@ class Roster:
         self._members: dict[str, dict[str, None]] = {}
         self._children: dict[str, dict[str, None]] = {}
         self.starting: dict[str, int] = {}
-        """Roots with binds under way, with the time of the decision; until they have their minimum bound."""
+        """Roots that are being bound and do not have their minimum yet, with the time when that is overdue."""
         self._started: set[str] = set()
 
     def put_pod(self, pod: Pod) -> None:

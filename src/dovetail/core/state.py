@@ -48,7 +48,7 @@ class State:
     def next_wake_ms(self) -> int | None:
         """When a step is due even if nothing happens: a back-off or a deadline ends."""
         times = [until for nodes in self.cluster.avoided.values() for until in nodes.values()]
-        times += [since + self.policy.start_deadline_ms for since in self.roster.starting.values()]
+        times += self.roster.starting.values()
         return min(times, default=None)
 
     def apply(self, event: ev.Event) -> None:
@@ -65,8 +65,8 @@ class State:
             if not left:
                 del cluster.avoided[uid]
             cluster.freed += 1
-        for root, since in self.roster.starting.items():
-            if self.now_ms - since >= self.policy.start_deadline_ms:
+        for root, due_ms in self.roster.starting.items():
+            if due_ms <= self.now_ms:
                 self.pending.push(root, *self.rank(root))
         if self._freed != cluster.freed:
             self._freed = cluster.freed

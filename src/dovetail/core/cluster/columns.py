@@ -67,22 +67,25 @@ class Column:
 class Columns:
     """All columns of a node table. `labels[slot]` are the label sets that a new column is filled from."""
 
-    __slots__ = ("_by_key", "_labels", "_size")
+    __slots__ = ("_by_key", "_keys_seen", "_labels", "_size")
 
     def __init__(self, size: int, labels: list[Mapping[str, str]]) -> None:
         self._size = size
         self._labels = labels
         self._by_key: dict[str, Column] = {}
+        self._keys_seen: set[str] = set()
 
     def __getitem__(self, key: str) -> Column:
         column = self._by_key.get(key)
         if column is None:
-            column = self._by_key[key] = Column(self._size, [labels.get(key) for labels in self._labels])
+            values = [labels.get(key) for labels in self._labels] if key in self._keys_seen else []
+            column = self._by_key[key] = Column(self._size, values)
         return column
 
     def update(self, slot: int) -> None:
         """The slot's label set was replaced."""
         labels = self._labels[slot]
+        self._keys_seen.update(labels)
         for key, column in self._by_key.items():
             column.set(slot, labels.get(key))
 

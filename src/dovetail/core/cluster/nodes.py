@@ -53,6 +53,11 @@ class Nodes:
     def size(self) -> int:
         return len(self.usable)
 
+    @property
+    def used(self) -> int:
+        """Slots from here on never had a node."""
+        return len(self.records)
+
     def slot_of(self, name: str) -> int:
         """The slot of a node, given out on first sight (a pod may be told before its node)."""
         slot = self.slots.get(name)

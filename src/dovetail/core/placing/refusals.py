@@ -49,8 +49,8 @@ def for_pod(cluster: Cluster, pod: Pod) -> Refusal:
     if blocked is not None:
         return blocked
     found = verdicts(cluster, pod)
-    total = sum(len(v.slots) for v in found)
-    if not cluster.nodes.slots:
+    total = sum(record is not None for record in cluster.nodes.records)
+    if not total:
         return Refusal(Reason.NO_NODES, When.NOT_YET)
     counts = tuple(
         NodeCount(v.reason, len(v.slots), v.when, v.detail, v.nearest)

@@ -66,14 +66,15 @@ class Row:
     def best(self) -> int:
         """The slot with the highest score, the lowest of equals; it may be infeasible where all are."""
         if self._best < 0:
-            self._best = int(self.score.argmax())
+            self._best = int(self.score[: max(1, self._cluster.nodes.used)].argmax())
         return self._best
 
     def copies(self) -> NDArray[np.int64]:
         """How many pods of the shape each slot could take now."""
         if self._copies is None:
-            everywhere = slice(0, self._cluster.nodes.size)
-            self._copies = self._copies_at(everywhere, self.score != scores.INFEASIBLE)
+            nodes = self._cluster.nodes
+            left = nodes.free[: self.shape.width] - self.shape.need
+            self._copies = self._copies_at(slice(0, nodes.size), left, self.score != scores.INFEASIBLE)
         return self._copies
 
     def tally(self, key: str) -> NDArray[np.int64]:
@@ -99,12 +100,12 @@ class Row:
         everywhere = slice(0, nodes.size)
         self.suitable = feasibility.suitable(nodes, self.shape.request, everywhere)
         self.preference = scores.preference(nodes, self.shape, everywhere)
-        self.score = np.empty(nodes.size, dtype=np.int64)
+        self.score = np.full(nodes.size, scores.INFEASIBLE, dtype=np.int64)
         self._copies = None
         self._tallies.clear()
         self._best = -1
-        for start in range(0, nodes.size, _CHUNK):
-            self._redo(slice(start, start + _CHUNK))
+        for start in range(0, nodes.used, _CHUNK):
+            self._redo(slice(start, min(start + _CHUNK, nodes.used)))
 
     def _redo(self, index: Index) -> None:
         nodes, shape = self._cluster.nodes, self.shape
@@ -120,7 +121,7 @@ class Row:
             self._best = self._best_after(index, score)
         self.score[index] = score
         if self._copies is not None:
-            new = self._copies_at(index, fits)
+            new = self._copies_at(index, left, fits)
             if self._tallies:
                 self._move_tallies(index, new - self._copies[index])
             self._copies[index] = new
@@ -139,9 +140,10 @@ class Row:
             return challenger if challenger < self._best else -1
         return min(challenger, self._best)
 
-    def _copies_at(self, index: Index, fits: Mask) -> NDArray[np.int64]:
+    def _copies_at(self, index: Index, left: NDArray[np.int64], fits: Mask) -> NDArray[np.int64]:
+        """How many pods fit, where `left` is what one of them would leave."""
         nodes = self._cluster.nodes
-        copies = (nodes.free[self._asked][:, index] // self.shape.need[self._asked]).min(axis=0)
+        copies = (left[self._asked] // self.shape.need[self._asked]).min(axis=0) + 1
         if self.shape.request.gpu_milli:
             milli = self.shape.request.gpu_milli
             parts = (nodes.gpu_part_milli[:, index] // milli).sum(axis=0)

@@ -1,0 +1,55 @@
+# Everything happens inside this clone (.venv); the Kubernetes binaries for the tests are cached under ~/.cache/dovetail.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint check format lock controlplane bench clean
+
+help: ## show this list
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+demo: .venv/.run ## run a small cluster on this machine and show what Dovetail does with it
+	@$(BIN)/dovetail demo
+
+test: .venv/.dev lint ## all tests, with those on a real kube-apiserver (first time: builds it, some minutes)
+	@$(BIN)/python -m tools.controlplane build || echo "going on without the real control plane: the end of the test run says what was left out" >&2
+	$(BIN)/python -m pytest
+
+lint: .venv/.dev ## ruff and mypy --strict
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: .venv/.dev ## put the sources into shape
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+controlplane: .venv/.dev ## build and start a real control plane in the foreground
+	$(BIN)/python -m tools.controlplane up
+
+bench: .venv/.dev ## the benchmarks: the core alone, then live against kube-scheduler
+	$(BIN)/python benchmarks/core_speed.py
+	$(BIN)/python -m benchmarks.live
+
+lock: ## pin the dependencies anew (needs pip-tools)
+	pip-compile -q --generate-hashes --strip-extras --no-header --no-emit-index-url --no-emit-find-links --no-emit-trusted-host -o requirements/run.lock pyproject.toml
+	pip-compile -q --generate-hashes --strip-extras --no-header --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --extra dev -c requirements/run.lock -o requirements/dev.lock pyproject.toml
+
+clean: ## remove the virtual environment and caches of this clone
+	rm -rf .venv build .mypy_cache .ruff_cache .pytest_cache .hypothesis src/*.egg-info
+
+.venv/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python >= 3.11 is needed; say which with: make PYTHON=python3.12 ..." >&2; exit 1; }
+	@echo "making .venv ..."
+	@$(PYTHON) -m venv .venv
+
+.venv/.run: requirements/run.lock pyproject.toml | .venv/bin/python
+	@echo "installing the run-time dependencies ..."
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/run.lock
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps -e .
+	@touch $@
+
+.venv/.dev: requirements/dev.lock .venv/.run
+	@echo "installing the development dependencies ..."
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/dev.lock
+	@touch $@

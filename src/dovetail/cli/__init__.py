@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The `dovetail` command. Each subcommand lives in its own module and is imported when it is asked for."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import click
+
+from dovetail import __version__
+
+_COMMANDS = {
+    "demo": "Run a small cluster on this machine and show what Dovetail does with it.",
+    "scheduler": "Schedule the pods of a cluster that name this scheduler.",
+    "why": "Say why a pod is where it is, or why it is still pending.",
+}
+
+
+class _Lazy(click.Group):
+    """Knows its commands by name, so that `dovetail why --help` does not pay for numpy."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(f"dovetail.cli.{cmd_name}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(sorted(_COMMANDS.items()))
+
+
+@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="dovetail")
+def cli() -> None:
+    """Dovetail: a GPU scheduler for Kubernetes."""
+
+
+def main() -> None:
+    """Entry point. Errors that a user can mend are one line on stderr and exit code 1; usage errors exit with 2."""
+    try:
+        cli.main(standalone_mode=False)
+    except click.exceptions.Exit as error:
+        sys.exit(error.exit_code)
+    except click.Abort:
+        sys.exit(130)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)

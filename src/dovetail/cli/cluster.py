@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How commands reach a cluster: the shared options, and a read of everything the core is told."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+import click
+import uvloop
+
+from dovetail.core.policy import Policy
+from dovetail.core.state import State
+from dovetail.kube.client import Client
+from dovetail.kube.config import ClusterConfig, load_config
+from dovetail.kube.discovery import discover
+from dovetail.kube.errors import KubeError
+from dovetail.kube.feed import Feed
+from dovetail.kube.sources import read_once
+
+R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def kubeconfig_options(command: F) -> F:
+    """--kubeconfig and --context, as kubectl has them."""
+    command = click.option("--context", metavar="NAME", help="Context of the kubeconfig to use.")(command)
+    return click.option(
+        "--kubeconfig",
+        type=click.Path(exists=True, dir_okay=False),
+        help="Kubeconfig file. Default: $KUBECONFIG, the pod's service account, ~/.kube/config.",
+    )(command)
+
+
+def scheduler_name_option(command: F) -> F:
+    return click.option(
+        "--scheduler-name", default="dovetail", show_default=True, help="The spec.schedulerName that is ours."
+    )(command)
+
+
+def fabric_option(command: F) -> F:
+    return click.option(
+        "--fabric",
+        metavar="KEY,KEY...",
+        help="Node label keys of the fabric from the widest to the narrowest. Default: zone, block, rack, clique keys.",
+        callback=lambda _ctx, _param, value: _fabric(value),
+    )(command)
+
+
+def _fabric(value: str | None) -> tuple[str, ...]:
+    if value is None:
+        return Policy().fabric
+    keys = tuple(key.strip() for key in value.split(","))
+    if not all(keys) or len(set(keys)) != len(keys):
+        raise click.BadParameter("needs different, non-empty label keys separated by commas")
+    return keys
+
+
+def config_of(kubeconfig: str | None, context: str | None) -> ClusterConfig:
+    try:
+        return load_config(kubeconfig, context)
+    except KubeError as error:
+        raise click.ClickException(str(error)) from error
+
+
+def run(work: Coroutine[Any, Any, R]) -> R:
+    """Run to the end; errors of the cluster become one clear line."""
+    try:
+        return uvloop.run(work)
+    except* KubeError as errors:
+        raise click.ClickException(str(_first(errors))) from None
+
+
+def _first(errors: BaseExceptionGroup[Any]) -> BaseException:
+    error: BaseException = errors
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+async def snapshot(config: ClusterConfig, policy: Policy, scheduler_name: str) -> State:
+    """The cluster as it is now, in a state of the core that no one else uses."""
+    async with Client(config, user_agent="dovetail") as client:
+        state = State(policy)
+        for event in await read_once(client, await discover(client), Feed(scheduler_name)):
+            state.apply(event)
+    state.advance(now_ms())
+    await asyncio.sleep(0)
+    return state
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000

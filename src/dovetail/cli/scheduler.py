@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`dovetail scheduler`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+
+import click
+import uvloop
+
+from dovetail.cli.cluster import config_of, fabric_option, kubeconfig_options, scheduler_name_option
+from dovetail.core.policy import Policy
+from dovetail.kube.errors import KubeError
+from dovetail.scheduler.binder import NotLeader
+from dovetail.scheduler.serve import LeadershipLost, Options, run
+
+
+@click.command(name="scheduler")
+@kubeconfig_options
+@scheduler_name_option
+@fabric_option
+@click.option("--leader-elect/--no-leader-elect", default=True, show_default=True, help="Only the leader writes.")
+@click.option("--lease-namespace", default="kube-system", show_default=True, help="Namespace of the lease.")
+@click.option("--lease-name", default="dovetail-scheduler", show_default=True, help="Name of the lease.")
+@click.option(
+    "--listen", default="0.0.0.0:10351", show_default=True, help='HOST:PORT for health and metrics; "" for none.'
+)
+@click.option(
+    "--start-deadline",
+    "start_deadline_s",
+    default=60.0,
+    show_default=True,
+    help="Seconds after which a gang that started by half gives back what it holds.",
+)
+@click.option(
+    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
+)
+def command(
+    kubeconfig: str | None,
+    context: str | None,
+    scheduler_name: str,
+    fabric: tuple[str, ...],
+    leader_elect: bool,
+    lease_namespace: str,
+    lease_name: str,
+    listen: str,
+    start_deadline_s: float,
+    log_level: str,
+) -> None:
+    """Schedule the pods of a cluster that name this scheduler.
+
+    Runs until it gets SIGTERM or SIGINT (exit code 0) or loses its lease (exit code 1; whoever runs it starts it anew).
+    """
+    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    policy = Policy(fabric=fabric, attempts_per_step=64, start_deadline_ms=int(start_deadline_s * 1000))
+    options = Options(
+        scheduler_name=scheduler_name,
+        leader_elect=leader_elect,
+        lease_namespace=lease_namespace,
+        lease_name=lease_name,
+        listen=listen,
+        policy=policy,
+    )
+    config = config_of(kubeconfig, context)
+
+    async def until_told() -> None:
+        work = asyncio.ensure_future(run(config, options))
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, work.cancel)
+        try:
+            await work
+        except asyncio.CancelledError:
+            logging.getLogger("dovetail.scheduler").info("told to stop")
+
+    try:
+        uvloop.run(until_told())
+    except* (LeadershipLost, NotLeader, KubeError, OSError) as errors:
+        raise click.ClickException("; ".join(str(error) for error in errors.exceptions)) from None

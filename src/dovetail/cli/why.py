@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`dovetail why`."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from dovetail.cli.cluster import (
+    config_of,
+    fabric_option,
+    kubeconfig_options,
+    now_ms,
+    run,
+    scheduler_name_option,
+    snapshot,
+)
+from dovetail.core.policy import Policy
+from dovetail.core.reasons import When
+from dovetail.views.why import PodNotFound, Why, unhurried, why
+
+_MEANING = {
+    "Bound": "is on node {node}",
+    "Placed": "fits: the next step of the scheduler puts it on node {node}",
+    When.NOT_YET: "waits: it can start when others leave or what it waits for appears",
+    When.NEVER: "will never start as things are: change the pod or the cluster",
+}
+_NODES_SHOWN = 3
+
+
+@click.command(name="why")
+@click.argument("pod")
+@click.option("-n", "--namespace", help="Namespace of the pod. Default: the context's.")
+@kubeconfig_options
+@scheduler_name_option
+@fabric_option
+@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+def command(
+    pod: str,
+    namespace: str | None,
+    kubeconfig: str | None,
+    context: str | None,
+    scheduler_name: str,
+    fabric: tuple[str, ...],
+    output: str,
+) -> None:
+    """Say why POD ([NAMESPACE/]NAME) is where it is, or why it is still pending.
+
+    Reads the cluster and asks the scheduler's own core; writes nothing and needs no running scheduler.
+    """
+    config = config_of(kubeconfig, context)
+    key = pod if "/" in pod else f"{namespace or config.namespace}/{pod}"
+    state = run(snapshot(config, unhurried(Policy(fabric=fabric)), scheduler_name))
+    try:
+        answer = why(state, key, now_ms())
+    except PodNotFound as error:
+        raise click.ClickException(str(error)) from error
+    if output == "json":
+        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(answer), indent=2) + b"\n")
+    else:
+        show(answer, Console())
+
+
+def show(answer: Why, console: Console) -> None:
+    """Print the answer for a person."""
+    console.print(f"[bold]{answer.pod}[/bold] {_MEANING[answer.state].format(node=answer.node)}.")
+    if answer.gang is not None:
+        gang = answer.gang
+        levels = "".join(
+            f"; {word} {', '.join(keys)}"
+            for word, keys in (("inside one", gang.required), ("prefers", gang.preferred))
+            if keys
+        )
+        console.print(f"Gang {gang.id}: needs {gang.needs} pods, {gang.exist} exist, {gang.bound} are bound{levels}.")
+    if answer.ahead:
+        console.print(f"{answer.ahead} others are ahead of it in the line.")
+    if answer.code:
+        console.print(f"[bold]{answer.code}[/bold] ({answer.state}): {answer.message}", highlight=False)
+    if answer.rules:
+        table = Table("nodes", "can it change", "rule", "nearest", "for example", box=None, pad_edge=False)
+        for rule in answer.rules:
+            some = ", ".join(rule.nodes[:_NODES_SHOWN]) + (" ..." if len(rule.nodes) > _NODES_SHOWN else "")
+            table.add_row(str(len(rule.nodes)), rule.when, rule.text, rule.nearest, some)
+        console.print(table)
+    if answer.holders:
+        console.print("What is missing is held by:")
+        table = Table("pod", "node", "resource", "amount", box=None, pad_edge=False)
+        for holder in answer.holders:
+            table.add_row(holder.pod, holder.node, holder.resource, holder.amount)
+        console.print(table)

@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What users write under `dovetail.dev/`: one table of labels and annotations, with the rule of each.
+
+Rules
+- They are read on pods, on PodGroups and on the workload objects that own pods.
+- A bad value, a known key in the wrong place and a key that is not known each give a Problem with the field's path, the
+  value, the rule and the nearest valid value or key. Nothing under the prefix is skipped but what we write ourselves.
+- Levels are node label keys, the widest wish first, separated by commas. These short names stand for them: region, zone
+  (topology.kubernetes.io/...), datacenter, spine, block (network.topology.nvidia.com/...), rack (dovetail.dev/rack),
+  clique (nvidia.com/gpu.clique), host (kubernetes.io/hostname).
+On a pod that is in no gang, levels have no effect: it is always inside one domain.
+Known, but without effect in this release: `nvlink: preferred`, `max-runtime`, `checkpoint-interval`, `last-checkpoint`
+and `preemptible`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import lru_cache
+from typing import Any, Literal, NoReturn
+
+from dovetail.core.model import Problem
+from dovetail.kube.objects import ObjectMeta, epoch_ms
+from dovetail.kube.translate_problems import nearest
+
+PREFIX = "dovetail.dev/"
+WRITTEN_BY_US = frozenset({"devices", "decision"})
+LEVELS = {
+    "region": "topology.kubernetes.io/region",
+    "zone": "topology.kubernetes.io/zone",
+    "datacenter": "network.topology.nvidia.com/datacenter",
+    "spine": "network.topology.nvidia.com/spine",
+    "block": "network.topology.nvidia.com/block",
+    "rack": "dovetail.dev/rack",
+    "clique": "nvidia.com/gpu.clique",
+    "host": "kubernetes.io/hostname",
+}
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
+_DOMAIN = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
+_DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
+_SECONDS = (86400, 3600, 60, 1)
+_COUNT = re.compile(r"[0-9]{1,9}")
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What an object asks for by our labels and annotations; empty values where it asks for nothing."""
+
+    queue: str = ""
+    gang: str = ""
+    gang_min: int | None = None
+    gang_max: int | None = None
+    required: tuple[str, ...] = ()
+    preferred: tuple[str, ...] = ()
+    nvlink: str = ""
+    max_runtime_ms: int = 0
+    checkpoint_interval_ms: int = 0
+    last_checkpoint_ms: int = 0
+    preemptible: bool | None = None
+    problems: tuple[Problem, ...] = ()
+
+
+class _BadValue(ValueError):
+    """The value breaks the rule of its key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """`field` is the attribute of Wishes that `parse` fills; `examples` are valid values."""
+
+    field: str
+    rule: str
+    parse: Callable[[str], Any]
+    examples: tuple[str, ...]
+    place: Literal["labels", "annotations"] = "annotations"
+
+
+def _name(text: str) -> str:
+    if _NAME.fullmatch(text) is None:
+        raise _BadValue
+    return text
+
+
+def _count(text: str) -> int:
+    if _COUNT.fullmatch(text) is None or int(text) < 1:
+        raise _BadValue
+    return int(text)
+
+
+def _levels(text: str) -> tuple[str, ...]:
+    levels = [level(part.strip()) for part in text.split(",")]
+    if "" in levels:
+        raise _BadValue
+    return tuple(dict.fromkeys(levels))
+
+
+def level(text: str) -> str:
+    """The node label key that a level's name stands for; "" where it is no valid key."""
+    key = LEVELS.get(text, text)
+    domain, _, name = key.rpartition("/")
+    valid = _NAME.fullmatch(name) and ("/" not in key or (len(domain) <= 253 and _DOMAIN.fullmatch(domain)))
+    return key if valid else ""
+
+
+def _duration_ms(text: str) -> int:
+    match = _DURATION.fullmatch(text)
+    amounts = match.groups(default="0") if match is not None else ()
+    seconds = sum(int(amount) * unit for amount, unit in zip(amounts, _SECONDS, strict=False))
+    if seconds == 0:
+        raise _BadValue
+    return seconds * 1000
+
+
+def _time_ms(text: str) -> int:
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None or "T" not in text:
+        raise _BadValue
+    return epoch_ms(moment)
+
+
+def _one_of(*allowed: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text not in allowed:
+            raise _BadValue
+        return text
+
+    return parse
+
+
+def _truth(text: str) -> bool:
+    return _one_of("true", "false")(text) == "true"
+
+
+def _never(_: str) -> NoReturn:
+    raise _BadValue
+
+
+_LEVELS_RULE = "must be node label keys or " + ", ".join(LEVELS) + ", separated by commas"
+_DURATION_RULE = "must be a duration in d, h, m and s, in that order, and more than zero"
+_NO_AGENT = "needs the node agent, which this release does not have; request nvidia.com/gpu instead"
+
+TABLE: dict[str, Key] = {
+    "queue": Key("queue", "must be the name of a queue", _name, ("default",), "labels"),
+    "gang": Key("gang", "must be a name: the pods of a namespace with the same one form a gang", _name, ("my-gang",)),
+    "gang-min": Key("gang_min", "must be a whole number of at least 1", _count, ("1",)),
+    "gang-max": Key("gang_max", "must be a whole number of at least 1", _count, ("1",)),
+    "topology-required": Key("required", _LEVELS_RULE, _levels, tuple(LEVELS)),
+    "topology-preferred": Key("preferred", _LEVELS_RULE, _levels, tuple(LEVELS)),
+    "nvlink": Key(
+        "nvlink",
+        "must be preferred: the links between GPUs are not known in this release, so nothing can be required of them",
+        _one_of("preferred"),
+        ("preferred",),
+    ),
+    "max-runtime": Key("max_runtime_ms", _DURATION_RULE, _duration_ms, ("90m", "1h30m", "2d", "3600s")),
+    "checkpoint-interval": Key("checkpoint_interval_ms", _DURATION_RULE, _duration_ms, ("30m", "1h30m", "600s")),
+    "last-checkpoint": Key(
+        "last_checkpoint_ms", "must be a time as in RFC 3339, with its zone", _time_ms, ("2026-01-31T12:00:00Z",)
+    ),
+    "preemptible": Key("preemptible", "must be true or false", _truth, ("true", "false")),
+    "gpu-memory": Key("", _NO_AGENT, _never, ()),
+    "gpu-fraction": Key("", _NO_AGENT, _never, ()),
+}
+_Items = tuple[tuple[str, str], ...]
+
+
+def wishes_of(meta: ObjectMeta) -> Wishes:
+    """What the object asks for. It never fails: `problems` says what is wrong."""
+    labels, annotations = _ours(meta.labels), _ours(meta.annotations)
+    return _read(labels, annotations) if labels or annotations else NOTHING
+
+
+def _ours(values: dict[str, str]) -> _Items:
+    return tuple([item for item in values.items() if item[0].startswith(PREFIX)])
+
+
+NOTHING = Wishes()
+
+
+@lru_cache(maxsize=8192)
+def _read(labels: _Items, annotations: _Items) -> Wishes:
+    wishes: dict[str, Any] = {}
+    problems: list[Problem] = []
+    for place, items in (("labels", labels), ("annotations", annotations)):
+        for name, value in items:
+            path, short = f"metadata.{place}[{name}]", name.removeprefix(PREFIX)
+            key = TABLE.get(short)
+            if short in WRITTEN_BY_US:
+                continue
+            if key is None:
+                known = PREFIX + nearest(short, TABLE)
+                problems.append(Problem(path, value, f"is no known key; nearest known key: {known}"))
+            elif key.place != place:
+                problems.append(Problem(path, value, f"must be in metadata.{key.place}"))
+            else:
+                try:
+                    wishes[key.field] = key.parse(value)
+                except ValueError:
+                    problems.append(Problem(path, value, _rule(key, value)))
+    return replace(NOTHING, **wishes, problems=tuple(problems))
+
+
+def _rule(key: Key, value: str) -> str:
+    example = nearest(value, key.examples)
+    return f"{key.rule}; nearest valid value: {example}" if example else key.rule

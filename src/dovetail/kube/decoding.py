@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From the bytes of a list page or a watch line to typed objects, one bad object at a time.
+
+Rules
+- Any msgspec Struct with a `metadata` is a type to read into (`Keyed`); only the fields it names are kept.
+- Everything is decoded in one typed pass. Only if that fails are the pieces taken apart, and an object that does not
+  fit its type becomes a `BadObject` in its place: never an exception, never nothing.
+"""
+
+from dataclasses import dataclass
+from types import GenericAlias
+from typing import Generic, Protocol, TypeVar
+
+from msgspec import DecodeError, Raw, Struct, field
+from msgspec.json import Decoder, decode
+
+from dovetail.kube.errors import BadReply, Status, status_error
+from dovetail.kube.resources import Resource
+
+# (namespace, name); the namespace of a cluster-scoped object is "".
+Key = tuple[str, str]
+
+CHANGES = frozenset({"ADDED", "MODIFIED", "DELETED"})
+
+
+class Metadata(Protocol):
+    """What is read of an object's metadata. `namespace` must default to "": cluster-scoped objects have none."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def namespace(self) -> str: ...
+    @property
+    def uid(self) -> str: ...
+    @property
+    def resource_version(self) -> str: ...
+
+
+class Keyed(Protocol):
+    """An object that can be listed and watched."""
+
+    @property
+    def metadata(self) -> Metadata: ...
+
+
+T = TypeVar("T", bound=Keyed)
+S = TypeVar("S")
+
+
+@dataclass(frozen=True, slots=True)
+class BadObject:
+    """An object that its type cannot hold. `problem` names the field; `key` is None when not even that can be read."""
+
+    resource: Resource
+    key: Key | None
+    problem: str
+    resource_version: str = ""
+    deleted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Bookmark:
+    """The server has sent everything up to `resource_version`; `initial_end` closes a streaming list."""
+
+    resource_version: str
+    initial_end: bool
+
+
+class Event(Struct, Generic[T]):
+    """One change: `type` is ADDED, MODIFIED or DELETED, `object` is as after it (for DELETED, as last seen)."""
+
+    type: str
+    object: T
+
+
+class _PageMeta(Struct, rename="camel"):
+    resource_version: str = ""
+    next_page: str = field(default="", name="continue")
+
+
+class Page(Struct, Generic[T]):
+    """One page of a list; `metadata.next_page` is "" on the last."""
+
+    metadata: _PageMeta
+    items: list[T] | None = None
+
+
+class _Meta(Struct, rename="camel"):
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    annotations: dict[str, str] | None = None
+
+
+class Identified(Struct):
+    """An object of any kind, without its content."""
+
+    metadata: _Meta
+
+
+class _RawEvent(Struct):
+    type: str
+    object: Raw
+
+
+class _RawPage(Struct):
+    metadata: _PageMeta
+    items: list[Raw] | None = None
+
+
+class Reader(Generic[T]):
+    """Decodes the objects of one resource as `kind`."""
+
+    def __init__(self, resource: Resource, kind: type[T]) -> None:
+        self.resource = resource
+        self._one: Decoder[T] = Decoder(kind)
+        self._page: Decoder[Page[T]] = Decoder(GenericAlias(Page, (kind,)))
+        self._event: Decoder[Event[T]] = Decoder(GenericAlias(Event, (kind,)))
+
+    def page(self, body: bytes) -> tuple[Page[T], list[BadObject]]:
+        """A page of a list, and the objects that had to be left out of it. Raises BadReply if it is no list at all."""
+        try:
+            return self._page.decode(body), []
+        except DecodeError:
+            raw = self._as(_RawPage, body)
+        items: list[T] = []
+        bad: list[BadObject] = []
+        for one in raw.items or ():
+            try:
+                items.append(self._one.decode(one))
+            except DecodeError as error:
+                bad.append(self._bad(one, error))
+        return Page(raw.metadata, items), bad
+
+    def line(self, line: bytes) -> Event[T] | Bookmark | BadObject:
+        """A line of a watch. Raises the ApiError that an ERROR event carries, and BadReply for a line of nonsense."""
+        try:
+            event = self._event.decode(line)
+            if event.type in CHANGES:
+                return event
+        except DecodeError:
+            pass
+        raw = self._as(_RawEvent, line)
+        if raw.type == "ERROR":
+            raise status_error(self._as(Status, raw.object), f"watch {self.resource}")
+        if raw.type == "BOOKMARK":
+            meta = self._as(Identified, raw.object).metadata
+            return Bookmark(meta.resource_version, (meta.annotations or {}).get("k8s.io/initial-events-end") == "true")
+        try:
+            return Event(raw.type, self._one.decode(raw.object))
+        except DecodeError as error:
+            return self._bad(raw.object, error, deleted=raw.type == "DELETED")
+
+    def _as(self, kind: type[S], data: bytes | Raw) -> S:
+        try:
+            return decode(data, type=kind)
+        except DecodeError as error:
+            raise BadReply(200, "BadReply", str(error), f"GET {self.resource}") from error
+
+    def _bad(self, raw: Raw, error: DecodeError, *, deleted: bool = False) -> BadObject:
+        try:
+            meta = decode(raw, type=Identified).metadata
+        except DecodeError:
+            return BadObject(self.resource, None, str(error), deleted=deleted)
+        return BadObject(self.resource, (meta.namespace, meta.name), str(error), meta.resource_version, deleted)

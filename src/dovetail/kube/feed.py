@@ -1,0 +1,302 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From changes of Kubernetes objects to the events of the core: the memory between the reflectors and `core.step`.
+
+Rules
+- An event is told only where the translated record differs from the one told last: heartbeats and status writes that
+  the core does not read end here. A finished pod is told as removed.
+- Gangs are settled at the end of each batch: a gang changes with what declares it and with what its pods say. When it
+  becomes known into which sub-gang a pod belongs, the pod is told again.
+- A pod that names no queue takes the one of its PodGroup or workload object.
+- An owner is wanted while its gang has pods that are not bound, and again after pods came or went: controllers change
+  the number of pods in their object before they change the pods. A gang without object and without pods is forgotten.
+- Only pods that name this scheduler belong to gangs; the others are told for what they hold.
+No input or output here: the driver fetches the wanted owners.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol, TypeVar
+
+from dovetail.core import events as ev
+from dovetail.core.model import Gang, Node, Pod
+from dovetail.kube import gangs, objects, objects_storage, owners, translate, volumes
+from dovetail.kube.annotations import Wishes, wishes_of
+from dovetail.kube.gangs import Declared, Membership, OwnerRef
+from dovetail.kube.gangs_dialects import Dialect, membership
+from dovetail.kube.objects_pod import Pod as PodObject
+
+T_co = TypeVar("T_co", covariant=True)
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class Change(Protocol[T_co]):
+    """What a reflector tells; for "deleted", `object` is the last state."""
+
+    @property
+    def kind(self) -> Literal["added", "modified", "deleted"]: ...
+    @property
+    def object(self) -> T_co: ...
+
+
+@dataclass(frozen=True, slots=True)
+class PodRef:
+    namespace: str
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class GangRef:
+    """The object whose status tells about a gang."""
+
+    dialect: Dialect[Any]
+    namespace: str
+    name: str
+
+
+@dataclass(slots=True)
+class _Known:
+    """A pod that was told. `record` is without what its gang adds, `told` with it."""
+
+    record: Pod
+    told: Pod
+    wishes: Wishes
+    member: Membership | None
+
+
+class Feed:
+    """Every method takes what changed and returns the events that it means, in order."""
+
+    def __init__(self, scheduler_name: str = "dovetail") -> None:
+        self._scheduler_name = scheduler_name
+        self._pods: dict[str, _Known] = {}
+        self._nodes: dict[str, tuple[objects.Node, Node]] = {}
+        self._csi_nodes: dict[str, objects_storage.CSINode] = {}
+        self._records: dict[type, dict[str, object]] = {}
+        self._queues: frozenset[str] | None = None
+        # Gangs: pods by the id of what they belong to, what is known of it (None: its pods are on their own), the
+        # objects that declare some, and the gangs that were told for each.
+        self._members: dict[str, dict[str, None]] = {}
+        self._declared: dict[str, Declared | None] = {}
+        self._objects: dict[str, GangRef] = {}
+        self._told: dict[str, dict[str, Gang]] = {}
+        # Owners: the gangs that hang on each, what was fetched, and who is to be fetched.
+        self._owned: dict[OwnerRef, dict[str, Membership]] = {}
+        self._documents: dict[OwnerRef, Mapping[str, object] | None] = {}
+        self._stale: dict[OwnerRef, None] = {}
+
+    def pods(self, changes: Iterable[Change[PodObject]]) -> list[ev.Event]:
+        events: list[ev.Event] = []
+        unsettled: dict[str, None] = {}
+        for change in changes:
+            obj = change.object
+            if change.kind == "deleted" or translate.is_finished(obj):
+                known = self._pods.pop(obj.metadata.uid, None)
+                if known is not None:
+                    self._leave(obj.metadata.uid, known.member, unsettled)
+                    events.append(ev.PodRemoved(obj.metadata.uid))
+            else:
+                self._put(obj, events, unsettled)
+        for declared_id in unsettled:
+            events += self._settle(declared_id)
+        return events
+
+    def _put(self, obj: PodObject, events: list[ev.Event], unsettled: dict[str, None]) -> None:
+        record = translate.pod(obj, self._scheduler_name)
+        wishes = wishes_of(obj.metadata)
+        member = membership(obj, wishes) if record.managed else None
+        old = self._pods.get(record.uid)
+        if old is None or old.member != member:
+            self._leave(record.uid, old.member if old is not None else None, unsettled)
+            self._join(record.uid, member, unsettled)
+        elif member is not None and old.wishes != wishes:
+            unsettled[member.id] = None
+        told = self._in_gang(record, member, wishes)
+        self._pods[record.uid] = _Known(record, told, wishes, member)
+        if old is None or old.told != told:
+            events.append(ev.PodChanged(told))
+
+    def _join(self, uid: str, member: Membership | None, unsettled: dict[str, None]) -> None:
+        if member is None:
+            return
+        unsettled[member.id] = None
+        self._members.setdefault(member.id, {})[uid] = None
+        owner = member.owner
+        if owner is not None:
+            self._owned.setdefault(owner, {})[member.id] = member
+            self._stale[owner] = None
+            if owner in self._documents and member.id not in self._declared:
+                self._declared[member.id] = owners.declare(member, owner, self._documents[owner])
+        elif member.id.startswith(gangs.NAMED):
+            self._declared.setdefault(member.id, gangs.named(member))
+
+    def _leave(self, uid: str, member: Membership | None, unsettled: dict[str, None]) -> None:
+        if member is None:
+            return
+        unsettled[member.id] = None
+        members = self._members[member.id]
+        del members[uid]
+        if member.owner is not None:
+            self._stale[member.owner] = None
+        if members:
+            return
+        del self._members[member.id]
+        if member.id not in self._objects:
+            self._declared.pop(member.id, None)
+        if member.owner is not None:
+            del self._owned[member.owner][member.id]
+            if not self._owned[member.owner]:
+                for books in (self._owned, self._documents, self._stale):
+                    books.pop(member.owner, None)
+
+    def _in_gang(self, record: Pod, member: Membership | None, wishes: Wishes) -> Pod:
+        """The pod with what its gang adds to it."""
+        declared = self._declared.get(member.id) if member is not None else None
+        if member is None or (declared is None and member.id in self._declared):
+            alone = gangs.lonely(wishes) if record.managed and record.problem is None else None
+            return replace(record, problem=alone) if alone is not None else record
+        if declared is None:
+            return replace(record, gang=member.id)
+        return replace(record, gang=declared.gang_of(member.part), queue=record.queue or declared.wishes.queue)
+
+    def _settle(self, declared_id: str) -> list[ev.Event]:
+        """Tell the gangs of a declared thing and its pods, as far as they differ from what was told."""
+        events: list[ev.Event] = []
+        known = [self._pods[uid] for uid in self._members.get(declared_id, ())]
+        declared = self._declared.get(declared_id)
+        now = gangs.records(declared, {pod.wishes for pod in known}) if declared is not None else []
+        before = self._told.pop(declared_id, {})
+        if now:
+            self._told[declared_id] = {gang.id: gang for gang in now}
+        events += [ev.GangChanged(gang) for gang in now if before.get(gang.id) != gang]
+        events += [ev.GangRemoved(gone) for gone in before if gone not in self._told.get(declared_id, {})]
+        for pod in known:
+            told = self._in_gang(pod.record, pod.member, pod.wishes)
+            if told != pod.told:
+                pod.told = told
+                events.append(ev.PodChanged(told))
+        return events
+
+    def pod_groups(self, dialect: Dialect[T], changes: Iterable[Change[T]]) -> list[ev.Event]:
+        """Changes of a dialect's objects, of whatever version is served."""
+        events: list[ev.Event] = []
+        for change in changes:
+            declared = dialect.declare(change.object)
+            gang = declared.gang
+            if change.kind == "deleted":
+                self._declared.pop(gang.id, None)
+                self._objects.pop(gang.id, None)
+            else:
+                self._declared[gang.id] = declared
+                self._objects[gang.id] = GangRef(dialect, gang.namespace, gang.name)
+            events += self._settle(gang.id)
+        return events
+
+    def wanted_owners(self) -> list[OwnerRef]:
+        """Objects to be fetched and told to `owner`; they stay wanted until then."""
+        for ref in [ref for ref in self._stale if not self._has_pending(ref)]:
+            del self._stale[ref]
+        return list(self._stale)
+
+    def _has_pending(self, ref: OwnerRef) -> bool:
+        return any(not self._pods[uid].record.node for gang in self._owned[ref] for uid in self._members[gang])
+
+    def owner(self, ref: OwnerRef, document: Mapping[str, object] | None) -> list[ev.Event]:
+        """What a wanted owner is; None where it does not exist. Owners that nobody needs any more are ignored."""
+        if ref not in self._owned:
+            return []
+        self._stale.pop(ref, None)
+        self._documents[ref] = document
+        events: list[ev.Event] = []
+        for member in self._owned[ref].values():
+            self._declared[member.id] = owners.declare(member, ref, document)
+            events += self._settle(member.id)
+        return events
+
+    def nodes(self, changes: Iterable[Change[objects.Node]]) -> list[ev.Event]:
+        events: list[ev.Event] = []
+        for change in changes:
+            name = change.object.metadata.name
+            if change.kind != "deleted":
+                events += self._node(change.object)
+            elif self._nodes.pop(name, None) is not None:
+                events.append(ev.NodeRemoved(name))
+        return events
+
+    def csi_nodes(self, changes: Iterable[Change[objects_storage.CSINode]]) -> list[ev.Event]:
+        """The attach limits of nodes, which are told with the nodes."""
+        events: list[ev.Event] = []
+        for change in changes:
+            name = change.object.metadata.name
+            if change.kind == "deleted":
+                self._csi_nodes.pop(name, None)
+            else:
+                self._csi_nodes[name] = change.object
+            if name in self._nodes:
+                events += self._node(self._nodes[name][0])
+        return events
+
+    def _node(self, obj: objects.Node) -> list[ev.Event]:
+        name = obj.metadata.name
+        record = translate.node(obj, self._csi_nodes.get(name))
+        told = self._nodes.get(name)
+        self._nodes[name] = (obj, record)
+        return [ev.NodeChanged(record)] if told is None or told[1] != record else []
+
+    def namespaces(self, changes: Iterable[Change[objects.Namespace]]) -> list[ev.Event]:
+        return self._tell(changes, translate.namespace, lambda r: r.name, ev.NamespaceChanged, ev.NamespaceRemoved)
+
+    def claims(self, changes: Iterable[Change[objects_storage.PersistentVolumeClaim]]) -> list[ev.Event]:
+        return self._tell(changes, volumes.claim, lambda r: r.key, ev.VolumeClaimChanged, ev.VolumeClaimRemoved)
+
+    def volumes(self, changes: Iterable[Change[objects_storage.PersistentVolume]]) -> list[ev.Event]:
+        return self._tell(changes, volumes.volume, lambda r: r.name, ev.VolumeChanged, ev.VolumeRemoved)
+
+    def storage_classes(self, changes: Iterable[Change[objects_storage.StorageClass]]) -> list[ev.Event]:
+        return self._tell(
+            changes, volumes.storage_class, lambda r: r.name, ev.StorageClassChanged, ev.StorageClassRemoved
+        )
+
+    def _tell(
+        self,
+        changes: Iterable[Change[T]],
+        translated: Callable[[T], R],
+        key_of: Callable[[R], str],
+        changed: Callable[[R], ev.Event],
+        removed: Callable[[str], ev.Event],
+    ) -> list[ev.Event]:
+        """Events for objects that are translated each by itself."""
+        events: list[ev.Event] = []
+        for change in changes:
+            record = translated(change.object)
+            key, told = key_of(record), self._records.setdefault(type(record), {})
+            if change.kind == "deleted":
+                if told.pop(key, None) is not None:
+                    events.append(removed(key))
+            elif told.get(key) != record:
+                told[key] = record
+                events.append(changed(record))
+        return events
+
+    def queues(self, changes: Iterable[Change[objects.Queue]] | None) -> list[ev.Event]:
+        """Changes of the Queue objects; None where the cluster has no such resource."""
+        names: set[str] | None = None
+        if changes is not None:
+            names = set(self._queues or ())
+            for change in changes:
+                name = change.object.metadata.name
+                names.discard(name) if change.kind == "deleted" else names.add(name)
+        before, self._queues = self._queues, frozenset(names) if names is not None else None
+        return [ev.QueuesChanged(self._queues)] if self._queues != before else []
+
+    def pod_ref(self, uid: str) -> PodRef | None:
+        """How to name a pod to the API server; None where it is gone or finished."""
+        known = self._pods.get(uid)
+        return PodRef(known.record.namespace, known.record.name, uid) if known is not None else None
+
+    def gang_ref(self, gang_id: str) -> GangRef | None:
+        """The object whose status tells about a gang or sub-gang; None where no PodGroup declares it."""
+        return self._objects.get(gang_id) or self._objects.get(gang_id.rpartition("/")[0])

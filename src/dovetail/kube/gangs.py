@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From what an object declares and what its pods say to the core's gangs.
+
+Rules
+- A pod belongs to one declared thing: a PodGroup, a workload object that owns it, or a name that the pods share. The
+  declared thing becomes one gang, or a root with a sub-gang for each of its parts.
+- Parts that are made one after another (the next when the former runs) cannot wait for each other: then each part is a
+  gang of its own. A part that needs no pod is no sub-gang; its pods, like those of unknown parts, go to the root.
+- Our annotations count on the object first, then on the pods, who must agree. Levels hold for the whole declared thing;
+  `gang-min` and `gang-max` replace its numbers, where it has no parts.
+- Numbers that contradict each other give a Problem, and then the gang stays pending.
+Ids are `<kind>.<group>/<namespace>/<name>`, and `/<part>` for a sub-gang: the same after every restart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from dovetail.core.model import Gang, Problem
+from dovetail.kube.annotations import NOTHING, PREFIX, Wishes
+from dovetail.kube.resources import Resource
+from dovetail.kube.translate_problems import first_of
+
+T = TypeVar("T")
+
+NAMED = "gang.dovetail.dev"
+"""Where the ids begin of gangs that exist only in their pods' annotations."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerRef:
+    """A workload object to be fetched: GET `resource.path(namespace, name)`."""
+
+    resource: Resource
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.resource.kind} {self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """What a pod belongs to, as the pod alone tells. `owner` is the object that must be read to know more."""
+
+    id: str
+    namespace: str
+    name: str
+    part: str = ""
+    owner: OwnerRef | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A role in a workload. `pods` is how many of it there are in all, None if nobody tells."""
+
+    name: str
+    min_count: int
+    pods: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """A declared thing. `gang` is the gang as far as the object says it, `wishes` what its annotations say; `pods` is
+    how many pods there are in all, `min_field` the field that the minimum comes from."""
+
+    gang: Gang
+    min_field: str
+    parts: tuple[Part, ...] = ()
+    together: bool = True
+    pods: int | None = None
+    wishes: Wishes = NOTHING
+
+    def gang_of(self, part: str) -> str:
+        """The id of the gang that a pod of this part is in."""
+        return f"{self.gang.id}/{part}" if any(p.name == part and p.min_count for p in self.parts) else self.gang.id
+
+
+def named(member: Membership) -> Declared:
+    """A gang of which only its pods know."""
+    return Declared(Gang(member.id, member.namespace, member.name, min_count=0), _path("gang-min"))
+
+
+def lonely(wishes: Wishes) -> Problem | None:
+    """What is wrong with a pod that is in no gang and yet says how many it starts with."""
+    for key, number in (("gang-min", wishes.gang_min), ("gang-max", wishes.gang_max)):
+        if number is not None:
+            return Problem(_path(key), str(number), f"the pod is in no gang: name one in {_path('gang')}")
+    return None
+
+
+def records(declared: Declared, members: Collection[Wishes]) -> list[Gang]:
+    """The core's gangs for a declared thing, the root first; `members` is what its pods say."""
+    gang, own = declared.gang, declared.wishes
+    problems = [gang.problem] if gang.problem is not None else []
+    problems += own.problems
+    required = _agreed("topology-required", own.required, (w.required for w in members), problems)
+    preferred = _agreed("topology-preferred", own.preferred, (w.preferred for w in members), problems)
+    minimum = _agreed("gang-min", own.gang_min, (w.gang_min for w in members), problems)
+    maximum = _agreed("gang-max", own.gang_max, (w.gang_max for w in members), problems)
+    parts = [part for part in declared.parts if part.min_count]
+    gang = replace(
+        gang,
+        min_count=0 if parts else minimum or gang.min_count,
+        max_count=maximum or gang.max_count,
+        required=tuple(dict.fromkeys((*gang.required, *required))),
+        preferred=tuple(dict.fromkeys((*gang.preferred, *preferred))),
+    )
+    if not parts:
+        _check(gang, _path("gang-min") if minimum else declared.min_field, declared.pods, problems)
+        return [replace(gang, problem=first_of(problems))]
+    names = ", ".join(part.name for part in parts)
+    for key, number in (("gang-min", minimum), ("gang-max", maximum)):
+        if number:
+            problems.append(Problem(_path(key), str(number), f"cannot be divided between the sub-gangs {names}"))
+    below = [_sub_gang(gang, part, declared, problems) for part in parts]
+    return [replace(g, problem=first_of(problems)) for g in (gang, *below)]
+
+
+def _sub_gang(root: Gang, part: Part, declared: Declared, problems: list[Problem]) -> Gang:
+    found = replace(
+        root,
+        id=declared.gang_of(part.name),
+        name=f"{root.name}/{part.name}",
+        min_count=part.min_count,
+        max_count=None,
+        parent=root.id if declared.together else root.parent,
+        min_groups=0,
+        required=() if declared.together else root.required,
+        preferred=() if declared.together else root.preferred,
+    )
+    _check(found, declared.min_field, part.pods, problems)
+    return found
+
+
+def _check(gang: Gang, min_field: str, pods: int | None, problems: list[Problem]) -> None:
+    low, high = gang.min_count, gang.max_count
+    if low < 1:
+        problems.append(Problem(min_field, str(low), "must be given, and at least 1; nearest valid value: 1"))
+    elif pods is not None and low > pods:
+        rule = f"is more than the {pods} pods that there will be; nearest valid value: {max(pods, 1)}"
+        problems.append(Problem(min_field, str(low), rule))
+    if high is not None and high < low:
+        rule = f"must be at least the minimum, which is {low}; nearest valid value: {low}"
+        problems.append(Problem(_path("gang-max"), str(high), rule))
+
+
+def _agreed(key: str, own: T, said: Iterable[T], problems: list[Problem]) -> T:
+    """The object's own value, else the one that its pods say."""
+    values = sorted({value for value in said if value}, key=str)
+    if own or not values:
+        return own
+    if len(values) > 1:
+        shown = " and ".join(str(value) for value in values)
+        problems.append(Problem(_path(key), shown, "the pods of one gang must say the same"))
+    return values[0]
+
+
+def _path(key: str) -> str:
+    return f"metadata.annotations[{PREFIX}{key}]"

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pod, as far as a scheduler reads it. Rules of the structs: see `objects`."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from msgspec import field
+
+from dovetail.kube.objects import LabelSelector, NodeSelector, NodeSelectorTerm, ObjectMeta, Quantities, Wire
+
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+_PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+
+
+SIDECAR = "Always"
+"""The restart policy that makes an init container a sidecar."""
+
+
+class ResourceRequirements(Wire, frozen=True):
+    requests: Quantities = field(default_factory=dict)
+    limits: Quantities = field(default_factory=dict)
+
+
+class ContainerPort(Wire, frozen=True):
+    container_port: int = 0
+    host_port: int = 0
+    host_ip: str = field(default="", name="hostIP")
+    protocol: str = "TCP"
+
+
+class Container(Wire, frozen=True):
+    name: str = ""
+    resources: ResourceRequirements = ResourceRequirements()
+    ports: tuple[ContainerPort, ...] = ()
+    restart_policy: str = ""
+
+
+class PreferredSchedulingTerm(Wire, frozen=True):
+    weight: int = 0
+    preference: NodeSelectorTerm = NodeSelectorTerm()
+
+
+class NodeAffinity(Wire, frozen=True):
+    required: NodeSelector | None = field(default=None, name=_REQUIRED)
+    preferred: tuple[PreferredSchedulingTerm, ...] = field(default=(), name=_PREFERRED)
+
+
+class PodAffinityTerm(Wire, frozen=True):
+    label_selector: LabelSelector | None = None
+    namespaces: tuple[str, ...] = ()
+    topology_key: str = ""
+    namespace_selector: LabelSelector | None = None
+    match_label_keys: tuple[str, ...] = ()
+    mismatch_label_keys: tuple[str, ...] = ()
+
+
+class WeightedPodAffinityTerm(Wire, frozen=True):
+    weight: int = 0
+    pod_affinity_term: PodAffinityTerm = PodAffinityTerm()
+
+
+class PodAffinity(Wire, frozen=True):
+    """Affinity or anti-affinity."""
+
+    required: tuple[PodAffinityTerm, ...] = field(default=(), name=_REQUIRED)
+    preferred: tuple[WeightedPodAffinityTerm, ...] = field(default=(), name=_PREFERRED)
+
+
+class Affinity(Wire, frozen=True):
+    node_affinity: NodeAffinity | None = None
+    pod_affinity: PodAffinity | None = None
+    pod_anti_affinity: PodAffinity | None = None
+
+
+class Toleration(Wire, frozen=True):
+    key: str = ""
+    operator: str = ""
+    value: str = ""
+    effect: str = ""
+
+
+class TopologySpreadConstraint(Wire, frozen=True):
+    max_skew: int = 1
+    topology_key: str = ""
+    when_unsatisfiable: str = ""
+    label_selector: LabelSelector | None = None
+    min_domains: int | None = None
+    match_label_keys: tuple[str, ...] = ()
+    node_affinity_policy: str = "Honor"
+    node_taints_policy: str = "Ignore"
+
+
+class ClaimSource(Wire, frozen=True):
+    claim_name: str = ""
+
+
+class EphemeralSource(Wire, frozen=True):
+    """Its presence is what is read: the claim is named after the pod and the volume."""
+
+
+class Volume(Wire, frozen=True):
+    name: str = ""
+    persistent_volume_claim: ClaimSource | None = None
+    ephemeral: EphemeralSource | None = None
+
+
+class SchedulingGate(Wire, frozen=True):
+    name: str = ""
+
+
+class SchedulingGroup(Wire, frozen=True):
+    pod_group_name: str = ""
+
+
+class PodResourceClaim(Wire, frozen=True):
+    name: str = ""
+
+
+class PodSpec(Wire, frozen=True):
+    containers: tuple[Container, ...] = ()
+    init_containers: tuple[Container, ...] = ()
+    overhead: Quantities = field(default_factory=dict)
+    resources: ResourceRequirements = ResourceRequirements()
+    node_name: str = ""
+    scheduler_name: str = ""
+    priority: int | None = None
+    node_selector: dict[str, str] = field(default_factory=dict)
+    affinity: Affinity | None = None
+    tolerations: tuple[Toleration, ...] = ()
+    topology_spread_constraints: tuple[TopologySpreadConstraint, ...] = ()
+    scheduling_gates: tuple[SchedulingGate, ...] = ()
+    scheduling_group: SchedulingGroup | None = None
+    resource_claims: tuple[PodResourceClaim, ...] = ()
+    volumes: tuple[Volume, ...] = ()
+    host_network: bool = False
+
+
+class PodCondition(Wire, frozen=True):
+    type: str = ""
+    status: str = ""
+    reason: str = ""
+    last_transition_time: datetime | None = None
+
+
+class ContainerStatus(Wire, frozen=True):
+    """`allocated_resources` is what the kubelet admitted, `resources` what the runtime has put in force."""
+
+    name: str = ""
+    allocated_resources: Quantities | None = None
+    resources: ResourceRequirements | None = None
+
+
+class PodStatus(Wire, frozen=True):
+    phase: str = ""
+    conditions: tuple[PodCondition, ...] = ()
+    nominated_node_name: str = ""
+    container_statuses: tuple[ContainerStatus, ...] = ()
+    init_container_statuses: tuple[ContainerStatus, ...] = ()
+    allocated_resources: Quantities | None = None
+    resources: ResourceRequirements | None = None
+
+
+class Pod(Wire, frozen=True):
+    metadata: ObjectMeta = ObjectMeta()
+    spec: PodSpec = PodSpec()
+    status: PodStatus = PodStatus()

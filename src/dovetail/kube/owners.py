@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Workload objects whose pods start together: one table of the kinds.
+
+Rules
+- A row says which controller makes the pods, which of their labels name the object, the role of a pod in it, and how
+  many pods the object makes. A kind that is not in the table makes pods that are on their own.
+- What the labels tell is used at once; the numbers need the object itself, which is read once and again when pods came
+  or went. Until then the gang is known by name only, and its pods wait.
+- A Job is a gang where it is indexed and runs all its indices at once; else its pods are on their own.
+- Controllers that make some pods only when others run are respected: parts in order become gangs of their own, and
+  where the first pod must run before the rest is made, the minimum is one.
+Not known here: Spark, Grove, Volcano's Job (its PodGroup is read), StatefulSets that are no LeaderWorkerSet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from dovetail.core.model import Gang, Problem
+from dovetail.kube.annotations import wishes_of
+from dovetail.kube.gangs import Declared, Membership, OwnerRef, Part
+from dovetail.kube.objects import ObjectMeta, epoch_ms
+from dovetail.kube.objects_owner import Job, JobSet, LeaderWorkerSet, RayCluster, TrainingJob
+from dovetail.kube.objects_pod import Pod
+from dovetail.kube.resources import JOBS, Resource
+
+D = TypeVar("D")
+
+# https://github.com/kubernetes/api: batch/v1/types.go. On pods as an annotation, since 1.28 as a label too.
+_COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
+# https://github.com/kubernetes-sigs/jobset: api/jobset/v1alpha2/jobset_types.go.
+_JOBSET = "jobset.sigs.k8s.io/jobset-name"
+_REPLICATED_JOB = "jobset.sigs.k8s.io/replicatedjob-name"
+_EXCLUSIVE = "alpha.jobset.sigs.k8s.io/exclusive-topology"
+_NODE_SELECTOR_STRATEGY = "alpha.jobset.sigs.k8s.io/node-selector"
+# https://github.com/kubernetes-sigs/lws: api/leaderworkerset/v1/leaderworkerset_types.go.
+_LWS = "leaderworkerset.sigs.k8s.io/name"
+_LWS_GROUP = "leaderworkerset.sigs.k8s.io/group-index"
+_LWS_WORKER = "leaderworkerset.sigs.k8s.io/worker-index"
+# https://github.com/kubeflow/training-operator: pkg/apis/kubeflow.org/v1/common_types.go; the mpi-operator (v2beta1)
+# tells the role instead of the replica type.
+_TRAINING_JOB = "training.kubeflow.org/job-name"
+_REPLICA_TYPE = "training.kubeflow.org/replica-type"
+_JOB_ROLE = "training.kubeflow.org/job-role"
+# https://github.com/ray-project/kuberay: ray-operator/controllers/ray/utils/constant.go.
+_RAY_CLUSTER = "ray.io/cluster"
+_RAY_GROUP = "ray.io/group"
+_RAY_HEAD = "headgroup"
+
+_BATCH_JOB = ("batch", "Job")
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How many pods an object makes and how many must start together (see `gangs.Declared`)."""
+
+    min_field: str
+    min_count: int = 0
+    pods: int | None = None
+    parts: tuple[Part, ...] = ()
+    together: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerKind(Generic[D]):
+    """`controllers` are the (group, kind) of the pods' own controllers. Pods must carry `marked_by`, as a label or an
+    annotation. `named_by` is the label with the object's name ("": it is the controller itself); `split_by` a label
+    whose every value is a gang of its own. `size` None means that the pods are on their own."""
+
+    resource: Resource
+    wire: type[D]
+    size: Callable[[D], Size | None]
+    controllers: tuple[tuple[str, str], ...]
+    marked_by: str = ""
+    named_by: str = ""
+    split_by: str = ""
+    part_in: Callable[[Mapping[str, str]], str] = lambda _: ""
+
+
+def owned_by(pod: Pod) -> Membership | None:
+    """The gang that the pod is in by its controller and labels; None where the table has nothing for it."""
+    meta = pod.metadata
+    for reference in meta.owner_references:
+        if not reference.controller:
+            continue
+        group, _, version = reference.api_version.rpartition("/")
+        for kind in _BY_CONTROLLER.get((group, reference.kind), ()):
+            if kind.marked_by and kind.marked_by not in meta.labels and kind.marked_by not in meta.annotations:
+                continue
+            same = (group, reference.kind) == (kind.resource.group, kind.resource.kind)
+            resource = replace(kind.resource, version=version) if same else kind.resource
+            name = meta.labels.get(kind.named_by) or reference.name
+            split = f"{name}/{meta.labels.get(kind.split_by, '')}" if kind.split_by else name
+            return Membership(
+                id=f"{resource.kind.lower()}.{resource.group}/{meta.namespace}/{split}",
+                namespace=meta.namespace,
+                name=split,
+                part=kind.part_in(meta.labels),
+                owner=OwnerRef(resource, meta.namespace, name),
+            )
+    return None
+
+
+def declare(member: Membership, owner: OwnerRef, document: Mapping[str, object] | None) -> Declared | None:
+    """What the owner's object says of the gang; None where its pods are on their own. `document` None: it is gone."""
+    kind = _BY_RESOURCE[owner.resource.group, owner.resource.kind]
+    gang = Gang(member.id, member.namespace, member.name)
+    if document is None:
+        rule = "does not exist: delete the pod, or create what owns it"
+        return Declared(replace(gang, problem=Problem("metadata.ownerReferences", str(owner), rule)), "")
+    try:
+        obj = msgspec.convert(document, kind.wire)
+        size = kind.size(obj)
+    except msgspec.ValidationError as error:
+        return Declared(replace(gang, problem=Problem(str(owner), "", f"cannot be read: {error}")), "")
+    if size is None:
+        return None
+    meta: ObjectMeta = obj.metadata
+    gang = replace(gang, min_count=size.min_count, created_ms=epoch_ms(meta.creation_timestamp))
+    return Declared(gang, f"{owner} {size.min_field}", size.parts, size.together, size.pods, wishes_of(meta))
+
+
+def _job(job: Job) -> Size | None:
+    spec = job.spec
+    # As the Job controller of 1.36 did for its own PodGroups (KEP-5547): fewer pods than indices are a work queue.
+    if spec.completion_mode == "Indexed" and spec.completions == spec.parallelism > 1:
+        return Size("spec.parallelism", spec.parallelism, spec.parallelism)
+    return None
+
+
+def _jobset(jobset: JobSet) -> Size:
+    spec = jobset.spec
+    in_order = spec.startup_policy.startup_policy_order == "InOrder" or any(r.depends_on for r in spec.replicated_jobs)
+    parts, leaders_first = [], False
+    for replicated in spec.replicated_jobs:
+        job = replicated.template.spec
+        pods = replicated.replicas * min(job.parallelism, job.completions or job.parallelism)
+        marks = {**jobset.metadata.annotations, **replicated.template.metadata.annotations}
+        # Its webhook refuses all pods but the leader of each Job until that one is bound.
+        leader_first = _EXCLUSIVE in marks and _NODE_SELECTOR_STRATEGY not in marks
+        leaders_first |= leader_first
+        parts.append(Part(replicated.name, min(pods, 1) if leader_first else pods, pods))
+    if len(parts) == 1:
+        return Size("spec.replicatedJobs", parts[0].min_count, parts[0].pods)
+    return Size("spec.replicatedJobs", parts=tuple(parts), together=not (in_order or leaders_first))
+
+
+def _leader_worker_set(lws: LeaderWorkerSet) -> Size:
+    size, field = lws.spec.leader_worker_template.size, "spec.leaderWorkerTemplate.size"
+    if lws.spec.startup_policy == "LeaderReady":
+        return Size(field, parts=(Part("leader", 1, 1), Part("workers", size - 1, size - 1)), together=False)
+    return Size(field, size, size)
+
+
+def _training(job: TrainingJob) -> Size:
+    spec = job.spec
+    maps = (
+        spec.tf_replica_specs,
+        spec.pytorch_replica_specs,
+        spec.mpi_replica_specs,
+        spec.xgb_replica_specs,
+        spec.paddle_replica_specs,
+        spec.jax_replica_specs,
+    )
+    replicas = {name.lower(): replica.replicas for specs in maps for name, replica in specs.items()}
+    policy = spec.run_policy.scheduling_policy
+    at_least = policy.min_available if policy is not None else None
+    launcher_last = spec.wait_for_workers or spec.launcher_creation_policy == "WaitForWorkersReady"
+    if at_least is not None and not launcher_last:
+        return Size("spec.runPolicy.schedulingPolicy.minAvailable", at_least, sum(replicas.values()))
+    workers = replicas.get("worker", 0)
+    fewest = spec.elastic_policy.min_replicas if at_least is None else min(at_least, workers)
+    wanted = replicas if fewest is None else {**replicas, "worker": fewest}
+    parts = [Part(name, wanted[name], count) for name, count in sorted(replicas.items())]
+    if len(parts) == 1:
+        return Size("spec replicas", parts[0].min_count, parts[0].pods)
+    return Size("spec replicas", parts=tuple(parts), together=not launcher_last)
+
+
+def _ray_cluster(cluster: RayCluster) -> Size:
+    parts = [Part(_RAY_HEAD, 1, 1)]
+    for group in cluster.spec.worker_group_specs:
+        # Of a group that may grow and shrink only the minimum has to start with the head.
+        count = 0 if group.suspend else group.num_of_hosts * (group.min_replicas or group.replicas)
+        parts.append(Part(group.group_name, count))
+    return Size("spec.workerGroupSpecs", parts=tuple(parts))
+
+
+def _label(key: str) -> Callable[[Mapping[str, str]], str]:
+    return lambda labels: labels.get(key, "")
+
+
+def _replica_type(labels: Mapping[str, str]) -> str:
+    return (labels.get(_REPLICA_TYPE) or labels.get(_JOB_ROLE, "")).lower()
+
+
+def _leader_or_worker(labels: Mapping[str, str]) -> str:
+    return "leader" if labels.get(_LWS_WORKER) == "0" else "workers"
+
+
+def _training_kind(kind: str, version: str = "v1", *more: tuple[str, str]) -> OwnerKind[TrainingJob]:
+    resource = Resource("kubeflow.org", version, f"{kind.lower()}s", True, kind)
+    return OwnerKind(
+        resource,
+        TrainingJob,
+        _training,
+        (("kubeflow.org", kind), *more),
+        marked_by=_TRAINING_JOB,
+        named_by=_TRAINING_JOB,
+        part_in=_replica_type,
+    )
+
+
+OWNER_KINDS: tuple[OwnerKind[Any], ...] = (
+    # Also for Kubeflow's TrainJob, which makes a JobSet.
+    OwnerKind(
+        Resource("jobset.x-k8s.io", "v1alpha2", "jobsets", True, "JobSet"),
+        JobSet,
+        _jobset,
+        (_BATCH_JOB,),
+        marked_by=_JOBSET,
+        named_by=_JOBSET,
+        part_in=_label(_REPLICATED_JOB),
+    ),
+    # The launcher of v2beta1 is made by a Job.
+    _training_kind("MPIJob", "v2beta1", _BATCH_JOB),
+    _training_kind("PyTorchJob"),
+    _training_kind("TFJob"),
+    _training_kind("XGBoostJob"),
+    _training_kind("PaddleJob"),
+    _training_kind("JAXJob"),
+    OwnerKind(JOBS, Job, _job, (_BATCH_JOB,), marked_by=_COMPLETION_INDEX),
+    OwnerKind(
+        Resource("leaderworkerset.x-k8s.io", "v1", "leaderworkersets", True, "LeaderWorkerSet"),
+        LeaderWorkerSet,
+        _leader_worker_set,
+        (("apps", "StatefulSet"),),
+        marked_by=_LWS,
+        named_by=_LWS,
+        split_by=_LWS_GROUP,
+        part_in=_leader_or_worker,
+    ),
+    OwnerKind(
+        Resource("ray.io", "v1", "rayclusters", True, "RayCluster"),
+        RayCluster,
+        _ray_cluster,
+        (("ray.io", "RayCluster"),),
+        marked_by=_RAY_CLUSTER,
+        named_by=_RAY_CLUSTER,
+        part_in=_label(_RAY_GROUP),
+    ),
+)
+_BY_RESOURCE = {(kind.resource.group, kind.resource.kind): kind for kind in OWNER_KINDS}
+_BY_CONTROLLER: dict[tuple[str, str], list[OwnerKind[Any]]] = {}
+for _kind in OWNER_KINDS:
+    for _controller in _kind.controllers:
+        _BY_CONTROLLER.setdefault(_controller, []).append(_kind)

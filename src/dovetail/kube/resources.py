@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kinds of object that Dovetail reads or writes, and where each lives in the API.
+
+A kind that exists in several dialects (PodGroup) is a tuple in order of preference; `discovery.Served.first` picks what
+a server has. Nothing here knows what is inside an object, and no version number of a server decides anything.
+"""
+
+from dataclasses import dataclass
+from urllib.parse import quote
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """One kind in one API version. `group` is "" for the core group, `plural` is the name used in paths."""
+
+    group: str
+    version: str
+    plural: str
+    namespaced: bool
+    kind: str
+
+    @property
+    def api_version(self) -> str:
+        """As in an object's `apiVersion`."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    def path(self, namespace: str | None = None, name: str | None = None, subresource: str | None = None) -> str:
+        """The URL path of a collection, an object or its subresource.
+
+        Without a namespace, a namespaced kind means all namespaces; to name an object of such a kind raises ValueError.
+        """
+        path = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
+        if self.namespaced and namespace:
+            path += f"/namespaces/{quote(namespace, safe='')}"
+        elif self.namespaced and name:
+            raise ValueError(f"{self.plural} {name!r}: a namespace is needed to name an object of this kind")
+        path = f"{path}/{self.plural}"
+        if name:
+            path = f"{path}/{quote(name, safe=':')}"
+        return f"{path}/{subresource}" if subresource else path
+
+    def __str__(self) -> str:
+        return f"{self.plural}.{self.group}/{self.version}" if self.group else f"{self.plural}/{self.version}"
+
+
+PODS = Resource("", "v1", "pods", True, "Pod")
+NODES = Resource("", "v1", "nodes", False, "Node")
+NAMESPACES = Resource("", "v1", "namespaces", False, "Namespace")
+CONFIG_MAPS = Resource("", "v1", "configmaps", True, "ConfigMap")
+PVCS = Resource("", "v1", "persistentvolumeclaims", True, "PersistentVolumeClaim")
+PVS = Resource("", "v1", "persistentvolumes", False, "PersistentVolume")
+EVENTS = Resource("events.k8s.io", "v1", "events", True, "Event")
+LEASES = Resource("coordination.k8s.io", "v1", "leases", True, "Lease")
+PDBS = Resource("policy", "v1", "poddisruptionbudgets", True, "PodDisruptionBudget")
+PRIORITY_CLASSES = Resource("scheduling.k8s.io", "v1", "priorityclasses", False, "PriorityClass")
+JOBS = Resource("batch", "v1", "jobs", True, "Job")
+DAEMON_SETS = Resource("apps", "v1", "daemonsets", True, "DaemonSet")
+
+STORAGE_CLASSES = Resource("storage.k8s.io", "v1", "storageclasses", False, "StorageClass")
+CSI_NODES = Resource("storage.k8s.io", "v1", "csinodes", False, "CSINode")
+CSI_DRIVERS = Resource("storage.k8s.io", "v1", "csidrivers", False, "CSIDriver")
+CSI_STORAGE_CAPACITIES = Resource("storage.k8s.io", "v1", "csistoragecapacities", True, "CSIStorageCapacity")
+VOLUME_ATTACHMENTS = Resource("storage.k8s.io", "v1", "volumeattachments", False, "VolumeAttachment")
+
+RESOURCE_CLAIMS = Resource("resource.k8s.io", "v1", "resourceclaims", True, "ResourceClaim")
+RESOURCE_CLAIM_TEMPLATES = Resource("resource.k8s.io", "v1", "resourceclaimtemplates", True, "ResourceClaimTemplate")
+RESOURCE_SLICES = Resource("resource.k8s.io", "v1", "resourceslices", False, "ResourceSlice")
+DEVICE_CLASSES = Resource("resource.k8s.io", "v1", "deviceclasses", False, "DeviceClass")
+
+WORKLOADS = (
+    Resource("scheduling.k8s.io", "v1beta1", "workloads", True, "Workload"),
+    Resource("scheduling.k8s.io", "v1alpha3", "workloads", True, "Workload"),
+    Resource("scheduling.k8s.io", "v1alpha2", "workloads", True, "Workload"),
+)
+POD_GROUPS = (
+    Resource("scheduling.k8s.io", "v1beta1", "podgroups", True, "PodGroup"),
+    Resource("scheduling.k8s.io", "v1alpha3", "podgroups", True, "PodGroup"),
+    Resource("scheduling.k8s.io", "v1alpha2", "podgroups", True, "PodGroup"),
+)
+COMPOSITE_POD_GROUPS = (Resource("scheduling.k8s.io", "v1alpha3", "compositepodgroups", True, "CompositePodGroup"),)
+COSCHEDULING_POD_GROUPS = Resource("scheduling.x-k8s.io", "v1alpha1", "podgroups", True, "PodGroup")
+VOLCANO_POD_GROUPS = Resource("scheduling.volcano.sh", "v1beta1", "podgroups", True, "PodGroup")
+
+QUEUES = Resource("dovetail.dev", "v1alpha1", "queues", False, "Queue")
+FABRICS = Resource("dovetail.dev", "v1alpha1", "fabrics", False, "Fabric")
+GPU_NODES = Resource("dovetail.dev", "v1alpha1", "gpunodes", False, "GPUNode")
+GPU_STACKS = Resource("dovetail.dev", "v1alpha1", "gpustacks", False, "GPUStack")
+AGENT_CONTROL_PLANES = Resource("dovetail.dev", "v1alpha1", "agentcontrolplanes", True, "AgentControlPlane")
+LEASE_REQUESTS = Resource("dovetail.dev", "v1alpha1", "leaserequests", True, "LeaseRequest")
+GPU_LEASES = Resource("dovetail.dev", "v1alpha1", "gpuleases", True, "GPULease")

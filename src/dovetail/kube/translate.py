@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pods, nodes and namespaces: from wire structs to core records.
+
+Rules
+- A record says everything already resolved (see `core.model`); the rules of amounts are in `translate_requests`, those
+  of selectors in `selectors`, those of our own labels and annotations in `annotations`.
+- Whatever cannot be honoured as written becomes the record's Problem; a pod of another scheduler has none, as it only
+  counts for what it holds.
+- A node that is not ready says so by its taints, so conditions are not read. `pods` missing from allocatable means that
+  no pod fits, as upstream.
+- Equal parts are built once: pods of one template share their Request.
+Not known here: DRA claims (a pod that has some stays pending), preemption policies, runtime classes.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Literal
+
+from dovetail.core import model
+from dovetail.core.model import Effect, HostPort, Node, Pod, Problem, Request, Taint, Toleration
+from dovetail.kube import objects, selectors, volumes
+from dovetail.kube.annotations import wishes_of
+from dovetail.kube.objects import epoch_ms
+from dovetail.kube.objects_pod import SIDECAR, NodeAffinity, PodSpec
+from dovetail.kube.objects_pod import Pod as PodObject
+from dovetail.kube.objects_pod import Toleration as WireToleration
+from dovetail.kube.objects_storage import CSINode
+from dovetail.kube.translate_problems import NO_CLAIMS, first_of, one_of
+from dovetail.kube.translate_requests import effective, node_amounts
+
+FINISHED = frozenset({"Succeeded", "Failed"})
+EVERY_IP = "0.0.0.0"
+
+_EFFECTS: dict[str, Effect] = {
+    "NoSchedule": "NoSchedule", "PreferNoSchedule": "PreferNoSchedule", "NoExecute": "NoExecute",
+}  # fmt: skip
+_TOLERATED_EFFECTS: dict[str, Effect | Literal[""]] = {"": "", **_EFFECTS}
+_TOLERATION_OPERATORS: dict[str, Literal["Exists", "Equal", "Lt", "Gt"]] = {
+    "": "Equal", "Equal": "Equal", "Exists": "Exists", "Lt": "Lt", "Gt": "Gt",
+}  # fmt: skip
+
+_request = lru_cache(maxsize=65536)(Request)
+
+
+def is_finished(obj: PodObject) -> bool:
+    """Whether it will never run again: it holds nothing any more."""
+    return obj.status.phase in FINISHED
+
+
+def pod(obj: PodObject, scheduler_name: str = "dovetail", gang: str = "") -> Pod:
+    """The record of a pod that is not finished, as a member of `gang` (see `membership`)."""
+    meta, spec = obj.metadata, obj.spec
+    managed = spec.scheduler_name == scheduler_name
+    wishes = wishes_of(meta)
+    problems = list(wishes.problems)
+    request = _request_of(obj, problems)
+    if spec.resource_claims:
+        problems.append(Problem("spec.resourceClaims", spec.resource_claims[0].name, NO_CLAIMS))
+    return Pod(
+        meta.uid,
+        meta.namespace,
+        meta.name,
+        request,
+        tuple(sorted(meta.labels.items())),
+        spec.priority or 0,
+        epoch_ms(meta.creation_timestamp),
+        spec.node_name,
+        _bound_ms(obj) if spec.node_name else 0,
+        obj.status.nominated_node_name,
+        gang,
+        managed,
+        bool(spec.scheduling_gates),
+        meta.deletion_timestamp is not None,
+        _claims(obj),
+        wishes.queue if managed else "",
+        first_of(problems) if managed else None,
+    )
+
+
+def _request_of(obj: PodObject, problems: list[Problem]) -> Request:
+    meta, spec = obj.metadata, obj.spec
+    resources, bad_amounts = effective(obj)
+    tolerations, bad_tolerations = _tolerations(spec.tolerations)
+    problems += bad_amounts
+    problems += bad_tolerations
+    node_selector = tuple(sorted(spec.node_selector.items()))
+    ports = _ports(spec)
+    spread = selectors.spread(spec.topology_spread_constraints, meta, "spec.topologySpreadConstraints", problems)
+    if spec.affinity is None:
+        return _request(resources, 0, node_selector, None, (), tolerations, ports, spread)
+    wire, path = spec.affinity, "spec.affinity"
+    nodes = wire.node_affinity or NodeAffinity()
+    node_terms = selectors.node_terms(nodes.required, f"{path}.nodeAffinity.required", problems)
+    preferred_nodes = selectors.preferred_nodes(nodes, f"{path}.nodeAffinity.preferred", problems)
+    near, prefer_near = selectors.peers(wire.pod_affinity, 1, meta, f"{path}.podAffinity", problems)
+    far, prefer_far = selectors.peers(wire.pod_anti_affinity, -1, meta, f"{path}.podAntiAffinity", problems)
+    preferred_peers = (*prefer_near, *prefer_far)
+    return _request(
+        resources, 0, node_selector, node_terms, preferred_nodes, tolerations, ports, spread, near, far, preferred_peers
+    )
+
+
+def _bound_ms(obj: PodObject) -> int:
+    for condition in obj.status.conditions:
+        if condition.type == "PodScheduled" and condition.status == "True":
+            return epoch_ms(condition.last_transition_time)
+    return 0
+
+
+@lru_cache(maxsize=4096)
+def _tolerations(wire: tuple[WireToleration, ...]) -> tuple[tuple[Toleration, ...], tuple[Problem, ...]]:
+    problems: list[Problem] = []
+    found = []
+    for i, t in enumerate(wire):
+        operator = one_of(_TOLERATION_OPERATORS, t.operator, f"spec.tolerations[{i}].operator", problems)
+        effect = one_of(_TOLERATED_EFFECTS, t.effect, f"spec.tolerations[{i}].effect", problems)
+        if operator is not None and effect is not None:
+            found.append(Toleration(t.key, operator, t.value, effect))
+    return tuple(found), tuple(problems)
+
+
+def _ports(spec: PodSpec) -> tuple[HostPort, ...]:
+    """Host ports of containers and sidecars. On the host's network, a container's port is a port of the host."""
+    ports: set[tuple[str, int, str]] = set()
+    sidecars = [c for c in spec.init_containers if c.restart_policy == SIDECAR]
+    for container in (*spec.containers, *sidecars):
+        for port in container.ports:
+            number = port.host_port or (port.container_port if spec.host_network else 0)
+            if number > 0:
+                ports.add((port.protocol, number, port.host_ip or EVERY_IP))
+    return tuple(HostPort(ip, protocol, number) for protocol, number, ip in sorted(ports)) if ports else ()
+
+
+def _claims(obj: PodObject) -> tuple[str, ...]:
+    """Names of the claims that the pod mounts; the claim of an ephemeral volume is named after pod and volume."""
+    names = []
+    for volume in obj.spec.volumes:
+        if volume.persistent_volume_claim is not None:
+            names.append(volume.persistent_volume_claim.claim_name)
+        elif volume.ephemeral is not None:
+            names.append(f"{obj.metadata.name}-{volume.name}")
+    return tuple(dict.fromkeys(names))
+
+
+def node(obj: objects.Node, csi_node: CSINode | None = None) -> Node:
+    """The record of a node; `csi_node` is the object that tells how many volumes its drivers can attach."""
+    meta = obj.metadata
+    allocatable, bad_amounts = node_amounts(tuple(obj.status.allocatable.items()))
+    taints, bad_taints = _taints(obj.spec.taints)
+    problems = [*bad_amounts, *bad_taints]
+    if not obj.status.allocatable:
+        problems.append(Problem("status.allocatable", "", "missing: the node's kubelet has not told what it offers"))
+    return Node(
+        meta.name,
+        allocatable,
+        tuple(sorted(meta.labels.items())),
+        taints,
+        obj.spec.unschedulable,
+        volumes.attach_limits(csi_node) if csi_node is not None else (),
+        epoch_ms(meta.creation_timestamp),
+        first_of(problems),
+    )
+
+
+@lru_cache(maxsize=4096)
+def _taints(wire: tuple[objects.Taint, ...]) -> tuple[tuple[Taint, ...], tuple[Problem, ...]]:
+    problems: list[Problem] = []
+    found = []
+    for i, taint in enumerate(wire):
+        effect = one_of(_EFFECTS, taint.effect, f"spec.taints[{i}].effect", problems)
+        if effect is not None:
+            found.append(Taint(taint.key, taint.value, effect))
+    return tuple(found), tuple(problems)
+
+
+def namespace(obj: objects.Namespace) -> model.Namespace:
+    return model.Namespace(obj.metadata.name, tuple(sorted(obj.metadata.labels.items())))

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One watch connection: lines of JSON, handed over in batches of all that has arrived.
+
+Rules
+- Silence is failure: a server sends a bookmark every minute, so a connection on which nothing has come for
+  `heartbeat_s` is dead, whatever TCP thinks.
+- Without a version the watch is a streaming list (KEP-3157): first an ADDED for each object, then a bookmark that
+  says so, then changes. The objects come in no order, so none of their versions can be resumed from.
+Does not know: reconnecting, what was known before; that is `reflector`.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass, field
+from typing import Generic
+
+from dovetail.kube.client import Client
+from dovetail.kube.decoding import BadObject, Event, Reader, T
+from dovetail.kube.errors import no_reply
+
+SILENT = "Silent"
+
+
+@dataclass(slots=True)
+class Batch(Generic[T]):
+    """What came in one read, in order. `resource_version` is where to resume, "" while a streaming list goes on.
+
+    `initial_end` says that the events of this batch complete the streaming list; later changes are in later batches.
+    """
+
+    events: list[Event[T] | BadObject] = field(default_factory=list)
+    resource_version: str = ""
+    initial_end: bool = False
+
+
+async def watch(
+    client: Client,
+    reader: Reader[T],
+    resource_version: str = "",
+    *,
+    namespace: str | None = None,
+    params: Mapping[str, str] | None = None,
+    heartbeat_s: float = 100.0,
+    timeout_s: int = 300,
+) -> AsyncGenerator[Batch[T], None]:
+    """Changes after `resource_version` until the server ends the stream, which it does after about `timeout_s`.
+
+    Raises ApiError: Gone when the version is too old, Unreachable with reason SILENT after `heartbeat_s` of silence.
+    """
+    path = reader.resource.path(namespace)
+    query: dict[str, str | int] = {**(params or {}), "watch": "true", "allowWatchBookmarks": "true"}
+    # Spread, so that the watches of all kinds and replicas do not end together.
+    query["timeoutSeconds"] = round(timeout_s * (1.0 + client.jitter()))
+    if resource_version:
+        query["resourceVersion"] = resource_version
+    else:
+        query |= {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
+    initial = not resource_version
+    rest = b""
+    async with client.stream(path, query) as connection:
+        while True:
+            try:
+                async with asyncio.timeout(heartbeat_s):
+                    data = await connection.read()
+            except TimeoutError:
+                raise no_reply(SILENT, f"nothing came for {heartbeat_s:g} s", f"GET {path}", harmless=True) from None
+            if not data:
+                return
+            lines = (rest + data).split(b"\n")
+            rest = lines.pop()
+            batch: Batch[T] = Batch()
+            for line in lines:
+                item = reader.line(line)
+                if isinstance(item, Event):
+                    batch.events.append(item)
+                    batch.resource_version = item.object.metadata.resource_version
+                elif isinstance(item, BadObject):
+                    batch.events.append(item)
+                    batch.resource_version = item.resource_version or batch.resource_version
+                else:
+                    batch.resource_version = item.resource_version or batch.resource_version
+                    if initial and item.initial_end:
+                        batch.initial_end, initial = True, False
+                        yield batch
+                        batch = Batch()
+            if initial:
+                batch.resource_version = ""
+            yield batch

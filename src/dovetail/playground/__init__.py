@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An in-memory Kubernetes API with simulated kubelets and faults, for demonstrations and tests.
+
+    playground = Playground()
+    url = await playground.start()
+    playground.put({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "gpu-1"}, "status": {...}})
+    playground.kubeconfig(Path("kubeconfig"))       # kubectl --kubeconfig kubeconfig get nodes
+    playground.faults.add(Fault("answer", "POST", "pods/binding", times=3, status=503))
+    await playground.stop()
+
+The contract tests run the same suite here and on a real kube-apiserver. Each module says what it does not know.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import yaml
+
+from dovetail.playground.admission import stored_form
+from dovetail.playground.budgets import Budgets
+from dovetail.playground.connections import Connections
+from dovetail.playground.controllers import Controllers
+from dovetail.playground.deletions import Deletions
+from dovetail.playground.failures import Failure, bad_request
+from dovetail.playground.faults import Fault, Faults
+from dovetail.playground.jobs import Jobs
+from dovetail.playground.kubelets import EXIT_CODE, RUN_SECONDS, Kubelets
+from dovetail.playground.objects import Clock, Object, object_at, text_at
+from dovetail.playground.resources import Catalogue
+from dovetail.playground.server import ApiServer
+from dovetail.playground.store import Store
+from dovetail.playground.watches import Watches
+from dovetail.playground.writes import Writes
+
+__all__ = ["EXIT_CODE", "RUN_SECONDS", "Failure", "Fault", "Faults", "Kubelets", "Playground", "Store"]
+
+_NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
+_PRIORITIES = {"system-node-critical": 2_000_001_000, "system-cluster-critical": 2_000_000_000}
+
+
+class Playground:
+    """One API server with its kubelets and controllers.
+
+    `history` bounds the changes kept for each resource. `without_groups` leaves out API groups ("resource.k8s.io") or
+    versions of them ("scheduling.k8s.io/v1beta1"). `port` 0 takes a free one.
+    """
+
+    def __init__(
+        self, *, history: int = 20_000, without_groups: Iterable[str] = (), bookmark_interval_s: float = 60.0,
+        start_delay_s: float = 0.5, stop_delay_s: float = 0.5, port: int = 0, clock: Clock = time.time,
+    ) -> None:  # fmt: skip
+        self.store = Store(history)
+        self._catalogue = Catalogue(without_groups)
+        self._connections = Connections(port)
+        self.faults = Faults(self.store, self._connections)
+        deletions = Deletions(self.store, self._catalogue, clock)
+        self._writes = Writes(self.store, deletions, clock)
+        budgets = Budgets(self.store, deletions, clock)
+        delays = {"start_delay_s": start_delay_s, "stop_delay_s": stop_delay_s}
+        self.kubelets = Kubelets(self.store, deletions, clock, **delays)
+        self._controllers = Controllers(self.store, Jobs(self.store, self._writes, deletions, clock), budgets)
+        self._server = ApiServer(
+            self.store, self._catalogue, self._writes, deletions, budgets, self.faults, self._connections, clock,
+            Watches(self.store, self.faults, bookmark_interval_s),
+        )  # fmt: skip
+        self._tasks: list[asyncio.Task[None]] = []
+        for name in _NAMESPACES:
+            self.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+        for name, value in _PRIORITIES.items():
+            kind = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
+            self.put(kind | {"metadata": {"name": name}, "value": value})
+
+    async def start(self) -> str:
+        """Serves, and starts the kubelets and controllers. Returns the URL. Raises OSError if the port is taken."""
+        await self._connections.serve(self._server.handle)
+        self._tasks = [asyncio.create_task(loop.run()) for loop in (self.kubelets, self._controllers)]
+        return self.url
+
+    async def stop(self) -> None:
+        """Ends everything that `start` started."""
+        await self._connections.stop()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    @property
+    def url(self) -> str:
+        return self._connections.url
+
+    def put(self, document: Object) -> Object:
+        """Creates the object or replaces it, its status too, as the API would. Returns what is stored.
+
+        Raises Failure. An object that the API would refuse can be stored with `store.put_raw`.
+        """
+        resource = self._catalogue.of_kind(text_at(document, "apiVersion"), text_at(document, "kind"))
+        if resource is None:
+            raise bad_request(f"{document.get('apiVersion')} {document.get('kind')} is not served here")
+        new = stored_form(resource, document)
+        namespace = text_at(new, "metadata.namespace") or "default" if resource.namespaced else ""
+        name = text_at(new, "metadata.name")
+        old = self.store.get(resource.collection, namespace, name)
+        if old is None:
+            stored = self._writes.create(resource, namespace, new)
+        else:
+            version = {"resourceVersion": text_at(old, "metadata.resourceVersion")}
+            new = new | {"metadata": object_at(new, "metadata") | version}
+            stored = self._writes.update(resource, (namespace, name), new, "")
+        if "status" in new and "status" in resource.traits:
+            key = (namespace, text_at(stored, "metadata.name"))
+            stored = self._writes.update(resource, key, stored | {"status": new["status"]}, "status")
+        return stored
+
+    def kubeconfig(self, path: Path) -> Path:
+        """Writes a kubeconfig file for this server. Returns the path."""
+        document = {
+            "apiVersion": "v1", "kind": "Config", "current-context": "playground",
+            "clusters": [{"name": "playground", "cluster": {"server": self.url}}],
+            "users": [{"name": "playground", "user": {}}],
+            "contexts": [{"name": "playground", "context": {"cluster": "playground", "user": "playground"}}],
+        }  # fmt: skip
+        path.write_text(yaml.safe_dump(document, sort_keys=False))
+        return path

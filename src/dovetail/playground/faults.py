@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What can go wrong between a client and the API, at the command of a test or a demonstration.
+
+A `Fault` happens to the next `times` requests that it matches, in the order in which faults were added, one fault a
+request. The rest are switches. All of it can be changed while requests are under way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from dovetail.playground.connections import Connections
+from dovetail.playground.resources import Resource
+from dovetail.playground.store import Store
+
+Effect = Literal["answer", "delay", "drop-before", "drop-after"]
+
+
+@dataclass(slots=True)
+class Fault:
+    """What happens to which requests.
+
+    answer
+        the request is not carried out; the reply has `status`, and a Retry-After header if `retry_after_s` is set.
+    delay
+        it is carried out after `delay_s`.
+    drop-before, drop-after
+        the connection breaks before, or after, the request is carried out, and there is no reply.
+
+    `verb` is a method, or WATCH; "" matches any. `resource` is a plural, with the subresource if there is one
+    ("pods/binding"); "" matches any. `name` is a regular expression that the whole object name must match.
+    """
+
+    effect: Effect
+    verb: str = ""
+    resource: str = ""
+    name: str = ".*"
+    times: int = 1
+    status: int = 500
+    retry_after_s: int = 0
+    delay_s: float = 0.0
+
+    def matches(self, verb: str, resource: str, name: str) -> bool:
+        return (
+            self.times > 0
+            and self.verb in ("", verb)
+            and self.resource in ("", resource)
+            and re.fullmatch(self.name, name) is not None
+        )
+
+
+class Faults:
+    """The faults of one server."""
+
+    def __init__(self, store: Store, connections: Connections) -> None:
+        self._store = store
+        self._connections = connections
+        self._faults: list[Fault] = []
+        self._lost_events: dict[str, int] = {}
+        self.lose_bookmarks = False
+        self.watches_flow = asyncio.Event()
+        """While clear, watches stay open and say nothing: what a half-open connection looks like."""
+        self.watches_flow.set()
+
+    def add(self, fault: Fault) -> Fault:
+        """Arms a fault. Its `times` counts down as it happens."""
+        self._faults.append(fault)
+        return fault
+
+    def clear(self) -> None:
+        """Ends all faults but a server that has gone away."""
+        self._faults.clear()
+        self._lost_events.clear()
+        self.lose_bookmarks = False
+        self.watches_flow.set()
+
+    def next_for(self, verb: str, resource: str, name: str) -> Fault | None:
+        """The fault that happens to this request, counted."""
+        fault = next((fault for fault in self._faults if fault.matches(verb, resource, name)), None)
+        if fault is not None:
+            fault.times -= 1
+        return fault
+
+    def lose_events(self, plural: str, count: int) -> None:
+        """The next `count` watch events of a resource are not sent to whom they would have been sent."""
+        self._lost_events[plural] = count
+
+    def loses_event(self, resource: Resource) -> bool:
+        """Whether the event that is about to be sent is lost, counted."""
+        left = self._lost_events.get(resource.plural, 0)
+        if left:
+            self._lost_events[resource.plural] = left - 1
+        return left > 0
+
+    def break_watches(self) -> None:
+        """Breaks the connections of all open watches."""
+        self._connections.abort_watches()
+
+    def expire_history(self) -> None:
+        """From every version before now, watches and later pages of lists get 410. Open watches go on."""
+        self._store.forget_history()
+
+    async def go_away(self) -> None:
+        """Breaks all connections and refuses new ones until `come_back`."""
+        await self._connections.close()
+
+    async def come_back(self) -> None:
+        """Listens again, on the same port."""
+        await self._connections.open()

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is particular about a kind when it is written: defaults, first status, and what is refused.
+
+A kind that is not in `RULES` is stored as it comes. Sources: the strategies in k8s.io/kubernetes/pkg/registry and the
+validation in k8s.io/kubernetes/pkg/apis, of which only what schedulers and their tools meet is known here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dovetail.playground import pods
+from dovetail.playground.failures import Cause, missing, wrong
+from dovetail.playground.objects import (
+    Object,
+    labels_of,
+    object_at,
+    objects_at,
+    text_at,
+    value_at,
+    with_condition,
+    with_metadata,
+    with_status,
+)
+
+_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_NAME_RULE = (
+    "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and "
+    "end with an alphanumeric character"
+)
+
+
+def _unchanged(obj: Object) -> Object:
+    return obj
+
+
+def _born_without_status(obj: Object, _: float) -> Object:
+    return {name: value for name, value in obj.items() if name != "status"}
+
+
+def _no_problems(_: Object) -> list[Cause]:
+    return []
+
+
+def _no_update_problems(_: Object, __: Object) -> list[Cause]:
+    return []
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """`born` gives a new object its first status; `problems` looks at every new or updated object."""
+
+    defaulted: Callable[[Object], Object] = _unchanged
+    born: Callable[[Object, float], Object] = _born_without_status
+    problems: Callable[[Object], list[Cause]] = _no_problems
+    update_problems: Callable[[Object, Object], list[Cause]] = _no_update_problems
+    inherited: tuple[str, ...] = ()
+    """Spec fields that an update keeps by leaving them out."""
+
+
+def name_problems(obj: Object) -> list[Cause]:
+    name = text_at(obj, "metadata.name")
+    if not name:
+        return [missing("metadata.name", "name or generateName is required")]
+    if len(name) > 253 or not _SUBDOMAIN.fullmatch(name):
+        return [wrong("metadata.name", name, _NAME_RULE)]
+    return []
+
+
+def _named_namespace(namespace: Object) -> Object:
+    labels = labels_of(namespace) | {"kubernetes.io/metadata.name": text_at(namespace, "metadata.name")}
+    return with_metadata(namespace, labels=labels)
+
+
+def _phase(phase: str) -> Callable[[Object, float], Object]:
+    return lambda obj, _: obj | {"status": {"phase": phase}}
+
+
+def _event_problems(event: Object) -> list[Cause]:
+    """An event with an eventTime is a new-style one and has to say who reports it, and about which action."""
+    namespace, about = text_at(event, "metadata.namespace"), text_at(event, "involvedObject.namespace")
+    new_style = bool(text_at(event, "eventTime"))
+    homes = ("default", "kube-system") if new_style else ("default",)
+    found = []
+    if (about != namespace and not new_style and about) or (not about and namespace not in homes):
+        found.append(wrong("involvedObject.namespace", about, "does not match event.namespace"))
+    if new_style:
+        required = ("reportingComponent", "reportingInstance", "action", "reason")
+        found += [missing(field) for field in required if not text_at(event, field)]
+        if len(text_at(event, "message")) > 1024:
+            found.append(wrong("message", "", "can have at most 1024 characters"))
+    return found
+
+
+def _lease_problems(lease: Object) -> list[Cause]:
+    found = []
+    for field, least, why in (
+        ("leaseDurationSeconds", 1, "must be greater than 0"),
+        ("leaseTransitions", 0, "must be greater than or equal to 0"),
+    ):
+        value = value_at(lease, f"spec.{field}")
+        if isinstance(value, int) and value < least:
+            found.append(wrong(f"spec.{field}", value, why))
+    return found
+
+
+def _defaulted_job(job: Object) -> Object:
+    spec = {"parallelism": 1, "backoffLimit": 6, "completionMode": "NonIndexed", "suspend": False}
+    return job | {"spec": spec | object_at(job, "spec")}
+
+
+def _definition_problems(definition: Object) -> list[Cause]:
+    wanted = f"{text_at(definition, 'spec.names.plural')}.{text_at(definition, 'spec.group')}"
+    name = text_at(definition, "metadata.name")
+    rule = f'must be spec.names.plural+"."+spec.group: {wanted}'
+    found = [] if name == wanted else [wrong("metadata.name", name, rule)]
+    versions = objects_at(definition, "spec.versions")
+    if sum(version.get("storage") is True for version in versions) != 1:
+        found.append(wrong("spec.versions", len(versions), "must have exactly one version marked as storage version"))
+    return found
+
+
+def _established(definition: Object, now_s: float) -> Object:
+    stored = [text_at(v, "name") for v in objects_at(definition, "spec.versions") if v.get("storage") is True]
+    names = object_at(definition, "spec.names")
+    new = with_status(_born_without_status(definition, now_s), acceptedNames=names, storedVersions=stored)
+    accepted = with_condition(new, "NamesAccepted", "True", now_s, "NoConflicts", "no conflicts found")
+    return with_condition(
+        accepted, "Established", "True", now_s, "InitialNamesAccepted", "the initial names have been accepted"
+    )
+
+
+RULES: dict[str, Rules] = {
+    "pods": Rules(pods.defaulted, pods.born, pods.problems, pods.update_problems, ("priority", "preemptionPolicy")),
+    "namespaces": Rules(_named_namespace, _phase("Active")),
+    "persistentvolumeclaims": Rules(born=_phase("Pending")),
+    "persistentvolumes": Rules(born=_phase("Available")),
+    "events": Rules(problems=_event_problems),
+    "leases.coordination.k8s.io": Rules(problems=_lease_problems),
+    "jobs.batch": Rules(_defaulted_job),
+    "customresourcedefinitions.apiextensions.k8s.io": Rules(born=_established, problems=_definition_problems),
+}
+NO_RULES = Rules()

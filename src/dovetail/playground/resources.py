@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which resources are served, and what is particular about each: one table, extended by custom resource definitions.
+
+Versions of one group share their storage, and nothing is converted between them: an object is served as it was
+written, under the version that was asked for. The two event APIs store the same object under other field names;
+`Resource.renames` maps them.
+
+Traits, as read in the strategies of k8s.io/kubernetes/pkg/registry:
+status, scale, binding, eviction
+    the subresources served.
+generation
+    metadata.generation starts at 1 and counts changes of everything but metadata and status.
+versioned
+    an update without metadata.resourceVersion is refused (AllowUnconditionalUpdate is false).
+born-with-status
+    a status sent at creation is kept; every other resource with a status subresource starts without.
+custom
+    no strategic merge patch.
+
+Not known here: schemas. Custom resources are neither pruned, defaulted nor validated against their schema.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from dovetail.playground.failures import qualified
+from dovetail.playground.objects import Object, object_at, objects_at, text_at
+
+_TYPE = ("kind", "apiVersion")
+SUBRESOURCES = ("status", "scale", "binding", "eviction")
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A printed column of a custom resource: `path` is its JSONPath without the leading dot."""
+
+    name: str
+    kind: str
+    path: str
+    priority: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Resource:
+    """One kind in one version of one group."""
+
+    group: str
+    version: str
+    plural: str
+    kind: str
+    namespaced: bool = True
+    traits: frozenset[str] = frozenset()
+    short_names: tuple[str, ...] = ()
+    renames: Mapping[str, str] = field(default_factory=dict)
+    """Served field name -> stored field name."""
+    columns: tuple[Column, ...] = ()
+
+    @property
+    def api_version(self) -> str:
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    @property
+    def collection(self) -> str:
+        """Where its objects are stored, shared by all versions: `pods`, `podgroups.scheduling.k8s.io`."""
+        return "events" if self.plural == "events" else qualified(self.group, self.plural)
+
+    @property
+    def base_path(self) -> str:
+        """Path of the group and version, without slashes at the ends."""
+        return f"apis/{self.api_version}" if self.group else f"api/{self.version}"
+
+    def served(self, stored: Object) -> Object:
+        """A stored object as this version shows it."""
+        names = {stored_name: name for name, stored_name in self.renames.items()}
+        body = {names.get(name, name): value for name, value in stored.items() if name not in _TYPE}
+        return {"kind": self.kind, "apiVersion": self.api_version} | body
+
+    def stored(self, served: Object) -> Object:
+        """An object of this version as it is stored: without its type, which depends on who asks."""
+        return {self.renames.get(name, name): value for name, value in served.items() if name not in _TYPE}
+
+
+_NEW_EVENT_FIELDS = {
+    "regarding": "involvedObject", "note": "message", "reportingController": "reportingComponent",
+    "deprecatedSource": "source", "deprecatedCount": "count",
+    "deprecatedFirstTimestamp": "firstTimestamp", "deprecatedLastTimestamp": "lastTimestamp",
+}  # fmt: skip
+
+# Under each API version: plural, kind, scope, traits, short names. The first version of a group is the preferred one.
+_BUILT_IN = """
+v1
+  namespaces                Namespace                cluster    status                             ns
+  nodes                     Node                     cluster    status,born-with-status            no
+  pods                      Pod                      namespaced status,binding,eviction,generation po
+  services                  Service                  namespaced status                             svc
+  configmaps                ConfigMap                namespaced -                                  cm
+  events                    Event                    namespaced -                                  ev
+  persistentvolumeclaims    PersistentVolumeClaim    namespaced status                             pvc
+  persistentvolumes         PersistentVolume         cluster    status                             pv
+  serviceaccounts           ServiceAccount           namespaced -                                  sa
+  secrets                   Secret                   namespaced -                                  -
+  resourcequotas            ResourceQuota            namespaced status                             quota
+apps/v1
+  deployments               Deployment               namespaced status,scale,generation            deploy
+  replicasets               ReplicaSet               namespaced status,scale,generation            rs
+  statefulsets              StatefulSet              namespaced status,scale,generation            sts
+  daemonsets                DaemonSet                namespaced status,generation                  ds
+batch/v1
+  jobs                      Job                      namespaced status,generation                  -
+coordination.k8s.io/v1
+  leases                    Lease                    namespaced versioned                          -
+events.k8s.io/v1
+  events                    Event                    namespaced -                                  ev
+storage.k8s.io/v1
+  storageclasses            StorageClass             cluster    -                                  sc
+  csinodes                  CSINode                  cluster    versioned                          -
+  csidrivers                CSIDriver                cluster    versioned                          -
+  volumeattachments         VolumeAttachment         cluster    status,versioned                   -
+  csistoragecapacities      CSIStorageCapacity       namespaced versioned                          -
+policy/v1
+  poddisruptionbudgets      PodDisruptionBudget      namespaced status,generation,versioned        pdb
+scheduling.k8s.io/v1
+  priorityclasses           PriorityClass            cluster    generation                         pc
+scheduling.k8s.io/v1beta1
+  workloads                 Workload                 namespaced versioned                          -
+  podgroups                 PodGroup                 namespaced status,versioned                   -
+scheduling.k8s.io/v1alpha3
+  workloads                 Workload                 namespaced versioned                          -
+  podgroups                 PodGroup                 namespaced status,versioned                   -
+  compositepodgroups        CompositePodGroup        namespaced status,versioned                   -
+resource.k8s.io/v1
+  resourceclaims            ResourceClaim            namespaced status                             -
+  resourceclaimtemplates    ResourceClaimTemplate    namespaced -                                  -
+  resourceslices            ResourceSlice            cluster    generation                         -
+  deviceclasses             DeviceClass              cluster    generation                         -
+  devicetaintrules          DeviceTaintRule          cluster    status,generation                  -
+resource.k8s.io/v1beta2
+  devicetaintrules          DeviceTaintRule          cluster    status,generation                  -
+resource.k8s.io/v1alpha3
+  devicetaintrules          DeviceTaintRule          cluster    status,generation                  -
+apiextensions.k8s.io/v1
+  customresourcedefinitions CustomResourceDefinition cluster    status,generation,versioned        crd,crds
+"""
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return () if text == "-" else tuple(text.split(","))
+
+
+def _built_in() -> list[Resource]:
+    found = []
+    for line in _BUILT_IN.strip().splitlines():
+        if not line.startswith(" "):
+            group, _, version = line.rpartition("/")
+            renames = _NEW_EVENT_FIELDS if group == "events.k8s.io" else {}
+            continue
+        plural, kind, scope, traits, short = line.split()
+        found.append(
+            Resource(
+                group, version, plural, kind, scope == "namespaced", frozenset(_words(traits)), _words(short), renames
+            )
+        )
+    return found
+
+
+BUILT_IN = tuple(_built_in())
+PODS = next(resource for resource in BUILT_IN if resource.plural == "pods")
+
+
+def defined_by(definition: Object) -> list[Resource]:
+    """The resources of a CustomResourceDefinition: one for each served version, the storage version first."""
+    spec = object_at(definition, "spec")
+    short = object_at(spec, "names").get("shortNames") or []
+    versions = sorted(objects_at(spec, "versions"), key=lambda version: not version.get("storage"))
+    return [
+        Resource(
+            text_at(spec, "group"), text_at(version, "name"), text_at(spec, "names.plural"),
+            text_at(spec, "names.kind"), spec.get("scope") == "Namespaced",
+            frozenset({"custom", "generation", "versioned"} | object_at(version, "subresources").keys()),
+            tuple(name for name in short if isinstance(name, str)), {},
+            tuple(
+                Column(text_at(c, "name"), text_at(c, "type"), text_at(c, "jsonPath")[1:], int(c.get("priority", 0)))
+                for c in objects_at(version, "additionalPrinterColumns")
+            ),
+        )
+        for version in versions
+        if version.get("served")
+    ]  # fmt: skip
+
+
+class Catalogue:
+    """The resources served now.
+
+    `without` names groups ("resource.k8s.io") or versions ("scheduling.k8s.io/v1beta1") of the table to leave out.
+    """
+
+    def __init__(self, without: Iterable[str] = ()) -> None:
+        left_out = set(without)
+        self._served = {_path(r): r for r in BUILT_IN if not left_out & {r.group, r.api_version}}
+
+    @property
+    def resources(self) -> list[Resource]:
+        return list(self._served.values())
+
+    def find(self, group: str, version: str, plural: str) -> Resource | None:
+        return self._served.get((group, version, plural))
+
+    def of_kind(self, api_version: str, kind: str) -> Resource | None:
+        return next((r for r in self.resources if (r.api_version, r.kind) == (api_version, kind)), None)
+
+    def of_collection(self, collection: str) -> Resource | None:
+        """The preferred resource of a collection."""
+        return next((r for r in self.resources if r.collection == collection), None)
+
+    def define(self, definition: Object) -> None:
+        """Serves what a CustomResourceDefinition declares, in place of what it declared before."""
+        self.undefine(definition)
+        self._served |= {_path(r): r for r in defined_by(definition)}
+
+    def undefine(self, definition: Object) -> None:
+        collection = text_at(definition, "metadata.name")
+        self._served = {
+            path: r for path, r in self._served.items() if "custom" not in r.traits or r.collection != collection
+        }
+
+
+def _path(resource: Resource) -> tuple[str, str, str]:
+    return resource.group, resource.version, resource.plural

@@ -1,0 +1,300 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The HTTP side: which request goes where, and how its answer is written.
+
+Plain HTTP, JSON only, nobody is asked who they are. Every request may first meet a fault.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgspec
+from aiohttp import web
+
+from dovetail.playground import discovery, failures, patches
+from dovetail.playground.admission import stored_form
+from dovetail.playground.budgets import Budgets
+from dovetail.playground.connections import Connections, break_connection
+from dovetail.playground.deletions import Deletions
+from dovetail.playground.faults import Fault, Faults
+from dovetail.playground.lists import list_page
+from dovetail.playground.objects import Clock, Key, Object, key_of, object_at, text_at, with_metadata
+from dovetail.playground.resources import Catalogue, Resource
+from dovetail.playground.selectors import selection
+from dovetail.playground.store import Store
+from dovetail.playground.views import View, negotiate
+from dovetail.playground.watches import Watches, watch_options
+from dovetail.playground.writes import Writes
+
+_JSON = "application/json"
+_NAMESPACE_SUBRESOURCES = ("status", "finalize")
+_HEALTH = ("/healthz", "/livez", "/readyz")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a path is about. `name` and `subresource` may be ""."""
+
+    resource: Resource
+    namespace: str
+    name: str
+    subresource: str
+
+    @property
+    def key(self) -> Key:
+        return self.namespace, self.name
+
+    @property
+    def label(self) -> str:
+        """How faults name it: `pods`, `pods/binding`."""
+        return f"{self.resource.plural}/{self.subresource}" if self.subresource else self.resource.plural
+
+
+def target_of(catalogue: Catalogue, path: str) -> Target | None:
+    """None for a path that is not one of a served resource."""
+    match path.strip("/").split("/"):
+        case ["api", version, *rest]:
+            group = ""
+        case ["apis", group, version, *rest]:
+            pass
+        case _:
+            return None
+    namespace = ""
+    if len(rest) > 2 and rest[0] == "namespaces" and rest[2] not in _NAMESPACE_SUBRESOURCES:
+        namespace, rest = rest[1], rest[2:]
+    if not 1 <= len(rest) <= 3:
+        return None
+    plural, name, subresource = (*rest, "", "")[:3]
+    resource = catalogue.find(group, version, plural)
+    if resource is None or (subresource and subresource not in resource.traits):
+        return None
+    if (namespace and not resource.namespaced) or (name and resource.namespaced and not namespace):
+        return None
+    return Target(resource, namespace, name, subresource)
+
+
+@dataclass(frozen=True, slots=True)
+class ApiServer:
+    """Answers the requests of one API."""
+
+    store: Store
+    catalogue: Catalogue
+    writes: Writes
+    deletions: Deletions
+    budgets: Budgets
+    faults: Faults
+    connections: Connections
+    clock: Clock
+    watches: Watches
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Every request comes here."""
+        target = target_of(self.catalogue, request.path)
+        watching = request.method == "GET" and request.query.get("watch") in ("true", "1")
+        label, name = (target.label, target.name) if target else ("", "")
+        fault = self.faults.next_for("WATCH" if watching else request.method, label, name)
+        try:
+            if fault is not None:
+                await _happen(fault, request)
+            if target is None:
+                return self._page(request)
+            if watching:
+                return await self._watch(request, target)
+            code, reply = self._answer(request, target, await request.read())
+        except failures.Failure as failure:
+            code, reply = failure.code, failure.status
+        if fault is not None and fault.effect == "drop-after":
+            break_connection(request.transport)
+        return _reply(code, reply)
+
+    def _page(self, request: web.BaseRequest) -> web.Response:
+        """Discovery, health, and the 404 text of paths that nothing serves."""
+        path, catalogue = request.path.rstrip("/"), self.catalogue
+        if path in _HEALTH:
+            return web.Response(text="ok")
+        if path in ("/api", "/apis") and discovery.wants_aggregated(request.headers.get("Accept", "")):
+            return _reply(200, discovery.aggregated(catalogue, legacy=path == "/api"), discovery.AGGREGATED_TYPE)
+        found: Object | None
+        match path.strip("/").split("/"):
+            case ["version"]:
+                found = discovery.version()
+            case ["api"]:
+                found = discovery.legacy_versions(request.host)
+            case ["apis"]:
+                found = discovery.group_list(catalogue)
+            case ["apis", group]:
+                found = discovery.group(catalogue, group)
+            case ["api", version]:
+                found = discovery.resource_list(catalogue, "", version)
+            case ["apis", group, version]:
+                found = discovery.resource_list(catalogue, group, version)
+            case ["openapi", "v3"]:
+                found = discovery.open_api_index(catalogue)
+            case ["openapi", "v3", *base]:
+                found = discovery.open_api(catalogue, "/".join(base))
+            case _:
+                found = None
+        return web.Response(status=404, text="404 page not found\n") if found is None else _reply(200, found)
+
+    async def _watch(self, request: web.BaseRequest, target: Target) -> web.StreamResponse:
+        view = negotiate(target.resource, request.headers.get("Accept", ""), request.query)
+        query = dict(request.query)
+        if target.name:
+            query["fieldSelector"] = f"metadata.name={target.name}"
+        options = watch_options(view, target.namespace, query)
+        response = web.StreamResponse(headers={"Content-Type": _JSON})
+        response.enable_chunked_encoding()
+        ended = self.connections.add_watch(request)
+        try:
+            await response.prepare(request)
+            async for chunk in self.watches.stream(view, options):
+                await response.write(chunk)
+            await response.write_eof()
+        finally:
+            ended()
+        return response
+
+    def _answer(self, request: web.BaseRequest, target: Target, body: bytes) -> tuple[int, Object]:
+        """Carries out what is not a watch. Raises Failures."""
+        resource, query = target.resource, request.query
+        view = negotiate(resource, request.headers.get("Accept", ""), query)
+        dry_run = bool(query.get("dryRun"))
+        match request.method, bool(target.name), target.subresource:
+            case "GET", False, "":
+                return 200, list_page(self.store, view, target.namespace, query)
+            case "GET", True, "" | "status":
+                return 200, view.of(self.writes.existing(resource, target.key))
+            case "GET", True, "scale":
+                return 200, _scale_of(self.writes.existing(resource, target.key))
+            case "POST", False, "":
+                new = stored_form(resource, _document(request, body))
+                return 201, view.of(self.writes.create(resource, target.namespace, new, dry_run=dry_run))
+            case "POST", True, "binding":
+                return 201, self.writes.bind(resource, target.key, _document(request, body), dry_run=dry_run)
+            case "POST", True, "eviction":
+                eviction = _document(request, body)
+                return 201, self.budgets.evict(target.key, eviction, dry_run=dry_run)
+            case "PUT" | "PATCH", True, "" | "status":
+                return self._change(request, target, view, body, dry_run)
+            case "PUT" | "PATCH", True, "scale":
+                return self._rescale(request, target, body, dry_run)
+            case "DELETE", True, "":
+                options = _delete_options(query, body)
+                left = self.deletions.delete(resource, target.key, options, dry_run=dry_run)
+                return 200, left if left.get("kind") == "Status" else view.of(left)
+            case "DELETE", False, "":
+                return 200, self._delete_all(target, view, query, _delete_options(query, body), dry_run)
+        raise failures.method_not_allowed(resource.group, target.label, request.method)
+
+    def _change(
+        self, request: web.BaseRequest, target: Target, view: View, body: bytes, dry_run: bool
+    ) -> tuple[int, Object]:  # fmt: skip
+        """PUT and PATCH of the object or of its status."""
+        resource, key = target.resource, target.key
+        if request.content_type == patches.APPLY:
+            return self._apply(target, view, request.query, body, dry_run)
+        old = self.writes.existing(resource, key)
+        new = stored_form(resource, _new_document(request, resource, resource.served(old), body))
+        return 200, view.of(self.writes.update(resource, key, new, target.subresource, dry_run=dry_run))
+
+    def _rescale(self, request: web.BaseRequest, target: Target, body: bytes, dry_run: bool) -> tuple[int, Object]:
+        old = self.writes.existing(target.resource, target.key)
+        scale = _new_document(request, target.resource, _scale_of(old), body)
+        spec = object_at(old, "spec") | {"replicas": object_at(scale, "spec").get("replicas")}
+        new = with_metadata(old | {"spec": spec}, resourceVersion=text_at(scale, "metadata.resourceVersion"))
+        return 200, _scale_of(self.writes.update(target.resource, target.key, new, "", dry_run=dry_run))
+
+    def _apply(
+        self, target: Target, view: View, query: Mapping[str, str], body: bytes, dry_run: bool
+    ) -> tuple[int, Object]:  # fmt: skip
+        """Server-side apply, which creates what is not there."""
+        resource, manager = target.resource, query.get("fieldManager", "")
+        if not manager:
+            cause = failures.missing("fieldManager", "is required for apply patch")
+            raise failures.invalid("meta.k8s.io", "PatchOptions", "", [cause])
+        applied = stored_form(resource, _decoded(body))
+        old = self.store.get(resource.collection, *target.key)
+        new = patches.apply(resource, old or {}, applied, manager, self.clock())
+        if old is None:
+            return 201, view.of(self.writes.create(resource, target.namespace, new, dry_run=dry_run))
+        return 200, view.of(self.writes.update(resource, target.key, new, target.subresource, dry_run=dry_run))
+
+    def _delete_all(
+        self, target: Target, view: View, query: Mapping[str, str], options: Object, dry_run: bool
+    ) -> Object:  # fmt: skip
+        selected = selection(target.resource, target.namespace, query)
+        doomed = self.store.list(target.resource.collection, selected)
+        for obj in doomed:
+            # An object may have gone with its owner, earlier in this loop.
+            if self.store.get(target.resource.collection, *key_of(obj)) is not None:
+                self.deletions.delete(target.resource, key_of(obj), options, dry_run=dry_run)
+        return view.of_list(doomed, {"resourceVersion": str(self.store.version)})
+
+
+async def _happen(fault: Fault, request: web.BaseRequest) -> None:
+    """The part of a fault that comes before the request is carried out. Raises the Failure it answers with."""
+    match fault.effect:
+        case "answer":
+            why = f"the playground was told to answer {fault.status}"
+            raise failures.Failure(fault.status, "", why, retry_after_s=fault.retry_after_s)
+        case "delay":
+            await asyncio.sleep(fault.delay_s)
+        case "drop-before":
+            break_connection(request.transport)
+            raise failures.Failure(500, "", "the connection is broken, nobody reads this")
+        case "drop-after":
+            pass
+
+
+def _reply(code: int, document: Object, content_type: str = _JSON) -> web.Response:
+    headers = {"Content-Type": content_type}
+    if retry_after_s := object_at(document, "details").get("retryAfterSeconds"):
+        headers["Retry-After"] = str(retry_after_s)
+    return web.Response(status=code, body=msgspec.json.encode(document), headers=headers)
+
+
+def _document(request: web.BaseRequest, body: bytes) -> Object:
+    """A JSON object. aiohttp takes a request without Content-Type for application/octet-stream."""
+    if request.content_type not in (_JSON, "application/octet-stream"):
+        raise failures.unsupported_media_type(f"{request.content_type} is not {_JSON}, the only type read here")
+    return _decoded(body)
+
+
+def _new_document(request: web.BaseRequest, resource: Resource, shown: Object, body: bytes) -> Object:
+    """What a PUT or PATCH makes of the document that is shown."""
+    if request.method == "PUT":
+        return _document(request, body)
+    return patches.patched(resource, shown, request.content_type, _json(body))
+
+
+def _decoded(body: bytes) -> Object:
+    """Raises a 400 Failure for anything but a JSON object."""
+    document = _json(body)
+    if not isinstance(document, dict):
+        raise failures.bad_request(f"the body is {type(document).__name__}; a JSON object is needed")
+    return document
+
+
+def _json(body: bytes) -> object:
+    try:
+        return msgspec.json.decode(body)
+    except msgspec.DecodeError as error:
+        raise failures.bad_request(f"the body is not JSON: {error}") from error
+
+
+def _delete_options(query: Mapping[str, str], body: bytes) -> Object:
+    """From the body or, without one, from the query."""
+    options = _decoded(body) if body else dict(query)
+    grace = options.get("gracePeriodSeconds")
+    return options | {"gracePeriodSeconds": int(grace)} if isinstance(grace, str) else options
+
+
+def _scale_of(obj: Object) -> Object:
+    metadata = {name: value for name, value in object_at(obj, "metadata").items() if name != "managedFields"}
+    return {
+        "kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": metadata,
+        "spec": {"replicas": object_at(obj, "spec").get("replicas", 0)},
+        "status": {"replicas": object_at(obj, "status").get("replicas", 0)},
+    }  # fmt: skip

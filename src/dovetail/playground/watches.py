@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Watches: the events of a collection as a stream of JSON lines.
+
+A watch starts after a version, or with the current objects as ADDED events; a streaming list marks the end of those
+with a bookmark. Bookmarks then come at an interval, and once more when the watch times out. All that waits to be sent
+is joined into one write. A version that is too old is an ERROR event in a stream that has begun, as upstream.
+
+Sources: k8s.io/apiserver/pkg/storage/cacher/cacher.go (Watch), pkg/endpoints/handlers/watch.go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+
+from dovetail.playground import failures
+from dovetail.playground.faults import Faults
+from dovetail.playground.lists import number
+from dovetail.playground.objects import Object
+from dovetail.playground.selectors import Selection, selection
+from dovetail.playground.store import Store, Watcher, event_line
+from dovetail.playground.views import View
+
+_INITIAL_EVENTS_END = {"k8s.io/initial-events-end": "true"}
+_DEFAULT_TIMEOUT_S = 1800
+
+
+@dataclass(frozen=True, slots=True)
+class WatchOptions:
+    """What the query parameters of a watch ask for. `version` is 0 for any version."""
+
+    selected: Selection
+    version: int
+    initial_events: bool
+    end_bookmark: bool
+    bookmarks: bool
+    timeout_s: int
+
+
+def watch_options(view: View, namespace: str, query: Mapping[str, str]) -> WatchOptions:
+    """Raises 400 and 422 Failures."""
+    sends, match = query.get("sendInitialEvents"), query.get("resourceVersionMatch", "")
+    if match != ("" if sends is None else "NotOlderThan"):
+        why = f"sendInitialEvents {sends} with resourceVersionMatch {match!r}: both, with NotOlderThan, or none"
+        causes = [failures.not_allowed("resourceVersionMatch", why)]
+        raise failures.invalid("meta.k8s.io", "ListOptions", "", causes)
+    version, bookmarks = number(query, "resourceVersion"), query.get("allowWatchBookmarks") in ("true", "1")
+    initial = not version if sends is None else sends in ("true", "1")
+    return WatchOptions(
+        selection(view.resource, namespace, query), version, initial, bookmarks and sends is not None and initial,
+        bookmarks, number(query, "timeoutSeconds") or _DEFAULT_TIMEOUT_S,
+    )  # fmt: skip
+
+
+class Watches:
+    """The watches of one server. `bookmark_interval_s` is about a minute upstream."""
+
+    def __init__(self, store: Store, faults: Faults, bookmark_interval_s: float) -> None:
+        self._store = store
+        self._faults = faults
+        self._bookmark_interval_s = bookmark_interval_s
+
+    async def stream(self, view: View, options: WatchOptions) -> AsyncIterator[bytes]:
+        """What to write, chunk by chunk, until the watch times out or its place in the history is lost."""
+        collection = self._store.collection(view.resource.collection)
+        end = asyncio.get_running_loop().time() + options.timeout_s
+        try:
+            if options.initial_events:
+                self._store.check_version(options.version)
+                watcher = Watcher(collection)
+            else:
+                watcher = Watcher(collection, pending=collection.since(options.version or self._store.version))
+            with watcher:
+                if options.initial_events:
+                    yield self._initial_events(view, options)
+                async for chunk in self._changes(view, options, watcher, end):
+                    yield chunk
+        except failures.Failure as failure:
+            yield event_line("ERROR", failure.status)
+
+    async def _changes(
+        self, view: View, options: WatchOptions, watcher: Watcher, end: float
+    ) -> AsyncIterator[bytes]:  # fmt: skip
+        loop = asyncio.get_running_loop()
+        bookmark_at = loop.time() + self._bookmark_interval_s
+        while (now := loop.time()) < end:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(min(end, bookmark_at)):
+                    await watcher.changed.wait()
+                    await self._faults.watches_flow.wait()
+            if not self._faults.watches_flow.is_set():
+                continue
+            now, chunk = loop.time(), []
+            for change in watcher.take():
+                line = change.line(view, options.selected)
+                if line and not self._faults.loses_event(view.resource):
+                    chunk.append(line)
+            if now >= min(end, bookmark_at):
+                bookmark_at = now + self._bookmark_interval_s
+                if options.bookmarks and not self._faults.lose_bookmarks:
+                    chunk.append(self._bookmark(view, {}))
+            if chunk:
+                yield b"".join(chunk)
+
+    def _initial_events(self, view: View, options: WatchOptions) -> bytes:
+        objects = self._store.list(view.resource.collection, options.selected)
+        lines = [event_line("ADDED", view.of(obj)) for obj in objects]
+        if options.end_bookmark:
+            lines.append(self._bookmark(view, _INITIAL_EVENTS_END))
+        return b"".join(lines)
+
+    def _bookmark(self, view: View, annotations: Mapping[str, str]) -> bytes:
+        metadata: Object = {"resourceVersion": str(self._store.version), "creationTimestamp": None}
+        if annotations:
+            metadata["annotations"] = annotations
+        shown = {"kind": view.resource.kind, "apiVersion": view.resource.api_version, "metadata": metadata}
+        return event_line("BOOKMARK", shown)

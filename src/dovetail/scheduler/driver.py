@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The loop: events from the mirror into the core, its decisions out to the binder and the reporter.
+
+Rules: one step is small, so that binds already decided go out while the rest is being decided. A process that does not
+lead keeps its state warm and decides nothing. Time is the driver's clock; a step is taken when something changed, when
+the core has work left, or when the core said that one is due.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from dovetail.core.cycle import step
+from dovetail.core.decisions import Bind, Decision, Hold, Release
+from dovetail.core.events import Event
+from dovetail.core.reasons import Reason, Refusal
+from dovetail.core.state import State
+from dovetail.kube import resources as kinds
+from dovetail.kube.client import Client
+from dovetail.kube.errors import KubeError
+from dovetail.kube.gangs_dialects import COMPOSITE, NATIVE
+from dovetail.scheduler import metrics, wire
+from dovetail.scheduler.binder import Binder, Target
+from dovetail.scheduler.clock import Clock
+from dovetail.scheduler.mirror import Mirror
+from dovetail.scheduler.reporter import Report, Reporter
+
+_LONGEST_NAP_S = 5.0
+_GROUP_CONDITIONS = {
+    NATIVE.id_prefix: "PodGroupInitiallyScheduled",
+    COMPOSITE.id_prefix: "CompositePodGroupInitiallyScheduled",
+}
+"""The upstream condition types; the other dialects' objects belong to their own controllers."""
+
+
+class Driver:
+    def __init__(
+        self,
+        state: State,
+        mirror: Mirror,
+        client: Client,
+        clock: Clock,
+        *,
+        leads: Callable[[], bool],
+        run_id: str,
+        instance: str,
+    ) -> None:
+        self.state = state
+        self.last_step_s = time.monotonic()
+        self._mirror = mirror
+        self._client = client
+        self._clock = clock
+        self._leads = leads
+        self._instance = instance
+        self.binder = Binder(
+            client, clock, mirror.claims, may_write=leads, tell=self._tell, bound=self._bound, run_id=run_id
+        )
+        self.reporter = Reporter(client, self.binder.idle, leads)
+        self._evictions: set[asyncio.Task[None]] = set()
+        self._starting: dict[str, int] = {}
+
+    def _tell(self, event: Event) -> None:
+        self._mirror.inbox.append(event)
+        self._mirror.changed.set()
+
+    async def run(self) -> None:
+        """Decide until cancelled."""
+        while True:
+            events = self._mirror.drain()
+            if not self._leads():
+                for event in events:
+                    self.state.apply(event)
+                self.last_step_s = time.monotonic()
+                await self._nap(_LONGEST_NAP_S)
+                continue
+            with metrics.STEP_SECONDS.time():
+                decisions = step(self.state, events, self._clock.now_ms())
+            self.last_step_s = time.monotonic()
+            for decision in decisions:
+                self._carry_out(decision)
+            if self.state.busy:
+                await asyncio.sleep(0)
+                continue
+            wake_ms = self.state.next_wake_ms()
+            due_s = _LONGEST_NAP_S if wake_ms is None else max(0.05, (wake_ms - self._clock.now_ms()) / 1000)
+            await self._nap(min(due_s, _LONGEST_NAP_S))
+
+    async def _nap(self, longest_s: float) -> None:
+        try:
+            async with asyncio.timeout(longest_s):
+                await self._mirror.changed.wait()
+        except TimeoutError:
+            return
+
+    def _carry_out(self, decision: Decision) -> None:
+        metrics.DECISIONS.labels(type(decision).__name__.lower()).inc()
+        match decision:
+            case Bind():
+                ref = self._mirror.feed.pod_ref(decision.uid)
+                if ref is not None:
+                    self.binder.put(decision, Target(ref.namespace, ref.name, ref.uid))
+                if decision.gang and not self.state.roster.has_started(decision.gang):
+                    self._starting[decision.gang] = decision.gang_size
+            case Hold():
+                self._report_hold(decision)
+            case Release():
+                self._release(decision)
+
+    def _bound(self, bind: Bind, target: Target) -> None:
+        placed = f"Successfully assigned {target.namespace}/{target.name} to {bind.node}"
+        self._event(target, f"bound/{bind.uid}", warning=False, reason="Scheduled", action="Binding", note=placed)
+        if bind.gang not in self._starting:
+            return
+        self._starting[bind.gang] -= 1
+        if not self._starting[bind.gang]:
+            del self._starting[bind.gang]
+            for gang_id in self.state.roster.tree(bind.gang):
+                where = f" inside one {bind.level}" if bind.level else ""
+                self._group(gang_id, True, "Scheduled", f"{bind.gang_size} pods were bound{where}")
+
+    def _report_hold(self, hold: Hold) -> None:
+        refusal = hold.refusal
+        metrics.REFUSALS.labels(refusal.reason.code, refusal.when.value).inc()
+        if refusal.reason in (Reason.GATED, Reason.DELETING):
+            # The API server has said so itself; the scheduler does not consider such pods at all.
+            return
+        message = told(refusal)
+        for uid in hold.uids:
+            ref = self._mirror.feed.pod_ref(uid)
+            if ref is None:
+                continue
+            target = Target(ref.namespace, ref.name, ref.uid)
+            body = wire.unschedulable(uid, "Unschedulable", message, self._clock.now_ms())
+            path = kinds.PODS.path(ref.namespace, ref.name, "status")
+            self.reporter.put(f"condition/{uid}", Report("condition", "PATCH", path, body))
+            self._event(
+                target, f"hold/{uid}", warning=True, reason="FailedScheduling", action="Scheduling", note=message
+            )
+        for gang_id in self.state.roster.tree(hold.gang):
+            if not self.state.roster.has_started(hold.gang):
+                self._group(gang_id, False, "Unschedulable", message)
+
+    def _event(self, target: Target, key: str, *, warning: bool, reason: str, action: str, note: str) -> None:
+        body = wire.event(
+            namespace=target.namespace, name=target.name, uid=target.uid, kind="Pod", api_version="v1",
+            warning=warning, reason=reason, action=action, note=note, instance=self._instance,
+            now_ms=self._clock.now_ms(),
+        )  # fmt: skip
+        self.reporter.put(key, Report("event", "POST", kinds.EVENTS.path(target.namespace), body))
+
+    def _group(self, gang_id: str, status: bool, reason: str, message: str) -> None:
+        ref = self._mirror.feed.gang_ref(gang_id)
+        condition = _GROUP_CONDITIONS.get(ref.dialect.id_prefix) if ref is not None else None
+        if ref is None or condition is None:
+            return
+        body = wire.group_condition(condition, status, reason, message, self._clock.now_ms())
+        path = self._mirror.resource_of(ref.dialect).path(ref.namespace, ref.name, "status")
+        self.reporter.put(f"group/{gang_id}", Report("group", "PATCH", path, body))
+
+    def _release(self, release: Release) -> None:
+        message = f"the gang started by half and was not completed in time: {told(release.refusal)}"
+        metrics.log.warning("releasing %d pods of %s: %s", len(release.uids), release.gang, message)
+        for uid in release.uids:
+            ref = self._mirror.feed.pod_ref(uid)
+            if ref is not None:
+                target = Target(ref.namespace, ref.name, ref.uid)
+                self._event(
+                    target, f"release/{uid}", warning=True, reason="GangReleased", action="Evicting", note=message
+                )
+                task = asyncio.create_task(self._evict(target))
+                self._evictions.add(task)
+                task.add_done_callback(self._evictions.discard)
+
+    async def _evict(self, target: Target) -> None:
+        if not self._leads():
+            return
+        path = kinds.PODS.path(target.namespace, target.name, "eviction")
+        try:
+            await self._client.request("POST", path, wire.eviction(target.namespace, target.name, target.uid))
+        except KubeError as error:
+            # The core asks again when its deadline has passed once more.
+            metrics.log.warning("cannot evict %s/%s: %s", target.namespace, target.name, error)
+
+
+def told(refusal: Refusal) -> str:
+    """The refusal as users read it: its code, whether waiting helps, and the numbers."""
+    return f"{refusal.reason.code} ({refusal.when}): {refusal}"

@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the scheduler counts about itself, in Prometheus' terms. docs/reference/metrics.md lists every one."""
+
+from __future__ import annotations
+
+import logging
+
+from prometheus_client import Counter, Gauge, Histogram
+
+log = logging.getLogger("dovetail.scheduler")
+
+STEP_SECONDS = Histogram(
+    "dovetail_step_seconds", "Time of one step of the core", buckets=(0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3)
+)
+DECISIONS = Counter("dovetail_decisions_total", "Decisions of the core", ["kind"])
+BINDS = Counter("dovetail_binds_total", "Binds by how they ended", ["result"])
+BIND_SECONDS = Histogram(
+    "dovetail_bind_seconds", "Time from decision to bind", buckets=(0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 60)
+)
+PENDING = Gauge("dovetail_pending_gangs", "Gangs and lone pods that wait to be tried or for room", ["state"])
+REFUSALS = Counter(
+    "dovetail_refusals_total", "Refusals told, by reason and whether waiting can help", ["reason", "when"]
+)
+REPORTS_QUEUED = Gauge("dovetail_reports_queued", "Conditions and events that are not written yet")
+REPORTS = Counter("dovetail_reports_total", "Conditions and events by how writing them ended", ["kind", "result"])
+LEADER = Gauge("dovetail_leader", "1 while this process is the leader")
+STALENESS_SECONDS = Gauge("dovetail_watch_staleness_seconds", "Seconds since the server said anything", ["resource"])
+DRIFT = Counter("dovetail_watch_drift_total", "Audits that found a difference to the server", ["resource"])
+OWNER_ERRORS = Counter("dovetail_owner_errors_total", "Owners of pods that could not be read")

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cluster as events: a reflector for every kind that the core needs, translated by the feed into one inbox.
+
+Rules: what the server does not serve is left out, and found again by its reflector when it appears. Owners that tell a
+gang's size are fetched once per wish of the feed. The driver starts when every first list is complete.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from typing import Any
+
+from dovetail.core.events import Event
+from dovetail.kube import resources as kinds
+from dovetail.kube.client import Client
+from dovetail.kube.discovery import Served
+from dovetail.kube.errors import KubeError, NotFound
+from dovetail.kube.feed import Feed
+from dovetail.kube.gangs import OwnerRef
+from dovetail.kube.gangs_dialects import Dialect
+from dovetail.kube.objects_storage import PersistentVolumeClaim
+from dovetail.kube.reflector import Change, Drift, Reflector, log_drift
+from dovetail.kube.resources import Resource
+from dovetail.kube.sources import Source, sources
+from dovetail.scheduler import metrics
+
+_OWNER_RETRY_S = 5.0
+
+
+class Mirror:
+    """`inbox` collects events in order; `changed` is set when there are some."""
+
+    def __init__(self, client: Client, served: Served, feed: Feed) -> None:
+        self.inbox: list[Event] = []
+        self.changed = asyncio.Event()
+        self.feed = feed
+        self._client = client
+        self._fetching: set[OwnerRef] = set()
+        self._tasks: asyncio.TaskGroup | None = None
+        self.reflectors: list[Reflector[Any]] = [self._follow(source) for source in sources(feed, served)]
+        self.claims: Reflector[PersistentVolumeClaim] = next(r for r in self.reflectors if r.resource == kinds.PVCS)
+
+    def resource_of(self, dialect: Dialect[Any]) -> Resource:
+        """The version of a dialect's resource that is followed."""
+        followed = {reflector.resource for reflector in self.reflectors}
+        return next(resource for resource in dialect.resources if resource in followed)
+
+    def _follow(self, source: Source) -> Reflector[Any]:
+        def sink(changes: list[Change[Any]]) -> None:
+            self._tell(source.translate(changes))
+
+        def drifted(drift: Drift) -> None:
+            metrics.DRIFT.labels(source.resource.plural).inc()
+            log_drift(drift)
+
+        return Reflector(self._client, source.resource, source.kind, sink, params=source.params, on_drift=drifted)
+
+    def _tell(self, events: list[Event]) -> None:
+        self.inbox += events
+        for ref in self.feed.wanted_owners():
+            if ref not in self._fetching and self._tasks is not None:
+                self._fetching.add(ref)
+                self._tasks.create_task(self._fetch(ref))
+        if events:
+            self.changed.set()
+
+    async def run(self) -> None:
+        """Follow everything until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
+            for reflector in self.reflectors:
+                tasks.create_task(reflector.run())
+
+    async def synced(self) -> None:
+        """Wait for every first list. What was read then stays: the collector need not look at it again."""
+        for reflector in self.reflectors:
+            await reflector.synced.wait()
+        gc.collect()
+        gc.freeze()
+
+    def drain(self) -> list[Event]:
+        events, self.inbox = self.inbox, []
+        self.changed.clear()
+        return events
+
+    async def _fetch(self, ref: OwnerRef) -> None:
+        """Read an owner. One that is gone or not readable is told as None; the gang then waits, with that as reason."""
+        try:
+            document = await self._client.request(
+                "GET", ref.resource.path(ref.namespace, ref.name), decode=dict[str, object]
+            )
+            self._tell(self.feed.owner(ref, document))
+        except NotFound:
+            self._tell(self.feed.owner(ref, None))
+        except KubeError as error:
+            metrics.OWNER_ERRORS.inc()
+            metrics.log.warning("cannot read the owner %s: %s; trying again in %g s", ref, error, _OWNER_RETRY_S)
+            await asyncio.sleep(_OWNER_RETRY_S)
+        finally:
+            self._fetching.discard(ref)

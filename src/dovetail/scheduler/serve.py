@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Putting the scheduler together and running it until it is told to stop or loses the lease."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import socket
+from dataclasses import dataclass, field
+
+from aiohttp import web
+
+from dovetail.core.policy import Policy
+from dovetail.core.state import State
+from dovetail.kube.client import Client
+from dovetail.kube.config import ClusterConfig
+from dovetail.kube.discovery import discover
+from dovetail.kube.feed import Feed
+from dovetail.kube.lease import Elector
+from dovetail.scheduler import metrics
+from dovetail.scheduler.clock import Clock
+from dovetail.scheduler.driver import Driver
+from dovetail.scheduler.endpoints import application
+from dovetail.scheduler.mirror import Mirror
+
+_CONNECTIONS = 128
+
+
+class LeadershipLost(Exception):
+    """Another process leads now, or may: this one must end, so that it starts again with a clean state."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What `dovetail scheduler` can be told. `listen` is HOST:PORT of the health and metrics endpoints, "" for none.
+    `policy.attempts_per_step` is small so that binds go out between steps."""
+
+    scheduler_name: str = "dovetail"
+    leader_elect: bool = True
+    lease_namespace: str = "kube-system"
+    lease_name: str = "dovetail-scheduler"
+    identity: str = field(default_factory=socket.gethostname)
+    listen: str = "0.0.0.0:10351"
+    policy: Policy = field(default_factory=lambda: Policy(attempts_per_step=64))
+
+
+async def run(config: ClusterConfig, options: Options) -> None:
+    """Schedule until cancelled. Raises LeadershipLost, ApiError when the first contact fails for good, OSError when
+    the endpoint's port is taken."""
+    async with Client(config, concurrency=_CONNECTIONS, user_agent="dovetail-scheduler") as client:
+        served = await discover(client)
+        mirror = Mirror(client, served, Feed(options.scheduler_name))
+        lost = asyncio.Event()
+
+        def started_leading() -> None:
+            metrics.LEADER.set(1)
+            mirror.changed.set()
+
+        elector = Elector(
+            client,
+            options.lease_name,
+            options.lease_namespace,
+            options.identity,
+            on_started_leading=started_leading,
+            on_stopped_leading=lost.set,
+        )
+        metrics.LEADER.set(0 if options.leader_elect else 1)
+        leads = (lambda: elector.is_leader) if options.leader_elect else (lambda: True)
+        run_id = secrets.token_hex(4)
+        driver = Driver(
+            State(options.policy), mirror, client, Clock(), leads=leads, run_id=run_id, instance=options.identity
+        )
+        runner = await _listen(options.listen, driver, mirror)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(mirror.run())
+                if options.leader_elect:
+                    tasks.create_task(elector.run())
+                    tasks.create_task(_end_when(lost))
+                await mirror.synced()
+                tasks.create_task(driver.binder.run())
+                tasks.create_task(driver.reporter.run())
+                tasks.create_task(driver.run())
+        finally:
+            if runner is not None:
+                await runner.cleanup()
+            if options.leader_elect:
+                await asyncio.shield(elector.release())
+
+
+async def _end_when(lost: asyncio.Event) -> None:
+    await lost.wait()
+    raise LeadershipLost("the lease was lost; ending so that the next start begins with a clean state")
+
+
+async def _listen(address: str, driver: Driver, mirror: Mirror) -> web.AppRunner | None:
+    if not address:
+        return None
+    host, _, port = address.rpartition(":")
+    runner = web.AppRunner(application(driver, mirror.reflectors), access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, host or None, int(port)).start()
+    return runner

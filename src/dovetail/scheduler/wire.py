@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The bodies that the scheduler writes: bindings, conditions, events, volume choices. Pure; encoded once each."""
+
+from __future__ import annotations
+
+import secrets
+from datetime import UTC, datetime
+
+import msgspec
+
+REPORTER = "dovetail"
+DECISION_ANNOTATION = "dovetail.dev/decision"
+SELECTED_NODE_ANNOTATION = "volume.kubernetes.io/selected-node"
+_NOTE_LIMIT = 1024
+"""Longest note that events.k8s.io/v1 accepts."""
+_encode = msgspec.json.Encoder().encode
+
+
+def timestamp(now_ms: int, *, micro: bool = False) -> str:
+    moment = datetime.fromtimestamp(now_ms / 1000, UTC)
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ" if micro else "%Y-%m-%dT%H:%M:%SZ")
+
+
+def binding(namespace: str, name: str, uid: str, node: str, decision: str) -> bytes:
+    """The uid is a precondition: a pod that was deleted and made again under the name is not bound by mistake."""
+    return _encode(
+        {
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": {
+                "namespace": namespace,
+                "name": name,
+                "uid": uid,
+                "annotations": {DECISION_ANNOTATION: decision},
+            },
+            "target": {"kind": "Node", "name": node},
+        }
+    )
+
+
+def unschedulable(uid: str, reason: str, message: str, now_ms: int) -> bytes:
+    """A strategic merge patch of a pod's status (conditions merge by type); it fails if the uid is another."""
+    condition = {
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": reason,
+        "message": message,
+        "lastProbeTime": None,
+        "lastTransitionTime": timestamp(now_ms),
+    }
+    return _encode({"metadata": {"uid": uid}, "status": {"conditions": [condition]}})
+
+
+def group_condition(kind: str, status: bool, reason: str, message: str, now_ms: int) -> bytes:
+    """A server-side apply body would own the list; a merge by type through apply needs apiVersion and kind."""
+    return _encode(
+        {
+            "status": {
+                "conditions": [
+                    {
+                        "type": kind,
+                        "status": "True" if status else "False",
+                        "reason": reason,
+                        "message": message,
+                        "lastTransitionTime": timestamp(now_ms),
+                    }
+                ]
+            }
+        }
+    )
+
+
+def event(
+    *, namespace: str, name: str, uid: str, kind: str, api_version: str, warning: bool, reason: str, action: str,
+    note: str, instance: str, now_ms: int,
+) -> bytes:  # fmt: skip
+    """An events.k8s.io/v1 Event about an object."""
+    return _encode(
+        {
+            "apiVersion": "events.k8s.io/v1",
+            "kind": "Event",
+            "metadata": {"namespace": namespace, "name": f"{name[:230]}.{secrets.token_hex(8)}"},
+            "eventTime": timestamp(now_ms, micro=True),
+            "reportingController": REPORTER,
+            "reportingInstance": instance[:128],
+            "action": action,
+            "reason": reason,
+            "regarding": {"apiVersion": api_version, "kind": kind, "namespace": namespace, "name": name, "uid": uid},
+            "note": note if len(note) <= _NOTE_LIMIT else note[: _NOTE_LIMIT - 1] + "…",
+            "type": "Warning" if warning else "Normal",
+        }
+    )
+
+
+def claim_of_volume(namespace: str, name: str, uid: str) -> bytes:
+    """A merge patch that reserves a PersistentVolume for a claim; the volume controller completes the binding."""
+    ref = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": namespace, "name": name, "uid": uid}
+    return _encode({"spec": {"claimRef": ref}})
+
+
+def node_of_claim(node: str) -> bytes:
+    """A merge patch that asks the provisioner to make the claim's volume reachable from a node."""
+    return _encode({"metadata": {"annotations": {SELECTED_NODE_ANNOTATION: node}}})
+
+
+def eviction(namespace: str, name: str, uid: str) -> bytes:
+    return _encode(
+        {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"namespace": namespace, "name": name},
+            "deleteOptions": {"preconditions": {"uid": uid}},
+        }
+    )

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Why a pod is where it is, or is not: the core's own answer on the cluster as it stands.
+
+The question is put to the scheduler's own step: everything that waits is decided in its order on a copy of the cluster,
+without a write, and then the pod is looked at. So "placed" means that the next step of a scheduler places it.
+Not known: what the running scheduler has in hand at this moment and is not written yet.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+
+from dovetail.core.cycle import step
+from dovetail.core.decisions import Bind
+from dovetail.core.model import CPU, GPU, MEMORY, PODS, Pod
+from dovetail.core.placing import refusals
+from dovetail.core.policy import Policy
+from dovetail.core.quantities import display
+from dovetail.core.reasons import Reason, Refusal, When
+from dovetail.core.roster import LONE
+from dovetail.core.state import State
+
+_SHOWN_HOLDERS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Nodes that one rule refuses. `code` is the reason's, `when` Never or NotYet."""
+
+    code: str
+    when: When
+    text: str
+    nearest: str
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A pod that holds some of what is missing."""
+
+    pod: str
+    node: str
+    resource: str
+    amount: str
+
+
+@dataclass(frozen=True, slots=True)
+class GangView:
+    id: str
+    needs: int
+    exist: int
+    bound: int
+    required: tuple[str, ...]
+    preferred: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """`state` is Bound (it is on `node`), Placed (it fits and goes to `node` next), Never or NotYet (refused: `code`,
+    `message`). `ahead` counts the gangs and lone pods that are tried before it."""
+
+    pod: str
+    state: str
+    node: str = ""
+    code: str = ""
+    message: str = ""
+    rules: tuple[Rule, ...] = ()
+    holders: tuple[Holder, ...] = ()
+    gang: GangView | None = None
+    ahead: int = 0
+
+
+class PodNotFound(Exception):
+    """No such pod that is not finished; the message says what was looked for and names that come near."""
+
+
+def find(state: State, key: str) -> Pod:
+    """The pod "namespace/name". Raises PodNotFound."""
+    for pod in state.roster.pods.values():
+        if pod.key == key:
+            return pod
+    name = key.split("/", 1)[1]
+    near = sorted(pod.key for pod in state.roster.pods.values() if name in pod.name or pod.name in name)[:5]
+    hint = f"; did you mean {', '.join(near)}?" if near else ""
+    raise PodNotFound(f"pod {key} does not exist or is finished{hint}")
+
+
+def unhurried(policy: Policy) -> Policy:
+    """The policy for looking instead of running: no bound of work per step, every reason worked out anew."""
+    return replace(policy, attempts_per_step=2**31, tell_again_ms=0)
+
+
+def why(state: State, key: str, now_ms: int) -> Why:
+    """Explain one pod. `state` holds the cluster's events and is used up: waiting pods are decided on it."""
+    pod = find(state, key)
+    gang = _gang(state, pod)
+    if pod.node:
+        return Why(key, "Bound", pod.node, gang=gang)
+    if not pod.managed:
+        return Why(key, When.NOT_YET, message="another scheduler is named in spec.schedulerName", gang=gang)
+    root = state.roster.root_of(pod)
+    ahead = state.pending.before(root)
+    placed = {d.uid: d.node for d in step(state, (), now_ms) if isinstance(d, Bind)}
+    if pod.uid in placed:
+        return Why(key, "Placed", placed[pod.uid], gang=gang, ahead=ahead)
+    refusal = state.pending.refusal(root) or Refusal(Reason.NO_NODES, When.NOT_YET)
+    found = refusals.verdicts(state.cluster, pod) if refusal.nodes else []
+    names = state.cluster.nodes.names
+    rules = tuple(
+        Rule(v.reason.code, v.when, f"{v.reason.text} {v.detail}".rstrip(), v.nearest, tuple(names[s] for s in v.slots))
+        for v in sorted(found, key=lambda v: -len(v.slots))
+    )
+    holders = tuple(_holders(state, pod, found))
+    return Why(key, refusal.when, "", refusal.reason.code, str(refusal), rules, holders, gang, ahead)
+
+
+def _gang(state: State, pod: Pod) -> GangView | None:
+    root = state.roster.root_of(pod)
+    gang = state.roster.gangs.get(root)
+    if root.startswith(LONE):
+        return None
+    members = state.roster.members(root)
+    bound = sum(1 for member in members if member.node)
+    if gang is None:
+        return GangView(root, 0, len(members), bound, (), ())
+    needs = sum(
+        state.roster.gangs[gang_id].min_count
+        for gang_id in state.roster.tree(root)
+        if gang_id in state.roster.gangs and any(member.gang == gang_id for member in members)
+    )
+    return GangView(root, needs, len(members), bound, gang.required, gang.preferred)
+
+
+def _holders(state: State, pod: Pod, found: list[refusals.Verdict]) -> list[Holder]:
+    """Who has most of what the pod lacks on nodes that could otherwise take it."""
+    amounts: Counter[tuple[str, str, str]] = Counter()
+    asked = {name for name, _ in pod.request.resources} | {PODS}
+    for verdict in found:
+        if verdict.when is When.NEVER or verdict.reason is not Reason.INSUFFICIENT or verdict.detail not in asked:
+            continue
+        for slot in verdict.slots.tolist():
+            for uid in state.cluster.on_slot.get(slot, ()):
+                other = state.cluster.placements[uid].pod
+                held = dict(other.request.resources).get(verdict.detail, 0)
+                if held:
+                    amounts[other.key, state.cluster.nodes.names[slot], verdict.detail] += held
+    order = {GPU: 0, CPU: 1, MEMORY: 2}
+    most = sorted(amounts.items(), key=lambda item: (order.get(item[0][2], 3), -item[1], item[0]))
+    return [
+        Holder(key, node, resource, display(resource, amount))
+        for (key, node, resource), amount in most[:_SHOWN_HOLDERS]
+    ]
