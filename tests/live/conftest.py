@@ -121,6 +121,13 @@ class Cluster:
         found = [c for c in document.get("status", {}).get("conditions", []) if c["type"] == "PodScheduled"]
         return found[0] if found else {}
 
+    async def told(self, pod: str, start: str) -> str:
+        """Wait until the pod's PodScheduled condition says something that starts like this; the whole message."""
+        found = await eventually(
+            lambda: self.condition(pod), lambda condition: condition.get("message", "").startswith(start)
+        )
+        return str(found["message"])
+
     async def events(self, reason: str) -> list[Document]:
         items = (await self.get(f"/apis/events.k8s.io/v1/namespaces/{self.namespace}/events"))["items"]
         return [event for event in items if event["reason"] == reason]

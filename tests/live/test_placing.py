@@ -45,10 +45,8 @@ async def test_a_hopeless_pod_says_never_and_a_waiting_one_not_yet(cluster: Clus
         await eventually(cluster.bound, lambda bound: bound == {"first": node})
         await cluster.pod("hopeless", 16)
         await cluster.pod("waiting", 8)
-        hopeless = await eventually(lambda: cluster.condition("hopeless"), bool)
-        assert hopeless["message"].startswith("NoNodeFits (Never)")
-        waiting = await eventually(lambda: cluster.condition("waiting"), bool)
-        assert waiting["message"].startswith("NoNodeFits (NotYet)")
+        await cluster.told("hopeless", "NoNodeFits (Never)")
+        await cluster.told("waiting", "NoNodeFits (NotYet)")
         told = await eventually(lambda: cluster.events("FailedScheduling"), lambda events: len(events) >= 2)
         assert {event["type"] for event in told} == {"Warning"}
         await cluster.delete(cluster.pods_path("first"))
@@ -65,8 +63,7 @@ async def test_a_gang_starts_whole_in_one_rack_or_not_at_all(cluster: Cluster) -
         (busy,) = (await eventually(cluster.bound, lambda bound: len(bound) == 1)).values()
         await cluster.pod_group("gang", 2, key=RACK)
         await cluster.pod("g-0", 8, schedulingGroup={"podGroupName": "gang"})
-        condition = await eventually(lambda: cluster.condition("g-0"), bool)
-        assert condition["message"].startswith("GangIncomplete")
+        await cluster.told("g-0", "GangIncomplete")
         await cluster.pod("g-1", 8, schedulingGroup={"podGroupName": "gang"})
         bound = await eventually(cluster.bound, lambda bound: len(bound) == 3)
         assert {bound["g-0"], bound["g-1"]} == {
@@ -81,8 +78,7 @@ async def test_a_gang_starts_whole_in_one_rack_or_not_at_all(cluster: Cluster) -
         await cluster.pod_group("late", 2, key=RACK)
         for number in range(2):
             await cluster.pod(f"l-{number}", 8, schedulingGroup={"podGroupName": "late"})
-        condition = await eventually(lambda: cluster.condition("l-0"), bool)
-        assert condition["message"].startswith("GangDoesNotFit (NotYet)")
+        await cluster.told("l-0", "GangDoesNotFit (NotYet)")
         await stays(cluster.bound, lambda bound: len(bound) == 3, for_s=0.5)
         group = await eventually(lambda: cluster.group("late"), lambda group: group["status"].get("conditions"))
         assert (group["status"]["conditions"][0]["status"], group["status"]["conditions"][0]["reason"]) == (
@@ -92,41 +88,30 @@ async def test_a_gang_starts_whole_in_one_rack_or_not_at_all(cluster: Cluster) -
 
 
 async def test_an_indexed_job_is_a_gang_by_its_owner(cluster: Cluster) -> None:
-    await cluster.node("a", gpus=4)
-    job = await cluster.create(
-        f"/apis/batch/v1/namespaces/{cluster.namespace}/jobs",
-        {
-            "apiVersion": "batch/v1",
-            "kind": "Job",
-            "metadata": {"name": "j", "namespace": cluster.namespace},
-            "spec": {
-                "completionMode": "Indexed",
-                "parallelism": 3,
-                "completions": 3,
-                "suspend": True,
-                "template": {
-                    "spec": {"restartPolicy": "Never", "containers": [{"name": "main", "image": "busybox"}]},
+    node = await cluster.node("a", gpus=4)
+    for name, gpus in (("large", 2), ("small", 1)):
+        template = cluster.pod_document("", gpus, restartPolicy="Never")["spec"]
+        await cluster.create(
+            f"/apis/batch/v1/namespaces/{cluster.namespace}/jobs",
+            {
+                "apiVersion": "batch/v1",
+                "kind": "Job",
+                "metadata": {"name": name, "namespace": cluster.namespace},
+                "spec": {
+                    "completionMode": "Indexed",
+                    "parallelism": 3,
+                    "completions": 3,
+                    "template": {"spec": template},
                 },
             },
-        },
-    )
-    owner = {
-        "apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": job["metadata"]["uid"], "controller": True,
-        "blockOwnerDeletion": False,
-    }  # fmt: skip
-    labels = {"batch.kubernetes.io/job-name": "j", "job-name": "j"}
-    async with cluster.scheduler():
-        for number in range(3):
-            document = cluster.pod_document(f"j-{number}", 2, labels=labels)
-            document["metadata"]["ownerReferences"] = [owner]
-            document["metadata"]["annotations"]["batch.kubernetes.io/job-completion-index"] = str(number)
-            # The job controller deletes pods of a suspended job that carry its finalizer; these are ours alone.
-            await cluster.create(cluster.pods_path(), document)
-        condition = await eventually(
-            lambda: cluster.condition("j-0"), lambda c: c.get("message", "").startswith("GangTooLarge (Never)")
         )
-        assert "needs 3 pods" in condition["message"]
-        assert await cluster.bound() == {}
+    async with cluster.scheduler():
+        bound = await eventually(cluster.bound, lambda bound: len(bound) == 3)
+        assert {name.split("-")[0] for name in bound} == {"small"}
+        assert set(bound.values()) == {node}
+        pods = (await cluster.get(cluster.pods_path()))["items"]
+        waiting = next(p["metadata"]["name"] for p in pods if p["metadata"]["name"].startswith("large"))
+        assert "needs 3 pods" in await cluster.told(waiting, "GangTooLarge (Never)")
 
 
 async def test_priority_decides_who_is_first(cluster: Cluster) -> None:
@@ -166,9 +151,8 @@ async def test_a_bad_annotation_is_told_and_mended(cluster: Cluster, annotations
     node = await cluster.node("a")
     await cluster.pod("p", 1, annotations=annotations)
     async with cluster.scheduler():
-        condition = await eventually(lambda: cluster.condition("p"), bool)
-        assert condition["message"].startswith("InvalidInput (Never)")
-        assert told in condition["message"]
+        condition = await cluster.told("p", "InvalidInput (Never)")
+        assert told in condition
         await cluster.patch(cluster.pods_path("p"), {"metadata": {"annotations": dict.fromkeys(annotations)}})
         await eventually(cluster.bound, lambda bound: bound == {"p": node})
 
@@ -178,11 +162,9 @@ async def test_missing_groups_and_queues_are_waited_for(cluster: Cluster) -> Non
     await cluster.pod("p", 1, schedulingGroup={"podGroupName": "later"})
     await cluster.pod("q", 1, labels={"dovetail.dev/queue": "nobody"})
     async with cluster.scheduler():
-        missing = await eventually(lambda: cluster.condition("p"), bool)
-        assert missing["message"].startswith("GangMissing (NotYet)")
-        queue = await eventually(lambda: cluster.condition("q"), bool)
-        assert queue["message"].startswith("QueueMissing (NotYet)")
-        assert "nobody" in queue["message"]
+        await cluster.told("p", "GangMissing (NotYet)")
+        queue = await cluster.told("q", "QueueMissing (NotYet)")
+        assert "nobody" in queue
         await cluster.pod_group("later", 1)
         await eventually(cluster.bound, lambda bound: bound == {"p": node})
 
@@ -192,9 +174,8 @@ async def test_impossible_gangs_are_never(cluster: Cluster) -> None:
     await cluster.pod("p", 1, annotations={f"dovetail.dev/{k}": v for k, v in
                                            (("gang", "g"), ("gang-min", "3"), ("gang-max", "2"))})  # fmt: skip
     async with cluster.scheduler():
-        condition = await eventually(lambda: cluster.condition("p"), bool)
-        assert condition["message"].startswith("InvalidInput (Never)")
-        assert "gang-m" in condition["message"]
+        condition = await cluster.told("p", "InvalidInput (Never)")
+        assert "gang-m" in condition
 
 
 async def test_a_node_without_allocatable_is_named_and_harmless(cluster: Cluster) -> None:

@@ -15,6 +15,9 @@ from dovetail.core.roster import LONE, complete, startable
 from dovetail.core.state import DEFAULT_QUEUE, State
 
 
+_NO_ROOM = {Reason.NO_NODE_FITS, Reason.GANG_DOES_NOT_FIT, Reason.GANG_TOO_LARGE}
+
+
 class Attempt:
     def __init__(self, state: State, root: str) -> None:
         self._state = state
@@ -104,13 +107,18 @@ class Attempt:
         elif binds:
             rest = next(pod for pod in pods if pod.uid not in state.cluster.placements)
             refusal = refusals.for_pod(state.cluster, rest)
-        elif state.pending.told_before(self._root, state.now_ms, state.policy.tell_again_ms):
-            return [], state.pending.refusal(self._root)
+        elif (lately := self._told_lately()) is not None:
+            return [], lately
         else:
             refusal = refusals.for_gang(state.cluster, state.rows, group)
         if not binds and (signature := self._signature(group)) is not None:
             state.failed[signature] = refusal
         return binds, refusal
+
+    def _told_lately(self) -> Refusal | None:
+        """The numbers of a search that failed need not be worked out anew every time."""
+        lately = self._state.pending.told_lately(self._root, self._state.now_ms, self._state.policy.tell_again_ms)
+        return lately if lately is not None and lately.reason in _NO_ROOM else None
 
     def _binds(self, pods: list[Pod]) -> list[Decision]:
         state, placements = self._state, self._state.cluster.placements

@@ -82,10 +82,10 @@ class Pending:
         told = self._told.get(root)
         return told[0] if told is not None else None
 
-    def told_before(self, root: str, now_ms: int, again_ms: int) -> bool:
-        """Whether the root was told a reason so lately that working it out again is not worth the time."""
+    def told_lately(self, root: str, now_ms: int, again_ms: int) -> Refusal | None:
+        """What the root was told, where that is not `again_ms` ago."""
         told = self._told.get(root)
-        return told is not None and now_ms - told[1] < again_ms
+        return told[0] if told is not None and now_ms - told[1] < again_ms else None
 
     def before(self, root: str) -> int:
         """How many roots are tried before this one; 0 where it is not in the line."""

@@ -74,6 +74,7 @@ class Options(TypedDict, total=False):
     timeout_s   for each attempt, 30 unless given
     retries     attempts after the first, the client's own number unless given
     idempotent  whether the write may be sent twice; worked out from the method and the kind of patch unless given
+    urgent      goes past the limit on concurrency; for what must not wait behind a burst of writes (a lease)
     """
 
     params: Mapping[str, str | int] | None
@@ -82,6 +83,7 @@ class Options(TypedDict, total=False):
     timeout_s: float
     retries: int | None
     idempotent: bool | None
+    urgent: bool
 
 
 class Client:
@@ -165,6 +167,7 @@ class Client:
         timeout_s: float = 30.0,
         retries: int | None = None,
         idempotent: bool | None = None,
+        urgent: bool = False,
     ) -> bytes:
         """As `request`, but the reply as it came. Options are those of `Options`."""
         payload = b"" if body is None else body if isinstance(body, bytes) else _encode(body)
@@ -177,7 +180,7 @@ class Client:
             identity = await self._identify()
             request = self._compose(method, path, params, content_type, accept, payload)
             try:
-                return await self._exchange(request, f"{method} {path}", timeout_s, idempotent)
+                return await self._exchange(request, f"{method} {path}", timeout_s, idempotent, urgent)
             except Unauthorized:
                 if refused or not await self._reidentify(identity):
                     raise
@@ -215,9 +218,9 @@ class Client:
         except (NotConnected, Dropped, TimeoutError) as error:
             raise no_reply(type(error).__name__, str(error), where, harmless=True) from error
 
-    async def _exchange(self, request: bytes, where: str, timeout_s: float, harmless: bool) -> bytes:
+    async def _exchange(self, request: bytes, where: str, timeout_s: float, harmless: bool, urgent: bool) -> bytes:
         try:
-            status, headers, body = await self._pool.exchange(request, timeout_s)
+            status, headers, body = await self._pool.exchange(request, timeout_s, urgent=urgent)
         except NotConnected as error:
             raise no_reply("NotConnected", str(error), where, harmless=True) from error
         except Dropped as error:

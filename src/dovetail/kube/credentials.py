@@ -10,7 +10,7 @@ import asyncio
 import os
 import subprocess
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from math import inf
 from pathlib import Path
@@ -31,8 +31,8 @@ _EXPIRY_LEEWAY_S = 10.0
 class Identity:
     """What a request shows. `client_pem` is the certificate chain followed by its key; "" means there is none."""
 
-    token: str = ""
-    client_pem: str = ""
+    token: str = field(default="", repr=False)
+    client_pem: str = field(default="", repr=False)
     valid_s: float = inf
 
 
@@ -53,9 +53,9 @@ def read(path: Path, what: str) -> str:
 class Files:
     """Credentials given in the kubeconfig or the service account mount; files are read again as they are rotated."""
 
-    token: str = ""
+    token: str = field(default="", repr=False)
     token_file: Path | None = None
-    client_pem: str = ""
+    client_pem: str = field(default="", repr=False)
     cert_file: Path | None = None
     key_file: Path | None = None
 
@@ -92,7 +92,7 @@ class ExecPlugin:
 
     command: str
     args: tuple[str, ...]
-    env: tuple[tuple[str, str], ...]
+    env: tuple[tuple[str, str], ...] = field(repr=False)
     info: str
     api_version: str
     where: str

@@ -10,14 +10,14 @@ Rules
 - A connection idle for `_IDLE_S` is not used again: a server or balancer may be about to close it, and a write lost in
   that race has an unknown outcome.
 - Bodies end by Content-Length, by chunks or at close. We never offer to accept compression.
-Does not know: retries, credentials, JSON, Kubernetes.
+Does not know: HEAD requests, proxies, retries, credentials, JSON, Kubernetes.
 """
 
 import asyncio
 import ssl
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from typing import cast
 from urllib.parse import urlsplit
 
@@ -60,9 +60,9 @@ class _Chunks:
                 break
             line, at = data[at:end], end + 2
             if self._trailer:
-                if not line and at < len(data):
-                    raise ValueError("bytes after the last chunk")
                 if not line:
+                    if at < len(data):
+                        raise ValueError("bytes after the last chunk")
                     return True
             elif size := int(line.split(b";", 1)[0], 16):
                 self._left_bytes = size + 2
@@ -154,7 +154,7 @@ class Connection(asyncio.Protocol):
                 data = self._take_head(data)
             if self.status and data:
                 self._take_body(data)
-        except (ValueError, IndexError) as error:
+        except ValueError as error:
             self.connection_lost(Dropped(f"not an HTTP/1.1 reply: {error}"))
             self.close()
             return
@@ -236,19 +236,20 @@ class Pool:
     @asynccontextmanager
     async def stream(self) -> AsyncIterator[Connection]:
         """A connection of its own, outside the limit, closed afterwards. Raises NotConnected."""
-        connection = await self._connect()
+        connection = await self._connect(_CONNECT_S)
         try:
             yield connection
         finally:
             connection.close()
 
-    async def exchange(self, request: bytes, timeout_s: float) -> tuple[int, dict[str, str], bytes]:
+    async def exchange(self, request: bytes, timeout_s: float, *, urgent: bool) -> tuple[int, dict[str, str], bytes]:
         """Status, headers and body of the reply. Raises NotConnected or, once anything was sent, Dropped.
 
-        `timeout_s` runs from the moment the request is sent; the wait for a free connection does not count.
+        `timeout_s` is for the reply, and bounds the time to connect; the wait for a free place does not count. What is
+        `urgent` needs no place.
         """
-        async with self._free:
-            connection = self._take() or await self._connect()
+        async with nullcontext() if urgent else self._free:
+            connection = self._take() or await self._connect(min(timeout_s, _CONNECT_S))
             try:
                 async with asyncio.timeout(timeout_s):
                     connection.send(request)
@@ -284,13 +285,13 @@ class Pool:
             connection.close()
         return None
 
-    async def _connect(self) -> Connection:
+    async def _connect(self, timeout_s: float) -> Connection:
         tls = self._tls
         try:
-            async with asyncio.timeout(_CONNECT_S):
+            async with asyncio.timeout(timeout_s):
                 _, connection = await asyncio.get_running_loop().create_connection(
                     lambda: Connection(tls), self._host, self._port, ssl=tls, server_hostname=self._server_name
                 )
         except (OSError, TimeoutError) as error:
-            raise NotConnected(str(error) or f"no connection within {_CONNECT_S:.0f} s") from error
+            raise NotConnected(str(error) or f"no connection within {timeout_s:g} s") from error
         return connection

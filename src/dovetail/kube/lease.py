@@ -22,7 +22,7 @@ from datetime import UTC, datetime
 
 from msgspec import Struct, field
 
-from dovetail.kube.client import JSON, MERGE_PATCH, Client
+from dovetail.kube.client import JSON, MERGE_PATCH, Client, Options
 from dovetail.kube.errors import AlreadyExists, Conflict, KubeError, NotFound
 from dovetail.kube.resources import LEASES
 
@@ -253,12 +253,11 @@ class Elector:
                         await asyncio.sleep(max(0, until_ms - self._clock_ms()) / 1_000 * spread)
                         happening = Woke()
         finally:
+            self._state = replace(self._state, leads_until_ms=None, ours=False)
             self._tell(leading=False)
 
     async def release(self) -> None:
-        """Give the lease up if it is held. Errors are logged only: the lease then runs out by itself."""
-        self._state = replace(self._state, leads_until_ms=None, ours=False)
-        self._tell(leading=False)
+        """After `run`: give the lease up if it is still held. Errors are only logged, as it runs out by itself."""
         # Read first: the write that `run` was cancelled in may have taken effect.
         seen = await self._attempt(self._look())
         if isinstance(seen, Seen) and seen.record and seen.record.holder == self.identity:
@@ -281,7 +280,7 @@ class Elector:
     async def _look(self) -> Seen:
         path = LEASES.path(self._namespace, self._name)
         try:
-            lease = await self._client.request("GET", path, decode=_Lease, retries=0, timeout_s=self._patience_s())
+            lease = await self._client.request("GET", path, decode=_Lease, **self._options())
         except NotFound:
             return Seen(None)
         return Seen(lease.record())
@@ -303,14 +302,12 @@ class Elector:
         else:
             method, path, content_type = "POST", LEASES.path(self._namespace), JSON
             body = {"apiVersion": LEASES.api_version, "kind": "Lease", "metadata": {"name": self._name}, "spec": spec}
-        lease = await self._client.request(
-            method, path, body, decode=_Lease, content_type=content_type, retries=0, timeout_s=self._patience_s()
-        )
+        options = self._options() | Options(content_type=content_type)
+        lease = await self._client.request(method, path, body, decode=_Lease, **options)
         return Written(lease.record())
 
-    def _patience_s(self) -> float:
-        """No request may outlast the leadership: stepping down must not wait for it."""
-        deadline_ms = self._state.terms.renew_deadline_ms
+    def _options(self) -> Options:
+        """No request may outlast the leadership, as stepping down would wait for it, or queue behind other writes."""
         until_ms = self._state.leads_until_ms
-        left_ms = deadline_ms if until_ms is None else until_ms - self._clock_ms()
-        return max(left_ms, 1) / 1_000
+        left_ms = self._state.terms.renew_deadline_ms if until_ms is None else until_ms - self._clock_ms()
+        return {"timeout_s": max(left_ms, 1) / 1_000, "retries": 0, "urgent": True}

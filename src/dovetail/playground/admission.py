@@ -17,6 +17,7 @@ from dovetail.playground.resources import Resource
 from dovetail.playground.store import Store
 
 _SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
+_PRIORITY_FIELDS = ("priority", "preemptionPolicy")
 _STALE = "the object has been modified; please apply your changes to the latest version and try again"
 
 
@@ -64,25 +65,30 @@ def named(store: Store, resource: Resource, obj: Object) -> Object:
     return obj
 
 
-def with_priority(store: Store, pod: Object) -> Object:
-    """The pod with the priority of its class, or of the default class. Raises a 403 Failure for a wrong one."""
-    name = text_at(pod, "spec.priorityClassName")
+def priority_of(obj: Object) -> Object:
+    """The spec fields that `with_priority` has filled in, which an update keeps by leaving them out."""
+    return {field: value for field, value in object_at(obj, "spec").items() if field in _PRIORITY_FIELDS}
+
+
+def with_priority(store: Store, resource: Resource, obj: Object) -> Object:
+    """The object with the priority of its class, or of the default class. Raises a 403 Failure for a wrong one."""
+    name = text_at(obj, "spec.priorityClassName")
     classes = store.collection("priorityclasses.scheduling.k8s.io").objects
     chosen = classes.get(("", name)) if name else next((c for c in classes.values() if c.get("globalDefault")), {})
     if chosen is None:
         why = f"no PriorityClass with name {name} was found"
-        raise failures.forbidden("", "pods", text_at(pod, "metadata.name"), why)
-    spec = object_at(pod, "spec")
+        raise failures.forbidden(resource.group, resource.plural, text_at(obj, "metadata.name"), why)
+    spec = object_at(obj, "spec")
     computed = {
         "priority": chosen.get("value", 0),
         "preemptionPolicy": chosen.get("preemptionPolicy", "PreemptLowerPriority"),
     }
     for field, value in computed.items():
         if spec.get(field, value) != value:
-            why = f"{field} {spec[field]} in pod spec is not the {value} of its PriorityClass; leave it out"
-            raise failures.forbidden("", "pods", text_at(pod, "metadata.name"), why)
+            why = f"spec.{field} {spec[field]} is not the {value} of the PriorityClass; leave it out"
+            raise failures.forbidden(resource.group, resource.plural, text_at(obj, "metadata.name"), why)
     class_name = {"priorityClassName": text_at(chosen, "metadata.name")} if chosen else {}
-    return pod | {"spec": spec | class_name | computed}
+    return obj | {"spec": spec | class_name | computed}
 
 
 def check_preconditions(resource: Resource, obj: Object, uid: str, version: str) -> None:

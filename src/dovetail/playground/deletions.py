@@ -68,7 +68,7 @@ class Deletions:
         return gone
 
     def delete(self, resource: Resource, key: Key, options: Object, *, dry_run: bool = False) -> Object:
-        """The object while it lives on, in its grace period or held by finalizers; else a Status of success.
+        """The object, if it lives on for a while or the resource is one that returns it; else a Status of success.
 
         `options` is a DeleteOptions object. Raises 404 and 409 Conflict (preconditions) Failures.
         """
@@ -86,7 +86,9 @@ class Deletions:
             return self._delete_namespace(resource, obj)
         grace_s = _grace_s(obj, options) if resource.collection == "pods" else 0
         if not grace_s and not held(obj):
-            self.remove(resource, key)
+            gone = self.remove(resource, key)
+            if "returned" in resource.traits:
+                return gone
             return failures.success(resource.group, resource.plural, key[1], uid)
         marked = self._marked(obj, grace_s)
         return obj if marked is obj else self.commit(resource, marked)

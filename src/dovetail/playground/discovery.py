@@ -51,6 +51,11 @@ def group_list(catalogue: Catalogue) -> Object:
     return {"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}
 
 
+def group_paths(catalogue: Catalogue) -> list[str]:
+    """Where the served groups are, without the leading slash."""
+    return [f"apis/{name}/" for name in _groups(catalogue) if name]
+
+
 def group(catalogue: Catalogue, name: str) -> Object | None:
     """/apis/GROUP"""
     resources = _groups(catalogue).get(name) if name else None

@@ -113,9 +113,13 @@ def too_large_version(asked: int, current: int) -> Failure:
     return Failure(504, "Timeout", message, causes=causes, retry_after_s=1)
 
 
-def method_not_allowed(group: str, plural: str, verb: str) -> Failure:
-    message = f'{verb} is not supported on resources of kind "{qualified(group, plural)}"'
-    return Failure(405, "MethodNotAllowed", message, group=group, kind=plural)
+def no_resource() -> Failure:
+    """A path in a served group that leads nowhere; outside of them upstream answers with a page of text."""
+    return Failure(404, "NotFound", "the server could not find the requested resource")
+
+
+def method_not_allowed() -> Failure:
+    return Failure(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
 
 
 def unsupported_media_type(message: str) -> Failure:

@@ -56,8 +56,8 @@ class Rules:
     born: Callable[[Object, float], Object] = _born_without_status
     problems: Callable[[Object], list[Cause]] = _no_problems
     update_problems: Callable[[Object, Object], list[Cause]] = _no_update_problems
-    inherited: tuple[str, ...] = ()
-    """Spec fields that an update keeps by leaving them out."""
+    prioritised: bool = False
+    """Whether the spec gets its priority from a PriorityClass."""
 
 
 def name_problems(obj: Object) -> list[Cause]:
@@ -111,6 +111,10 @@ def _defaulted_job(job: Object) -> Object:
     return job | {"spec": spec | object_at(job, "spec")}
 
 
+def _defaulted_group(group: Object) -> Object:
+    return group | {"spec": {"disruptionMode": {"single": {}}} | object_at(group, "spec")}
+
+
 def _definition_problems(definition: Object) -> list[Cause]:
     wanted = f"{text_at(definition, 'spec.names.plural')}.{text_at(definition, 'spec.group')}"
     name = text_at(definition, "metadata.name")
@@ -133,13 +137,15 @@ def _established(definition: Object, now_s: float) -> Object:
 
 
 RULES: dict[str, Rules] = {
-    "pods": Rules(pods.defaulted, pods.born, pods.problems, pods.update_problems, ("priority", "preemptionPolicy")),
+    "pods": Rules(pods.defaulted, pods.born, pods.problems, pods.update_problems, prioritised=True),
     "namespaces": Rules(_named_namespace, _phase("Active")),
     "persistentvolumeclaims": Rules(born=_phase("Pending")),
     "persistentvolumes": Rules(born=_phase("Available")),
     "events": Rules(problems=_event_problems),
     "leases.coordination.k8s.io": Rules(problems=_lease_problems),
     "jobs.batch": Rules(_defaulted_job),
+    "podgroups.scheduling.k8s.io": Rules(_defaulted_group, prioritised=True),
+    "compositepodgroups.scheduling.k8s.io": Rules(_defaulted_group, prioritised=True),
     "customresourcedefinitions.apiextensions.k8s.io": Rules(born=_established, problems=_definition_problems),
 }
 NO_RULES = Rules()

@@ -146,7 +146,7 @@ def _operate(old: Any, operation: Object) -> Any:
         case "add":
             return _edited(old, path, operation["value"], insert=True)
         case "replace":
-            _found(old, path)
+            # Upstream replaces a member that is not there, against the RFC.
             return _edited(old, path, operation["value"])
         case "remove":
             return _removed(old, path)

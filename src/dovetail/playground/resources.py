@@ -14,6 +14,12 @@ versioned
     an update without metadata.resourceVersion is refused (AllowUnconditionalUpdate is false).
 born-with-status
     a status sent at creation is kept; every other resource with a status subresource starts without.
+isolated
+    a status update leaves labels, annotations and finalizers as they are, as the status does in younger APIs.
+returned
+    a deletion replies with the object, not with a Status.
+upsert
+    PUT creates what is not there (AllowCreateOnUpdate).
 custom
     no strategic merge patch.
 
@@ -88,60 +94,60 @@ _NEW_EVENT_FIELDS = {
     "deprecatedFirstTimestamp": "firstTimestamp", "deprecatedLastTimestamp": "lastTimestamp",
 }  # fmt: skip
 
-# Under each API version: plural, kind, scope, traits, short names. The first version of a group is the preferred one.
+# Under each API version: plural, kind, scope, short names, traits. The first version of a group is the preferred one.
 _BUILT_IN = """
 v1
-  namespaces                Namespace                cluster    status                             ns
-  nodes                     Node                     cluster    status,born-with-status            no
-  pods                      Pod                      namespaced status,binding,eviction,generation po
-  services                  Service                  namespaced status                             svc
-  configmaps                ConfigMap                namespaced -                                  cm
-  events                    Event                    namespaced -                                  ev
-  persistentvolumeclaims    PersistentVolumeClaim    namespaced status                             pvc
-  persistentvolumes         PersistentVolume         cluster    status                             pv
-  serviceaccounts           ServiceAccount           namespaced -                                  sa
-  secrets                   Secret                   namespaced -                                  -
-  resourcequotas            ResourceQuota            namespaced status                             quota
+  namespaces                Namespace                cluster    ns       status,returned
+  nodes                     Node                     cluster    no       status,born-with-status
+  pods                      Pod                      namespaced po       status,binding,eviction,generation,returned
+  services                  Service                  namespaced svc      status,returned,upsert
+  configmaps                ConfigMap                namespaced cm       -
+  events                    Event                    namespaced ev       upsert
+  persistentvolumeclaims    PersistentVolumeClaim    namespaced pvc      status,returned
+  persistentvolumes         PersistentVolume         cluster    pv       status,returned
+  serviceaccounts           ServiceAccount           namespaced sa       returned
+  secrets                   Secret                   namespaced -        -
+  resourcequotas            ResourceQuota            namespaced quota    status,returned
 apps/v1
-  deployments               Deployment               namespaced status,scale,generation            deploy
-  replicasets               ReplicaSet               namespaced status,scale,generation            rs
-  statefulsets              StatefulSet              namespaced status,scale,generation            sts
-  daemonsets                DaemonSet                namespaced status,generation                  ds
+  deployments               Deployment               namespaced deploy   status,scale,generation
+  replicasets               ReplicaSet               namespaced rs       status,scale,generation
+  statefulsets              StatefulSet              namespaced sts      status,scale,generation
+  daemonsets                DaemonSet                namespaced ds       status,generation
 batch/v1
-  jobs                      Job                      namespaced status,generation                  -
+  jobs                      Job                      namespaced -        status,generation
 coordination.k8s.io/v1
-  leases                    Lease                    namespaced versioned                          -
+  leases                    Lease                    namespaced -        versioned,upsert
 events.k8s.io/v1
-  events                    Event                    namespaced -                                  ev
+  events                    Event                    namespaced ev       upsert
 storage.k8s.io/v1
-  storageclasses            StorageClass             cluster    -                                  sc
-  csinodes                  CSINode                  cluster    versioned                          -
-  csidrivers                CSIDriver                cluster    versioned                          -
-  volumeattachments         VolumeAttachment         cluster    status,versioned                   -
-  csistoragecapacities      CSIStorageCapacity       namespaced versioned                          -
+  storageclasses            StorageClass             cluster    sc       returned
+  csinodes                  CSINode                  cluster    -        versioned,returned
+  csidrivers                CSIDriver                cluster    -        versioned,returned
+  volumeattachments         VolumeAttachment         cluster    -        status,versioned,isolated,returned
+  csistoragecapacities      CSIStorageCapacity       namespaced -        versioned
 policy/v1
-  poddisruptionbudgets      PodDisruptionBudget      namespaced status,generation,versioned        pdb
+  poddisruptionbudgets      PodDisruptionBudget      namespaced pdb      status,generation,versioned
 scheduling.k8s.io/v1
-  priorityclasses           PriorityClass            cluster    generation                         pc
+  priorityclasses           PriorityClass            cluster    pc       generation
 scheduling.k8s.io/v1beta1
-  workloads                 Workload                 namespaced versioned                          -
-  podgroups                 PodGroup                 namespaced status,versioned                   -
+  workloads                 Workload                 namespaced -        versioned
+  podgroups                 PodGroup                 namespaced -        status,versioned,isolated
 scheduling.k8s.io/v1alpha3
-  workloads                 Workload                 namespaced versioned                          -
-  podgroups                 PodGroup                 namespaced status,versioned                   -
-  compositepodgroups        CompositePodGroup        namespaced status,versioned                   -
+  workloads                 Workload                 namespaced -        versioned
+  podgroups                 PodGroup                 namespaced -        status,versioned,isolated
+  compositepodgroups        CompositePodGroup        namespaced -        status,versioned,isolated
 resource.k8s.io/v1
-  resourceclaims            ResourceClaim            namespaced status                             -
-  resourceclaimtemplates    ResourceClaimTemplate    namespaced -                                  -
-  resourceslices            ResourceSlice            cluster    generation                         -
-  deviceclasses             DeviceClass              cluster    generation                         -
-  devicetaintrules          DeviceTaintRule          cluster    status,generation                  -
+  resourceclaims            ResourceClaim            namespaced -        status,isolated,returned
+  resourceclaimtemplates    ResourceClaimTemplate    namespaced -        returned
+  resourceslices            ResourceSlice            cluster    -        generation,returned
+  deviceclasses             DeviceClass              cluster    -        generation,returned
+  devicetaintrules          DeviceTaintRule          cluster    -        status,generation,isolated
 resource.k8s.io/v1beta2
-  devicetaintrules          DeviceTaintRule          cluster    status,generation                  -
+  devicetaintrules          DeviceTaintRule          cluster    -        status,generation,isolated
 resource.k8s.io/v1alpha3
-  devicetaintrules          DeviceTaintRule          cluster    status,generation                  -
+  devicetaintrules          DeviceTaintRule          cluster    -        status,generation,isolated
 apiextensions.k8s.io/v1
-  customresourcedefinitions CustomResourceDefinition cluster    status,generation,versioned        crd,crds
+  customresourcedefinitions CustomResourceDefinition cluster    crd,crds status,generation,versioned
 """
 
 
@@ -156,7 +162,7 @@ def _built_in() -> list[Resource]:
             group, _, version = line.rpartition("/")
             renames = _NEW_EVENT_FIELDS if group == "events.k8s.io" else {}
             continue
-        plural, kind, scope, traits, short = line.split()
+        plural, kind, scope, short, traits = line.split()
         found.append(
             Resource(
                 group, version, plural, kind, scope == "namespaced", frozenset(_words(traits)), _words(short), renames
@@ -178,7 +184,7 @@ def defined_by(definition: Object) -> list[Resource]:
         Resource(
             text_at(spec, "group"), text_at(version, "name"), text_at(spec, "names.plural"),
             text_at(spec, "names.kind"), spec.get("scope") == "Namespaced",
-            frozenset({"custom", "generation", "versioned"} | object_at(version, "subresources").keys()),
+            frozenset({"custom", "generation", "versioned", "isolated"} | object_at(version, "subresources").keys()),
             tuple(name for name in short if isinstance(name, str)), {},
             tuple(
                 Column(text_at(c, "name"), text_at(c, "type"), text_at(c, "jsonPath")[1:], int(c.get("priority", 0)))

@@ -136,7 +136,11 @@ class ApiServer:
                 found = discovery.open_api(catalogue, "/".join(base))
             case _:
                 found = None
-        return web.Response(status=404, text="404 page not found\n") if found is None else _reply(200, found)
+        if found is not None:
+            return _reply(200, found)
+        if any(path.startswith(f"/{base}") for base in ("api/v1/", *discovery.group_paths(catalogue))):
+            raise failures.no_resource()
+        return web.Response(status=404, text="404 page not found\n")
 
     async def _watch(self, request: web.BaseRequest, target: Target) -> web.StreamResponse:
         view = negotiate(target.resource, request.headers.get("Accept", ""), request.query)
@@ -186,7 +190,7 @@ class ApiServer:
                 return 200, left if left.get("kind") == "Status" else view.of(left)
             case "DELETE", False, "":
                 return 200, self._delete_all(target, view, query, _delete_options(query, body), dry_run)
-        raise failures.method_not_allowed(resource.group, target.label, request.method)
+        raise failures.method_not_allowed()
 
     def _change(
         self, request: web.BaseRequest, target: Target, view: View, body: bytes, dry_run: bool
@@ -195,6 +199,10 @@ class ApiServer:
         resource, key = target.resource, target.key
         if request.content_type == patches.APPLY:
             return self._apply(target, view, request.query, body, dry_run)
+        missing = self.store.get(resource.collection, *key) is None
+        if request.method == "PUT" and "upsert" in resource.traits and missing:
+            new = with_metadata(stored_form(resource, _document(request, body)), resourceVersion=None)
+            return 201, view.of(self.writes.create(resource, target.namespace, new, dry_run=dry_run))
         old = self.writes.existing(resource, key)
         new = stored_form(resource, _new_document(request, resource, resource.served(old), body))
         return 200, view.of(self.writes.update(resource, key, new, target.subresource, dry_run=dry_run))

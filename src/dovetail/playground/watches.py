@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Watches: the events of a collection as a stream of JSON lines.
 
-A watch starts after a version, or with the current objects as ADDED events; a streaming list marks the end of those
-with a bookmark. Bookmarks then come at an interval, and once more when the watch times out. All that waits to be sent
+A watch starts after a version, or with the current objects as ADDED events and a bookmark; in a streaming list that
+bookmark is marked as the end of the initial events. Bookmarks then come at an interval, and once more when the watch
+times out; a watch that has started at a version hears of none before there is a newer one. All that waits to be sent
 is joined into one write. A version that is too old is an ERROR event in a stream that has begun, as upstream.
 
 Sources: k8s.io/apiserver/pkg/storage/cacher/cacher.go (Watch), pkg/endpoints/handlers/watch.go.
@@ -34,7 +35,7 @@ class WatchOptions:
     selected: Selection
     version: int
     initial_events: bool
-    end_bookmark: bool
+    streaming_list: bool
     bookmarks: bool
     timeout_s: int
 
@@ -49,7 +50,7 @@ def watch_options(view: View, namespace: str, query: Mapping[str, str]) -> Watch
     version, bookmarks = number(query, "resourceVersion"), query.get("allowWatchBookmarks") in ("true", "1")
     initial = not version if sends is None else sends in ("true", "1")
     return WatchOptions(
-        selection(view.resource, namespace, query), version, initial, bookmarks and sends is not None and initial,
+        selection(view.resource, namespace, query), version, initial, sends is not None,
         bookmarks, number(query, "timeoutSeconds") or _DEFAULT_TIMEOUT_S,
     )  # fmt: skip
 
@@ -85,13 +86,17 @@ class Watches:
     ) -> AsyncIterator[bytes]:  # fmt: skip
         loop = asyncio.get_running_loop()
         bookmark_at = loop.time() + self._bookmark_interval_s
-        while (now := loop.time()) < end:
+        # Upstream sends no bookmark for a version that the client came with.
+        known = 0 if options.initial_events else options.version or self._store.version
+        while loop.time() < end:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(min(end, bookmark_at)):
                     await watcher.changed.wait()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(end):
                     await self._faults.watches_flow.wait()
             if not self._faults.watches_flow.is_set():
-                continue
+                return
             now, chunk = loop.time(), []
             for change in watcher.take():
                 line = change.line(view, options.selected)
@@ -99,7 +104,7 @@ class Watches:
                     chunk.append(line)
             if now >= min(end, bookmark_at):
                 bookmark_at = now + self._bookmark_interval_s
-                if options.bookmarks and not self._faults.lose_bookmarks:
+                if options.bookmarks and self._store.version > known and not self._faults.lose_bookmarks:
                     chunk.append(self._bookmark(view, {}))
             if chunk:
                 yield b"".join(chunk)
@@ -107,12 +112,12 @@ class Watches:
     def _initial_events(self, view: View, options: WatchOptions) -> bytes:
         objects = self._store.list(view.resource.collection, options.selected)
         lines = [event_line("ADDED", view.of(obj)) for obj in objects]
-        if options.end_bookmark:
-            lines.append(self._bookmark(view, _INITIAL_EVENTS_END))
+        if options.bookmarks:
+            lines.append(self._bookmark(view, _INITIAL_EVENTS_END if options.streaming_list else {}))
         return b"".join(lines)
 
     def _bookmark(self, view: View, annotations: Mapping[str, str]) -> bytes:
-        metadata: Object = {"resourceVersion": str(self._store.version), "creationTimestamp": None}
+        metadata: Object = {"resourceVersion": str(self._store.version)}
         if annotations:
             metadata["annotations"] = annotations
         shown = {"kind": view.resource.kind, "apiVersion": view.resource.api_version, "metadata": metadata}

@@ -4,9 +4,6 @@
 Each is one synchronous step: the check of a resource version and the write that depends on it cannot be torn apart.
 Objects go in and come out in stored form; refusals are `Failure`s.
 
-Not known here: an update never creates (upstream lets it for leases, events and services), and a status update changes
-nothing but the status, where upstream also takes the labels and annotations of some kinds.
-
 Sources: k8s.io/apiserver/pkg/registry/rest/{create,update}.go, pkg/registry/generic/registry/store.go,
 k8s.io/kubernetes/pkg/registry/core/pod/storage/storage.go.
 """
@@ -22,6 +19,7 @@ from dovetail.playground.admission import (
     check_version,
     in_namespace,
     named,
+    priority_of,
     refuse,
     with_priority,
 )
@@ -44,6 +42,7 @@ from dovetail.playground.store import Store
 
 _DELETION_FIELDS = ("deletionTimestamp", "deletionGracePeriodSeconds")
 _FIXED_FIELDS = ("uid", "creationTimestamp", "generation", *_DELETION_FIELDS)
+_STATUS_METADATA = ("labels", "annotations", "finalizers")
 _NO_NEW_FINALIZERS = "no new finalizers can be added if the object is being deleted, found new finalizers"
 
 
@@ -66,12 +65,12 @@ class Writes:
         """The stored object. Raises 400, 403, 404 (no such namespace), 409 AlreadyExists and 422 Failures."""
         obj = in_namespace(resource, namespace, obj)
         if text_at(obj, "metadata.resourceVersion"):
-            raise failures.bad_request("resourceVersion should not be set on objects to be created")
+            raise failures.Failure(500, "", "resourceVersion should not be set on objects to be created")
         check_namespace(self._store, resource, obj)
         rules = RULES.get(resource.collection, NO_RULES)
         obj = rules.defaulted(named(self._store, resource, obj))
-        if resource.collection == "pods":
-            obj = with_priority(self._store, obj)
+        if rules.prioritised:
+            obj = with_priority(self._store, resource, obj)
         refuse(resource, obj, name_problems(obj) + rules.problems(obj))
         if self._store.get(resource.collection, *key_of(obj)) is not None:
             raise failures.already_exists(resource.group, resource.plural, key_of(obj)[1])
@@ -96,7 +95,8 @@ class Writes:
             raise failures.bad_request(f"the name of the object ({name}) does not match the name on the URL ({key[1]})")
         check_version(resource, new, old)
         check_preconditions(resource, old, text_at(new, "metadata.uid"), "")
-        candidate = _status_from(new, old) if subresource == "status" else self._updated(resource, new, old)
+        updated = _with_new_status if subresource == "status" else self._updated
+        candidate = updated(resource, new, old)
         candidate = with_metadata(candidate, resourceVersion=text_at(old, "metadata.resourceVersion"))
         if candidate == old or dry_run:
             return candidate
@@ -108,10 +108,9 @@ class Writes:
     def _updated(self, resource: Resource, new: Object, old: Object) -> Object:
         """The new object, with what a client cannot change taken from the old one."""
         rules = RULES.get(resource.collection, NO_RULES)
-        inherited = {field: value for field, value in object_at(old, "spec").items() if field in rules.inherited}
         new = rules.defaulted(new)
-        if inherited:
-            new = new | {"spec": inherited | object_at(new, "spec")}
+        if rules.prioritised:
+            new = new | {"spec": priority_of(old) | object_at(new, "spec")}
         if "status" in resource.traits:
             new = _status_from(old, new)
         fixed = {field: value_at(old, f"metadata.{field}") for field in _FIXED_FIELDS}
@@ -149,6 +148,13 @@ class Writes:
         if not dry_run:
             self._deletions.commit(resource, pods.bound(pod, binding, self._clock()))
         return failures.success("", "pods", name)
+
+
+def _with_new_status(resource: Resource, new: Object, old: Object) -> Object:
+    """The old object with the status of the new one, and with some of its metadata if the kind allows that."""
+    taken = () if "isolated" in resource.traits else _STATUS_METADATA
+    metadata: Object = {field: object_at(new, "metadata").get(field) for field in taken}
+    return with_metadata(_status_from(new, old), **metadata)
 
 
 def _finalizers(obj: Object) -> list[str]:

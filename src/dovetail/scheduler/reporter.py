@@ -2,8 +2,8 @@
 """Telling users: pod conditions, PodGroup conditions and events, written behind the binds and all of them in the end.
 
 Rules: while binds are under way only one report is written at a time, so that binds are not delayed; then many. Reports
-about one object replace each other while they wait, except events of success, which are all written. A report that the
-server refuses is counted and dropped; one that cannot reach it is tried again.
+of one key replace each other while they wait, and are written one after another, so the last word is the newest. A
+report that the server refuses is counted and dropped; one that cannot reach it is tried again.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Reporter:
         self._may_write = may_write
         self._waiting: dict[str, Report] = {}
         self._more = asyncio.Event()
-        self._writing = 0
+        self._writing: set[str] = set()
         self.idle = asyncio.Event()
         self.idle.set()
 
@@ -58,16 +58,19 @@ class Reporter:
         while True:
             if patient:
                 await self._binds_idle.wait()
-            if not self._waiting:
+            key = next((key for key in self._waiting if key not in self._writing), None)
+            if key is None:
                 self._more.clear()
                 await self._more.wait()
                 continue
-            report = self._waiting.pop(next(iter(self._waiting)))
+            report = self._waiting.pop(key)
             metrics.REPORTS_QUEUED.set(len(self._waiting))
-            self._writing += 1
+            self._writing.add(key)
             result = await self._write(report)
+            self._writing.discard(key)
             metrics.REPORTS.labels(report.kind, result).inc()
-            self._writing -= 1
+            if key in self._waiting:
+                self._more.set()
             if not self._waiting and not self._writing:
                 self.idle.set()
 
