@@ -65,12 +65,12 @@ def config_of(kubeconfig: str | None, context: str | None) -> ClusterConfig:
         raise click.ClickException(str(error)) from error
 
 
-def run(work: Coroutine[Any, Any, R]) -> R:
-    """Run to the end; errors of the cluster become one clear line."""
+def run(work: Coroutine[Any, Any, R], server: str) -> R:
+    """Run to the end; errors of the cluster at `server` become one clear line."""
     try:
         return uvloop.run(work)
     except* KubeError as errors:
-        raise click.ClickException(str(_first(errors))) from None
+        raise click.ClickException(f"{server}: {_first(errors)}") from None
 
 
 def _first(errors: BaseExceptionGroup[Any]) -> BaseException:

@@ -47,7 +47,7 @@ def command(keep: bool, output: str) -> None:
     """
     logging.basicConfig(level="ERROR")
     console = Console(stderr=output == "json")
-    stages = run(_demo(console, keep=keep, quiet=output == "json"))
+    stages = run(_demo(console, keep=keep, quiet=output == "json"), "the demo's cluster")
     if output == "json":
         sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(stages), indent=2) + b"\n")
 

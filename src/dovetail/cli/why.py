@@ -54,7 +54,7 @@ def command(
     """
     config = config_of(kubeconfig, context)
     key = pod if "/" in pod else f"{namespace or config.namespace}/{pod}"
-    state = run(snapshot(config, unhurried(Policy(fabric=fabric)), scheduler_name))
+    state = run(snapshot(config, unhurried(Policy(fabric=fabric)), scheduler_name), config.server)
     try:
         answer = why(state, key, now_ms())
     except PodNotFound as error:

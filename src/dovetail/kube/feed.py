@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, TypeVar
 
 from dovetail.core import events as ev
-from dovetail.core.model import Gang, Node, Pod
+from dovetail.core.model import Gang, Node, Pod, Problem
 from dovetail.kube import gangs, objects, objects_storage, owners, translate, volumes
 from dovetail.kube.annotations import Wishes, wishes_of
 from dovetail.kube.gangs import Declared, Membership, OwnerRef
@@ -59,10 +59,10 @@ class GangRef:
 
 @dataclass(slots=True)
 class _Known:
-    """A pod that was told. `record` is without what its gang adds, `told` with it."""
+    """A pod as it was told. `problem` is its own, without what its gang adds."""
 
-    record: Pod
     told: Pod
+    problem: Problem | None
     wishes: Wishes
     member: Membership | None
 
@@ -105,19 +105,22 @@ class Feed:
         return events
 
     def _put(self, obj: PodObject, events: list[ev.Event], unsettled: dict[str, None]) -> None:
-        record = translate.pod(obj, self._scheduler_name)
+        uid, managed = obj.metadata.uid, obj.spec.scheduler_name == self._scheduler_name
         wishes = wishes_of(obj.metadata)
-        member = membership(obj, wishes) if record.managed else None
-        old = self._pods.get(record.uid)
+        member = membership(obj, wishes) if managed else None
+        old = self._pods.get(uid)
         if old is None or old.member != member:
-            self._leave(record.uid, old.member if old is not None else None, unsettled)
-            self._join(record.uid, member, unsettled)
+            self._leave(uid, old.member if old is not None else None, unsettled)
+            self._join(uid, member, unsettled)
         elif member is not None and old.wishes != wishes:
             unsettled[member.id] = None
-        told = self._in_gang(record, member, wishes)
-        self._pods[record.uid] = _Known(record, told, wishes, member)
-        if old is None or old.told != told:
-            events.append(ev.PodChanged(told))
+        pod = translate.pod(obj, self._scheduler_name)
+        known = _Known(pod, pod.problem, wishes, member)
+        if managed:
+            self._add_gang(known)
+        self._pods[uid] = known
+        if old is None or old.told != known.told:
+            events.append(ev.PodChanged(known.told))
 
     def _join(self, uid: str, member: Membership | None, unsettled: dict[str, None]) -> None:
         if member is None:
@@ -152,15 +155,20 @@ class Feed:
                 for books in (self._owned, self._documents, self._stale):
                     books.pop(member.owner, None)
 
-    def _in_gang(self, record: Pod, member: Membership | None, wishes: Wishes) -> Pod:
-        """The pod with what its gang adds to it."""
-        declared = self._declared.get(member.id) if member is not None else None
+    def _add_gang(self, pod: _Known) -> bool:
+        """Bring what a pod's gang adds to it up to date; whether that changed the pod."""
+        member, declared = pod.member, self._declared.get(pod.member.id) if pod.member is not None else None
+        gang, queue, problem = "", pod.wishes.queue, pod.problem
         if member is None or (declared is None and member.id in self._declared):
-            alone = gangs.lonely(wishes) if record.managed and record.problem is None else None
-            return replace(record, problem=alone) if alone is not None else record
-        if declared is None:
-            return replace(record, gang=member.id)
-        return replace(record, gang=declared.gang_of(member.part), queue=record.queue or declared.wishes.queue)
+            problem = problem or gangs.lonely(pod.wishes)
+        elif declared is None:
+            gang = member.id
+        else:
+            gang, queue = declared.gang_of(member.part), queue or declared.wishes.queue
+        if (gang, queue, problem) == (pod.told.gang, pod.told.queue, pod.told.problem):
+            return False
+        pod.told = replace(pod.told, gang=gang, queue=queue, problem=problem)
+        return True
 
     def _settle(self, declared_id: str) -> list[ev.Event]:
         """Tell the gangs of a declared thing and its pods, as far as they differ from what was told."""
@@ -173,11 +181,7 @@ class Feed:
             self._told[declared_id] = {gang.id: gang for gang in now}
         events += [ev.GangChanged(gang) for gang in now if before.get(gang.id) != gang]
         events += [ev.GangRemoved(gone) for gone in before if gone not in self._told.get(declared_id, {})]
-        for pod in known:
-            told = self._in_gang(pod.record, pod.member, pod.wishes)
-            if told != pod.told:
-                pod.told = told
-                events.append(ev.PodChanged(told))
+        events += [ev.PodChanged(pod.told) for pod in known if self._add_gang(pod)]
         return events
 
     def pod_groups(self, dialect: Dialect[T], changes: Iterable[Change[T]]) -> list[ev.Event]:
@@ -202,7 +206,7 @@ class Feed:
         return list(self._stale)
 
     def _has_pending(self, ref: OwnerRef) -> bool:
-        return any(not self._pods[uid].record.node for gang in self._owned[ref] for uid in self._members[gang])
+        return any(not self._pods[uid].told.node for gang in self._owned[ref] for uid in self._members[gang])
 
     def owner(self, ref: OwnerRef, document: Mapping[str, object] | None) -> list[ev.Event]:
         """What a wanted owner is; None where it does not exist. Owners that nobody needs any more are ignored."""
@@ -295,7 +299,7 @@ class Feed:
     def pod_ref(self, uid: str) -> PodRef | None:
         """How to name a pod to the API server; None where it is gone or finished."""
         known = self._pods.get(uid)
-        return PodRef(known.record.namespace, known.record.name, uid) if known is not None else None
+        return PodRef(known.told.namespace, known.told.name, uid) if known is not None else None
 
     def gang_ref(self, gang_id: str) -> GangRef | None:
         """The object whose status tells about a gang or sub-gang; None where no PodGroup declares it."""

@@ -91,8 +91,9 @@ def owned_by(pod: Pod) -> Membership | None:
         for kind in _BY_CONTROLLER.get((group, reference.kind), ()):
             if kind.marked_by and kind.marked_by not in meta.labels and kind.marked_by not in meta.annotations:
                 continue
-            same = (group, reference.kind) == (kind.resource.group, kind.resource.kind)
-            resource = replace(kind.resource, version=version) if same else kind.resource
+            resource = kind.resource
+            if reference.kind == resource.kind and version != resource.version:
+                resource = replace(resource, version=version)
             name = meta.labels.get(kind.named_by) or reference.name
             split = f"{name}/{meta.labels.get(kind.split_by, '')}" if kind.split_by else name
             return Membership(

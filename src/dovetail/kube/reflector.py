@@ -127,7 +127,7 @@ class Reflector(Generic[T]):
         self._heard_s = time.monotonic()
         self._advanced = asyncio.Event()
         self._auditing = asyncio.Lock()
-        # Keys deleted since the audit under way, or the last one, began.
+        # Keys deleted since the audit under way began.
         self._deleted: set[Key] = set()
         self._relist = False
 
@@ -272,7 +272,8 @@ class Reflector(Generic[T]):
         for one in bad:
             self._on_bad_object(one)
         changes: list[Change[T]] = []
-        for key in self.known.keys() - objects.keys() - self.unreadable:
+        # Not a difference of sets, whose order changes from run to run.
+        for key in [key for key in self.known if key not in objects and key not in self.unreadable]:
             self._remove(key, self.known[key], changes)
         for key, object in objects.items():
             self._put(key, object, changes)
@@ -318,7 +319,8 @@ class Reflector(Generic[T]):
         old = self.known.pop(key, None)
         if old is not None:
             changes.append(Change("deleted", last, old))
-            self._deleted.add(key)
+            if self._auditing.locked():
+                self._deleted.add(key)
 
     def _finish(self, changes: list[Change[T]], resource_version: str) -> None:
         self.resource_version = resource_version

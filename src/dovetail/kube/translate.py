@@ -48,8 +48,8 @@ def is_finished(obj: PodObject) -> bool:
     return obj.status.phase in FINISHED
 
 
-def pod(obj: PodObject, scheduler_name: str = "dovetail", gang: str = "") -> Pod:
-    """The record of a pod that is not finished, as a member of `gang` (see `membership`)."""
+def pod(obj: PodObject, scheduler_name: str = "dovetail") -> Pod:
+    """The record of a pod that is not finished, without its gang: that depends on other objects (see `feed`)."""
     meta, spec = obj.metadata, obj.spec
     managed = spec.scheduler_name == scheduler_name
     wishes = wishes_of(meta)
@@ -68,7 +68,7 @@ def pod(obj: PodObject, scheduler_name: str = "dovetail", gang: str = "") -> Pod
         spec.node_name,
         _bound_ms(obj) if spec.node_name else 0,
         obj.status.nominated_node_name,
-        gang,
+        "",
         managed,
         bool(spec.scheduling_gates),
         meta.deletion_timestamp is not None,

@@ -27,8 +27,13 @@ def stored_form(resource: Resource, obj: Object) -> Object:
         has = obj.get(field)
         if has != want:
             raise failures.bad_request(f"the {field} in the data ({has}) does not match the expected {field} ({want})")
-    if not isinstance(obj.get("metadata"), dict):
+    metadata = obj.get("metadata")
+    if not isinstance(metadata, dict):
         raise failures.bad_request("metadata: an object is needed")
+    for field in ("labels", "annotations"):
+        texts = metadata.get(field) or {}
+        if not isinstance(texts, dict) or not all(isinstance(text, str) for text in texts.values()):
+            raise failures.bad_request(f"metadata.{field}: an object of strings is needed")
     return resource.stored(obj)
 
 

@@ -131,10 +131,15 @@ def _subresources(resource: Resource) -> list[tuple[str, tuple[str, str, str], l
             for name in SUBRESOURCES if name in resource.traits]  # fmt: skip
 
 
+def _categories(resource: Resource) -> list[str]:
+    return ["all"] if "all" in resource.traits else []
+
+
 def _documents(resource: Resource) -> list[Object]:
     main: Object = {
         "name": resource.plural, "singularName": resource.kind.lower(), "namespaced": resource.namespaced,
         "kind": resource.kind, "verbs": _VERBS, "shortNames": list(resource.short_names),
+        "categories": _categories(resource),
     }  # fmt: skip
     return [main] + [
         {
@@ -157,6 +162,7 @@ def _aggregated_resource(resource: Resource) -> Object:
         "resource": resource.plural, "singularResource": resource.kind.lower(), "verbs": _VERBS,
         "responseKind": {"group": resource.group, "version": resource.version, "kind": resource.kind},
         "scope": "Namespaced" if resource.namespaced else "Cluster", "shortNames": list(resource.short_names),
+        "categories": _categories(resource),
         "subresources": [
             {
                 "subresource": name, "verbs": verbs,

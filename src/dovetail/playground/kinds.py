@@ -26,6 +26,16 @@ from dovetail.playground.objects import (
 )
 
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_LABEL_VALUE = re.compile(r"(?=.{0,63}$)([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?")
+_QUALIFIED_NAME = re.compile(rf"({_SUBDOMAIN.pattern}/)?(?=.{{1,63}}$)[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
+_LABEL_RULE = (
+    "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and "
+    "end with an alphanumeric character"
+)
+_KEY_RULE = (
+    "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric "
+    "character, after an optional DNS subdomain and '/'"
+)
 _NAME_RULE = (
     "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and "
     "end with an alphanumeric character"
@@ -58,15 +68,25 @@ class Rules:
     update_problems: Callable[[Object, Object], list[Cause]] = _no_update_problems
     prioritised: bool = False
     """Whether the spec gets its priority from a PriorityClass."""
+    sticky_status: tuple[str, ...] = ()
+    """Status fields that an update keeps by leaving them out."""
 
 
-def name_problems(obj: Object) -> list[Cause]:
-    name = text_at(obj, "metadata.name")
+def metadata_problems(obj: Object) -> list[Cause]:
+    """What is wrong with name, labels or annotations of any object."""
+    name, found = text_at(obj, "metadata.name"), []
     if not name:
-        return [missing("metadata.name", "name or generateName is required")]
-    if len(name) > 253 or not _SUBDOMAIN.fullmatch(name):
-        return [wrong("metadata.name", name, _NAME_RULE)]
-    return []
+        found.append(missing("metadata.name", "name or generateName is required"))
+    elif len(name) > 253 or not _SUBDOMAIN.fullmatch(name):
+        found.append(wrong("metadata.name", name, _NAME_RULE))
+    for field in ("labels", "annotations"):
+        for key in object_at(obj, f"metadata.{field}"):
+            if not _QUALIFIED_NAME.fullmatch(key):
+                found.append(wrong(f"metadata.{field}", key, _KEY_RULE))
+    for value in labels_of(obj).values():
+        if not _LABEL_VALUE.fullmatch(value):
+            found.append(wrong("metadata.labels", value, _LABEL_RULE))
+    return found
 
 
 def _named_namespace(namespace: Object) -> Object:
@@ -137,7 +157,10 @@ def _established(definition: Object, now_s: float) -> Object:
 
 
 RULES: dict[str, Rules] = {
-    "pods": Rules(pods.defaulted, pods.born, pods.problems, pods.update_problems, prioritised=True),
+    "pods": Rules(
+        pods.defaulted, pods.born, pods.problems, pods.update_problems, prioritised=True,
+        sticky_status=("qosClass", "resourceClaimStatuses"),
+    ),
     "namespaces": Rules(_named_namespace, _phase("Active")),
     "persistentvolumeclaims": Rules(born=_phase("Pending")),
     "persistentvolumes": Rules(born=_phase("Available")),
@@ -147,5 +170,5 @@ RULES: dict[str, Rules] = {
     "podgroups.scheduling.k8s.io": Rules(_defaulted_group, prioritised=True),
     "compositepodgroups.scheduling.k8s.io": Rules(_defaulted_group, prioritised=True),
     "customresourcedefinitions.apiextensions.k8s.io": Rules(born=_established, problems=_definition_problems),
-}
+}  # fmt: skip
 NO_RULES = Rules()

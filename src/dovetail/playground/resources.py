@@ -20,6 +20,8 @@ returned
     a deletion replies with the object, not with a Status.
 upsert
     PUT creates what is not there (AllowCreateOnUpdate).
+all
+    `kubectl get all` shows it.
 custom
     no strategic merge patch.
 
@@ -99,8 +101,8 @@ _BUILT_IN = """
 v1
   namespaces                Namespace                cluster    ns       status,returned
   nodes                     Node                     cluster    no       status,born-with-status
-  pods                      Pod                      namespaced po       status,binding,eviction,generation,returned
-  services                  Service                  namespaced svc      status,returned,upsert
+  pods                      Pod                      namespaced po       status,binding,eviction,generation,returned,all
+  services                  Service                  namespaced svc      status,returned,upsert,all
   configmaps                ConfigMap                namespaced cm       -
   events                    Event                    namespaced ev       upsert
   persistentvolumeclaims    PersistentVolumeClaim    namespaced pvc      status,returned
@@ -109,12 +111,12 @@ v1
   secrets                   Secret                   namespaced -        -
   resourcequotas            ResourceQuota            namespaced quota    status,returned
 apps/v1
-  deployments               Deployment               namespaced deploy   status,scale,generation
-  replicasets               ReplicaSet               namespaced rs       status,scale,generation
-  statefulsets              StatefulSet              namespaced sts      status,scale,generation
-  daemonsets                DaemonSet                namespaced ds       status,generation
+  deployments               Deployment               namespaced deploy   status,scale,generation,all
+  replicasets               ReplicaSet               namespaced rs       status,scale,generation,all
+  statefulsets              StatefulSet              namespaced sts      status,scale,generation,all
+  daemonsets                DaemonSet                namespaced ds       status,generation,all
 batch/v1
-  jobs                      Job                      namespaced -        status,generation
+  jobs                      Job                      namespaced -        status,generation,all
 coordination.k8s.io/v1
   leases                    Lease                    namespaced -        versioned,upsert
 events.k8s.io/v1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `kubectl get` prints: the columns of pods, nodes, events and custom resources; for the rest name and age.
+"""What `kubectl get` prints: the columns of pods, nodes, jobs, events and custom resources; for the rest name and age.
 
 Source: k8s.io/kubernetes/pkg/printers/internalversion/printers.go, of which only these columns are known. A cell of a
 custom resource is the value at its JSONPath if that is a plain path of names, and empty otherwise.
@@ -70,6 +70,16 @@ def _node_roles(node: Object) -> str:
     return ",".join(sorted(key.removeprefix(_ROLE) for key in labels_of(node) if key.startswith(_ROLE))) or "<none>"
 
 
+def _job_status(job: Object) -> str:
+    conditions = (c for c in objects_at(job, "status.conditions") if c.get("status") == "True")
+    return next((text_at(condition, "type") for condition in conditions), "Running")
+
+
+def _job_completions(job: Object) -> str:
+    wanted = value_at(job, "spec.completions") or value_at(job, "spec.parallelism") or 1
+    return f"{value_at(job, 'status.succeeded') or 0}/{wanted}"
+
+
 def _event_object(event: Object) -> str:
     return f"{text_at(event, 'involvedObject.kind').lower()}/{text_at(event, 'involvedObject.name')}"
 
@@ -96,6 +106,12 @@ _CELLS: dict[str, tuple[_Cell, ...]] = {
         _Cell("Roles", _node_roles),
         _CREATED,
         _Cell("Version", _at("status.nodeInfo.kubeletVersion")),
+    ),
+    "jobs.batch": (
+        _NAME,
+        _Cell("Status", _job_status),
+        _Cell("Completions", _job_completions),
+        _CREATED,
     ),
     "events": (
         _Cell("Last Seen", _event_seen),

@@ -24,7 +24,7 @@ from dovetail.playground.admission import (
     with_priority,
 )
 from dovetail.playground.deletions import Deletions, held
-from dovetail.playground.kinds import NO_RULES, RULES, name_problems
+from dovetail.playground.kinds import NO_RULES, RULES, metadata_problems
 from dovetail.playground.objects import (
     Clock,
     Key,
@@ -71,7 +71,7 @@ class Writes:
         obj = rules.defaulted(named(self._store, resource, obj))
         if rules.prioritised:
             obj = with_priority(self._store, resource, obj)
-        refuse(resource, obj, name_problems(obj) + rules.problems(obj))
+        refuse(resource, obj, metadata_problems(obj) + rules.problems(obj))
         if self._store.get(resource.collection, *key_of(obj)) is not None:
             raise failures.already_exists(resource.group, resource.plural, key_of(obj)[1])
         if "status" in resource.traits and "born-with-status" not in resource.traits:
@@ -115,7 +115,7 @@ class Writes:
             new = _status_from(old, new)
         fixed = {field: value_at(old, f"metadata.{field}") for field in _FIXED_FIELDS}
         new = with_metadata(new, **fixed)
-        problems = rules.problems(new) + rules.update_problems(new, old)
+        problems = metadata_problems(new) + rules.problems(new) + rules.update_problems(new, old)
         added = [name for name in _finalizers(new) if name not in _finalizers(old)]
         if added and fixed["deletionTimestamp"]:
             problems.append(failures.not_allowed("metadata.finalizers", f"{_NO_NEW_FINALIZERS} {added}"))
@@ -154,7 +154,12 @@ def _with_new_status(resource: Resource, new: Object, old: Object) -> Object:
     """The old object with the status of the new one, and with some of its metadata if the kind allows that."""
     taken = () if "isolated" in resource.traits else _STATUS_METADATA
     metadata: Object = {field: object_at(new, "metadata").get(field) for field in taken}
-    return with_metadata(_status_from(new, old), **metadata)
+    sticky = RULES.get(resource.collection, NO_RULES).sticky_status
+    kept = {field: value for field, value in object_at(old, "status").items() if field in sticky}
+    updated = with_metadata(_status_from(new, old), **metadata)
+    updated = updated | {"status": kept | object_at(new, "status")} if kept else updated
+    refuse(resource, updated, metadata_problems(updated))
+    return updated
 
 
 def _finalizers(obj: Object) -> list[str]:

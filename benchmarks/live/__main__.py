@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Command line of the live benchmark: `python -m benchmarks.live`.
+
+Rules: every run has a control plane of its own, which lives as long as the run. The order of the schedulers is reversed
+from round to round, so that none of them always has the machine that another has just left. The exit status is 1 when
+a run had a problem.
+"""
+
+import argparse
+import json
+import shlex
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import uvloop
+
+from benchmarks.live import report
+from benchmarks.live.contestants import DOVETAIL, contestants
+from benchmarks.live.measure import Heat, Outcome, measure
+from benchmarks.live.scenario import SCENARIOS
+from dovetail.kube.errors import KubeError
+from tools.controlplane.binaries import PlaneUnavailable
+from tools.controlplane.plane import ComponentFailed
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.live",
+        description="Dovetail, kube-scheduler and a binder that does not think, on a real API server.",
+        epilog="scenarios: " + "; ".join(f"{name}: {scenario.title}" for name, scenario in SCENARIOS.items()),
+    )
+    names = list(contestants())
+    parser.add_argument("--scenario", nargs="+", choices=SCENARIOS, default=list(SCENARIOS))
+    parser.add_argument("--scheduler", nargs="+", choices=names, default=names)
+    parser.add_argument("--runs", type=int, default=3, help="rounds; medians of them are shown")
+    parser.add_argument("--scale", type=float, default=1.0, help="0.05 is a quick check")
+    parser.add_argument("--dovetail-command", default=DOVETAIL, help="gets --kubeconfig FILE added (%(default)s)")
+    parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
+    parser.add_argument("--report", type=Path, metavar="FILE", help="also write the tables to a Markdown file")
+    return parser.parse_args()
+
+
+def heats(options: argparse.Namespace) -> list[Heat]:
+    """All runs to do, in order."""
+    known = contestants(options.dovetail_command)
+    return [
+        Heat(number, scenario, SCENARIOS[scenario].scaled(options.scale), scheduler, known[scheduler])
+        for scenario in options.scenario
+        for number in range(1, options.runs + 1)
+        for scheduler in (options.scheduler if number % 2 else reversed(options.scheduler))
+    ]
+
+
+def main() -> int:
+    options = arguments()
+    outcomes: list[Outcome] = []
+    for heat in heats(options):
+        print(f"{heat.scenario_name} round {heat.round} {heat.scheduler:>12}: ", end="", file=sys.stderr, flush=True)
+        try:
+            outcome = uvloop.run(measure(heat))
+        # A group is what a failure while many objects are created comes as.
+        except* (PlaneUnavailable, ComponentFailed, KubeError) as failures:
+            raise SystemExit(f"\nerror: {failures.exceptions[0]}") from None
+        outcomes.append(outcome)
+        print(f"{outcome.last_bind_s:6.2f} s to the last bind", *outcome.problems, sep="; ", file=sys.stderr)
+    scale = "" if options.scale == 1 else f" (scale {options.scale:g})"
+    body = report.tables(outcomes, {name: scenario.title + scale for name, scenario in SCENARIOS.items()})
+    if options.report:
+        command = shlex.join(["python", "-m", "benchmarks.live", *sys.argv[1:]])
+        options.report.write_text(report.document(body, command))
+    print(json.dumps([asdict(run) for run in outcomes], indent=1) if options.output == "json" else body)
+    return int(any(run.problems for run in outcomes))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One run: a plane of its own, the backlog, one scheduler from its start until it has nothing more to write.
+
+Rules
+- Time runs from the start of the scheduler's process to the last bind, as an own watch on bound pods receives it.
+- Events follow the binds, so CPU time is taken when no event has come for `QUIET_S`: what a scheduler puts off counts.
+- CPU time and memory are the kernel's accounts of the processes (/proc), so only Linux will do.
+- A run never hangs: a scheduler that ends, or binds nothing for `STALLED_S`, is a run with a problem.
+Does not know: what the schedulers do.
+"""
+
+import asyncio
+import os
+import re
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from msgspec import Struct
+
+from benchmarks.live.contestants import Contestant
+from benchmarks.live.load import fill
+from benchmarks.live.scenario import NAMESPACE, Meta, Scenario, SeenPod
+from dovetail.kube.client import Client
+from dovetail.kube.config import load_config
+from dovetail.kube.listing import list_all
+from dovetail.kube.reflector import Change, Reflector
+from dovetail.kube.resources import EVENTS, PODS
+from tools.controlplane.children import Children, tail
+from tools.controlplane.plane import Plane
+
+# The API server's Go runtime is still collecting what the creation of the backlog left.
+SETTLE_S = 2.0
+QUIET_S = 2.0
+STALLED_S = 60.0
+POLL_S = 0.1
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one run gave. Times are from the start of the process; what did not happen or cannot be known is 0.
+
+    round: the runs of all schedulers in one round follow each other, so they are what to compare.
+    others_cpu_s: CPU time of whatever else ran on the machine; a run with much of it is not worth much.
+    """
+
+    round: int
+    scenario: str
+    scheduler: str
+    pods: int
+    first_bind_s: float
+    last_bind_s: float
+    last_event_s: float
+    events: int
+    cpu_s: float
+    apiserver_cpu_s: float
+    etcd_cpu_s: float
+    observer_cpu_s: float
+    others_cpu_s: float
+    max_rss_mib: float
+    problems: tuple[str, ...]
+
+
+class _Regarding(Struct, frozen=True):
+    uid: str = ""
+
+
+class _Event(Struct, frozen=True):
+    metadata: Meta
+    reason: str = ""
+    regarding: _Regarding = _Regarding()
+
+
+class _CountMeta(Struct, rename="camel"):
+    remaining_item_count: int = 0
+
+
+class _Count(Struct):
+    metadata: _CountMeta
+    items: list[_Event] | None = None
+
+
+@dataclass
+class _Binds:
+    """Pods seen bound, and when the first and the last were."""
+
+    count: int = 0
+    first_s: float = 0.0
+    last_s: float = 0.0
+
+    def sink(self, changes: list[Change[SeenPod]]) -> None:
+        added = sum(change.kind == "added" for change in changes)
+        if added:
+            self.count += added
+            self.last_s = time.monotonic()
+            self.first_s = self.first_s or self.last_s
+
+
+@dataclass(frozen=True)
+class Heat:
+    """One run to do: a contestant at a scenario, in a round."""
+
+    round: int
+    scenario_name: str
+    scenario: Scenario
+    scheduler: str
+    contestant: Contestant
+
+
+async def measure(heat: Heat) -> Outcome:
+    """Do one run. Raises PlaneUnavailable, ComponentFailed, KubeError."""
+    with Plane(controllers=False, fair_queueing=False) as plane:
+        async with Client(load_config(str(plane.kubeconfig))) as client:
+            await fill(client, heat.scenario, heat.contestant.scheduler_name)
+            await asyncio.sleep(SETTLE_S)
+            return await _watched_run(plane, client, heat)
+
+
+async def _watched_run(plane: Plane, client: Client, heat: Heat) -> Outcome:
+    scenario, scheduler = heat.scenario, heat.scheduler
+    binds = _Binds()
+    bound_pods = Reflector(client, PODS, SeenPod, binds.sink, params={"fieldSelector": "spec.nodeName!="})
+    following = asyncio.create_task(bound_pods.run())
+    await bound_pods.synced.wait()
+    scratch = Path(tempfile.mkdtemp(prefix="dovetail-live-"))
+    log = scratch / "scheduler.log"
+    children = Children()
+    children.open(scratch)
+    try:
+        servers = [plane.pids["kube-apiserver"], plane.pids["etcd"], os.getpid()]
+        machine_before, before = machine_cpu_s(), [cpu_s(pid) for pid in servers]
+        start_s = time.monotonic()
+        children.start(scheduler, heat.contestant.argv(plane), log)
+        problems = await _until_bound(children, scheduler, binds, scenario.pod_count, log)
+        last_event_s = await _until_quiet(client)
+        pid = children.pids[scheduler]
+        own_cpu_s, rss_mib = (0.0, 0.0) if problems else (cpu_s(pid), max_rss_mib(pid))
+        server_cpu_s = [cpu_s(pid) - was for pid, was in zip(servers, before, strict=True)]
+        machine_s = machine_cpu_s() - machine_before
+    finally:
+        children.close()
+        following.cancel()
+    pods = (await list_all(client, PODS, SeenPod)).objects.values()
+    return Outcome(
+        round=heat.round,
+        scenario=heat.scenario_name,
+        scheduler=scheduler,
+        pods=scenario.pod_count,
+        first_bind_s=max(0.0, binds.first_s - start_s),
+        last_bind_s=max(0.0, binds.last_s - start_s),
+        last_event_s=max(0.0, last_event_s - start_s),
+        events=await _told(client),
+        cpu_s=own_cpu_s,
+        apiserver_cpu_s=server_cpu_s[0],
+        etcd_cpu_s=server_cpu_s[1],
+        observer_cpu_s=server_cpu_s[2],
+        others_cpu_s=max(0.0, machine_s - own_cpu_s - sum(server_cpu_s)),
+        max_rss_mib=rss_mib,
+        problems=(*problems, *scenario.problems(pods)),
+    )
+
+
+async def _until_bound(children: Children, scheduler: str, binds: _Binds, wanted: int, log: Path) -> list[str]:
+    """Wait for `wanted` binds; what went wrong, if they do not come."""
+    started_s = time.monotonic()
+    while binds.count < wanted:
+        await asyncio.sleep(POLL_S)
+        status = children.exit_status(scheduler)
+        if status is not None:
+            what = f"the process ended with status {status}"
+        elif time.monotonic() - max(started_s, binds.last_s) > STALLED_S:
+            what = f"no bind for {STALLED_S:.0f} s"
+        else:
+            continue
+        return [f"{what}; the end of its log:\n{_end_of(log)}"]
+    return []
+
+
+def _end_of(log: Path) -> str:
+    return tail(log.read_text(errors="replace"))
+
+
+async def _until_quiet(client: Client) -> float:
+    """Wait until no event has been added for QUIET_S; the time of the last one, to POLL_S, and 0 if there is none."""
+    # Events are many and nobody here reads them: a count is much less work for the API server than a watch.
+    count, changed_s, last_s = 0, time.monotonic(), 0.0
+    while time.monotonic() - changed_s < QUIET_S:
+        page = await client.request("GET", EVENTS.path(NAMESPACE), params={"limit": 1}, decode=_Count)
+        now = page.metadata.remaining_item_count + len(page.items or ())
+        if now != count:
+            count, changed_s = now, time.monotonic()
+            last_s = changed_s
+        await asyncio.sleep(POLL_S)
+    return last_s
+
+
+async def _told(client: Client) -> int:
+    """How many pods have their Scheduled event."""
+    events = (await list_all(client, EVENTS, _Event)).objects.values()
+    return len({event.regarding.uid for event in events if event.reason == "Scheduled"})
+
+
+def cpu_s(pid: int) -> float:
+    """User and system time of a process and of the children it has waited for (proc_pid_stat(5), fields 14 to 17)."""
+    # The second field is the name in brackets and may have blanks in it.
+    after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+    return sum(int(ticks) for ticks in after_name[11:15]) / TICKS_PER_S
+
+
+def machine_cpu_s() -> float:
+    """Busy time of all CPUs (proc_stat(5)): everything but idle and iowait."""
+    user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, Path("/proc/stat").read_text().split()[1:9])
+    return (user + nice + system + irq + softirq + steal) / TICKS_PER_S
+
+
+def max_rss_mib(pid: int) -> float:
+    """The most memory that a process has had resident (VmHWM)."""
+    return int(re.findall(r"^VmHWM:\s*(\d+) kB$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)[0]) / 1024

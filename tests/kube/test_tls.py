@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The same client over TLS with certificates, on both event loops that it will run on."""
+
+import asyncio
+import datetime
+import ipaddress
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import uvloop
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+from fake_server import read_request, serve_raw
+
+from dovetail.kube.client import Client
+from dovetail.kube.config import ClusterConfig
+from dovetail.kube.credentials import Files
+from dovetail.kube.errors import ConfigError, Unreachable
+
+
+class Authority:
+    """A certificate authority without key identifiers, as old clusters have."""
+
+    def __init__(self) -> None:
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "kube-ca")])
+        self.pem = self._sign(self._name, self._key, x509.BasicConstraints(ca=True, path_length=None))
+
+    def issue(self, name: str) -> str:
+        """A certificate for this name and 127.0.0.1, and its key."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        names = x509.SubjectAlternativeName([x509.DNSName(name), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+        pem = self._sign(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]), key, names)
+        encoding, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+        return pem + key.private_bytes(encoding, form, serialization.NoEncryption()).decode()
+
+    def _sign(self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, extension: x509.ExtensionType) -> str:
+        now = datetime.datetime.now(datetime.UTC)
+        builder = x509.CertificateBuilder(self._name, subject, key.public_key(), x509.random_serial_number())
+        builder = builder.not_valid_before(now).not_valid_after(now + datetime.timedelta(days=1))
+        certificate = builder.add_extension(extension, critical=True).sign(self._key, hashes.SHA256())
+        return certificate.public_bytes(serialization.Encoding.PEM).decode()
+
+
+@dataclass(frozen=True)
+class Cluster:
+    authority: Authority
+    tls: ssl.SSLContext
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Cluster:
+    """What a server needs that asks its clients for certificates of the same authority."""
+    authority = Authority()
+    path = tmp_path_factory.mktemp("tls") / "server.pem"
+    path.write_text(authority.issue("kubernetes"))
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(path)
+    tls.load_verify_locations(cadata=authority.pem)
+    tls.verify_mode = ssl.CERT_REQUIRED
+    return Cluster(authority, tls)
+
+
+async def who(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Tells every client its name, and calls those named "old" unauthorized."""
+    (((_, name),),) = writer.get_extra_info("peercert")["subject"]
+    while True:
+        await read_request(reader)
+        status = 401 if name == "old" else 200
+        writer.write(b'HTTP/1.1 %d X\r\nContent-Length: %d\r\n\r\n"%b"' % (status, len(name) + 2, name.encode()))
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+def test_both_sides_show_certificates(cluster: Cluster, run: Callable[..., None]) -> None:
+    async def main() -> None:
+        async with serve_raw(who, ssl=cluster.tls) as url:
+            source = Files(client_pem=cluster.authority.issue("scheduler"))
+            config = ClusterConfig(url.replace("http", "https"), ca_pem=cluster.authority.pem, source=source)
+            async with Client(config) as client:
+                names = [client.request("GET", "/x", decode=str) for _ in range(100)]
+                assert set(await asyncio.gather(*names)) == {"scheduler"}
+                async with client.stream("/x", {}) as connection:
+                    assert await connection.read() == b'"scheduler"'
+            async with Client(replace(config, tls_server_name="kubernetes")) as client:
+                assert await client.request("GET", "/x", decode=str) == "scheduler"
+            async with Client(replace(config, tls_server_name="elsewhere")) as client:
+                with pytest.raises(Unreachable, match="certificate"):
+                    await client.request("GET", "/x", retries=0)
+            async with Client(replace(config, ca_pem=Authority().pem)) as client:
+                with pytest.raises(Unreachable, match="certificate"):
+                    await client.request("GET", "/x", retries=0)
+            async with Client(replace(config, ca_pem="", insecure_skip_tls_verify=True)) as client:
+                assert await client.request("GET", "/x", decode=str) == "scheduler"
+
+    run(main())
+
+
+async def test_a_rotated_client_certificate_is_used_for_new_connections(cluster: Cluster, tmp_path: Path) -> None:
+    cert, key = tmp_path / "cert", tmp_path / "key"
+
+    def rotate(name: str) -> None:
+        pem = cluster.authority.issue(name)
+        at = pem.index("-----BEGIN PRIVATE")
+        cert.write_text(pem[:at])
+        key.write_text(pem[at:])
+
+    rotate("old")
+    async with serve_raw(who, ssl=cluster.tls) as url:
+        source = Files(cert_file=cert, key_file=key)
+        config = ClusterConfig(url.replace("http", "https"), ca_pem=cluster.authority.pem, source=source)
+        async with Client(config) as client:
+            rotate("new")
+            assert await client.request("GET", "/x", decode=str) == "new"
+
+
+async def test_certificates_that_cannot_be_used_are_a_configuration_error() -> None:
+    for config in (
+        ClusterConfig("https://x", ca_pem="nonsense"),
+        ClusterConfig("https://x", source=Files(client_pem="no")),
+    ):
+        with pytest.raises(ConfigError, match="https://x: the CA or client certificate cannot be used"):
+            async with Client(config):
+                pass

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands as a user runs them, against the real API server."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.plane
+DOVETAIL = str(Path(sys.executable).with_name("dovetail"))
+NODES = """
+apiVersion: v1
+kind: Node
+metadata: {name: cmd-node, labels: {kubernetes.io/hostname: cmd-node, cmd: "yes"}}
+status:
+  capacity: {cpu: "64", memory: 512Gi, pods: "110", nvidia.com/gpu: "8"}
+  allocatable: {cpu: "64", memory: 512Gi, pods: "110", nvidia.com/gpu: "8"}
+"""
+POD = """
+apiVersion: v1
+kind: Pod
+metadata: {{name: {name}, namespace: default}}
+spec:
+  schedulerName: dovetail
+  nodeSelector: {{cmd: "yes"}}
+  containers:
+    - name: main
+      image: busybox
+      resources: {{limits: {{nvidia.com/gpu: {gpus}}}}}
+"""
+
+
+def _port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def _get(url: str) -> str:
+    deadline = time.monotonic() + 20
+    while True:
+        try:
+            with urllib.request.urlopen(url, timeout=5) as reply:
+                return str(reply.read().decode())
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
+
+
+def test_schedule_and_explain(deployed_plane: Any) -> None:
+    plane = deployed_plane
+    role = str(plane.service_account_kubeconfig("dovetail-system", "dovetail-scheduler"))
+    admin = str(plane.kubeconfig)
+    listen = f"127.0.0.1:{_port()}"
+    plane.kubectl("apply", "-f", "-", input=NODES)
+    plane.kubectl("apply", "-f", "-", input=POD.format(name="cmd-fits", gpus=6))
+    command = [DOVETAIL, "scheduler", "--kubeconfig", role, "--lease-namespace", "dovetail-system", "--listen", listen]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert _get(f"http://{listen}/readyz") == "ok\n"
+            assert _get(f"http://{listen}/healthz") == "ok\n"
+            plane.kubectl("wait", "pod/cmd-fits", "--for=condition=PodScheduled", "--timeout=20s")
+            plane.kubectl("apply", "-f", "-", input=POD.format(name="cmd-waits", gpus=4))
+            plane.kubectl("wait", "pod/cmd-waits", "--for=condition=PodScheduled=False", "--timeout=20s")
+            scraped = _get(f"http://{listen}/metrics")
+            assert 'dovetail_binds_total{result="bound"} 1.0' in scraped
+            assert "dovetail_leader 1.0" in scraped
+            described = plane.kubectl("describe", "pod", "cmd-waits")
+            assert "NoNodeFits (NotYet): 0/" in described
+        finally:
+            process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=20) == 0
+    answer = subprocess.run(
+        [DOVETAIL, "why", "cmd-waits", "--kubeconfig", admin, "-o", "json"], capture_output=True, text=True, check=True
+    )
+    why = json.loads(answer.stdout)
+    assert (why["state"], why["code"]) == ("NotYet", "NoNodeFits")
+    assert {"pod": "default/cmd-fits", "node": "cmd-node", "resource": "nvidia.com/gpu", "amount": "6"} in why[
+        "holders"
+    ]
+    table = subprocess.run(
+        [DOVETAIL, "why", "default/cmd-fits", "--kubeconfig", admin], capture_output=True, text=True, check=True
+    )
+    assert "is on node cmd-node" in table.stdout
+    missing = subprocess.run(
+        [DOVETAIL, "why", "cmd-wait", "--kubeconfig", admin], capture_output=True, text=True, check=False
+    )
+    assert missing.returncode == 1
+    assert "did you mean default/cmd-waits?" in missing.stderr
+    for pod in ("cmd-fits", "cmd-waits"):
+        plane.kubectl("delete", "pod", pod, "--force", "--grace-period=0")
+    plane.kubectl("delete", "node", "cmd-node")
+
+
+def test_a_cluster_that_cannot_be_reached_is_one_clear_line(tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    config.write_text(
+        json.dumps(
+            {
+                "apiVersion": "v1",
+                "kind": "Config",
+                "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{_port()}"}}],
+                "users": [{"name": "u", "user": {}}],
+                "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+                "current-context": "x",
+            }
+        )
+    )
+    answer = subprocess.run(
+        [DOVETAIL, "why", "p", "--kubeconfig", str(config)], capture_output=True, text=True, check=False
+    )
+    assert answer.returncode == 1
+    assert answer.stderr.startswith("Error: ")
+    assert "127.0.0.1" in answer.stderr
+    assert len(answer.stderr.splitlines()) == 1

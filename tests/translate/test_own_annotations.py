@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Labels and annotations under dovetail.dev/."""
+
+from typing import Any
+
+import pytest
+
+from dovetail.core.model import Problem
+from dovetail.kube import annotations
+from dovetail.kube.annotations import LEVELS, PREFIX, TABLE, Key, Wishes, wishes_of
+from dovetail.kube.objects import ObjectMeta
+
+
+def annotated(**values: str) -> Wishes:
+    return wishes_of(ObjectMeta(annotations={PREFIX + key.replace("_", "-"): value for key, value in values.items()}))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "field", "expected"),
+    [
+        ("gang", "train-7", "gang", "train-7"),
+        ("gang-min", "4", "gang_min", 4),
+        ("gang-max", "16", "gang_max", 16),
+        ("topology-required", "block", "required", ("network.topology.nvidia.com/block",)),
+        ("topology-preferred", "rack, zone,example.com/row,row", "preferred",
+         ("dovetail.dev/rack", "topology.kubernetes.io/zone", "example.com/row", "row")),
+        ("nvlink", "preferred", "nvlink", "preferred"),
+        ("max-runtime", "90m", "max_runtime_ms", 90 * 60_000),
+        ("max-runtime", "2d", "max_runtime_ms", 2 * 86_400_000),
+        ("max-runtime", "1h30m", "max_runtime_ms", 90 * 60_000),
+        ("checkpoint-interval", "3600s", "checkpoint_interval_ms", 3_600_000),
+        ("last-checkpoint", "2026-01-01T01:00:00+01:00", "last_checkpoint_ms", 1767225600000),
+        ("preemptible", "false", "preemptible", False),
+    ],
+)  # fmt: skip
+def test_what_can_be_asked_for(key: str, value: str, field: str, expected: Any) -> None:
+    wishes = annotated(**{key: value})
+    assert (getattr(wishes, field), wishes.problems) == (expected, ())
+
+
+def test_the_queue_is_a_label() -> None:
+    assert wishes_of(ObjectMeta(labels={"dovetail.dev/queue": "research"})) == Wishes(queue="research")
+    assert annotated(queue="research").problems == (
+        Problem("metadata.annotations[dovetail.dev/queue]", "research", "must be in metadata.labels"),
+    )
+    misplaced = wishes_of(ObjectMeta(labels={"dovetail.dev/gang": "g"})).problems
+    assert misplaced == (Problem("metadata.labels[dovetail.dev/gang]", "g", "must be in metadata.annotations"),)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "nearest"),
+    [
+        ("gang", "a b", "my-gang"),
+        ("gang-min", "0", "1"),
+        ("gang-min", "-3", "1"),
+        ("gang-min", "1.5", "1"),
+        ("gang-max", "many", "1"),
+        ("topology-required", "zone,,rack", "zone"),
+        ("topology-required", "zone/", "zone"),
+        ("topology-preferred", "-rack", "rack"),
+        ("topology-preferred", "Bad_Domain/rack", "rack"),
+        ("nvlink", "required", "preferred"),
+        ("nvlink", "prefered", "preferred"),
+        ("max-runtime", "90 minutes", "90m"),
+        ("max-runtime", "3600", "3600s"),
+        ("max-runtime", "30m1h", "1h30m"),
+        ("max-runtime", "0s", "3600s"),
+        ("checkpoint-interval", "half an hour", "1h30m"),
+        ("last-checkpoint", "2026-01-01T12:00:00", "2026-01-31T12:00:00Z"),
+        ("last-checkpoint", "yesterday", "2026-01-31T12:00:00Z"),
+        ("preemptible", "True", "true"),
+    ],
+)  # fmt: skip
+def test_a_bad_value_names_the_field_the_rule_and_the_nearest_valid_value(key: str, value: str, nearest: str) -> None:
+    wishes = annotated(**{key: value})
+    (problem,) = wishes.problems
+    assert (problem.field, problem.value) == (f"metadata.annotations[dovetail.dev/{key}]", value)
+    assert problem.rule == f"{TABLE[key].rule}; nearest valid value: {nearest}"
+
+
+@pytest.mark.parametrize("key", ["gpu-memory", "gpu-fraction"])
+def test_what_only_the_node_agent_could_enforce_is_refused(key: str) -> None:
+    (problem,) = annotated(**{key: "0.5"}).problems
+    assert problem.rule == "needs the node agent, which this release does not have; request nvidia.com/gpu instead"
+
+
+def test_an_unknown_key_names_the_nearest_known_one() -> None:
+    (problem,) = annotated(topology_require="rack").problems
+    assert problem.field == "metadata.annotations[dovetail.dev/topology-require]"
+    assert problem.rule.endswith("nearest known key: dovetail.dev/topology-required")
+
+
+def test_what_we_write_ourselves_and_what_is_not_ours_is_left_alone() -> None:
+    assert annotated(devices="0,1", decision="17") == Wishes()
+    assert wishes_of(ObjectMeta(annotations={"example.com/gang": "?"}, labels={"dovetail": "x"})) == Wishes()
+
+
+@pytest.mark.parametrize(("name", "key"), TABLE.items())
+def test_every_example_in_the_table_is_valid(name: str, key: Key) -> None:
+    for example in key.examples:
+        value = {PREFIX + name: example}
+        meta = ObjectMeta(labels=value) if key.place == "labels" else ObjectMeta(annotations=value)
+        assert wishes_of(meta).problems == ()
+
+
+def test_every_short_name_of_a_level_is_documented() -> None:
+    assert all(name in (annotations.__doc__ or "") for name in LEVELS)
