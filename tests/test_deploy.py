@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""deploy/ gives the scheduler what its tables say it needs, and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dovetail import __version__
+from dovetail.kube import resources
+from dovetail.kube.discovery import Served
+from dovetail.kube.feed import Feed
+from dovetail.kube.gangs_dialects import DIALECTS
+from dovetail.kube.owners import OWNER_KINDS
+from dovetail.kube.sources import sources
+
+DEPLOY = Path(__file__).parent.parent / "deploy"
+
+
+def _documents(name: str) -> list[dict[str, Any]]:
+    return [d for d in yaml.safe_load_all((DEPLOY / name).read_text()) if d]
+
+
+def _granted() -> set[tuple[str, str, str]]:
+    role = next(d for d in _documents("rbac.yaml") if d["kind"] == "ClusterRole")
+    return {
+        (group, resource, verb)
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+def _needed() -> set[tuple[str, str, str]]:
+    """What the code does, written down from its tables; the tests on the real plane run under the role itself."""
+    needed = {
+        (source.resource.group, source.resource.plural, verb)
+        for source in sources(Feed(), Served(frozenset(), ()))
+        for verb in ("get", "list", "watch")
+    }
+    needed |= {(kind.resource.group, kind.resource.plural, "get") for kind in OWNER_KINDS}
+    needed |= {
+        (d.resources[0].group, f"{d.resources[0].plural}/status", "patch")
+        for d in DIALECTS
+        if d.resources[0].group == "scheduling.k8s.io"
+    }
+    return needed | {
+        ("", "pods/binding", "create"),
+        ("", "pods/eviction", "create"),
+        ("", "pods/status", "patch"),
+        ("", "persistentvolumes", "patch"),
+        ("", "persistentvolumeclaims", "patch"),
+        (resources.EVENTS.group, resources.EVENTS.plural, "create"),
+    }
+
+
+def test_the_role_is_what_the_code_needs() -> None:
+    assert _granted() == _needed()
+
+
+def test_no_wildcards() -> None:
+    for document in _documents("rbac.yaml"):
+        for rule in document.get("rules", []):
+            assert "*" not in rule["verbs"] + rule["resources"] + rule["apiGroups"]
+
+
+def test_the_deployment_runs_this_version_restricted_and_twice() -> None:
+    (deployment,) = _documents("deployment.yaml")
+    (kustomization,) = _documents("kustomization.yaml")
+    assert kustomization["images"][0]["newTag"] == __version__
+    assert deployment["spec"]["replicas"] == 2
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert container["args"][0] == "scheduler"
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    lease = next(d for d in _documents("rbac.yaml") if d["kind"] == "Role")["metadata"]["namespace"]
+    assert f"--lease-namespace={lease}" in container["args"]
