@@ -30,7 +30,10 @@ spec:
   hostNetwork: true
   resources: {requests: {cpu: 3}}
   containers:
-  - {name: main, image: none, resources: {limits: {cpu: 2, memory: 1Gi, nvidia.com/gpu: 4}}, ports: [{containerPort: 80}]}
+  - name: main
+    image: none
+    ports: [{containerPort: 80}]
+    resources: {limits: {cpu: 2, memory: 1Gi, nvidia.com/gpu: 4}}
   initContainers:
   - {name: side, image: none, restartPolicy: Always, resources: {requests: {memory: 1Gi}}}
   affinity:

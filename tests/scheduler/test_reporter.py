@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reports come behind binds, in order for each object, and none is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from dovetail.kube.errors import ApiError, KubeError, NotFound, StatusDetails, Unreachable
+from dovetail.scheduler import reporter
+from dovetail.scheduler.reporter import Report, Reporter
+
+
+class Server:
+    """Stands in for the client: keeps what was written, holds writes back while `open` is not set."""
+
+    def __init__(self) -> None:
+        self.open = asyncio.Event()
+        self.open.set()
+        self.written: list[bytes] = []
+        self.failures: list[KubeError] = []
+        self.at_once = self.most_at_once = 0
+
+    async def request(self, method: str, path: str, body: bytes, **options: Any) -> None:
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        await self.open.wait()
+        await asyncio.sleep(0)
+        self.at_once -= 1
+        if self.failures:
+            raise self.failures.pop(0)
+        self.written.append(body)
+
+
+def _report(body: str) -> Report:
+    return Report("event", "POST", "/x", body.encode())
+
+
+@pytest.fixture
+async def parts() -> Any:
+    server, idle = Server(), asyncio.Event()
+    idle.set()
+    leads = [True]
+    subject = Reporter(server, idle, lambda: leads[0])  # type: ignore[arg-type]
+    task = asyncio.create_task(subject.run())
+    yield server, idle, leads, subject
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_while_binds_are_under_way_one_report_is_written_at_a_time(parts: Any) -> None:
+    server, idle, _, subject = parts
+    await asyncio.sleep(0)
+    idle.clear()
+    for number in range(50):
+        subject.put(str(number), _report(str(number)))
+    await asyncio.wait_for(subject.idle.wait(), 5)
+    assert len(server.written) == 50
+    assert server.most_at_once <= reporter.WORKERS
+    server.most_at_once = 0
+    for number in range(50):
+        subject.put(str(number), _report(str(number)))
+    await asyncio.wait_for(subject.idle.wait(), 5)
+    assert server.most_at_once == 1
+    assert len(server.written) == 100
+
+
+async def test_the_last_word_about_an_object_is_the_newest(parts: Any) -> None:
+    server, _, _, subject = parts
+    server.open.clear()
+    subject.put("pod", _report("first"))
+    await asyncio.sleep(0.01)
+    for word in ("second", "third"):
+        subject.put("pod", _report(word))
+    await asyncio.sleep(0.01)
+    server.open.set()
+    await asyncio.wait_for(subject.idle.wait(), 5)
+    assert server.written == [b"first", b"third"]
+
+
+async def test_an_unreachable_server_is_tried_again_and_a_refusal_is_not(
+    parts: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, _, _, subject = parts
+    monkeypatch.setattr(reporter, "_AGAIN_S", 0.01)
+    details = StatusDetails()
+    failures = {
+        "a": Unreachable(0, "NotConnected", "refused", "POST /x", details),
+        "b": NotFound(404, "NotFound", "gone", "POST /x", details),
+        "c": ApiError(403, "Forbidden", "no", "POST /x", details),
+    }
+    for key, failure in failures.items():
+        server.failures = [failure]
+        subject.put(key, _report(key))
+        await asyncio.wait_for(subject.idle.wait(), 5)
+    assert server.written == [b"a"]
+
+
+async def test_nothing_is_written_without_the_lease(parts: Any) -> None:
+    server, _, leads, subject = parts
+    leads[0] = False
+    subject.put("a", _report("a"))
+    await asyncio.wait_for(subject.idle.wait(), 5)
+    assert server.written == []
