@@ -134,3 +134,25 @@ async def test_losing_the_lease_ends_the_process(playground_only: Cluster) -> No
         assert isinstance(error, LeadershipLost)
         await cluster.pod("q", 1)
         await stays(cluster.bound, lambda bound: len(bound) == 1, for_s=0.5)
+
+
+async def test_an_old_refusal_is_never_written_after_the_bind(playground_only: Cluster) -> None:
+    cluster = playground_only
+    assert cluster.playground is not None
+    cluster.playground.faults.add(Fault("delay", "PATCH", "pods/status", delay_s=1.0))
+    await cluster.pod("p", 1)
+    async with cluster.scheduler():
+        await eventually(lambda: cluster.events("FailedScheduling"), bool)
+        node = await cluster.node("a")
+        await eventually(cluster.bound, lambda bound: bound == {"p": node})
+        await stays(lambda: cluster.condition("p"), lambda condition: condition["status"] == "True", for_s=1.5)
+
+
+async def test_every_pod_of_a_gang_that_waits_is_told_why(cluster: Cluster) -> None:
+    """Also those that come after the reason was first told."""
+    await cluster.node("a")
+    await cluster.pod_group("g", 5)
+    async with cluster.scheduler():
+        for number in range(3):
+            await cluster.pod(f"p{number}", 1, schedulingGroup={"podGroupName": "g"})
+            await cluster.told(f"p{number}", "GangIncomplete")

@@ -14,7 +14,6 @@ from dovetail.core.reasons import Reason, Refusal, When
 from dovetail.core.roster import LONE, complete, startable
 from dovetail.core.state import DEFAULT_QUEUE, State
 
-
 _NO_ROOM = {Reason.NO_NODE_FITS, Reason.GANG_DOES_NOT_FIT, Reason.GANG_TOO_LARGE}
 
 
@@ -43,8 +42,11 @@ class Attempt:
             state.pending.forget(self._root)
             return binds
         state.pending.park(self._root, *state.rank(self._root))
-        if refusal is not None and state.pending.tell(self._root, refusal, state.now_ms, state.policy.tell_again_ms):
-            binds.append(Hold(self._root, tuple(pod.uid for pod in waiting), refusal, state.steps))
+        if refusal is not None:
+            uids = tuple(pod.uid for pod in waiting)
+            news = state.pending.tell(self._root, refusal, uids, state.now_ms, state.policy.tell_again_ms)
+            if news:
+                binds.append(Hold(self._root, news, refusal, state.steps))
         return binds
 
     def _waiting(self) -> list[Pod]:

@@ -4,10 +4,20 @@
 from __future__ import annotations
 
 import heapq
+from dataclasses import dataclass
 
 from dovetail.core.reasons import Refusal
 
 Rank = tuple[int, int, int, str]
+
+
+@dataclass(slots=True)
+class _Told:
+    """What was said about a root, when, and of which pods."""
+
+    refusal: Refusal
+    at_ms: int
+    uids: set[str]
 
 
 class Pending:
@@ -18,7 +28,7 @@ class Pending:
         self._heap: list[Rank] = []
         self._ranks: dict[str, Rank] = {}
         self._parked: dict[str, Rank] = {}
-        self._told: dict[str, tuple[Refusal, int]] = {}
+        self._told: dict[str, _Told] = {}
         self._arrivals: dict[str, int] = {}
         self._count = 0
 
@@ -67,25 +77,28 @@ class Pending:
             heapq.heappush(self._heap, rank)
         self._parked.clear()
 
-    def tell(self, root: str, refusal: Refusal, now_ms: int, again_ms: int) -> bool:
-        """Whether this refusal is news: another reason than last told, or other numbers after a while."""
+    def tell(self, root: str, refusal: Refusal, uids: tuple[str, ...], now_ms: int, again_ms: int) -> tuple[str, ...]:
+        """Which of the pods this refusal is news for: all of them for another reason than last told, or for other
+        numbers after a while; else those that were not told yet."""
         last = self._told.get(root)
         if last is not None:
-            same_reason = (last[0].reason, last[0].when) == (refusal.reason, refusal.when)
-            if last[0] == refusal or (same_reason and now_ms - last[1] < again_ms):
-                return False
-        self._told[root] = (refusal, now_ms)
-        return True
+            same_reason = (last.refusal.reason, last.refusal.when) == (refusal.reason, refusal.when)
+            if last.refusal == refusal or (same_reason and now_ms - last.at_ms < again_ms):
+                untold = tuple(uid for uid in uids if uid not in last.uids)
+                last.uids.update(untold)
+                return untold
+        self._told[root] = _Told(refusal, now_ms, set(uids))
+        return uids
 
     def refusal(self, root: str) -> Refusal | None:
         """What was last told about a root."""
         told = self._told.get(root)
-        return told[0] if told is not None else None
+        return told.refusal if told is not None else None
 
     def told_lately(self, root: str, now_ms: int, again_ms: int) -> Refusal | None:
         """What the root was told, where that is not `again_ms` ago."""
         told = self._told.get(root)
-        return told[0] if told is not None and now_ms - told[1] < again_ms else None
+        return told.refusal if told is not None and now_ms - told.at_ms < again_ms else None
 
     def before(self, root: str) -> int:
         """How many roots are tried before this one; 0 where it is not in the line."""

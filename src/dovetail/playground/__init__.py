@@ -14,6 +14,7 @@ The contract tests run the same suite here and on a real kube-apiserver. Each mo
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -57,14 +58,14 @@ class Playground:
         self._catalogue = Catalogue(without_groups)
         self._connections = Connections(port)
         self.faults = Faults(self.store, self._connections)
-        deletions = Deletions(self.store, self._catalogue, clock)
-        self._writes = Writes(self.store, deletions, clock)
-        budgets = Budgets(self.store, deletions, clock)
+        self._deletions = Deletions(self.store, self._catalogue, clock)
+        self._writes = Writes(self.store, self._deletions, clock)
+        budgets = Budgets(self.store, self._deletions, clock)
         delays = {"start_delay_s": start_delay_s, "stop_delay_s": stop_delay_s}
-        self.kubelets = Kubelets(self.store, deletions, clock, **delays)
-        self._controllers = Controllers(self.store, Jobs(self.store, self._writes, deletions, clock), budgets)
+        self.kubelets = Kubelets(self.store, self._deletions, clock, **delays)
+        self._controllers = Controllers(self.store, Jobs(self.store, self._writes, self._deletions, clock), budgets)
         self._server = ApiServer(
-            self.store, self._catalogue, self._writes, deletions, budgets, self.faults, self._connections, clock,
+            self.store, self._catalogue, self._writes, self._deletions, budgets, self.faults, self._connections, clock,
             Watches(self.store, self.faults, bookmark_interval_s),
         )  # fmt: skip
         self._tasks: list[asyncio.Task[None]] = []
@@ -85,7 +86,8 @@ class Playground:
         await self._connections.stop()
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
 
     @property
     def url(self) -> str:
@@ -113,6 +115,16 @@ class Playground:
             key = (namespace, text_at(stored, "metadata.name"))
             stored = self._writes.update(resource, key, stored | {"status": new["status"]}, "status")
         return stored
+
+    def delete(self, collection: str, namespace: str, name: str) -> Object:
+        """Deletes an object of a collection ("pods", "podgroups.scheduling.k8s.io") as the API would.
+
+        Returns the object if it lives on for a while, else a Status. Raises Failure.
+        """
+        resource = self._catalogue.of_collection(collection)
+        if resource is None:
+            raise bad_request(f"{collection} is not served here")
+        return self._deletions.delete(resource, (namespace, name), {})
 
     def kubeconfig(self, path: Path) -> Path:
         """Writes a kubeconfig file for this server. Returns the path."""

@@ -8,7 +8,7 @@ import asyncio
 from dovetail.playground.budgets import Budgets
 from dovetail.playground.jobs import Jobs
 from dovetail.playground.objects import Key, key_of, text_at
-from dovetail.playground.store import Store, Watcher
+from dovetail.playground.store import Change, Store
 
 
 class Controllers:
@@ -18,9 +18,25 @@ class Controllers:
         self._jobs = jobs
         self._budgets = budgets
         self._changed = asyncio.Event()
-        self._watched_pods = Watcher(store.collection("pods"), changed=self._changed)
-        self._watched_jobs = Watcher(store.collection("jobs.batch"), changed=self._changed)
-        self._watched_budgets = Watcher(store.collection("poddisruptionbudgets.policy"), changed=self._changed)
+        self._dirty_jobs: set[Key] = set()
+        self._dirty_namespaces: set[str] = set()
+        store.collection("pods").listeners.append(self._note_pod)
+        store.collection("jobs.batch").listeners.append(self._note_job)
+        store.collection("poddisruptionbudgets.policy").listeners.append(self._note_budget)
+
+    def _note_pod(self, change: Change) -> None:
+        job = self._jobs.note_pod(change.object, removed=change.removed)
+        if job is not None:
+            self._dirty_jobs.add(job)
+        self._note_budget(change)
+
+    def _note_job(self, change: Change) -> None:
+        self._dirty_jobs.add(key_of(change.object))
+        self._changed.set()
+
+    def _note_budget(self, change: Change) -> None:
+        self._dirty_namespaces.add(text_at(change.object, "metadata.namespace"))
+        self._changed.set()
 
     async def run(self) -> None:
         """Runs until cancelled."""
@@ -32,14 +48,9 @@ class Controllers:
 
     def step(self) -> None:
         """Handles what has changed since the last step."""
-        namespaces: set[str] = set()
-        jobs: set[Key] = set()
-        for change in self._watched_pods.take():
-            namespaces.add(text_at(change.object, "metadata.namespace"))
-            job = self._jobs.note_pod(change.object, removed=change.removed)
-            jobs |= {job} if job else set()
-        jobs |= {key_of(change.object) for change in self._watched_jobs.take()}
-        namespaces |= {text_at(change.object, "metadata.namespace") for change in self._watched_budgets.take()}
+        self._changed.clear()
+        jobs, self._dirty_jobs = self._dirty_jobs, set()
+        namespaces, self._dirty_namespaces = self._dirty_namespaces, set()
         for key in sorted(jobs):
             self._jobs.reconcile(key)
         for namespace in sorted(namespaces):

@@ -100,7 +100,7 @@ class Faults:
         self._connections.abort_watches()
 
     def expire_history(self) -> None:
-        """From every version before now, watches and later pages of lists get 410. Open watches go on."""
+        """Watches from any version known so far, and later pages of lists, get 410. Open watches go on."""
         self._store.forget_history()
 
     async def go_away(self) -> None:

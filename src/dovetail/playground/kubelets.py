@@ -22,6 +22,7 @@ import asyncio
 import contextlib
 import heapq
 import re
+from collections import deque
 from dataclasses import dataclass
 
 from dovetail.core.quantities import QuantityError, amount
@@ -43,8 +44,7 @@ from dovetail.playground.objects import (
 )
 from dovetail.playground.pods import requests_of
 from dovetail.playground.resources import PODS
-from dovetail.playground.selectors import Selection
-from dovetail.playground.store import Store, Watcher
+from dovetail.playground.store import Change, Store
 
 RUN_SECONDS = "playground.dovetail.dev/run-seconds"
 EXIT_CODE = "playground.dovetail.dev/exit-code"
@@ -83,8 +83,19 @@ class Kubelets:
         self._silent: set[str] = set()
         self._next_address = 0
         self._changed = asyncio.Event()
-        self._pods = Watcher(store.collection("pods"), changed=self._changed)
-        self._nodes = Watcher(store.collection("nodes"), changed=self._changed)
+        self._changed_pods: deque[Change] = deque()
+        self._new_nodes: set[str] = set()
+        store.collection("pods").listeners.append(self._note_pod)
+        store.collection("nodes").listeners.append(self._note_node)
+
+    def _note_pod(self, change: Change) -> None:
+        self._changed_pods.append(change)
+        self._changed.set()
+
+    def _note_node(self, change: Change) -> None:
+        if change.previous is None:
+            self._new_nodes.add(text_at(change.object, "metadata.name"))
+            self._changed.set()
 
     async def run(self) -> None:
         """Runs until cancelled."""
@@ -98,15 +109,16 @@ class Kubelets:
 
     def step(self) -> None:
         """Does all that is due now."""
-        while self._changed.is_set():
-            for change in self._pods.take():
-                if change.removed:
-                    self._leave(text_at(change.object, "metadata.uid"))
-                else:
-                    self._consider(key_of(change.object))
-            for change in self._nodes.take():
-                if change.previous is None:
-                    self._consider_node(text_at(change.object, "metadata.name"))
+        self._changed.clear()
+        if self._new_nodes:
+            nodes, self._new_nodes = self._new_nodes, set()
+            self._consider_pods_of(nodes)
+        while self._changed_pods:
+            change = self._changed_pods.popleft()
+            if change.removed:
+                self._leave(text_at(change.object, "metadata.uid"))
+            else:
+                self._consider(key_of(change.object))
         while self._due and self._due[0][0] <= self._clock():
             self._consider(heapq.heappop(self._due)[1])
 
@@ -119,16 +131,17 @@ class Kubelets:
         """The node's kubelet goes on where it was."""
         self._silent.discard(node)
         self._set_ready(node, "True", "KubeletReady", "kubelet is posting ready status")
-        self._consider_node(node)
+        self._consider_pods_of({node})
 
     def _set_ready(self, name: str, status: str, reason: str, message: str) -> None:
         node = self._store.get("nodes", "", name)
         if node is not None:
             self._store.put_raw("nodes", with_condition(node, "Ready", status, self._clock(), reason, message))
 
-    def _consider_node(self, node: str) -> None:
-        for pod in self._store.list("pods", Selection(fields=(("spec.nodeName", True, node),))):
-            self._consider(key_of(pod))
+    def _consider_pods_of(self, nodes: set[str]) -> None:
+        for pod in self._store.list("pods"):
+            if text_at(pod, "spec.nodeName") in nodes:
+                self._consider(key_of(pod))
 
     def _consider(self, key: Key) -> None:
         """Takes the pod's next step if it is time, or notes when it will be."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Self
@@ -71,15 +72,16 @@ class Collection:
         self.changes_ever = 0
         self.floor = 0
         """The newest version whose change is forgotten: watches resume from here on, not from before."""
-        self.watchers: set[asyncio.Event] = set()
+        self.listeners: list[Callable[[Change], None]] = []
+        """Are told of every write while it is being made; they only take note."""
 
     def record(self, change: Change) -> None:
         if len(self.changes) == self.changes.maxlen:
             self.floor = self.changes[0].version
         self.changes.append(change)
         self.changes_ever += 1
-        for watcher in self.watchers:
-            watcher.set()
+        for listener in self.listeners:
+            listener(change)
 
     def forget_history(self, version: int) -> None:
         self.changes.clear()
@@ -109,17 +111,17 @@ class Collection:
 
 
 class Watcher:
-    """A place in a collection's changes, until the context ends; `changed` is set while there may be more to take.
+    """A place in a collection's changes, until the context ends; `changed` is set while there may be more to take."""
 
-    Several watchers of one reader may share `changed`, if the reader takes from all of them when it is set.
-    """
-
-    def __init__(self, collection: Collection, pending: int = 0, changed: asyncio.Event | None = None) -> None:
-        self.changed = changed or asyncio.Event()
+    def __init__(self, collection: Collection, pending: int = 0) -> None:
+        self.changed = asyncio.Event()
+        self.changed.set()
         self._collection = collection
         self._taken = collection.changes_ever - pending
+        collection.listeners.append(self._wake)
+
+    def _wake(self, _: Change) -> None:
         self.changed.set()
-        collection.watchers.add(self.changed)
 
     def take(self) -> list[Change]:
         """What happened since the last call, oldest first. Raises a 410 Failure if some of it is forgotten."""
@@ -135,7 +137,7 @@ class Watcher:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._collection.watchers.discard(self.changed)
+        self._collection.listeners.remove(self._wake)
 
 
 class Store:
@@ -188,6 +190,7 @@ class Store:
             raise too_large_version(version, self.version)
 
     def forget_history(self) -> None:
-        """Makes every version before now too old to watch from or to list at."""
+        """Makes every version that anybody can know of too old to watch from or to list at."""
+        self.version += 1
         for collection in self._collections.values():
             collection.forget_history(self.version)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 
 from dovetail.core.cycle import step
 from dovetail.core.decisions import Bind, Decision, Hold, Release
@@ -58,7 +58,7 @@ class Driver:
             client, clock, mirror.claims, may_write=leads, tell=self._tell, bound=self._bound, run_id=run_id
         )
         self.reporter = Reporter(client, self.binder.idle, leads)
-        self._evictions: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._starting: dict[str, int] = {}
 
     def _tell(self, event: Event) -> None:
@@ -100,13 +100,31 @@ class Driver:
             case Bind():
                 ref = self._mirror.feed.pod_ref(decision.uid)
                 if ref is not None:
-                    self.binder.put(decision, Target(ref.namespace, ref.name, ref.uid))
+                    self._bind(decision, Target(ref.namespace, ref.name, ref.uid))
                 if decision.gang and not self.state.roster.has_started(decision.gang):
                     self._starting[decision.gang] = decision.gang_size
             case Hold():
                 self._report_hold(decision)
             case Release():
                 self._release(decision)
+
+    def _bind(self, bind: Bind, target: Target) -> None:
+        """An older "unschedulable" must not be written after the bind."""
+        condition = f"condition/{bind.uid}"
+        if not self.reporter.writes(condition):
+            self.binder.put(bind, target)
+            return
+
+        async def when_withdrawn() -> None:
+            await self.reporter.withdraw(condition)
+            self.binder.put(bind, target)
+
+        self._spawn(when_withdrawn())
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def _bound(self, bind: Bind, target: Target) -> None:
         placed = f"Successfully assigned {target.namespace}/{target.name} to {bind.node}"
@@ -169,9 +187,7 @@ class Driver:
                 self._event(
                     target, f"release/{uid}", warning=True, reason="GangReleased", action="Evicting", note=message
                 )
-                task = asyncio.create_task(self._evict(target))
-                self._evictions.add(task)
-                task.add_done_callback(self._evictions.discard)
+                self._spawn(self._evict(target))
 
     async def _evict(self, target: Target) -> None:
         if not self._leads():

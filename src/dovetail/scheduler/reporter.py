@@ -40,6 +40,7 @@ class Reporter:
         self._waiting: dict[str, Report] = {}
         self._more = asyncio.Event()
         self._writing: set[str] = set()
+        self._written = asyncio.Event()
         self.idle = asyncio.Event()
         self.idle.set()
 
@@ -48,6 +49,16 @@ class Reporter:
         self._waiting[key] = report
         self.idle.clear()
         self._more.set()
+
+    async def withdraw(self, key: str) -> None:
+        """Take back what is not written yet; what is being written is waited for."""
+        self._waiting.pop(key, None)
+        while key in self._writing:
+            await self._written.wait()
+
+    def writes(self, key: str) -> bool:
+        """Whether a report of this key waits or is being written."""
+        return key in self._waiting or key in self._writing
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -68,6 +79,8 @@ class Reporter:
             self._writing.add(key)
             result = await self._write(report)
             self._writing.discard(key)
+            self._written.set()
+            self._written.clear()
             metrics.REPORTS.labels(report.kind, result).inc()
             if key in self._waiting:
                 self._more.set()
