@@ -13,6 +13,8 @@ from dovetail.playground.faults import Fault
 from dovetail.scheduler.serve import LeadershipLost
 from tests.live.conftest import Cluster, eventually, stays
 
+WITH_FAULTS = pytest.mark.parametrize("cluster", ["playground"], indirect=True)
+
 
 async def test_a_restart_at_any_moment_neither_loses_nor_doubles(cluster: Cluster) -> None:
     nodes = [await cluster.node(f"n{i}") for i in range(4)]
@@ -60,15 +62,8 @@ async def test_a_pod_taken_by_another_scheduler_is_counted_where_it_went(cluster
         await eventually(cluster.bound, lambda bound: bound == {"p": b, "q": a})
 
 
-@pytest.fixture
-def playground_only(cluster: Cluster) -> Cluster:
-    if cluster.playground is None:
-        pytest.skip("faults are made by the playground")
-    return cluster
-
-
-async def test_binds_that_fail_are_repaired(playground_only: Cluster) -> None:
-    cluster = playground_only
+@WITH_FAULTS
+async def test_binds_that_fail_are_repaired(cluster: Cluster) -> None:
     assert cluster.playground is not None
     for number in range(2):
         await cluster.node(f"n{number}")
@@ -84,8 +79,8 @@ async def test_binds_that_fail_are_repaired(playground_only: Cluster) -> None:
         assert sorted(Counter(bound.values()).values()) == [2, 2]
 
 
-async def test_a_gang_that_starts_by_half_is_released_by_the_deadline(playground_only: Cluster) -> None:
-    cluster = playground_only
+@WITH_FAULTS
+async def test_a_gang_that_starts_by_half_is_released_by_the_deadline(cluster: Cluster) -> None:
     assert cluster.playground is not None
     await cluster.node("a")
     await cluster.pod_group("g", 2)
@@ -100,8 +95,8 @@ async def test_a_gang_that_starts_by_half_is_released_by_the_deadline(playground
         await eventually(cluster.bound, lambda bound: not bound)
 
 
-async def test_the_server_goes_away_and_comes_back(playground_only: Cluster) -> None:
-    cluster = playground_only
+@WITH_FAULTS
+async def test_the_server_goes_away_and_comes_back(cluster: Cluster) -> None:
     assert cluster.playground is not None
     node = await cluster.node("a")
     await cluster.pod("before", 1)
@@ -115,8 +110,8 @@ async def test_the_server_goes_away_and_comes_back(playground_only: Cluster) -> 
         await eventually(cluster.bound, lambda bound: bound.keys() == {"before", "after"}, within_s=60)
 
 
-async def test_losing_the_lease_ends_the_process(playground_only: Cluster) -> None:
-    cluster = playground_only
+@WITH_FAULTS
+async def test_losing_the_lease_ends_the_process(cluster: Cluster) -> None:
     await cluster.node("a")
     await cluster.create(
         "/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "dovetail-system"}}
@@ -136,8 +131,8 @@ async def test_losing_the_lease_ends_the_process(playground_only: Cluster) -> No
         await stays(cluster.bound, lambda bound: len(bound) == 1, for_s=0.5)
 
 
-async def test_an_old_refusal_is_never_written_after_the_bind(playground_only: Cluster) -> None:
-    cluster = playground_only
+@WITH_FAULTS
+async def test_an_old_refusal_is_never_written_after_the_bind(cluster: Cluster) -> None:
     assert cluster.playground is not None
     cluster.playground.faults.add(Fault("delay", "PATCH", "pods/status", delay_s=1.0))
     await cluster.pod("p", 1)

@@ -14,6 +14,8 @@ from dovetail.kube.client import Client
 from dovetail.kube.config import load_config
 from tests.live.conftest import Cluster, eventually, stays
 
+ON_THE_PLANE = pytest.mark.parametrize("cluster", [pytest.param("plane", marks=pytest.mark.plane)], indirect=True)
+
 
 async def test_two_schedulers_without_a_lease_never_double_book(cluster: Cluster) -> None:
     nodes = [await cluster.node(f"n{i}") for i in range(3)]
@@ -68,10 +70,26 @@ async def test_a_podgroup_of_a_dialect_that_is_a_custom_resource(cluster: Cluste
     await cluster.delete("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/podgroups.scheduling.x-k8s.io")
 
 
+@ON_THE_PLANE
+async def test_beside_kube_scheduler_its_pods_are_counted(cluster: Cluster, deployed_plane: Any) -> None:
+    node = await cluster.node("a")
+    deployed_plane.start_scheduler()
+    try:
+        await cluster.pod("theirs", 6, schedulerName="default-scheduler")
+        await eventually(cluster.bound, lambda bound: bound == {"theirs": node})
+        async with cluster.scheduler():
+            await cluster.pod("ours", 4)
+            assert "needs 4" in await cluster.told("ours", "NoNodeFits (NotYet)")
+            await cluster.delete(cluster.pods_path("theirs"))
+            await eventually(cluster.bound, lambda bound: bound == {"ours": node})
+    finally:
+        deployed_plane.stop_scheduler()
+
+
+@ON_THE_PLANE
 async def test_a_volume_that_waits_for_its_first_consumer(cluster: Cluster) -> None:
-    """The scheduler reserves a volume that reaches a node with free GPUs; the volume controller binds it."""
-    if cluster.playground is not None:
-        pytest.skip("the playground has no volume controller")
+    """The scheduler reserves a volume that reaches a node with free GPUs; the volume controller binds it. (The
+    playground has no volume controller.)"""
     full, free = await cluster.node("full", gpus=1), await cluster.node("free", gpus=1)
     await cluster.pod("taken", 1, nodeName=full)
     storage_class = f"{cluster.name}-local"

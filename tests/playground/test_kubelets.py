@@ -15,10 +15,13 @@ class World:
     """A playground that does not run: time passes, and kubelets act, when the test says so."""
 
     now_s: float = 1_000_000.0
+    history: int = 1000
     playground: Playground = field(init=False)
 
     def __post_init__(self) -> None:
-        self.playground = Playground(start_delay_s=2.0, stop_delay_s=3.0, clock=lambda: self.now_s)
+        self.playground = Playground(
+            history=self.history, start_delay_s=2.0, stop_delay_s=3.0, clock=lambda: self.now_s
+        )
         self.node("gpu-1")
 
     def node(self, name: str, **allocatable: str) -> None:
@@ -173,6 +176,15 @@ async def test_a_node_that_comes_late_finds_its_pods(world: World) -> None:
     world.passes(2)
     world.passes(2)
     assert world.status("one")["phase"] == "Running"
+
+
+async def test_a_burst_longer_than_the_history_is_not_lost_on_kubelets() -> None:
+    world = World(history=2)
+    for number in range(5):
+        world.playground.put(pod(f"p{number}", nodeName="gpu-1"))
+    world.passes(0)
+    world.passes(2)
+    assert {world.status(f"p{number}")["phase"] for number in range(5)} == {"Running"}
 
 
 async def test_annotations_that_are_no_numbers_fail_the_pod_and_say_so(world: World) -> None:

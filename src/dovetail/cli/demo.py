@@ -26,9 +26,9 @@ from dovetail.scheduler.serve import run as run_scheduler
 from dovetail.views.why import Why, unhurried, why
 
 _PATIENCE_S = 20.0
-_TRAIN_SECONDS = 3
+_TRAIN_SECONDS = 2
 _JOBS = """\
-train     a gang: 3 pods x 4 GPUs that start together, close to each other; runs for 3 seconds
+train     a gang: 3 pods x 4 GPUs that start together, close to each other; runs 2 s
 notebook  one pod, 1 GPU
 eval      a gang: 2 pods x 4 GPUs; only 3 GPUs are left while train runs
 huge      one pod that wants 16 GPUs of one node; no node has more than 8

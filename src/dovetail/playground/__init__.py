@@ -86,6 +86,7 @@ class Playground:
         await self._connections.stop()
         for task in self._tasks:
             task.cancel()
+        for task in self._tasks:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
 
