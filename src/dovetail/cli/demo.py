@@ -69,11 +69,17 @@ async def _demo(console: Console, *, keep: bool, quiet: bool) -> dict[str, list[
         for document in _jobs():
             playground.put(document)
         settled = await _until(config, scheduler, lambda answers: _states(answers, "notebook") == {"Bound"})
+        explained: set[str] = set()
         if not quiet:
-            _print(console, f"After {time.monotonic() - began_s:.1f} s", settled)
+            _print(console, f"After {time.monotonic() - began_s:.1f} s", settled, explained)
         later = await _until(config, scheduler, lambda answers: _states(answers, "eval") == {"Bound"})
         if not quiet:
-            _print(console, f"After {time.monotonic() - began_s:.1f} s: train has finished, eval has its GPUs", later)
+            _print(
+                console,
+                f"After {time.monotonic() - began_s:.1f} s: train has finished, eval has its GPUs",
+                later,
+                explained,
+            )
             console.print(
                 "Try it on your cluster: [bold]dovetail scheduler[/bold], then [bold]dovetail why POD[/bold]."
             )
@@ -116,7 +122,8 @@ def _states(answers: list[Why], *jobs: str) -> set[str]:
     return {answer.state for answer in answers if answer.pod.split("/")[1].split("-")[0] in jobs}
 
 
-def _print(console: Console, title: str, answers: list[Why]) -> None:
+def _print(console: Console, title: str, answers: list[Why], explained: set[str]) -> None:
+    """Where everybody is, and why, unless that was explained before."""
     console.rule(title)
     table = Table("pod", "state", "node", box=None, pad_edge=False)
     for answer in answers:
@@ -124,7 +131,6 @@ def _print(console: Console, title: str, answers: list[Why]) -> None:
         table.add_row(answer.pod, f"[{colour}]{answer.state}[/{colour}]", answer.node)
     console.print(table)
     console.print()
-    explained: set[str] = set()
     for answer in answers:
         if answer.code and answer.message not in explained:
             explained.add(answer.message)

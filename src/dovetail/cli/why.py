@@ -79,7 +79,7 @@ def show(answer: Why, console: Console) -> None:
     if answer.ahead:
         console.print(f"{answer.ahead} others are ahead of it in the line.")
     if answer.code:
-        console.print(f"[bold]{answer.code}[/bold] ({answer.state}): {answer.message}", highlight=False)
+        console.print(f"[bold]{answer.code}[/bold] ({answer.state}): {answer.head}", highlight=False)
     if answer.rules:
         table = Table("nodes", "can it change", "rule", "nearest", "for example", box=None, pad_edge=False)
         for rule in answer.rules:

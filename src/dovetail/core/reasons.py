@@ -89,12 +89,16 @@ class Refusal:
     nodes: tuple[NodeCount, ...] = ()
     total_nodes: int = 0
 
+    @property
+    def head(self) -> str:
+        """The reason without the count of nodes."""
+        return f"{self.reason.text}: {self.detail}" if self.detail else self.reason.text
+
     def __str__(self) -> str:
-        head = f"{self.reason.text}: {self.detail}" if self.detail else self.reason.text
         if not self.nodes:
-            return head
+            return self.head
         counted = ", ".join(str(count) for count in self.nodes)
         if self.reason is Reason.NO_NODE_FITS:
             return f"0/{self.total_nodes} nodes are available: {counted}."
         refused = sum(count.nodes for count in self.nodes)
-        return f"{head}. {refused}/{self.total_nodes} nodes have no room for one of its pods: {counted}."
+        return f"{self.head}. {refused}/{self.total_nodes} nodes have no room for one of its pods: {counted}."

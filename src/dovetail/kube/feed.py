@@ -83,7 +83,9 @@ class Feed:
         self._declared: dict[str, Declared | None] = {}
         self._objects: dict[str, GangRef] = {}
         self._told: dict[str, dict[str, Gang]] = {}
-        # Owners: the gangs that hang on each, what was fetched, and who is to be fetched.
+        # Owners: that of each gang (pods may name it in several API versions: the first one counts), the gangs that hang
+        # on each, what was fetched, and who is to be fetched.
+        self._owner_of: dict[str, OwnerRef] = {}
         self._owned: dict[OwnerRef, dict[str, Membership]] = {}
         self._documents: dict[OwnerRef, Mapping[str, object] | None] = {}
         self._stale: dict[OwnerRef, None] = {}
@@ -127,8 +129,8 @@ class Feed:
             return
         unsettled[member.id] = None
         self._members.setdefault(member.id, {})[uid] = None
-        owner = member.owner
-        if owner is not None:
+        if member.owner is not None:
+            owner = self._owner_of.setdefault(member.id, member.owner)
             self._owned.setdefault(owner, {})[member.id] = member
             self._stale[owner] = None
             if owner in self._documents and member.id not in self._declared:
@@ -142,18 +144,19 @@ class Feed:
         unsettled[member.id] = None
         members = self._members[member.id]
         del members[uid]
-        if member.owner is not None:
-            self._stale[member.owner] = None
+        owner = self._owner_of.get(member.id)
+        if owner is not None:
+            self._stale[owner] = None
         if members:
             return
         del self._members[member.id]
         if member.id not in self._objects:
             self._declared.pop(member.id, None)
-        if member.owner is not None:
-            del self._owned[member.owner][member.id]
-            if not self._owned[member.owner]:
+        if owner is not None:
+            del self._owner_of[member.id], self._owned[owner][member.id]
+            if not self._owned[owner]:
                 for books in (self._owned, self._documents, self._stale):
-                    books.pop(member.owner, None)
+                    books.pop(owner, None)
 
     def _add_gang(self, pod: _Known) -> bool:
         """Bring what a pod's gang adds to it up to date; whether that changed the pod."""

@@ -12,6 +12,14 @@ from dataclasses import dataclass
 from dovetail.playground.objects import Object
 
 
+REASONS = {
+    400: "BadRequest", 401: "Unauthorized", 403: "Forbidden", 404: "NotFound", 405: "MethodNotAllowed", 409: "Conflict",
+    410: "Expired", 415: "UnsupportedMediaType", 422: "Invalid", 429: "TooManyRequests", 500: "InternalError",
+    503: "ServiceUnavailable", 504: "Timeout",
+}  # fmt: skip
+"""The usual reason for a status code."""
+
+
 @dataclass(frozen=True, slots=True)
 class Cause:
     """One thing that is wrong, with the path of its field. Source of kinds and texts: field.Error.ErrorBody."""

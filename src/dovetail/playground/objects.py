@@ -72,8 +72,10 @@ def with_condition(obj: Object, kind: str, status: str, now_s: float, reason: st
     if old.get("status") == status and "lastTransitionTime" in old:
         condition["lastTransitionTime"] = old["lastTransitionTime"]
     condition |= {name: value for name, value in (("reason", reason), ("message", message)) if value}
-    others = [other for other in objects_at(obj, "status.conditions") if other.get("type") != kind]
-    return with_status(obj, conditions=[*others, condition])
+    conditions = objects_at(obj, "status.conditions")
+    if not old:
+        return with_status(obj, conditions=[*conditions, condition])
+    return with_status(obj, conditions=[condition if other is old else other for other in conditions])
 
 
 def condition_of(obj: Object, kind: str) -> Object:

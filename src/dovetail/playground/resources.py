@@ -72,7 +72,7 @@ class Resource:
     @property
     def collection(self) -> str:
         """Where its objects are stored, shared by all versions: `pods`, `podgroups.scheduling.k8s.io`."""
-        return "events" if self.plural == "events" else qualified(self.group, self.plural)
+        return qualified("" if self.group == "events.k8s.io" else self.group, self.plural)
 
     @property
     def base_path(self) -> str:
@@ -189,7 +189,7 @@ def defined_by(definition: Object) -> list[Resource]:
             frozenset({"custom", "generation", "versioned", "isolated"} | object_at(version, "subresources").keys()),
             tuple(name for name in short if isinstance(name, str)), {},
             tuple(
-                Column(text_at(c, "name"), text_at(c, "type"), text_at(c, "jsonPath")[1:], int(c.get("priority", 0)))
+                Column(text_at(c, "name"), text_at(c, "type"), text_at(c, "jsonPath")[1:], int(bool(c.get("priority"))))
                 for c in objects_at(version, "additionalPrinterColumns")
             ),
         )

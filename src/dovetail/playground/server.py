@@ -20,7 +20,7 @@ from dovetail.playground.budgets import Budgets
 from dovetail.playground.connections import Connections, break_connection
 from dovetail.playground.deletions import Deletions
 from dovetail.playground.faults import Fault, Faults
-from dovetail.playground.lists import list_page
+from dovetail.playground.lists import list_page, number
 from dovetail.playground.objects import Clock, Key, Object, key_of, object_at, text_at, with_metadata
 from dovetail.playground.resources import Catalogue, Resource
 from dovetail.playground.selectors import selection
@@ -247,7 +247,8 @@ async def _happen(fault: Fault, request: web.BaseRequest) -> None:
     match fault.effect:
         case "answer":
             why = f"the playground was told to answer {fault.status}"
-            raise failures.Failure(fault.status, "", why, retry_after_s=fault.retry_after_s)
+            reason = failures.REASONS.get(fault.status, "")
+            raise failures.Failure(fault.status, reason, why, retry_after_s=fault.retry_after_s)
         case "delay":
             await asyncio.sleep(fault.delay_s)
         case "drop-before":
@@ -294,10 +295,11 @@ def _json(body: bytes) -> object:
 
 
 def _delete_options(query: Mapping[str, str], body: bytes) -> Object:
-    """From the body or, without one, from the query."""
-    options = _decoded(body) if body else dict(query)
-    grace = options.get("gracePeriodSeconds")
-    return options | {"gracePeriodSeconds": int(grace)} if isinstance(grace, str) else options
+    """From the body or, without one, from the query. Raises a 400 Failure."""
+    if body:
+        return _decoded(body)
+    grace = {"gracePeriodSeconds": number(query, "gracePeriodSeconds")} if "gracePeriodSeconds" in query else {}
+    return dict(query) | grace
 
 
 def _scale_of(obj: Object) -> Object:

@@ -22,6 +22,7 @@ from dovetail.core.roster import LONE
 from dovetail.core.state import State
 
 _SHOWN_HOLDERS = 8
+_NOT_OURS = "another scheduler is named in spec.schedulerName"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +59,15 @@ class GangView:
 @dataclass(frozen=True, slots=True)
 class Why:
     """`state` is Bound (it is on `node`), Placed (it fits and goes to `node` next), Never or NotYet (refused: `code`,
-    `message`). `ahead` counts the gangs and lone pods that are tried before it."""
+    `message`, and `head`, the message without the count of nodes that `rules` tells better). `ahead` counts the gangs
+    and lone pods that are tried before it."""
 
     pod: str
     state: str
     node: str = ""
     code: str = ""
     message: str = ""
+    head: str = ""
     rules: tuple[Rule, ...] = ()
     holders: tuple[Holder, ...] = ()
     gang: GangView | None = None
@@ -98,7 +101,7 @@ def why(state: State, key: str, now_ms: int) -> Why:
     if pod.node:
         return Why(key, "Bound", pod.node, gang=gang)
     if not pod.managed:
-        return Why(key, When.NOT_YET, message="another scheduler is named in spec.schedulerName", gang=gang)
+        return Why(key, When.NOT_YET, code="NotOurs", message=_NOT_OURS, head=_NOT_OURS, gang=gang)
     root = state.roster.root_of(pod)
     ahead = state.pending.before(root)
     placed = {d.uid: d.node for d in step(state, (), now_ms) if isinstance(d, Bind)}
@@ -112,7 +115,7 @@ def why(state: State, key: str, now_ms: int) -> Why:
         for v in sorted(found, key=lambda v: -len(v.slots))
     )
     holders = tuple(_holders(state, pod, found))
-    return Why(key, refusal.when, "", refusal.reason.code, str(refusal), rules, holders, gang, ahead)
+    return Why(key, refusal.when, "", refusal.reason.code, str(refusal), refusal.head, rules, holders, gang, ahead)
 
 
 def _gang(state: State, pod: Pod) -> GangView | None:
