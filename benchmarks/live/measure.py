@@ -33,7 +33,9 @@ from tools.controlplane.plane import Plane
 # The API server's Go runtime is still collecting what the creation of the backlog left.
 SETTLE_S = 2.0
 QUIET_S = 2.0
-STALLED_S = 60.0
+# kube-scheduler may take minutes to its first bind: each pod it is told of makes it look at all gangs that are not yet
+# complete (MoveAllToActiveOrBackoffQueue), and its first list comes in no order, so most are not.
+STALLED_S = 300.0
 POLL_S = 0.1
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 

@@ -66,7 +66,7 @@ class Dice:
                 StorageClass("now"),
             ],
         )
-        world.volumes = [self._volume(i) for i in range(self._random.randint(0, 4))]
+        world.volumes = [self._volume(i) for i in range(self._random.randint(0, 5))]
         world.claims = [self._claim(i, world.volumes) for i in range(5)]
         homes = [*names, *(["gone"] if self._chance(0.1) else [])]
         world.pods = [self._pod(f"b{i}", self._pick(homes)) for i in range(self._random.randint(0, 8))]
@@ -93,14 +93,14 @@ class Dice:
         for key, values, often in ((ZONE, "ab", 0.8), (RACK, "rst", 0.8), (SIZE, ("1", "7", "+12", "big"), 0.6)):
             if self._chance(often):
                 labels[key] = self._pick(list(values))
-        amounts = ((CPU, self._pick([2000, 4000])), (MEMORY, self._pick([4, 9])), (GPU, self._pick([0, 0, 1, 2, 3])))
+        amounts = ((CPU, self._pick([2000, 4000])), (MEMORY, self._pick([4, 9])), (GPU, self._pick([0, 1, 2, 3, 4])))
         return Node(
             name,
-            (*amounts, (PODS, self._pick([0, 2, 3, 9, 9]))),
+            (*amounts, (PODS, self._pick([0, 3, 9, 9, 9, 9, 9]))),
             tuple(sorted(labels.items())),
-            tuple(self._taint() for _ in range(self._pick([0, 0, 0, 1, 2]))),
+            tuple(self._taint() for _ in range(self._pick([0, 0, 0, 0, 0, 1, 2]))),
             unschedulable=self._chance(0.05),
-            attach_limits=(("csi", self._pick([1, 2])),) if self._chance(0.7) else (),
+            attach_limits=(("csi", self._pick([0, 1, 2])),) if self._chance(0.7) else (),
             problem=self._maybe(0.03, Problem("status", "x", "is bad")),
         )
 
@@ -115,34 +115,35 @@ class Dice:
         return Toleration(key, operator, self._pick(["", "v", "3", "9", "+3"]), effect)  # type: ignore[arg-type]
 
     def _pod(self, uid: str, node: str) -> Pod:
+        namespace = self._pick(["one", "one", "two"])
         labels = {key: self._pick(["1", "2"]) for key in ("app", "tier") if self._chance(0.8)}
         return Pod(
             uid,
-            self._pick(["one", "one", "two"]),
+            namespace,
             uid,
-            self._request(),
+            self._request(namespace),
             tuple(sorted(labels.items())),
             priority=self._pick([0, 0, 5]),
             node=node,
             deleting=bool(node) and self._chance(0.1),
             claims=tuple(self._random.sample(["c0", "c1", "c2", "c3", "c4", "c5"], self._pick([1, 1, 2])))
-            if self._chance(0.25)
+            if self._chance(0.35)
             else (),
             managed=not node,
         )
 
-    def _request(self) -> Request:
-        resources = {CPU: self._pick([0, 500, 1500, 3000]), MEMORY: self._pick([0, 1, 3, 6])}
+    def _request(self, namespace: str) -> Request:
+        resources = {CPU: self._pick([0, 200, 500, 1500]), MEMORY: self._pick([0, 0, 1, 4])}
         gpu = self._random.random()
         if gpu < 0.25:
             resources[GPU] = self._pick([1, 1, 2])
         constraints = {
             "gpu_milli": self._pick([300, 500, 800]) if gpu > 0.75 else 0,
-            "node_selector": ((self._pick([ZONE, RACK]), self._pick("ar")),) if self._chance(0.1) else (),
-            "node_terms": tuple(self._node_term() for _ in range(self._pick([0, 1, 2]))) if self._chance(0.15) else None,
+            "node_selector": ((self._pick([ZONE, RACK]), self._pick("ar")),) if self._chance(0.05) else (),
+            "node_terms": tuple(self._node_term() for _ in range(self._pick([0, 1, 2]))) if self._chance(0.1) else None,
             "tolerations": tuple(self._toleration() for _ in range(self._pick([0, 0, 1, 2]))),
             "ports": tuple({self._port() for _ in range(self._pick([1, 2]))}) if self._chance(0.2) else (),
-            "spread": tuple(self._spread() for _ in range(self._pick([1, 1, 2]))) if self._chance(0.2) else (),
+            "spread": tuple(self._spread(namespace) for _ in range(self._pick([1, 1, 2]))) if self._chance(0.2) else (),
             "affinity": tuple(self._peers() for _ in range(self._pick([1, 1, 2]))) if self._chance(0.12) else (),
             "anti_affinity": tuple(self._peers() for _ in range(self._pick([1, 1, 2]))) if self._chance(0.12) else (),
         }
@@ -181,9 +182,9 @@ class Dice:
             self._maybe(0.3, by_label),
         )
 
-    def _spread(self) -> Spread:
+    def _spread(self, namespace: str) -> Spread:
         return Spread(
-            PeerTerm(self._selector(), frozenset(("one",)), self._pick([HOST, RACK, ZONE])),
+            PeerTerm(self._selector(), frozenset((namespace,)), self._pick([HOST, RACK, ZONE])),
             max_skew=self._pick([1, 1, 2]),
             required=self._chance(0.9),
             min_domains=self._pick([1, 1, 2, 3]),
@@ -211,10 +212,10 @@ class Dice:
             self._pick(["one", "one", "two"]),
             f"c{number}",
             bound,
-            self._pick(["slow", "slow", "cloud", "cloud", "now", ""]),
+            self._pick(["slow", "slow", "cloud", "cloud", "cloud", "now", ""]),
             self._pick([1, 2, 3]),
-            self._pick([("ReadWriteOnce",), ("ReadWriteMany",), ("ReadWriteOncePod",)]),
-            selected_node=self._pick(["", "", "", "n0", "gone"]),
+            self._pick([("ReadWriteOnce",), ("ReadWriteOnce",), ("ReadWriteMany",), ("ReadWriteOncePod",)]),
+            selected_node=self._pick(["", "", "", "", "", "n0", "gone"]),
             selector=self._maybe(0.2, LabelSelector((self._requirement(("kind",), ("f", "g")),))),
             deleting=self._chance(0.03),
         )

@@ -15,7 +15,7 @@ import pytest
 from dovetail.core.policy import Policy
 from dovetail.kube.client import MERGE_PATCH, Client
 from dovetail.kube.config import ClusterConfig, load_config
-from dovetail.kube.errors import ApiError, NotFound
+from dovetail.kube.errors import AlreadyExists, ApiError, NotFound
 from dovetail.playground import Playground
 from dovetail.scheduler.serve import Options, run
 
@@ -44,6 +44,13 @@ class Cluster:
         found = await self.client.request("GET", path, decode=dict[str, Any])
         assert found is not None
         return found
+
+    async def namespace_exists(self, name: str) -> None:
+        """Make a namespace, unless it is there."""
+        with suppress(AlreadyExists):
+            await self.create(
+                "/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+            )
 
     async def node(self, name: str, *, gpus: int | str = 8, labels: dict[str, str] | None = None, **spec: Any) -> str:
         full = f"{self.name}-{name}"

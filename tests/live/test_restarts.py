@@ -11,7 +11,7 @@ import pytest
 from dovetail.core.policy import Policy
 from dovetail.playground.faults import Fault
 from dovetail.scheduler.serve import LeadershipLost
-from tests.live.conftest import Cluster, eventually, stays
+from tests.live.conftest import NAMESPACE, Cluster, eventually, stays
 
 WITH_FAULTS = pytest.mark.parametrize("cluster", ["playground"], indirect=True)
 
@@ -30,10 +30,7 @@ async def test_a_restart_at_any_moment_neither_loses_nor_doubles(cluster: Cluste
 
 async def test_only_the_leader_writes_and_another_takes_over(cluster: Cluster) -> None:
     node = await cluster.node("a")
-    if cluster.playground is not None:
-        await cluster.create(
-            "/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "dovetail-system"}}
-        )
+    await cluster.namespace_exists(NAMESPACE)
     async with cluster.scheduler(leader_elect=True, identity="one") as first:
         await cluster.pod("p0", 1)
         await eventually(cluster.bound, lambda bound: bound == {"p0": node})
@@ -113,9 +110,7 @@ async def test_the_server_goes_away_and_comes_back(cluster: Cluster) -> None:
 @WITH_FAULTS
 async def test_losing_the_lease_ends_the_process(cluster: Cluster) -> None:
     await cluster.node("a")
-    await cluster.create(
-        "/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "dovetail-system"}}
-    )
+    await cluster.namespace_exists(NAMESPACE)
     async with cluster.scheduler(leader_elect=True, identity="one") as task:
         await cluster.pod("p", 1)
         await eventually(cluster.bound, lambda bound: len(bound) == 1)

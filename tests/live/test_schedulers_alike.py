@@ -12,16 +12,21 @@ import pytest
 
 from dovetail.kube.client import Client
 from dovetail.kube.config import load_config
-from tests.live.conftest import Cluster, eventually, stays
+from tests.live.conftest import NAMESPACE, Cluster, eventually, stays
 
 ON_THE_PLANE = pytest.mark.parametrize("cluster", [pytest.param("plane", marks=pytest.mark.plane)], indirect=True)
 
 
-async def test_two_schedulers_without_a_lease_never_double_book(cluster: Cluster) -> None:
+async def test_two_schedulers_alive_never_double_book(cluster: Cluster) -> None:
+    """One of them leads, so a GPU is given out once however the two are timed."""
+    await cluster.namespace_exists(NAMESPACE)
     nodes = [await cluster.node(f"n{i}") for i in range(3)]
-    for number in range(30):
-        await cluster.pod(f"p{number}", 1)
-    async with cluster.scheduler(identity="one"), cluster.scheduler(identity="two"):
+    async with (
+        cluster.scheduler(leader_elect=True, identity="one"),
+        cluster.scheduler(leader_elect=True, identity="two"),
+    ):
+        for number in range(30):
+            await cluster.pod(f"p{number}", 1)
         bound = await eventually(cluster.bound, lambda bound: len(bound) >= 24)
         await stays(cluster.bound, lambda bound: len(bound) == 24, for_s=1.0)
     assert Counter(bound.values()) == dict.fromkeys(nodes, 8)

@@ -166,6 +166,20 @@ def test_pods_move_into_sub_gangs_when_these_become_known() -> None:
     assert gang_of_pods(feed.pods(added(ray("w2", "gpu")))) == {"w2": f"{root}/gpu"}
 
 
+def test_pods_that_name_their_owner_in_several_versions_are_one_gang() -> None:
+    def ray(uid: str, version: str) -> Pod:
+        owner = {"apiVersion": f"ray.io/{version}", "kind": "RayCluster", "name": "r", "controller": True}
+        return pod(uid=uid, labels={"ray.io/cluster": "r"}, ownerReferences=[owner])
+
+    feed = Feed()
+    feed.pods(added(ray("old", "v1alpha1"), ray("new", "v1")))
+    assert [ref.resource.version for ref in feed.wanted_owners()] == ["v1alpha1"]
+    feed.pods(deleted(ray("old", "v1alpha1")))
+    assert [ref.resource.version for ref in feed.wanted_owners()] == ["v1alpha1"]
+    feed.pods(deleted(ray("new", "v1")))
+    assert feed.wanted_owners() == []
+
+
 def test_each_group_of_a_leader_worker_set_is_a_gang() -> None:
     def worker(uid: str, group: str) -> Pod:
         return pod(

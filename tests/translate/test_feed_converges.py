@@ -12,7 +12,8 @@ from dovetail.core import events as ev
 from dovetail.kube.feed import Feed
 from dovetail.kube.gangs_dialects import VOLCANO
 
-RAY = [{"apiVersion": "ray.io/v1", "kind": "RayCluster", "name": "r", "controller": True}]
+RAY: list[dict[str, Any]] = [{"apiVersion": "ray.io/v1", "kind": "RayCluster", "name": "r", "controller": True}]
+OLD_RAY = [{**RAY[0], "apiVersion": "ray.io/v1alpha1"}]
 JOB = [{"apiVersion": "batch/v1", "kind": "Job", "name": "j", "controller": True}]
 TASK = {"scheduling.k8s.io/group-name": "g", "volcano.sh/task-spec": "ps"}
 POD_VARIANTS: list[dict[str, Any]] = [
@@ -24,6 +25,7 @@ POD_VARIANTS: list[dict[str, Any]] = [
     {"annotations": TASK | {"dovetail.dev/topology-required": "rack"}},
     {"ownerReferences": RAY, "labels": {"ray.io/cluster": "r", "ray.io/group": "headgroup"}},
     {"ownerReferences": RAY, "labels": {"ray.io/cluster": "r", "ray.io/group": "none"}},
+    {"ownerReferences": OLD_RAY, "labels": {"ray.io/cluster": "r", "ray.io/group": "headgroup"}},
     {"ownerReferences": JOB, "labels": {"batch.kubernetes.io/job-completion-index": "0"}},
 ]
 GROUP_SPECS = ["{minMember: 2}", "{minMember: 2, minTaskMember: {ps: 1, worker: 1}}", "{minMember: 0}"]

@@ -83,8 +83,8 @@ class Feed:
         self._declared: dict[str, Declared | None] = {}
         self._objects: dict[str, GangRef] = {}
         self._told: dict[str, dict[str, Gang]] = {}
-        # Owners: that of each gang (pods may name it in several API versions: the first one counts), the gangs that hang
-        # on each, what was fetched, and who is to be fetched.
+        # Owners: that of each gang (pods may name it in several API versions: the first counts), the gangs that hang on
+        # each, what was fetched, and who is to be fetched.
         self._owner_of: dict[str, OwnerRef] = {}
         self._owned: dict[OwnerRef, dict[str, Membership]] = {}
         self._documents: dict[OwnerRef, Mapping[str, object] | None] = {}

@@ -22,7 +22,8 @@ from dovetail.core.cluster.peers import matcher_of
 from dovetail.core.cluster.selection import matches_affinity
 from dovetail.core.cluster.shapes import Shape
 from dovetail.core.labels import untolerated
-from dovetail.core.model import HostPort, Pod, Request, Spread
+from dovetail.core.model import WHOLE_GPU_MILLI, HostPort, LabelSelector, Pod, Request, Spread
+from dovetail.core.placing.scores import share_left
 from dovetail.core.reasons import Reason
 
 _ANY_IP = ("", "0.0.0.0", "::")
@@ -44,6 +45,13 @@ def suitable(nodes: Nodes, request: Request, index: Index) -> Mask:
     return nodes.usable[index] & tolerated(nodes, request, index) & matches_affinity(nodes, request, index)
 
 
+def has_room(nodes: Nodes, shape: Shape, index: Index) -> Mask:
+    """Nodes with every amount free that the shape asks for, a share of one GPU included."""
+    fits: Mask = (nodes.free[: shape.width, index] - shape.need >= shape.floor).all(axis=0)
+    milli = shape.request.gpu_milli
+    return fits & (share_left(nodes, index, milli) < WHOLE_GPU_MILLI) if milli else fits
+
+
 def hindered(cluster: Cluster, shape: Shape, pods: Sequence[Pod]) -> bool:
     """Whether any of these pods of one shape needs `hindrances`; False for most, and then their row says it all."""
     if shape.scattered or cluster.peers.carriers or cluster.nominated:
@@ -53,12 +61,20 @@ def hindered(cluster: Cluster, shape: Shape, pods: Sequence[Pod]) -> bool:
 
 def hindrances(cluster: Cluster, pod: Pod, shape: Shape) -> list[Hindrance]:
     """Rules beyond `suitable` and room: (reason, where the rule is satisfied) for each that concerns the pod."""
+    found = _beside_placed(cluster, pod)
+    if cluster.nominated:
+        found.append((Reason.NOMINATED, _beside_nominated(cluster, pod, shape)))
+    if pod.uid in cluster.avoided:
+        found.append((Reason.BIND_BACKOFF, _not_avoided(cluster, pod)))
+    return found
+
+
+def _beside_placed(cluster: Cluster, pod: Pod) -> list[Hindrance]:
+    """Rules about the pods that are placed, and about volumes. The claims' own state is asked of `Volumes.refusal`."""
     found: list[Hindrance] = []
     if pod.request.ports:
         found.append((Reason.HOST_PORT, _ports_free(cluster, pod.request.ports)))
-    if cluster.nominated:
-        found.append((Reason.NOMINATED, _room_beside_nominated(cluster, pod, shape)))
-    if pod.claims:
+    if pod.claims and cluster.volumes.refusal(pod) is None:
         view = cluster.volumes.view(pod)
         found += [(Reason.VOLUME_NODE, view.reach), (Reason.VOLUME_LIMIT, view.attachable)]
     if pod.request.spread:
@@ -69,8 +85,6 @@ def hindrances(cluster: Cluster, pod: Pod, shape: Shape) -> list[Hindrance]:
         found.append((Reason.ANTI_AFFINITY, _away_from_peers(cluster, pod)))
     if cluster.peers.carriers:
         found.append((Reason.EXISTING_ANTI_AFFINITY, _not_repelled(cluster, pod)))
-    if pod.uid in cluster.avoided:
-        found.append((Reason.BIND_BACKOFF, _not_avoided(cluster, pod)))
     return found
 
 
@@ -112,19 +126,25 @@ def _ports_free(cluster: Cluster, ports: tuple[HostPort, ...]) -> Mask:
     return free
 
 
-def _room_beside_nominated(cluster: Cluster, pod: Pod, shape: Shape) -> Mask:
-    """Room is kept on a node for pods nominated to it with the same or a higher priority."""
+def _beside_nominated(cluster: Cluster, pod: Pod, shape: Shape) -> Mask:
+    """Where the pod would pass even with the pods that are nominated to the node with the same or a higher priority:
+    their room, ports and distance are kept for them (RunFilterPluginsWithNominatedPods)."""
     nodes = cluster.nodes
-    room = np.ones(nodes.size, dtype=np.bool_)
-    left: dict[int, NDArray[np.int64]] = {}
+    passes = np.ones(nodes.size, dtype=np.bool_)
+    expected: dict[int, list[Pod]] = {}
     for other in cluster.nominated.values():
         slot = nodes.slots.get(other.nominated_node)
         if slot is not None and other.uid != pod.uid and other.priority >= pod.priority:
-            held = cluster.shapes.of(other.request)
-            left.setdefault(slot, nodes.free[:, slot : slot + 1].copy())[: held.width] -= held.need
-    for slot, free in left.items():
-        room[slot] = bool((free[: shape.width] - shape.need >= shape.floor).all())
-    return room
+            expected.setdefault(slot, []).append(other)
+    for slot, others in expected.items():
+        with cluster.trial():
+            for other in others:
+                if other.uid not in cluster.placements:
+                    cluster.place(other, slot)
+            passes[slot] = has_room(nodes, shape, slice(slot, slot + 1))[0] and all(
+                satisfied[slot] for _, satisfied in _beside_placed(cluster, pod)
+            )
+    return passes
 
 
 def _spread(cluster: Cluster, pod: Pod) -> list[Hindrance]:
@@ -137,6 +157,8 @@ def _spread(cluster: Cluster, pod: Pod) -> list[Hindrance]:
         labelled &= nodes.columns[spread.peers.topology_key].ids != ABSENT
     found: list[Hindrance] = [(Reason.SPREAD_LABEL, labelled)] if required else []
     for spread in required:
+        if spread.peers.selector == LabelSelector():
+            continue  # As upstream (countPodsMatchSelector): an empty selector counts nobody.
         eligible = labelled.copy()
         if spread.honor_affinity:
             eligible &= matches_affinity(nodes, request, everywhere)
