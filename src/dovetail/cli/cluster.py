@@ -70,10 +70,11 @@ def run(work: Coroutine[Any, Any, R], server: str) -> R:
     try:
         return uvloop.run(work)
     except* KubeError as errors:
-        raise click.ClickException(f"{server}: {_first(errors)}") from None
+        raise click.ClickException(f"{server}: {first_of(errors)}") from None
 
 
-def _first(errors: BaseExceptionGroup[Any]) -> BaseException:
+def first_of(errors: BaseExceptionGroup[Any]) -> BaseException:
+    """The first error inside, however deep the groups are nested."""
     error: BaseException = errors
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]

@@ -10,7 +10,7 @@ import signal
 import click
 import uvloop
 
-from dovetail.cli.cluster import config_of, fabric_option, kubeconfig_options, scheduler_name_option
+from dovetail.cli.cluster import config_of, fabric_option, first_of, kubeconfig_options, scheduler_name_option
 from dovetail.core.policy import Policy
 from dovetail.kube.errors import KubeError
 from dovetail.scheduler.binder import NotLeader
@@ -78,4 +78,4 @@ def command(
     try:
         uvloop.run(until_told())
     except* (LeadershipLost, NotLeader, KubeError, OSError) as errors:
-        raise click.ClickException("; ".join(str(error) for error in errors.exceptions)) from None
+        raise click.ClickException(f"{config.server}: {first_of(errors)}") from None
