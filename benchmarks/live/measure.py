@@ -123,7 +123,8 @@ async def measure(heat: Heat) -> Outcome:
 async def _watched_run(plane: Plane, client: Client, heat: Heat) -> Outcome:
     scenario, scheduler = heat.scenario, heat.scheduler
     binds = _Binds()
-    bound_pods = Reflector(client, PODS, SeenPod, binds.sink, params={"fieldSelector": "spec.nodeName!="})
+    bound = {"fieldSelector": "spec.nodeName!="}
+    bound_pods = Reflector(client, PODS, SeenPod, binds.sink, params=bound, heartbeat_s=STALLED_S)
     following = asyncio.create_task(bound_pods.run())
     await bound_pods.synced.wait()
     scratch = Path(tempfile.mkdtemp(prefix="dovetail-live-"))

@@ -382,13 +382,14 @@ def attachable(world: World, pod: Pod, node: Node) -> bool:
 
 
 def _handles(world: World, pod: Pod) -> list[tuple[str, str]]:
+    """The CSI volumes of a pod; a claim whose volume is not known counts as one of its storage class's driver."""
     found = []
     for name in pod.claims:
         claim = world.claim(pod, name)
         volume = world.volume(claim.volume) if claim is not None else None
         storage_class = world.storage_class(claim.storage_class) if claim is not None else None
-        if claim is not None and volume is not None and volume.driver:
+        if claim is not None and volume is not None:
             found.append((volume.driver, volume.name))
-        elif claim is not None and not claim.volume and storage_class is not None and storage_class.driver:
+        elif claim is not None and storage_class is not None:
             found.append((storage_class.driver, claim.key))
-    return found
+    return [handle for handle in found if handle[0]]

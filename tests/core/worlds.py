@@ -33,7 +33,6 @@ from dovetail.core.model import (
     Volume,
     VolumeClaim,
 )
-
 from tests.core.oracle import World
 
 HOST, RACK, ZONE, SIZE = "kubernetes.io/hostname", "dovetail.dev/rack", "topology.kubernetes.io/zone", "size"
@@ -71,9 +70,7 @@ class Dice:
         homes = [*names, *(["gone"] if self._chance(0.1) else [])]
         world.pods = [self._pod(f"b{i}", self._pick(homes)) for i in range(self._random.randint(0, 8))]
         if self._chance(0.15):
-            world.nominated = [
-                replace(self._pod(f"w{i}", ""), nominated_node=self._pick(names)) for i in range(self._random.randint(1, 2))
-            ]
+            world.nominated = [self._nominated(f"w{i}", self._pick(names)) for i in self._some(1, 2)]
         return world
 
     def pod(self) -> Pod:
@@ -84,6 +81,9 @@ class Dice:
 
     def _maybe(self, probability: float, value: T) -> T | None:
         return value if self._chance(probability) else None
+
+    def _some(self, *amounts: int) -> range:
+        return range(self._pick(amounts))
 
     def _pick(self, values: list[T] | tuple[T, ...]) -> T:
         return self._random.choice(values)
@@ -96,9 +96,9 @@ class Dice:
         amounts = ((CPU, self._pick([2000, 4000])), (MEMORY, self._pick([4, 9])), (GPU, self._pick([0, 1, 2, 3, 4])))
         return Node(
             name,
-            (*amounts, (PODS, self._pick([0, 3, 9, 9, 9, 9, 9]))),
+            (*amounts, (PODS, self._pick([0, 3] + [9] * 10))),
             tuple(sorted(labels.items())),
-            tuple(self._taint() for _ in range(self._pick([0, 0, 0, 0, 0, 1, 2]))),
+            tuple(self._taint() for _ in range(self._pick([0] * 8 + [1, 2]))),
             unschedulable=self._chance(0.05),
             attach_limits=(("csi", self._pick([0, 1, 2])),) if self._chance(0.7) else (),
             problem=self._maybe(0.03, Problem("status", "x", "is bad")),
@@ -132,6 +132,9 @@ class Dice:
             managed=not node,
         )
 
+    def _nominated(self, uid: str, node: str) -> Pod:
+        return replace(self._pod(uid, ""), nominated_node=node, managed=False)
+
     def _request(self, namespace: str) -> Request:
         resources = {CPU: self._pick([0, 200, 500, 1500]), MEMORY: self._pick([0, 0, 1, 4])}
         gpu = self._random.random()
@@ -140,12 +143,12 @@ class Dice:
         constraints = {
             "gpu_milli": self._pick([300, 500, 800]) if gpu > 0.75 else 0,
             "node_selector": ((self._pick([ZONE, RACK]), self._pick("ar")),) if self._chance(0.05) else (),
-            "node_terms": tuple(self._node_term() for _ in range(self._pick([0, 1, 2]))) if self._chance(0.1) else None,
-            "tolerations": tuple(self._toleration() for _ in range(self._pick([0, 0, 1, 2]))),
-            "ports": tuple({self._port() for _ in range(self._pick([1, 2]))}) if self._chance(0.2) else (),
-            "spread": tuple(self._spread(namespace) for _ in range(self._pick([1, 1, 2]))) if self._chance(0.2) else (),
-            "affinity": tuple(self._peers() for _ in range(self._pick([1, 1, 2]))) if self._chance(0.12) else (),
-            "anti_affinity": tuple(self._peers() for _ in range(self._pick([1, 1, 2]))) if self._chance(0.12) else (),
+            "node_terms": tuple(self._node_term() for _ in self._some(0, 1, 2)) if self._chance(0.08) else None,
+            "tolerations": tuple(self._toleration() for _ in self._some(0, 0, 1, 2)),
+            "ports": tuple(dict.fromkeys(self._port() for _ in self._some(1, 2))) if self._chance(0.2) else (),
+            "spread": tuple(self._spread(namespace) for _ in self._some(1, 1, 2)) if self._chance(0.2) else (),
+            "affinity": tuple(self._peers() for _ in self._some(1, 1, 2)) if self._chance(0.12) else (),
+            "anti_affinity": tuple(self._peers() for _ in self._some(1, 1, 2)) if self._chance(0.12) else (),
         }
         return Request(tuple(sorted(resources.items())), **constraints)  # type: ignore[arg-type]
 
@@ -156,7 +159,7 @@ class Dice:
         return Requirement(self._pick(keys), operator, tuple(self._random.sample(values, amount)))
 
     def _node_term(self) -> NodeTerm:
-        expressions = [self._requirement((ZONE, RACK), ("a", "b", "r", "s")) for _ in range(self._pick([0, 1, 1, 2]))]
+        expressions = [self._requirement((ZONE, RACK), ("a", "b", "r", "s")) for _ in self._some(0, 1, 1, 2)]
         if self._chance(0.3):
             compare: Operator = self._pick(["Gt", "Lt"])
             expressions.append(Requirement(SIZE, compare, (self._pick(["1", "5", "10", "x"]),)))
@@ -165,7 +168,8 @@ class Dice:
         return NodeTerm(tuple(expressions), fields)
 
     def _port(self) -> HostPort:
-        return HostPort(self._pick(["", "0.0.0.0", "10.0.0.1", "10.0.0.2"]), self._pick(["TCP", "UDP"]), self._pick([1, 2]))
+        ip = self._pick(["", "0.0.0.0", "10.0.0.1", "10.0.0.2"])
+        return HostPort(ip, self._pick(["TCP", "UDP"]), self._pick([1, 2]))
 
     def _selector(self) -> LabelSelector | None:
         amount = self._pick([0, 1, 1, 1, 2])

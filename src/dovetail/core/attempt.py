@@ -27,14 +27,14 @@ class Attempt:
         """Binds for what could be placed; a Hold where that is news; a Release where a half start is overdue."""
         state, waiting = self._state, self._waiting()
         binds: list[Decision] = []
-        group = None
         refusal = self._blocked(waiting)
-        if refusal is None:
-            group = state.roster.group(self._root)
-            refusal = self._incomplete(group)
-        if refusal is None and group is not None:
-            binds, refusal = self._place(group)
-            waiting = self._waiting()
+        for group in state.roster.groups(self._root) if refusal is None else ():
+            placed, lacking = self._place(group)
+            binds += placed
+            refusal = refusal or lacking
+        waiting = self._waiting()
+        if refusal is None and any(startable(pod) for pod in waiting):
+            refusal = Refusal(Reason.GANG_FULL, When.NOT_YET)
         overdue = self._overdue(bool(binds), waiting)
         if overdue and refusal is not None:
             return [*binds, Release(self._root, tuple(pod.uid for pod in overdue), refusal, state.steps)]
@@ -80,9 +80,7 @@ class Attempt:
                 return Refusal(Reason.GANG_MISSING, when, f"the parent {gang.parent!r} of {gang_id!r} {what}")
         return None
 
-    def _incomplete(self, group: Group) -> Refusal | None:
-        if complete(group):
-            return None
+    def _incomplete(self, group: Group) -> Refusal:
         need = group.total_missing() + sum(1 for _ in group.all_held())
         exist = sum(1 for pod in self._members if startable(pod) or pod.node)
         return Refusal(Reason.GANG_INCOMPLETE, When.NOT_YET, f"needs {need} pods, {exist} can start")
@@ -90,6 +88,8 @@ class Attempt:
     def _place(self, group: Group) -> tuple[list[Decision], Refusal | None]:
         """Binds, and why the rest (or all of it) was not placed."""
         state = self._state
+        if not complete(group):
+            return [], self._incomplete(group)
         if state.failed and (known := state.failed.get(self._signature(group))) is not None:
             return [], known
         pods = list(group.all_pods())
@@ -107,8 +107,7 @@ class Attempt:
         if limit:
             refusal = Refusal(Reason.SEARCH_LIMIT, When.NOT_YET, f"after {state.policy.search_limit} domains")
         elif binds:
-            rest = next(pod for pod in pods if pod.uid not in state.cluster.placements)
-            refusal = refusals.for_pod(state.cluster, rest)
+            refusal = self._left_over(group)
         elif (lately := self._told_lately()) is not None:
             return [], lately
         else:
@@ -117,19 +116,35 @@ class Attempt:
             state.failed[signature] = refusal
         return binds, refusal
 
+    def _left_over(self, group: Group) -> Refusal:
+        """Why a pod is not placed although its gang starts without it."""
+        cluster = self._state.cluster
+        for part in group.walk():
+            waiting = [pod for pod in part.pods if pod.uid not in cluster.placements]
+            if waiting and not part.chosen:
+                return refusals.for_gang(cluster, self._state.rows, part)
+            if waiting and part.room is not None and len(part.pods) - len(waiting) >= part.room:
+                return Refusal(Reason.GANG_FULL, When.NOT_YET)
+            if waiting:
+                return refusals.for_pod(cluster, waiting[0], part.scope)
+        raise AssertionError("every pod was placed")
+
     def _told_lately(self) -> Refusal | None:
-        """The numbers of a search that failed need not be worked out anew every time."""
+        """The numbers of a search that failed need not be worked out anew every time; that it can never succeed must
+        be taken back at once."""
         lately = self._state.pending.told_lately(self._root, self._state.now_ms, self._state.policy.tell_again_ms)
-        return lately if lately is not None and lately.reason in _NO_ROOM else None
+        return lately if lately is not None and lately.reason in _NO_ROOM and lately.when is When.NOT_YET else None
 
     def _binds(self, pods: list[Pod]) -> list[Decision]:
         state, placements = self._state, self._state.cluster.placements
         placed = [placement for pod in pods if (placement := placements.get(pod.uid)) is not None]
         gang = "" if self._root.startswith(LONE) else self._root
-        level = self._level([p.slot for p in placed]) if gang else ""
+        level = (
+            self._level([placements[pod.uid].slot for pod in self._members if pod.uid in placements]) if gang else ""
+        )
         names = state.cluster.nodes.names
-        for pod in pods:
-            state.cluster.nominated.pop(pod.uid, None)
+        for p in placed:
+            state.cluster.nominated.pop(p.pod.uid, None)
         return [
             Bind(p.pod.uid, names[p.slot], state.steps, gang, len(placed), p.devices, p.picks, level) for p in placed
         ]

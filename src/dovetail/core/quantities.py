@@ -2,7 +2,7 @@
 """Kubernetes quantities as integers, rounded the way Kubernetes rounds them.
 
 A quantity is a signed decimal with an SI suffix (n u m k M G T P E), a binary suffix (Ki Mi Gi Ti Pi Ei) or a decimal
-exponent. `Quantity.Value()` and `MilliValue()` round up, away from zero for positive amounts: so do we.
+exponent. `Quantity.Value()` and `MilliValue()` round away from zero: so do we.
 Source: k8s.io/apimachinery/pkg/api/resource/quantity.go.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 from functools import lru_cache
+from math import ceil, floor
 
 _SUFFIX: dict[str, Fraction] = {
     "n": Fraction(1, 10**9), "u": Fraction(1, 10**6), "m": Fraction(1, 1000), "": Fraction(1),
@@ -19,7 +20,8 @@ _SUFFIX: dict[str, Fraction] = {
     "Ki": Fraction(2**10), "Mi": Fraction(2**20), "Gi": Fraction(2**30),
     "Ti": Fraction(2**40), "Pi": Fraction(2**50), "Ei": Fraction(2**60),
 }  # fmt: skip
-_QUANTITY = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(?:([eE][+-]?\d{1,3})|([numkMGTPE]|[KMGTPE]i)?)")
+# The length is bounded: int() refuses texts of thousands of digits with an error of its own.
+_QUANTITY = re.compile(r"(?a)(?=.{1,64}\Z)([+-]?(?:\d+\.?\d*|\.\d+))(?:([eE][+-]?\d{1,3})|([numkMGTPE]|[KMGTPE]i)?)")
 MAX_AMOUNT = 2**62
 """Amounts are kept below this, so that sums over a node cannot leave 64 bits."""
 
@@ -35,20 +37,17 @@ def parse(text: str) -> Fraction:
     if match is None:
         raise QuantityError(f"{text!r} is not a quantity such as 2, 500m, 1.5Gi or 1e3")
     number, exponent, suffix = match.groups()
-    value = Fraction(number) * (Fraction(10) ** int(exponent[1:]) if exponent else _SUFFIX[suffix or ""])
-    if abs(value) >= MAX_AMOUNT:
-        raise QuantityError(f"{text!r} is too large (the limit is 2^62)")
-    return value
+    return _bounded(Fraction(number) * (Fraction(10) ** int(exponent[1:]) if exponent else _SUFFIX[suffix or ""]), text)
 
 
 def units(text: str) -> int:
-    """Whole units, rounded up: bytes, counts. Raises QuantityError."""
-    return _ceil(parse(text))
+    """Whole units: bytes, counts. Raises QuantityError."""
+    return _rounded(parse(text))
 
 
 def milli(text: str) -> int:
-    """Thousandths, rounded up: milli-CPU. Raises QuantityError."""
-    return _ceil(parse(text) * 1000)
+    """Thousandths: milli-CPU. Raises QuantityError."""
+    return _rounded(_bounded(parse(text) * 1000, text))
 
 
 def amount(resource: str, text: str) -> int:
@@ -69,5 +68,11 @@ def display(resource: str, value: int) -> str:
     return str(value)
 
 
-def _ceil(value: Fraction) -> int:
-    return -((-value.numerator) // value.denominator)
+def _bounded(value: Fraction, text: str) -> Fraction:
+    if abs(value) >= MAX_AMOUNT:
+        raise QuantityError(f"{text!r} is too large (the limit is 2^62)")
+    return value
+
+
+def _rounded(value: Fraction) -> int:
+    return ceil(value) if value > 0 else floor(value)

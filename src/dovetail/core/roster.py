@@ -2,13 +2,15 @@
 """Who belongs to which gang: all known pods, the gangs, and their trees.
 
 Rules: the unit of decision is a root: the top of a gang tree, or a pod on its own (`pod/<uid>`). A gang may be told
-after its pods; until then its pods wait. A gang has started once it had its minimum on nodes at the same time; from
-then on each of its pending pods is placed as it comes, since it replaces or extends what runs.
+after its pods; until then its pods wait. A gang has started once it had its minimum on nodes at the same time, and
+enough of its sub-gangs had; from then on each of its pending pods is placed as it comes, since it replaces or extends
+what runs, and each sub-gang that comes later starts on its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from dovetail.core.cluster import Cluster
 from dovetail.core.model import Gang, Pod
@@ -95,14 +97,31 @@ class Roster:
             return [pod] if pod is not None else []
         return [self.pods[uid] for gang_id in self.tree(root) for uid in self._members.get(gang_id, ())]
 
-    def group(self, root: str) -> Group:
-        """The root as the search sees it: what is pending and could start now, and what is held already."""
+    def groups(self, root: str) -> list[Group]:
+        """What is placed together or not at all, one after another: the whole root; of one that has started each
+        pending pod, and each sub-gang that has not."""
         if root.startswith(LONE):
-            return Group(pods=[self.pods[root[len(LONE) :]]])
-        group = self._group(root)
-        if self.has_started(root):
-            _ask_for_nothing_more(group)
-        return group
+            return [Group(pods=[self.pods[root[len(LONE) :]]])]
+        return list(self._parts(root))
+
+    def _parts(self, gang_id: str) -> Iterator[Group]:
+        group = self._group(gang_id)
+        if not self.has_started(gang_id):
+            yield group
+            return
+        running = replace(group, pods=[], held=list(group.all_held()), missing=0, groups=[], min_groups=0)
+        for pod in group.pods[: group.room]:
+            yield replace(running, pods=[pod], missing=1)
+        for child in self._subgangs(gang_id):
+            for part in self._parts(child):
+                yield replace(running, groups=[part])
+
+    def _subgangs(self, gang_id: str) -> list[str]:
+        return [child for child in self._children.get(gang_id, ()) if child in self.gangs]
+
+    def _least(self, gang: Gang) -> int:
+        """How many pods of its own a gang needs; one that only holds sub-gangs needs none."""
+        return gang.min_count if self._members.get(gang.id) or not self._subgangs(gang.id) else 0
 
     def _group(self, gang_id: str) -> Group:
         gang = self.gangs[gang_id]
@@ -111,12 +130,11 @@ class Roster:
         held = [placements[pod.uid].slot for pod in members if pod.uid in placements and not pod.deleting]
         pods = [pod for pod in members if pod.uid not in placements and startable(pod)]
         pods.sort(key=lambda pod: (-pod.priority, pod.created_ms, pod.uid))
-        children = [self._group(child) for child in self._children.get(gang_id, ()) if child in self.gangs]
-        needed = 0 if children and not members else gang.min_count
+        children = [self._group(child) for child in self._subgangs(gang_id)]
         return Group(
             pods=pods,
             held=held,
-            missing=max(0, needed - len(held)),
+            missing=max(0, self._least(gang) - len(held)),
             room=None if gang.max_count is None else max(0, gang.max_count - len(held)),
             groups=children,
             min_groups=gang.min_groups,
@@ -124,28 +142,28 @@ class Roster:
             preferred=gang.preferred,
         )
 
-    def has_started(self, root: str) -> bool:
+    def has_started(self, gang_id: str) -> bool:
         """Whether the gang had its minimum on nodes before. After a restart of the scheduler it shows in the times:
         whoever is pending was created after the first member was bound, so it is no member of the first start."""
-        if root in self._started or root in self.starting:
-            return root in self._started
-        bound = [pod for pod in self.members(root) if pod.node]
-        waiting = [pod for pod in self.members(root) if not pod.node]
+        if gang_id in self._started or gang_id in self.starting:
+            return gang_id in self._started
+        bound = [pod for pod in self.members(gang_id) if pod.node and not pod.deleting]
+        waiting = [pod for pod in self.members(gang_id) if not pod.node]
         return bool(bound) and all(pod.created_ms > min(b.bound_ms for b in bound) > 0 for pod in waiting)
 
     def note_start(self, root: str) -> None:
-        """Remember a gang that has its minimum bound, or forget it when nothing of it is left."""
-        members = self.members(root)
-        if not any(pod.node for pod in members):
-            self._started.discard(root)
-            if not members:
-                self.starting.pop(root, None)
-        elif root in self.gangs and all(
-            sum(1 for uid in self._members.get(gang_id, ()) if self.pods[uid].node) >= self.gangs[gang_id].min_count
-            for gang_id in self.tree(root)
-            if gang_id in self.gangs and self._members.get(gang_id)
-        ):
-            self._started.add(root)
+        """Remember the gangs of the tree that have their minimum bound, and forget those of which nothing is left."""
+        for gang_id in reversed(list(self.tree(root))):
+            own = [self.pods[uid] for uid in self._members.get(gang_id, ())]
+            bound = sum(1 for pod in own if pod.node and not pod.deleting)
+            children = self._subgangs(gang_id)
+            running = sum(1 for child in children if child in self._started)
+            gang = self.gangs.get(gang_id)
+            if not bound and not running:
+                self._started.discard(gang_id)
+            elif gang is not None and bound >= self._least(gang) and running >= (gang.min_groups or len(children)):
+                self._started.add(gang_id)
+        if root in self._started or not self.members(root):
             self.starting.pop(root, None)
 
 
@@ -154,18 +172,10 @@ def startable(pod: Pod) -> bool:
     return pod.managed and not pod.gated and not pod.deleting and not pod.node and pod.problem is None
 
 
-def _ask_for_nothing_more(group: Group) -> None:
-    group.missing = 0
-    group.min_groups = 0
-    for child in group.groups:
-        _ask_for_nothing_more(child)
-
-
 def complete(group: Group) -> bool:
     """Whether enough startable pods exist; sub-gangs that lack pods are dropped where fewer are enough."""
     whole = [child for child in group.groups if complete(child)]
     if len(whole) < group.groups_needed or len(group.pods) < group.missing:
         return False
-    if len(whole) < len(group.groups):
-        group.groups, group.min_groups = whole, min(group.min_groups, len(whole))
+    group.groups = whole
     return True

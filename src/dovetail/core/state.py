@@ -9,7 +9,6 @@ server's objects: a restart loses no pod and gives no device twice.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from dovetail.core import events as ev
@@ -122,12 +121,14 @@ class State:
         cluster = self.cluster
         slot = cluster.nodes.slot_of(pod.node)
         placement = cluster.placements.get(pod.uid)
-        if placement is not None and placement.slot == slot and _counts_alike(placement.pod, pod):
+        if placement is None or placement.slot != slot or placement.pod.request != pod.request:
+            picks = placement.picks if placement is not None else ()
+            cluster.unplace(pod.uid)
+            cluster.place(pod, slot, picks)
+        elif _seen_alike(placement.pod, pod):
             placement.pod = pod
-            return
-        picks = placement.picks if placement is not None else ()
-        cluster.unplace(pod.uid)
-        cluster.place(pod, slot, picks)
+        else:
+            cluster.recount(placement, pod)
 
     def _remove_pod(self, event: ev.PodRemoved) -> None:
         cluster = self.cluster
@@ -165,30 +166,14 @@ class State:
         self.cluster.avoided.setdefault(event.uid, {})[event.node] = event.retry_at_ms
         self.touch(self.roster.root_of(pod))
 
-    def _put_volume(self, event: ev.VolumeChanged) -> None:
-        volumes = self.cluster.volumes
-        known = volumes.volumes.get(event.volume.name)
-        if known is not None and known.claim and not event.volume.claim:
-            # Picked by a decision that the API server does not show yet.
-            assumed = any(p.volume == known.name for x in self.cluster.placements.values() for p in x.picks)
-            if assumed:
-                volumes.volumes[known.name] = replace(event.volume, claim=known.claim, available=False)
-                return
-        volumes.volumes[event.volume.name] = event.volume
-        self.cluster.freed += 1
-
     def _set(self, change: Callable[[], object]) -> None:
         change()
         self.cluster.freed += 1
 
 
-def _counts_alike(old: Pod, new: Pod) -> bool:
-    return (
-        old.request == new.request
-        and old.deleting == new.deleting
-        and old.labels == new.labels
-        and old.claims == new.claims
-    )
+def _seen_alike(old: Pod, new: Pod) -> bool:
+    """Whether other pods and volumes see no difference."""
+    return old.deleting == new.deleting and old.labels == new.labels and old.claims == new.claims
 
 
 def _namespace(state: State, event: ev.NamespaceChanged) -> None:
@@ -212,10 +197,10 @@ _HANDLERS: dict[type, Callable[[State, Any], None]] = {
     ev.NamespaceRemoved: _namespace_gone,
     ev.VolumeClaimChanged: lambda state, event: state._set(lambda: state.cluster.volumes.put_claim(event.claim)),
     ev.VolumeClaimRemoved: lambda state, event: state._set(lambda: state.cluster.volumes.claims.pop(event.key, None)),
-    ev.VolumeChanged: State._put_volume,
+    ev.VolumeChanged: lambda state, event: state._set(lambda: state.cluster.volumes.put_volume(event.volume)),
     ev.VolumeRemoved: lambda state, event: state._set(lambda: state.cluster.volumes.volumes.pop(event.name, None)),
     ev.StorageClassChanged: lambda state, event: state._set(
-        lambda: state.cluster.volumes.classes.update({event.storage_class.name: event.storage_class})
+        lambda: state.cluster.volumes.put_class(event.storage_class)
     ),
     ev.StorageClassRemoved: lambda state, event: state._set(
         lambda: state.cluster.volumes.classes.pop(event.name, None)

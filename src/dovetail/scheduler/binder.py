@@ -2,9 +2,9 @@
 """Carrying out binds: many at a time, volumes first, and what went wrong goes back to the core as an event.
 
 Rules: nothing is written unless this process is the leader at that moment. A bind is sent with the pod's uid, so it
-cannot hit another pod of the same name, and may be repeated. Where its outcome is not known (a lost answer, a server
-that is away), the pod is read until it is known; only then the core is told. A pod that the server says is bound, or
-gone, is left to the watch to tell.
+cannot hit another pod of the same name, and may be repeated. Whatever the answer to it, if it was not a plain yes, the
+pod is read until it is known what became of it; only then the core is told. A pod that the server says is bound
+elsewhere, or gone, is left to the watch to tell. Who waits for volumes holds up nobody else.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dovetail.core.decisions import Bind, VolumePick
-from dovetail.core.events import BindFailed, Event
+from dovetail.core.events import BindFailed
 from dovetail.kube import resources as kinds
 from dovetail.kube.client import MERGE_PATCH, Client
-from dovetail.kube.errors import ApiError, Conflict, KubeError, NotFound, OutcomeUnknown, Unreachable
+from dovetail.kube.errors import Conflict, KubeError, NotFound, OutcomeUnknown, Unreachable
 from dovetail.kube.objects_pod import Pod
-from dovetail.kube.objects_storage import PersistentVolumeClaim
-from dovetail.kube.reflector import Reflector
 from dovetail.scheduler import metrics, wire
 from dovetail.scheduler.clock import Clock
+from dovetail.scheduler.mirror import Mirror
 
 WORKERS = 96
+_SOON_MS = 1_000
 _NODE_RETRY_MS = 5_000
-_POD_RETRY_MS = 10_000
+_REFUSED_RETRY_MS = 10_000
 _ASK_AGAIN_S = 1.0
 _VOLUME_TIMEOUT_S = 600.0
 _VOLUME_POLL_S = 0.2
@@ -43,83 +43,90 @@ class Target:
     name: str
     uid: str
 
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
 
 class NotLeader(Exception):
     """This process must not write any more."""
 
 
+class _NotReady(Exception):
+    """Why a bind cannot go out to the node that was chosen."""
+
+
 class Binder:
-    """`put` is given every Bind; `tell` receives what the core must know; `bound` is called for each success."""
+    """`put` is given every Bind; `bound` is called for each success, `failed` with what the core must know."""
 
     def __init__(
         self,
         client: Client,
         clock: Clock,
-        claims: Reflector[PersistentVolumeClaim],
+        mirror: Mirror,
         *,
         may_write: Callable[[], bool],
-        tell: Callable[[Event], None],
+        failed: Callable[[BindFailed, Target], None],
         bound: Callable[[Bind, Target], None],
         run_id: str,
     ) -> None:
         self._client = client
         self._clock = clock
-        self._claims = claims
+        self._mirror = mirror
         self._may_write = may_write
-        self._tell = tell
+        self._failed = failed
         self._bound = bound
         self._run_id = run_id
         self._queue: asyncio.Queue[tuple[Bind, Target, float]] = asyncio.Queue()
         self._in_flight = 0
         self.idle = asyncio.Event()
+        """Set while nothing is on its way but what waits for volumes."""
         self.idle.set()
 
     def put(self, bind: Bind, target: Target) -> None:
+        self._put(bind, target, time.monotonic())
+
+    def _put(self, bind: Bind, target: Target, decided_s: float) -> None:
         self._in_flight += 1
         self.idle.clear()
-        self._queue.put_nowait((bind, target, time.monotonic()))
+        self._queue.put_nowait((bind, target, decided_s))
 
     async def run(self) -> None:
         """Work until cancelled. Raises NotLeader when a bind is due and another process leads."""
         async with asyncio.TaskGroup() as tasks:
             for _ in range(WORKERS):
-                tasks.create_task(self._work())
+                tasks.create_task(self._work(tasks))
 
-    async def _work(self) -> None:
+    async def _work(self, tasks: asyncio.TaskGroup) -> None:
         while True:
             bind, target, decided_s = await self._queue.get()
-            result = await self._carry_out(bind, target)
-            metrics.BINDS.labels(result).inc()
-            metrics.BIND_SECONDS.observe(time.monotonic() - decided_s)
+            if bind.volumes:
+                # A provisioner may take minutes, which no worker has to spare.
+                tasks.create_task(self._prepare(bind, target, decided_s))
+            else:
+                self._count(await self._carry_out(bind, target), decided_s)
             self._in_flight -= 1
             if not self._in_flight:
                 self.idle.set()
 
+    def _count(self, result: str, decided_s: float) -> None:
+        metrics.BINDS.labels(result).inc()
+        metrics.BIND_SECONDS.observe(time.monotonic() - decided_s)
+
     async def _carry_out(self, bind: Bind, target: Target) -> str:
         """Bind one pod; the name of how it ended, for the metric."""
-        try:
-            if bind.volumes:
-                await self._prepare_volumes(bind)
-            await self._post(bind, target)
-        except Conflict as error:
-            # Bound already (perhaps by this very request, sent twice), or not to be bound at all: ask.
-            return await self._resolve(bind, target, error)
-        except NotFound as error:
-            return self._failed(bind, "", _POD_RETRY_MS, error, "gone")
-        except (OutcomeUnknown, Unreachable) as error:
-            return await self._resolve(bind, target, error)
-        except ApiError as error:
-            return self._failed(bind, "", _POD_RETRY_MS, error, "refused")
-        except TimeoutError as error:
-            return self._failed(bind, bind.node, _NODE_RETRY_MS, error, "volumes")
-        self._bound(bind, target)
-        return "bound"
-
-    async def _post(self, bind: Bind, target: Target) -> None:
+        if ("", bind.node) not in self._mirror.nodes.known:
+            # The API server would bind the pod all the same, to be deleted by the pod collector a minute later.
+            return self._fail(bind, target, bind.node, _NODE_RETRY_MS, "the node was deleted", "node gone")
         self._check_leader()
         body = wire.binding(target.namespace, target.name, target.uid, bind.node, f"{self._run_id}-{bind.step}")
         path = kinds.PODS.path(target.namespace, target.name, "binding")
-        await self._client.request("POST", path, body, idempotent=True)
+        try:
+            await self._client.request("POST", path, body, idempotent=True)
+        except KubeError as error:
+            # Also a refusal may follow an attempt that worked and whose answer was lost.
+            return await self._resolve(bind, target, error)
+        self._bound(bind, target)
+        return "bound"
 
     async def _resolve(self, bind: Bind, target: Target, error: KubeError) -> str:
         """Find out what became of the pod, however long the server is away."""
@@ -127,57 +134,91 @@ class Binder:
             try:
                 pod = await self._client.request("GET", kinds.PODS.path(target.namespace, target.name), decode=Pod)
             except NotFound:
-                return self._failed(bind, "", _POD_RETRY_MS, error, "gone")
-            except KubeError:
+                return "gone"
+            except KubeError as unknown:
                 self._check_leader()
+                metrics.log.warning("cannot tell whether %s was bound to %s: %s", target, bind.node, unknown)
                 await asyncio.sleep(_ASK_AGAIN_S)
                 continue
-            if pod is None or pod.metadata.uid != target.uid:
-                return self._failed(bind, "", _POD_RETRY_MS, error, "gone")
+            if pod.metadata.uid != target.uid:
+                return "gone"
             if pod.spec.node_name == bind.node:
                 self._bound(bind, target)
                 return "bound"
             if pod.spec.node_name:
                 # Another scheduler was faster: the watch tells where it went, and that place counts.
                 return "bound elsewhere"
-            return self._failed(bind, bind.node, _NODE_RETRY_MS, error, "conflict")
+            if isinstance(error, Conflict | Unreachable | OutcomeUnknown):
+                return self._fail(bind, target, "", _SOON_MS, str(error), "conflict")
+            return self._fail(bind, target, "", _REFUSED_RETRY_MS, str(error), "refused")
 
-    def _failed(self, bind: Bind, node: str, retry_ms: int, error: Exception, result: str) -> str:
-        metrics.log.warning("bind of pod %s to %s failed (%s): %s", bind.uid, bind.node, result, error)
-        self._tell(BindFailed(bind.uid, node, str(error), self._clock.now_ms() + retry_ms))
+    def _fail(self, bind: Bind, target: Target, node: str, retry_ms: int, why: str, result: str) -> str:
+        """`node` is what to keep the pod away from for so long; "" for every node."""
+        metrics.log.warning("pod %s was not bound to %s (%s): %s", target, bind.node, result, why)
+        self._failed(BindFailed(bind.uid, node, why, self._clock.now_ms() + retry_ms), target)
         return result
 
     def _check_leader(self) -> None:
         if not self._may_write():
             raise NotLeader("the lease is no longer ours: nothing more is written")
 
-    async def _prepare_volumes(self, bind: Bind) -> None:
-        """Reserve the chosen volumes, ask for the others to be provisioned, and wait until every claim is bound.
+    async def _prepare(self, bind: Bind, target: Target, decided_s: float) -> None:
+        """Reserve the chosen volumes, ask for the others to be provisioned, and bind once every claim has its own.
 
-        Raises ApiError, and TimeoutError after ten minutes (kube-scheduler's bindTimeoutSeconds).
+        Gives up after ten minutes (kube-scheduler's bindTimeoutSeconds), and at once when a claim goes away.
         """
-        for pick in bind.volumes:
-            await self._choose_volume(pick, bind.node)
-        async with asyncio.timeout(_VOLUME_TIMEOUT_S):
-            while True:
-                if all(self._claim_bound(pick) for pick in bind.volumes):
+        deadline_s = time.monotonic() + _VOLUME_TIMEOUT_S
+        asked: set[str] = set()
+        try:
+            for pick in bind.volumes:
+                await self._choose_volume(pick, bind.node)
+            while waiting := [pick.claim for pick in bind.volumes if not self._claim_bound(pick, bind.node, asked)]:
+                if self._mirror.feed.pod_ref(target.uid) is None:
+                    self._count("gone", decided_s)
                     return
+                if time.monotonic() > deadline_s:
+                    late = f"no volume within {_VOLUME_TIMEOUT_S:g} s for {', '.join(waiting)}"
+                    raise _NotReady(f"{late}: see the events of the claim and the logs of its provisioner")
                 await asyncio.sleep(_VOLUME_POLL_S)
+        except (KubeError, _NotReady) as error:
+            self._count(self._fail(bind, target, bind.node, _NODE_RETRY_MS, str(error), "volumes"), decided_s)
+        else:
+            self._put(replace(bind, volumes=()), target, decided_s)
 
     async def _choose_volume(self, pick: VolumePick, node: str) -> None:
+        """Every write is conditional on what we know: a volume or claim that somebody else has taken is left alone."""
         self._check_leader()
         namespace, name = pick.claim.split("/", 1)
-        claim = self._claims.known.get((namespace, name))
+        claim = self._mirror.claims.known.get((namespace, name))
         if claim is None or claim.spec.volume_name:
             return
-        if pick.volume:
-            body = wire.claim_of_volume(namespace, name, claim.metadata.uid)
-            await self._client.request("PATCH", kinds.PVS.path(name=pick.volume), body, content_type=MERGE_PATCH)
-        else:
-            path = kinds.PVCS.path(namespace, name)
-            await self._client.request("PATCH", path, wire.node_of_claim(node), content_type=MERGE_PATCH)
+        if not pick.volume:
+            chosen = claim.metadata.annotations.get(wire.SELECTED_NODE_ANNOTATION, "")
+            if chosen not in ("", node):
+                raise _NotReady(f"the volume of claim {pick.claim} is being made for node {chosen}")
+            path, body = kinds.PVCS.path(namespace, name), wire.node_of_claim(node, claim.metadata.resource_version)
+            await self._client.request("PATCH", path, body, content_type=MERGE_PATCH)
+            return
+        volume = self._mirror.volumes.known.get(("", pick.volume))
+        if volume is None:
+            raise _NotReady(f"the persistentvolume {pick.volume} was deleted")
+        owner = volume.spec.claim_ref
+        if owner is not None and (owner.namespace, owner.name) != (namespace, name):
+            raise _NotReady(f"the persistentvolume {pick.volume} was taken by {owner.namespace}/{owner.name}")
+        body = wire.claim_of_volume(namespace, name, claim.metadata.uid, volume.metadata.resource_version)
+        await self._client.request("PATCH", kinds.PVS.path(name=pick.volume), body, content_type=MERGE_PATCH)
 
-    def _claim_bound(self, pick: VolumePick) -> bool:
+    def _claim_bound(self, pick: VolumePick, node: str, asked: set[str]) -> bool:
+        """Whether the claim has its volume for good. `asked` collects the claims seen with the node that they are to be
+        provisioned for: a provisioner that cannot do it takes that annotation off again."""
         namespace, name = pick.claim.split("/", 1)
-        claim = self._claims.known.get((namespace, name))
-        return claim is not None and bool(claim.spec.volume_name) and _BIND_COMPLETED in claim.metadata.annotations
+        claim = self._mirror.claims.known.get((namespace, name))
+        if claim is None:
+            raise _NotReady(f"the claim {pick.claim} was deleted")
+        if claim.spec.volume_name and _BIND_COMPLETED in claim.metadata.annotations:
+            return True
+        if claim.metadata.annotations.get(wire.SELECTED_NODE_ANNOTATION) == node:
+            asked.add(pick.claim)
+        elif pick.claim in asked:
+            raise _NotReady(f"the provisioner cannot make the volume of claim {pick.claim} for this node")
+        return False

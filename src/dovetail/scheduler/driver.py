@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 
 from dovetail.core.cycle import step
 from dovetail.core.decisions import Bind, Decision, Hold, Release
-from dovetail.core.events import Event
+from dovetail.core.events import BindFailed, Event, GangRemoved, PodChanged
 from dovetail.core.reasons import Reason, Refusal
 from dovetail.core.state import State
 from dovetail.kube import resources as kinds
@@ -48,25 +48,27 @@ class Driver:
         instance: str,
     ) -> None:
         self.state = state
-        self.last_step_s = time.monotonic()
+        self.last_step_s: float | None = None
+        """When the loop last turned, by time.monotonic(); None before it was started."""
         self._mirror = mirror
         self._client = client
         self._clock = clock
         self._leads = leads
         self._instance = instance
         self.binder = Binder(
-            client, clock, mirror.claims, may_write=leads, tell=self._tell, bound=self._bound, run_id=run_id
+            client, clock, mirror, may_write=leads, failed=self._failed, bound=self._bound, run_id=run_id
         )
         self.reporter = Reporter(client, self.binder.idle, leads)
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._starting: dict[str, int] = {}
-
-    def _tell(self, event: Event) -> None:
-        self._mirror.inbox.append(event)
-        self._mirror.changed.set()
+        self._tasks: asyncio.TaskGroup
+        self._starting: dict[str, str] = {}
+        """Gangs that were decided and are not seen to have started yet, with the fabric level that holds each."""
 
     async def run(self) -> None:
         """Decide until cancelled."""
+        async with asyncio.TaskGroup() as self._tasks:
+            await self._loop()
+
+    async def _loop(self) -> None:
         while True:
             events = self._mirror.drain()
             if not self._leads():
@@ -78,6 +80,7 @@ class Driver:
             with metrics.STEP_SECONDS.time():
                 decisions = step(self.state, events, self._clock.now_ms())
             self.last_step_s = time.monotonic()
+            self._note_starts(events)
             for decision in decisions:
                 self._carry_out(decision)
             if self.state.busy:
@@ -102,7 +105,7 @@ class Driver:
                 if ref is not None:
                     self._bind(decision, Target(ref.namespace, ref.name, ref.uid))
                 if decision.gang and not self.state.roster.has_started(decision.gang):
-                    self._starting[decision.gang] = decision.gang_size
+                    self._starting[decision.gang] = decision.level
             case Hold():
                 self._report_hold(decision)
             case Release():
@@ -119,24 +122,32 @@ class Driver:
             await self.reporter.withdraw(condition)
             self.binder.put(bind, target)
 
-        self._spawn(when_withdrawn())
-
-    def _spawn(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.create_task(when_withdrawn())
 
     def _bound(self, bind: Bind, target: Target) -> None:
-        placed = f"Successfully assigned {target.namespace}/{target.name} to {bind.node}"
+        placed = f"Successfully assigned {target} to {bind.node}"
         self._event(target, f"bound/{bind.uid}", warning=False, reason="Scheduled", action="Binding", note=placed)
-        if bind.gang not in self._starting:
-            return
-        self._starting[bind.gang] -= 1
-        if not self._starting[bind.gang]:
-            del self._starting[bind.gang]
-            for gang_id in self.state.roster.tree(bind.gang):
-                where = f" inside one {bind.level}" if bind.level else ""
-                self._group(gang_id, True, "Scheduled", f"{bind.gang_size} pods were bound{where}")
+
+    def _failed(self, failed: BindFailed, target: Target) -> None:
+        self._mirror.tell([failed])
+        key, note = f"failed/{failed.uid}", f"binding failed: {failed.message}"
+        self._event(target, key, warning=True, reason="FailedScheduling", action="Binding", note=note)
+
+    def _note_starts(self, events: list[Event]) -> None:
+        """Tell of gangs that have started: when their pods are seen bound, however many attempts that took."""
+        roster = self.state.roster
+        for event in events:
+            match event:
+                case PodChanged(pod) if pod.gang and pod.node:
+                    root = roster.root_of(pod)
+                    if root in self._starting and roster.has_started(root):
+                        level = self._starting.pop(root)
+                        where = f" inside one {level}" if level else ""
+                        count = sum(1 for member in roster.members(root) if member.node)
+                        for gang_id in roster.tree(root):
+                            self._group(gang_id, True, "Scheduled", f"{count} pods were bound{where}")
+                case GangRemoved(gang_id):
+                    self._starting.pop(gang_id, None)
 
     def _report_hold(self, hold: Hold) -> None:
         refusal = hold.refusal
@@ -187,7 +198,7 @@ class Driver:
                 self._event(
                     target, f"release/{uid}", warning=True, reason="GangReleased", action="Evicting", note=message
                 )
-                self._spawn(self._evict(target))
+                self._tasks.create_task(self._evict(target))
 
     async def _evict(self, target: Target) -> None:
         if not self._leads():
@@ -197,7 +208,7 @@ class Driver:
             await self._client.request("POST", path, wire.eviction(target.namespace, target.name, target.uid))
         except KubeError as error:
             # The core asks again when its deadline has passed once more.
-            metrics.log.warning("cannot evict %s/%s: %s", target.namespace, target.name, error)
+            metrics.log.warning("cannot evict %s: %s", target, error)
 
 
 def told(refusal: Refusal) -> str:

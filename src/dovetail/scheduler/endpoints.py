@@ -18,11 +18,11 @@ _STUCK_S = 60.0
 
 
 def application(driver: Driver, reflectors: Iterable[Reflector[Any]]) -> web.Application:
-    """Live while the loop turns; ready once every first list is complete."""
+    """Live while the loop turns, and before it begins (first lists may take minutes); ready once they are complete."""
     reflectors = list(reflectors)
 
     async def healthz(_: web.Request) -> web.Response:
-        idle_s = time.monotonic() - driver.last_step_s
+        idle_s = 0.0 if driver.last_step_s is None else time.monotonic() - driver.last_step_s
         if idle_s > _STUCK_S:
             return web.Response(status=503, text=f"no step for {idle_s:.0f} s\n")
         return web.Response(text="ok\n")
@@ -35,10 +35,11 @@ def application(driver: Driver, reflectors: Iterable[Reflector[Any]]) -> web.App
 
     async def scrape(_: web.Request) -> web.Response:
         for reflector in reflectors:
-            metrics.STALENESS_SECONDS.labels(reflector.resource.plural).set(reflector.staleness_s())
+            metrics.STALENESS_SECONDS.labels(str(reflector.resource)).set(reflector.staleness_s())
         waiting, parked = driver.state.pending.lengths()
         metrics.PENDING.labels("queued").set(waiting)
         metrics.PENDING.labels("refused").set(parked)
+        metrics.REPORTS_QUEUED.set(driver.reporter.queued)
         return web.Response(body=generate_latest(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     app = web.Application()

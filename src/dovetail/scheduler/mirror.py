@@ -2,7 +2,8 @@
 """The cluster as events: a reflector for every kind that the core needs, translated by the feed into one inbox.
 
 Rules: what the server does not serve is left out, and found again by its reflector when it appears. Owners that tell a
-gang's size are fetched once per wish of the feed. The driver starts when every first list is complete.
+gang's size are fetched once per wish of the feed, and again until they can be read. The driver starts when every first
+list is complete.
 """
 
 from __future__ import annotations
@@ -19,13 +20,15 @@ from dovetail.kube.errors import KubeError, NotFound
 from dovetail.kube.feed import Feed
 from dovetail.kube.gangs import OwnerRef
 from dovetail.kube.gangs_dialects import Dialect
-from dovetail.kube.objects_storage import PersistentVolumeClaim
+from dovetail.kube.objects import Node
+from dovetail.kube.objects_storage import PersistentVolume, PersistentVolumeClaim
 from dovetail.kube.reflector import Change, Drift, Reflector, log_drift
 from dovetail.kube.resources import Resource
 from dovetail.kube.sources import Source, sources
 from dovetail.scheduler import metrics
 
 _OWNER_RETRY_S = 5.0
+_OWNER_RETRY_MAX_S = 80.0
 
 
 class Mirror:
@@ -39,7 +42,10 @@ class Mirror:
         self._fetching: set[OwnerRef] = set()
         self._tasks: asyncio.TaskGroup | None = None
         self.reflectors: list[Reflector[Any]] = [self._follow(source) for source in sources(feed, served)]
-        self.claims: Reflector[PersistentVolumeClaim] = next(r for r in self.reflectors if r.resource == kinds.PVCS)
+        by_resource = {reflector.resource: reflector for reflector in self.reflectors}
+        self.nodes: Reflector[Node] = by_resource[kinds.NODES]
+        self.claims: Reflector[PersistentVolumeClaim] = by_resource[kinds.PVCS]
+        self.volumes: Reflector[PersistentVolume] = by_resource[kinds.PVS]
 
     def resource_of(self, dialect: Dialect[Any]) -> Resource:
         """The version of a dialect's resource that is followed."""
@@ -48,22 +54,25 @@ class Mirror:
 
     def _follow(self, source: Source) -> Reflector[Any]:
         def sink(changes: list[Change[Any]]) -> None:
-            self._tell(source.translate(changes))
+            self.tell(source.translate(changes))
+            self._fetch_owners()
 
         def drifted(drift: Drift) -> None:
-            metrics.DRIFT.labels(source.resource.plural).inc()
+            metrics.DRIFT.labels(str(source.resource)).inc()
             log_drift(drift)
 
         return Reflector(self._client, source.resource, source.kind, sink, params=source.params, on_drift=drifted)
 
-    def _tell(self, events: list[Event]) -> None:
-        self.inbox += events
+    def tell(self, events: list[Event]) -> None:
+        if events:
+            self.inbox += events
+            self.changed.set()
+
+    def _fetch_owners(self) -> None:
         for ref in self.feed.wanted_owners():
             if ref not in self._fetching and self._tasks is not None:
                 self._fetching.add(ref)
                 self._tasks.create_task(self._fetch(ref))
-        if events:
-            self.changed.set()
 
     async def run(self) -> None:
         """Follow everything until cancelled."""
@@ -85,17 +94,25 @@ class Mirror:
         return events
 
     async def _fetch(self, ref: OwnerRef) -> None:
-        """Read an owner. One that is gone or not readable is told as None; the gang then waits, with that as reason."""
+        """Read an owner, as often as it takes. One that is gone is told as None; the gang then waits, with that as
+        reason."""
+        path, wait_s = ref.resource.path(ref.namespace, ref.name), _OWNER_RETRY_S
+        document: dict[str, object] | None
         try:
-            document = await self._client.request(
-                "GET", ref.resource.path(ref.namespace, ref.name), decode=dict[str, object]
-            )
-            self._tell(self.feed.owner(ref, document))
-        except NotFound:
-            self._tell(self.feed.owner(ref, None))
-        except KubeError as error:
-            metrics.OWNER_ERRORS.inc()
-            metrics.log.warning("cannot read the owner %s: %s; trying again in %g s", ref, error, _OWNER_RETRY_S)
-            await asyncio.sleep(_OWNER_RETRY_S)
+            while True:
+                try:
+                    document = await self._client.request("GET", path, decode=dict[str, object])
+                    break
+                except NotFound:
+                    document = None
+                    break
+                except KubeError as error:
+                    metrics.OWNER_ERRORS.inc()
+                    metrics.log.warning("pods of %s wait, as it cannot be read: %s; again in %g s", ref, error, wait_s)
+                await asyncio.sleep(wait_s)
+                wait_s = min(2 * wait_s, _OWNER_RETRY_MAX_S)
+                if ref not in self.feed.wanted_owners():
+                    return
+            self.tell(self.feed.owner(ref, document))
         finally:
             self._fetching.discard(ref)

@@ -3,7 +3,8 @@
 
 Rules: while binds are under way only one report is written at a time, so that binds are not delayed; then many. Reports
 of one key replace each other while they wait, and are written one after another, so the last word is the newest. A
-report that the server refuses is counted and dropped; one that cannot reach it is tried again.
+report that the server refuses is counted and dropped; one that does not reach it, or comes when it has too much to do,
+waits again.
 """
 
 from __future__ import annotations
@@ -12,12 +13,15 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dovetail.kube.client import STRATEGIC_PATCH, Client
-from dovetail.kube.errors import ApiError, KubeError, NotFound, OutcomeUnknown, Unreachable
+from dovetail.kube.client import JSON, STRATEGIC_PATCH, Client
+from dovetail.kube.errors import AlreadyExists, ApiError, Conflict, KubeError, NotFound
 from dovetail.scheduler import metrics
 
 WORKERS = 32
+_AGAIN = "again"
 _AGAIN_S = 1.0
+_PASSING = (0, 429, 502, 503, 504)
+"""Statuses that say nothing about the report; 0 is no reply."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +59,17 @@ class Reporter:
         self._waiting.pop(key, None)
         while key in self._writing:
             await self._written.wait()
+            self._waiting.pop(key, None)
+        self._note_idle()
 
     def writes(self, key: str) -> bool:
         """Whether a report of this key waits or is being written."""
         return key in self._waiting or key in self._writing
+
+    @property
+    def queued(self) -> int:
+        """How many reports wait."""
+        return len(self._waiting)
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -75,38 +86,42 @@ class Reporter:
                 await self._more.wait()
                 continue
             report = self._waiting.pop(key)
-            metrics.REPORTS_QUEUED.set(len(self._waiting))
             self._writing.add(key)
             result = await self._write(report)
             self._writing.discard(key)
+            if result == _AGAIN:
+                self._waiting.setdefault(key, report)
             self._written.set()
             self._written.clear()
             metrics.REPORTS.labels(report.kind, result).inc()
             if key in self._waiting:
                 self._more.set()
-            if not self._waiting and not self._writing:
-                self.idle.set()
+            self._note_idle()
+            if result == _AGAIN:
+                await asyncio.sleep(_AGAIN_S)
+
+    def _note_idle(self) -> None:
+        if not self._waiting and not self._writing:
+            self.idle.set()
 
     async def _write(self, report: Report) -> str:
-        content_type = STRATEGIC_PATCH if report.method == "PATCH" else "application/json"
-        while self._may_write():
-            try:
-                # An event carries a name of its own: written twice it is refused the second time, which is as good.
-                await self._client.request(
-                    report.method, report.path, report.body, content_type=content_type, idempotent=True
-                )
-            except (OutcomeUnknown, Unreachable):
-                await asyncio.sleep(_AGAIN_S)
-            except NotFound:
-                return "gone"
-            except ApiError as error:
-                if error.reason == "AlreadyExists":
-                    return "written"
-                metrics.log.warning("%s %s: %s", report.method, report.path, error)
-                return "refused"
-            except KubeError as error:
-                metrics.log.warning("%s %s: %s", report.method, report.path, error)
-                return "refused"
-            else:
-                return "written"
-        return "not leader"
+        """Write once; how it ended, for the metric."""
+        if not self._may_write():
+            return "not leader"
+        content_type = STRATEGIC_PATCH if report.method == "PATCH" else JSON
+        try:
+            # An event carries a name of its own: written twice it is refused the second time, which is as good.
+            await self._client.request(
+                report.method, report.path, report.body, content_type=content_type, idempotent=True
+            )
+        except AlreadyExists:
+            return "written"
+        except (NotFound, Conflict):
+            # The conflict is about the uid: another object has the name by now.
+            return "gone"
+        except KubeError as error:
+            if isinstance(error, ApiError) and error.status in _PASSING:
+                return _AGAIN
+            metrics.log.warning("a report is dropped: %s", error)
+            return "refused"
+        return "written"

@@ -53,6 +53,7 @@ async def run(config: ClusterConfig, options: Options) -> None:
         lost = asyncio.Event()
 
         def started_leading() -> None:
+            metrics.log.info("leading: %s has the lease", elector.identity)
             metrics.LEADER.set(1)
             mirror.changed.set()
 
@@ -71,16 +72,20 @@ async def run(config: ClusterConfig, options: Options) -> None:
             State(options.policy), mirror, client, Clock(), leads=leads, run_id=run_id, instance=options.identity
         )
         runner = await _listen(options.listen, driver, mirror)
+        metrics.log.info("reading the cluster at %s", config.server)
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(mirror.run())
-                if options.leader_elect:
-                    tasks.create_task(elector.run())
-                    tasks.create_task(_end_when(lost))
                 await mirror.synced()
+                sizes = ", ".join(f"{len(r.known)} {r.resource.plural}" for r in mirror.reflectors if r.known)
+                metrics.log.info("in step with the cluster: %s", sizes or "it is empty")
                 tasks.create_task(driver.binder.run())
                 tasks.create_task(driver.reporter.run())
                 tasks.create_task(driver.run())
+                if options.leader_elect:
+                    # Not before: who cannot read the cluster must not keep the lease from who can.
+                    tasks.create_task(elector.run())
+                    tasks.create_task(_end_when(lost))
         finally:
             if runner is not None:
                 await runner.cleanup()
@@ -99,5 +104,5 @@ async def _listen(address: str, driver: Driver, mirror: Mirror) -> web.AppRunner
     host, _, port = address.rpartition(":")
     runner = web.AppRunner(application(driver, mirror.reflectors), access_log=None)
     await runner.setup()
-    await web.TCPSite(runner, host or None, int(port)).start()
+    await web.TCPSite(runner, host.strip("[]") or None, int(port)).start()
     return runner

@@ -92,15 +92,17 @@ def event(
     )
 
 
-def claim_of_volume(namespace: str, name: str, uid: str) -> bytes:
-    """A merge patch that reserves a PersistentVolume for a claim; the volume controller completes the binding."""
+def claim_of_volume(namespace: str, name: str, uid: str, version: str) -> bytes:
+    """A merge patch that reserves a PersistentVolume for a claim; the volume controller completes the binding. It fails
+    where the volume has changed since `version`: another claim may have it."""
     ref = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": namespace, "name": name, "uid": uid}
-    return _encode({"spec": {"claimRef": ref}})
+    return _encode({"metadata": {"resourceVersion": version}, "spec": {"claimRef": ref}})
 
 
-def node_of_claim(node: str) -> bytes:
-    """A merge patch that asks the provisioner to make the claim's volume reachable from a node."""
-    return _encode({"metadata": {"annotations": {SELECTED_NODE_ANNOTATION: node}}})
+def node_of_claim(node: str, version: str) -> bytes:
+    """A merge patch that asks the provisioner to make the claim's volume reachable from a node. It fails where the
+    claim has changed since `version`: another pod may have asked for another node."""
+    return _encode({"metadata": {"resourceVersion": version, "annotations": {SELECTED_NODE_ANNOTATION: node}}})
 
 
 def eviction(namespace: str, name: str, uid: str) -> bytes:

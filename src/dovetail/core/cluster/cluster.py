@@ -135,20 +135,20 @@ class Cluster:
         shape = self.shapes.of(pod.request)
         nodes.free[: shape.width, slot] += shape.need[:, 0]
         self._free_gpus(placement, shape)
-        for port in pod.request.ports:
-            used = self.ports[port.protocol, port.port]
-            used[slot][port.ip] -= 1
-            used[slot] = +used[slot]
-            if not used[slot]:
-                del used[slot]
-        self.peers.remove(pod, slot)
-        self.volumes.remove(uid)
+        self._uncount(pod, slot)
         self.volumes.forget(placement.picks)
         nodes.amounts_journal.add(slot)
         self.freed += 1
         del self.on_slot[slot][uid]
         if not self.on_slot[slot]:
             del self.on_slot[slot]
+
+    def recount(self, placement: Placement, pod: Pod) -> None:
+        """A placed pod changed in what others see of it, not in what it asks for: it stays, with the same GPUs."""
+        self._uncount(placement.pod, placement.slot)
+        placement.pod = pod
+        self._count(pod, placement.slot)
+        self.freed += 1
 
     def unplace_if_bound(self, pod: Pod) -> None:
         """Take a bound pod off its node before its request is replaced; an assumed one keeps its place."""
@@ -199,6 +199,16 @@ class Cluster:
             self.freed += 1
         if pod.claims:
             self.volumes.add(pod, slot)
+
+    def _uncount(self, pod: Pod, slot: int) -> None:
+        for port in pod.request.ports:
+            used = self.ports[port.protocol, port.port]
+            used[slot][port.ip] -= 1
+            used[slot] = +used[slot]
+            if not used[slot]:
+                del used[slot]
+        self.peers.remove(pod, slot)
+        self.volumes.remove(pod.uid)
 
     def _hold_gpus(self, placement: Placement, shape: Shape) -> None:
         """Give a pod its GPUs, the lowest free ones; fewer than it wants where the node has fewer."""

@@ -18,13 +18,13 @@ Domains = NDArray[np.int64]
 
 
 class Fabric:
-    """Answers are cached until a node's record changes. `levels` are the given keys that at least one node carries."""
+    """Answers are cached until a node's record changes."""
 
     def __init__(self, nodes: Nodes, keys: tuple[str, ...]) -> None:
         self._nodes = nodes
         self._keys = keys
         self._seen = (-1, -1)
-        self.levels: tuple[str, ...] = ()
+        self._levels: tuple[str, ...] = ()
         self._domains: dict[str, Ids] = {}
         self._names: dict[str, list[tuple[str, ...]]] = {}
         self._slots: dict[str, list[Domains]] = {}
@@ -35,6 +35,12 @@ class Fabric:
         """Changes whenever an answer of this tree may have changed."""
         self._catch_up()
         return self._seen[0] + self._seen[1]
+
+    @property
+    def levels(self) -> tuple[str, ...]:
+        """The given keys that at least one node carries, widest first."""
+        self._catch_up()
+        return self._levels
 
     def domains(self, key: str) -> Ids:
         """The domain of every slot at the level of `key`; ABSENT for none."""
@@ -86,10 +92,10 @@ class Fabric:
         self._domains.clear()
         self._names.clear()
         columns = self._nodes.columns
-        self.levels = tuple(key for key in self._keys if bool((columns[key].ids != ABSENT).any()))
+        self._levels = tuple(key for key in self._keys if bool((columns[key].ids != ABSENT).any()))
         paths = np.zeros(self._nodes.size, dtype=np.int64)
         names: list[tuple[str, ...]] = [()]
-        for key in self.levels:
+        for key in self._levels:
             column = columns[key]
             # Widen the path by this level's value, where the node has one, and number the paths in use.
             width = len(column.values) + 1

@@ -10,7 +10,7 @@ the pod wait. Not known here: in-tree volume types that are written into a pod, 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -34,13 +34,15 @@ class VolumeView:
 
 
 class Volumes:
-    """Books of the storage objects; `attached[slot]` counts the pods that use each (driver, volume) there."""
+    """Books of the storage objects; `attached[slot]` counts the pods that use each (driver, volume) there. `_assumed`
+    holds, per volume, the claim of each decision that picked it: the API server may not show that yet."""
 
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
         self.claims: dict[str, VolumeClaim] = {}
         self.volumes: dict[str, Volume] = {}
         self.classes: dict[str, StorageClass] = {}
+        self._assumed: dict[str, list[str]] = {}
         self.attached: dict[int, Counter[tuple[str, str]]] = {}
         self._held: dict[str, tuple[Pod, int, list[tuple[str, str]]]] = {}
         self._users: dict[str, set[str]] = {}
@@ -69,7 +71,21 @@ class Volumes:
     def put_claim(self, claim: VolumeClaim) -> None:
         """Insert or replace; placed pods that use it are counted anew, as its volume may have become known."""
         self.claims[claim.key] = claim
-        for uid in list(self._users.get(claim.key, ())):
+        self._count_anew(claim.key)
+
+    def put_volume(self, volume: Volume) -> None:
+        """Insert or replace; it may be told after the pods that use it, and only it knows its driver."""
+        self.volumes[volume.name] = volume
+        self._count_anew(volume.claim)
+
+    def put_class(self, storage_class: StorageClass) -> None:
+        """Insert or replace; volumes that are yet to be provisioned are counted under its driver."""
+        self.classes[storage_class.name] = storage_class
+        for key in list(self._users):
+            self._count_anew(key)
+
+    def _count_anew(self, claim_key: str) -> None:
+        for uid in list(self._users.get(claim_key, ())):
             pod, slot, _ = self._held[uid]
             self.remove(uid)
             self.add(pod, slot)
@@ -91,6 +107,11 @@ class Volumes:
             if READ_WRITE_ONCE_POD in claim.access_modes and self._users.get(claim.key):
                 return Refusal(Reason.CLAIM_IN_USE, When.NOT_YET, f"persistentvolumeclaim {name!r}")
         return None
+
+    def settled(self, pod: Pod) -> bool:
+        """Whether every claim of the pod has its volume: then nothing that leaves changes where it reaches."""
+        claims = [self.claims.get(f"{pod.namespace}/{name}") for name in pod.claims]
+        return all(claim is not None and claim.volume for claim in claims)
 
     def view(self, pod: Pod) -> VolumeView:
         """Which nodes the pod's claims allow; ask `refusal` first."""
@@ -121,32 +142,43 @@ class Volumes:
         return tuple(picks)
 
     def assume(self, picks: tuple[VolumePick, ...]) -> None:
-        """Count picked volumes as taken, until the API server tells their claimRef."""
+        """Count picked volumes as taken for as long as the pod is placed."""
         for pick in picks:
             if pick.volume:
-                self.volumes[pick.volume] = replace(self.volumes[pick.volume], claim=pick.claim, available=False)
+                self._assumed.setdefault(pick.volume, []).append(pick.claim)
 
     def forget(self, picks: tuple[VolumePick, ...]) -> None:
         for pick in picks:
-            volume = self.volumes.get(pick.volume)
-            if volume is not None and volume.claim == pick.claim:
-                self.volumes[pick.volume] = replace(volume, claim="", available=True)
+            if pick.volume:
+                self._assumed[pick.volume].remove(pick.claim)
+                if not self._assumed[pick.volume]:
+                    del self._assumed[pick.volume]
+
+    def _claim_of(self, volume: Volume) -> str:
+        """Whose the volume is, as far as decided; "" while it is free."""
+        return volume.claim or next(iter(self._assumed.get(volume.name, ())), "")
 
     def _waits(self, claim: VolumeClaim) -> bool:
         storage_class = self.classes.get(claim.storage_class)
         return storage_class is not None and storage_class.wait
 
     def _candidates(self, claim: VolumeClaim) -> list[Volume]:
+        """Volumes that serve the claim: the one that is reserved for it and no other, else any that is free."""
         if claim.selected_node:
             return []
-        return [
-            volume
+        serving = [
+            (volume, self._claim_of(volume))
             for volume in self.volumes.values()
             if volume.storage_class == claim.storage_class
             and volume.volume_mode == claim.volume_mode
             and volume.capacity_bytes >= claim.request_bytes
+        ]
+        return [volume for volume, taker in serving if taker == claim.key] or [
+            volume
+            for volume, taker in serving
+            if not taker
+            and volume.available
             and set(claim.access_modes) <= set(volume.access_modes)
-            and (volume.claim == claim.key or (not volume.claim and volume.available))
             and (claim.selector is None or matches(claim.selector, dict(volume.labels)))
         ]
 
@@ -171,7 +203,7 @@ class Volumes:
         return mask
 
     def _handles(self, pod: Pod) -> list[tuple[str, str]]:
-        """(driver, volume) of each CSI volume that the pod attaches; an unbound claim counts as a volume of its own."""
+        """(driver, volume) of each CSI volume that the pod attaches; a claim of an unknown volume counts as one."""
         handles: list[tuple[str, str]] = []
         for name in pod.claims:
             claim = self.claims.get(f"{pod.namespace}/{name}")
@@ -181,7 +213,7 @@ class Volumes:
             storage_class = self.classes.get(claim.storage_class)
             driver = volume.driver if volume is not None else storage_class.driver if storage_class is not None else ""
             if driver:
-                handles.append((driver, claim.volume or claim.key))
+                handles.append((driver, claim.key if volume is None else volume.name))
         return handles
 
     def _attachable(self, pod: Pod) -> Mask:

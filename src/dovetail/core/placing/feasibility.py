@@ -47,7 +47,7 @@ def suitable(nodes: Nodes, request: Request, index: Index) -> Mask:
 
 def has_room(nodes: Nodes, shape: Shape, index: Index) -> Mask:
     """Nodes with every amount free that the shape asks for, a share of one GPU included."""
-    fits: Mask = (nodes.free[: shape.width, index] - shape.need >= shape.floor).all(axis=0)
+    fits = np.asarray((nodes.free[: shape.width, index] - shape.need >= shape.floor).all(axis=0))
     milli = shape.request.gpu_milli
     return fits & (share_left(nodes, index, milli) < WHOLE_GPU_MILLI) if milli else fits
 

@@ -5,7 +5,7 @@ Rules: required levels are never broken; members that already run pin them. Wish
 the last, then the fabric levels from the narrowest to the widest, then no level at all. Domains that cannot hold the
 gang by count are never tried; of the others the one that holds most members comes first, the tightest of equals.
 Siblings are searched with backtracking: each alternative is placed in a trial, and undone when what follows does not
-fit.
+fit. The search places the least that is needed; once the whole fits, each group takes on more inside its own scope.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ class SearchLimitReached(Exception):
 @dataclass(slots=True)
 class Group:
     """A gang as the search sees it: pending `pods` in order of preference, `held` the slots of members already placed,
-    `missing` how many more it needs, `room` how many more it may take (None: no limit)."""
+    `missing` how many more it needs, `room` how many more it may take (None: no limit). `scope` is where the placement
+    in force keeps it, while `chosen`."""
 
     pods: list[Pod] = field(default_factory=list)
     held: list[int] = field(default_factory=list)
@@ -42,25 +43,30 @@ class Group:
     min_groups: int = 0
     required: tuple[str, ...] = ()
     preferred: tuple[str, ...] = ()
+    scope: Scope | None = None
+    chosen: bool = False
 
     @property
     def groups_needed(self) -> int:
-        return min(self.min_groups, len(self.groups)) or len(self.groups)
+        """How many sub-gangs must reach their minimum; more than exist where some are still to come."""
+        return self.min_groups or len(self.groups)
 
     def total_missing(self) -> int:
         """The fewest pods that complete the gang, sub-gangs included."""
         below = sorted(group.total_missing() for group in self.groups)
         return self.missing + sum(below[: self.groups_needed])
 
-    def all_pods(self) -> Iterator[Pod]:
-        yield from self.pods
+    def walk(self) -> Iterator[Group]:
+        """The group and all below it."""
+        yield self
         for group in self.groups:
-            yield from group.all_pods()
+            yield from group.walk()
+
+    def all_pods(self) -> Iterator[Pod]:
+        return (pod for group in self.walk() for pod in group.pods)
 
     def all_held(self) -> Iterator[int]:
-        yield from self.held
-        for group in self.groups:
-            yield from group.all_held()
+        return (slot for group in self.walk() for slot in group.held)
 
 
 class Search:
@@ -74,8 +80,11 @@ class Search:
     def place(self, root: Group) -> bool:
         """Place the gang; False where it does not fit. Raises SearchLimitReached. Unless True, the caller drops the
         trial."""
-        if root.groups or len(root.pods) > 1 or root.required:
-            return next(self._alternatives(root, None), False)
+        if root.groups or len(root.pods) > 1 or root.held or root.required or root.preferred:
+            placed = next(self._alternatives(root, None), False)
+            if placed:
+                self._extend(root)
+            return placed
         return self._fill(root, None)
 
     def _alternatives(self, group: Group, scope: Scope | None) -> Iterator[bool]:
@@ -88,11 +97,13 @@ class Search:
                     raise SearchLimitReached
                 self._left -= 1
                 mark = self._cluster.mark()
+                group.scope, group.chosen = inside, True
                 if group.groups:
                     yield from self._siblings(group, inside)
                 elif self._fill(group, inside):
                     yield True
                 self._cluster.rewind(mark)
+        group.chosen = False
 
     def _wishes(self, group: Group) -> tuple[str, ...]:
         if group.total_missing() + sum(1 for _ in group.all_held()) <= 1:
@@ -147,8 +158,14 @@ class Search:
         return capacity, total
 
     def _siblings(self, group: Group, scope: Scope | None) -> Iterator[bool]:
-        """Sub-gangs one after another, the largest first; some may be left out where fewer are enough."""
-        order = sorted(group.groups, key=lambda g: -g.total_missing())
+        """Sub-gangs one after another, those bound to the narrowest level first, the largest of equals; some may be
+        left out where fewer are enough."""
+        levels = self._cluster.fabric.levels
+
+        def narrowness(sub: Group) -> int:
+            return max((levels.index(key) if key in levels else len(levels) for key in sub.required), default=-1)
+
+        order = sorted(group.groups, key=lambda sub: (-narrowness(sub), -sub.total_missing()))
         yield from self._from_sibling(order, 0, group.groups_needed, scope, group)
 
     def _from_sibling(
@@ -165,13 +182,32 @@ class Search:
             yield from self._from_sibling(rest, done, needed, scope, parent)
 
     def _fill(self, group: Group, scope: Scope | None) -> bool:
-        """Place the group's own pods; True where it then has what it needs."""
-        room = group.room if group.room is not None else len(group.pods)
+        """Place as many of the group's own pods as it needs: the hardest first, or else the easiest first."""
+        if not group.missing:
+            return True
+        shapes = _by_shape(self._cluster, group.pods)
+        for order in (shapes, shapes[::-1])[: len(shapes)]:
+            mark = self._cluster.mark()
+            if self._add(order, group.missing, scope) == group.missing:
+                return True
+            self._cluster.rewind(mark)
+        return False
+
+    def _extend(self, group: Group) -> None:
+        """Take on who may come beyond the minimum, each group inside the scope that it was given."""
+        for sub in group.groups:
+            self._extend(sub)
+        if group.chosen:
+            more = [pod for pod in group.pods if pod.uid not in self._cluster.placements]
+            room = len(more) if group.room is None else group.room - group.missing
+            self._add(_by_shape(self._cluster, more), room, group.scope)
+
+    def _add(self, shapes: list[tuple[Shape, list[Pod]]], most: int, scope: Scope | None) -> int:
         placed = 0
-        for shape, pods in _by_shape(self._cluster, group.pods):
-            if room - placed > 0:
-                placed += fill(self._cluster, self.rows, shape, pods[: room - placed], scope)
-        return placed >= group.missing
+        for shape, pods in shapes:
+            if placed < most:
+                placed += fill(self._cluster, self.rows, shape, pods[: most - placed], scope)
+        return placed
 
 
 def _by_shape(cluster: Cluster, pods: list[Pod]) -> list[tuple[Shape, list[Pod]]]:

@@ -24,6 +24,7 @@ from dovetail.core.labels import untolerated
 from dovetail.core.model import GPU, PODS, WHOLE_GPU_MILLI, Pod, Taint
 from dovetail.core.placing import feasibility
 from dovetail.core.placing.gangs import Group, Search, shapes_of
+from dovetail.core.placing.pods import Scope
 from dovetail.core.placing.rows import Rows
 from dovetail.core.placing.scores import share_left
 from dovetail.core.reasons import NodeCount, Reason, Refusal, When
@@ -43,12 +44,12 @@ class Verdict:
     nearest: str = ""
 
 
-def for_pod(cluster: Cluster, pod: Pod) -> Refusal:
-    """Why no node takes the pod now."""
+def for_pod(cluster: Cluster, pod: Pod, scope: Scope | None = None) -> Refusal:
+    """Why no node takes the pod now; with `scope`, why none of these slots does."""
     blocked = cluster.volumes.refusal(pod)
     if blocked is not None:
         return blocked
-    found = verdicts(cluster, pod)
+    found = verdicts(cluster, pod, scope)
     total = sum(record is not None for record in cluster.nodes.records)
     if not total:
         return Refusal(Reason.NO_NODES, When.NOT_YET)
@@ -60,7 +61,7 @@ def for_pod(cluster: Cluster, pod: Pod) -> Refusal:
     return Refusal(Reason.NO_NODE_FITS, when, nodes=counts, total_nodes=total)
 
 
-def verdicts(cluster: Cluster, pod: Pod, scope: NDArray[np.int64] | None = None) -> list[Verdict]:
+def verdicts(cluster: Cluster, pod: Pod, scope: Scope | None = None) -> list[Verdict]:
     """Every node by the first rule that refuses the pod there; nodes that would take it are in none. With `scope`, the
     nodes outside of it are refused last, as OUTSIDE_DOMAIN."""
     nodes = cluster.nodes
@@ -96,8 +97,15 @@ def _rules(cluster: Cluster, pod: Pod, remaining: Mask) -> Iterator[_Rule]:
             yield Reason.TAINT, When.NEVER, refused, f"{{{taint.key}{value}:{taint.effect}}}", ""
     yield Reason.NODE_AFFINITY, When.NEVER, ~matches_affinity(nodes, pod.request, everywhere), "", ""
     yield from _amounts(cluster, shape, remaining)
+    never = _ALWAYS_NEVER if cluster.volumes.settled(pod) else _ALWAYS_NEVER - {Reason.VOLUME_NODE}
     for reason, satisfied in feasibility.hindrances(cluster, pod, shape):
-        yield reason, When.NEVER if reason in _ALWAYS_NEVER else When.NOT_YET, ~satisfied, "", ""
+        yield reason, When.NEVER if reason in never else When.NOT_YET, ~satisfied, "", ""
+    if pod.claims and cluster.volumes.refusal(pod) is None:
+        # Each claim alone may reach the node and yet not all of them together.
+        lacking = np.zeros(nodes.size, dtype=np.bool_)
+        for slot in np.flatnonzero(remaining):
+            lacking[slot] = cluster.volumes.pick(pod, int(slot)) is None
+        yield Reason.VOLUME_NODE, When.NOT_YET, lacking, "", ""
 
 
 def _taints(cluster: Cluster, pod: Pod) -> Iterator[tuple[Taint, Mask]]:

@@ -1,0 +1,319 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Everything that can happen to a cluster, in any order, with the books audited after every step."""
+
+from dataclasses import replace
+
+import numpy as np
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from dovetail.core import events as ev
+from dovetail.core.cycle import step
+from dovetail.core.decisions import Bind
+from dovetail.core.model import (
+    CPU,
+    GPU,
+    MEMORY,
+    PODS,
+    Gang,
+    HostPort,
+    LabelSelector,
+    Node,
+    PeerTerm,
+    Pod,
+    Problem,
+    Request,
+    Requirement,
+    Taint,
+)
+from dovetail.core.placing.rows import Rows
+from dovetail.core.policy import Policy
+from dovetail.core.state import State
+from tests.core.oracle import World, allows
+
+HOST, ZONE, RACK = "kubernetes.io/hostname", "zone", "rack"
+FABRIC = (ZONE, RACK)
+WEB = LabelSelector((Requirement("app", "In", ("web",)),))
+REQUESTS = [
+    Request(),
+    Request(((CPU, 500),)),
+    Request(((CPU, 1000), (MEMORY, 4))),
+    Request(((GPU, 1),)),
+    Request(((CPU, 500), (GPU, 2))),
+    Request(((GPU, 4),)),
+    Request(gpu_milli=300),
+    Request(gpu_milli=700),
+    Request(((CPU, 500),), gpu_milli=500),
+    Request((("example.com/nic", 1),)),
+    Request(((GPU, 1),), node_selector=((ZONE, "a"),)),
+    Request(((CPU, 500),), ports=(HostPort("", "TCP", 80),)),
+    Request(((CPU, 500),), anti_affinity=(PeerTerm(WEB, frozenset(("ns",)), HOST),)),
+]
+LONGEST_MS = 100_000
+
+nodes = st.builds(
+    lambda name, cpu, gpus, pods, zone, rack, nic, taint, state: Node(
+        name,
+        tuple(sorted({CPU: cpu, MEMORY: 16, GPU: gpus, PODS: pods, **({"example.com/nic": 1} if nic else {})}.items())),
+        tuple(sorted({HOST: name, **({ZONE: zone} if zone else {}), **({RACK: rack} if rack else {})}.items())),
+        (Taint("t", "", "NoSchedule"),) if taint else (),
+        unschedulable=state == "cordoned",
+        problem=Problem("status", "", "is bad") if state == "bad" else None,
+    ),
+    st.sampled_from(["n0", "n1", "n2", "n3", "n4"]),
+    st.sampled_from([2000, 4000]),
+    st.sampled_from([0, 1, 2, 4, 4, 9]),
+    st.sampled_from([2, 5, 9]),
+    st.sampled_from(["", "a", "a", "b"]),
+    st.sampled_from(["", "r", "s", "s"]),
+    st.booleans(),
+    st.integers(0, 9).map(lambda n: n == 0),
+    st.sampled_from(["", "", "", "", "", "", "cordoned", "bad"]),
+)
+requests = st.sampled_from(REQUESTS)
+labels = st.sampled_from([(), (("app", "web"),), (("app", "db"),)])
+
+
+class Machine(RuleBasedStateMachine):
+    """`nodes`, `pods` and `gangs` are what the API server would show; `decided` are binds that it does not show yet,
+    `told` all binds whose GPUs must still be the same."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.state = State(Policy(fabric=FABRIC, start_deadline_ms=LONGEST_MS))
+        self.nodes: dict[str, Node] = {}
+        self.pods: dict[str, Pod] = {}
+        self.gangs: dict[str, Gang] = {}
+        self.decided: dict[str, Bind] = {}
+        self.told: dict[str, Bind] = {}
+        self.now_ms = 0
+        self.count = 0
+
+    def tell(self, *events: ev.Event) -> None:
+        for event in events:
+            self.state.apply(event)
+
+    def put(self, pod: Pod) -> None:
+        self.pods[pod.uid] = pod
+        self.tell(ev.PodChanged(pod))
+
+    def one_of(self, uids: list[str], data: st.DataObject) -> Pod:
+        return self.pods[data.draw(st.sampled_from(sorted(uids)))]
+
+    def bound(self) -> list[str]:
+        return [uid for uid, pod in self.pods.items() if pod.node]
+
+    def forget_told(self, node: str) -> None:
+        self.told = {uid: bind for uid, bind in self.told.items() if bind.node != node}
+
+    @initialize(first=st.lists(nodes, min_size=1, max_size=4))
+    def start(self, first: list[Node]) -> None:
+        for node in first:
+            self.put_node(node)
+
+    @rule(node=nodes)
+    def put_node(self, node: Node) -> None:
+        if dict(node.allocatable)[GPU] != dict(self.nodes.get(node.name, node).allocatable)[GPU]:
+            self.forget_told(node.name)
+        self.nodes[node.name] = node
+        self.tell(ev.NodeChanged(node))
+
+    @precondition(lambda self: self.nodes)
+    @rule(data=st.data(), gpus=st.sampled_from([0, 1, 2, 4, 9]))
+    def change_gpus(self, data: st.DataObject, gpus: int) -> None:
+        node = self.nodes[data.draw(st.sampled_from(sorted(self.nodes)))]
+        self.put_node(replace(node, allocatable=tuple(sorted({**dict(node.allocatable), GPU: gpus}.items()))))
+
+    @precondition(lambda self: len(self.nodes) > 1)
+    @rule(data=st.data())
+    def remove_node(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(sorted(self.nodes)))
+        del self.nodes[name]
+        self.forget_told(name)
+        self.tell(ev.NodeRemoved(name))
+
+    @rule(request=requests, labels=labels, priority=st.sampled_from([0, 0, 9]))
+    def create_pod(self, request: Request, labels: tuple[tuple[str, str], ...], priority: int) -> None:
+        self.new_pod(request, labels=labels, priority=priority)
+
+    def new_pod(self, request: Request, **more: object) -> None:
+        self.count += 1
+        uid = f"p{self.count}"
+        self.put(replace(Pod(uid, "ns", uid, request, created_ms=self.now_ms), **more))  # type: ignore[arg-type]
+
+    @rule(request=requests, labels=labels, node=st.sampled_from(["n0", "n1", "n2", "ghost"]))
+    def foreign_pod(self, request: Request, labels: tuple[tuple[str, str], ...], node: str) -> None:
+        self.new_pod(request, labels=labels, node=node, managed=False)
+
+    @rule(
+        wanted=st.lists(requests, min_size=1, max_size=4),
+        enough=st.integers(1, 4),
+        required=st.sampled_from([(), (), (RACK,), (ZONE,)]),
+        preferred=st.sampled_from([(), (RACK,)]),
+    )
+    def create_gang(
+        self, wanted: list[Request], enough: int, required: tuple[str, ...], preferred: tuple[str, ...]
+    ) -> None:
+        gang_id = f"g{len(self.gangs)}"
+        gang = Gang(gang_id, "ns", gang_id, min(enough, len(wanted)), required=required, preferred=preferred)
+        self.gangs[gang_id] = gang
+        self.tell(ev.GangChanged(gang))
+        for request in wanted:
+            self.new_pod(request, gang=gang_id)
+
+    @rule(data=st.data(), passed_ms=st.sampled_from([0, 1, 1000, 2 * LONGEST_MS]))
+    def step(self, data: st.DataObject, passed_ms: int) -> None:
+        self.now_ms += passed_ms
+        whole = {g for g in self.gangs if not any(self.pods[u].gang == g for u in [*self.bound(), *self.decided])}
+        binds = [d for d in step(self.state, (), self.now_ms) if isinstance(d, Bind)]
+        for bind in binds:
+            assert not self.pods[bind.uid].node
+            assert bind.uid not in self.decided
+            self.decided[bind.uid] = self.told[bind.uid] = bind
+        self.audit(binds)
+        for gang_id in whole & {bind.gang for bind in binds}:
+            self.audit_start(gang_id, [bind for bind in binds if bind.gang == gang_id])
+
+    def world(self) -> World:
+        """What is on the nodes, with what is decided."""
+        held = [replace(pod, node=self.decided[uid].node) for uid, pod in self.pods.items() if uid in self.decided]
+        return World(nodes=list(self.nodes.values()), pods=[*held, *(p for p in self.pods.values() if p.node)])
+
+    def audit(self, binds: list[Bind]) -> None:
+        """No node got more than it has, and each pod is where the rules let it be beside all the others."""
+        world = self.world()
+        for bind in binds:
+            pod, node = self.pods[bind.uid], self.nodes[bind.node]
+            request, others = pod.request, replace(world, pods=[p for p in world.pods if p.uid != bind.uid])
+            assert len(bind.devices) == (1 if request.gpu_milli else dict(request.resources).get(GPU, 0))
+            if not any(other.request.gpu_milli for other in world.on(node)):
+                assert allows(others, pod, node), bind
+
+    def audit_start(self, gang_id: str, binds: list[Bind]) -> None:
+        """The first members of a gang are at least its minimum, and inside one domain of each required level."""
+        gang = self.gangs[gang_id]
+        assert len(binds) >= gang.min_count
+        for key in gang.required:
+            paths = [
+                tuple(dict(self.nodes[bind.node].labels).get(level) for level in FABRIC[: FABRIC.index(key) + 1])
+                for bind in binds
+            ]
+            assert len(set(paths)) == 1
+            assert paths[0][-1] is not None
+
+    @precondition(lambda self: self.decided)
+    @rule(data=st.data())
+    def confirm(self, data: st.DataObject) -> None:
+        pod = self.one_of(list(self.decided), data)
+        self.put(replace(pod, node=self.decided.pop(pod.uid).node, bound_ms=max(1, self.now_ms)))
+
+    @precondition(lambda self: self.decided)
+    @rule(data=st.data(), wait_ms=st.sampled_from([0, 500, 5000]), everywhere=st.booleans())
+    def fail(self, data: st.DataObject, wait_ms: int, everywhere: bool) -> None:
+        pod = self.one_of(list(self.decided), data)
+        node = self.decided.pop(pod.uid).node
+        self.told.pop(pod.uid, None)
+        self.tell(ev.BindFailed(pod.uid, "" if everywhere else node, "conflict", self.now_ms + wait_ms))
+
+    @precondition(lambda self: self.bound())
+    @rule(data=st.data())
+    def begin_to_delete(self, data: st.DataObject) -> None:
+        self.put(replace(self.one_of(self.bound(), data), deleting=True))
+
+    @precondition(lambda self: self.bound())
+    @rule(data=st.data(), labels=labels)
+    def label(self, data: st.DataObject, labels: tuple[tuple[str, str], ...]) -> None:
+        self.put(replace(self.one_of(self.bound(), data), labels=labels))
+
+    @precondition(lambda self: self.bound())
+    @rule(data=st.data(), cpu=st.sampled_from([250, 750]))
+    def resize(self, data: st.DataObject, cpu: int) -> None:
+        pod = self.one_of(self.bound(), data)
+        self.told.pop(pod.uid, None)
+        amounts = tuple(sorted({**dict(pod.request.resources), CPU: cpu}.items()))
+        self.put(replace(pod, request=replace(pod.request, resources=amounts)))
+
+    @precondition(lambda self: self.pods)
+    @rule(data=st.data())
+    def finish(self, data: st.DataObject) -> None:
+        pod = self.one_of(list(self.pods), data)
+        del self.pods[pod.uid]
+        self.decided.pop(pod.uid, None)
+        self.told.pop(pod.uid, None)
+        self.tell(ev.PodRemoved(pod.uid))
+
+    @precondition(lambda self: self.state.cluster.nodes.slots)
+    @rule(wanted=st.lists(st.tuples(requests, st.integers(0, 4)), max_size=6), back_to=st.integers(0, 6))
+    def try_and_undo(self, wanted: list[tuple[Request, int]], back_to: int) -> None:
+        cluster = self.state.cluster
+        slots = list(cluster.nodes.slots.values())
+        freed = cluster.freed
+        with cluster.trial():
+            mark = cluster.mark()
+            for i, (request, slot) in enumerate(wanted):
+                if i == back_to:
+                    mark = cluster.mark()
+                cluster.place(Pod(f"try{i}", "ns", f"try{i}", request), slots[slot % len(slots)])
+            self.books_are_right()
+            cluster.rewind(mark)
+            self.books_are_right()
+        assert cluster.freed == freed
+
+    @rule()
+    def restart(self) -> None:
+        """What another scheduler would count from the API server's objects, once all binds are there to be seen."""
+        after = State(self.state.policy)
+        for node in self.nodes.values():
+            after.apply(ev.NodeChanged(node))
+        world = self.world()
+        for pod in world.pods:
+            after.apply(ev.PodChanged(pod))
+        for node in world.nodes:
+            if any(pod.request.gpu_milli for pod in world.on(node)):
+                continue
+            assert free(after, node.name) == free(self.state, node.name)
+
+    @invariant()
+    def books_are_right(self) -> None:
+        assert self.state.cluster.check() == []
+
+    @invariant()
+    def rows_are_what_they_were_if_made_anew(self) -> None:
+        cluster, fresh = self.state.cluster, Rows(self.state.cluster)
+        for request in REQUESTS[::3]:
+            kept, new = self.state.rows.of(cluster.shapes.of(request)), fresh.of(cluster.shapes.of(request))
+            assert np.array_equal(kept.score, new.score)
+            assert np.array_equal(kept.copies(), new.copies())
+            assert kept.best() == new.best()
+            for key in (ZONE, RACK, HOST):
+                assert np.array_equal(kept.tally(key), new.tally(key))
+
+    @invariant()
+    def fabric_shows_the_labels(self) -> None:
+        fabric = self.state.cluster.fabric
+        for name, node in self.nodes.items():
+            slot, labels = self.state.cluster.nodes.slots[name], dict(node.labels)
+            for key in fabric.levels:
+                domain = int(fabric.domains(key)[slot])
+                path = [labels[k] for k in fabric.levels[: fabric.levels.index(key) + 1] if k in labels]
+                assert (domain >= 0) == (key in labels)
+                assert domain < 0 or fabric.name(key, domain) == "/".join(path)
+
+    @invariant()
+    def what_was_told_is_kept(self) -> None:
+        """A pod stays on the node and on the GPUs that its bind named."""
+        cluster = self.state.cluster
+        for uid, bind in self.told.items():
+            placement = cluster.placements[uid]
+            assert (cluster.nodes.names[placement.slot], placement.devices) == (bind.node, bind.devices)
+
+
+def free(state: State, node: str) -> dict[str, int]:
+    nodes = state.cluster.nodes
+    amounts = {name: int(nodes.free[column, nodes.slots[node]]) for name, column in nodes.resources.items()}
+    return {name: amount for name, amount in amounts.items() if amount}
+
+
+Machine.TestCase.settings = settings(max_examples=40, stateful_step_count=40, deadline=None, derandomize=True)
+TestClusterMachine = Machine.TestCase

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the pages show works: links lead somewhere, objects are taken, commands and their options exist."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import click
+import msgspec
+import pytest
+import yaml
+
+from dovetail.cli import cli
+from dovetail.core.events import GangChanged, PodChanged
+from dovetail.core.model import Problem
+from dovetail.kube import gangs, owners
+from dovetail.kube.annotations import wishes_of
+from dovetail.kube.feed import Feed
+from dovetail.kube.gangs_dialects import DIALECTS
+from dovetail.kube.objects import ObjectMeta
+from dovetail.kube.objects_pod import Pod
+from dovetail.kube.reflector import Change
+from dovetail.kube.resources import Resource
+from tests.docs.pages import REFUSED, ROOT, Block, every_page, page
+
+Document = dict[str, Any]
+BLOCKS = [block for found in every_page() for block in found.blocks]
+YAML = [block for block in BLOCKS if block.language == "yaml"]
+COMMANDS = [
+    pytest.param(command, id=command[:60])
+    for block in BLOCKS
+    if block.language in ("console", "sh")
+    for command, _ in (block.commands or [(line, []) for line in block.text.splitlines()])
+]
+
+
+@pytest.mark.parametrize("name", [found.name for found in every_page()])
+def test_links_lead_somewhere(name: str) -> None:
+    here = page(name)
+    for link in here.links:
+        if "://" in link:
+            continue
+        target, _, anchor = link.partition("#")
+        path = (here.path.parent / target).resolve() if target else here.path
+        assert path.exists(), link
+        assert not anchor or anchor in page(str(path.relative_to(ROOT))).anchors, link
+
+
+def test_every_page_is_in_the_index() -> None:
+    index = page("docs/index.md")
+    linked = {(index.path.parent / link.partition("#")[0]).resolve() for link in index.links}
+    assert {found.path for found in every_page()} - linked == {index.path, ROOT / "README.md"}
+
+
+def test_the_readme_begins_with_the_demo_and_the_tests() -> None:
+    shown = [block for block in page("README.md").blocks if block.language in ("sh", "console")]
+    assert [block.text.strip() for block in shown[:2]] == ["make demo", "make test"]
+
+
+def documents(block: Block) -> Iterator[Document]:
+    for document in yaml.safe_load_all(block.text):
+        yield from document["items"] if document["kind"] == "List" else [document]
+
+
+def pods(document: Document, name: str) -> Iterator[Document]:
+    """The pods that an object makes: itself, or one for each pod template inside of it."""
+    if isinstance(document.get("spec"), dict) and "containers" in document["spec"]:
+        meta = {"name": name, "namespace": "default", "uid": f"{name}-uid"} | document.get("metadata", {})
+        yield {"metadata": meta, "spec": document["spec"]}
+        return
+    for key, value in document.items():
+        parts = value if isinstance(value, list) else [value]
+        for number, part in enumerate(parts):
+            if isinstance(part, dict):
+                yield from pods(part, f"{name}-{key}-{number}".lower())
+
+
+def problems(block: Block) -> list[Problem]:
+    """What Dovetail would say is wrong with the block's objects."""
+    feed, events = Feed(), []
+    found: list[Problem | None] = []
+    for document in documents(block):
+        document.setdefault("metadata", {}).setdefault("namespace", "default")
+        text = json.dumps(document)
+        for dialect in DIALECTS:
+            if _is(document, *dialect.resources):
+                group = msgspec.json.decode(text, type=dialect.kind)
+                events += feed.pod_groups(dialect, [Change("added", group, None)])
+        for kind in OWNER_KINDS:
+            if _is(document, kind.resource):
+                found += declared(kind.resource, document)
+        for pod in pods(document, document["metadata"]["name"]):
+            events += feed.pods([Change("added", msgspec.convert(pod, Pod), None)])
+            assert pod["spec"]["schedulerName"] == "dovetail"
+    found += [e.pod.problem for e in events if isinstance(e, PodChanged)]
+    found += [e.gang.problem for e in events if isinstance(e, GangChanged)]
+    return [problem for problem in found if problem is not None]
+
+
+OWNER_KINDS = owners.OWNER_KINDS
+
+
+def _is(document: Document, *resources: Resource) -> bool:
+    return any((document["apiVersion"], document["kind"]) == (r.api_version, r.kind) for r in resources)
+
+
+def declared(resource: Resource, document: Document) -> list[Problem | None]:
+    name = document["metadata"]["name"]
+    member = gangs.Membership("id", "default", name)
+    told = owners.declare(member, gangs.OwnerRef(resource, "default", name), document)
+    assert told is not None, "the pods of the object are on their own"
+    wishes = wishes_of(msgspec.convert(document["metadata"], ObjectMeta))
+    return [gang.problem for gang in gangs.records(told, {wishes})]
+
+
+@pytest.mark.parametrize("block", YAML, ids=lambda b: f"{b.page}:{b.text.count(chr(10))}")
+def test_objects_are_taken_as_they_are_written(block: Block) -> None:
+    if block.before == REFUSED:
+        assert problems(block)
+    else:
+        assert problems(block) == []
+
+
+def test_what_a_refused_object_is_told() -> None:
+    where = page("docs/how-to/why-pending.md")
+    bad = next(block for block in where.blocks if block.before == REFUSED)
+    told = where.blocks[where.blocks.index(bad) + 1].text
+    assert str(problems(bad)[0]) in " ".join(told.split())
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_commands_exist(line: str) -> None:
+    words = [word for word in shlex.split(line, comments=True) if word not in ("eval",)]
+    if words[0] == "make":
+        assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    elif "dovetail" in [word.rpartition("/")[2] for word in words[:1]]:
+        parsed = cli.get_command(click.Context(cli), words[1])
+        assert parsed is not None
+        known = {name for p in parsed.params for name in (*p.opts, *p.secondary_opts)}
+        assert {word.partition("=")[0] for word in words[2:] if re.match("--?[a-z]", word)} <= known | {"-r"}
+
+
+def flags(text: str) -> set[str]:
+    return set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", text))
+
+
+@pytest.mark.parametrize(
+    ("section", "command"),
+    [("The core alone", ["benchmarks/core_speed.py"]), ("Live, beside kube-scheduler", ["-m", "benchmarks.live"])],
+)
+def test_options_of_the_benchmarks(section: str, command: list[str]) -> None:
+    shown = subprocess.run(
+        [sys.executable, *command, "--help"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.partition("options:")[2]
+    rows = page("docs/how-to/benchmarks.md").section(section).rows("option")
+    parsed = {flag for line in shown.splitlines() for flag in flags(line[:25]) if line.startswith("  -")}
+    assert {option for row in rows for option in row.code[0]} == parsed - {"-h", "--help"}
+
+
+async def test_the_example_of_a_test_passes() -> None:
+    (block, _) = [block for block in page("docs/how-to/tests.md").blocks if block.language == "python"]
+    names: dict[str, Any] = {}
+    exec(block.text, names)
+    await next(value for name, value in names.items() if name.startswith("test_"))()

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The reference names everything that the code has, and nothing else."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import fields
+
+import click
+import pytest
+import yaml
+from prometheus_client import REGISTRY
+
+from dovetail.cli import cli
+from dovetail.core.policy import DEFAULT_FABRIC, Policy
+from dovetail.core.reasons import Reason
+from dovetail.kube.annotations import LEVELS, PREFIX, TABLE, WRITTEN_BY_US
+from dovetail.kube.gangs_dialects import DIALECTS
+from dovetail.kube.owners import OWNER_KINDS
+from dovetail.playground import EXIT_CODE, RUN_SECONDS
+from dovetail.scheduler import endpoints, metrics
+from dovetail.scheduler.serve import Options
+from dovetail.views.why import Why
+from tests.docs.pages import ROOT, Row, page
+
+COMMANDS = cli.list_commands(click.Context(cli))
+
+
+def reference(name: str, head: str, section: str = "") -> list[Row]:
+    """Rows of the tables of a reference page (or of one section of it) whose first column has this heading."""
+    found = page(f"docs/reference/{name}.md")
+    return (found.section(section) if section else found).rows(head)
+
+
+def first(rows: Iterable[Row]) -> list[str]:
+    """The code spans of the first column."""
+    return [span for row in rows for span in row.code[0]]
+
+
+def command(name: str) -> click.Command:
+    found = cli.get_command(click.Context(cli), name) if name else cli
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("name", ["", *COMMANDS])
+def test_options(name: str) -> None:
+    section = f"dovetail {name}" if name else "Commands"
+    rows = reference("cli", "option", section)
+    if not name:
+        rows = [row for row in rows if row not in [r for c in COMMANDS for r in reference("cli", "option", f"dovetail {c}")]]
+    parsed = [p for p in command(name).params if isinstance(p, click.Option)]
+    written = {option: row.code[1] for row in rows for option in row.code[0]}
+    known = {option: option_of for option_of in parsed for option in (*option_of.opts, *option_of.secondary_opts)}
+    assert written.keys() - {"-h", "--help"} == known.keys()
+    for option, default in written.items():
+        if option in known and known[option].show_default:
+            assert default == [str(known[option].default)], option
+
+
+def test_every_command_has_a_section() -> None:
+    sections = {a.removeprefix("dovetail-") for a in page("docs/reference/cli.md").anchors if a.startswith("dovetail-")}
+    assert sections == set(COMMANDS)
+
+
+def test_fields_of_the_json_answer() -> None:
+    assert first(reference("cli", "field")) == [field.name for field in fields(Why)]
+
+
+def test_defaults_that_help_does_not_show() -> None:
+    """What the pages say in words of the scheduler's options."""
+    assert Options().listen.rpartition(":")[2] in first(reference("environment", "port")) or (
+        Options().listen.rpartition(":")[2] in [row.cells[0] for row in reference("environment", "port")]
+    )
+
+
+def test_labels_and_annotations() -> None:
+    rows = reference("annotations", "key", "What you write")
+    assert first(rows) == [PREFIX + name for name in TABLE]
+    for row in rows:
+        key = TABLE[row.code[0][0].removeprefix(PREFIX)]
+        assert row.cells[1] + "s" == key.place
+        for value in [*row.code[2][:1]] if key.examples else []:
+            key.parse(value)
+    assert set(first(reference("annotations", "key", "What Dovetail writes"))) == {PREFIX + n for n in WRITTEN_BY_US}
+    assert set(first(reference("annotations", "key", "The playground's own"))) == {RUN_SECONDS, EXIT_CODE}
+
+
+def test_levels() -> None:
+    rows = reference("annotations", "name")
+    assert {row.code[0][0]: row.code[1][0] for row in rows} == LEVELS
+
+
+def test_reasons() -> None:
+    rows = reference("reasons", "code")
+    assert {row.code[0][0]: row.cells[1] for row in rows} == {reason.code: reason.text for reason in Reason}
+    assert len(rows) == len(Reason)
+    assert all("Never" in row.cells[2] or "NotYet" in row.cells[2] for row in rows)
+
+
+def test_metrics() -> None:
+    told = {metric for metric in vars(metrics).values() if hasattr(metric, "describe")}
+    described = {
+        family.name + ("_total" if family.type == "counter" else ""): (family.type, sorted(metric._labelnames))
+        for metric in told
+        for family in metric.describe()
+        if not family.name.endswith("_created")
+    }
+    registered = {
+        family.name + ("_total" if family.type == "counter" else "")
+        for family in REGISTRY.collect()
+        if family.name.startswith("dovetail_") and not family.name.endswith("_created")
+    }
+    rows = reference("metrics", "metric")
+    assert {row.code[0][0]: (row.cells[1], sorted(row.code[2])) for row in rows} == described
+    assert described.keys() == registered
+
+
+def test_endpoints() -> None:
+    served = {route.resource.canonical for route in endpoints.application(None, []).router.routes() if route.resource}  # type: ignore[arg-type]
+    assert set(first(reference("metrics", "path"))) == served
+
+
+def test_dialects_and_owners() -> None:
+    written = first(reference("gangs", "resource"))
+    assert written == [str(resource) for dialect in DIALECTS for resource in dialect.resources]
+    owners = reference("gangs", "kind")
+    assert [(row.cells[0], *row.code[1]) for row in owners] == [(o.resource.kind, str(o.resource)) for o in OWNER_KINDS]
+
+
+def test_policy_and_fabric() -> None:
+    rows = {row.code[0][0]: row.cells[1] for row in reference("placing", "field")}
+    assert rows.keys() == {field.name for field in fields(Policy)}
+    assert {rows[f.name] for f in fields(Policy) if f.name != "fabric"} == {
+        str(f.default) for f in fields(Policy) if f.name != "fabric"
+    }
+    assert [row.code[1][0] for row in reference("placing", "level")] == list(DEFAULT_FABRIC)
+    policy = Options().policy
+    assert f"the scheduler takes {policy.attempts_per_step}" in page("docs/reference/placing.md").text
+
+
+def rights(role: str) -> set[tuple[str, str, str]]:
+    documents = yaml.safe_load_all((ROOT / "deploy/rbac.yaml").read_text())
+    rules = next(d for d in documents if d["kind"] == role)["rules"]
+    return {
+        (group or "core", resource, verb)
+        for rule in rules
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+@pytest.mark.parametrize(
+    ("role", "section"),
+    [("ClusterRole", "On the whole cluster (ClusterRole)"), ("Role", "In its own namespace (Role)")],
+)
+def test_rights(role: str, section: str) -> None:
+    rows = reference("rbac", "API group", section)
+    assert {(r.cells[0], r.code[1][0], verb) for r in rows for verb in r.cells[2].split(", ")} == rights(role)
+
+
+def test_environment_variables() -> None:
+    asked = re.compile(r'environ(?:\.get\(|\[)"(\w+)"|env(?:\.get\()"(\w+)"|"(\w+)" in os\.environ')
+    sources = [p.read_text() for where in ("src", "tools") for p in (ROOT / where).rglob("*.py")]
+    sources.append((ROOT / "tests/conftest.py").read_text())
+    known = {name for text in sources for names in asked.findall(text) for name in names if name}
+    assert set(first(reference("environment", "variable"))) == known

@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the scheduler begins and ends: who gets the lease, what a stop leaves behind, and what its user is told."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import socket
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dovetail.kube.config import ClusterConfig
+from dovetail.playground import Playground
+from dovetail.playground.faults import Fault
+from dovetail.scheduler.serve import LeadershipLost, Options, run
+from tests.scheduler.scripted import until
+
+DOVETAIL = str(Path(sys.executable).with_name("dovetail"))
+LEASE = ("leases.coordination.k8s.io", "kube-system", "dovetail-scheduler")
+AMOUNTS = {"cpu": "64", "memory": "512Gi", "pods": "1000", "nvidia.com/gpu": "60"}
+
+
+def put_node(playground: Playground, name: str) -> None:
+    status = {"allocatable": AMOUNTS, "capacity": AMOUNTS, "conditions": [{"type": "Ready", "status": "True"}]}
+    playground.put({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "status": status})
+
+
+def put_pods(playground: Playground, count: int) -> None:
+    limits = {"cpu": "1m", "memory": "1Mi", "nvidia.com/gpu": "1"}
+    for number in range(count):
+        containers = [{"name": "m", "image": "i", "resources": {"limits": limits}}]
+        spec = {"schedulerName": "dovetail", "containers": containers}
+        meta = {"name": f"p{number}", "namespace": "default"}
+        playground.put({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec})
+
+
+def bound(playground: Playground) -> Counter[str]:
+    """How many pods each node has."""
+    pods = playground.store.list("pods")
+    return Counter(pod["spec"]["nodeName"] for pod in pods if pod["spec"].get("nodeName"))
+
+
+def holder(playground: Playground) -> str:
+    """Who holds the lease; "" for nobody."""
+    lease = playground.store.get(*LEASE)
+    return str(lease["spec"].get("holderIdentity") or "") if lease else ""
+
+
+def steal_lease(playground: Playground) -> None:
+    lease = playground.store.get(*LEASE)
+    assert lease is not None
+    kind = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
+    playground.put({**lease, **kind, "spec": lease["spec"] | {"holderIdentity": "thief"}})
+
+
+@pytest.fixture
+async def playground() -> AsyncIterator[Playground]:
+    playground = Playground(start_delay_s=60.0)
+    await playground.start()
+    yield playground
+    await playground.stop()
+
+
+@asynccontextmanager
+async def scheduler(playground: Playground, **options: Any) -> AsyncIterator[asyncio.Task[None]]:
+    task = asyncio.create_task(run(ClusterConfig(playground.url), Options(**{"listen": "", **options})))
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_who_cannot_read_the_cluster_does_not_keep_the_lease_from_who_can(playground: Playground) -> None:
+    put_node(playground, "a")
+    put_pods(playground, 1)
+    playground.faults.add(Fault("answer", "WATCH", "pods", status=403, times=10_000))
+    async with scheduler(playground, identity="blind") as blind:
+        await asyncio.sleep(0.5)
+        assert not blind.done()
+        assert holder(playground) == ""
+        playground.faults.clear()
+        async with scheduler(playground, identity="sees"):
+            await until(lambda: bound(playground) == {"a": 1})
+            assert holder(playground)
+
+
+async def test_a_stop_with_binds_under_way_gives_the_lease_back_and_doubles_nothing(playground: Playground) -> None:
+    put_node(playground, "a")
+    put_node(playground, "b")
+    put_pods(playground, 120)
+    playground.faults.add(Fault("delay", "POST", "pods/binding", times=100, delay_s=0.3))
+    async with scheduler(playground, identity="one") as one:
+        await until(lambda: holder(playground).startswith("one"))
+        await until(lambda: bool(bound(playground)))
+        one.cancel()
+        await asyncio.wait([one], timeout=3)
+        assert one.cancelled()
+        assert holder(playground) == ""
+    async with scheduler(playground, identity="two"):
+        await until(lambda: bound(playground).total() == 120)
+    assert bound(playground) == {"a": 60, "b": 60}
+
+
+async def test_a_stolen_lease_ends_it_with_thousands_of_binds_in_the_queue(playground: Playground) -> None:
+    for number in range(40):
+        put_node(playground, f"n{number}")
+    put_pods(playground, 2_000)
+    playground.faults.add(Fault("delay", "POST", "pods/binding", times=100_000, delay_s=0.5))
+    async with scheduler(playground, identity="one") as one:
+        await until(lambda: bool(bound(playground)))
+        steal_lease(playground)
+        done, _ = await asyncio.wait([one], timeout=10)
+        assert done
+        error = one.exception()
+        assert isinstance(error, BaseExceptionGroup)
+        assert error.subgroup(LeadershipLost) is not None
+        # Requests that had reached the server still take effect; then nothing does.
+        await asyncio.sleep(0.6)
+        count = bound(playground).total()
+        assert count < 2_000
+        await asyncio.sleep(0.6)
+        assert bound(playground).total() == count
+        assert holder(playground) == "thief"
+
+
+async def test_a_taken_port_ends_it_before_it_does_anything(playground: Playground) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(OSError, match="address already in use"):
+            await run(ClusterConfig(playground.url), Options(listen=f"127.0.0.1:{taken.getsockname()[1]}"))
+
+
+async def test_it_listens_where_it_is_told(playground: Playground) -> None:
+    with socket.socket(socket.AF_INET6) as free:
+        free.bind(("::1", 0))
+        port = free.getsockname()[1]
+    async with scheduler(playground, listen=f"[::1]:{port}"):
+        await until(lambda: _answers("::1", port))
+
+
+def _answers(host: str, port: int) -> bool:
+    with socket.socket(socket.AF_INET6) as client:
+        return client.connect_ex((host, port)) == 0
+
+
+async def _command(kubeconfig: Path, *arguments: str) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        DOVETAIL, "scheduler", "--kubeconfig", str(kubeconfig), *arguments, stderr=asyncio.subprocess.PIPE
+    )
+
+
+async def _ended(process: asyncio.subprocess.Process) -> tuple[int | None, list[str]]:
+    """The exit code, and the lines on stderr that are no log lines."""
+    _, said = await asyncio.wait_for(process.communicate(), 20)
+    lines = said.decode().splitlines()
+    return process.returncode, [line for line in lines if " dovetail." not in line]
+
+
+async def test_sigterm_is_no_error_and_a_stolen_lease_is_one_clear_line(playground: Playground, tmp_path: Path) -> None:
+    kubeconfig = playground.kubeconfig(tmp_path / "config")
+    put_node(playground, "a")
+    first = await _command(kubeconfig, "--listen", "")
+    await until(lambda: bool(holder(playground)), 15)
+    first.send_signal(signal.SIGTERM)
+    assert await _ended(first) == (0, [])
+    assert holder(playground) == ""
+    second = await _command(kubeconfig, "--listen", "")
+    await until(lambda: bool(holder(playground)), 15)
+    steal_lease(playground)
+    code, said = await _ended(second)
+    assert code == 1
+    assert len(said) == 1
+    assert said[0].startswith("Error: ")
+    assert "the lease was lost" in said[0]
+
+
+@pytest.mark.parametrize(
+    ("server", "hint"), [("http://127.0.0.1:9", "127.0.0.1:9"), ("ftp://example.org", "ftp://example.org")]
+)
+async def test_a_server_that_cannot_be_used_is_one_clear_line(tmp_path: Path, server: str, hint: str) -> None:
+    kubeconfig = tmp_path / "config"
+    clusters = [{"name": "c", "cluster": {"server": server}}]
+    contexts = [{"name": "x", "context": {"cluster": "c", "user": "u"}}]
+    document = {
+        "clusters": clusters,
+        "contexts": contexts,
+        "users": [{"name": "u", "user": {}}],
+        "current-context": "x",
+    }
+    kubeconfig.write_text(json.dumps({"apiVersion": "v1", "kind": "Config", **document}))
+    code, said = await _ended(await _command(kubeconfig, "--listen", ""))
+    assert code == 1
+    assert len(said) == 1
+    assert said[0].startswith("Error: ")
+    assert hint in said[0]
