@@ -34,11 +34,11 @@ COLUMNS: tuple[tuple[str, Callable[[Outcome], float], int], ...] = (
 
 LEGEND = """\
 The backlog is complete before the scheduler starts, as after a restart: with the gangs of c that costs kube-scheduler
-most of its time, see *first bind*. Times are from the start of the scheduler's process. *x stock* is how many times faster the last bind came than
-kube-scheduler's in the same round. *own CPU* is the scheduler's until its last event is written, *events* the pods that
-got their Scheduled event, *others' CPU* what the rest of the machine used meanwhile without the measuring process: the
-smaller the better the measurement. *null* binds in turn without thinking, so it is what this machine's API server and
-one Python process can do; *null-events* also writes the events."""
+most of its time, see *first bind*. Times are from the start of the scheduler's process. *x stock* is how many times
+faster the last bind came than kube-scheduler's in the same round. *own CPU* is the scheduler's until its last event is
+written, *events* the pods that got their Scheduled event, *others' CPU* what the rest of the machine used meanwhile
+without the measuring process: the smaller the better the measurement. *null* binds in turn without thinking, so it is
+what this machine's API server and one Python process can do; *null-events* also writes the events."""
 
 
 def machine() -> str:

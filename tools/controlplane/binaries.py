@@ -94,7 +94,12 @@ def build(report: Report) -> Path:
 
 @contextmanager
 def _only_builder(report: Report) -> Iterator[None]:
-    cache_dir().mkdir(parents=True, exist_ok=True)
+    try:
+        cache_dir().mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise PlaneUnavailable(
+            f"cannot make the cache directory: {error}; set XDG_CACHE_HOME to a writable one"
+        ) from error
     with (cache_dir() / "build.lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

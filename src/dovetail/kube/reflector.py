@@ -28,7 +28,7 @@ from dovetail.kube.decoding import BadObject, Identified, Key, Keyed, Reader, T
 from dovetail.kube.errors import ApiError, Gone, KubeError, NotFound, no_reply
 from dovetail.kube.listing import Listing, gc_paused, list_all
 from dovetail.kube.resources import Resource
-from dovetail.kube.watching import SILENT, Batch, watch
+from dovetail.kube.watching import HEARTBEAT_S, SILENT, Batch, watch
 
 K = TypeVar("K", bound=Keyed)
 
@@ -101,7 +101,7 @@ class Reflector(Generic[T]):
         on_drift: Callable[[Drift], None] = log_drift,
         audit_every_s: float = 600.0,
         recheck_s: float = 60.0,
-        heartbeat_s: float = 100.0,
+        heartbeat_s: float = HEARTBEAT_S,
         limit: int = 500,
     ) -> None:
         self.resource = resource
