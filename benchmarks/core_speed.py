@@ -64,7 +64,13 @@ def shapes(count: int, rng: random.Random) -> list[Request]:
 def busy(count: int, rng: random.Random) -> list[PodChanged]:
     return [
         PodChanged(
-            Pod(f"busy-{i}", "default", f"busy-{i}", Request(((CPU, 16_000), (GPU, rng.randrange(1, 8)))), node=f"node-{i}")
+            Pod(
+                f"busy-{i}",
+                "default",
+                f"busy-{i}",
+                Request(((CPU, 16_000), (GPU, rng.randrange(1, 8)))),
+                node=f"node-{i}",
+            )
         )
         for i in range(count)
         if rng.random() < 0.3

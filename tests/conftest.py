@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
+
 from tools.controlplane import binaries
 from tools.controlplane.plane import Plane
 

@@ -4,6 +4,7 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -46,6 +47,7 @@ REQUESTS = [
     Request(gpu_milli=700),
     Request(((CPU, 500),), gpu_milli=500),
     Request((("example.com/nic", 1),)),
+    *(Request(((f"example.com/{name}", 1),)) for name in "uvwxyz"),
     Request(((GPU, 1),), node_selector=((ZONE, "a"),)),
     Request(((CPU, 500),), ports=(HostPort("", "TCP", 80),)),
     Request(((CPU, 500),), anti_affinity=(PeerTerm(WEB, frozenset(("ns",)), HOST),)),
@@ -281,7 +283,7 @@ class Machine(RuleBasedStateMachine):
     @invariant()
     def rows_are_what_they_were_if_made_anew(self) -> None:
         cluster, fresh = self.state.cluster, Rows(self.state.cluster)
-        for request in REQUESTS[::3]:
+        for request in REQUESTS[::4]:
             kept, new = self.state.rows.of(cluster.shapes.of(request)), fresh.of(cluster.shapes.of(request))
             assert np.array_equal(kept.score, new.score)
             assert np.array_equal(kept.copies(), new.copies())
@@ -315,5 +317,52 @@ def free(state: State, node: str) -> dict[str, int]:
     return {name: amount for name, amount in amounts.items() if amount}
 
 
-Machine.TestCase.settings = settings(max_examples=40, stateful_step_count=40, deadline=None, derandomize=True)
+Machine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None, derandomize=True)
 TestClusterMachine = Machine.TestCase
+
+
+def test_books_and_rows_survive_more_nodes_resources_and_gpus_than_there_was_room_for() -> None:
+    state = State(Policy(fabric=FABRIC))
+    shape = Request(((GPU, 2),))
+    for i in range(300):
+        labels = ((HOST, f"n{i}"), (RACK, f"r{i % 7}"))
+        amounts = ((GPU, 4 if i % 9 else 16), (PODS, 9), (f"example.com/{i % 30}", 1))
+        state.apply(ev.NodeChanged(Node(f"n{i}", amounts, labels)))
+        state.apply(ev.PodChanged(Pod(f"p{i}", "ns", f"p{i}", replace(shape, resources=((GPU, 1 + i % 3),)))))
+        assert len([d for d in step(state, (), i) if isinstance(d, Bind)]) == 1
+        kept = state.rows.of(state.cluster.shapes.of(shape))
+        fresh = Rows(state.cluster).of(state.cluster.shapes.of(shape))
+        assert np.array_equal(kept.score, fresh.score)
+        assert np.array_equal(kept.tally(RACK), fresh.tally(RACK))
+    assert state.cluster.check() == []
+
+
+def test_a_row_that_was_not_asked_for_long_is_still_right() -> None:
+    state = State(Policy(fabric=FABRIC))
+    for name in "abc":
+        state.apply(ev.NodeChanged(Node(name, ((GPU, 4), (PODS, 9)), ((RACK, name),))))
+    cluster, shape = state.cluster, state.cluster.shapes.of(Request(((GPU, 1),)))
+    before = state.rows.of(shape).tally(RACK).tolist()
+    for i in range(9000):
+        cluster.place(Pod(f"p{i}", "ns", f"p{i}", shape.request), i % 3)
+        cluster.unplace(f"p{i}")
+    cluster.place(Pod("last", "ns", "last", shape.request), 1)
+    after = state.rows.of(shape).tally(RACK).tolist()
+    assert [before[0], before[1] - 1, before[2]] == after
+
+
+@pytest.mark.xfail(strict=True, reason="a pod's record does not hold its GPU: shares are handed out anew")
+def test_a_restart_leaves_shares_of_gpus_where_they_are() -> None:
+    """500, 600 and 400 of two GPUs: the 400 went to the GPU of the 600, so 500 are free on the other."""
+    node = Node("a", ((GPU, 2), (PODS, 9)))
+    pods = [
+        Pod(name, "ns", name, Request(gpu_milli=milli), node="a")
+        for name, milli in zip("xyz", (500, 600, 400), strict=True)
+    ]
+    left = []
+    for order in (pods, pods[::-1]):
+        state = State()
+        for event in (ev.NodeChanged(node), *(ev.PodChanged(pod) for pod in order)):
+            state.apply(event)
+        left.append(sorted(state.cluster.nodes.gpu_part_milli[:, 0].tolist()))
+    assert left[0] == left[1]

@@ -6,9 +6,13 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass
 
-from dovetail.core.reasons import Refusal
+from dovetail.core.reasons import Reason, Refusal
 
 Rank = tuple[int, int, int, str]
+_COUNTED = {
+    Reason.NO_NODE_FITS, Reason.GANG_INCOMPLETE, Reason.GANG_DOES_NOT_FIT, Reason.GANG_TOO_LARGE, Reason.SEARCH_LIMIT,
+}  # fmt: skip
+"""Reasons whose details are numbers, which change all the time; the details of all others name what is wrong."""
 
 
 @dataclass(slots=True)
@@ -83,7 +87,8 @@ class Pending:
         last = self._told.get(root)
         if last is not None:
             same_reason = (last.refusal.reason, last.refusal.when) == (refusal.reason, refusal.when)
-            if last.refusal == refusal or (same_reason and now_ms - last.at_ms < again_ms):
+            numbers_only = same_reason and refusal.reason in _COUNTED
+            if last.refusal == refusal or (numbers_only and now_ms - last.at_ms < again_ms):
                 untold = tuple(uid for uid in uids if uid not in last.uids)
                 last.uids.update(untold)
                 return untold

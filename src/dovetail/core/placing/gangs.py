@@ -85,14 +85,22 @@ class Search:
             if placed:
                 self._extend(root)
             return placed
-        return self._fill(root, None)
+        return next(self._fills(root, None), False)
 
     def _alternatives(self, group: Group, scope: Scope | None) -> Iterator[bool]:
         """Each yields with one placement of the group in force, which is undone when the next one is asked for."""
         wanted = shapes_of(self._cluster, group)
+        if self.room(scope, wanted) < group.total_missing():
+            return
+        tried: set[bytes | None] = set()
         for key in (*self._wishes(group), ""):
             levels = (*group.required, key) if key else group.required
             for inside in self._scopes(levels, scope, group, wanted):
+                # A wider level than the scope already has leads to the same scope again.
+                slots = inside.tobytes() if inside is not None else None
+                if slots in tried:
+                    continue
+                tried.add(slots)
                 if self._left <= 0:
                     raise SearchLimitReached
                 self._left -= 1
@@ -100,8 +108,8 @@ class Search:
                 group.scope, group.chosen = inside, True
                 if group.groups:
                     yield from self._siblings(group, inside)
-                elif self._fill(group, inside):
-                    yield True
+                else:
+                    yield from self._fills(group, inside)
                 self._cluster.rewind(mark)
         group.chosen = False
 
@@ -134,6 +142,11 @@ class Search:
             able &= np.isin(np.arange(len(able)), list(held)) if len(held) == 1 and ABSENT not in held else False
         domains = np.flatnonzero(able)
         return [int(d) for d in domains[np.lexsort((domains, total[domains], -capacity[domains]))]]
+
+    def room(self, scope: Scope | None, wanted: list[tuple[Shape, int]]) -> int:
+        """How many of the wanted pods could fit in the scope by count (an upper bound)."""
+        inside = slice(None) if scope is None else scope
+        return sum(min(int(self.rows.of(shape).copies()[inside].sum()), count) for shape, count in wanted)
 
     def potential(
         self, key: str, scope: Scope | None, wanted: list[tuple[Shape, int]]
@@ -172,8 +185,8 @@ class Search:
         self, order: list[Group], done: int, needed: int, scope: Scope | None, parent: Group
     ) -> Iterator[bool]:
         if not order:
-            if done >= needed and self._fill(parent, scope):
-                yield True
+            if done >= needed:
+                yield from self._fills(parent, scope)
             return
         first, rest = order[0], order[1:]
         for _ in self._alternatives(first, scope):
@@ -181,17 +194,14 @@ class Search:
         if done + len(rest) >= needed:
             yield from self._from_sibling(rest, done, needed, scope, parent)
 
-    def _fill(self, group: Group, scope: Scope | None) -> bool:
-        """Place as many of the group's own pods as it needs: the hardest first, or else the easiest first."""
-        if not group.missing:
-            return True
+    def _fills(self, group: Group, scope: Scope | None) -> Iterator[bool]:
+        """Each yields with as many of the group's own pods in force as it needs: the hardest, then the easiest."""
         shapes = _by_shape(self._cluster, group.pods)
-        for order in (shapes, shapes[::-1])[: len(shapes)]:
+        for order in (shapes, shapes[::-1])[: max(1, len(shapes))]:
             mark = self._cluster.mark()
             if self._add(order, group.missing, scope) == group.missing:
-                return True
+                yield True
             self._cluster.rewind(mark)
-        return False
 
     def _extend(self, group: Group) -> None:
         """Take on who may come beyond the minimum, each group inside the scope that it was given."""

@@ -58,12 +58,13 @@ def _best(score: scores.Scores, scope: Scope | None) -> int:
 def _place_hindered(cluster: Cluster, rows: Rows, shape: Shape, pod: Pod, scope: Scope | None) -> bool:
     if cluster.volumes.refusal(pod) is not None:
         return False
-    score = rows.of(shape).score
+    row = rows.of(shape)
+    score = row.score
     allowed = score != scores.INFEASIBLE
     for _, satisfied in feasibility.hindrances(cluster, pod, shape):
         allowed &= satisfied
     if shape.request.preferred_peers or shape.request.spread:
-        score = score + scores.weigh_preference(feasibility.preferred_peers(cluster, pod))
+        score = score + scores.further_preference(row.preference, feasibility.preferred_peers(cluster, pod))
     score = np.where(allowed, score, scores.INFEASIBLE)
     nominated = cluster.nodes.slots.get(pod.nominated_node, -1)
     if nominated >= 0 and allowed[nominated] and (scope is None or nominated in scope):

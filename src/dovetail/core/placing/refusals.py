@@ -182,7 +182,7 @@ def for_gang(cluster: Cluster, rows: Rows, group: Group) -> Refusal:
 
 def _most(cluster: Cluster, search: Search, level: str, wanted: list[tuple[Shape, int]]) -> tuple[int, str]:
     if not level:
-        return sum(min(count, int(search.rows.of(shape).copies().sum())) for shape, count in wanted), ""
+        return search.room(None, wanted), ""
     capacity, _ = search.potential(level, None, wanted)
     if not len(capacity):
         return 0, ""

@@ -70,3 +70,8 @@ def preference(nodes: Nodes, shape: Shape, index: Index) -> Scores:
 
 def weigh_preference(points: Scores) -> Scores:
     return np.clip(points, -511, 511) << _PREFERENCE_BITS
+
+
+def further_preference(preference: Scores, points: Scores) -> Scores:
+    """What more points add to a weighed preference; the sum stays within the same bounds."""
+    return weigh_preference((preference >> _PREFERENCE_BITS) + points) - preference

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tutorial and the README's demo print what the pages say.
+
+The tutorial is carried out on the playground: its files are the YAML blocks, its commands the console blocks, and each
+`dovetail why` must answer what stands below it. Which of several equal nodes or pods is taken depends on uids, so
+numbers of nodes count as equal, and lines are compared without their order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+import re
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import yaml
+from rich.console import Console
+
+from dovetail.cli.cluster import now_ms, snapshot
+from dovetail.cli.why import show
+from dovetail.core.policy import Policy
+from dovetail.kube.config import ClusterConfig
+from dovetail.playground import Playground
+from dovetail.scheduler.serve import Options, run
+from dovetail.views.why import unhurried, why
+from tests.docs.pages import Block, page
+from tests.live.conftest import eventually
+
+WIDTH = 100
+
+
+def lines(text: str) -> list[str]:
+    """What counts of an output."""
+    text = re.sub(r"\b(gpu-(?:node-)?|train-)\d\b", r"\1N", text)
+    return sorted(" ".join(line.split()) for line in text.splitlines() if line.strip())
+
+
+class Reader:
+    """Who follows the tutorial."""
+
+    def __init__(self, playground: Playground) -> None:
+        self.playground = playground
+        self.files: dict[str, list[dict[str, Any]]] = {}
+
+    def save(self, block: Block) -> None:
+        document = yaml.safe_load(block.text)
+        (name,) = re.findall(r"`(\w+\.yaml)`", block.before)
+        self.files[name] = document["items"]
+
+    def apply(self, document: dict[str, Any]) -> None:
+        # Anchors make documents share parts, and what is stored must not change with what is written.
+        self.playground.put(deepcopy(document))
+
+    def annotate(self, name: str, changes: list[str]) -> None:
+        saved = [document for documents in self.files.values() for document in documents]
+        group = next(d for d in saved if (d["kind"], d["metadata"]["name"]) == ("PodGroup", name))
+        for change in changes:
+            key, _, value = change.partition("=")
+            if value:
+                group["metadata"]["annotations"][key] = value
+            else:
+                del group["metadata"]["annotations"][key.removesuffix("-")]
+        self.apply(group)
+
+    async def follow(self, command: str, printed: list[str]) -> None:
+        match command.split():
+            case ["kubectl", "apply", "-f", name]:
+                for document in self.files[name]:
+                    self.apply(document)
+            case ["kubectl", "delete", "pod", *pods, "--force"]:
+                for pod in pods:
+                    self.playground.delete("pods", "default", pod)
+            case ["kubectl", "annotate", "podgroup", name, *changes]:
+                self.annotate(name, changes)
+            case ["dovetail", "why", pod]:
+                await self.ask(pod, printed)
+            case ["dovetail", "scheduler"] | ["kubectl", "get", *_] | ["make" | "eval" | "export", *_]:
+                pass
+            case _:
+                raise AssertionError(f"a command that this test cannot carry out: {command}")
+
+    async def ask(self, pod: str, printed: list[str]) -> None:
+        wanted = lines("\n".join(printed))
+        await eventually(lambda: self.why(pod), lambda answer: lines(answer) == wanted, within_s=5)
+
+    async def why(self, pod: str) -> str:
+        state = await snapshot(ClusterConfig(self.playground.url), unhurried(Policy()), "dovetail")
+        printed = io.StringIO()
+        show(why(state, f"default/{pod}", now_ms()), Console(file=printed, width=WIDTH))
+        return printed.getvalue()
+
+
+@asynccontextmanager
+async def scheduled() -> AsyncIterator[Playground]:
+    playground = Playground(stop_delay_s=0.0)
+    config = ClusterConfig(await playground.start())
+    scheduler = asyncio.create_task(run(config, Options(leader_elect=False, listen="")))
+    yield playground
+    scheduler.cancel()
+    await asyncio.gather(scheduler, return_exceptions=True)
+    await playground.stop()
+
+
+async def test_the_tutorial() -> None:
+    async with scheduled() as playground:
+        reader = Reader(playground)
+        for block in page("docs/tutorial.md").blocks:
+            if block.language == "yaml":
+                reader.save(block)
+            for command, printed in block.commands:
+                await reader.follow(command, printed)
+
+
+def test_the_readme_shows_what_the_demo_prints() -> None:
+    (shown,) = [block.text for block in page("README.md").blocks if block.language == "text"]
+    demo = subprocess.run(
+        [Path(sys.executable).with_name("dovetail"), "demo"],
+        env=os.environ | {"COLUMNS": str(WIDTH)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert set(lines(shown)) <= set(lines(demo.stdout))
