@@ -164,23 +164,44 @@ class Machine(RuleBasedStateMachine):
         for request in wanted:
             self.new_pod(request, gang=gang_id)
 
+    @rule(
+        sizes=st.lists(st.integers(1, 2), min_size=1, max_size=3),
+        enough=st.integers(0, 2),
+        required=st.sampled_from([(), (RACK,)]),
+    )
+    def create_tree(self, sizes: list[int], enough: int, required: tuple[str, ...]) -> None:
+        root = f"g{len(self.gangs)}"
+        subs = [Gang(f"{root}-{i}", "ns", root, size, parent=root, required=required) for i, size in enumerate(sizes)]
+        for gang in (Gang(root, "ns", root, min_groups=min(enough, len(sizes))), *subs):
+            self.gangs[gang.id] = gang
+            self.tell(ev.GangChanged(gang))
+        for gang in subs:
+            for _ in range(gang.min_count):
+                self.new_pod(Request(((GPU, 1),)), gang=gang.id)
+
+    @rule(request=requests, node=st.sampled_from(["n0", "n1"]))
+    def nominate(self, request: Request, node: str) -> None:
+        """Another scheduler's pod that somebody was preempted for."""
+        self.new_pod(request, nominated_node=node, managed=False, priority=99)
+
     @rule(data=st.data(), passed_ms=st.sampled_from([0, 1, 1000, 2 * LONGEST_MS]))
     def step(self, data: st.DataObject, passed_ms: int) -> None:
         self.now_ms += passed_ms
-        whole = {g for g in self.gangs if not any(self.pods[u].gang == g for u in [*self.bound(), *self.decided])}
+        whole = self.gangs.keys() - {self.pods[uid].gang for uid in [*self.bound(), *self.decided]}
         binds = [d for d in step(self.state, (), self.now_ms) if isinstance(d, Bind)]
         for bind in binds:
             assert not self.pods[bind.uid].node
             assert bind.uid not in self.decided
             self.decided[bind.uid] = self.told[bind.uid] = bind
         self.audit(binds)
-        for gang_id in whole & {bind.gang for bind in binds}:
-            self.audit_start(gang_id, [bind for bind in binds if bind.gang == gang_id])
+        for gang_id in whole & {self.pods[bind.uid].gang for bind in binds}:
+            self.audit_start(self.gangs[gang_id], [bind for bind in binds if self.pods[bind.uid].gang == gang_id])
 
     def world(self) -> World:
         """What is on the nodes, with what is decided."""
         held = [replace(pod, node=self.decided[uid].node) for uid, pod in self.pods.items() if uid in self.decided]
-        return World(nodes=list(self.nodes.values()), pods=[*held, *(p for p in self.pods.values() if p.node)])
+        nominated = [pod for pod in self.pods.values() if pod.nominated_node]
+        return World(list(self.nodes.values()), [*held, *(p for p in self.pods.values() if p.node)], nominated)
 
     def audit(self, binds: list[Bind]) -> None:
         """No node got more than it has, and each pod is where the rules let it be beside all the others."""
@@ -192,9 +213,8 @@ class Machine(RuleBasedStateMachine):
             if not any(other.request.gpu_milli for other in world.on(node)):
                 assert allows(others, pod, node), bind
 
-    def audit_start(self, gang_id: str, binds: list[Bind]) -> None:
+    def audit_start(self, gang: Gang, binds: list[Bind]) -> None:
         """The first members of a gang are at least its minimum, and inside one domain of each required level."""
-        gang = self.gangs[gang_id]
         assert len(binds) >= gang.min_count
         for key in gang.required:
             paths = [
@@ -317,7 +337,7 @@ def free(state: State, node: str) -> dict[str, int]:
     return {name: amount for name, amount in amounts.items() if amount}
 
 
-Machine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None, derandomize=True)
+Machine.TestCase.settings = settings(max_examples=300, stateful_step_count=50, deadline=None, derandomize=True)
 TestClusterMachine = Machine.TestCase
 
 
@@ -342,25 +362,22 @@ def test_a_row_that_was_not_asked_for_long_is_still_right() -> None:
     for name in "abc":
         state.apply(ev.NodeChanged(Node(name, ((GPU, 4), (PODS, 9)), ((RACK, name),))))
     cluster, shape = state.cluster, state.cluster.shapes.of(Request(((GPU, 1),)))
-    before = state.rows.of(shape).tally(RACK).tolist()
+    assert state.rows.of(shape).tally(RACK)[cluster.fabric.domains(RACK)[:3]].tolist() == [4, 4, 4]
     for i in range(9000):
         cluster.place(Pod(f"p{i}", "ns", f"p{i}", shape.request), i % 3)
         cluster.unplace(f"p{i}")
     cluster.place(Pod("last", "ns", "last", shape.request), 1)
-    after = state.rows.of(shape).tally(RACK).tolist()
-    assert [before[0], before[1] - 1, before[2]] == after
+    assert state.rows.of(shape).tally(RACK)[cluster.fabric.domains(RACK)[:3]].tolist() == [4, 3, 4]
 
 
 @pytest.mark.xfail(strict=True, reason="a pod's record does not hold its GPU: shares are handed out anew")
 def test_a_restart_leaves_shares_of_gpus_where_they_are() -> None:
-    """500, 600 and 400 of two GPUs: the 400 went to the GPU of the 600, so 500 are free on the other."""
+    """Of two GPUs z went to that of y, so half of the other is free. Told in another order x goes to that of z."""
     node = Node("a", ((GPU, 2), (PODS, 9)))
-    pods = [
-        Pod(name, "ns", name, Request(gpu_milli=milli), node="a")
-        for name, milli in zip("xyz", (500, 600, 400), strict=True)
-    ]
+    shares = {"x": 500, "y": 600, "z": 400}
+    x, y, z = (Pod(name, "ns", name, Request(gpu_milli=milli), node="a") for name, milli in shares.items())
     left = []
-    for order in (pods, pods[::-1]):
+    for order in ((x, y, z), (z, x, y)):
         state = State()
         for event in (ev.NodeChanged(node), *(ev.PodChanged(pod) for pod in order)):
             state.apply(event)

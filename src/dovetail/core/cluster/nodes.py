@@ -20,6 +20,8 @@ from dovetail.core.model import CPU, GPU, MEMORY, PODS, Node, Taint
 
 Amounts = NDArray[np.int64]
 UNSCHEDULABLE_TAINT = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
+BLOCK = 128
+"""The number of slots is a multiple of this: rows keep the best score of each block."""
 MAX_GPUS = 62
 """GPUs of one node that fit the bits of a free mask."""
 
@@ -28,7 +30,7 @@ class Nodes:
     """`free[r, slot] = allocatable - held` for resource r. `gpu_free_bits[slot]` has bit i set while GPU i is wholly
     free; `gpu_part_milli[i, slot]` is what is left of GPU i once a part of it is taken, else 0."""
 
-    def __init__(self, size: int = 64) -> None:
+    def __init__(self, size: int = BLOCK) -> None:
         self.slots: dict[str, int] = {}
         self.names: list[str] = []
         self.records: list[Node | None] = []

@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 
 from dovetail.core.cluster import Cluster
 from dovetail.core.cluster.columns import ABSENT, Index, Mask
+from dovetail.core.cluster.nodes import BLOCK
 from dovetail.core.cluster.shapes import Shape
 from dovetail.core.model import WHOLE_GPU_MILLI
 from dovetail.core.placing import feasibility, scores
 
 _ROWS_BYTES = 2**28
-_CHUNK = 4096
+_CHUNK = 8192
 """Slots worked on at a time when a whole row is made: temporary arrays then stay in the processor's cache."""
 
 
@@ -26,8 +27,8 @@ class Row:
     """`score[slot]` is INFEASIBLE where the shape does not fit now."""
 
     __slots__ = (
-        "_amounts_seen", "_asked", "_best", "_cluster", "_copies", "_layout", "_records_seen", "_tallies",
-        "_tallies_of", "preference", "score", "shape", "suitable",
+        "_amounts_seen", "_asked", "_cluster", "_copies", "_layout", "_records_seen", "_stale", "_tallies",
+        "_tallies_of", "_tops", "preference", "score", "shape", "suitable",
     )  # fmt: skip
 
     def __init__(self, cluster: Cluster, shape: Shape) -> None:
@@ -40,7 +41,8 @@ class Row:
         self.preference: scores.Scores
         self.score: scores.Scores
         self._asked: NDArray[np.intp]
-        self._best = -1
+        self._tops: scores.Scores
+        self._stale: Mask
         self._copies: NDArray[np.int64] | None = None
         self._tallies: dict[str, NDArray[np.int64]] = {}
         self._tallies_of = -1
@@ -65,9 +67,12 @@ class Row:
 
     def best(self) -> int:
         """The slot with the highest score, the lowest of equals; it may be infeasible where all are."""
-        if self._best < 0:
-            self._best = int(self.score[: max(1, self._cluster.nodes.used)].argmax())
-        return self._best
+        stale = np.flatnonzero(self._stale)
+        if len(stale):
+            self._tops[stale] = self.score.reshape(-1, BLOCK)[stale].max(axis=1)
+            self._stale[stale] = False
+        start = int(self._tops.argmax()) * BLOCK
+        return start + int(self.score[start : start + BLOCK].argmax())
 
     def copies(self) -> NDArray[np.int64]:
         """How many pods of the shape each slot could take now."""
@@ -103,7 +108,8 @@ class Row:
         self.score = np.full(nodes.size, scores.INFEASIBLE, dtype=np.int64)
         self._copies = None
         self._tallies.clear()
-        self._best = -1
+        self._tops = np.empty(nodes.size // BLOCK, dtype=np.int64)
+        self._stale = np.ones(nodes.size // BLOCK, dtype=np.bool_)
         for start in range(0, nodes.used, _CHUNK):
             self._redo(slice(start, min(start + _CHUNK, nodes.used)))
 
@@ -117,28 +123,14 @@ class Row:
             fits &= share < WHOLE_GPU_MILLI
             score -= scores.weigh_share(share)
         score = np.where(fits, score, scores.INFEASIBLE)
-        if self._best >= 0 and not isinstance(index, slice):
-            self._best = self._best_after(index, score)
         self.score[index] = score
+        if not isinstance(index, slice):
+            self._stale[index // BLOCK] = True
         if self._copies is not None:
             new = self._copies_at(index, left, fits)
             if self._tallies:
                 self._move_tallies(index, new - self._copies[index])
             self._copies[index] = new
-
-    def _best_after(self, index: NDArray[np.int64], score: scores.Scores) -> int:
-        """The best slot once these slots have these scores, or -1 where only a look at all of them can tell. A node
-        that takes a pod fits the next one tighter, so mostly it stays the best."""
-        best_score = self.score[self._best]
-        top = score.max()
-        if top < best_score:
-            return -1 if self._best in index else self._best
-        challenger = int(index[score == top].min())
-        if top > best_score:
-            return challenger
-        if self._best in index and score[index == self._best][0] < best_score:
-            return challenger if challenger < self._best else -1
-        return min(challenger, self._best)
 
     def _copies_at(self, index: Index, left: NDArray[np.int64], fits: Mask) -> NDArray[np.int64]:
         """How many pods fit, where `left` is what one of them would leave."""

@@ -64,7 +64,8 @@ def preference(nodes: Nodes, shape: Shape, index: Index) -> Scores:
         ],
         dtype=np.int64,
     )
-    points -= 100 * avoided[nodes.taint_ids[index]]
+    if avoided.any():
+        points -= 100 * avoided[nodes.taint_ids[index]]
     return weigh_preference(points)
 
 
