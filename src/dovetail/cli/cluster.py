@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
@@ -20,6 +21,7 @@ from dovetail.kube.errors import KubeError
 from dovetail.kube.feed import Feed
 from dovetail.kube.sources import read_once
 
+_LABEL_KEY = re.compile(r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -53,8 +55,8 @@ def _fabric(value: str | None) -> tuple[str, ...]:
     if value is None:
         return Policy().fabric
     keys = tuple(key.strip() for key in value.split(","))
-    if not all(keys) or len(set(keys)) != len(keys):
-        raise click.BadParameter("needs different, non-empty label keys separated by commas")
+    if not all(map(_LABEL_KEY.fullmatch, keys)) or len(set(keys)) != len(keys):
+        raise click.BadParameter("needs different label keys such as example.com/rack, separated by commas")
     return keys
 
 

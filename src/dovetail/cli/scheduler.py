@@ -17,6 +17,13 @@ from dovetail.scheduler.binder import NotLeader
 from dovetail.scheduler.serve import LeadershipLost, Options, run
 
 
+def _address(value: str) -> str:
+    _, colon, port = value.rpartition(":")
+    if value and not (colon and port.isdecimal() and 0 <= int(port) < 65536):
+        raise click.BadParameter("needs HOST:PORT with a port below 65536, such as 127.0.0.1:10351")
+    return value
+
+
 @click.command(name="scheduler")
 @kubeconfig_options
 @scheduler_name_option
@@ -25,11 +32,16 @@ from dovetail.scheduler.serve import LeadershipLost, Options, run
 @click.option("--lease-namespace", default="kube-system", show_default=True, help="Namespace of the lease.")
 @click.option("--lease-name", default="dovetail-scheduler", show_default=True, help="Name of the lease.")
 @click.option(
-    "--listen", default="0.0.0.0:10351", show_default=True, help='HOST:PORT for health and metrics; "" for none.'
+    "--listen",
+    default="0.0.0.0:10351",
+    show_default=True,
+    callback=lambda _ctx, _param, value: _address(value),
+    help='HOST:PORT for health and metrics; "" for none.',
 )
 @click.option(
     "--start-deadline",
     "start_deadline_s",
+    type=click.FloatRange(min=0, min_open=True),
     default=60.0,
     show_default=True,
     help="Seconds after which a gang that started by half gives back what it holds.",

@@ -8,6 +8,7 @@ import sys
 import click
 import msgspec
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from dovetail.cli.cluster import (
@@ -53,7 +54,7 @@ def command(
     Reads the cluster and asks the scheduler's own core; writes nothing and needs no running scheduler.
     """
     config = config_of(kubeconfig, context)
-    key = pod if "/" in pod else f"{namespace or config.namespace}/{pod}"
+    key = _key(pod, namespace, config.namespace)
     state = run(snapshot(config, unhurried(Policy(fabric=fabric)), scheduler_name), config.server)
     try:
         answer = why(state, key, now_ms())
@@ -65,26 +66,36 @@ def command(
         show(answer, Console())
 
 
+def _key(pod: str, namespace: str | None, default: str) -> str:
+    named, _, name = pod.rpartition("/")
+    if named and namespace and named != namespace:
+        raise click.UsageError(f"POD names the namespace {named!r}, --namespace names {namespace!r}")
+    if "/" in named or not name:
+        raise click.UsageError(f"{pod!r} is not [NAMESPACE/]NAME")
+    return f"{named or namespace or default}/{name}"
+
+
 def show(answer: Why, console: Console) -> None:
     """Print the answer for a person."""
     console.print(f"[bold]{answer.pod}[/bold] {_MEANING[answer.state].format(node=answer.node)}.")
     if answer.gang is not None:
         gang = answer.gang
+        needs = "an unknown number of pods" if gang.needs is None else _count(gang.needs, "pod")
         levels = "".join(
             f"; {word} {', '.join(keys)}"
             for word, keys in (("inside one", gang.required), ("prefers", gang.preferred))
             if keys
         )
-        console.print(f"Gang {gang.id}: needs {gang.needs} pods, {gang.exist} exist, {gang.bound} are bound{levels}.")
+        console.print(f"Gang {gang.id}: needs {needs}, {gang.exist} exist, {gang.bound} are bound{levels}.")
     if answer.ahead:
-        console.print(f"{answer.ahead} others are ahead of it in the line.")
+        console.print(f"{_count(answer.ahead, 'gang or lone pod', 'gangs and lone pods')} ahead of it in the line.")
     if answer.code:
-        console.print(f"[bold]{answer.code}[/bold] ({answer.state}): {answer.head}", highlight=False)
+        console.print(f"[bold]{answer.code}[/bold] ({answer.state}): {escape(answer.head)}", highlight=False)
     if answer.rules:
         table = Table("nodes", "can it change", "rule", "nearest", "for example", box=None, pad_edge=False)
         for rule in answer.rules:
             some = ", ".join(rule.nodes[:_NODES_SHOWN]) + (" ..." if len(rule.nodes) > _NODES_SHOWN else "")
-            table.add_row(str(len(rule.nodes)), rule.when, rule.text, rule.nearest, some)
+            table.add_row(str(len(rule.nodes)), rule.when, escape(rule.text), escape(rule.nearest), some)
         console.print(table)
     if answer.holders:
         console.print("What is missing is held by:")
@@ -92,3 +103,7 @@ def show(answer: Why, console: Console) -> None:
         for holder in answer.holders:
             table.add_row(holder.pod, holder.node, holder.resource, holder.amount)
         console.print(table)
+
+
+def _count(number: int, one: str, many: str = "") -> str:
+    return f"{number} {one if number == 1 else many or one + 's'}"

@@ -150,7 +150,10 @@ class State:
 
     def _put_gang(self, event: ev.GangChanged) -> None:
         if self.roster.put_gang(event.gang):
-            self.touch(self.roster.top(event.gang.id))
+            root = self.roster.top(event.gang.id)
+            # A gang may be told after its pods, some of them bound.
+            self.roster.note_start(root)
+            self.touch(root)
 
     def _remove_gang(self, event: ev.GangRemoved) -> None:
         root = self.roster.top(event.id)

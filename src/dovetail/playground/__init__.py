@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -102,7 +103,7 @@ class Playground:
         resource = self._catalogue.of_kind(text_at(document, "apiVersion"), text_at(document, "kind"))
         if resource is None:
             raise bad_request(f"{document.get('apiVersion')} {document.get('kind')} is not served here")
-        new = stored_form(resource, document)
+        new = stored_form(resource, copy.deepcopy(document))
         namespace = text_at(new, "metadata.namespace") or "default" if resource.namespaced else ""
         name = text_at(new, "metadata.name")
         old = self.store.get(resource.collection, namespace, name)

@@ -48,8 +48,10 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class GangView:
+    """`needs` is None while it is not known: the object that says so does not exist or was not read."""
+
     id: str
-    needs: int
+    needs: int | None
     exist: int
     bound: int
     required: tuple[str, ...]
@@ -115,6 +117,7 @@ def why(state: State, key: str, now_ms: int) -> Why:
         for v in sorted(found, key=lambda v: -len(v.slots))
     )
     holders = tuple(_holders(state, pod, found))
+    ahead = ahead if refusal.when is When.NOT_YET else 0
     return Why(key, refusal.when, "", refusal.reason.code, str(refusal), refusal.head, rules, holders, gang, ahead)
 
 
@@ -126,7 +129,7 @@ def _gang(state: State, pod: Pod) -> GangView | None:
     members = state.roster.members(root)
     bound = sum(1 for member in members if member.node)
     if gang is None:
-        return GangView(root, 0, len(members), bound, (), ())
+        return GangView(root, None, len(members), bound, (), ())
     needs = sum(
         state.roster.gangs[gang_id].min_count
         for gang_id in state.roster.tree(root)

@@ -57,7 +57,7 @@ def for_pod(cluster: Cluster, pod: Pod, scope: Scope | None = None) -> Refusal:
         NodeCount(v.reason, len(v.slots), v.when, v.detail, v.nearest)
         for v in sorted(found, key=lambda v: (-len(v.slots), v.reason.code, v.detail))
     )
-    when = When.NEVER if all(v.when is When.NEVER for v in found) else When.NOT_YET
+    when = When.NEVER if found and all(v.when is When.NEVER for v in found) else When.NOT_YET
     return Refusal(Reason.NO_NODE_FITS, when, nodes=counts, total_nodes=total)
 
 
