@@ -52,18 +52,25 @@ def heats(options: argparse.Namespace) -> list[Heat]:
     ]
 
 
+def run(heat: Heat, outcomes: list[Outcome]) -> None:
+    print(f"{heat.scenario_name} round {heat.round} {heat.scheduler:>12}: ", end="", file=sys.stderr, flush=True)
+    try:
+        outcome = uvloop.run(measure(heat))
+    # A group is what a failure while many objects are created comes as.
+    except* (PlaneUnavailable, ComponentFailed, KubeError) as failures:
+        raise SystemExit(f"\nerror: {failures.exceptions[0]}") from None
+    outcomes.append(outcome)
+    print(f"{outcome.last_bind_s:6.2f} s to the last bind", *outcome.problems, sep="; ", file=sys.stderr)
+
+
 def main() -> int:
     options = arguments()
     outcomes: list[Outcome] = []
-    for heat in heats(options):
-        print(f"{heat.scenario_name} round {heat.round} {heat.scheduler:>12}: ", end="", file=sys.stderr, flush=True)
-        try:
-            outcome = uvloop.run(measure(heat))
-        # A group is what a failure while many objects are created comes as.
-        except* (PlaneUnavailable, ComponentFailed, KubeError) as failures:
-            raise SystemExit(f"\nerror: {failures.exceptions[0]}") from None
-        outcomes.append(outcome)
-        print(f"{outcome.last_bind_s:6.2f} s to the last bind", *outcome.problems, sep="; ", file=sys.stderr)
+    try:
+        for heat in heats(options):
+            run(heat, outcomes)
+    except KeyboardInterrupt:
+        print("\ninterrupted: the tables hold the runs so far", file=sys.stderr)
     scale = "" if options.scale == 1 else f" (scale {options.scale:g})"
     body = report.tables(outcomes, {name: scenario.title + scale for name, scenario in SCENARIOS.items()})
     if options.report:

@@ -20,6 +20,7 @@ from dovetail.core.model import (
     Gang,
     HostPort,
     LabelSelector,
+    Namespace,
     Node,
     PeerTerm,
     Pod,
@@ -29,6 +30,7 @@ from dovetail.core.model import (
     Taint,
 )
 from dovetail.core.placing.rows import Rows
+from dovetail.core.placing.scores import INFEASIBLE
 from dovetail.core.policy import Policy
 from dovetail.core.state import State
 from tests.core.oracle import World, allows
@@ -36,6 +38,7 @@ from tests.core.oracle import World, allows
 HOST, ZONE, RACK = "kubernetes.io/hostname", "zone", "rack"
 FABRIC = (ZONE, RACK)
 WEB = LabelSelector((Requirement("app", "In", ("web",)),))
+TEAM_X = LabelSelector((Requirement("team", "In", ("x",)),))
 REQUESTS = [
     Request(),
     Request(((CPU, 500),)),
@@ -51,6 +54,7 @@ REQUESTS = [
     Request(((GPU, 1),), node_selector=((ZONE, "a"),)),
     Request(((CPU, 500),), ports=(HostPort("", "TCP", 80),)),
     Request(((CPU, 500),), anti_affinity=(PeerTerm(WEB, frozenset(("ns",)), HOST),)),
+    Request(((CPU, 500),), anti_affinity=(PeerTerm(WEB, frozenset(), RACK, TEAM_X),)),
 ]
 LONGEST_MS = 100_000
 
@@ -89,6 +93,7 @@ class Machine(RuleBasedStateMachine):
         self.gangs: dict[str, Gang] = {}
         self.decided: dict[str, Bind] = {}
         self.told: dict[str, Bind] = {}
+        self.namespace = Namespace("ns")
         self.now_ms = 0
         self.count = 0
 
@@ -201,7 +206,9 @@ class Machine(RuleBasedStateMachine):
         """What is on the nodes, with what is decided."""
         held = [replace(pod, node=self.decided[uid].node) for uid, pod in self.pods.items() if uid in self.decided]
         nominated = [pod for pod in self.pods.values() if pod.nominated_node]
-        return World(list(self.nodes.values()), [*held, *(p for p in self.pods.values() if p.node)], nominated)
+        return World(
+            list(self.nodes.values()), [*held, *(p for p in self.pods.values() if p.node)], nominated, [self.namespace]
+        )
 
     def audit(self, binds: list[Bind]) -> None:
         """No node got more than it has, and each pod is where the rules let it be beside all the others."""
@@ -282,6 +289,31 @@ class Machine(RuleBasedStateMachine):
             self.books_are_right()
         assert cluster.freed == freed
 
+    @precondition(lambda self: self.nodes)
+    @rule(request=requests, data=st.data())
+    def fill_one_by_one(self, request: Request, data: st.DataObject) -> None:
+        """A row tells how many pods of a shape a node takes: place them until it takes no more."""
+        cluster, rows = self.state.cluster, self.state.rows
+        slot, shape = cluster.nodes.slots[data.draw(st.sampled_from(sorted(self.nodes)))], cluster.shapes.of(request)
+        told, count = int(rows.of(shape).copies()[slot]), 0
+        with cluster.trial():
+            while rows.of(shape).score[slot] != INFEASIBLE:
+                cluster.place(Pod(f"try{count}", "ns", f"try{count}", request), slot)
+                count += 1
+        assert count == told
+
+    @rule(team=st.sampled_from(["x", "y"]))
+    def relabel_namespace(self, team: str) -> None:
+        self.namespace = Namespace("ns", (("team", team),))
+        self.tell(ev.NamespaceChanged(self.namespace))
+
+    @precondition(lambda self: self.gangs)
+    @rule(data=st.data(), enough=st.integers(1, 3))
+    def change_gang(self, data: st.DataObject, enough: int) -> None:
+        gang = replace(self.gangs[data.draw(st.sampled_from(sorted(self.gangs)))], min_count=enough)
+        self.gangs[gang.id] = gang
+        self.tell(ev.GangChanged(gang))
+
     @rule()
     def restart(self) -> None:
         """What another scheduler would count from the API server's objects, once all binds are there to be seen."""
@@ -354,6 +386,7 @@ def test_books_and_rows_survive_more_nodes_resources_and_gpus_than_there_was_roo
         fresh = Rows(state.cluster).of(state.cluster.shapes.of(shape))
         assert np.array_equal(kept.score, fresh.score)
         assert np.array_equal(kept.tally(RACK), fresh.tally(RACK))
+        assert kept.best() == fresh.best()
     assert state.cluster.check() == []
 
 

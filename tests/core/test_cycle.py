@@ -62,10 +62,10 @@ def test_the_higher_priority_goes_first_then_the_older_then_who_came_first() -> 
         lone("low", priority=-1, created_ms=1),
         lone("high", priority=7, created_ms=10),
         lone("old", priority=5, created_ms=3),
-        lone("second", priority=5, created_ms=3),
+        lone("as old", priority=5, created_ms=3),
     ]
     driven = Driven(gpu_node("a", 9))
-    assert list(driven.at(0, *pods)) == ["high", "old", "second", "late", "low"]
+    assert list(driven.at(0, *pods)) == ["high", "old", "as old", "late", "low"]
 
 
 def test_a_gang_stands_where_its_own_priority_and_age_put_it() -> None:
@@ -168,6 +168,14 @@ def test_another_reason_is_told_at_once() -> None:
     assert driven.holds()["p"].when is When.NEVER
     driven.at(2, ev.NodeChanged(gpu_node("a", 2)), foreign("x", "a"))
     assert driven.holds()["p"].when is When.NOT_YET
+
+
+def test_who_was_placed_and_waits_again_is_told_again() -> None:
+    driven = Driven(ONE_GPU)
+    driven.at(0, foreign("x", "a"), lone("p"))
+    assert driven.at(1, ev.PodRemoved("x"), bind=False) == {"p": "a"}
+    driven.at(2, ev.BindFailed("p", "a", "conflict", 2), foreign("x", "a"))
+    assert driven.holds().keys() == {"p"}
 
 
 def test_a_member_that_comes_later_is_told_too() -> None:

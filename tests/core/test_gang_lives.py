@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from dovetail.core import events as ev
+from dovetail.core.decisions import Hold
 from dovetail.core.model import Problem
 from dovetail.core.reasons import Reason, When
 from tests.core.driven import DEADLINE_MS, Driven, foreign, gang, members
@@ -84,11 +85,20 @@ def test_gangs_below_themselves_are_refused_and_harm_nobody() -> None:
     cycle = [gang("p", 1, parent="q"), gang("q", 1, parent="r"), gang("r", 1, parent="p"), gang("s", 1, parent="p")]
     pods = [pod for gang_id in "pqrs" for pod in members(1, gang_id)]
     assert driven.at(0, *cycle, *pods, *members(1, "")) == {"0": "a"}
+    assert sum(isinstance(decision, Hold) for decision in driven.last) == 1
     assert {(refusal.reason, refusal.when) for refusal in driven.holds().values()} == {
         (Reason.GANG_MISSING, When.NEVER)
     }
     assert driven.holds().keys() == {"p0", "q0", "r0", "s0"}
     assert driven.at(1, gang("r", 1)).keys() == {"p0", "q0", "r0", "s0"}
+
+
+def test_a_gang_that_comes_to_be_below_another_waits_for_it_once() -> None:
+    driven = Driven(gpu_node("a", 1))
+    driven.at(0, gang("s", 2), *members(2, "s"))
+    driven.at(1, gang("s", 2, parent="root"), gang("root", 1), ev.NodeChanged(gpu_node("b", 2)), bind=False)
+    assert {decision.gang for decision in driven.last} == {"root"}
+    assert driven.state.pending.lengths() == (0, 0)
 
 
 # All or nothing.

@@ -2,6 +2,7 @@
 """Gangs: whether they are placed, against all assignments of their fewest pods, and in which domain."""
 
 import random
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -147,6 +148,22 @@ def test_the_tightest_of_equal_domains_is_taken() -> None:
     assert set(driven.at(0, gang(pods=3), *members(3)).values()) == {"b"}
     assert set(driven.at(0, gang("h", 4), *members(4, "h")).values()) == {"c"}
     assert set(driven.at(0, gang("i", 4), *members(4, "i")).values()) == {"a"}
+
+
+def test_what_one_domain_cannot_hold_takes_whole_ones_and_the_tightest_for_the_rest() -> None:
+    nodes = [gpu_node("a", 3, "z", "r"), gpu_node("b", 4, "z", "s"), gpu_node("c", 1, "z", "t")]
+    assert sorted(Driven(*nodes).at(0, gang(pods=5), *members(5)).values()) == ["b"] * 4 + ["c"]
+
+
+def test_shares_of_gpus_are_counted_gpu_by_gpu() -> None:
+    def shares(count: int) -> Iterator[ev.Event]:
+        return (
+            ev.PodChanged(replace(gpu_pod(f"g{i}", gang="g"), request=Request(gpu_milli=300))) for i in range(count)
+        )
+
+    taken = ev.PodChanged(replace(gpu_pod("x", node="a"), request=Request(gpu_milli=300)))
+    assert Driven(gpu_node("a", 2)).at(0, taken, gang(pods=6), *shares(6)) == {}
+    assert len(Driven(gpu_node("a", 2)).at(0, taken, gang(pods=5), *shares(5))) == 5
 
 
 def test_equal_names_in_different_zones_are_different_racks() -> None:

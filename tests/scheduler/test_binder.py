@@ -67,15 +67,20 @@ class Bench:
         self.leads = True
         self.bound: list[str] = []
         self.failed: list[BindFailed] = []
+        self.told_why: list[Target | None] = []
         self.binder = Binder(
             client,
             Clock(lambda: NOW_MS / 1000, lambda: 0.0),
             self.mirror,
             may_write=lambda: self.leads,
-            failed=lambda event, _: self.failed.append(event),
+            failed=self._note_failure,
             bound=lambda bind, _: self.bound.append(f"{bind.uid} to {bind.node}"),
             run_id="run",
         )
+
+    def _note_failure(self, event: BindFailed, target: Target | None) -> None:
+        self.failed.append(event)
+        self.told_why.append(target)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[asyncio.Task[None]]:
@@ -147,18 +152,28 @@ async def test_a_bind_that_did_not_work_goes_back_to_the_core(
     await bench.carry_out()
     assert bench.bound == []
     assert bench.failed == [BindFailed("u", "", str(error), NOW_MS + retry_ms)]
+    assert bench.told_why == [POD]
 
 
-@pytest.mark.parametrize("answer", [GONE, pod("elsewhere"), pod("", uid="another"), pod("n", uid="another")])
-async def test_a_pod_that_is_gone_or_taken_is_left_to_the_watch(
+@pytest.mark.parametrize("answer", [GONE, pod("", uid="another"), pod("n", uid="another")])
+async def test_a_pod_that_is_gone_is_assumed_no_longer(
     bench: Bench, server: Scripted, answer: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Also one that was made again under its name; and ten thousand deleted pods are no ten thousand warnings."""
     server.will("POST", "binding", TAKEN)
     server.will("GET", "pods/p", answer)
     await bench.carry_out()
-    assert (bench.bound, bench.failed) == ([], [])
+    assert bench.bound == []
+    assert bench.failed == [BindFailed("u", "", "the pod is gone", NOW_MS + 10_000)]
+    assert bench.told_why == [None]
     assert caplog.records == []
+
+
+async def test_a_pod_that_another_took_is_left_to_the_watch(bench: Bench, server: Scripted) -> None:
+    server.will("POST", "binding", TAKEN)
+    server.will("GET", "pods/p", pod("elsewhere"))
+    await bench.carry_out()
+    assert (bench.bound, bench.failed) == ([], [])
 
 
 async def test_a_server_that_is_away_is_asked_until_it_answers(bench: Bench, server: Scripted) -> None:

@@ -72,11 +72,13 @@ class Roster:
         return self.top(pod.gang) if pod.gang else LONE + pod.uid
 
     def top(self, gang_id: str) -> str:
-        """The root above a gang. A cycle of parents ends where it closes; `unknown` names it as broken."""
-        seen = {gang_id}
-        while (gang := self.gangs.get(gang_id)) is not None and gang.parent and gang.parent not in seen:
+        """The root above a gang; of gangs that are below themselves one and the same for all of them."""
+        path = [gang_id]
+        while (gang := self.gangs.get(gang_id)) is not None and gang.parent:
             gang_id = gang.parent
-            seen.add(gang_id)
+            if gang_id in path:
+                return min(path[path.index(gang_id) :])
+            path.append(gang_id)
         return gang_id
 
     def tree(self, root: str) -> Iterator[str]:

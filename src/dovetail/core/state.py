@@ -18,7 +18,7 @@ from dovetail.core.pending import Pending
 from dovetail.core.placing.rows import Rows
 from dovetail.core.policy import Policy
 from dovetail.core.reasons import Refusal
-from dovetail.core.roster import Roster, startable
+from dovetail.core.roster import LONE, Roster, startable
 
 DEFAULT_QUEUE = "default"
 
@@ -73,9 +73,11 @@ class State:
             self.pending.wake()
 
     def touch(self, root: str) -> None:
-        """Something about the root changed: try it in its turn, or forget it where nothing of it is pending."""
+        """Something about the root changed: try it in its turn, or forget it where it is no root any more or nothing
+        of it is pending."""
+        stands = root.startswith(LONE) or self.roster.top(root) == root
         waiting = [pod for pod in self.roster.members(root) if pod.uid not in self.cluster.placements]
-        if any(pod.managed and not pod.node for pod in waiting):
+        if stands and any(pod.managed and not pod.node for pod in waiting):
             self.pending.push(root, *self.rank(root))
         else:
             self.pending.forget(root)
@@ -149,11 +151,13 @@ class State:
         self.touch(root)
 
     def _put_gang(self, event: ev.GangChanged) -> None:
+        before = self.roster.top(event.gang.id)
         if self.roster.put_gang(event.gang):
             root = self.roster.top(event.gang.id)
             # A gang may be told after its pods, some of them bound.
             self.roster.note_start(root)
-            self.touch(root)
+            for touched in {before, root}:
+                self.touch(touched)
 
     def _remove_gang(self, event: ev.GangRemoved) -> None:
         root = self.roster.top(event.id)

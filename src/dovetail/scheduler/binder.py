@@ -3,8 +3,8 @@
 
 Rules: nothing is written unless this process is the leader at that moment. A bind is sent with the pod's uid, so it
 cannot hit another pod of the same name, and may be repeated. Whatever the answer to it, if it was not a plain yes, the
-pod is read until it is known what became of it; only then the core is told. A pod that the server says is bound
-elsewhere, or gone, is left to the watch to tell. Who waits for volumes holds up nobody else.
+pod is read until it is known what became of it; only then the core is told, always, as what is not bound must not stay
+assumed. A pod that is bound elsewhere is left to the watch to tell. Who waits for volumes holds up nobody else.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ class _NotReady(Exception):
 
 
 class Binder:
-    """`put` is given every Bind; `bound` is called for each success, `failed` with what the core must know."""
+    """`put` is given every Bind; `bound` is called for each success, `failed` with what the core must know and the pod
+    that can be told why (None: it is gone)."""
 
     def __init__(
         self,
@@ -65,7 +66,7 @@ class Binder:
         mirror: Mirror,
         *,
         may_write: Callable[[], bool],
-        failed: Callable[[BindFailed, Target], None],
+        failed: Callable[[BindFailed, Target | None], None],
         bound: Callable[[Bind, Target], None],
         run_id: str,
     ) -> None:
@@ -134,14 +135,14 @@ class Binder:
             try:
                 pod = await self._client.request("GET", kinds.PODS.path(target.namespace, target.name), decode=Pod)
             except NotFound:
-                return "gone"
+                return self._gone(bind)
             except KubeError as unknown:
                 self._check_leader()
                 metrics.log.warning("cannot tell whether %s was bound to %s: %s", target, bind.node, unknown)
                 await asyncio.sleep(_ASK_AGAIN_S)
                 continue
             if pod.metadata.uid != target.uid:
-                return "gone"
+                return self._gone(bind)
             if pod.spec.node_name == bind.node:
                 self._bound(bind, target)
                 return "bound"
@@ -151,6 +152,10 @@ class Binder:
             if isinstance(error, Conflict | Unreachable | OutcomeUnknown):
                 return self._fail(bind, target, "", _SOON_MS, str(error), "conflict")
             return self._fail(bind, target, "", _REFUSED_RETRY_MS, str(error), "refused")
+
+    def _gone(self, bind: Bind) -> str:
+        self._failed(BindFailed(bind.uid, "", "the pod is gone", self._clock.now_ms() + _REFUSED_RETRY_MS), None)
+        return "gone"
 
     def _fail(self, bind: Bind, target: Target, node: str, retry_ms: int, why: str, result: str) -> str:
         """`node` is what to keep the pod away from for so long; "" for every node."""

@@ -128,10 +128,11 @@ class Driver:
         placed = f"Successfully assigned {target} to {bind.node}"
         self._event(target, f"bound/{bind.uid}", warning=False, reason="Scheduled", action="Binding", note=placed)
 
-    def _failed(self, failed: BindFailed, target: Target) -> None:
+    def _failed(self, failed: BindFailed, target: Target | None) -> None:
         self._mirror.tell([failed])
-        key, note = f"failed/{failed.uid}", f"binding failed: {failed.message}"
-        self._event(target, key, warning=True, reason="FailedScheduling", action="Binding", note=note)
+        if target is not None:
+            key, note = f"failed/{failed.uid}", f"binding failed: {failed.message}"
+            self._event(target, key, warning=True, reason="FailedScheduling", action="Binding", note=note)
 
     def _note_starts(self, events: list[Event]) -> None:
         """Tell of gangs that have started: when their pods are seen bound, however many attempts that took."""

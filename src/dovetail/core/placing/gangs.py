@@ -104,13 +104,11 @@ class Search:
                 if self._left <= 0:
                     raise SearchLimitReached
                 self._left -= 1
-                mark = self._cluster.mark()
                 group.scope, group.chosen = inside, True
                 if group.groups:
                     yield from self._siblings(group, inside)
                 else:
                     yield from self._fills(group, inside)
-                self._cluster.rewind(mark)
         group.chosen = False
 
     def _wishes(self, group: Group) -> tuple[str, ...]:
