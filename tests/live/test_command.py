@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -73,7 +74,8 @@ def test_schedule_and_explain(deployed_plane: Any) -> None:
             plane.kubectl("apply", "-f", "-", input=POD.format(name="cmd-waits", gpus=4))
             plane.kubectl("wait", "pod/cmd-waits", "--for=condition=PodScheduled=False", "--timeout=20s")
             scraped = _get(f"http://{listen}/metrics")
-            assert 'dovetail_binds_total{result="bound"} 1.0' in scraped
+            # Others may have left pods on this plane.
+            assert re.search(r'^dovetail_binds_total\{result="bound"\} [1-9]', scraped, re.MULTILINE)
             assert "dovetail_leader 1.0" in scraped
             described = plane.kubectl("describe", "pod", "cmd-waits")
             assert "NoNodeFits (NotYet): 0/" in described

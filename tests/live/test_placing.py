@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.live.conftest import Cluster, eventually, stays
@@ -192,4 +194,5 @@ async def test_a_node_without_allocatable_is_named_and_harmless(cluster: Cluster
         assert set(bound.values()) == {node}
         left = next(name for name in ("p", "q") if name not in bound)
         condition = await eventually(lambda: cluster.condition(left), bool)
-        assert "1 node(s) whose own object is invalid" in condition["message"]
+        # Others may have left bare nodes on this plane.
+        assert re.search(r"[1-9]\d* node\(s\) whose own object is invalid", condition["message"])
