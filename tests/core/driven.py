@@ -52,7 +52,7 @@ class Driven:
 
 
 def gang(gang_id: str = "g", pods: int = 2, **more: object) -> ev.Event:
-    return ev.GangChanged(Gang(gang_id, "ns", gang_id, pods, **more))  # type: ignore[arg-type]
+    return ev.GangChanged(Gang(gang_id, "ns", gang_id, pods, **more))
 
 
 def members(count: int, gang_id: str = "g", gpus: int = 1, first: int = 0, **more: object) -> list[ev.Event]:

@@ -36,7 +36,7 @@ class Tree:
 
 
 def gpu_pod(uid: str, gpus: int = 1, gang: str = "", **more: object) -> Pod:
-    return Pod(uid, "ns", uid, Request(((GPU, gpus),)), gang=gang, **more)  # type: ignore[arg-type]
+    return Pod(uid, "ns", uid, Request(((GPU, gpus),)), gang=gang, **more)
 
 
 def gpu_node(name: str, gpus: int, zone: str = "", rack: str = "") -> Node:
@@ -100,7 +100,7 @@ def random_gang(dice: random.Random, gang_id: str, kinds: list[int], pods: int, 
     wishes: list[tuple[str, ...]] = [(), (), (RACK,), (ZONE,), (RACK, ZONE)]
     gang = Gang(
         gang_id, "ns", gang_id, dice.randint(1, pods) if pods else 1,
-        required=dice.choice(levels), preferred=dice.choice(wishes), **more,  # type: ignore[arg-type]
+        required=dice.choice(levels), preferred=dice.choice(wishes), **more,
     )  # fmt: skip
     return Tree(gang, [dice.choice(kinds) for _ in range(pods)])
 

@@ -34,13 +34,13 @@ WISHED = Taint("w", "", "PreferNoSchedule")
 
 def node(name: str, gpus: int = 0, cpu: int = 64_000, memory: int = 256 * GIB, **more: object) -> Node:
     amounts = ((CPU, cpu), (MEMORY, memory), (GPU, gpus), (PODS, 99))
-    return replace(Node(name, amounts, (("rack", name),)), **more)  # type: ignore[arg-type]
+    return replace(Node(name, amounts, (("rack", name),)), **more)
 
 
 def place(nodes: list[Node], request: Request, *there: Pod, **more: object) -> Bind:
     driven = Driven(*nodes)
     driven.tell(*(ev.PodChanged(pod) for pod in there))
-    pod = replace(Pod("p", "ns", "p", request), **more)  # type: ignore[arg-type]
+    pod = replace(Pod("p", "ns", "p", request), **more)
     driven.at(0, ev.PodChanged(pod))
     [bind] = driven.last
     assert isinstance(bind, Bind)
@@ -48,7 +48,7 @@ def place(nodes: list[Node], request: Request, *there: Pod, **more: object) -> B
 
 
 def web(uid: str, node: str, **more: object) -> Pod:
-    return replace(Pod(uid, "ns", uid, Request(), (("app", "web"),), node=node), **more)  # type: ignore[arg-type]
+    return replace(Pod(uid, "ns", uid, Request(), (("app", "web"),), node=node), **more)
 
 
 def near(value: str, weight: int) -> PreferredNodes:

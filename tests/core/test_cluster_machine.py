@@ -147,7 +147,7 @@ class Machine(RuleBasedStateMachine):
     def new_pod(self, request: Request, **more: object) -> None:
         self.count += 1
         uid = f"p{self.count}"
-        self.put(replace(Pod(uid, "ns", uid, request, created_ms=self.now_ms), **more))  # type: ignore[arg-type]
+        self.put(replace(Pod(uid, "ns", uid, request, created_ms=self.now_ms), **more))
 
     @rule(request=requests, labels=labels, node=st.sampled_from(["n0", "n1", "n2", "ghost"]))
     def foreign_pod(self, request: Request, labels: tuple[tuple[str, str], ...], node: str) -> None:

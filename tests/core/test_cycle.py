@@ -28,13 +28,14 @@ from dovetail.core.model import (
     PreferredPeers,
     Problem,
     Request,
+    Requirement,
     Taint,
 )
 from dovetail.core.policy import Policy
 from dovetail.core.reasons import Reason, When
 from dovetail.core.state import State
 from tests.core.driven import DEADLINE_MS, POLICY, TELL_AGAIN_MS, Driven, foreign, gang, lone, members
-from tests.core.gang_oracle import FABRIC, RACK, gpu_node
+from tests.core.gang_oracle import FABRIC, RACK, gpu_node, gpu_pod
 
 ONE_GPU = gpu_node("a", 1)
 
@@ -123,6 +124,17 @@ def test_who_waits_for_a_peer_is_tried_when_it_is_placed() -> None:
     assert driven.at(0, ev.PodChanged(waits)) == {}
     driven.at(1, lone("peer"))
     assert driven.at(2).keys() == {"waits"}
+
+
+def test_a_bound_pod_that_gets_other_labels_keeps_its_gpus_and_lets_others_come() -> None:
+    apart = PeerTerm(LabelSelector((Requirement("app", "Exists"),)), frozenset(("ns",)), RACK)
+    driven = Driven(gpu_node("a", 4, rack="r"))
+    driven.at(0, lone("first"), lone("p", labels=(("app", "web"),)))
+    waits = replace(gpu_pod("waits"), request=Request(((GPU, 2),), anti_affinity=(apart,)))
+    assert driven.at(1, ev.PodRemoved("first"), ev.PodChanged(waits)) == {}
+    driven.at(2, ev.PodChanged(replace(driven.state.roster.pods["p"], labels=())))
+    [bind] = [decision for decision in driven.last if isinstance(decision, Bind)]
+    assert (bind.uid, bind.devices) == ("waits", (0, 2))
 
 
 def test_a_pod_that_changes_is_tried_in_its_turn() -> None:

@@ -18,7 +18,7 @@ CREATED_MS = 1
 
 def running(*nodes: object, pods: int = 2, **more: object) -> Driven:
     """A gang that has started on these nodes."""
-    driven = Driven(*nodes)  # type: ignore[arg-type]
+    driven = Driven(*nodes)
     assert len(driven.at(1000, gang(pods=pods, **more), *members(pods, created_ms=CREATED_MS))) == pods
     return driven
 
@@ -150,6 +150,9 @@ def test_replacements_go_elsewhere_when_their_rack_is_full(more: int) -> None:
 def test_a_required_level_pins_replacements() -> None:
     driven = running(gpu_node("a", 2, "z", "r"), gpu_node("b", 2, "z", "s"), required=(RACK,))
     assert driven.at(2000, *members(1, first=2, created_ms=2000)) == {}
+    refusal = driven.holds()["g2"]
+    assert "needs 1 pods in one rack, 0 fit now (in z/r)" in refusal.detail
+    assert {count.reason: count.nodes for count in refusal.nodes} == {Reason.INSUFFICIENT: 1, Reason.OUTSIDE_DOMAIN: 1}
     assert driven.at(2001, ev.PodRemoved("g0")) == {"g2": "a"}
 
 
@@ -241,6 +244,19 @@ def test_a_gang_that_runs_with_fewer_sub_gangs_than_it_may_have_is_not_released(
     for now_ms in (2000, 2000 + DEADLINE_MS, 2000 + 2 * DEADLINE_MS):
         driven.at(now_ms)
         assert driven.released() == []
+
+
+def test_a_whole_sub_gang_is_half_a_start_where_another_is_needed() -> None:
+    driven = Driven(gpu_node("a", 2), gpu_node("b", 1))
+    pods = [*members(2, "s", created_ms=CREATED_MS), *members(1, "t", created_ms=CREATED_MS)]
+    subs = [gang("s", 2, parent="g", required=(RACK,)), gang("t", 1, parent="g")]
+    driven.tell(ev.NodeChanged(gpu_node("a", 2, rack="r")))
+    binds = driven.at(1000, gang("g", 1), *subs, *pods, bind=False)
+    for uid in ("s0", "s1"):
+        driven.confirm(uid, binds[uid])
+    driven.at(1001, ev.BindFailed("t0", binds["t0"], "conflict", 1001), foreign("x", binds["t0"]))
+    driven.at(1000 + DEADLINE_MS)
+    assert driven.released() == [{"s0", "s1"}]
 
 
 def test_binds_that_take_long_are_no_half_start() -> None:

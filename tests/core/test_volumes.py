@@ -25,16 +25,16 @@ def on(name: str) -> tuple[NodeTerm, ...]:
 
 
 def volume(name: str, size: int = 1, **more: object) -> Volume:
-    return replace(Volume(name, "local", size, ("ReadWriteOnce",)), **more)  # type: ignore[arg-type]
+    return replace(Volume(name, "local", size, ("ReadWriteOnce",)), **more)
 
 
 def claim(name: str, size: int = 1, **more: object) -> VolumeClaim:
     wanted = VolumeClaim("ns", name, "", "local", size, ("ReadWriteOnce",))
-    return replace(wanted, **more)  # type: ignore[arg-type]
+    return replace(wanted, **more)
 
 
 def pod(uid: str, *claims: str, **more: object) -> ev.Event:
-    return ev.PodChanged(replace(Pod(uid, "ns", uid, Request(), claims=claims), **more))  # type: ignore[arg-type]
+    return ev.PodChanged(replace(Pod(uid, "ns", uid, Request(), claims=claims), **more))
 
 
 def world(*objects: Node | Volume | VolumeClaim) -> Driven:

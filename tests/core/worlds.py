@@ -112,7 +112,7 @@ class Dice:
         key = self._pick(["", "k", "l", "node.kubernetes.io/unschedulable"])
         effect: Effect | str = self._pick(["", "NoSchedule", "NoExecute"])
         operator = self._pick(["Exists", "Equal", "Gt", "Lt"]) if key else "Exists"
-        return Toleration(key, operator, self._pick(["", "v", "3", "9", "+3"]), effect)  # type: ignore[arg-type]
+        return Toleration(key, operator, self._pick(["", "v", "3", "9", "+3"]), effect)
 
     def _pod(self, uid: str, node: str) -> Pod:
         namespace = self._pick(["one", "one", "two"])
@@ -150,7 +150,7 @@ class Dice:
             "affinity": tuple(self._peers() for _ in self._some(1, 1, 2)) if self._chance(0.12) else (),
             "anti_affinity": tuple(self._peers() for _ in self._some(1, 1, 2)) if self._chance(0.12) else (),
         }
-        return Request(tuple(sorted(resources.items())), **constraints)  # type: ignore[arg-type]
+        return Request(tuple(sorted(resources.items())), **constraints)
 
     def _requirement(self, keys: tuple[str, ...], values: tuple[str, ...]) -> Requirement:
         operators: list[Operator] = ["In", "NotIn", "Exists", "DoesNotExist"]

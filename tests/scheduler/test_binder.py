@@ -176,10 +176,14 @@ async def test_a_pod_that_another_took_is_left_to_the_watch(bench: Bench, server
     assert (bench.bound, bench.failed) == ([], [])
 
 
-async def test_a_server_that_is_away_is_asked_until_it_answers(bench: Bench, server: Scripted) -> None:
+async def test_a_server_that_is_away_is_asked_until_it_answers(
+    bench: Bench, server: Scripted, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without a line in the log for each bind and second."""
     server.will("POST", "binding", AWAY)
     server.will("GET", "pods/p", *[AWAY] * 30, pod("n"))
     await bench.carry_out()
+    assert caplog.records == []
     assert (bench.bound, bench.failed) == (["u to n"], [])
     assert len(server.bodies("POST", "binding")) == 1
 

@@ -156,13 +156,13 @@ class State:
             root = self.roster.top(event.gang.id)
             # A gang may be told after its pods, some of them bound.
             self.roster.note_start(root)
-            for touched in {before, root}:
+            for touched in dict.fromkeys((before, root)):
                 self.touch(touched)
 
     def _remove_gang(self, event: ev.GangRemoved) -> None:
         root = self.roster.top(event.id)
         self.roster.remove_gang(event.id)
-        for gang_id in {root, event.id}:
+        for gang_id in dict.fromkeys((root, event.id)):
             self.touch(gang_id)
 
     def _bind_failed(self, event: ev.BindFailed) -> None:

@@ -138,7 +138,9 @@ class Binder:
                 return self._gone(bind)
             except KubeError as unknown:
                 self._check_leader()
-                metrics.log.warning("cannot tell whether %s was bound to %s: %s", target, bind.node, unknown)
+                if not isinstance(unknown, Unreachable):
+                    # Of a server that is away the reflectors say enough.
+                    metrics.log.warning("cannot tell whether %s was bound to %s: %s", target, bind.node, unknown)
                 await asyncio.sleep(_ASK_AGAIN_S)
                 continue
             if pod.metadata.uid != target.uid:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from dovetail.core import quantities
 from dovetail.core.cluster import Cluster
-from dovetail.core.cluster.columns import Mask
+from dovetail.core.cluster.columns import ABSENT, Mask
 from dovetail.core.cluster.nodes import UNSCHEDULABLE_TAINT
 from dovetail.core.cluster.selection import matches_affinity
 from dovetail.core.cluster.shapes import Shape
@@ -165,7 +165,8 @@ def for_gang(cluster: Cluster, rows: Rows, group: Group) -> Refusal:
     wanted = shapes_of(cluster, group)
     search = Search(cluster, rows, 1)
     level = group.required[-1] if group.required else ""
-    now, where = _most(cluster, search, level, wanted)
+    pinned = _pinned(cluster, group, level)
+    now, where = _most(cluster, search, level, wanted, pinned)
     empty = _most_when_empty(cluster, wanted, level)
     inside = f" in one {level}" if level else ""
     if empty < need:
@@ -176,17 +177,26 @@ def for_gang(cluster: Cluster, rows: Rows, group: Group) -> Refusal:
         detail = f"needs {need} pods{inside}, {now} fit now{at}"
         reason, when = Reason.GANG_DOES_NOT_FIT, When.NOT_YET
     hardest = max(pods, key=lambda pod: cluster.shapes.of(pod.request).gpus)
-    counts = for_pod(cluster, hardest)
+    counts = for_pod(cluster, hardest, None if pinned is None else cluster.fabric.slots(level, pinned))
     return Refusal(reason, when, detail, counts.nodes, counts.total_nodes)
 
 
-def _most(cluster: Cluster, search: Search, level: str, wanted: list[tuple[Shape, int]]) -> tuple[int, str]:
+def _pinned(cluster: Cluster, group: Group, level: str) -> int | None:
+    """The domain that the placed members hold the gang to; None where there is no such thing."""
+    domains = cluster.fabric.domains(level) if level else None
+    held = () if domains is None else (int(domains[slot]) for slot in group.all_held())
+    return next((domain for domain in held if domain != ABSENT), None)
+
+
+def _most(
+    cluster: Cluster, search: Search, level: str, wanted: list[tuple[Shape, int]], pinned: int | None
+) -> tuple[int, str]:
     if not level:
         return search.room(None, wanted), ""
     capacity, _ = search.potential(level, None, wanted)
     if not len(capacity):
         return 0, ""
-    best = int(capacity.argmax())
+    best = int(capacity.argmax()) if pinned is None else pinned
     return int(capacity[best]), cluster.fabric.name(level, best)
 
 
