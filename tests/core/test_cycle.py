@@ -91,6 +91,24 @@ def test_a_step_tries_no_more_than_the_policy_allows_and_the_next_goes_on() -> N
     assert sizes == [2, 2, 1]
 
 
+def test_pods_that_look_at_others_count_for_more_of_a_step() -> None:
+    """Each of them is placed by a look at every node, so a gang of them ends the step."""
+    driven = Driven(gpu_node("a", 9), policy=replace(POLICY, attempts_per_step=2))
+    request = Request(((GPU, 1),), ports=(HostPort("", "TCP", 80),))
+    pods = [ev.PodChanged(Pod(f"p{i}", "ns", f"p{i}", request)) for i in range(2)]
+    assert len(driven.at(0, *pods)) == 1
+    assert driven.state.busy
+
+
+def test_the_line_does_not_grow_with_those_who_left_it() -> None:
+    """As in a process that does not lead: it hears of pods that come and go, and takes no step."""
+    state = State()
+    for number in range(1_000):
+        state.apply(lone(f"p{number}"))
+        state.apply(ev.PodRemoved(f"p{number}"))
+    assert len(state.pending._heap) < 200
+
+
 def test_nobody_is_tried_again_without_a_change(tried: list[str]) -> None:
     driven = Driven(ONE_GPU)
     driven.at(0, lone("p"), lone("q"), gang(), *members(2))

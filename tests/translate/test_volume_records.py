@@ -74,7 +74,7 @@ def test_a_local_volume() -> None:
 @pytest.mark.parametrize("phase", ["Released", "Failed"])
 def test_a_volume_that_is_used_up_cannot_be_picked(phase: str) -> None:
     found = volume("", "accessModes: [ReadWriteOnce], claimRef: {namespace: ml, name: c}", phase)
-    assert (found.access_modes, found.available) == ((), False)
+    assert (found.access_modes, found.available, found.claim) == ((), False, "")
 
 
 def test_a_pending_volume_is_not_available() -> None:

@@ -23,6 +23,12 @@ class Attempt:
         self._root = root
         self._members = state.roster.members(root)
 
+    @property
+    def work(self) -> int:
+        """How much the attempt counts: pods that look at other pods are placed one at a time, each at a cost."""
+        shapes = self._state.cluster.shapes
+        return 1 + sum(shapes.of(pod.request).scattered for pod in self._members)
+
     def decide(self) -> list[Decision]:
         """Binds for what could be placed; a Hold where that is news; a Release where a half start is overdue."""
         state, waiting = self._state, self._waiting()

@@ -22,11 +22,12 @@ def step(state: State, events: Iterable[Event], now_ms: int) -> list[Decision]:
     state.advance(now_ms)
     state.steps += 1
     decisions: list[Decision] = []
-    for _ in range(state.policy.attempts_per_step):
+    work = 0
+    while max(work, len(decisions)) < state.policy.attempts_per_step:
         root = state.pending.pop()
-        if root is None or len(decisions) >= state.policy.attempts_per_step:
-            if root is not None:
-                state.touch(root)
+        if root is None:
             break
-        decisions += Attempt(state, root).decide()
+        attempt = Attempt(state, root)
+        decisions += attempt.decide()
+        work += attempt.work
     return decisions

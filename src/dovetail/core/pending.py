@@ -46,6 +46,9 @@ class Pending:
         if self._ranks.get(root) != rank:
             self._ranks[root] = rank
             heapq.heappush(self._heap, rank)
+            if len(self._heap) > 64 + 2 * len(self._ranks):
+                # A process that does not lead pushes and forgets, and never pops.
+                self._heap = sorted(self._ranks.values())
 
     def pop(self) -> str | None:
         """The next root to try."""

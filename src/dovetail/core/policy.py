@@ -20,7 +20,8 @@ DEFAULT_FABRIC = (
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """`attempts_per_step` bounds the pods and gangs tried in one step, so that the driver can begin to bind.
+    """`attempts_per_step` bounds the work of one step (gangs and lone pods tried, pods decided, and each pod that looks
+    at other pods), so that the driver can begin to bind.
     `search_limit` bounds the domains tried for one gang. A half-started gang is released after `start_deadline_ms`.
     A pending gang whose reason stays the same is told again at most every `tell_again_ms`."""
 

@@ -169,7 +169,10 @@ class State:
         pod = self.roster.pods.get(event.uid)
         if pod is None or pod.node:
             return
+        placement = self.cluster.placements.get(event.uid)
         self.cluster.unplace(event.uid)
+        if placement is not None:
+            self.cluster.vacate_if_gone(placement.slot)
         self.cluster.avoided.setdefault(event.uid, {})[event.node] = event.retry_at_ms
         self.touch(self.roster.root_of(pod))
 

@@ -68,7 +68,7 @@ def volume(obj: wire.PersistentVolume) -> Volume:
         access_modes=tuple(sorted(spec.access_modes)) if usable else (),
         node_terms=_in_zone(terms, meta.labels),
         labels=tuple(sorted(meta.labels.items())),
-        claim=f"{spec.claim_ref.namespace}/{spec.claim_ref.name}" if spec.claim_ref is not None else "",
+        claim=f"{spec.claim_ref.namespace}/{spec.claim_ref.name}" if spec.claim_ref is not None and usable else "",
         driver=spec.csi.driver if spec.csi is not None else "",
         available=usable and obj.status.phase == "Available",
         volume_mode=spec.volume_mode,

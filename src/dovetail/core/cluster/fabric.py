@@ -28,7 +28,6 @@ class Fabric:
         self._domains: dict[str, Ids] = {}
         self._names: dict[str, list[tuple[str, ...]]] = {}
         self._slots: dict[str, list[Domains]] = {}
-        self._children: dict[tuple[str, str], list[Domains]] = {}
 
     @property
     def version(self) -> int:
@@ -67,28 +66,12 @@ class Fabric:
             found = self._slots[key] = _group(self.domains(key), self.count(key))
         return found[domain]
 
-    def children(self, key: str, domain: int, below: str) -> Domains:
-        """The domains of level `below` that have nodes in a domain of level `key`."""
-        self._catch_up()
-        found = self._children.get((key, below))
-        if found is None:
-            inside = self.domains(below)
-            found = [np.unique(inside[self.slots(key, d)]) for d in range(self.count(key))]
-            self._children[key, below] = found = [ids[ids != ABSENT] for ids in found]
-        return found[domain]
-
-    def below(self, key: str) -> tuple[str, ...]:
-        """The levels inside a domain of `key`, widest first; all levels where `key` is not of the fabric."""
-        levels = self.levels
-        return levels[levels.index(key) + 1 :] if key in levels else levels
-
     def _catch_up(self) -> None:
         now = (self._nodes.records_journal.end, self._nodes.layout)
         if now == self._seen:
             return
         self._seen = now
         self._slots.clear()
-        self._children.clear()
         self._domains.clear()
         self._names.clear()
         columns = self._nodes.columns
