@@ -35,7 +35,8 @@ K = TypeVar("K", bound=Keyed)
 log = logging.getLogger(__name__)
 
 _BACKOFF_S = 0.2
-_BACKOFF_MAX_S = 30.0
+# A server that comes back is found again soon: after a minute away nobody should wait half a minute more.
+_BACKOFF_MAX_S = 5.0
 # What held this long was no failure, however it ended.
 _GOOD_STREAM_S = 10.0
 
