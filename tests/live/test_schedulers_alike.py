@@ -75,11 +75,15 @@ async def test_a_podgroup_of_a_dialect_that_is_a_custom_resource(cluster: Cluste
     await cluster.delete("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/podgroups.scheduling.x-k8s.io")
 
 
-@ON_THE_PLANE
-async def test_beside_kube_scheduler_its_pods_are_counted(cluster: Cluster, deployed_plane: Any) -> None:
-    node = await cluster.node("a")
-    deployed_plane.start_scheduler()
-    try:
+@pytest.mark.plane
+async def test_beside_kube_scheduler_its_pods_are_counted(plane_factory: Callable[..., Any]) -> None:
+    """On a plane of its own: kube-scheduler would also place what other tests have left."""
+    plane = plane_factory(controllers=False, scheduler=True)
+    config = load_config(str(plane.kubeconfig))
+    async with Client(config) as client:
+        cluster = Cluster(client, config, None)
+        cluster.namespace = "default"
+        node = await cluster.node("a")
         await cluster.pod("theirs", 6, schedulerName="default-scheduler")
         await eventually(cluster.bound, lambda bound: bound == {"theirs": node})
         async with cluster.scheduler():
@@ -87,8 +91,6 @@ async def test_beside_kube_scheduler_its_pods_are_counted(cluster: Cluster, depl
             assert "needs 4" in await cluster.told("ours", "NoNodeFits (NotYet)")
             await cluster.delete(cluster.pods_path("theirs"))
             await eventually(cluster.bound, lambda bound: bound == {"ours": node})
-    finally:
-        deployed_plane.stop_scheduler()
 
 
 @ON_THE_PLANE
