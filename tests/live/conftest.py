@@ -181,6 +181,16 @@ async def stays(question: Callable[[], Any], wanted: Callable[[Any], bool], for_
         await asyncio.sleep(0.05)
 
 
+@asynccontextmanager
+async def only_user(plane: Any) -> AsyncIterator[Cluster]:
+    """A plane that no other test uses, in its default namespace; the scheduler is its admin."""
+    config = load_config(str(plane.kubeconfig))
+    async with Client(config) as client:
+        cluster = Cluster(client, config, None)
+        cluster.namespace = "default"
+        yield cluster
+
+
 @pytest.fixture(params=["playground", pytest.param("plane", marks=pytest.mark.plane)])
 async def cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
     playground = None

@@ -10,9 +10,7 @@ from typing import Any
 
 import pytest
 
-from dovetail.kube.client import Client
-from dovetail.kube.config import load_config
-from tests.live.conftest import NAMESPACE, Cluster, eventually, stays
+from tests.live.conftest import NAMESPACE, Cluster, eventually, only_user, stays
 
 ON_THE_PLANE = pytest.mark.parametrize("cluster", [pytest.param("plane", marks=pytest.mark.plane)], indirect=True)
 
@@ -79,10 +77,7 @@ async def test_a_podgroup_of_a_dialect_that_is_a_custom_resource(cluster: Cluste
 async def test_beside_kube_scheduler_its_pods_are_counted(plane_factory: Callable[..., Any]) -> None:
     """On a plane of its own: kube-scheduler would also place what other tests have left."""
     plane = plane_factory(controllers=False, scheduler=True)
-    config = load_config(str(plane.kubeconfig))
-    async with Client(config) as client:
-        cluster = Cluster(client, config, None)
-        cluster.namespace = "default"
+    async with only_user(plane) as cluster:
         node = await cluster.node("a")
         await cluster.pod("theirs", 6, schedulerName="default-scheduler")
         await eventually(cluster.bound, lambda bound: bound == {"theirs": node})
@@ -157,10 +152,7 @@ async def test_a_volume_that_waits_for_its_first_consumer(cluster: Cluster) -> N
 async def test_a_cluster_without_the_workload_api(plane_factory: Callable[..., Any]) -> None:
     """Discovery decides, not the version number."""
     plane = plane_factory(features=False, controllers=False)
-    config = load_config(str(plane.kubeconfig))
-    async with Client(config) as client:
-        cluster = Cluster(client, config, None)
-        cluster.namespace = "default"
+    async with only_user(plane) as cluster:
         node = await cluster.node("a")
         await cluster.pod("p", 1)
         for number in range(2):
@@ -173,10 +165,7 @@ async def test_a_cluster_without_the_workload_api(plane_factory: Callable[..., A
 @pytest.mark.plane
 async def test_the_real_server_goes_away_and_comes_back(plane_factory: Callable[..., Any]) -> None:
     plane = plane_factory(controllers=False)
-    config = load_config(str(plane.kubeconfig))
-    async with Client(config) as client:
-        cluster = Cluster(client, config, None)
-        cluster.namespace = "default"
+    async with only_user(plane) as cluster:
         node = await cluster.node("a")
         await cluster.pod("before", 1)
         async with cluster.scheduler(leader_elect=False):

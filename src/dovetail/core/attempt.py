@@ -151,9 +151,7 @@ class Attempt:
         names = state.cluster.nodes.names
         for p in placed:
             state.cluster.nominated.pop(p.pod.uid, None)
-        return [
-            Bind(p.pod.uid, names[p.slot], state.steps, gang, len(placed), p.devices, p.picks, level) for p in placed
-        ]
+        return [Bind(p.pod.uid, names[p.slot], state.steps, gang, p.devices, p.picks, level) for p in placed]
 
     def _level(self, slots: list[int]) -> str:
         """The narrowest fabric level whose one domain holds all slots."""

@@ -21,14 +21,13 @@ class VolumePick:
 
 @dataclass(frozen=True, slots=True)
 class Bind:
-    """Put a pod on a node. `gang` is the root gang ("" for a lone pod), `gang_size` how many pods this decision binds
-    of it. `devices` are the indices of the GPUs on the node that the state now holds for the pod."""
+    """Put a pod on a node. `gang` is the root gang ("" for a lone pod). `devices` are the indices of the GPUs on the
+    node that the state now holds for the pod."""
 
     uid: str
     node: str
     step: int
     gang: str = ""
-    gang_size: int = 1
     devices: tuple[int, ...] = ()
     volumes: tuple[VolumePick, ...] = ()
     level: str = ""

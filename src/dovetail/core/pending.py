@@ -116,7 +116,3 @@ class Pending:
     def lengths(self) -> tuple[int, int]:
         """How many roots are in the line, and how many wait aside."""
         return len(self._ranks), len(self._parked)
-
-    def parked(self) -> list[str]:
-        """Roots that wait, in the order in which they would be tried."""
-        return [rank[3] for rank in sorted(self._parked.values())]

@@ -52,20 +52,12 @@ PVS = Resource("", "v1", "persistentvolumes", False, "PersistentVolume")
 EVENTS = Resource("events.k8s.io", "v1", "events", True, "Event")
 LEASES = Resource("coordination.k8s.io", "v1", "leases", True, "Lease")
 PDBS = Resource("policy", "v1", "poddisruptionbudgets", True, "PodDisruptionBudget")
-PRIORITY_CLASSES = Resource("scheduling.k8s.io", "v1", "priorityclasses", False, "PriorityClass")
 JOBS = Resource("batch", "v1", "jobs", True, "Job")
-DAEMON_SETS = Resource("apps", "v1", "daemonsets", True, "DaemonSet")
 
 STORAGE_CLASSES = Resource("storage.k8s.io", "v1", "storageclasses", False, "StorageClass")
 CSI_NODES = Resource("storage.k8s.io", "v1", "csinodes", False, "CSINode")
-CSI_DRIVERS = Resource("storage.k8s.io", "v1", "csidrivers", False, "CSIDriver")
-CSI_STORAGE_CAPACITIES = Resource("storage.k8s.io", "v1", "csistoragecapacities", True, "CSIStorageCapacity")
-VOLUME_ATTACHMENTS = Resource("storage.k8s.io", "v1", "volumeattachments", False, "VolumeAttachment")
 
 RESOURCE_CLAIMS = Resource("resource.k8s.io", "v1", "resourceclaims", True, "ResourceClaim")
-RESOURCE_CLAIM_TEMPLATES = Resource("resource.k8s.io", "v1", "resourceclaimtemplates", True, "ResourceClaimTemplate")
-RESOURCE_SLICES = Resource("resource.k8s.io", "v1", "resourceslices", False, "ResourceSlice")
-DEVICE_CLASSES = Resource("resource.k8s.io", "v1", "deviceclasses", False, "DeviceClass")
 
 WORKLOADS = (
     Resource("scheduling.k8s.io", "v1beta1", "workloads", True, "Workload"),
@@ -82,9 +74,3 @@ COSCHEDULING_POD_GROUPS = Resource("scheduling.x-k8s.io", "v1alpha1", "podgroups
 VOLCANO_POD_GROUPS = Resource("scheduling.volcano.sh", "v1beta1", "podgroups", True, "PodGroup")
 
 QUEUES = Resource("dovetail.dev", "v1alpha1", "queues", False, "Queue")
-FABRICS = Resource("dovetail.dev", "v1alpha1", "fabrics", False, "Fabric")
-GPU_NODES = Resource("dovetail.dev", "v1alpha1", "gpunodes", False, "GPUNode")
-GPU_STACKS = Resource("dovetail.dev", "v1alpha1", "gpustacks", False, "GPUStack")
-AGENT_CONTROL_PLANES = Resource("dovetail.dev", "v1alpha1", "agentcontrolplanes", True, "AgentControlPlane")
-LEASE_REQUESTS = Resource("dovetail.dev", "v1alpha1", "leaserequests", True, "LeaseRequest")
-GPU_LEASES = Resource("dovetail.dev", "v1alpha1", "gpuleases", True, "GPULease")

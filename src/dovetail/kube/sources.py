@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from dovetail.core.events import Event
@@ -53,7 +54,7 @@ def sources(feed: Feed, served: Served) -> Iterator[Source]:
     yield Source(kinds.STORAGE_CLASSES, StorageClass, feed.storage_classes)
     for dialect in DIALECTS:
         resource = served.first(dialect.resources) or dialect.resources[0]
-        yield Source(resource, dialect.kind, lambda changes, d=dialect: feed.pod_groups(d, changes))  # type: ignore[misc]
+        yield Source(resource, dialect.kind, partial(feed.pod_groups, dialect))
     yield Source(kinds.QUEUES, Queue, feed.queues)
     yield Source(kinds.PODS, Pod, feed.pods, UNFINISHED)
 

@@ -168,8 +168,8 @@ class Driver:
             self._event(
                 target, f"hold/{uid}", warning=True, reason="FailedScheduling", action="Scheduling", note=message
             )
-        for gang_id in self.state.roster.tree(hold.gang):
-            if not self.state.roster.has_started(hold.gang):
+        if not self.state.roster.has_started(hold.gang):
+            for gang_id in self.state.roster.tree(hold.gang):
                 self._group(gang_id, False, "Unschedulable", message)
 
     def _event(self, target: Target, key: str, *, warning: bool, reason: str, action: str, note: str) -> None:

@@ -52,7 +52,7 @@ def unschedulable(uid: str, reason: str, message: str, now_ms: int) -> bytes:
 
 
 def group_condition(kind: str, status: bool, reason: str, message: str, now_ms: int) -> bytes:
-    """A server-side apply body would own the list; a merge by type through apply needs apiVersion and kind."""
+    """A strategic merge patch of a group's status (conditions merge by type)."""
     return _encode(
         {
             "status": {
