@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from dovetail.core import events as ev
+from dovetail.core.checkpoint import restore, take
 from dovetail.core.cycle import step
 from dovetail.core.decisions import Bind
 from dovetail.core.model import (
@@ -189,6 +190,25 @@ class Machine(RuleBasedStateMachine):
         """Another scheduler's pod that somebody was preempted for."""
         self.new_pod(request, nominated_node=node, managed=False, priority=99)
 
+    @rule(data=st.data())
+    def go_on_from_a_checkpoint(self, data: st.DataObject) -> None:
+        """Nothing that was decided or told is lost, and a second state of the same checkpoint decides alike."""
+        before, checkpoint = self.state, take(self.state)
+        self.state, twin = restore(before.policy, checkpoint), restore(before.policy, checkpoint)
+        held = {uid: (p.slot, p.devices, p.picks) for uid, p in before.cluster.placements.items()}
+        names = before.cluster.nodes.names
+        assert {h.uid: (h.node, h.devices, h.picks) for h in take(self.state).held} == {
+            uid: (names[slot], devices, picks) for uid, (slot, devices, picks) in held.items()
+        }
+        again = take(self.state)
+        assert replace(again, held=(), told=()) == replace(checkpoint, held=(), told=())
+        assert set(again.told) == set(checkpoint.told)
+        assert twin.cluster.check() == []
+        step(before, (), self.now_ms)
+        self.step(data, 0)
+        step(twin, (), self.now_ms)
+        assert take(twin) == take(self.state)
+
     @rule(data=st.data(), passed_ms=st.sampled_from([0, 1, 1000, 2 * LONGEST_MS]))
     def step(self, data: st.DataObject, passed_ms: int) -> None:
         self.now_ms += passed_ms
@@ -334,7 +354,7 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def rows_are_what_they_were_if_made_anew(self) -> None:
-        cluster, fresh = self.state.cluster, Rows(self.state.cluster)
+        cluster, fresh = self.state.cluster, Rows(self.state.cluster, self.state.policy.scoring)
         for request in REQUESTS[::4]:
             kept, new = self.state.rows.of(cluster.shapes.of(request)), fresh.of(cluster.shapes.of(request))
             assert np.array_equal(kept.score, new.score)
@@ -383,7 +403,7 @@ def test_books_and_rows_survive_more_nodes_resources_and_gpus_than_there_was_roo
         state.apply(ev.PodChanged(Pod(f"p{i}", "ns", f"p{i}", replace(shape, resources=((GPU, 1 + i % 3),)))))
         assert len([d for d in step(state, (), i) if isinstance(d, Bind)]) == 1
         kept = state.rows.of(state.cluster.shapes.of(shape))
-        fresh = Rows(state.cluster).of(state.cluster.shapes.of(shape))
+        fresh = Rows(state.cluster, state.policy.scoring).of(state.cluster.shapes.of(shape))
         assert np.array_equal(kept.score, fresh.score)
         assert np.array_equal(kept.tally(RACK), fresh.tally(RACK))
         assert kept.best() == fresh.best()

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from dovetail.core.reasons import Reason, Refusal
@@ -97,6 +98,14 @@ class Pending:
                 return untold
         self._told[root] = _Told(refusal, now_ms, set(uids))
         return uids
+
+    def tellings(self) -> Iterator[tuple[str, Refusal, int, tuple[str, ...]]]:
+        """What was told: root, refusal, when, and of which pods; `retell` takes it."""
+        return ((root, told.refusal, told.at_ms, tuple(sorted(told.uids))) for root, told in self._told.items())
+
+    def retell(self, root: str, refusal: Refusal, at_ms: int, uids: tuple[str, ...]) -> None:
+        """Remember what was told before."""
+        self._told[root] = _Told(refusal, at_ms, set(uids))
 
     def refusal(self, root: str) -> Refusal | None:
         """What was last told about a root."""

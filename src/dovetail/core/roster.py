@@ -28,7 +28,8 @@ class Roster:
         self._children: dict[str, dict[str, None]] = {}
         self.starting: dict[str, int] = {}
         """Roots that are being bound and do not have their minimum yet, with the time when that is overdue."""
-        self._started: set[str] = set()
+        self.started: set[str] = set()
+        """Gangs that had their minimum on nodes at the same time."""
 
     def put_pod(self, pod: Pod) -> None:
         old = self.pods.get(pod.uid)
@@ -147,8 +148,8 @@ class Roster:
     def has_started(self, gang_id: str) -> bool:
         """Whether the gang had its minimum on nodes before. After a restart of the scheduler it shows in the times:
         whoever is pending was created after the first member was bound, so it is no member of the first start."""
-        if gang_id in self._started or gang_id in self.starting:
-            return gang_id in self._started
+        if gang_id in self.started or gang_id in self.starting:
+            return gang_id in self.started
         bound = [pod for pod in self.members(gang_id) if pod.node and not pod.deleting]
         waiting = [pod for pod in self.members(gang_id) if not pod.node]
         return bool(bound) and all(pod.created_ms > min(b.bound_ms for b in bound) > 0 for pod in waiting)
@@ -159,13 +160,13 @@ class Roster:
             own = [self.pods[uid] for uid in self._members.get(gang_id, ())]
             bound = sum(1 for pod in own if pod.node and not pod.deleting)
             children = self._subgangs(gang_id)
-            running = sum(1 for child in children if child in self._started)
+            running = sum(1 for child in children if child in self.started)
             gang = self.gangs.get(gang_id)
             if not bound and not running:
-                self._started.discard(gang_id)
+                self.started.discard(gang_id)
             elif gang is not None and bound >= self._least(gang) and running >= (gang.min_groups or len(children)):
-                self._started.add(gang_id)
-        if root in self._started or not self.members(root):
+                self.started.add(gang_id)
+        if root in self.started or not self.members(root):
             self.starting.pop(root, None)
 
 

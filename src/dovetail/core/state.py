@@ -30,8 +30,8 @@ class State:
 
     def __init__(self, policy: Policy | None = None) -> None:
         self.policy = policy or Policy()
-        self.cluster = Cluster(self.policy.fabric)
-        self.rows = Rows(self.cluster)
+        self.cluster = Cluster(self.policy.scoring, self.policy.fabric)
+        self.rows = Rows(self.cluster, self.policy.scoring)
         self.roster = Roster(self.cluster)
         self.pending = Pending()
         self.queues: frozenset[str] | None = None

@@ -9,10 +9,11 @@ from the moment it is placed, whoever placed it, until it is told to be gone.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,9 @@ from dovetail.core.cluster.shapes import Shape, Shapes
 from dovetail.core.cluster.volumes import Volumes
 from dovetail.core.decisions import VolumePick
 from dovetail.core.model import GPU, WHOLE_GPU_MILLI, Node, Pod
+
+if TYPE_CHECKING:
+    from dovetail.core.placing.scores import Scoring
 
 
 @lru_cache(maxsize=4096)
@@ -65,7 +69,8 @@ class Cluster:
     `nominated` the pending pods with a nominated node; `avoided[uid]` the nodes that refused the pod, with the time
     until when ("" stands for every node)."""
 
-    def __init__(self, fabric: tuple[str, ...] = ()) -> None:
+    def __init__(self, scoring: Scoring, fabric: tuple[str, ...] = ()) -> None:
+        self._scoring = scoring
         self.nodes = Nodes()
         self.shapes = Shapes(self.nodes)
         self.fabric = Fabric(self.nodes, fabric)
@@ -223,19 +228,21 @@ class Cluster:
         self.nodes.gpu_free_bits[placement.slot] = left
 
     def _hold_share(self, placement: Placement, milli: int) -> None:
-        """A part of the tightest opened GPU that has room, else of a whole one, which then counts as whole no more."""
+        gpu = self._scoring.share_gpu(self, placement.slot, placement.pod)
+        if gpu >= 0:
+            self._take_share(placement, gpu, milli)
+
+    def _take_share(self, placement: Placement, gpu: int, milli: int) -> None:
+        """A part of one GPU; one that was whole counts as whole no more."""
         nodes, slot = self.nodes, placement.slot
-        parts = nodes.gpu_part_milli[:, slot]
-        fitting = np.flatnonzero(parts >= milli)
+        placement.gpu_share = gpu
         free = int(nodes.gpu_free_bits[slot])
-        if len(fitting):
-            placement.gpu_share = int(fitting[np.argmin(parts[fitting])])
-            parts[placement.gpu_share] -= milli
-        elif free:
-            placement.gpu_share = (free & -free).bit_length() - 1
-            parts[placement.gpu_share] = WHOLE_GPU_MILLI - milli
-            nodes.gpu_free_bits[slot] = free & (free - 1)
+        if free >> gpu & 1:
+            nodes.gpu_free_bits[slot] = free & ~(1 << gpu)
+            nodes.gpu_part_milli[gpu, slot] = WHOLE_GPU_MILLI - milli
             nodes.free[nodes.resources[GPU], slot] -= 1
+        else:
+            nodes.gpu_part_milli[gpu, slot] -= milli
 
     def _free_gpus(self, placement: Placement, shape: Shape) -> None:
         nodes, slot = self.nodes, placement.slot
@@ -250,19 +257,34 @@ class Cluster:
 
     def _hold_gpus_again(self, slot: int) -> None:
         """The node's number of GPUs changed: hand its GPUs out anew to the pods on it, in the order they came."""
-        nodes = self.nodes
-        gpu_column = nodes.resources[GPU]
-        shared = {
-            self.placements[uid].gpu_share for uid in self.on_slot.get(slot, ()) if self.placements[uid].gpu_share >= 0
-        }
-        nodes.free[gpu_column, slot] += len(shared)
-        nodes.reset_gpus(slot)
-        for uid in self.on_slot.get(slot, ()):
-            placement = self.placements[uid]
-            placement.gpu_bits, placement.gpu_share = 0, -1
+        for placement in self._let_go(slot):
             shape = self.shapes.of(placement.pod.request)
             if shape.gpus or shape.request.gpu_milli:
                 self._hold_gpus(placement, shape)
+
+    def hold_exactly(self, devices: Mapping[str, tuple[int, ...]]) -> None:
+        """Give every placed pod the GPUs of its node that it is told to hold, by index."""
+        nodes = self.nodes
+        for slot in self.on_slot:
+            for placement in self._let_go(slot):
+                held = devices[placement.pod.uid]
+                milli = placement.pod.request.gpu_milli
+                for gpu in held if milli else ():
+                    self._take_share(placement, gpu, milli)
+                placement.gpu_bits = 0 if milli else sum(1 << gpu for gpu in held)
+                nodes.gpu_free_bits[slot] &= ~placement.gpu_bits
+
+    def _let_go(self, slot: int) -> list[Placement]:
+        """Make every GPU of the slot wholly free. Returns the pods there, in the order they came."""
+        nodes = self.nodes
+        placements = [self.placements[uid] for uid in self.on_slot.get(slot, ())]
+        shared = {placement.gpu_share for placement in placements if placement.gpu_share >= 0}
+        nodes.free[nodes.resources[GPU], slot] += len(shared)
+        nodes.reset_gpus(slot)
+        nodes.amounts_journal.add(slot)
+        for placement in placements:
+            placement.gpu_bits, placement.gpu_share = 0, -1
+        return placements
 
     def check(self) -> list[str]:
         """Recount everything from the placements; each difference in a sentence, none where the state is sound."""

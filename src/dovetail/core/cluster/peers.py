@@ -108,6 +108,9 @@ class Peers:
             (term.topology_key, slots) for term, slots in self.carriers.items() if self.picks(matcher_of(term), pod)
         ]
 
+    def namespaces(self) -> Iterator[Namespace]:
+        return (Namespace(name, tuple(labels.items())) for name, labels in self._namespaces.items())
+
     def set_namespace(self, namespace: Namespace, placed: Iterable[tuple[Pod, int]]) -> bool:
         """Labels of a namespace changed: terms with a namespaceSelector may pick other pods. True where one exists."""
         labels = dict(namespace.labels)

@@ -34,7 +34,7 @@ def fill(cluster: Cluster, rows: Rows, shape: Shape, pods: Sequence[Pod], scope:
         return placed
     row = rows.of(shape)
     if len(pods) == 1:
-        slot = row.best() if scope is None else _best(row.score, scope)
+        slot = rows.scoring.best(row, pods[0]) if scope is None else _best(row.score, scope)
         if slot < 0 or row.score[slot] == scores.INFEASIBLE:
             return 0
         cluster.place_alike(shape, [(pods[0], slot)])

@@ -17,6 +17,7 @@ from dovetail.core.cluster.nodes import BLOCK
 from dovetail.core.cluster.shapes import Shape
 from dovetail.core.model import WHOLE_GPU_MILLI
 from dovetail.core.placing import feasibility, scores
+from dovetail.core.placing.scores import Scoring
 
 _ROWS_BYTES = 2**28
 _CHUNK = 8192
@@ -27,12 +28,13 @@ class Row:
     """`score[slot]` is INFEASIBLE where the shape does not fit now."""
 
     __slots__ = (
-        "_amounts_seen", "_asked", "_cluster", "_copies", "_layout", "_records_seen", "_stale", "_tallies",
+        "_amounts_seen", "_asked", "_cluster", "_copies", "_layout", "_records_seen", "_scoring", "_stale", "_tallies",
         "_tallies_of", "_tops", "preference", "score", "shape", "suitable",
     )  # fmt: skip
 
-    def __init__(self, cluster: Cluster, shape: Shape) -> None:
+    def __init__(self, cluster: Cluster, scoring: Scoring, shape: Shape) -> None:
         self._cluster = cluster
+        self._scoring = scoring
         self.shape = shape
         self._layout = -1
         self._amounts_seen = -1
@@ -117,11 +119,11 @@ class Row:
         nodes, shape = self._cluster.nodes, self.shape
         left = nodes.free[: shape.width, index] - shape.need
         fits = (left >= shape.floor).all(axis=0) & self.suitable[index]
-        score = self.preference[index] - scores.looseness(left)
+        share = None
         if shape.request.gpu_milli:
             share = scores.share_left(nodes, index, shape.request.gpu_milli)
             fits &= share < WHOLE_GPU_MILLI
-            score -= scores.weigh_share(share)
+        score = self.preference[index] + self._scoring.scores(self._cluster, shape, index, left, share)
         score = np.where(fits, score, scores.INFEASIBLE)
         self.score[index] = score
         if not isinstance(index, slice):
@@ -156,15 +158,16 @@ class Row:
 class Rows:
     """Rows by shape, least recently asked first."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, scoring: Scoring) -> None:
         self._cluster = cluster
+        self.scoring = scoring
         self._rows: dict[int, Row] = {}
 
     def of(self, shape: Shape) -> Row:
         """The up-to-date row of a shape."""
         row = self._rows.pop(shape.id, None)
         if row is None:
-            row = Row(self._cluster, shape)
+            row = Row(self._cluster, self.scoring, shape)
             most = max(16, _ROWS_BYTES // (25 * self._cluster.nodes.size))
             if len(self._rows) >= most:
                 del self._rows[next(iter(self._rows))]

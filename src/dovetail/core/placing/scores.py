@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How good a node is for a shape, as one integer: higher is better.
+"""How good a node is for a shape, as one integer: higher is better, and of equals the lowest slot wins.
 
-In order of weight: what the user prefers (node affinity weights, PreferNoSchedule taints), then the tightest fit:
-for a share of a GPU the least left of that GPU, then the fewest whole GPUs left on the node, then the least CPU, then
-the least memory. A pod without GPUs thereby goes to nodes that have none, and whole nodes stay whole for large jobs.
+Rules: what the user prefers (node affinity weights, PreferNoSchedule taints) weighs more than everything else; the rest
+is the policy's `Scoring`. Dovetail's own, `Tightest`, in order of weight: for a share of a GPU the least left of that
+GPU, then the fewest whole GPUs left on the node, then the least CPU, then the least memory. A pod without GPUs thereby
+goes to nodes that have none, and whole nodes stay whole for large jobs.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +20,11 @@ from dovetail.core.cluster.nodes import Nodes
 from dovetail.core.cluster.selection import matches_term
 from dovetail.core.cluster.shapes import Shape
 from dovetail.core.labels import tolerates
-from dovetail.core.model import WHOLE_GPU_MILLI
+from dovetail.core.model import WHOLE_GPU_MILLI, Pod
+
+if TYPE_CHECKING:
+    from dovetail.core.cluster import Cluster
+    from dovetail.core.placing.rows import Row
 
 INFEASIBLE = -(2**62)
 _PREFERENCE_BITS = 53
@@ -28,11 +36,49 @@ _PLACE_BITS = np.array([[0], [18], [0], [36]], dtype=np.int64)
 Scores = NDArray[np.int64]
 
 
-def looseness(left: NDArray[np.int64]) -> Scores:
-    """What would stay unused on each node, GPUs above CPU above memory; less is a tighter fit."""
-    units = np.minimum(np.maximum(left[:4] >> _UNIT_BITS, 0), _LARGEST)
-    total: Scores = (units << _PLACE_BITS).sum(axis=0)
-    return total
+class Scoring(Protocol):
+    """Chooses among the nodes that fit, and among the GPUs of a node. It depends on nothing but what it is given."""
+
+    def scores(
+        self, cluster: Cluster, shape: Shape, index: Index, left: NDArray[np.int64], share: Scores | None
+    ) -> Scores:
+        """A score for each slot of `index`, of which those where the shape fits are used; within 52 bits. `left[r]` is
+        what one such pod would leave of resource r; `share`, for a shape that asks for a part of a GPU, what it would
+        leave of the tightest one."""
+
+    def best(self, row: Row, pod: Pod) -> int:
+        """The slot for one pod; where none fits, any slot."""
+
+    def share_gpu(self, cluster: Cluster, slot: int, pod: Pod) -> int:
+        """Which GPU of the node a pod gets its part of; -1 where none has room."""
+
+
+@dataclass(frozen=True)
+class Tightest:
+    """Dovetail's own."""
+
+    def scores(
+        self, cluster: Cluster, shape: Shape, index: Index, left: NDArray[np.int64], share: Scores | None
+    ) -> Scores:
+        units = np.minimum(np.maximum(left[:4] >> _UNIT_BITS, 0), _LARGEST)
+        looseness: Scores = (units << _PLACE_BITS).sum(axis=0)
+        return -looseness if share is None else -looseness - (share << _SHARE_BITS)
+
+    def best(self, row: Row, pod: Pod) -> int:
+        return row.best()
+
+    def share_gpu(self, cluster: Cluster, slot: int, pod: Pod) -> int:
+        return tightest_gpu(cluster.nodes, slot, pod.request.gpu_milli)
+
+
+def tightest_gpu(nodes: Nodes, slot: int, milli: int) -> int:
+    """The opened GPU with the least room that suffices, the first of equals; else the first whole one; else -1."""
+    parts = nodes.gpu_part_milli[:, slot]
+    fitting = np.flatnonzero(parts >= milli)
+    if len(fitting):
+        return int(fitting[np.argmin(parts[fitting])])
+    free = int(nodes.gpu_free_bits[slot])
+    return (free & -free).bit_length() - 1
 
 
 def share_left(nodes: Nodes, index: Index, gpu_milli: int) -> Scores:
@@ -42,10 +88,6 @@ def share_left(nodes: Nodes, index: Index, gpu_milli: int) -> Scores:
     whole = np.where(nodes.gpu_free_bits[index] != 0, WHOLE_GPU_MILLI - gpu_milli, WHOLE_GPU_MILLI)
     least: Scores = np.minimum(opened, whole).astype(np.int64)
     return least
-
-
-def weigh_share(left_milli: Scores) -> Scores:
-    return left_milli << _SHARE_BITS
 
 
 def preference(nodes: Nodes, shape: Shape, index: Index) -> Scores:

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A state written down as values, and a state made from them.
+
+Rules: `restore(take(state))` knows the same objects, and holds the same room, GPUs and volumes for the same pods, with
+the same back-offs and deadlines. It is canonical: caches, the numbering of domains and the marks of who was refused
+are made anew, so everybody who waits is tried again at once. Two states restored from one checkpoint decide alike for
+ever; a driver that wants its later decisions to be repeatable goes on from the restored state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from dovetail.core import events as ev
+from dovetail.core.decisions import VolumePick
+from dovetail.core.policy import Policy
+from dovetail.core.reasons import Refusal
+from dovetail.core.state import State
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A pod that was placed. `devices` are the indices of the GPUs that it holds on the node."""
+
+    uid: str
+    node: str
+    devices: tuple[int, ...] = ()
+    picks: tuple[VolumePick, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Avoided:
+    """The pod is not tried on the node ("": on any) before `until_ms`."""
+
+    uid: str
+    node: str
+    until_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What was said about a root, when, and of which pods."""
+
+    root: str
+    refusal: Refusal
+    at_ms: int
+    uids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """`events` tell every known object, nodes from the lowest slot on and pods in the order in which they came; `held`
+    are the pods on nodes, those included that were decided and are not seen bound yet. `starting` are roots that are
+    being bound, with the time when that is overdue; `started` the gangs that had their minimum."""
+
+    steps: int
+    now_ms: int
+    events: tuple[ev.Event, ...] = ()
+    held: tuple[Held, ...] = ()
+    avoided: tuple[Avoided, ...] = ()
+    starting: tuple[tuple[str, int], ...] = ()
+    started: tuple[str, ...] = ()
+    told: tuple[Told, ...] = ()
+
+
+def take(state: State) -> Checkpoint:
+    """Write the state down. The state itself stays as it is."""
+    cluster = state.cluster
+    names = cluster.nodes.names
+    return Checkpoint(
+        steps=state.steps,
+        now_ms=state.now_ms,
+        events=tuple(_known(state)),
+        held=tuple(Held(uid, names[p.slot], p.devices, p.picks) for uid, p in cluster.placements.items()),
+        avoided=tuple(
+            Avoided(uid, node, until_ms) for uid, nodes in cluster.avoided.items() for node, until_ms in nodes.items()
+        ),
+        starting=tuple(state.roster.starting.items()),
+        started=tuple(sorted(state.roster.started)),
+        told=tuple(Told(*telling) for telling in state.pending.tellings()),
+    )
+
+
+def restore(policy: Policy, checkpoint: Checkpoint) -> State:
+    """A state that goes on where the checkpoint was taken."""
+    state = State(policy)
+    for event in checkpoint.events:
+        state.apply(event)
+    cluster = state.cluster
+    for held in checkpoint.held:
+        if held.uid not in cluster.placements:
+            pod = state.roster.pods[held.uid]
+            cluster.place(pod, cluster.nodes.slot_of(held.node), held.picks)
+            cluster.nominated.pop(held.uid, None)
+            state.touch(state.roster.root_of(pod))
+        elif held.picks:
+            cluster.placements[held.uid].picks = held.picks
+            cluster.volumes.assume(held.picks)
+    cluster.hold_exactly({held.uid: held.devices for held in checkpoint.held})
+    for avoided in checkpoint.avoided:
+        cluster.avoided.setdefault(avoided.uid, {})[avoided.node] = avoided.until_ms
+    state.roster.starting = dict(checkpoint.starting)
+    state.roster.started = set(checkpoint.started)
+    for told in checkpoint.told:
+        state.pending.retell(told.root, told.refusal, told.at_ms, told.uids)
+    state.steps, state.now_ms = checkpoint.steps, checkpoint.now_ms
+    return state
+
+
+def _known(state: State) -> Iterator[ev.Event]:
+    cluster, roster = state.cluster, state.roster
+    yield from (ev.NamespaceChanged(namespace) for namespace in cluster.peers.namespaces())
+    yield from (ev.StorageClassChanged(storage_class) for storage_class in cluster.volumes.classes.values())
+    yield from (ev.VolumeChanged(volume) for volume in cluster.volumes.volumes.values())
+    yield from (ev.VolumeClaimChanged(claim) for claim in cluster.volumes.claims.values())
+    yield ev.QueuesChanged(state.queues)
+    yield from (ev.NodeChanged(node) for node in cluster.nodes.records if node is not None)
+    yield from (ev.GangChanged(gang) for gang in roster.gangs.values())
+    yield from (ev.PodChanged(pod) for pod in roster.pods.values())
