@@ -15,11 +15,12 @@ SOURCE = Path(__file__).parent.parent / "src" / "dovetail"
 ROOMS = {
     "core": set(),
     "kube": {"core"},
-    "scheduler": {"core", "kube"},
+    "recording": {"core"},
+    "scheduler": {"core", "kube", "recording"},
     "playground": {"core", "kube"},
     "views": {"core", "kube"},
     "sim": {"core"},
-    "cli": {"core", "kube", "scheduler", "playground", "views", "sim"},
+    "cli": {"core", "kube", "scheduler", "playground", "views", "sim", "recording"},
 }
 CORE_LIBRARIES = {"numpy"}
 IMPURE = {"time", "random", "os", "logging", "asyncio", "socket", "pathlib", "datetime", "uuid", "threading"}

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The report of a simulation, for a person."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from dovetail.sim.report import ArrivalReport, QueueReport, Report, SnapshotReport, Spread
+
+_SHOWN = 25
+
+
+def show(report: Report, console: Console) -> None:
+    """Print it."""
+    gpus = f"{report.nodes:,} nodes, {report.gpus:,} GPUs"
+    seed = "" if isinstance(report, SnapshotReport) else f", seed {report.seed}"
+    console.print(
+        f"[bold]{escape(report.workload)}[/bold]: {gpus}; policy [bold]{report.policy}[/bold]{seed}", highlight=False
+    )
+    table = Table(show_header=False, box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for name, value in _rows(report):
+        table.add_row(name, escape(value))
+    console.print(table, highlight=False)
+    if isinstance(report, SnapshotReport):
+        _show_pods(report, console)
+
+
+def _rows(report: Report) -> list[tuple[str, str]]:
+    arrived = f"{report.arrived_pods:,} pods"
+    rows = [("arrived", arrived), ("placed", f"{report.placed_pods:,} pods")]
+    match report:
+        case ArrivalReport():
+            if report.first_refusal_percent is not None:
+                rows.append(("first refusal", f"at arrivals of {report.first_refusal_percent:.1f} % of the GPUs"))
+            for at, percent in report.unallocated_gpu_percent.items():
+                unallocated = (
+                    "no arrival falls on it" if percent is None else f"{percent:.2f} % of the GPUs not allocated"
+                )
+                rows.append((f"at {at} %", unallocated))
+        case QueueReport():
+            rows.append(("jobs", f"{report.jobs:,}; {report.started_jobs:,} started, {report.ended_jobs:,} ended"))
+            rows.append(("wait", _spread(report.wait_s)))
+            rows.append(("completion", _spread(report.completion_s)))
+            rows.append(("makespan", _time(report.makespan_s)))
+            if report.allocated_gpu_percent is not None:
+                rows.append(("allocated", f"{report.allocated_gpu_percent:.1f} % of the GPUs, mean over the time"))
+        case SnapshotReport():
+            rows[0:1] = [("running", f"{report.running_pods:,} pods"), ("waited", arrived)]
+    if report.refused:
+        reasons = ", ".join(f"{count:,} {code}" for code, count in report.refused.items())
+        rows.append(("not placed", f"{sum(report.refused.values()):,} pods: {reasons}"))
+    if report.unknown_models:
+        models = ", ".join(f"{model} ({count} pods)" for model, count in report.unknown_models.items())
+        rows.append(("attention", f"no node has the GPU model {models}"))
+    rows.append(("took", f"{report.seconds:.2f} s"))
+    return rows
+
+
+def _show_pods(report: SnapshotReport, console: Console) -> None:
+    if report.placed:
+        console.print()
+        table = Table("pod", "node", box=None, pad_edge=False)
+        for placed in report.placed[:_SHOWN]:
+            table.add_row(escape(placed.pod), escape(placed.node))
+        console.print(table)
+        _more(len(report.placed), console)
+    if report.waiting:
+        console.print()
+        table = Table("pod", "can it start", "why not now", box=None, pad_edge=False)
+        for waiting in report.waiting[:_SHOWN]:
+            table.add_row(escape(waiting.pod), waiting.when, escape(f"{waiting.code}: {waiting.message}"))
+        console.print(table)
+        _more(len(report.waiting), console)
+
+
+def _more(count: int, console: Console) -> None:
+    if count > _SHOWN:
+        console.print(f"... and {count - _SHOWN:,} more; -o json shows all", highlight=False)
+
+
+def _spread(spread: Spread) -> str:
+    values = {"mean": spread.mean, "p50": spread.p50, "p95": spread.p95, "p99": spread.p99, "max": spread.max}
+    return ", ".join(f"{name} {_time(value)}" for name, value in values.items() if value is not None) or "none"
+
+
+def _time(seconds: float) -> str:
+    for unit, length_s in (("days", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length_s:
+            return f"{seconds / length_s:.1f} {unit}"
+    return f"{seconds:g} s"

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kubernetes manifests on disk: from files, folders and standard input to documents that know their place.
+
+Rules
+- A folder stands for all *.yaml, *.yml and *.json below it, also with .gz, in the order of their paths; a file that is
+  named is read whatever it is called; "-" is standard input. What begins like gzip is unpacked.
+- A file holds JSON, or YAML with any number of documents. The items of a List, of a PodList and so on are documents.
+- As in Kubernetes, an unquoted date is a text and a field that is null is absent. A key given twice is an error.
+- The line of a field is known in YAML; of JSON, which programs write, only the place in the list.
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+import sys
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+
+STDIN = "-"
+
+_SUFFIXES = (".yaml", ".yml", ".json", ".yaml.gz", ".yml.gz", ".json.gz")
+_GZIP = b"\x1f\x8b"
+_TIMESTAMP = "tag:yaml.org,2002:timestamp"
+_STEP = re.compile(r"([^.\[\]]+)|\[([^\]]*)\]")
+
+
+class ManifestError(Exception):
+    """A file that cannot be read as a whole. `line` counts from 1; 0 where no line is to blame."""
+
+    def __init__(self, message: str, file: str, line: int = 0) -> None:
+        super().__init__(message, file, line)
+        self.message = message
+        self.file = file
+        self.line = line
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: {self.message}" if self.line else f"{self.file}: {self.message}"
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One object. `path` leads to it inside its file, as in `items[2]`; `node` is the same in the YAML tree."""
+
+    file: str
+    value: Any
+    path: str = ""
+    node: yaml.Node | None = None
+
+    def line(self, field: str = "") -> int:
+        """Where the field stands, or as much of its path as there is; 0 where the file is JSON."""
+        return _find(self.node, field).start_mark.line + 1 if self.node is not None else 0
+
+
+def read_documents(names: Iterable[str]) -> Iterator[Document]:
+    """All documents, in order. Raises ManifestError."""
+    for name in names:
+        for file in _files(name):
+            data = _bytes(file)
+            try:
+                yield from _documents(str(file), data)
+            except (yaml.YAMLError, ValueError) as error:
+                raise _not_yaml(error, str(file)) from error
+            except RecursionError as error:
+                raise ManifestError("is nested too deeply, or an anchor holds itself", str(file)) from error
+
+
+def _files(name: str) -> Iterator[str | Path]:
+    path = Path(name)
+    if name == STDIN or not path.is_dir():
+        yield name
+        return
+    found = sorted(file for file in path.rglob("*") if file.name.endswith(_SUFFIXES) and file.is_file())
+    if not found:
+        raise ManifestError(f"no file in this folder ends in {', '.join(_SUFFIXES)}", name)
+    yield from found
+
+
+def _bytes(file: str | Path) -> bytes:
+    try:
+        data = sys.stdin.buffer.read() if file == STDIN else Path(file).read_bytes()
+        return gzip.decompress(data) if data.startswith(_GZIP) else data
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise ManifestError(f"the gzip data is cut short or broken: {error}", str(file)) from error
+    except OSError as error:
+        raise ManifestError(f"cannot be read: {error.strerror or error}", str(file)) from error
+
+
+def _documents(file: str, data: bytes) -> Iterator[Document]:
+    try:
+        yield from _flat(Document(file, _without_nulls(msgspec.json.decode(data))))
+        return
+    except msgspec.DecodeError:
+        # It is YAML, or broken JSON: the YAML reader knows in which line.
+        pass
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ManifestError(f"is not UTF-8 text: {error.reason}", file, line) from error
+    loader = _Loader(text)
+    try:
+        while loader.check_node():
+            node = loader.get_node()
+            yield from _flat(Document(file, _without_nulls(loader.construct_document(node)), node=node))
+    finally:
+        loader.dispose()
+
+
+def _flat(document: Document) -> Iterator[Document]:
+    """The document, or the items of the list that it is. Items of typed lists need not say what they are."""
+    value = document.value
+    if value is None:
+        return
+    kind = value.get("kind") if isinstance(value, dict) else None
+    if not isinstance(kind, str) or not kind.endswith("List") or not isinstance(value.get("items", []), list):
+        yield document
+        return
+    typed = {"apiVersion": value.get("apiVersion"), "kind": kind.removesuffix("List")} if kind != "List" else {}
+    for i, item in enumerate(value.get("items", ())):
+        inner = _find(document.node, f"items[{i}]") if document.node is not None else None
+        path = f"{document.path}.items[{i}]" if document.path else f"items[{i}]"
+        yield from _flat(Document(document.file, typed | item if isinstance(item, dict) else item, path, inner))
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nulls(inner) for key, inner in value.items() if inner is not None}
+    return [_without_nulls(inner) for inner in value] if isinstance(value, list) else value
+
+
+def _find(node: yaml.Node, field: str) -> yaml.Node:
+    """The node of a field such as `spec.containers[0].name` or `metadata.labels[a.b/c]`, or the deepest above it."""
+    for key, bracketed in _STEP.findall(field):
+        step, children = key or bracketed, node.value
+        if isinstance(node, yaml.MappingNode):
+            found = next((inner for name, inner in children if name.value == step), None)
+        else:
+            inside = isinstance(node, yaml.SequenceNode) and step.isdecimal() and int(step) < len(children)
+            found = children[int(step)] if inside else None
+        if found is None:
+            break
+        node = found
+    return node
+
+
+class _Loader(yaml.CSafeLoader):
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[tuple[str, str]] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if (key.tag, key.value) in seen:
+                    raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} is there twice", key.start_mark)
+                seen.add((key.tag, key.value))
+        return super().construct_mapping(node, deep)
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != _TIMESTAMP]
+    for first, resolvers in yaml.CSafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+def _not_yaml(error: Exception, file: str) -> ManifestError:
+    line, message = 0, " ".join(str(error).split())
+    if isinstance(error, yaml.MarkedYAMLError):
+        mark = error.problem_mark or error.context_mark
+        line = mark.line + 1 if mark is not None else 0
+        message = ", ".join(part for part in (error.problem, error.context) if part)
+    return ManifestError(f"is not YAML or JSON: {message}", file, line)

@@ -1,0 +1,366 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A cluster read from manifests instead of an API server: the same table of kinds, the same events.
+
+Rules
+- What kubectl prints and what people write are taken alike. What an API server would add is added: namespace `default`,
+  a uid, the number of a priority class, a node's allocatable from its capacity, a claim's default storage class. What
+  has no creation time counts as made after everything that has one, in the order of the input.
+- The part of the controllers is not played: a Deployment makes no pods. Kinds that say nothing to a scheduler are
+  counted in `skipped`; so are finished pods, and owners that no pending pod needs.
+- What cannot be used is a problem with its place, and so is what keeps an object pending as it is written.
+- Of an object that is there twice the first counts.
+Not known here: admission by LimitRange, ResourceQuota or RuntimeClass, and validation. Fields that the scheduler does
+not read may hold anything.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+from msgspec import structs
+
+from dovetail.core import events as ev
+from dovetail.core.model import Gang, Node, Pod, Problem
+from dovetail.kube import translate
+from dovetail.kube.discovery import Served
+from dovetail.kube.documents import Document, ManifestError, read_documents
+from dovetail.kube.feed import Feed
+from dovetail.kube.gangs_dialects import DIALECTS
+from dovetail.kube.listing import gc_paused
+from dovetail.kube.objects import ObjectMeta, Wire
+from dovetail.kube.objects_pod import Pod as PodObject
+from dovetail.kube.objects_storage import PersistentVolume, PersistentVolumeClaim, StorageClass
+from dovetail.kube.owners import OWNER_KINDS
+from dovetail.kube.reflector import Change
+from dovetail.kube.resources import STORAGE_CLASSES, Resource
+from dovetail.kube.sources import sources
+
+# (group, kind, namespace, name); the namespace of what has none is "".
+Key = tuple[str, str, str, str]
+
+_OURS = "dovetail"
+_NAMESPACE = "default"
+_DEFAULT_SCHEDULER = "default-scheduler"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_AT = re.compile(r"(.*) - at `\$\.?(.*)`", re.DOTALL)
+_PRIORITY_CLASSES = Resource("scheduling.k8s.io", "v1", "priorityclasses", False, "PriorityClass")
+# https://github.com/kubernetes/kubernetes: pkg/apis/scheduling/types.go.
+_SYSTEM_PRIORITIES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
+# https://github.com/kubernetes/kubernetes: plugin/pkg/admission/storage/storageclass/setdefault.
+_DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
+_CLASS_OF_CLAIM = "volume.beta.kubernetes.io/storage-class"
+
+_READ_BY_OTHERS = {
+    "": "ConfigMap Endpoints Event LimitRange PodTemplate ReplicationController ResourceQuota Secret Service "
+    "ServiceAccount",
+    "admissionregistration.k8s.io": "MutatingWebhookConfiguration ValidatingWebhookConfiguration "
+    "MutatingAdmissionPolicy MutatingAdmissionPolicyBinding ValidatingAdmissionPolicy ValidatingAdmissionPolicyBinding",
+    "apiextensions.k8s.io": "CustomResourceDefinition",
+    "apiregistration.k8s.io": "APIService",
+    "apps": "ControllerRevision DaemonSet Deployment ReplicaSet StatefulSet",
+    "autoscaling": "HorizontalPodAutoscaler",
+    "batch": "CronJob",
+    "coordination.k8s.io": "Lease",
+    "discovery.k8s.io": "EndpointSlice",
+    "events.k8s.io": "Event",
+    "flowcontrol.apiserver.k8s.io": "FlowSchema PriorityLevelConfiguration",
+    "networking.k8s.io": "Ingress IngressClass NetworkPolicy",
+    "node.k8s.io": "RuntimeClass",
+    "policy": "PodDisruptionBudget",
+    "rbac.authorization.k8s.io": "ClusterRole ClusterRoleBinding Role RoleBinding",
+    "resource.k8s.io": "DeviceClass ResourceClaim ResourceClaimTemplate ResourceSlice",
+    "scheduling.k8s.io": "Workload",
+    "storage.k8s.io": "CSIDriver CSIStorageCapacity VolumeAttachment",
+}
+_UNUSED = {(group, kind) for group, names in _READ_BY_OTHERS.items() for kind in names.split()}
+
+
+class PriorityClass(Wire, frozen=True):
+    """scheduling.k8s.io/v1."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    value: int = 0
+    global_default: bool = False
+
+
+class _Named(Wire, frozen=True):
+    """An object of any kind, as far as it can be told apart."""
+
+    metadata: ObjectMeta = ObjectMeta()
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """`versions` that are read; none: whichever there is."""
+
+    resource: Resource
+    wire: type[Any]
+    versions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestProblem:
+    """`line` is 0 where it is not known; then `path` leads to the object, as in `items[2]`."""
+
+    file: str
+    line: int
+    path: str
+    object: str
+    field: str
+    message: str
+
+    def __str__(self) -> str:
+        place = f"{self.file}:{self.line}" if self.line else f"{self.file} {self.path}".rstrip()
+        return ": ".join(part for part in (place, self.object, self.field, self.message) if part)
+
+
+@dataclass(frozen=True, slots=True)
+class Manifests:
+    """`events` tell the whole cluster, nodes first. `skipped` counts by kind what nothing here is decided by."""
+
+    events: tuple[ev.Event, ...]
+    problems: tuple[ManifestProblem, ...]
+    skipped: dict[str, int]
+
+
+@dataclass(slots=True)
+class _Object:
+    document: Document
+    key: Key
+    wire: Any
+
+
+def read(names: Sequence[str], scheduler_name: str | None = None) -> Manifests:
+    """The cluster that files, folders and "-" (standard input) describe. Pods of every scheduler are taken for ours,
+    or only those that name `scheduler_name`. Raises ManifestError where a file cannot be read, or nothing is there."""
+    with gc_paused():
+        documents = list(read_documents(names))
+        if not documents:
+            raise ManifestError("there is no Kubernetes object in it", ", ".join(names))
+        reading = _Reading(scheduler_name)
+        for document in documents:
+            reading.take(document)
+        events = reading.tell()
+        reading.check(events)
+    return Manifests(tuple(events), tuple(dict.fromkeys(reading.problems)), dict(sorted(reading.skipped.items())))
+
+
+class _Reading:
+    def __init__(self, scheduler_name: str | None) -> None:
+        self.problems: list[ManifestProblem] = []
+        self.skipped: Counter[str] = Counter()
+        self._all_ours = scheduler_name is None
+        self._feed = Feed(scheduler_name or _OURS)
+        self._sources = tuple(sources(self._feed, Served(frozenset())))
+        versions = {dialect.kind: tuple(r.version for r in dialect.resources) for dialect in DIALECTS}
+        known = [
+            *(_Kind(owner.resource, _Named) for owner in OWNER_KINDS),
+            _Kind(_PRIORITY_CLASSES, PriorityClass, (_PRIORITY_CLASSES.version,)),
+            *(_Kind(s.resource, s.kind, versions.get(s.kind, (s.resource.version,))) for s in self._sources),
+        ]
+        self._kinds = {(kind.resource.group, kind.resource.kind): kind for kind in known}
+        self._objects: dict[Key, _Object] = {}
+        self._owner_of: dict[str, _Object] = {}
+
+    def take(self, document: Document) -> None:
+        """Sort one document in, or say why not."""
+        value = document.value if isinstance(document.value, dict) else {}
+        api_version, kind = value.get("apiVersion"), value.get("kind")
+        if not isinstance(api_version, str) or not isinstance(kind, str):
+            self._problem(document, "", "", "is no Kubernetes object: it needs apiVersion and kind")
+            return
+        group, _, version = api_version.rpartition("/")
+        if (group, kind) in _UNUSED:
+            self.skipped[kind] += 1
+            return
+        known = self._kinds.get((group, kind))
+        if known is None:
+            self._problem(
+                document, _said(value), "apiVersion", f"'{api_version}' has no {kind} that is known here: not used"
+            )
+        elif known.versions and version not in known.versions:
+            rule = f"of {kind} only {' and '.join(known.versions)} can be read: not used"
+            self._problem(document, _said(value), "apiVersion", f"'{api_version}': {rule}")
+        else:
+            obj = self._decode(document, known)
+            if obj is not None:
+                self._objects[obj.key] = obj
+
+    def _decode(self, document: Document, known: _Kind) -> _Object | None:
+        resource, kind = known.resource, known.resource.kind
+        value = document.value
+        try:
+            wire = msgspec.convert(_with_allocatable(value) if kind == "Node" else value, known.wire)
+        except msgspec.ValidationError as error:
+            match = _AT.fullmatch(str(error))
+            message, field = match.groups() if match else (str(error), "")
+            self._problem(document, _said(value), field, f"{message}: not used")
+            return None
+        meta: ObjectMeta = wire.metadata
+        name, prefix = meta.name, value.get("metadata", {}).get("generateName")
+        if not name and prefix and isinstance(prefix, str):
+            name = f"{prefix}{len(self._objects)}"
+        key = (resource.group, kind, (meta.namespace or _NAMESPACE) if resource.namespaced else "", name)
+        if not name:
+            self._problem(document, kind, "metadata.name", "is missing: not used")
+            return None
+        if key in self._objects:
+            first = self._objects[key].document
+            where = f"{first.file}:{first.line()}" if first.line() else f"{first.file} {first.path}".rstrip()
+            self._problem(document, _shown(key), "", f"is there twice, first in {where}: not used")
+            return None
+        uid, created = meta.uid or "/".join(part for part in key if part), meta.creation_timestamp
+        if created is not None and created.tzinfo is None:
+            created = created.replace(tzinfo=UTC)
+        meta = structs.replace(meta, name=name, namespace=key[2], uid=uid, creation_timestamp=created)
+        return _Object(document, key, structs.replace(wire, metadata=meta))
+
+    def tell(self) -> list[ev.Event]:
+        """The events of everything, in the order of the table, owners last."""
+        self._stamp()
+        self._complete()
+        events: list[ev.Event] = []
+        for source in self._sources:
+            changes = [Change("added", obj.wire, None) for obj in self._of(source.resource)]
+            if changes:
+                events += source.translate(changes)
+        unused = {obj.key for owner in OWNER_KINDS for obj in self._of(owner.resource)}
+        for ref in self._feed.wanted_owners():
+            key = (ref.resource.group, ref.resource.kind, ref.namespace, ref.name)
+            owner = self._objects.get(key)
+            unused.discard(key)
+            told = self._feed.owner(ref, owner.document.value if owner is not None else None)
+            if owner is not None:
+                self._owner_of.update((event.gang.id, owner) for event in told if isinstance(event, ev.GangChanged))
+            events += told
+        self.skipped.update(kind for _, kind, _, _ in unused)
+        return events
+
+    def _of(self, resource: Resource) -> Iterator[_Object]:
+        return (obj for obj in self._objects.values() if obj.key[:2] == (resource.group, resource.kind))
+
+    def _stamp(self) -> None:
+        """Give what has no creation time one after all others, a millisecond apart."""
+        known = [obj.wire.metadata.creation_timestamp for obj in self._objects.values()]
+        newest = max((moment for moment in known if moment is not None), default=_EPOCH)
+        for i, obj in enumerate(self._objects.values(), 1):
+            meta: ObjectMeta = obj.wire.metadata
+            if meta.creation_timestamp is None:
+                meta = structs.replace(meta, creation_timestamp=newest + timedelta(milliseconds=i))
+                obj.wire = structs.replace(obj.wire, metadata=meta)
+
+    def _complete(self) -> None:
+        """What admission and the volume controller would add."""
+        classes = {obj.key[3]: obj.wire for obj in self._of(_PRIORITY_CLASSES)}
+        priorities = _SYSTEM_PRIORITIES | {name: found.value for name, found in classes.items()}
+        usual = next((found.value for found in classes.values() if found.global_default), 0)
+        storage_class = self._default_storage_class()
+        for obj in list(self._objects.values()):
+            wire = obj.wire
+            if isinstance(wire, PodObject):
+                self._complete_pod(obj, wire, priorities, usual)
+            elif isinstance(wire, PersistentVolumeClaim):
+                if wire.spec.storage_class_name is None and _CLASS_OF_CLAIM not in wire.metadata.annotations:
+                    spec = structs.replace(wire.spec, storage_class_name=storage_class)
+                    obj.wire = structs.replace(wire, spec=spec)
+            elif isinstance(wire, PersistentVolume) and not wire.status.phase and wire.spec.claim_ref is None:
+                obj.wire = structs.replace(wire, status=structs.replace(wire.status, phase="Available"))
+
+    def _default_storage_class(self) -> str | None:
+        """The newest of those that are marked so."""
+        marked: list[StorageClass] = [obj.wire for obj in self._of(STORAGE_CLASSES)]
+        marked = [found for found in marked if found.metadata.annotations.get(_DEFAULT_CLASS) == "true"]
+        newest = max(marked, key=lambda found: found.metadata.creation_timestamp or _EPOCH, default=None)
+        return newest.metadata.name if newest is not None else None
+
+    def _complete_pod(self, obj: _Object, pod: PodObject, priorities: dict[str, int], usual: int) -> None:
+        if translate.is_finished(pod):
+            self.skipped["finished Pod"] += 1
+            del self._objects[obj.key]
+            return
+        spec = pod.spec
+        priority, class_name = spec.priority, obj.document.value.get("spec", {}).get("priorityClassName", "")
+        if priority is None:
+            priority = priorities.get(class_name) if class_name else usual
+        if priority is None:
+            message = f"{class_name!r} does not exist: add the PriorityClass; the pod is not used"
+            self._problem(obj.document, _shown(obj.key), "spec.priorityClassName", message)
+            del self._objects[obj.key]
+            return
+        scheduler_name = _OURS if self._all_ours else spec.scheduler_name or _DEFAULT_SCHEDULER
+        obj.wire = structs.replace(pod, spec=structs.replace(spec, priority=priority, scheduler_name=scheduler_name))
+
+    def check(self, events: Iterable[ev.Event]) -> None:
+        """Say what keeps nodes, gangs and pods that wait from being used as they are written."""
+        nodes: dict[str, Node] = {}
+        pods: dict[str, Pod] = {}
+        gangs: dict[str, Gang | None] = {}
+        for event in events:
+            match event:
+                case ev.NodeChanged(node):
+                    nodes[node.name] = node
+                case ev.PodChanged(pod):
+                    pods[pod.uid] = pod
+                case ev.GangChanged(gang):
+                    gangs[gang.id] = gang
+        of_uid = {obj.wire.metadata.uid: obj for obj in self._objects.values()}
+        for node in nodes.values():
+            self._keeps(self._objects["", "Node", "", node.name], node.problem)
+        for pod in pods.values():
+            if pod.node:
+                continue
+            obj = of_uid[pod.uid]
+            self._keeps(obj, pod.problem)
+            if pod.gang and pod.gang not in gangs:
+                self._problem(obj.document, _shown(obj.key), "", f"its gang {pod.gang} is not in the input")
+                gangs[pod.gang] = None
+        first_of = {pod.gang: of_uid[pod.uid] for pod in reversed(pods.values())}
+        for gang_id, known in gangs.items():
+            if known is not None and known.problem is not None:
+                declaring = self._declaring(gang_id) or first_of.get(gang_id)
+                if declaring is not None:
+                    self._keeps(declaring, known.problem)
+
+    def _declaring(self, gang_id: str) -> _Object | None:
+        """The PodGroup of a gang, in whatever dialect, or its owner."""
+        ref = self._feed.gang_ref(gang_id)
+        if ref is None:
+            return self._owner_of.get(gang_id)
+        resource = ref.dialect.resources[0]
+        return self._objects[resource.group, resource.kind, ref.namespace, ref.name]
+
+    def _keeps(self, obj: _Object, problem: Problem | None) -> None:
+        if problem is not None:
+            shown = _shown(obj.key)
+            message = f"{problem.value!r}: {problem.rule}" if problem.value else problem.rule
+            self._problem(obj.document, shown, problem.field if problem.field != shown else "", message)
+
+    def _problem(self, document: Document, shown: str, field: str, message: str) -> None:
+        line = document.line(field)
+        self.problems.append(ManifestProblem(document.file, line, document.path, shown, field, message))
+
+
+def _shown(key: Key) -> str:
+    _, kind, namespace, name = key
+    return f"{kind} {namespace}/{name}" if namespace else f"{kind} {name}"
+
+
+def _said(value: dict[str, Any]) -> str:
+    """What an object calls itself, as far as that can be read."""
+    meta = value.get("metadata")
+    named = {"namespace": "", "name": "", **meta} if isinstance(meta, dict) else {"namespace": "", "name": ""}
+    return _shown(("", str(value["kind"]), str(named["namespace"]), str(named["name"]))).rstrip()
+
+
+def _with_allocatable(value: dict[str, Any]) -> dict[str, Any]:
+    """The API server takes a node's capacity for its allocatable where that is missing."""
+    status = value.get("status")
+    if not isinstance(status, dict) or "capacity" not in status or "allocatable" in status:
+        return value
+    return value | {"status": status | {"allocatable": status["capacity"]}}

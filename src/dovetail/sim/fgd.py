@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fragmentation gradient descent, as published (Weng et al., "Beware of Fragmentation", USENIX ATC'23).
+
+The fragmentation F of a node is the idle GPU, in milli, that pods of the typical mix could not use: for a class of pods
+that the node cannot take now (model, cores, or too few GPUs with room) all of its idle GPU, for one that it can take
+the slivers that are smaller than the class asks for; weighted by how frequent the class is. A pod goes where F falls
+most or rises least. As in the artifact, the score is the fall's sigmoid on a scale of 0 to 100, cut to an integer.
+
+The classes are the most frequent shapes (cores, GPUs, models; not memory) that cover 95 % of all pods of the workload:
+an oracle of the mix. Classes without GPUs count all idle GPU as fragment, always.
+
+How it is computed: let `usable_k` be the idle GPU of a node on GPUs with room for k milli. A class that the node can
+take contributes idle - usable_k, any other one idle. So F = idle - sum_k W_k usable_k, where W_k is the weight of the
+classes with k milli per GPU that the node can take: a table by model set, idle cores and the number of such GPUs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.core.cluster import Cluster
+from dovetail.core.cluster.columns import Index
+from dovetail.core.cluster.nodes import Nodes
+from dovetail.core.cluster.selection import matches_affinity
+from dovetail.core.cluster.shapes import Shape
+from dovetail.core.model import CPU, GPU, WHOLE_GPU_MILLI, Pod, Request
+from dovetail.core.placing.rows import Row
+from dovetail.core.placing.scores import Scores
+
+_COVERED_PERCENT = 95
+_STEPS_MILLI = [1000 * math.log(score / (100 - score)) for score in range(1, 100)]
+"""How much F must fall for a score of at least 1, 2 ... 99: where the sigmoid of the fall crosses it."""
+
+
+def typical(requests: Iterable[Request]) -> list[tuple[Request, int]]:
+    """The most frequent classes with their counts."""
+    classes: Counter[Request] = Counter()
+    for request, count in Counter(requests).items():
+        amounts = tuple((name, amount) for name, amount in request.resources if name in (CPU, GPU))
+        kept = Request(amounts, request.gpu_milli, node_selector=request.node_selector, node_terms=request.node_terms)
+        classes[kept] += count
+    total = classes.total()
+    covered, chosen = 0, []
+    for request, count in classes.most_common():
+        if 100 * covered >= _COVERED_PERCENT * total:
+            break
+        chosen.append((request, count))
+        covered += count
+    return chosen
+
+
+class FragmentationGradientDescent:
+    """Serves one cluster: what it knows of the nodes' models is kept until a node changes."""
+
+    def __init__(self, requests: Iterable[Request]) -> None:
+        mix = typical(requests)
+        self._all = sum(count for _, count in mix)
+        self._mix = [(request, count) for request, count in mix if _gpus(request)]
+        self._steps = np.array([math.ceil(step * self._all) for step in _STEPS_MILLI], dtype=np.int64)
+        self._sizes = np.array(sorted({_per_gpu(request) for request, _ in self._mix}), dtype=np.int32)
+        self._cores = np.array(sorted({_cpu_milli(request) for request, _ in self._mix}), dtype=np.int64)
+        self._seen = (-1, -1)
+        self._weights: NDArray[np.int64]
+        """By kind of node, size, number of core thresholds that the idle cores reach, number of GPUs; flat."""
+        self._places: NDArray[np.int64]
+        """Where in the weights the kind of each node slot begins, for each size."""
+        self._counts = 0
+
+    def scores(
+        self, cluster: Cluster, shape: Shape, index: Index, left: NDArray[np.int64], share: Scores | None
+    ) -> Scores:
+        falls = self._falls(cluster, shape, index, left)
+        best: Scores = np.searchsorted(self._steps, falls.max(axis=0), side="right")
+        return best
+
+    def best(self, row: Row, pod: Pod) -> int:
+        return row.best()
+
+    def share_gpu(self, cluster: Cluster, slot: int, pod: Pod) -> int:
+        nodes, shape = cluster.nodes, cluster.shapes.of(pod.request)
+        index = slice(slot, slot + 1)
+        # The pod's cores are taken already.
+        falls = self._falls(cluster, shape, index, nodes.free[: shape.width, index], taken=shape.need)
+        scores = np.searchsorted(self._steps, falls[:, 0], side="right")
+        return int(scores.argmax()) if (falls > _NEVER).any() else -1
+
+    def _falls(
+        self, cluster: Cluster, shape: Shape, index: Index, left: NDArray[np.int64], taken: NDArray[np.int64] | int = 0
+    ) -> NDArray[np.int64]:
+        """How much F (times the number of typical pods) falls, by GPU that gives the share, and slot. `left` is what
+        would be left on the nodes, of which `taken` is already gone."""
+        nodes = cluster.nodes
+        self._catch_up(cluster)
+        row = nodes.resources[CPU]
+        cpu_left, cpu_free = left[row], nodes.free[row, index] + (taken[row] if isinstance(taken, np.ndarray) else 0)
+        room = _room(nodes, index)
+        roomy = room >= self._sizes[:, None, None]
+        count, usable = roomy.sum(axis=1, dtype=np.int32), (room * roomy).sum(axis=1, dtype=np.int32)
+        places = self._places[:, index]
+        before = self._usable(places, cpu_free, count, usable)
+        milli = shape.request.gpu_milli
+        if not milli:
+            # Whole GPUs count for every size.
+            count, usable = np.maximum(count - shape.gpus, 0), usable - WHOLE_GPU_MILLI * shape.gpus
+            after = self._usable(places, cpu_left, count, usable)
+            return np.asarray(after - before + self._all * WHOLE_GPU_MILLI * shape.gpus)[None]
+        rest = room - np.int32(milli)
+        still = rest >= self._sizes[:, None, None]
+        count = count[:, None] - roomy + still
+        usable = usable[:, None] - room * roomy + rest * still
+        after = self._usable(places[:, None], cpu_left, count, usable)
+        return np.where(rest >= 0, after - before + self._all * milli, _NEVER)
+
+    def _usable(
+        self,
+        places: NDArray[np.int64],
+        cpu_milli: NDArray[np.int64],
+        count: NDArray[np.int32],
+        usable: NDArray[np.int32],
+    ) -> NDArray[np.int64]:
+        """Idle GPU that the typical pods could use, added up over the sizes."""
+        reached = self._cores.searchsorted(cpu_milli, side="right") * self._counts
+        weights = self._weights.take(places + reached + count)
+        total: NDArray[np.int64] = (weights * usable).sum(axis=0)
+        return total
+
+    def _catch_up(self, cluster: Cluster) -> None:
+        """Work out which typical pods each node's model allows."""
+        nodes = cluster.nodes
+        now = (nodes.records_journal.end, nodes.layout)
+        if now == self._seen:
+            return
+        self._seen = now
+        everywhere = slice(0, nodes.size)
+        selections = list(dict.fromkeys(_selection(request) for request, _ in self._mix))
+        allowed = np.array([matches_affinity(nodes, selection, everywhere) for selection in selections])
+        kinds, of_slot = np.unique(allowed.reshape(len(selections), -1), axis=1, return_inverse=True)
+        self._counts = len(nodes.gpu_part_milli) + 1
+        sizes, reached, counts = len(self._sizes), len(self._cores) + 1, self._counts
+        weights = np.zeros((kinds.shape[1], sizes, reached, counts), dtype=np.int64)
+        for request, weight in self._mix:
+            size = int(self._sizes.searchsorted(_per_gpu(request)))
+            enough = int(self._cores.searchsorted(_cpu_milli(request))) + 1
+            weights[kinds[selections.index(_selection(request))], size, enough:, _gpus(request) :] += weight
+        self._weights = weights.reshape(-1)
+        self._places = (of_slot.reshape(-1) * sizes + np.arange(sizes)[:, None]) * (reached * counts)
+
+
+_NEVER = -(2**60)
+
+
+def _room(nodes: Nodes, index: Index) -> NDArray[np.int32]:
+    """What is left of each GPU, by GPU and slot."""
+    parts = nodes.gpu_part_milli[:, index]
+    whole = nodes.gpu_free_bits[index] >> np.arange(len(parts))[:, None] & 1
+    return parts + WHOLE_GPU_MILLI * whole.astype(np.int32)
+
+
+def _gpus(request: Request) -> int:
+    """How many GPUs it needs room on."""
+    return 1 if request.gpu_milli else dict(request.resources).get(GPU, 0)
+
+
+def _per_gpu(request: Request) -> int:
+    return request.gpu_milli or WHOLE_GPU_MILLI
+
+
+def _cpu_milli(request: Request) -> int:
+    return dict(request.resources).get(CPU, 0)
+
+
+def _selection(request: Request) -> Request:
+    """The part of a class that names models."""
+    return Request(node_selector=request.node_selector, node_terms=request.node_terms)

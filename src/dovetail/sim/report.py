@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a simulation came to, in the numbers that papers and users compare.
+
+Rules: times are seconds of the trace's clock, except `seconds`, which is what the simulation itself took. A job waits
+from its arrival until the last of its pods is placed; its completion time is waiting and running together. Percentiles
+are of the jobs that started (or ended), by nearest rank, so each is the value of a real job.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from dovetail.core.events import NodeChanged, PodChanged
+from dovetail.core.model import WHOLE_GPU_MILLI
+from dovetail.sim.arrivals import unallocated_percent
+from dovetail.sim.engine import Result, gpu_milli
+from dovetail.sim.traces.openb import unknown_models
+from dovetail.sim.workload import Workload
+
+_READ_OUT_PERCENT = 100
+"""Arrivals of 100 % of the GPUs are read out besides the last ones, as in the paper."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """`arrived_pods` came, `placed_pods` of them got a node at some time. `refused` counts the others by the code of
+    their reason. `unknown_models` counts pods by a GPU model that they name and no node has."""
+
+    workload: str
+    policy: str
+    seed: int
+    nodes: int
+    gpus: int
+    arrived_pods: int
+    placed_pods: int
+    refused: dict[str, int]
+    seconds: float
+    unknown_models: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArrivalReport(Report):
+    """`unallocated_gpu_percent` is by arrivals in % of all GPUs; None where no arrival falls on that number.
+    `first_refusal_percent` is how much GPU demand had come when the first pod with a GPU was refused, in % of all GPUs;
+    None where none was."""
+
+    unallocated_gpu_percent: dict[str, float | None]
+    first_refusal_percent: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Seconds over some jobs; all None where there are none."""
+
+    mean: float | None
+    p50: float | None
+    p95: float | None
+    p99: float | None
+    max: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueReport(Report):
+    """`allocated_gpu_percent` is the mean over time, from the first arrival to the last event (`makespan_s`)."""
+
+    jobs: int
+    started_jobs: int
+    ended_jobs: int
+    wait_s: Spread
+    completion_s: Spread
+    makespan_s: float
+    allocated_gpu_percent: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    pod: str
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """`code` and `when` as in the reasons; `message` has the numbers."""
+
+    pod: str
+    code: str
+    when: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotReport(Report):
+    """`running_pods` are on nodes already. `problems` are what could not be used of the input, or keeps an object
+    pending as it is written."""
+
+    running_pods: int
+    placed: list[Placed]
+    waiting: list[Waiting]
+    problems: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What was simulated, for the report. `seconds` is the wall time of the simulation, without reading the input."""
+
+    workload: Workload
+    policy: str
+    seed: int
+    result: Result
+    seconds: float
+
+
+def of_arrivals(run: Run, until_percent: int) -> ArrivalReport:
+    unallocated = unallocated_percent(run.result)
+    columns = sorted({min(_READ_OUT_PERCENT, until_percent), until_percent})
+    return ArrivalReport(
+        **_common(run),
+        unallocated_gpu_percent={str(column): _rounded(unallocated.get(column)) for column in columns},
+        first_refusal_percent=_first_refusal(run.result),
+    )
+
+
+def of_queue(run: Run) -> QueueReport:
+    fates, moments = run.result.fates, run.result.moments
+    begin_ms, end_ms = (moments[0].at_ms, moments[-1].at_ms) if moments else (0, 0)
+    busy = sum(now.allocated_milli * (then.at_ms - now.at_ms) for now, then in pairwise(moments))
+    possible = run.result.capacity_milli * (end_ms - begin_ms)
+    started = [(fate.job.at_ms, fate.started_ms) for fate in fates if fate.started_ms is not None]
+    ended = [(fate.job.at_ms, fate.ended_ms) for fate in fates if fate.ended_ms is not None]
+    return QueueReport(
+        **_common(run),
+        jobs=len(fates),
+        started_jobs=len(started),
+        ended_jobs=len(ended),
+        wait_s=_spread(started),
+        completion_s=_spread(ended),
+        makespan_s=(end_ms - begin_ms) / 1000,
+        allocated_gpu_percent=_rounded(100 * busy / possible) if possible else None,
+    )
+
+
+def of_snapshot(run: Run, problems: tuple[str, ...]) -> SnapshotReport:
+    result = run.result
+    pods = [(fate.job.pods[0], fate.refusal) for fate in result.fates]
+    return SnapshotReport(
+        **_common(run),
+        running_pods=sum(isinstance(event, PodChanged) for event in run.workload.cluster),
+        placed=[Placed(pod.key, result.placed[pod.uid]) for pod, _ in pods if pod.uid in result.placed],
+        waiting=[Waiting(pod.key, why.reason.code, why.when, str(why)) for pod, why in pods if why is not None],
+        problems=problems,
+    )
+
+
+def _common(run: Run) -> dict[str, Any]:
+    """The fields of Report."""
+    result = run.result
+    nodes = [event.node for event in run.workload.cluster if isinstance(event, NodeChanged)]
+    refused: Counter[str] = Counter()
+    for fate in result.fates:
+        if fate.waiting and fate.refusal is not None:
+            refused[fate.refusal.reason.code] += fate.waiting
+    return {
+        "workload": run.workload.name,
+        "policy": run.policy,
+        "seed": run.seed,
+        "nodes": len(nodes),
+        "gpus": result.capacity_milli // WHOLE_GPU_MILLI,
+        "arrived_pods": sum(len(fate.job.pods) for fate in result.fates),
+        "placed_pods": len(result.placed),
+        "refused": dict(refused.most_common()),
+        "seconds": round(run.seconds, 3),
+        "unknown_models": unknown_models(nodes, run.workload.jobs),
+    }
+
+
+def _first_refusal(result: Result) -> float | None:
+    arrived = 0
+    for fate in result.fates:
+        demand = sum(gpu_milli(pod.request) for pod in fate.job.pods)
+        arrived += demand
+        if demand and fate.dropped:
+            return _rounded(100 * arrived / result.capacity_milli)
+    return None
+
+
+def _spread(spans_ms: list[tuple[int, int]]) -> Spread:
+    seconds = sorted((end_ms - begin_ms) / 1000 for begin_ms, end_ms in spans_ms)
+    if not seconds:
+        return Spread(None, None, None, None, None)
+    rank = [seconds[math.ceil(percent * len(seconds) / 100) - 1] for percent in (50, 95, 99, 100)]
+    return Spread(_rounded(sum(seconds) / len(seconds)), *rank)
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)

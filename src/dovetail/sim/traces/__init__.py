@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Published traces and job lists, read into the records of `sim.workload`. One module for each format."""
