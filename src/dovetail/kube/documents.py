@@ -118,12 +118,13 @@ def _flat(document: Document) -> Iterator[Document]:
     value = document.value
     if value is None:
         return
-    kind = value.get("kind") if isinstance(value, dict) else None
-    if not isinstance(kind, str) or not kind.endswith("List") or not isinstance(value.get("items", []), list):
+    kind = str(value.get("kind", "")) if isinstance(value, dict) else ""
+    items = value.get("items", [] if kind == "List" else None) if kind.endswith("List") else None
+    if not isinstance(items, list):
         yield document
         return
     typed = {"apiVersion": value.get("apiVersion"), "kind": kind.removesuffix("List")} if kind != "List" else {}
-    for i, item in enumerate(value.get("items", ())):
+    for i, item in enumerate(items):
         inner = _find(document.node, f"items[{i}]") if document.node is not None else None
         path = f"{document.path}.items[{i}]" if document.path else f"items[{i}]"
         yield from _flat(Document(document.file, typed | item if isinstance(item, dict) else item, path, inner))

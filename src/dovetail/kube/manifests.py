@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -166,6 +166,7 @@ class _Reading:
         ]
         self._kinds = {(kind.resource.group, kind.resource.kind): kind for kind in known}
         self._objects: dict[Key, _Object] = {}
+        self._uids: set[str] = set()
         self._owner_of: dict[str, _Object] = {}
 
     def take(self, document: Document) -> None:
@@ -215,7 +216,10 @@ class _Reading:
             where = f"{first.file}:{first.line()}" if first.line() else f"{first.file} {first.path}".rstrip()
             self._problem(document, _shown(key), "", f"is there twice, first in {where}: not used")
             return None
-        uid, created = meta.uid or "/".join(part for part in key if part), meta.creation_timestamp
+        # A uid that is there already was copied along with the rest of another object.
+        uid = meta.uid if meta.uid and meta.uid not in self._uids else "/".join(part for part in key if part)
+        self._uids.add(uid)
+        created = meta.creation_timestamp
         if created is not None and created.tzinfo is None:
             created = created.replace(tzinfo=UTC)
         meta = structs.replace(meta, name=name, namespace=key[2], uid=uid, creation_timestamp=created)
@@ -285,7 +289,7 @@ class _Reading:
             del self._objects[obj.key]
             return
         spec = pod.spec
-        priority, class_name = spec.priority, obj.document.value.get("spec", {}).get("priorityClassName", "")
+        priority, class_name = spec.priority, str(obj.document.value.get("spec", {}).get("priorityClassName", ""))
         if priority is None:
             priority = priorities.get(class_name) if class_name else usual
         if priority is None:
@@ -300,7 +304,7 @@ class _Reading:
         """Say what keeps nodes, gangs and pods that wait from being used as they are written."""
         nodes: dict[str, Node] = {}
         pods: dict[str, Pod] = {}
-        gangs: dict[str, Gang | None] = {}
+        gangs: dict[str, Gang] = {}
         for event in events:
             match event:
                 case ev.NodeChanged(node):
@@ -313,19 +317,22 @@ class _Reading:
         for node in nodes.values():
             self._keeps(self._objects["", "Node", "", node.name], node.problem)
         for pod in pods.values():
-            if pod.node:
-                continue
             obj = of_uid[pod.uid]
+            if pod.node:
+                self._exists(obj, "spec.nodeName", pod.node, nodes)
+                continue
             self._keeps(obj, pod.problem)
-            if pod.gang and pod.gang not in gangs:
-                self._problem(obj.document, _shown(obj.key), "", f"its gang {pod.gang} is not in the input")
-                gangs[pod.gang] = None
+            self._exists(obj, "", pod.gang, gangs)
         first_of = {pod.gang: of_uid[pod.uid] for pod in reversed(pods.values())}
-        for gang_id, known in gangs.items():
-            if known is not None and known.problem is not None:
-                declaring = self._declaring(gang_id) or first_of.get(gang_id)
-                if declaring is not None:
-                    self._keeps(declaring, known.problem)
+        for gang in gangs.values():
+            declaring = self._declaring(gang.id) or first_of.get(gang.id)
+            if declaring is not None:
+                self._keeps(declaring, gang.problem)
+                self._exists(declaring, "", gang.parent, gangs)
+
+    def _exists(self, obj: _Object, field: str, name: str, known: Container[str]) -> None:
+        if name and name not in known:
+            self._problem(obj.document, _shown(obj.key), field, f"'{name}' is not in the input")
 
     def _declaring(self, gang_id: str) -> _Object | None:
         """The PodGroup of a gang, in whatever dialect, or its owner."""

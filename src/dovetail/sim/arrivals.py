@@ -30,9 +30,7 @@ def inflated(workload: Workload, percent: int, seed: int) -> Workload:
     jobs = list(workload.jobs)
     demand = {job: gpu_milli(job.pods[0].request) for job in jobs}
     if not target or not any(demand.values()):
-        raise ValueError(
-            f"{workload.name}: arrivals up to {percent} % of all GPUs need GPUs, and pods that ask for them"
-        )
+        raise ValueError(f"{workload.name}: no number of these pods asks for {percent} % of these GPUs")
     chance.shuffle(nodes)
     chance.shuffle(jobs)
     total = sum(demand.values())

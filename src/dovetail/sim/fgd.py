@@ -86,8 +86,9 @@ class FragmentationGradientDescent:
         index = slice(slot, slot + 1)
         # The pod's cores are taken already.
         falls = self._falls(cluster, shape, index, nodes.free[: shape.width, index], taken=shape.need)
-        scores = np.searchsorted(self._steps, falls[:, 0], side="right")
-        return int(scores.argmax()) if (falls > _NEVER).any() else -1
+        fits = falls[:, 0] > _NEVER
+        scores = np.where(fits, np.searchsorted(self._steps, falls[:, 0], side="right"), -1)
+        return int(scores.argmax()) if fits.any() else -1
 
     def _falls(
         self, cluster: Cluster, shape: Shape, index: Index, left: NDArray[np.int64], taken: NDArray[np.int64] | int = 0

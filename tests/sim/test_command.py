@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`dovetail simulate` as its user sees it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from dovetail.cli import cli
+
+NODES = "sn,cpu_milli,memory_mib,gpu,model\nn0,64000,262144,2,P100\nn1,96000,393216,8,G2\n"
+PODS = "name,cpu_milli,memory_mib,num_gpu,gpu_milli\na,1000,1024,1,1000\nb,1000,1024,1,500\nc,1000,1024,8,1000\n"
+TIMED = (
+    "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,creation_time,deletion_time,scheduled_time\n"
+    "a,1000,1024,8,1000,,0,100,0\nb,1000,1024,8,1000,G2|X9,10,60,10\n"
+)
+JOBS = "vc,job,submit_s,num_gpu,duration_s\nx,0,0,16,100\nx,1,10,8,50\ny,0,0,4,7200\n"
+MANIFESTS = """\
+apiVersion: v1
+kind: Node
+metadata: {name: n0}
+status: {allocatable: {cpu: "8", memory: 32Gi, pods: "110", nvidia.com/gpu: "4"}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: a, namespace: x}
+spec: {containers: [{name: c, image: i, resources: {limits: {nvidia.com/gpu: "3"}}}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: b, namespace: x}
+spec: {containers: [{name: c, image: i, resources: {limits: {nvidia.com/gpu: "3"}}}]}
+---
+apiVersion: example.com/v1
+kind: Strange
+metadata: {name: s}
+"""
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for name, text in (("nodes", NODES), ("pods", PODS), ("timed", TIMED), ("jobs", JOBS)):
+        Path(f"{name}.csv").write_text(text)
+    Path("pods.csv.gz").write_bytes(gzip.compress(PODS.encode()))
+    Path("cluster.yaml").write_text(MANIFESTS)
+    return tmp_path
+
+
+def simulate(line: str) -> Result:
+    return CliRunner().invoke(cli, ["simulate", *line.split()])
+
+
+def told(line: str) -> dict[str, object]:
+    result = simulate(f"{line} -o json")
+    assert result.exit_code == 0, result.output
+    answer: dict[str, object] = json.loads(result.stdout)
+    return answer
+
+
+def test_without_arguments_the_sample_is_packed_to_130_percent() -> None:
+    answer = told("")
+    assert (answer["nodes"], answer["gpus"], answer["policy"], answer["seed"]) == (1213, 6212, "dovetail", 42)
+    assert set(answer["unallocated_gpu_percent"]) == {"100", "130"}  # type: ignore[call-overload]
+    assert 8000 < int(str(answer["placed_pods"])) < int(str(answer["arrived_pods"]))
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize("pods", ["pods.csv", "pods.csv.gz"])
+def test_lists_of_one_s_own(pods: str) -> None:
+    answer = told(f"--nodes nodes.csv --pods {pods} --policy fgd --seed 7 --until 90")
+    assert (answer["policy"], answer["seed"], answer["gpus"]) == ("fgd", 7, 10)
+    assert list(answer["unallocated_gpu_percent"]) == ["90"]  # type: ignore[call-overload]
+
+
+@pytest.mark.usefixtures("files")
+def test_a_timed_list_queues() -> None:
+    answer = told("--nodes nodes.csv --pods timed.csv --timed")
+    assert (answer["started_jobs"], answer["ended_jobs"], answer["makespan_s"]) == (2, 2, 150.0)
+    assert answer["wait_s"]["max"] == 90.0  # type: ignore[index]
+    assert answer["unknown_models"] == {"X9": 1}
+
+
+@pytest.mark.usefixtures("files")
+def test_jobs_queue_for_a_cluster_of_a_size() -> None:
+    answer = told("--nodes 2x8 --jobs jobs.csv --vc x")
+    assert (answer["jobs"], answer["arrived_pods"], answer["makespan_s"]) == (2, 3, 150.0)
+    assert answer["workload"] == "jobs x on 2x8"
+
+
+@pytest.mark.usefixtures("files")
+def test_manifests_say_who_is_placed_where_and_who_waits_why() -> None:
+    result = simulate("cluster.yaml -o json")
+    answer = json.loads(result.stdout)
+    assert answer["placed"] == [{"pod": "x/a", "node": "n0"}]
+    assert [(w["pod"], w["code"], w["when"]) for w in answer["waiting"]] == [("x/b", "NoNodeFits", "NotYet")]
+    assert "Strange s" in answer["problems"][0]
+    assert "attention: cluster.yaml:16: Strange s" in result.stderr
+    table = simulate("cluster.yaml").stdout
+    assert "x/a" in table
+    assert "NoNodeFits" in table
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize(
+    "line", ["--nodes nodes.csv --pods pods.csv", "--nodes 1x8 --jobs jobs.csv --vc x", "cluster.yaml"]
+)
+def test_a_picture_is_drawn_and_the_table_says_where_the_time_went(line: str, files: Path) -> None:
+    result = simulate(f"{line} --plot out.png")
+    assert result.exit_code == 0, result.output
+    assert (files / "out.png").read_bytes().startswith(b"\x89PNG")
+    assert "policy dovetail" in result.stdout
+    assert "took" in result.stdout
+    assert "drawn: out.png" in result.stderr
+
+
+WRONG = [
+    ("--nodes nodes.csv", "--nodes needs --pods or --jobs"),
+    ("--pods pods.csv", "--pods needs --nodes"),
+    ("--jobs jobs.csv", "a size such as 16x8"),
+    ("--nodes nodes.csv --pods pods.csv --jobs jobs.csv", "different workloads"),
+    ("--nodes nodes.csv --pods pods.csv cluster.yaml", "different workloads"),
+    ("--nodes 2x8 --jobs jobs.csv --until 100", "--until and --timed belong to"),
+    ("--nodes nodes.csv --pods timed.csv --timed --until 100", "give one of them"),
+    ("--vc x", "--vc belongs to --jobs"),
+    ("--until 0", "1<=x<=1000"),
+    ("--policy best", "'best' is not one of"),
+    ("--plot nowhere/x.png", "there is no folder 'nowhere'"),
+]
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize(("line", "message"), WRONG)
+def test_a_wrong_use_says_what_goes_together(line: str, message: str) -> None:
+    result = simulate(line)
+    assert result.exit_code == 2
+    assert message in " ".join(result.output.split())
+
+
+BAD = [
+    ("--nodes nodes.csv --pods pods.csv --timed", "pods.csv: has no creation_time"),
+    ("--nodes nodes.csv --pods none.csv", "none.csv"),
+    ("--nodes pods.csv --pods pods.csv", "pods.csv:1"),
+    ("--nodes 2x0 --jobs jobs.csv", "2x0"),
+    ("--nodes 2x8 --jobs jobs.csv --vc z", "there is no 'z'; there are: x, y"),
+    ("none.yaml", "none.yaml"),
+]
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize(("line", "message"), BAD)
+def test_bad_input_is_one_line_that_names_the_place(line: str, message: str) -> None:
+    result = simulate(line)
+    assert result.exit_code == 1
+    assert message in result.output
+    assert len(result.output.splitlines()) == 1
+
+
+def test_a_list_without_gpus_cannot_reach_any_percentage(files: Path) -> None:
+    (files / "cpu.csv").write_text("name,cpu_milli,memory_mib,num_gpu,gpu_milli\na,1000,1024,0,0\n")
+    result = simulate("--nodes nodes.csv --pods cpu.csv")
+    assert result.exit_code == 1
+    assert "no number of these pods asks for 130 % of these GPUs" in result.output
