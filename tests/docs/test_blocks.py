@@ -146,7 +146,11 @@ def test_commands_exist(line: str) -> None:
 
 @pytest.mark.parametrize(
     ("section", "command"),
-    [("The core alone", ["benchmarks/core_speed.py"]), ("Live, beside kube-scheduler", ["-m", "benchmarks.live"])],
+    [
+        ("The core alone", ["benchmarks/core_speed.py"]),
+        ("Packing", ["benchmarks/packing.py"]),
+        ("Live, beside kube-scheduler", ["-m", "benchmarks.live"]),
+    ],
 )
 def test_options_of_the_benchmarks(section: str, command: list[str]) -> None:
     shown = subprocess.run(

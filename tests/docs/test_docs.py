@@ -23,6 +23,8 @@ from dovetail.playground import EXIT_CODE, RUN_SECONDS
 from dovetail.scheduler import endpoints, metrics
 from dovetail.scheduler.driver import Driver
 from dovetail.scheduler.serve import Options
+from dovetail.sim import report
+from dovetail.sim.policies import POLICIES
 from dovetail.views.why import Why
 from tests.docs.pages import ROOT, Row, page
 
@@ -64,7 +66,22 @@ def test_every_command_has_a_section() -> None:
 
 
 def test_fields_of_the_json_answer() -> None:
-    assert first(reference("cli", "field")) == [field.name for field in fields(Why)]
+    assert first(reference("cli", "field", "dovetail why")) == [field.name for field in fields(Why)]
+
+
+def test_fields_of_the_simulator_s_answers() -> None:
+    common = [field.name for field in fields(report.Report)]
+    assert first(reference("simulation", "field")[: len(common)]) == common
+    for section, kind in (
+        ("Pods that arrive", report.ArrivalReport),
+        ("Jobs that queue", report.QueueReport),
+        ("Manifests", report.SnapshotReport),
+    ):
+        assert first(reference("simulation", "field", section)) == [f.name for f in fields(kind)][len(common) :]
+
+
+def test_policies_of_the_simulator() -> None:
+    assert first(reference("simulation", "policy")) == list(POLICIES)
 
 
 def test_ports() -> None:
@@ -123,7 +140,8 @@ def test_dialects_and_owners() -> None:
 def test_policy() -> None:
     rows = {row.code[0][0]: row.cells for row in reference("placing", "field")}
     defaults = {field.name: str(field.default) for field in fields(Policy)}
-    assert {name: cells[1] for name, cells in rows.items()} == defaults | {"fabric": "see above"}
+    written = {"fabric": "see above", "scoring": type(Policy().scoring).__name__}
+    assert {name: cells[1] for name, cells in rows.items()} == defaults | written
     assert f"takes {Options().policy.attempts_per_step}," in rows["attempts_per_step"][2]
 
 
