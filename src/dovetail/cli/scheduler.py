@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
+from pathlib import Path
 
 import click
 import uvloop
@@ -22,6 +24,19 @@ def _address(value: str) -> str:
     if value and not (colon and port.isdecimal() and 0 <= int(port) < 65536):
         raise click.BadParameter("needs HOST:PORT with a port below 65536, such as 127.0.0.1:10351")
     return value
+
+
+_log = logging.getLogger("dovetail.scheduler")
+
+
+def _default_recording() -> Path | None:
+    """In the user's directory for state, as the XDG Base Directory Specification has it; None where there is none."""
+    try:
+        home = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state")
+    except RuntimeError as error:
+        _log.warning("nothing is recorded: %s: give a directory with --recording, or --no-recording", error)
+        return None
+    return home / "dovetail" / "recording"
 
 
 @click.command(name="scheduler")
@@ -47,6 +62,21 @@ def _address(value: str) -> str:
     help="Seconds after which a gang that started by half gives back what it holds.",
 )
 @click.option(
+    "--recording",
+    metavar="DIR",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Record every decision into this directory, for `dovetail replay`. Default: dovetail/recording in "
+    "$XDG_STATE_HOME or ~/.local/state.",
+)
+@click.option("--no-recording", is_flag=True, help="Do not record.")
+@click.option(
+    "--recording-mib",
+    type=click.IntRange(min=16),
+    default=512,
+    show_default=True,
+    help="MiB that the recording may take; the oldest part makes room.",
+)
+@click.option(
     "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
 )
 def command(
@@ -59,12 +89,17 @@ def command(
     lease_name: str,
     listen: str,
     start_deadline_s: float,
+    recording: Path | None,
+    no_recording: bool,
+    recording_mib: int,
     log_level: str,
 ) -> None:
     """Schedule the pods of a cluster that name this scheduler.
 
     Runs until it gets SIGTERM or SIGINT (exit code 0) or loses its lease (exit code 1; whoever runs it starts it anew).
     """
+    if recording is not None and no_recording:
+        raise click.UsageError("--recording and --no-recording exclude each other")
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
     policy = Policy(fabric=fabric, attempts_per_step=64, start_deadline_ms=int(start_deadline_s * 1000))
     options = Options(
@@ -74,6 +109,8 @@ def command(
         lease_name=lease_name,
         listen=listen,
         policy=policy,
+        recording=None if no_recording else recording or _default_recording(),
+        recording_mib=recording_mib,
     )
     config = config_of(kubeconfig, context)
 
@@ -85,7 +122,7 @@ def command(
         try:
             await work
         except asyncio.CancelledError:
-            logging.getLogger("dovetail.scheduler").info("told to stop")
+            _log.info("told to stop")
 
     try:
         uvloop.run(until_told())

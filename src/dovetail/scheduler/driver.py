@@ -3,7 +3,8 @@
 
 Rules: one step is small, so that binds already decided go out while the rest is being decided. A process that does not
 lead keeps its state warm and decides nothing. Time is the driver's clock; a step is taken when something changed, when
-the core has work left, or when the core said that one is due.
+the core has work left, or when the core said that one is due. A recorder, where there is one, makes the calls of the
+core; between two of them it may hand over another state, equal in all that counts.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from dovetail.core.cycle import step
+from dovetail.core import cycle
 from dovetail.core.decisions import Bind, Decision, Hold, Release
 from dovetail.core.events import BindFailed, Event, GangRemoved, PodChanged
 from dovetail.core.reasons import Reason, Refusal
@@ -21,6 +22,7 @@ from dovetail.kube import resources as kinds
 from dovetail.kube.client import Client
 from dovetail.kube.errors import KubeError
 from dovetail.kube.gangs_dialects import COMPOSITE, NATIVE
+from dovetail.recording.recorder import Recorder
 from dovetail.scheduler import metrics, wire
 from dovetail.scheduler.binder import Binder, Target
 from dovetail.scheduler.clock import Clock
@@ -46,6 +48,7 @@ class Driver:
         leads: Callable[[], bool],
         run_id: str,
         instance: str,
+        recorder: Recorder | None = None,
     ) -> None:
         self.state = state
         self.last_step_s: float | None = None
@@ -55,6 +58,7 @@ class Driver:
         self._clock = clock
         self._leads = leads
         self._instance = instance
+        self._recorder = recorder
         self.binder = Binder(
             client, clock, mirror, may_write=leads, failed=self._failed, bound=self._bound, run_id=run_id
         )
@@ -70,15 +74,16 @@ class Driver:
 
     async def _loop(self) -> None:
         while True:
+            if self._recorder is not None:
+                self.state = self._recorder.renewed(self.state)
             events = self._mirror.drain()
             if not self._leads():
-                for event in events:
-                    self.state.apply(event)
+                self._tell(events)
                 self.last_step_s = time.monotonic()
                 await self._nap(_LONGEST_NAP_S)
                 continue
             with metrics.STEP_SECONDS.time():
-                decisions = step(self.state, events, self._clock.now_ms())
+                decisions = self._step(events)
             self.last_step_s = time.monotonic()
             self._note_starts(events)
             for decision in decisions:
@@ -89,6 +94,17 @@ class Driver:
             wake_ms = self.state.next_wake_ms()
             due_s = _LONGEST_NAP_S if wake_ms is None else max(0.05, (wake_ms - self._clock.now_ms()) / 1000)
             await self._nap(min(due_s, _LONGEST_NAP_S))
+
+    def _tell(self, events: list[Event]) -> None:
+        if self._recorder is not None:
+            self._recorder.tell(self.state, events, self._clock.now_ms())
+            return
+        for event in events:
+            self.state.apply(event)
+
+    def _step(self, events: list[Event]) -> list[Decision]:
+        step = cycle.step if self._recorder is None else self._recorder.step
+        return step(self.state, events, self._clock.now_ms())
 
     async def _nap(self, longest_s: float) -> None:
         try:

@@ -26,4 +26,6 @@ REPORTS = Counter("dovetail_reports_total", "Conditions and events by how writin
 LEADER = Gauge("dovetail_leader", "1 while this process is the leader")
 STALENESS_SECONDS = Gauge("dovetail_watch_staleness_seconds", "Seconds since the server said anything", ["resource"])
 DRIFT = Counter("dovetail_watch_drift_total", "Audits that found a difference to the server", ["resource"])
+RECORDED_BYTES = Counter("dovetail_recording_bytes_total", "Bytes written to the recording")
+RECORDING_ERRORS = Counter("dovetail_recording_errors_total", "Errors that ended the recording")
 OWNER_ERRORS = Counter("dovetail_owner_errors_total", "Owners of pods that could not be read")

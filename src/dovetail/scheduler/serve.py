@@ -6,7 +6,10 @@ from __future__ import annotations
 import asyncio
 import secrets
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from aiohttp import web
 
@@ -17,6 +20,8 @@ from dovetail.kube.config import ClusterConfig
 from dovetail.kube.discovery import discover
 from dovetail.kube.feed import Feed
 from dovetail.kube.lease import Elector
+from dovetail.recording.folder import MIB
+from dovetail.recording.recorder import Recorder
 from dovetail.scheduler import metrics
 from dovetail.scheduler.clock import Clock
 from dovetail.scheduler.driver import Driver
@@ -33,7 +38,8 @@ class LeadershipLost(Exception):
 @dataclass(frozen=True, slots=True)
 class Options:
     """What `dovetail scheduler` can be told. `listen` is HOST:PORT of the health and metrics endpoints, "" for none.
-    `policy.attempts_per_step` is small so that binds go out between steps."""
+    `policy.attempts_per_step` is small so that binds go out between steps. `recording` is the directory to record into,
+    None for none, and `recording_mib` the most that it may take."""
 
     scheduler_name: str = "dovetail"
     leader_elect: bool = True
@@ -42,6 +48,8 @@ class Options:
     identity: str = field(default_factory=socket.gethostname)
     listen: str = "0.0.0.0:10351"
     policy: Policy = field(default_factory=lambda: Policy(attempts_per_step=64))
+    recording: Path | None = None
+    recording_mib: int = 512
 
 
 async def run(config: ClusterConfig, options: Options) -> None:
@@ -68,29 +76,53 @@ async def run(config: ClusterConfig, options: Options) -> None:
         metrics.LEADER.set(0 if options.leader_elect else 1)
         leads = (lambda: elector.is_leader) if options.leader_elect else (lambda: True)
         run_id = secrets.token_hex(4)
-        driver = Driver(
-            State(options.policy), mirror, client, Clock(), leads=leads, run_id=run_id, instance=options.identity
-        )
-        runner = await _listen(options.listen, driver, mirror)
-        metrics.log.info("reading the cluster at %s", config.server)
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(mirror.run())
-                await mirror.synced()
-                sizes = ", ".join(f"{len(r.known)} {r.resource.plural}" for r in mirror.reflectors if r.known)
-                metrics.log.info("in step with the cluster: %s", sizes or "it is empty")
-                tasks.create_task(driver.binder.run())
-                tasks.create_task(driver.reporter.run())
-                tasks.create_task(driver.run())
+        with _recording(options, run_id) as recorder:
+            driver = Driver(
+                State(options.policy), mirror, client, Clock(),
+                leads=leads, run_id=run_id, instance=options.identity, recorder=recorder,
+            )  # fmt: skip
+            runner = await _listen(options.listen, driver, mirror)
+            metrics.log.info("reading the cluster at %s", config.server)
+            try:
+                async with asyncio.TaskGroup() as tasks:
+                    tasks.create_task(mirror.run())
+                    await mirror.synced()
+                    sizes = ", ".join(f"{len(r.known)} {r.resource.plural}" for r in mirror.reflectors if r.known)
+                    metrics.log.info("in step with the cluster: %s", sizes or "it is empty")
+                    tasks.create_task(driver.binder.run())
+                    tasks.create_task(driver.reporter.run())
+                    tasks.create_task(driver.run())
+                    if options.leader_elect:
+                        # Not before: who cannot read the cluster must not keep the lease from who can.
+                        tasks.create_task(elector.run())
+                        tasks.create_task(_end_when(lost))
+            finally:
+                if runner is not None:
+                    await runner.cleanup()
                 if options.leader_elect:
-                    # Not before: who cannot read the cluster must not keep the lease from who can.
-                    tasks.create_task(elector.run())
-                    tasks.create_task(_end_when(lost))
-        finally:
-            if runner is not None:
-                await runner.cleanup()
-            if options.leader_elect:
-                await asyncio.shield(elector.release())
+                    await asyncio.shield(elector.release())
+
+
+@contextmanager
+def _recording(options: Options, run_id: str) -> Iterator[Recorder | None]:
+    """Records until the end of the block, where it is asked for."""
+    if options.recording is None:
+        yield None
+        return
+
+    def stopped(why: str) -> None:
+        metrics.RECORDING_ERRORS.inc()
+        metrics.log.warning("scheduling goes on without recording into %s: %s", options.recording, why)
+
+    metrics.log.info("recording run %s into %s", run_id, options.recording)
+    recorder = Recorder(
+        options.recording, options.recording_mib * MIB, run_id, options.policy,
+        wrote=metrics.RECORDED_BYTES.inc, stopped=stopped,
+    )  # fmt: skip
+    try:
+        yield recorder
+    finally:
+        recorder.close()
 
 
 async def _end_when(lost: asyncio.Event) -> None:

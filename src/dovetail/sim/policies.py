@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from dovetail.core.cluster import Cluster
 from dovetail.core.cluster.columns import Index
 from dovetail.core.cluster.shapes import Shape
-from dovetail.core.model import CPU, WHOLE_GPU_MILLI, Pod, Request
+from dovetail.core.model import CPU, GPU, WHOLE_GPU_MILLI, Pod, Request
 from dovetail.core.placing.rows import Row
 from dovetail.core.placing.scores import Scores, Scoring, Tightest, tightest_gpu
 from dovetail.sim.fgd import FragmentationGradientDescent
@@ -85,7 +85,7 @@ class Packing(_Published):
             # What the tightest GPU has before it is shared; one that is whole is no shared GPU.
             room = share + shape.request.gpu_milli
             used = np.where(room < WHOLE_GPU_MILLI, np.maximum(100 - room // 10 // 10, 50), on_free)
-        total = nodes.allocatable[nodes.resources["nvidia.com/gpu"], index]
+        total = nodes.allocatable[nodes.resources[GPU], index]
         return np.where(free == total, untouched, used)
 
 
@@ -160,7 +160,7 @@ def _kind(request: Request) -> int | None:
     """0 for a share, the number of GPUs for whole ones, None for neither."""
     if request.gpu_milli:
         return 0
-    return dict(request.resources).get("nvidia.com/gpu")
+    return dict(request.resources).get(GPU)
 
 
 POLICIES: dict[str, Callable[[int, Iterable[Request]], Scoring]] = {
