@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How well every set of GPUs of a layout works together: one number per set, for all sets at once.
+
+Rules: a set is a bit mask over the GPUs. Its bandwidth is that of its best ring: of all rings through its GPUs the one
+whose slowest pair is fastest, since collectives run in rings (NCCL) and are as fast as their slowest hop. Two GPUs are
+a ring of one pair. Of sets of equal bandwidth those are better that span fewer NUMA nodes, then those that are closer
+by PCIe, then those that are closer to their NICs. Exact for up to MAX_GPUS GPUs: all sets are looked at.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.core.devices.layout import NODE, SYS, UNKNOWN, Layout
+
+MAX_GPUS = 16
+# Places of the parts of a quality, wide enough that the qualities of MAX_GPUS sets can be added up.
+_NIC_BITS, _CLOSE_BITS, _NUMA_BITS = 11, 14, 10
+_NUMA_PLACE = _NIC_BITS + _CLOSE_BITS
+_MBPS_PLACE = _NUMA_PLACE + _NUMA_BITS
+_FARTHEST_NIC = SYS + 1
+Table = NDArray[np.int64]
+
+
+class Sets:
+    """`mbps[mask]` is the bandwidth, 0 for fewer than two GPUs; `nvlinked[mask]` whether a ring of NVLinks alone
+    exists; `size[mask]` the number of GPUs; `quality[mask]` orders sets of one size, better is higher.
+
+    Raises ValueError for more than MAX_GPUS GPUs."""
+
+    def __init__(self, layout: Layout) -> None:
+        count = layout.gpus
+        if count > MAX_GPUS:
+            raise ValueError(f"{count} GPUs: sets are worked out for up to {MAX_GPUS}")
+        self.layout = layout
+        self.masks: Table = np.arange(1 << count, dtype=np.int64)
+        self.size: Table = np.bitwise_count(self.masks).astype(np.int64)
+        pairs = np.array([[layout.pair_mbps(i, j) if i != j else 0 for j in range(count)] for i in range(count)])
+        self.mbps: Table = np.zeros(1 << count, dtype=np.int64)
+        for least in sorted({int(mbps) for mbps in pairs.flat if mbps}):
+            self.mbps[self._rings(pairs >= least)] = least
+        self.nvlinked: NDArray[np.bool_] = self._rings(np.array(layout.nvlinks).reshape(count, count) > 0)
+        self.nvlinked |= self.size < 2
+        self.quality: Table = (
+            (self.mbps << _MBPS_PLACE)
+            + ((MAX_GPUS - self._numa_nodes()) << _NUMA_PLACE)
+            + ((SYS * MAX_GPUS * MAX_GPUS // 2 - self._pcie_distance()) << _NIC_BITS)
+            + (_FARTHEST_NIC * MAX_GPUS - self._nic_distance())
+        )
+
+    @staticmethod
+    def mbps_of(quality: int) -> int:
+        """The bandwidth in a quality."""
+        return quality >> _MBPS_PLACE
+
+    def _rings(self, linked: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Which sets have a ring of linked pairs. For each set, the GPUs where a path can end that begins at its first
+        GPU and visits all of it. A path grows by one GPU at a time; a ring is a path that ends next to its begin."""
+        count = len(linked)
+        near = [int(sum(1 << j for j in range(count) if linked[i, j])) for i in range(count)]
+        ends = np.zeros(1 << count, dtype=np.int64)
+        ends[[1 << i for i in range(count)]] = [1 << i for i in range(count)]
+        for size in range(1, count):
+            masks = self.masks[self.size == size]
+            for gpu in range(1, count):
+                # A path grows by GPUs after its first one only, so each set is reached from its own first GPU.
+                later = masks[(masks >> gpu & 1 == 0) & (masks & (1 << gpu) - 1 != 0)]
+                grown = later[ends[later] & near[gpu] != 0]
+                ends[grown | 1 << gpu] |= 1 << gpu
+        first = self.masks & -self.masks
+        beside_first = np.zeros(1 << count, dtype=np.int64)
+        for gpu in range(count):
+            beside_first[first == 1 << gpu] = near[gpu]
+        rings: NDArray[np.bool_] = (ends & beside_first != 0) & (self.size > 1)
+        return rings
+
+    def _numa_nodes(self) -> Table:
+        nodes = np.zeros_like(self.masks)
+        for node in set(self.layout.numa):
+            members = sum(1 << gpu for gpu, own in enumerate(self.layout.numa) if own == node)
+            nodes += self.masks & members != 0
+        return nodes
+
+    def _pcie_distance(self) -> Table:
+        """The levels of all pairs added up; what is not known is taken from the NUMA nodes, as for the bandwidth."""
+        layout, total = self.layout, np.zeros_like(self.masks)
+        for i in range(layout.gpus):
+            for j in range(i):
+                level = layout.pcie[i][j]
+                if level == UNKNOWN:
+                    level = SYS if layout.numa[i] != layout.numa[j] or layout.numa[i] == UNKNOWN else NODE
+                total += level * (self.masks >> i & self.masks >> j & 1)
+        return total
+
+    def _nic_distance(self) -> Table:
+        """The level of each GPU's nearest NIC, added up."""
+        layout, total = self.layout, np.zeros_like(self.masks)
+        for gpu in range(layout.gpus if layout.nics else 0):
+            levels = [nic.levels[gpu] for nic in layout.nics]
+            total += min(_FARTHEST_NIC if level == UNKNOWN else level for level in levels) * (self.masks >> gpu & 1)
+        return total

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the GPUs of one node are wired: PCIe, NVLink, NUMA, NICs.
+
+Rules: a layout names no node and no serial number, so that all nodes of one kind share one layout and everything that
+is worked out from it. GPUs and NICs are numbered as the node numbers them. What is not known is UNKNOWN, never a guess;
+a layout that was guessed from a product table says so by `assumed`. A layout that contradicts itself cannot be made.
+Bandwidths are one way, in MB/s (10^6 bytes), as collective communication gets them, not as they are sold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+UNKNOWN = -1
+BOARD, PIX, PXB, PHB, NODE, SYS = range(6)
+"""How far apart two PCIe devices are, in the words of `nvidia-smi topo` (nvmlGpuTopologyLevel_t): on one board, at most
+one bridge, several bridges, the host bridge of a CPU, several host bridges of a NUMA node, between NUMA nodes."""
+LEVELS = ("BOARD", "PIX", "PXB", "PHB", "NODE", "SYS")
+MAX_NUMA = 64
+
+Matrix = tuple[tuple[int, ...], ...]
+
+
+class LayoutError(Exception):
+    """A description of a node that cannot be true. `field` says where, `message` what and what would be right."""
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(field, message)
+        self.field = field
+        self.message = message
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.message}"
+
+
+@dataclass(frozen=True, slots=True)
+class Nic:
+    """`levels[i]` is how far GPU i is; `speed_mbps` is the line rate, 0 unknown; `rdma` whether it speaks RDMA."""
+
+    levels: tuple[int, ...]
+    numa: int = UNKNOWN
+    speed_mbps: int = 0
+    rdma: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """`numa[i]` is the NUMA node of GPU i. `pcie[i][j]` is one of the levels above, BOARD on the diagonal.
+    `nvlinks[i][j]` counts the links that are bonded between two GPUs, through switches or not.
+
+    `nvlink_mbps` is what one link gives, `pcie_mbps` what one GPU's slot gives, `socket_mbps` what is between two NUMA
+    nodes. Raises LayoutError where the parts do not fit together."""
+
+    numa: tuple[int, ...]
+    pcie: Matrix
+    nvlinks: Matrix
+    nics: tuple[Nic, ...] = ()
+    nvlink_mbps: int = 20_000
+    pcie_mbps: int = 12_000
+    socket_mbps: int = 10_000
+    assumed: bool = False
+
+    def __post_init__(self) -> None:
+        count = len(self.numa)
+        _square("pcie", self.pcie, count, UNKNOWN, SYS)
+        _square("nvlinks", self.nvlinks, count, 0, 64)
+        for i, numa in enumerate(self.numa):
+            _within(f"numa[{i}]", numa, UNKNOWN, MAX_NUMA - 1)
+            if self.pcie[i][i] != BOARD or self.nvlinks[i][i]:
+                raise LayoutError(f"pcie[{i}][{i}]", "a GPU is at no distance from itself, and has no link to itself")
+        for i, nic in enumerate(self.nics):
+            if len(nic.levels) != count:
+                raise LayoutError(f"nics[{i}].levels", f"names {len(nic.levels)} GPUs of {count}")
+            for j, level in enumerate(nic.levels):
+                _within(f"nics[{i}].levels[{j}]", level, UNKNOWN, SYS)
+            _within(f"nics[{i}].numa", nic.numa, UNKNOWN, MAX_NUMA - 1)
+        for name in ("nvlink_mbps", "pcie_mbps", "socket_mbps"):
+            _within(name, getattr(self, name), 1, 10**7)
+
+    @property
+    def gpus(self) -> int:
+        return len(self.numa)
+
+    def pair_mbps(self, i: int, j: int) -> int:
+        """What two GPUs have between them: their NVLinks, else PCIe, which host bridges and sockets slow down.
+
+        The factor 5/6 is that of peer-to-peer through a host bridge, and sockets are their own limit (NCCL,
+        src/graph/topo.h: INTEL_P2P_OVERHEAD and the inter-socket widths). Where the level is not known the NUMA nodes
+        decide."""
+        if self.nvlinks[i][j]:
+            return self.nvlinks[i][j] * self.nvlink_mbps
+        level = self.pcie[i][j]
+        if level == UNKNOWN:
+            level = SYS if self.numa[i] != self.numa[j] or self.numa[i] == UNKNOWN else NODE
+        if level <= PXB:
+            return self.pcie_mbps
+        through_host = self.pcie_mbps * 5 // 6
+        return through_host if level <= NODE else min(through_host, self.socket_mbps)
+
+
+def _square(field: str, matrix: Sequence[Sequence[int]], count: int, least: int, most: int) -> None:
+    if len(matrix) != count or any(len(row) != count for row in matrix):
+        raise LayoutError(field, f"must have a row and a column for each of {count} GPUs")
+    for i, row in enumerate(matrix):
+        for j, value in enumerate(row):
+            _within(f"{field}[{i}][{j}]", value, least, most)
+            if value != matrix[j][i]:
+                raise LayoutError(f"{field}[{i}][{j}]", f"is {value} one way and {matrix[j][i]} the other")
+
+
+def _within(field: str, value: int, least: int, most: int) -> None:
+    if not least <= value <= most:
+        raise LayoutError(field, f"{value} is not from {least} to {most}")
