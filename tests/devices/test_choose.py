@@ -9,7 +9,7 @@ from itertools import combinations, pairwise, permutations
 import pytest
 
 from dovetail.core.devices.bandwidth import Sets
-from dovetail.core.devices.choose import Choices, choices
+from dovetail.core.devices.choose import choices
 from dovetail.core.devices.layout import BOARD, NODE, PHB, PIX, SYS, UNKNOWN, Layout, LayoutError, Nic
 
 CUBE_MESH = [
@@ -85,15 +85,14 @@ def test_every_set_has_the_bandwidth_of_its_best_ring(seed: int) -> None:
     for mask in range(1 << wired.gpus):
         gpus = bits(mask)
         assert sets.mbps[mask] == ring_mbps(wired, gpus)
-        bare = Layout(wired.numa, wired.pcie, wired.nvlinks, nvlink_mbps=10**6)
-        assert sets.nvlinked[mask] == (len(gpus) < 2 or ring_mbps(bare, gpus) >= 10**6)
-        assert Sets.mbps_of(int(sets.quality[mask])) == sets.mbps[mask]
+        bare = Layout(wired.numa, wired.pcie, wired.nvlinks, nvlink_mbps=10**5)
+        assert sets.nvlinked[mask] == (len(gpus) < 2 or ring_mbps(bare, gpus) >= 10**5)
 
 
 @pytest.mark.parametrize("seed", range(40))
 def test_the_chosen_set_is_the_best_of_all_and_leaves_the_best_behind(seed: int) -> None:
     wired = drawn(seed, 6)
-    table = Choices(wired)
+    table = choices(wired)
     every = {mask: rank(wired, bits(mask)) for mask in range(1 << wired.gpus)}
     order = {found: place for place, found in enumerate(sorted(set(every.values())))}
 
@@ -113,27 +112,54 @@ def test_the_chosen_set_is_the_best_of_all_and_leaves_the_best_behind(seed: int)
                 m for m in every if m & ~free == 0 and m.bit_count() == size and order[every[m]] == best(free, size)
             ]
             assert chosen in equals
-            kept = {m: sum(int(q) for q in _left(table, free ^ m)) for m in equals}
+            kept = {m: sum(int(q) for q in _left(table.sets, free ^ m)) for m in equals}
             assert kept[chosen] == max(kept.values())
             assert chosen == min(m for m in equals if kept[m] == kept[chosen])
 
 
-def _left(table: Choices, free: int) -> list[int]:
+def _left(sets: Sets, free: int) -> list[int]:
     """The qualities of the best 1, 2, 4, 8 ... of what is free, by looking at all of them."""
-    quality = table.sets.quality
+    quality = sets.quality
     sizes = (1 << power for power in range(free.bit_length() + 1))
     found = ([int(quality[m]) for m in range(len(quality)) if m & ~free == 0 and m.bit_count() == k] for k in sizes)
     return [max(qualities) for qualities in found if qualities]
 
 
-def test_too_few_free_gpus_are_all_taken_and_are_not_close() -> None:
-    table = Choices(drawn(1, 6))
-    assert table.choose(0b1, 2) == 0b1
+def test_where_too_few_are_free_nothing_is_chosen_and_nothing_is_close() -> None:
+    table = choices(drawn(1, 6))
+    assert table.choose(0b1, 2) == table.choose(0b1, 0) == table.choose(0b1, 99) == 0
     assert table.closeness[2, 0b1] == -1
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_who_needs_nvlinks_gets_the_best_linked_set_or_nothing(seed: int) -> None:
+    wired = drawn(seed, 6)
+    plain, linked = choices(wired), choices(wired, nvlinked=True)
+    sets = plain.sets
+    for free in range(1 << wired.gpus):
+        for size in range(1, wired.gpus + 1):
+            every = [m for m in range(free + 1) if m & ~free == 0 and m.bit_count() == size and sets.nvlinked[m]]
+            chosen = linked.choose(free, size)
+            assert (chosen in every) == bool(every)
+            assert (linked.closeness[size, free] >= 0) == bool(every)
+            if every:
+                assert sets.quality[chosen] == max(sets.quality[m] for m in every)
+
+
+def test_it_can_be_told_how_often_gpus_can_be_chosen() -> None:
+    islands = layout([0] * 4 + [1] * 4, halves(4))
+    assert choices(islands, nvlinked=True).times(0b01110111, 2) == 2
+    assert choices(islands).times(0b01110111, 2) == 3
+
+
+def test_who_speaks_to_other_nodes_takes_gpus_near_nics_before_those_of_one_numa_node() -> None:
+    wired = layout([0, 0, 1, 1], full(4, 18), nics=(Nic((PIX, SYS, SYS, SYS)), Nic((SYS, SYS, SYS, PIX))))
+    assert choices(wired, near_nics=True).choose(0b1111, 2) == 0b1001
+    assert choices(wired).choose(0b1111, 2) in (0b0011, 0b1100)
+
+
 def test_a_cube_mesh_gives_pairs_with_two_links_and_a_ring_of_eight() -> None:
-    table = Choices(layout([0] * 4 + [1] * 4, CUBE_MESH))
+    table = choices(layout([0] * 4 + [1] * 4, CUBE_MESH))
     pair = bits(table.choose(0xFF, 2))
     assert CUBE_MESH[pair[0]][pair[1]] == 2
     assert table.sets.mbps[0xFF] == 2 * 20_000
@@ -143,22 +169,22 @@ def test_a_cube_mesh_gives_pairs_with_two_links_and_a_ring_of_eight() -> None:
 
 
 def test_a_job_of_four_is_close_in_an_island_of_four_and_far_across_islands() -> None:
-    table = Choices(layout([0] * 4 + [1] * 4, halves(4)))
+    table = choices(layout([0] * 4 + [1] * 4, halves(4)))
     assert table.closeness[4, 0xF0] == 1000
-    assert table.nvlinked[4, 0xF1]
-    assert not table.nvlinked[4, 0b00110011]
+    assert choices(table.sets.layout, nvlinked=True).choose(0xF1, 4) == 0xF0
+    assert choices(table.sets.layout, nvlinked=True).choose(0b00110011, 4) == 0
     assert table.closeness[4, 0b00110011] < 200
 
 
 def test_a_single_gpu_is_taken_where_it_breaks_the_least() -> None:
-    table = Choices(layout([0] * 4 + [1] * 4, halves(4)))
+    table = choices(layout([0] * 4 + [1] * 4, halves(4)))
     assert bits(table.choose(0b11110001, 1)) == [0]
     bridged = [[0, 4, 0, 0], [4, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0]]
-    assert bits(Choices(layout([0] * 4, bridged)).choose(0b1111, 1)) == [2]
+    assert bits(choices(layout([0] * 4, bridged)).choose(0b1111, 1)) == [2]
 
 
 def test_behind_switches_all_sets_are_equal_and_numa_nodes_decide() -> None:
-    table = Choices(layout([0] * 4 + [1] * 4, full(8, 18)))
+    table = choices(layout([0] * 4 + [1] * 4, full(8, 18)))
     assert set(table.closeness[4][table.closeness[4] >= 0]) == {1000}
     assert table.choose(0b11101110, 3) == 0b1110
     assert table.choose(0b11101100, 2) == 0b1100
@@ -166,14 +192,14 @@ def test_behind_switches_all_sets_are_equal_and_numa_nodes_decide() -> None:
 
 def test_gpus_near_their_nics_come_first_where_all_else_is_equal() -> None:
     wired = layout([0] * 4, full(4, 4), nics=(Nic((SYS, SYS, PIX, PIX)),))
-    assert Choices(wired).choose(0b1111, 2) == 0b1100
+    assert choices(wired).choose(0b1111, 2) == 0b1100
 
 
 def test_sixteen_gpus_are_worked_out_and_more_are_not() -> None:
-    table = Choices(layout([0] * 8 + [1] * 8, full(16, 6)))
+    table = choices(layout([0] * 8 + [1] * 8, full(16, 6)))
     assert table.choose(0xFFFF, 8) in (0x00FF, 0xFF00)
     with pytest.raises(ValueError, match="17 GPUs"):
-        Choices(layout([0] * 17, no_links(17)))
+        choices(layout([0] * 17, no_links(17)))
 
 
 def test_equal_layouts_share_one_table() -> None:
@@ -184,7 +210,7 @@ def test_unknown_levels_are_taken_from_the_numa_nodes() -> None:
     wired = layout([0, 0, 1, UNKNOWN], no_links(4), near=UNKNOWN, far=UNKNOWN)
     assert wired.pair_mbps(0, 1) == 10_000
     assert wired.pair_mbps(0, 2) == wired.pair_mbps(0, 3) == 10_000
-    assert Choices(wired).choose(0b1111, 2) == 0b0011
+    assert choices(wired).choose(0b1111, 2) == 0b0011
 
 
 WRONG = [

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from dovetail.core.cluster.cluster import Placement
 from dovetail.core.cluster.columns import ABSENT
 from dovetail.core.decisions import Bind, Decision, Hold, Release
 from dovetail.core.model import Pod
-from dovetail.core.placing import feasibility, refusals
+from dovetail.core.placing import feasibility, links, refusals
 from dovetail.core.placing.gangs import Group, Search, SearchLimitReached, shapes_of
 from dovetail.core.reasons import Reason, Refusal, When
 from dovetail.core.roster import LONE, complete, startable
@@ -151,7 +152,24 @@ class Attempt:
         names = state.cluster.nodes.names
         for p in placed:
             state.cluster.nominated.pop(p.pod.uid, None)
-        return [Bind(p.pod.uid, names[p.slot], state.steps, gang, p.devices, p.picks, level) for p in placed]
+        ranks = self._ranks(placed) if gang else {}
+        return [
+            Bind(
+                p.pod.uid, names[p.slot], state.steps, gang, p.devices, p.picks, level, ranks.get(p.pod.uid, -1),
+                *links.bandwidth(state.cluster, p),
+            )
+            for p in placed
+        ]  # fmt: skip
+
+    def _ranks(self, placed: list[Placement]) -> dict[str, int]:
+        """The order in which the pods of a gang that starts lie in the fabric: domain by domain from the widest level
+        down, node by node, GPU by GPU. None for pods that join others: theirs are given."""
+        if len(placed) < len(self._members):
+            return {}
+        fabric = self._state.cluster.fabric
+        paths = [fabric.domains(key) for key in fabric.levels]
+        order = sorted(placed, key=lambda p: ([int(path[p.slot]) for path in paths], p.slot, p.gpu_bits, p.gpu_share))
+        return {p.pod.uid: rank for rank, p in enumerate(order)}
 
     def _level(self, slots: list[int]) -> str:
         """The narrowest fabric level whose one domain holds all slots."""

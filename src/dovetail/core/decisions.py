@@ -22,7 +22,9 @@ class VolumePick:
 @dataclass(frozen=True, slots=True)
 class Bind:
     """Put a pod on a node. `gang` is the root gang ("" for a lone pod). `devices` are the indices of the GPUs on the
-    node that the state now holds for the pod."""
+    node that the state now holds for the pod, and `mbps` the bandwidth between them where there are several and their
+    links are known (0 otherwise), of the `ideal_mbps` that such a node can give. `rank` is the pod's place in its gang:
+    pods that follow each other are close in the fabric; -1 for lone pods and for those that join a gang that runs."""
 
     uid: str
     node: str
@@ -32,6 +34,9 @@ class Bind:
     volumes: tuple[VolumePick, ...] = ()
     level: str = ""
     """The narrowest fabric level (a node label key) that holds the whole gang; "" where none does or none is known."""
+    rank: int = -1
+    mbps: int = 0
+    ideal_mbps: int = 0
 
 
 @dataclass(frozen=True, slots=True)

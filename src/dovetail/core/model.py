@@ -13,6 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from dovetail.core.devices.layout import Layout
+
 CPU = "cpu"
 MEMORY = "memory"
 PODS = "pods"
@@ -114,6 +116,7 @@ class Request:
 
     `resources` are the effective amounts by name, sorted, without `pods`. `gpu_milli` is a share of ONE device
     (1..999) and excludes a whole-GPU count; whole GPUs are counted in `resources` under their resource name.
+    `nvlink_required` refuses GPUs that NVLinks do not connect; `near_nics` wants GPUs close to NICs (RDMA).
     `node_terms` None means no required node affinity; an empty tuple matches nothing.
     """
 
@@ -128,6 +131,8 @@ class Request:
     affinity: tuple[PeerTerm, ...] = ()
     anti_affinity: tuple[PeerTerm, ...] = ()
     preferred_peers: tuple[PreferredPeers, ...] = ()
+    nvlink_required: bool = False
+    near_nics: bool = False
     _hash: int = field(init=False, repr=False, compare=False, default=0)
 
     def __post_init__(self) -> None:
@@ -156,7 +161,8 @@ class Problem:
 class Pod:
     """A pod that is not finished. `node` is "" while it is not bound; `created_ms` and `bound_ms` are the API server's
     times (epoch milliseconds, 0 unknown). `gang` names the gang that it belongs to ("" = on its own). `managed` is
-    true where this scheduler is the one that the pod names. `claims` are names of PersistentVolumeClaims."""
+    true where this scheduler is the one that the pod names. `claims` are names of PersistentVolumeClaims. `devices` are
+    the indices of the GPUs that were written down for it, None where nobody did."""
 
     uid: str
     namespace: str
@@ -175,6 +181,7 @@ class Pod:
     claims: tuple[str, ...] = ()
     queue: str = ""
     problem: Problem | None = None
+    devices: tuple[int, ...] | None = None
 
     @property
     def key(self) -> str:
@@ -207,9 +214,10 @@ class Gang:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """`allocatable` by resource name, `pods` included. GPUs are counted from `nvidia.com/gpu` until their links are
-    known. `unschedulable` is `spec.unschedulable`. `attach_limits` are the CSI drivers' limits of volumes by driver
-    name. `problem` keeps the node out of use, with its reason shown."""
+    """`allocatable` by resource name, `pods` included. `layout` says how its GPUs are wired; where it is None, or is of
+    another number of GPUs than are allocatable, they are only counted. `unschedulable` is `spec.unschedulable`.
+    `attach_limits` are the CSI drivers' limits of volumes by driver name. `problem` keeps the node out of use, with its
+    reason shown."""
 
     name: str
     allocatable: tuple[tuple[str, int], ...] = ()
@@ -219,6 +227,7 @@ class Node:
     attach_limits: tuple[tuple[str, int], ...] = ()
     created_ms: int = 0
     problem: Problem | None = None
+    layout: Layout | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ class Reason(Enum):
     TOO_MANY_PODS = ("TooManyPods", "Too many pods")
     INSUFFICIENT = ("InsufficientResource", "Insufficient")
     GPU_SHARE = ("InsufficientGpuShare", "node(s) had no GPU with the requested share free")
+    NVLINK = ("NvlinkMissing", "node(s) had no free GPUs that NVLinks connect")
     NOMINATED = ("HeldForNominatedPods", "node(s) whose room is held for nominated pods")
     VOLUME_NODE = ("VolumeNodeConflict", "node(s) had volume node affinity conflict")
     VOLUME_LIMIT = ("VolumeLimitReached", "node(s) exceed max volume count")

@@ -72,7 +72,13 @@ class FragmentationGradientDescent:
         self._counts = 0
 
     def scores(
-        self, cluster: Cluster, shape: Shape, index: Index, left: NDArray[np.int64], share: Scores | None
+        self,
+        cluster: Cluster,
+        shape: Shape,
+        index: Index,
+        left: NDArray[np.int64],
+        share: Scores | None,
+        close: Scores | None,
     ) -> Scores:
         falls = self._falls(cluster, shape, index, left)
         best: Scores = np.searchsorted(self._steps, falls.max(axis=0), side="right")
@@ -133,7 +139,7 @@ class FragmentationGradientDescent:
     def _catch_up(self, cluster: Cluster) -> None:
         """Work out which typical pods each node's model allows."""
         nodes = cluster.nodes
-        now = (nodes.records_journal.end, nodes.layout)
+        now = (nodes.records_journal.end, nodes.resizes)
         if now == self._seen:
             return
         self._seen = now

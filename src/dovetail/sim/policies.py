@@ -43,7 +43,13 @@ class BestFit(_Published):
     """The node that has the least left of cores and GPUs, each measured against the largest node."""
 
     def scores(
-        self, cluster: Cluster, shape: Shape, index: Index, left: NDArray[np.int64], share: Scores | None
+        self,
+        cluster: Cluster,
+        shape: Shape,
+        index: Index,
+        left: NDArray[np.int64],
+        share: Scores | None,
+        close: Scores | None,
     ) -> Scores:
         per_core = _LARGEST_CPU_MILLI // _LARGEST_GPU_MILLI
         unused = left[cluster.nodes.resources[CPU]] + per_core * (idle_gpu_milli(cluster, index) - asked_milli(shape))
@@ -56,7 +62,13 @@ class DotProduct(_Published):
     nodes are kept."""
 
     def scores(
-        self, cluster: Cluster, shape: Shape, index: Index, left: NDArray[np.int64], share: Scores | None
+        self,
+        cluster: Cluster,
+        shape: Shape,
+        index: Index,
+        left: NDArray[np.int64],
+        share: Scores | None,
+        close: Scores | None,
     ) -> Scores:
         nodes = cluster.nodes
         cpu_milli = int(shape.need[nodes.resources[CPU], 0])
@@ -71,7 +83,13 @@ class Packing(_Published):
     """Opened GPUs before free GPUs of a node in use, before nodes that nobody uses."""
 
     def scores(
-        self, cluster: Cluster, shape: Shape, index: Index, left: NDArray[np.int64], share: Scores | None
+        self,
+        cluster: Cluster,
+        shape: Shape,
+        index: Index,
+        left: NDArray[np.int64],
+        share: Scores | None,
+        close: Scores | None,
     ) -> Scores:
         nodes = cluster.nodes
         free = np.bitwise_count(nodes.gpu_free_bits[index]).astype(np.int64)
@@ -94,7 +112,13 @@ class Clustering(_Published):
     nodes with other kinds; of equals the fuller one."""
 
     def scores(
-        self, cluster: Cluster, shape: Shape, index: Index, left: NDArray[np.int64], share: Scores | None
+        self,
+        cluster: Cluster,
+        shape: Shape,
+        index: Index,
+        left: NDArray[np.int64],
+        share: Scores | None,
+        close: Scores | None,
     ) -> Scores:
         fullness = 25 * (_LARGEST_GPU_MILLI - idle_gpu_milli(cluster, index)) // _LARGEST_GPU_MILLI
         kind = _kind(shape.request)
@@ -119,7 +143,13 @@ class Random:
     seed: int
 
     def scores(
-        self, cluster: Cluster, shape: Shape, index: Index, left: NDArray[np.int64], share: Scores | None
+        self,
+        cluster: Cluster,
+        shape: Shape,
+        index: Index,
+        left: NDArray[np.int64],
+        share: Scores | None,
+        close: Scores | None,
     ) -> Scores:
         return np.zeros(left.shape[1], dtype=np.int64)
 

@@ -24,6 +24,7 @@ from dovetail.core.cluster.peers import Peers
 from dovetail.core.cluster.shapes import Shape, Shapes
 from dovetail.core.cluster.volumes import Volumes
 from dovetail.core.decisions import VolumePick
+from dovetail.core.devices.choose import choices
 from dovetail.core.model import GPU, WHOLE_GPU_MILLI, Node, Pod
 
 if TYPE_CHECKING:
@@ -216,18 +217,40 @@ class Cluster:
         self.volumes.remove(pod.uid)
 
     def _hold_gpus(self, placement: Placement, shape: Shape) -> None:
-        """Give a pod its GPUs, the lowest free ones; fewer than it wants where the node has fewer."""
-        if shape.request.gpu_milli:
-            self._hold_share(placement, shape.request.gpu_milli)
-            return
+        """Give a pod its GPUs: those that were written down for it if they are free, else the best; fewer than it wants
+        where the node has fewer."""
         free = int(self.nodes.gpu_free_bits[placement.slot])
-        left = free
-        for _ in range(min(shape.gpus, free.bit_count())):
-            left &= left - 1
-        placement.gpu_bits = free ^ left
-        self.nodes.gpu_free_bits[placement.slot] = left
+        written = sum(1 << gpu for gpu in placement.pod.devices or ())
+        if shape.request.gpu_milli:
+            self._hold_share(placement, written, shape.request.gpu_milli)
+            return
+        if written.bit_count() != shape.gpus or written & ~free:
+            written = self._best_gpus(placement.slot, free, shape)
+        placement.gpu_bits = written
+        self.nodes.gpu_free_bits[placement.slot] = free & ~written
 
-    def _hold_share(self, placement: Placement, milli: int) -> None:
+    def _best_gpus(self, slot: int, free: int, shape: Shape) -> int:
+        """By the node's layout; the lowest ones where it is not known, or where the world gave what we would not."""
+        layout = self.nodes.layout(slot)
+        chosen = 0
+        if layout is not None:
+            table = choices(layout, shape.request.nvlink_required, shape.request.near_nics)
+            chosen = table.choose(free, shape.gpus)
+        if not chosen:
+            left = free
+            for _ in range(min(shape.gpus, free.bit_count())):
+                left &= left - 1
+            chosen = free ^ left
+        return chosen
+
+    def _hold_share(self, placement: Placement, written: int, milli: int) -> None:
+        nodes, slot = self.nodes, placement.slot
+        gpu = written.bit_length() - 1
+        if written.bit_count() == 1 and gpu < len(nodes.gpu_part_milli):
+            room = int(nodes.gpu_part_milli[gpu, slot]) or WHOLE_GPU_MILLI * (int(nodes.gpu_free_bits[slot]) >> gpu & 1)
+            if room >= milli:
+                self._take_share(placement, gpu, milli)
+                return
         gpu = self._scoring.share_gpu(self, placement.slot, placement.pod)
         if gpu >= 0:
             self._take_share(placement, gpu, milli)

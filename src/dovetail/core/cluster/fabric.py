@@ -67,7 +67,7 @@ class Fabric:
         return found[domain]
 
     def _catch_up(self) -> None:
-        now = (self._nodes.records_journal.end, self._nodes.layout)
+        now = (self._nodes.records_journal.end, self._nodes.resizes)
         if now == self._seen:
             return
         self._seen = now

@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 
 from dovetail.core.cluster.columns import Columns
 from dovetail.core.cluster.journal import Journal
+from dovetail.core.devices import bandwidth
+from dovetail.core.devices.layout import Layout
 from dovetail.core.model import CPU, GPU, MEMORY, PODS, Node, Taint
 
 Amounts = NDArray[np.int64]
@@ -43,12 +45,15 @@ class Nodes:
         self.usable: NDArray[np.bool_] = np.zeros(size, dtype=np.bool_)
         self.taint_ids: NDArray[np.int32] = np.zeros(size, dtype=np.int32)
         self.taint_sets: list[tuple[Taint, ...]] = [()]
+        self.layout_ids: NDArray[np.int32] = np.zeros(size, dtype=np.int32)
+        self.layouts: list[Layout | None] = [None]
         self.columns = Columns(size, self.labels)
         self.amounts_journal = Journal(limit=4096)
         self.records_journal = Journal(limit=4096)
-        self.layout = 0
+        self.resizes = 0
         """Grows when arrays were replaced by larger ones; caches of another layout start over."""
         self._taint_index: dict[tuple[Taint, ...], int] = {(): 0}
+        self._layout_index: dict[Layout | None, int] = {None: 0}
         self._vacant: list[int] = []
 
     @property
@@ -85,8 +90,9 @@ class Nodes:
         self.gpu_part_milli = _larger(self.gpu_part_milli, gpus, rows)
         self.usable = _larger(self.usable, rows)
         self.taint_ids = _larger(self.taint_ids, rows)
+        self.layout_ids = _larger(self.layout_ids, rows)
         self.columns.resize(rows)
-        self.layout += 1
+        self.resizes += 1
 
     def resource_column(self, name: str) -> int:
         """The column of a resource, made on first sight."""
@@ -112,6 +118,7 @@ class Nodes:
         self.taint_ids[slot] = self._taint_id(taints)
         self.usable[slot] = node.problem is None
         self._set_allocatable(slot, dict(node.allocatable))
+        self.layout_ids[slot] = self._layout_id(node.layout, self.gpu_count(slot))
         self.records_journal.add(slot)
         return True
 
@@ -124,6 +131,7 @@ class Nodes:
         self.labels[slot] = {}
         self.columns.update(slot)
         self.taint_ids[slot] = 0
+        self.layout_ids[slot] = 0
         self.usable[slot] = False
         self._set_allocatable(slot, {})
         self.records_journal.add(slot)
@@ -156,6 +164,19 @@ class Nodes:
             self._grow(rows=self.size, width=len(self.free), gpus=-(-count // 8) * 8)
         self.gpu_part_milli[:, slot] = 0
         self.gpu_free_bits[slot] = (1 << count) - 1
+
+    def layout(self, slot: int) -> Layout | None:
+        """How the node's GPUs are wired; None where that is not known, and they are only counted."""
+        return self.layouts[int(self.layout_ids[slot])]
+
+    def _layout_id(self, layout: Layout | None, gpus: int) -> int:
+        if layout is None or layout.gpus != gpus or gpus > bandwidth.MAX_GPUS:
+            return 0
+        found = self._layout_index.get(layout)
+        if found is None:
+            found = self._layout_index[layout] = len(self.layouts)
+            self.layouts.append(layout)
+        return found
 
     def _taint_id(self, taints: tuple[Taint, ...]) -> int:
         found = self._taint_index.get(taints)

@@ -4,10 +4,13 @@
 Rules: a set is a bit mask over the GPUs. Its bandwidth is that of its best ring: of all rings through its GPUs the one
 whose slowest pair is fastest, since collectives run in rings (NCCL) and are as fast as their slowest hop. Two GPUs are
 a ring of one pair. Of sets of equal bandwidth those are better that span fewer NUMA nodes, then those that are closer
-by PCIe, then those that are closer to their NICs. Exact for up to MAX_GPUS GPUs: all sets are looked at.
+by PCIe, then those that are closer to their NICs; who speaks to other nodes wants the NICs first of these. Exact for up
+to MAX_GPUS GPUs: all sets are looked at.
 """
 
 from __future__ import annotations
+
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,17 +18,19 @@ from numpy.typing import NDArray
 from dovetail.core.devices.layout import NODE, SYS, UNKNOWN, Layout
 
 MAX_GPUS = 16
-# Places of the parts of a quality, wide enough that the qualities of MAX_GPUS sets can be added up.
-_NIC_BITS, _CLOSE_BITS, _NUMA_BITS = 11, 14, 10
-_NUMA_PLACE = _NIC_BITS + _CLOSE_BITS
-_MBPS_PLACE = _NUMA_PLACE + _NUMA_BITS
-_FARTHEST_NIC = SYS + 1
+NOTHING = -1
+_MOST_COST = SYS * MAX_GPUS * MAX_GPUS // 2
+"""More than any of the costs can be: PCIe levels of all pairs, NIC levels, NUMA nodes."""
+_PART_BITS = 12
+"""Wide enough that the qualities of sets of 1, 2, 4, 8 and 16 GPUs can be added up."""
 Table = NDArray[np.int64]
 
 
 class Sets:
     """`mbps[mask]` is the bandwidth, 0 for fewer than two GPUs; `nvlinked[mask]` whether a ring of NVLinks alone
-    exists; `size[mask]` the number of GPUs; `quality[mask]` orders sets of one size, better is higher.
+    exists; `size[mask]` the number of GPUs. `quality[mask]` and `nic_quality[mask]` order sets of one size, better is
+    higher. `worth[mask]` is what a set of free GPUs is good for: the qualities of the best sets of 1, 2, 4, 8 ... GPUs
+    that can be had of it, added up.
 
     Raises ValueError for more than MAX_GPUS GPUs."""
 
@@ -42,17 +47,25 @@ class Sets:
             self.mbps[self._rings(pairs >= least)] = least
         self.nvlinked: NDArray[np.bool_] = self._rings(np.array(layout.nvlinks).reshape(count, count) > 0)
         self.nvlinked |= self.size < 2
-        self.quality: Table = (
-            (self.mbps << _MBPS_PLACE)
-            + ((MAX_GPUS - self._numa_nodes()) << _NUMA_PLACE)
-            + ((SYS * MAX_GPUS * MAX_GPUS // 2 - self._pcie_distance()) << _NIC_BITS)
-            + (_FARTHEST_NIC * MAX_GPUS - self._nic_distance())
-        )
+        numa, pcie, nic = self._numa_nodes(), self._pcie_distance(), self._nic_distance()
+        self.quality = _ordered(self.mbps, numa, pcie, nic)
+        self.nic_quality = _ordered(self.mbps, nic, numa, pcie)
+        self.worth = np.zeros_like(self.masks)
+        for size in (1 << power for power in range(count.bit_length())):
+            self.worth += np.maximum(self.best_inside(size, self.quality), 0)
 
-    @staticmethod
-    def mbps_of(quality: int) -> int:
-        """The bandwidth in a quality."""
-        return quality >> _MBPS_PLACE
+    def ideal_mbps(self, size: int) -> int:
+        """The highest bandwidth that any set of this size has."""
+        return int(self.mbps[self.size == size].max(initial=0))
+
+    def best_inside(self, size: int, value: Table) -> Table:
+        """For each set, the highest value of those of its subsets that have this size; NOTHING where it has none."""
+        best = np.where(self.size == size, value, NOTHING)
+        for gpu in range(self.layout.gpus):
+            # Subsets differ from their superset in some GPUs: leave one out after the other.
+            with_gpu = self.masks[self.masks >> gpu & 1 == 1]
+            best[with_gpu] = np.maximum(best[with_gpu], best[with_gpu ^ 1 << gpu])
+        return best
 
     def _rings(self, linked: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Which sets have a ring of linked pairs. For each set, the GPUs where a path can end that begins at its first
@@ -98,5 +111,19 @@ class Sets:
         layout, total = self.layout, np.zeros_like(self.masks)
         for gpu in range(layout.gpus if layout.nics else 0):
             levels = [nic.levels[gpu] for nic in layout.nics]
-            total += min(_FARTHEST_NIC if level == UNKNOWN else level for level in levels) * (self.masks >> gpu & 1)
+            total += min(SYS + 1 if level == UNKNOWN else level for level in levels) * (self.masks >> gpu & 1)
         return total
+
+
+def _ordered(mbps: Table, *costs: Table) -> Table:
+    """More bandwidth first, then less of each cost in turn; all in one integer, of which some can be added up."""
+    quality = mbps
+    for cost in costs:
+        quality = (quality << _PART_BITS) + (_MOST_COST - cost)
+    return quality
+
+
+@lru_cache(maxsize=256)
+def sets_of(layout: Layout) -> Sets:
+    """The sets of a layout; equal layouts share them. Raises ValueError for more than MAX_GPUS GPUs."""
+    return Sets(layout)

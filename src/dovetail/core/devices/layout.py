@@ -18,6 +18,7 @@ BOARD, PIX, PXB, PHB, NODE, SYS = range(6)
 one bridge, several bridges, the host bridge of a CPU, several host bridges of a NUMA node, between NUMA nodes."""
 LEVELS = ("BOARD", "PIX", "PXB", "PHB", "NODE", "SYS")
 MAX_NUMA = 64
+_MOST_LINKS, _MOST_MBPS = 36, 200_000
 
 Matrix = tuple[tuple[int, ...], ...]
 
@@ -64,7 +65,7 @@ class Layout:
     def __post_init__(self) -> None:
         count = len(self.numa)
         _square("pcie", self.pcie, count, UNKNOWN, SYS)
-        _square("nvlinks", self.nvlinks, count, 0, 64)
+        _square("nvlinks", self.nvlinks, count, 0, _MOST_LINKS)
         for i, numa in enumerate(self.numa):
             _within(f"numa[{i}]", numa, UNKNOWN, MAX_NUMA - 1)
             if self.pcie[i][i] != BOARD or self.nvlinks[i][i]:
@@ -76,7 +77,7 @@ class Layout:
                 _within(f"nics[{i}].levels[{j}]", level, UNKNOWN, SYS)
             _within(f"nics[{i}].numa", nic.numa, UNKNOWN, MAX_NUMA - 1)
         for name in ("nvlink_mbps", "pcie_mbps", "socket_mbps"):
-            _within(name, getattr(self, name), 1, 10**7)
+            _within(name, getattr(self, name), 1, _MOST_MBPS)
 
     @property
     def gpus(self) -> int:

@@ -23,6 +23,7 @@ from dovetail.core.cluster.selection import matches_affinity
 from dovetail.core.cluster.shapes import Shape
 from dovetail.core.labels import untolerated
 from dovetail.core.model import WHOLE_GPU_MILLI, HostPort, LabelSelector, Pod, Request, Spread
+from dovetail.core.placing import links
 from dovetail.core.placing.scores import share_left
 from dovetail.core.reasons import Reason
 
@@ -46,10 +47,14 @@ def suitable(nodes: Nodes, request: Request, index: Index) -> Mask:
 
 
 def has_room(nodes: Nodes, shape: Shape, index: Index) -> Mask:
-    """Nodes with every amount free that the shape asks for, a share of one GPU included."""
+    """Nodes with every amount free that the shape asks for, a share of one GPU and links between several included."""
     fits = np.asarray((nodes.free[: shape.width, index] - shape.need >= shape.floor).all(axis=0))
     milli = shape.request.gpu_milli
-    return fits & (share_left(nodes, index, milli) < WHOLE_GPU_MILLI) if milli else fits
+    if milli:
+        fits &= share_left(nodes, index, milli) < WHOLE_GPU_MILLI
+    if links.needs_links(shape):
+        fits &= links.closeness(nodes, index, nodes.gpu_free_bits[index], shape) != links.TOO_FAR
+    return fits
 
 
 def hindered(cluster: Cluster, shape: Shape, pods: Sequence[Pod]) -> bool:

@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 from dovetail.core import quantities
 from dovetail.core.cluster import Cluster
 from dovetail.core.cluster.columns import ABSENT, Mask
-from dovetail.core.cluster.nodes import UNSCHEDULABLE_TAINT
+from dovetail.core.cluster.nodes import UNSCHEDULABLE_TAINT, Nodes
 from dovetail.core.cluster.selection import matches_affinity
 from dovetail.core.cluster.shapes import Shape
 from dovetail.core.labels import untolerated
 from dovetail.core.model import GPU, PODS, WHOLE_GPU_MILLI, Pod, Taint
-from dovetail.core.placing import feasibility
+from dovetail.core.placing import feasibility, links
 from dovetail.core.placing.gangs import Group, Search, shapes_of
 from dovetail.core.placing.pods import Scope
 from dovetail.core.placing.rows import Rows
@@ -123,6 +123,11 @@ def _amounts(cluster: Cluster, shape: Shape, remaining: Mask) -> Iterator[_Rule]
     """GPUs first, since they are what people look for; then the other resources in the order of their columns."""
     nodes = cluster.nodes
     names = {column: name for name, column in nodes.resources.items()}
+    if links.needs_links(shape):
+        # Before the free GPUs are counted: no number of them would help.
+        enough = nodes.allocatable[nodes.resources[GPU]] >= shape.gpus
+        apart = enough & _apart(nodes, shape, links.all_gpus(nodes))
+        yield Reason.NVLINK, When.NEVER, apart, f"({shape.gpus} GPUs)", ""
     asked = sorted(np.flatnonzero(shape.need).tolist(), key=lambda column: (names[column] != GPU, column))
     for column in asked:
         need, name = int(shape.need[column, 0]), names[column]
@@ -139,6 +144,13 @@ def _amounts(cluster: Cluster, shape: Shape, remaining: Mask) -> Iterator[_Rule]
         detail = f"({shape.request.gpu_milli}/{WHOLE_GPU_MILLI} of a GPU)"
         yield Reason.GPU_SHARE, When.NEVER, no_gpu, detail, ""
         yield Reason.GPU_SHARE, When.NOT_YET, none_left, detail, ""
+    if links.needs_links(shape):
+        yield Reason.NVLINK, When.NOT_YET, _apart(nodes, shape, nodes.gpu_free_bits), f"({shape.gpus} GPUs)", ""
+
+
+def _apart(nodes: Nodes, shape: Shape, gpus: links.Free) -> Mask:
+    """Where these GPUs lack the NVLinks that the shape needs."""
+    return np.asarray(links.closeness(nodes, slice(0, nodes.size), gpus, shape) == links.TOO_FAR)
 
 
 def _nearest(cluster: Cluster, column: int, name: str, need: int, when: When, refused: Mask) -> str:
@@ -210,6 +222,8 @@ def _most_when_empty(cluster: Cluster, wanted: list[tuple[Shape, int]], level: s
         if shape.request.gpu_milli:
             per_gpu = WHOLE_GPU_MILLI // shape.request.gpu_milli
             copies = np.minimum(copies, nodes.allocatable[nodes.resources[GPU]] * per_gpu)
+        if links.needs_links(shape):
+            copies = np.minimum(copies, links.times(nodes, everywhere, links.all_gpus(nodes), shape))
         copies = np.where(feasibility.suitable(nodes, shape.request, everywhere), copies, 0)
         domains = cluster.fabric.domains(level) if level else np.zeros(nodes.size, dtype=np.int64)
         inside = domains >= 0

@@ -16,7 +16,7 @@ from dovetail.core.cluster.columns import ABSENT, Index, Mask
 from dovetail.core.cluster.nodes import BLOCK
 from dovetail.core.cluster.shapes import Shape
 from dovetail.core.model import WHOLE_GPU_MILLI
-from dovetail.core.placing import feasibility, scores
+from dovetail.core.placing import feasibility, links, scores
 from dovetail.core.placing.scores import Scoring
 
 _ROWS_BYTES = 2**28
@@ -28,7 +28,7 @@ class Row:
     """`score[slot]` is INFEASIBLE where the shape does not fit now."""
 
     __slots__ = (
-        "_amounts_seen", "_asked", "_cluster", "_copies", "_layout", "_records_seen", "_scoring", "_stale", "_tallies",
+        "_amounts_seen", "_asked", "_cluster", "_copies", "_records_seen", "_resizes", "_scoring", "_stale", "_tallies",
         "_tallies_of", "_tops", "preference", "score", "shape", "suitable",
     )  # fmt: skip
 
@@ -36,7 +36,7 @@ class Row:
         self._cluster = cluster
         self._scoring = scoring
         self.shape = shape
-        self._layout = -1
+        self._resizes = -1
         self._amounts_seen = -1
         self._records_seen = -1
         self.suitable: Mask
@@ -56,7 +56,7 @@ class Row:
             return
         amounts = nodes.amounts_journal.since(self._amounts_seen)
         records = nodes.records_journal.since(self._records_seen)
-        if self._layout != nodes.layout or amounts is None or records is None:
+        if self._resizes != nodes.resizes or amounts is None or records is None:
             self._start_over()
         else:
             if len(records):
@@ -102,7 +102,7 @@ class Row:
     def _start_over(self) -> None:
         nodes = self._cluster.nodes
         self.shape = self._cluster.shapes.of(self.shape.request)
-        self._layout = nodes.layout
+        self._resizes = nodes.resizes
         self._asked = np.flatnonzero(self.shape.need)
         everywhere = slice(0, nodes.size)
         self.suitable = feasibility.suitable(nodes, self.shape.request, everywhere)
@@ -123,7 +123,11 @@ class Row:
         if shape.request.gpu_milli:
             share = scores.share_left(nodes, index, shape.request.gpu_milli)
             fits &= share < WHOLE_GPU_MILLI
-        score = self.preference[index] + self._scoring.scores(self._cluster, shape, index, left, share)
+        close = None
+        if shape.gpus > 1:
+            close = links.closeness(nodes, index, nodes.gpu_free_bits[index], shape)
+            fits &= close != links.TOO_FAR
+        score = self.preference[index] + self._scoring.scores(self._cluster, shape, index, left, share, close)
         score = np.where(fits, score, scores.INFEASIBLE)
         self.score[index] = score
         if not isinstance(index, slice):
@@ -143,6 +147,8 @@ class Row:
             parts = (nodes.gpu_part_milli[:, index] // milli).sum(axis=0)
             wholes = np.bitwise_count(nodes.gpu_free_bits[index]) * np.int64(WHOLE_GPU_MILLI // milli)
             copies = np.minimum(copies, parts + wholes)
+        if links.needs_links(self.shape):
+            copies = np.minimum(copies, links.times(nodes, index, nodes.gpu_free_bits[index], self.shape))
         return np.where(fits, copies, 0)
 
     def _move_tallies(self, index: Index, change: NDArray[np.int64]) -> None:

@@ -2,9 +2,10 @@
 """How good a node is for a shape, as one integer: higher is better, and of equals the lowest slot wins.
 
 Rules: what the user prefers (node affinity weights, PreferNoSchedule taints) weighs more than everything else; the rest
-is the policy's `Scoring`. Dovetail's own, `Tightest`, in order of weight: for a share of a GPU the least left of that
-GPU, then the fewest whole GPUs left on the node, then the least CPU, then the least memory. A pod without GPUs thereby
-goes to nodes that have none, and whole nodes stay whole for large jobs.
+is the policy's `Scoring`. Dovetail's own, `Tightest`, in order of weight: for several GPUs the best bandwidth between
+them (in thousandths of the best that such a node can give), for a share of a GPU the least left of that GPU; then the
+fewest whole GPUs left on the node, then the least CPU, then the least memory. A pod without GPUs thereby goes to nodes
+that have none, and whole nodes stay whole for large jobs.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from dovetail.core.cluster.columns import Index
 from dovetail.core.cluster.nodes import Nodes
 from dovetail.core.cluster.selection import matches_term
 from dovetail.core.cluster.shapes import Shape
+from dovetail.core.devices.choose import PERMILLE
 from dovetail.core.labels import tolerates
 from dovetail.core.model import WHOLE_GPU_MILLI, Pod
 
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 
 INFEASIBLE = -(2**62)
 _PREFERENCE_BITS = 53
-_SHARE_BITS = 43
+_FIRST_BITS = 43
 # Resources pods, cpu, memory, gpu of the node table: coarse units, the largest value kept, and the place of one unit.
 _UNIT_BITS = np.array([[62], [4], [28], [0]], dtype=np.int64)
 _LARGEST = np.array([[0], [2**18 - 1], [2**18 - 1], [2**7 - 1]], dtype=np.int64)
@@ -40,11 +42,18 @@ class Scoring(Protocol):
     """Chooses among the nodes that fit, and among the GPUs of a node. It depends on nothing but what it is given."""
 
     def scores(
-        self, cluster: Cluster, shape: Shape, index: Index, left: NDArray[np.int64], share: Scores | None
+        self,
+        cluster: Cluster,
+        shape: Shape,
+        index: Index,
+        left: NDArray[np.int64],
+        share: Scores | None,
+        close: Scores | None,
     ) -> Scores:
         """A score for each slot of `index`, of which those where the shape fits are used; within 52 bits. `left[r]` is
         what one such pod would leave of resource r; `share`, for a shape that asks for a part of a GPU, what it would
-        leave of the tightest one."""
+        leave of the tightest one; `close`, for a shape that asks for several GPUs, how close they would be
+        (`links.closeness`)."""
 
     def best(self, row: Row, pod: Pod) -> int:
         """The slot for one pod; where none fits, any slot."""
@@ -58,11 +67,18 @@ class Tightest:
     """Dovetail's own."""
 
     def scores(
-        self, cluster: Cluster, shape: Shape, index: Index, left: NDArray[np.int64], share: Scores | None
+        self,
+        cluster: Cluster,
+        shape: Shape,
+        index: Index,
+        left: NDArray[np.int64],
+        share: Scores | None,
+        close: Scores | None,
     ) -> Scores:
         units = np.minimum(np.maximum(left[:4] >> _UNIT_BITS, 0), _LARGEST)
         looseness: Scores = (units << _PLACE_BITS).sum(axis=0)
-        return -looseness if share is None else -looseness - (share << _SHARE_BITS)
+        first = share if share is not None else None if close is None else PERMILLE - close
+        return -looseness if first is None else -looseness - (first << _FIRST_BITS)
 
     def best(self, row: Row, pod: Pod) -> int:
         return row.best()

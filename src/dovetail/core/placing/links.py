@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the wiring of nodes says to a shape: how close the GPUs of one pod would be, and how many such pods find GPUs.
+
+Rules: a node whose layout is not known is taken for as close as can be, since nothing says otherwise; but for a shape
+that needs NVLinks it is not known to have any. Closeness is in thousandths of the best that such a node can give, so
+that nodes with slow links are not shunned by jobs that would run on them as well as can be.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.core.cluster import Cluster
+from dovetail.core.cluster.cluster import Placement
+from dovetail.core.cluster.columns import Index
+from dovetail.core.cluster.nodes import MAX_GPUS, Nodes
+from dovetail.core.cluster.shapes import Shape
+from dovetail.core.devices.bandwidth import sets_of
+from dovetail.core.devices.choose import PERMILLE, choices
+from dovetail.core.model import GPU
+
+TOO_FAR = -1
+Free = NDArray[np.int64]
+"""The free GPUs of some nodes, as bits."""
+
+
+def needs_links(shape: Shape) -> bool:
+    return shape.request.nvlink_required and shape.gpus > 1
+
+
+def closeness(nodes: Nodes, index: Index, free: Free, shape: Shape) -> NDArray[np.int64]:
+    """How close the best of these free GPUs are on each node; TOO_FAR where the shape needs NVLinks that they lack."""
+    request, ids = shape.request, nodes.layout_ids[index]
+    close = np.full(len(ids), TOO_FAR if needs_links(shape) else PERMILLE, dtype=np.int64)
+    for layout_id in np.unique(ids):
+        layout = nodes.layouts[layout_id]
+        if layout is not None and shape.gpus <= layout.gpus:
+            where = ids == layout_id
+            table = choices(layout, request.nvlink_required, request.near_nics).closeness
+            close[where] = table[shape.gpus, free[where]]
+    return close
+
+
+def times(nodes: Nodes, index: Index, free: Free, shape: Shape) -> NDArray[np.int64]:
+    """How many pods of a shape that needs NVLinks find these free GPUs connected, one after the other, on each node."""
+    found = np.zeros(len(free), dtype=np.int64)
+    for i, layout_id in enumerate(nodes.layout_ids[index]):
+        layout = nodes.layouts[layout_id]
+        if layout is not None:
+            found[i] = choices(layout, True, shape.request.near_nics).times(int(free[i]), shape.gpus)
+    return found
+
+
+def bandwidth(cluster: Cluster, placement: Placement) -> tuple[int, int]:
+    """(what the GPUs of a placed pod have between them, the most that as many GPUs of such a node can have), in MB/s;
+    zeros for fewer than two GPUs and where the layout is not known."""
+    layout = cluster.nodes.layout(placement.slot)
+    count = placement.gpu_bits.bit_count()
+    if layout is None or count < 2:
+        return 0, 0
+    sets = sets_of(layout)
+    return int(sets.mbps[placement.gpu_bits]), sets.ideal_mbps(count)
+
+
+def all_gpus(nodes: Nodes) -> Free:
+    """Every GPU of every node, free or not."""
+    counts = np.minimum(nodes.allocatable[nodes.resources[GPU]], MAX_GPUS)
+    everything: Free = (np.int64(1) << counts) - 1
+    return everything
