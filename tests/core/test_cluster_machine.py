@@ -12,6 +12,7 @@ from dovetail.core import events as ev
 from dovetail.core.checkpoint import restore, take
 from dovetail.core.cycle import step
 from dovetail.core.decisions import Bind
+from dovetail.core.devices.layout import BOARD, NODE, SYS, Layout
 from dovetail.core.model import (
     CPU,
     GPU,
@@ -57,15 +58,25 @@ REQUESTS = [
     Request(((CPU, 500),), anti_affinity=(PeerTerm(WEB, frozenset(), RACK, TEAM_X),)),
 ]
 LONGEST_MS = 100_000
+LAYOUTS = {
+    2: Layout((0, 1), ((BOARD, SYS), (SYS, BOARD)), ((0, 2), (2, 0))),
+    # Two pairs with a bridge each: GPUs 0 and 2, and 1 and 3.
+    4: Layout(
+        (0, 0, 1, 1),
+        tuple(tuple(BOARD if i == j else NODE if i // 2 == j // 2 else SYS for j in range(4)) for i in range(4)),
+        tuple(tuple(4 * (abs(i - j) == 2) for j in range(4)) for i in range(4)),
+    ),
+}
 
 nodes = st.builds(
-    lambda name, cpu, gpus, pods, zone, rack, nic, taint, state: Node(
+    lambda name, cpu, gpus, pods, zone, rack, nic, taint, state, wired: Node(
         name,
         tuple(sorted({CPU: cpu, MEMORY: 16, GPU: gpus, PODS: pods, **({"example.com/nic": 1} if nic else {})}.items())),
         tuple(sorted({HOST: name, **({ZONE: zone} if zone else {}), **({RACK: rack} if rack else {})}.items())),
         (Taint("t", "", "NoSchedule"),) if taint else (),
         unschedulable=state == "cordoned",
         problem=Problem("status", "", "is bad") if state == "bad" else None,
+        layout=LAYOUTS.get(gpus) if wired else None,
     ),
     st.sampled_from(["n0", "n1", "n2", "n3", "n4"]),
     st.sampled_from([2000, 4000]),
@@ -76,6 +87,7 @@ nodes = st.builds(
     st.booleans(),
     st.integers(0, 9).map(lambda n: n == 0),
     st.sampled_from(["", "", "", "", "", "", "cordoned", "bad"]),
+    st.booleans(),
 )
 requests = st.sampled_from(REQUESTS)
 labels = st.sampled_from([(), (("app", "web"),), (("app", "db"),)])
