@@ -5,8 +5,8 @@
 
 Load: nodes x 8 GPUs; a quarter of the pods in gangs of 20 that prefer a rack, the others alone; told in batches of 100,
 64 attempts per step, as live. Each bind is told back as a bound pod a batch later, one in 200 as a failure; a tenth of
-the lone pods end. The same day is lived without and with a recorder; the difference of CPU time is the cost of recording,
-all threads counted.
+the lone pods end. The same day is lived without and with a recorder; the difference of CPU time of all threads is
+the cost of recording.
 """
 
 from __future__ import annotations

@@ -9,12 +9,15 @@ from typing import Any
 import yaml
 
 from dovetail import __version__
+from dovetail.core.quantities import units
 from dovetail.kube import resources
 from dovetail.kube.discovery import Served
 from dovetail.kube.feed import Feed
 from dovetail.kube.gangs_dialects import DIALECTS
 from dovetail.kube.owners import OWNER_KINDS
 from dovetail.kube.sources import sources
+from dovetail.recording.folder import MIB
+from dovetail.scheduler.serve import Options
 
 DEPLOY = Path(__file__).parent.parent / "deploy"
 
@@ -79,5 +82,10 @@ def test_the_deployment_runs_this_version_restricted_and_twice() -> None:
         "readOnlyRootFilesystem": True,
         "capabilities": {"drop": ["ALL"]},
     }
+    (volume,) = deployment["spec"]["template"]["spec"]["volumes"]
+    (mount,) = container["volumeMounts"]
+    (recording,) = [arg.partition("=")[2] for arg in container["args"] if arg.startswith("--recording=")]
+    assert (mount["name"], Path(recording).is_relative_to(mount["mountPath"])) == (volume["name"], True)
+    assert units(volume["emptyDir"]["sizeLimit"]) > Options().recording_mib * MIB
     lease = next(d for d in _documents("rbac.yaml") if d["kind"] == "Role")["metadata"]["namespace"]
     assert f"--lease-namespace={lease}" in container["args"]

@@ -8,6 +8,7 @@ endpoints of their own and no limit on requests a second; everything else is as 
 import json
 import shlex
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,10 @@ from benchmarks.live.null_binder import SCHEDULER_NAME
 from tools.controlplane.components import FEATURE_GATES
 from tools.controlplane.plane import Plane
 
-DOVETAIL = f"{shlex.quote(str(Path(sys.executable).with_name('dovetail')))} scheduler --no-leader-elect --listen ''"
+DOVETAIL = (
+    f"{shlex.quote(str(Path(sys.executable).with_name('dovetail')))} scheduler --no-leader-elect --listen '' "
+    f"--recording {shlex.quote(str(Path(tempfile.gettempdir()) / 'dovetail-benchmark-recording'))}"
+)
 NULL_BINDER = (sys.executable, "-m", "benchmarks.live.null_binder")
 
 

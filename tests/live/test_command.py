@@ -58,7 +58,7 @@ def _get(url: str) -> str:
             time.sleep(0.1)
 
 
-def test_schedule_and_explain(deployed_plane: Any) -> None:
+def test_schedule_explain_and_replay(deployed_plane: Any, tmp_path: Path) -> None:
     plane = deployed_plane
     role = str(plane.service_account_kubeconfig("dovetail-system", "dovetail-scheduler"))
     admin = str(plane.kubeconfig)
@@ -66,6 +66,7 @@ def test_schedule_and_explain(deployed_plane: Any) -> None:
     plane.kubectl("apply", "-f", "-", input=NODES)
     plane.kubectl("apply", "-f", "-", input=POD.format(name="cmd-fits", gpus=6))
     command = [DOVETAIL, "scheduler", "--kubeconfig", role, "--lease-namespace", "dovetail-system", "--listen", listen]
+    command += ["--recording", str(tmp_path / "recording")]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert _get(f"http://{listen}/readyz") == "ok\n"
@@ -82,6 +83,12 @@ def test_schedule_and_explain(deployed_plane: Any) -> None:
         finally:
             process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=20) == 0
+    replayed = subprocess.run(
+        [DOVETAIL, "replay", str(tmp_path / "recording"), "-o", "json"], capture_output=True, text=True, check=True
+    )
+    (run,) = json.loads(replayed.stdout)["runs"]
+    assert (run["verdict"], run["notes"]) == ("equal", [])
+    assert run["decisions"] >= 2
     answer = subprocess.run(
         [DOVETAIL, "why", "cmd-waits", "--kubeconfig", admin, "-o", "json"], capture_output=True, text=True, check=True
     )

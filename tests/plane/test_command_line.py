@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.controlplane import binaries
+from tools.controlplane import binaries, referee
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -61,8 +61,9 @@ def test_two_builders_build_once(tmp_path: Path) -> None:
     ]
     printed = {builder.communicate(timeout=30)[0].strip() for builder in builders}
     assert len(printed) == 1
-    assert sorted(path.name for path in Path(printed.pop()).iterdir()) == sorted(binaries.PACKAGES)
-    assert len((tmp_path / "built").read_text().splitlines()) == len(binaries.PACKAGES)
+    names = sorted([*binaries.PACKAGES, *referee.PACKAGES])
+    assert sorted(path.name for line in printed.pop().splitlines() for path in Path(line).iterdir()) == names
+    assert len((tmp_path / "built").read_text().splitlines()) == len(names)
 
 
 def test_a_failed_build_says_what_why_and_what_to_do_and_leaves_nothing_behind(

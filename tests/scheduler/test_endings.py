@@ -32,9 +32,9 @@ def put_node(playground: Playground, name: str) -> None:
     playground.put({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "status": status})
 
 
-def put_pods(playground: Playground, count: int) -> None:
+def put_pods(playground: Playground, count: int, first: int = 0) -> None:
     limits = {"cpu": "1m", "memory": "1Mi", "nvidia.com/gpu": "1"}
-    for number in range(count):
+    for number in range(first, first + count):
         containers = [{"name": "m", "image": "i", "resources": {"limits": limits}}]
         spec = {"schedulerName": "dovetail", "containers": containers}
         meta = {"name": f"p{number}", "namespace": "default"}

@@ -72,7 +72,11 @@ def take(state: State) -> Checkpoint:
         steps=state.steps,
         now_ms=state.now_ms,
         events=tuple(_known(state)),
-        held=tuple(Held(uid, names[p.slot], p.devices, p.picks) for uid, p in cluster.placements.items()),
+        held=tuple(
+            Held(uid, names[p.slot], p.devices, p.picks)
+            for uid in state.roster.pods
+            if (p := cluster.placements.get(uid)) is not None
+        ),
         avoided=tuple(
             Avoided(uid, node, until_ms) for uid, nodes in cluster.avoided.items() for node, until_ms in nodes.items()
         ),

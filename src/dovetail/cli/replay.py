@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`dovetail replay`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+import msgspec
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from dovetail import __version__
+from dovetail.recording.reader import BadRecording, Run, find
+from dovetail.recording.replay import Replay, replay
+
+_COLOURS = {"equal": "green", "differs": "red", "unusable": "yellow"}
+_EXIT_CODES = {"equal": 0, "differs": 1, "unusable": 2}
+_SHOWN = 10
+
+
+@click.command(name="replay")
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
+@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+def command(paths: tuple[Path, ...], output: str) -> None:
+    """Decide a recorded day again, and say whether every decision is the same.
+
+    PATH is a directory that `dovetail scheduler` recorded into, or some of its files, maybe packed with gzip. The exit
+    code is 0 where all is equal, 1 where a decision differs, 2 where something cannot be used.
+    """
+    runs, wrong = find(paths)
+    replays = _replayed(runs)
+    if output == "json":
+        answer = {"dovetail": __version__, "runs": replays, "problems": [str(error) for error in wrong]}
+        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(answer), indent=2) + b"\n")
+    else:
+        _show(replays, wrong, Console())
+    codes = [_EXIT_CODES[done.verdict] for done in replays] + [_EXIT_CODES["unusable"]] * len(wrong)
+    sys.exit(max(codes))
+
+
+def _replayed(runs: list[Run]) -> list[Replay]:
+    """Replays every run, with a bar on standard error where that is a terminal."""
+    columns = TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn()
+    console = Console(stderr=True)
+    done_bytes, replays = 0, []
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("replaying", total=sum(run.size_bytes for run in runs))
+        for run in runs:
+            start_bytes = done_bytes
+            replays.append(replay(run, lambda at, start=start_bytes: progress.update(task, completed=start + at)))  # type: ignore[misc]
+            done_bytes += run.size_bytes
+    return replays
+
+
+def _show(replays: list[Replay], wrong: list[BadRecording], console: Console) -> None:
+    table = Table(
+        "run", "started", "segments", "steps", "events", "decisions", "seconds", "verdict", box=None, pad_edge=False
+    )
+    for done in replays:
+        counts = (done.segments, done.steps, done.events, done.decisions)
+        verdict = f"[{_COLOURS[done.verdict]}]{done.verdict}[/]"
+        table.add_row(
+            escape(done.run), done.started[:16].replace("T", " "), *map(str, counts), f"{done.seconds:.1f}", verdict
+        )
+    if replays:
+        console.print(table, highlight=False)
+    for done in replays:
+        lines = [*done.notes, *([done.problem] if done.problem else []), *_difference(done)]
+        for line in lines:
+            click.echo(line if line.startswith(" ") else f"run {done.run}: {line}")
+    for error in wrong:
+        click.echo(str(error))
+
+
+def _difference(done: Replay) -> list[str]:
+    """The first step that went another way, for a person."""
+    found = done.difference
+    if found is None:
+        return []
+    what = f"step {found.step}" if found.step else "what was told"
+    lines = [f"{what} at {found.now_ms} ms differs ({found.file}, line {found.line})"]
+    for title, said in (("recorded", found.recorded), ("replayed", found.replayed)):
+        more = [f"    and {len(said) - _SHOWN} more"] if len(said) > _SHOWN else []
+        lines += [f"  {title} alone:", *(f"    {words}" for words in said[:_SHOWN] or ("nothing",)), *more]
+    if done.recorded_by != __version__:
+        lines.append(f"  recorded by dovetail {done.recorded_by}, replayed by {__version__}: it may be intended")
+    return lines

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Records of the core as JSON and back, by their type hints alone: a new record or field needs no line here.
+
+Rules: an object per record; fields at their default are left out; a record of a union (events, decisions) says which
+one it is in `kind`; an enum is written by its `code`, or value; sets are sorted. So equal records have equal bytes. What
+is read is checked field by field: an unknown field, kind or type is an error that names the path. A choice that is code
+is written by its name.
+
+Each dataclass gets a frozen msgspec Struct of the same fields, which msgspec writes and reads. Identical requests,
+layouts and inventories are one object after reading, as they are in a cluster, and are converted once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from collections.abc import Callable, Mapping
+from enum import Enum
+from functools import cache, lru_cache
+from operator import attrgetter
+from typing import Any, Generic, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from dovetail.core.devices.kubelet.inventory import Inventory
+from dovetail.core.devices.layout import Layout
+from dovetail.core.model import Request
+from dovetail.core.placing.scores import Scoring, Tightest
+from dovetail.core.policy import Policy
+
+T = TypeVar("T")
+Convert = Callable[[Any], Any]
+_SHARED = {Request: 8192, Layout: 1024, Inventory: 1024}
+"""Records of which many are alike, with how many different ones are kept at hand."""
+_WHOLE = {Policy}
+"""Records of which every field is written: the defaults may be others in another version."""
+_NAMED = {Scoring: {Tightest.__name__: Tightest}}
+"""Choices that are code and no data, by the names under which they are written."""
+_encoder = msgspec.json.Encoder(order="deterministic")
+
+
+class Coder(Generic[T]):
+    """Writes and reads values of one type hint. `decode` raises msgspec.DecodeError, of which ValidationError (with the
+    path of the field) is one."""
+
+    def __init__(self, hint: Any) -> None:
+        way = _way(hint)
+        self._write, self._read = way.write or _same, way.read or _same
+        self._decoder = msgspec.json.Decoder(way.kind)
+
+    def encode(self, value: T) -> bytes:
+        return _encoder.encode(self._write(value))
+
+    def decode(self, data: bytes | msgspec.Raw) -> T:
+        try:
+            value: T = self._read(self._decoder.decode(data))
+        except msgspec.DecodeError:
+            raise
+        except Exception as error:
+            # Not UTF-8, or values that a record itself refuses.
+            raise msgspec.DecodeError(str(error)) from error
+        return value
+
+
+class _Way(NamedTuple):
+    """How a type is written: the type that msgspec sees, and the conversions to and from it (None: none needed)."""
+
+    kind: Any
+    write: Convert | None = None
+    read: Convert | None = None
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _way(hint: Any) -> _Way:
+    origin, args = get_origin(hint), get_args(hint)
+    if _is_record(hint):
+        return _record(hint, "")
+    if isinstance(hint, type) and issubclass(hint, Enum) and not issubclass(hint, str):
+        return _enum(hint)
+    if hint in _NAMED:
+        return _named(_NAMED[hint])
+    if origin in (types.UnionType, Union):
+        return _union([_way(arg) for arg in args if arg is not type(None)], args)
+    if origin is tuple and args[-1] is Ellipsis:
+        item = _way(args[0])
+        return _Way(tuple[item.kind, ...], _each(item.write), _each(item.read))  # type: ignore[name-defined]
+    if any(_way(arg).write for arg in args):
+        raise TypeError(f"{hint}: records and enums can stand in tuples of one type only")
+    return _Way(hint)
+
+
+def _is_record(hint: Any) -> bool:
+    return dataclasses.is_dataclass(hint)
+
+
+def _each(convert: Convert | None) -> Convert | None:
+    return None if convert is None else lambda values: tuple(map(convert, values))
+
+
+def _enum(hint: type[Enum]) -> _Way:
+    by_code = {getattr(member, "code", member.value): member for member in hint}
+    codes = {member: code for code, member in by_code.items()}
+    return _Way(Literal[tuple(by_code)], codes.__getitem__, by_code.__getitem__)
+
+
+def _named(choices: Mapping[str, type]) -> _Way:
+    names = {choice: name for name, choice in choices.items()}
+
+    def name_of(value: Any) -> str:
+        if type(value) not in names:
+            raise TypeError(f"{type(value).__name__} cannot be recorded: its name is not in the format")
+        return names[type(value)]
+
+    return _Way(Literal[tuple(choices)], name_of, lambda name: choices[name]())
+
+
+def _union(ways: list[_Way], args: tuple[Any, ...]) -> _Way:
+    """Either one type or None, or records of which each names its kind."""
+    optional = type(None) in args
+    records = [arg for arg in args if _is_record(arg)]
+    if len(records) > 1:
+        tagged = {record: _record(record, record.__name__) for record in records}
+        writes = {record: way.write or _same for record, way in tagged.items()}
+        reads = {way.kind: way.read or _same for way in tagged.values()}
+        kind: Any = Union[tuple(way.kind for way in tagged.values())]  # noqa: UP007 - of a computed tuple
+        return _Way(kind, lambda value: writes[type(value)](value), lambda value: reads[type(value)](value))
+    (write,), (read,) = ({getattr(way, name) for way in ways} for name in ("write", "read"))
+    kind = Union[tuple(way.kind for way in ways) + ((None,) if optional else ())]  # noqa: UP007
+    return _Way(kind, _unless_none(write), _unless_none(read))
+
+
+def _unless_none(convert: Convert | None) -> Convert | None:
+    return None if convert is None else lambda value: None if value is None else convert(value)
+
+
+@cache
+def _record(hint: Any, tag: str) -> _Way:
+    hints = get_type_hints(hint)
+    fields = [field for field in dataclasses.fields(hint) if field.init]
+    ways = [_way(hints[field.name]) for field in fields]
+    kind = msgspec.defstruct(
+        hint.__name__,
+        [_field(field, way) for field, way in zip(fields, ways, strict=True)],
+        tag_field="kind" if tag else None,
+        tag=tag or None,
+        frozen=True,
+        omit_defaults=hint not in _WHOLE,
+        forbid_unknown_fields=True,
+    )
+    names = [field.name for field in fields]
+    write = _copy(names, kind, [way.write for way in ways])
+    read = _copy(names, hint, [way.read for way in ways])
+    if hint in _SHARED:
+        write, read = lru_cache(_SHARED[hint])(write), lru_cache(_SHARED[hint])(read)
+    return _Way(kind, write, read)
+
+
+def _field(field: dataclasses.Field[Any], way: _Way) -> Any:
+    if field.default_factory is not dataclasses.MISSING:
+        default = field.default_factory()
+    elif field.default is not dataclasses.MISSING:
+        default = field.default
+    else:
+        return field.name, way.kind
+    return field.name, way.kind, default if way.write is None else way.write(default)
+
+
+def _copy(names: list[str], make: Callable[..., Any], converts: list[Convert | None]) -> Convert:
+    """From an object with these attributes, in order, make another."""
+    if len(names) == 1:
+        (name,), (convert,) = names, converts
+        get_one = attrgetter(name)
+        return (lambda value: make(get_one(value))) if convert is None else lambda value: make(convert(get_one(value)))
+    get = attrgetter(*names)
+    steps = [(index, convert) for index, convert in enumerate(converts) if convert is not None]
+    if not steps:
+        return lambda value: make(*get(value))
+
+    def copy(value: Any) -> Any:
+        values = list(get(value))
+        for index, convert in steps:
+            values[index] = convert(values[index])
+        return make(*values)
+
+    return copy

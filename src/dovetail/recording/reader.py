@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reading recordings: files to runs, segments to lines, each checked before it is given out.
+
+Rules: a run is what one process wrote; its segments follow each other by number and digest. What cannot be used is an
+error that names the file and the line. A segment may be packed with gzip. The end of a segment may be cut short, since
+a process or a machine may end at any moment: what is whole is given out, and `cut` says so.
+"""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, TypeVar, cast
+
+import msgspec
+
+from dovetail import __version__
+from dovetail.recording.folder import segments
+from dovetail.recording.format import FORMAT, HEADER, LINE, Header, Line, chained
+
+T = TypeVar("T")
+
+
+class BadRecording(Exception):
+    """Where a recording cannot be used (file, line) and why."""
+
+    def __init__(self, file: Path, line: int, why: str) -> None:
+        super().__init__(f"{file}: line {line}: {why}" if line else f"{file}: {why}")
+
+
+class Brief(msgspec.Struct, frozen=True):
+    """What is read of a header before its format is known to be ours, without the checkpoint."""
+
+    dovetail: str
+    format: int
+    run: str = ""
+    segment: int = 0
+    started: str = ""
+
+
+_brief = msgspec.json.Decoder(Brief)
+
+
+@dataclass
+class Segment:
+    """One file. `cut` is known once its lines were read."""
+
+    file: Path
+    brief: Brief
+    size_bytes: int
+    cut: bool = False
+
+    def read(self, at: Callable[[int], object]) -> tuple[Header, Iterator[tuple[int, Line]]]:
+        """The header, and each line with its number. `at` is called with the bytes of the file read so far."""
+        lines = self._whole_lines(at)
+        header = self._decode(HEADER.decode, next(lines, b""), 1)
+        return header, self._calls(header, lines)
+
+    def _calls(self, header: Header, lines: Iterator[bytes]) -> Iterator[tuple[int, Line]]:
+        digest, step = header.digest, header.checkpoint.steps if header.checkpoint else 0
+        for number, data in enumerate(lines, 2):
+            line = self._decode(LINE.decode, data, number)
+            if line.told if line.step else not line.told or line.events or line.digest:
+                raise BadRecording(self.file, number, "is neither a step nor what was told without one")
+            if line.step:
+                digest, step = chained(digest, line.decisions), step + 1
+                if (line.step, line.digest) != (step, digest):
+                    why = f"does not follow: step {step} with digest {digest} is due, not step {line.step} with digest "
+                    why += f"{line.digest}: this line was changed, or a step before it was taken out"
+                    raise BadRecording(self.file, number, why)
+            yield number, line
+
+    def _whole_lines(self, at: Callable[[int], object]) -> Iterator[bytes]:
+        number = 1
+        try:
+            with self.file.open("rb") as raw:
+                for line in _unpacked(self.file, raw):
+                    at(raw.tell())
+                    if not line.endswith(b"\n"):
+                        self.cut = True
+                        return
+                    yield line
+                    number += 1
+        except EOFError:
+            self.cut = True
+        except (OSError, zlib.error) as error:
+            raise BadRecording(self.file, number, f"cannot be read: {error}") from error
+
+    def _decode(self, decode: Callable[[bytes], T], data: bytes, number: int) -> T:
+        try:
+            return decode(data)
+        except msgspec.DecodeError as error:
+            by = self.brief.dovetail
+            written = "" if by == __version__ else f" (written by dovetail {by}; this is {__version__})"
+            raise BadRecording(self.file, number, f"{error}{written}") from error
+
+
+@dataclass
+class Run:
+    """What one process wrote, as far as it is there: consecutive segments."""
+
+    name: str
+    segments: list[Segment] = field(default_factory=list)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.size_bytes for segment in self.segments)
+
+
+def find(paths: Iterable[Path]) -> tuple[list[Run], list[BadRecording]]:
+    """The runs in these directories and files, in the order in which they were written there; and what is wrong with
+    those files that belong to none."""
+    runs: dict[str, Run] = {}
+    wrong: list[BadRecording] = []
+    for path in paths:
+        files = segments(path) if path.is_dir() else [path]
+        if not files:
+            wrong.append(BadRecording(path, 0, "holds no recording: no file is named like 000001.jsonl"))
+        for file in files:
+            try:
+                segment = _segment(file)
+            except BadRecording as error:
+                wrong.append(error)
+            else:
+                runs.setdefault(segment.brief.run, Run(segment.brief.run)).segments.append(segment)
+    for run in runs.values():
+        run.segments.sort(key=lambda segment: segment.brief.segment)
+    return list(runs.values()), wrong
+
+
+def _segment(file: Path) -> Segment:
+    try:
+        size_bytes = file.stat().st_size
+        with file.open("rb") as raw:
+            line = next(_unpacked(file, raw), b"")
+    except (OSError, EOFError, zlib.error) as error:
+        raise BadRecording(file, 0, f"cannot be read: {error}") from error
+    if not line:
+        raise BadRecording(file, 0, "is empty: no header, nothing to replay")
+    if not line.endswith(b"\n"):
+        raise BadRecording(file, 1, "the header is cut short, or this is no recording: nothing to replay")
+    try:
+        brief = _brief.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadRecording(file, 1, f"is no recording: its first line is no header: {error}") from error
+    if brief.format != FORMAT:
+        why = f"has format {brief.format} (written by dovetail {brief.dovetail}); dovetail {__version__} reads format "
+        raise BadRecording(file, 1, f"{why}{FORMAT}: replay it with the version that wrote it")
+    return Segment(file, brief, size_bytes)
+
+
+def _unpacked(file: Path, raw: IO[bytes]) -> Iterator[bytes]:
+    return iter(cast(IO[bytes], gzip.open(raw)) if file.suffix == ".gz" else raw)

@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls of the core, written down while it goes on deciding.
+
+Rules: everything that enters the state enters through `step` and `tell`. The caller only queues; a thread encodes and
+writes, twice a second. Whatever goes wrong in recording ends the recording and nothing else; it is told once. When a
+segment is full, the caller goes on from a state that is restored from the checkpoint in the header of the next one:
+what runs and what is replayed are thereby equal by construction.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from dovetail import __version__
+from dovetail.core import cycle
+from dovetail.core.checkpoint import Checkpoint, restore, take
+from dovetail.core.decisions import Decision
+from dovetail.core.events import Event
+from dovetail.core.policy import Policy
+from dovetail.core.state import State
+from dovetail.recording.folder import CannotRecord, Folder
+from dovetail.recording.format import DECISIONS, FORMAT, HEADER, LINE, NOTHING, Header, Line, chained, raised_as
+
+_PAUSE_S = 0.5
+_MOST_WAITING = 20_000
+"""Calls: minutes of a busy scheduler on a disk that hangs."""
+_LAST_WRITE_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    line: Line
+    decisions: list[Decision]
+
+
+@dataclass(frozen=True, slots=True)
+class _Next:
+    """The next segment begins."""
+
+    checkpoint: Checkpoint | None
+
+
+class Recorder:
+    """Records the calls for one state, which was empty. `wrote` is called with the number of bytes after each write,
+    `stopped` once with the reason if recording ends before `close`; both in the writing thread, mostly.
+
+    Nothing is raised but what the core raises.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        bound_bytes: int,
+        run: str,
+        policy: Policy,
+        *,
+        wrote: Callable[[int], object],
+        stopped: Callable[[str], object],
+    ) -> None:
+        self._path = path
+        self._bound_bytes = bound_bytes
+        self._run = run
+        self._policy = policy
+        self._wrote = wrote
+        self._stopped = stopped
+        self._on = True
+        self._ending = threading.Lock()
+        self._waiting: deque[_Call | _Next] = deque([_Next(None)])
+        self._begun = 1
+        """Segments that were begun, as the caller counts; `_full` is the one that the thread found full."""
+        self._full = 0
+        self._put_calls = 0
+        self._written_calls = 0
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="recording", daemon=True)
+        self._thread.start()
+
+    @property
+    def waiting(self) -> int:
+        """Calls that are not written yet."""
+        return self._put_calls - self._written_calls
+
+    def step(self, state: State, events: Iterable[Event], now_ms: int) -> list[Decision]:
+        """`cycle.step`, recorded."""
+        events, number = tuple(events), state.steps + 1
+        try:
+            decisions = cycle.step(state, events, now_ms)
+        except Exception as error:
+            self._put(Line(now_ms, number, events=events, raised=raised_as(error)))
+            raise
+        self._put(Line(now_ms, number, events=events), decisions)
+        return decisions
+
+    def tell(self, state: State, events: Iterable[Event], now_ms: int) -> None:
+        """`state.apply` for each event, recorded."""
+        events = tuple(events)
+        if not events:
+            return
+        try:
+            for event in events:
+                state.apply(event)
+        except Exception as error:
+            self._put(Line(now_ms, told=events, raised=raised_as(error)))
+            raise
+        self._put(Line(now_ms, told=events))
+
+    def renewed(self, state: State) -> State:
+        """The state to go on with: where a segment is full, one that is restored from the next one's checkpoint."""
+        if not self._on or self._full < self._begun:
+            return state
+        try:
+            checkpoint = take(state)
+            restored = restore(state.policy, checkpoint)
+        except Exception as error:
+            self._stop(f"no checkpoint could be made: {raised_as(error)}")
+            return state
+        self._begun += 1
+        self._waiting.append(_Next(checkpoint))
+        return restored
+
+    def close(self) -> None:
+        """Write what waits, for some seconds at most."""
+        self._closing.set()
+        self._thread.join(_LAST_WRITE_S)
+
+    def _put(self, line: Line, decisions: list[Decision] | None = None) -> None:
+        if not self._on:
+            return
+        self._put_calls += 1
+        self._waiting.append(_Call(line, decisions or []))
+        if self.waiting > _MOST_WAITING:
+            self._stop(f"the disk does not keep up: {self.waiting} steps wait to be written")
+
+    def _stop(self, why: str) -> None:
+        with self._ending:
+            if not self._on:
+                return
+            self._on = False
+        self._waiting.clear()
+        self._stopped(why)
+
+    def _work(self) -> None:
+        try:
+            folder = Folder(self._path, self._bound_bytes)
+            try:
+                self._write(folder)
+            finally:
+                folder.close()
+        except CannotRecord as error:
+            self._stop(str(error))
+        except OSError as error:
+            self._stop(f"{error}: give it room, or another directory with --recording")
+        except Exception as error:
+            # A bug of the recording must not end the scheduler.
+            self._stop(raised_as(error))
+
+    def _write(self, folder: Folder) -> None:
+        segment, digest = 0, ""
+        while True:
+            ending = self._closing.is_set()
+            lines: list[bytes] = []
+            calls = 0
+            while (item := self._next()) is not None:
+                if isinstance(item, _Next):
+                    self._append(folder, lines)
+                    segment += 1
+                    header = self._header(segment, digest, item.checkpoint)
+                    folder.begin(header)
+                    self._wrote(len(header))
+                else:
+                    digest = self._encode(item, digest, lines)
+                    calls += 1
+            self._append(folder, lines)
+            if folder.full:
+                self._full = segment
+            self._written_calls += calls
+            if ending or not self._on:
+                return
+            self._closing.wait(_PAUSE_S)
+
+    def _next(self) -> _Call | _Next | None:
+        try:
+            return self._waiting.popleft()
+        except IndexError:
+            return None
+
+    def _header(self, segment: int, digest: str, checkpoint: Checkpoint | None) -> bytes:
+        started = datetime.now(UTC).isoformat(timespec="seconds")
+        header = Header(__version__, FORMAT, self._run, segment, started, self._policy, digest, checkpoint)
+        return HEADER.encode(header) + b"\n"
+
+    def _encode(self, call: _Call, digest: str, lines: list[bytes]) -> str:
+        """Append the line of a call; the digest after it."""
+        line = call.line
+        if line.step:
+            decisions = msgspec.Raw(DECISIONS.encode(tuple(call.decisions))) if call.decisions else NOTHING
+            digest = chained(digest, decisions)
+            line = replace(line, decisions=decisions, digest=digest)
+        lines.append(LINE.encode(line) + b"\n")
+        return digest
+
+    def _append(self, folder: Folder, lines: list[bytes]) -> None:
+        if lines:
+            data = b"".join(lines)
+            lines.clear()
+            folder.append(data)
+            self._wrote(len(data))

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""docs/reference/recording.md names every field of the format and of the answer, and no others."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from typing import Any
+
+import pytest
+
+from dovetail.recording.format import FORMAT, LINE, Header, Line
+from dovetail.recording.replay import Difference, Replay
+from tests.docs.pages import page
+
+PAGE = page("docs/reference/recording.md")
+
+
+@pytest.mark.parametrize(
+    ("head", "record"), [("header", Header), ("call", Line), ("field", Replay), ("difference", Difference)]
+)
+def test_fields(head: str, record: Any) -> None:
+    written = [span for row in PAGE.rows(head) for span in row.code[0]]
+    assert sorted(written) == sorted(field.name for field in fields(record))
+
+
+def test_the_format_number() -> None:
+    assert f"This is format {FORMAT}." in PAGE.text
+
+
+def test_the_example_can_be_read() -> None:
+    (example,) = [block.text for block in PAGE.blocks if block.language == "json"]
+    line = LINE.decode(example.encode())
+    assert line.step == json.loads(example)["step"]
+    assert len(line.events) == 1

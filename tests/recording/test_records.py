@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every record of the core comes back from its bytes as it was, and what is no such record is named."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dovetail.core.checkpoint import Checkpoint
+from dovetail.core.decisions import Decision
+from dovetail.core.devices.kubelet.inventory import Cpu, Device, DevicePool, Inventory, MemoryPool
+from dovetail.core.devices.kubelet.pods import Asked, Container, Kind
+from dovetail.core.devices.kubelet.pods import Pod as ManagedPod
+from dovetail.core.devices.layout import BOARD, SYS, Layout, Nic
+from dovetail.core.events import Event, PodChanged, PodRemoved
+from dovetail.core.model import GPU, Pod, Request, Toleration
+from dovetail.core.policy import Policy
+from dovetail.core.reasons import Reason, Refusal, When
+from dovetail.recording.coding import Coder
+
+EVENTS = Coder[tuple[Event, ...]](tuple[Event, ...])
+DECISIONS = Coder[tuple[Decision, ...]](tuple[Decision, ...])
+POD = Pod("u", "ns", "p", Request(((GPU, 1),), tolerations=(Toleration("k", "Exists"),)))
+
+# The core counts in 64 bits.
+st.register_type_strategy(int, st.integers(-(2**63), 2**63 - 1))
+st.register_type_strategy(
+    Layout,
+    st.builds(
+        lambda count, links, nics: Layout(
+            numa=(0,) * count,
+            pcie=tuple(tuple(BOARD if i == j else SYS for j in range(count)) for i in range(count)),
+            nvlinks=tuple(tuple(0 if i == j else links for j in range(count)) for i in range(count)),
+            nics=tuple(Nic((SYS,) * count) for _ in range(nics)),
+        ),
+        st.integers(1, 4), st.integers(0, 12), st.integers(0, 2),
+    ),
+)  # fmt: skip
+st.register_type_strategy(
+    Inventory,
+    st.builds(
+        lambda policy, options, count, healthy: Inventory(
+            numa=(0, 1),
+            topology_policy=policy,
+            cpu_options=options,
+            cpus=tuple(Cpu(i, i - i % 2, 0, 0, 0) for i in range(count)),
+            reserved_cpus=frozenset(range(min(1, count))),
+            memory=(MemoryPool(1, "memory", 2**40, 2**30),),
+            devices=(DevicePool(GPU, (Device("0", (0,), healthy), Device("1")), prefers=healthy),),
+        ),
+        st.sampled_from([None, "none", "restricted"]),
+        st.frozensets(st.just("full-pcpus-only")),
+        st.integers(0, 4),
+        st.booleans(),
+    ),
+)
+st.register_type_strategy(
+    ManagedPod,
+    st.builds(
+        lambda kind, amounts, whole: ManagedPod((Container(amounts, kind=kind), Container(limits=amounts)), whole),
+        st.sampled_from(Kind),
+        st.just((("cpu", 2000),)),
+        st.sampled_from([None, Asked((("cpu", 1),))]),
+    ),
+)
+
+
+@given(st.lists(st.from_type(Event), max_size=3).map(tuple))  # type: ignore[arg-type]
+def test_events_come_back(events: tuple[Event, ...]) -> None:
+    data = EVENTS.encode(events)
+    assert EVENTS.decode(data) == events
+    assert EVENTS.encode(EVENTS.decode(data)) == data
+
+
+@given(st.lists(st.from_type(Decision), max_size=3).map(tuple))  # type: ignore[arg-type]
+def test_decisions_come_back(decisions: tuple[Decision, ...]) -> None:
+    data = DECISIONS.encode(decisions)
+    assert DECISIONS.decode(data) == decisions
+    assert DECISIONS.encode(DECISIONS.decode(data)) == data
+
+
+@given(st.from_type(Checkpoint))
+def test_checkpoints_come_back(checkpoint: Checkpoint) -> None:
+    coder = Coder[Checkpoint](Checkpoint)
+    assert coder.decode(coder.encode(checkpoint)) == checkpoint
+
+
+@pytest.mark.parametrize("reason", Reason)
+def test_every_reason_comes_back(reason: Reason) -> None:
+    coder = Coder[Refusal](Refusal)
+    refusal = Refusal(reason, When.NOT_YET)
+    assert coder.decode(coder.encode(refusal)) == refusal
+    assert reason.code.encode() in coder.encode(refusal)
+
+
+def test_equal_requests_are_one_object_after_reading() -> None:
+    data = EVENTS.encode((PodChanged(POD), PodChanged(Pod("v", "ns", "q", Request(POD.request.resources)))) * 2)
+    pods = [event.pod for event in EVENTS.decode(data) if isinstance(event, PodChanged)]
+    assert pods[0].request is pods[2].request
+    assert pods[1].request is pods[3].request
+    assert pods[0].request != pods[1].request
+    assert hash(pods[0].request) == hash(POD.request)
+
+
+def test_what_is_at_its_default_takes_no_room() -> None:
+    assert EVENTS.encode((PodChanged(Pod("u", "ns", "p", Request())),)) == (
+        b'[{"kind":"PodChanged","pod":{"uid":"u","namespace":"ns","name":"p","request":{}}}]'
+    )
+
+
+def test_a_policy_is_written_whole_as_another_version_may_have_other_defaults() -> None:
+    coder = Coder[Policy](Policy)
+    written = msgspec.json.decode(coder.encode(Policy()))
+    assert written.keys() == set(Policy.__slots__)
+    policy = Policy(fabric=("a",), search_limit=3)
+    assert coder.decode(coder.encode(policy)) == policy
+
+
+def test_a_choice_that_is_code_of_somebody_else_is_refused() -> None:
+    class Mine:
+        pass
+
+    with pytest.raises(TypeError, match="Mine cannot be recorded"):
+        Coder[Policy](Policy).encode(Policy(scoring=Mine()))  # type: ignore[arg-type]
+
+
+def test_a_type_that_would_be_written_wrongly_is_refused_at_once() -> None:
+    with pytest.raises(TypeError, match="tuples of one type"):
+        Coder[Any](tuple[int, Request])
+
+
+@given(st.from_type(Layout))
+def test_layouts_come_back_as_one_object(layout: Layout) -> None:
+    coder = Coder[Layout](Layout)
+    assert coder.decode(coder.encode(layout)) == layout
+    assert coder.decode(coder.encode(layout)) is coder.decode(coder.encode(layout))
+
+
+def test_values_that_a_record_itself_refuses_are_an_error_of_the_input() -> None:
+    with pytest.raises(msgspec.DecodeError, match=r"nvlinks: must have a row and a column for each of 1 GPUs"):
+        Coder[Layout](Layout).decode(b'{"numa":[0],"pcie":[[0]],"nvlinks":[]}')
+
+
+@pytest.mark.parametrize(
+    ("data", "error"),
+    [
+        (b'[{"kind":"PodGone","uid":"u"}]', r"Invalid value 'PodGone' - at `\$\[0\]\.kind`"),
+        (b'[{"uid":"u"}]', r"missing required field `kind` - at `\$\[0\]`"),
+        (b'[{"kind":"PodRemoved"}]', r"missing required field `uid` - at `\$\[0\]`"),
+        (b'[{"kind":"PodRemoved","uid":"u","why":1}]', r"unknown field `why` - at `\$\[0\]`"),
+        (
+            EVENTS.encode((PodRemoved("u"), PodChanged(POD))).replace(b'gpu",1', b'gpu","1"'),
+            r"Expected `int`, got `str` - at `\$\[1\]\.pod\.request\.resources\[0\]\[1\]`",
+        ),
+        (
+            EVENTS.encode((PodChanged(POD),)).replace(b"Exists", b"exists"),
+            r"'exists' - at `\$\[0\]\.pod\.request\.toler",
+        ),
+        (b'[{"kind":"PodRemoved","uid":"\xff"}]', "utf-8"),
+        (b"[", "truncated"),
+    ],
+)
+def test_what_is_no_such_record_is_named(data: bytes, error: str) -> None:
+    with pytest.raises(msgspec.DecodeError, match=error):
+        EVENTS.decode(data)

@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What was recorded is decided again in the same way, whatever happened; and what is not the same is found."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dovetail.core import cycle
+from dovetail.core import events as ev
+from dovetail.core.attempt import Attempt
+from dovetail.core.cluster.peers import Peers
+from dovetail.core.decisions import Bind, Decision
+from dovetail.core.model import Namespace
+from dovetail.core.state import State
+from dovetail.recording import recorder as recorder_module
+from tests.core.gang_oracle import gpu_node, gpu_pod
+from tests.recording.histories import KIB, POLICY, Recorded, live, only_replay, replays
+
+SMALL = 192 * KIB
+"""So little that a day takes several segments; mostly more than one is left."""
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_day_replays_equal(tmp_path: Path, seed: int) -> None:
+    recorded = Recorded(tmp_path)
+    live(recorded, seed)
+    recorded.close()
+    done = only_replay(tmp_path)
+    assert (done.verdict, done.difference, done.problem, done.notes) == ("equal", None, "", ())
+    assert done.steps == recorded.state.steps > 0
+    assert recorded.stopped == []
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_a_day_of_many_segments_replays_equal(tmp_path: Path, seed: int) -> None:
+    """The state is made anew from a checkpoint again and again, and the oldest segments go."""
+    recorded = Recorded(tmp_path, bound_bytes=SMALL)
+    live(recorded, seed, steps=250)
+    recorded.close()
+    done = only_replay(tmp_path)
+    assert recorded.stopped == []
+    assert (done.verdict, done.difference, done.problem) == ("equal", None, "")
+    assert max(file.name for file in tmp_path.iterdir()) >= "000003.jsonl"
+    assert sum(file.stat().st_size for file in tmp_path.iterdir()) <= SMALL
+    assert recorded.state.cluster.check() == []
+
+
+def test_each_segment_can_be_replayed_on_its_own(tmp_path: Path) -> None:
+    recorded = Recorded(tmp_path, bound_bytes=SMALL)
+    live(recorded, 3, steps=250)
+    recorded.close()
+    whole = only_replay(tmp_path)
+    parts = [only_replay(file) for file in sorted(tmp_path.iterdir())]
+    assert len(parts) > 1
+    assert {part.verdict for part in parts} == {"equal"}
+    assert sum(part.steps for part in parts) == whole.steps
+    assert parts[-1].digest == whole.digest
+
+
+def test_days_of_several_processes_in_one_directory(tmp_path: Path) -> None:
+    for number in range(3):
+        recorded = Recorded(tmp_path, run=f"run{number}")
+        live(recorded, number, steps=10)
+        recorded.close()
+    done = replays(tmp_path)
+    assert [(one.run, one.verdict) for one in done] == [(f"run{number}", "equal") for number in range(3)]
+    assert [file.name for file in sorted(tmp_path.iterdir())] == ["000001.jsonl", "000002.jsonl", "000003.jsonl"]
+
+
+def test_what_two_runs_decide_shows_in_their_digests(tmp_path: Path) -> None:
+    digests = []
+    for number, seed in enumerate((7, 7, 8)):
+        recorded = Recorded(tmp_path / str(number))
+        live(recorded, seed)
+        recorded.close()
+        digests.append(only_replay(tmp_path / str(number)).digest)
+    assert digests[0] == digests[1] != digests[2]
+
+
+@pytest.mark.parametrize("hash_seed", ["1", "2"])
+def test_another_process_decides_the_same_whatever_its_hashes_are(tmp_path: Path, hash_seed: str) -> None:
+    for seed in range(12):
+        recorded = Recorded(tmp_path, run=f"run{seed}")
+        live(recorded, seed)
+        recorded.close()
+    command = [str(Path(sys.executable).with_name("dovetail")), "replay", str(tmp_path), "-o", "json"]
+    environment = os.environ | {"PYTHONHASHSEED": hash_seed}
+    answer = subprocess.run(command, env=environment, capture_output=True, check=True)
+    assert [run["digest"] for run in json.loads(answer.stdout)["runs"]] == [done.digest for done in replays(tmp_path)]
+
+
+def test_packed_segments(tmp_path: Path) -> None:
+    recorded = Recorded(tmp_path)
+    live(recorded, 1)
+    recorded.close()
+    (file,) = tmp_path.iterdir()
+    whole = only_replay(tmp_path)
+    packed = tmp_path / "000001.jsonl.gz"
+    packed.write_bytes(gzip.compress(file.read_bytes()))
+    file.unlink()
+    assert (only_replay(tmp_path).digest, only_replay(packed).verdict) == (whole.digest, "equal")
+
+
+def test_a_day_on_which_another_process_led_all_the_time(tmp_path: Path) -> None:
+    recorded = Recorded(tmp_path)
+    recorded.tell([ev.NodeChanged(gpu_node("a", 4)), ev.PodChanged(gpu_pod("p", 1))])
+    recorded.tell([])
+    recorded.tell([ev.PodRemoved("p")])
+    recorded.close()
+    done = only_replay(tmp_path)
+    assert (done.verdict, done.segments, done.steps, done.events) == ("equal", 1, 0, 3)
+
+
+def _two_steps(path: Path) -> None:
+    recorded = Recorded(path)
+    recorded.step([ev.NodeChanged(gpu_node(name, 4)) for name in "ab"], 1)
+    recorded.step([ev.PodChanged(gpu_pod("p", 1))], 2)
+    recorded.step([ev.PodChanged(gpu_pod("q", 2))], 3)
+    recorded.close()
+
+
+def test_a_core_that_decides_otherwise_is_found_at_its_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    decide = Attempt.decide
+
+    def elsewhere(attempt: Attempt) -> list[Decision]:
+        decisions = decide(attempt)
+        return [replace(d, node="b") if isinstance(d, Bind) and d.uid == "q" else d for d in decisions]
+
+    _two_steps(tmp_path)
+    monkeypatch.setattr(Attempt, "decide", elsewhere)
+    done = only_replay(tmp_path)
+    assert done.verdict == "differs"
+    assert done.difference is not None
+    assert (done.difference.step, done.difference.line, done.difference.now_ms) == (3, 4, 3)
+    assert done.difference.recorded == ("bind ns/q to a, GPU 1, 2",)
+    assert done.difference.replayed == ("bind ns/q to b, GPU 1, 2",)
+    assert done.steps == 2
+
+
+def test_a_policy_that_was_changed_afterwards_is_found(tmp_path: Path) -> None:
+    recorded = Recorded(tmp_path, policy=replace(POLICY, attempts_per_step=1))
+    recorded.step([ev.NodeChanged(gpu_node("a", 4)), *(ev.PodChanged(gpu_pod(uid, 1)) for uid in "pq")], 1)
+    recorded.step([], 2)
+    recorded.close()
+    (file,) = tmp_path.iterdir()
+    file.write_bytes(file.read_bytes().replace(b'"attempts_per_step":1,', b'"attempts_per_step":2,'))
+    done = only_replay(tmp_path)
+    assert done.difference is not None
+    assert (done.difference.step, done.difference.recorded) == (1, ())
+    assert done.difference.replayed == ("bind ns/q to a, GPU 1",)
+
+
+def test_the_same_decisions_in_another_order_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded = Recorded(tmp_path)
+    recorded.step([ev.NodeChanged(gpu_node("a", 4)), *(ev.PodChanged(gpu_pod(uid, 1)) for uid in "pq")], 1)
+    recorded.close()
+    step = cycle.step
+    monkeypatch.setattr("dovetail.recording.replay.step", lambda *arguments: step(*arguments)[::-1])
+    done = only_replay(tmp_path)
+    assert done.difference is not None
+    assert done.difference.recorded == done.difference.replayed[::-1]
+
+
+def test_a_refusal_is_shown_with_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded = Recorded(tmp_path)
+    recorded.step([ev.NodeChanged(gpu_node("a", 1)), ev.PodChanged(gpu_pod("p", 2))], 1)
+    recorded.close()
+    monkeypatch.setattr(Attempt, "decide", lambda _: [])
+    done = only_replay(tmp_path)
+    assert done.difference is not None
+    (said,) = done.difference.recorded
+    assert said.startswith("hold ns/p: NoNodeFits (Never): 0/1 nodes are available")
+
+
+def test_a_state_that_differs_although_the_decisions_are_equal_is_found_at_the_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here a namespace that no pod looks at."""
+    recorded = Recorded(tmp_path, bound_bytes=16 * KIB)
+    for number in range(60):
+        recorded.step([ev.NamespaceChanged(Namespace(f"n{number}"))], number)
+        recorded.settle()
+    recorded.close()
+    assert only_replay(tmp_path).segments > 1
+    monkeypatch.setattr(Peers, "set_namespace", lambda *_: False)
+    done = only_replay(tmp_path)
+    assert done.difference is not None
+    assert done.difference.recorded == ("the state in the checkpoint",)
+
+
+class _Bug(Exception):
+    pass
+
+
+def _fails_on(uid: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    apply = State.apply
+
+    def broken(state: State, event: ev.Event) -> None:
+        if event == ev.PodRemoved(uid):
+            raise _Bug("an invariant is broken")
+        apply(state, event)
+
+    monkeypatch.setattr(State, "apply", broken)
+
+
+@pytest.mark.parametrize("leads", [True, False])
+def test_an_error_of_the_core_is_recorded_and_met_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leads: bool
+) -> None:
+    recorded = Recorded(tmp_path)
+    take: Any = recorded.step if leads else recorded.tell
+    take([ev.PodChanged(gpu_pod("p", 2))], 1)
+    with monkeypatch.context() as patched:
+        _fails_on("p", patched)
+        with pytest.raises(_Bug):
+            take([ev.PodRemoved("p")], 2)
+        recorded.close()
+        done = only_replay(tmp_path)
+        assert (done.verdict, len(done.notes)) == ("equal", 1)
+        assert "_Bug: an invariant is broken" in done.notes[0]
+    mended = only_replay(tmp_path)
+    assert mended.difference is not None
+    assert mended.difference.recorded == ("error: _Bug: an invariant is broken",)
+    assert mended.difference.replayed == ()
+
+
+def test_an_error_that_the_recorded_core_did_not_have_is_a_difference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded = Recorded(tmp_path)
+    recorded.tell([ev.PodRemoved("p")])
+    recorded.close()
+    _fails_on("p", monkeypatch)
+    done = only_replay(tmp_path)
+    assert done.difference is not None
+    assert (done.difference.step, done.difference.recorded) == (0, ())
+    assert done.difference.replayed == ("error: _Bug: an invariant is broken",)
+
+
+def test_a_checkpoint_that_cannot_be_made_ends_the_recording_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(_: State) -> None:
+        raise _Bug("no checkpoint")
+
+    monkeypatch.setattr(recorder_module, "take", fails)
+    recorded = Recorded(tmp_path, bound_bytes=16 * KIB)
+    live(recorded, 3, steps=60)
+    recorded.close()
+    assert recorded.stopped == ["no checkpoint could be made: _Bug: no checkpoint"]
+    assert recorded.state.steps > 0
+    assert only_replay(tmp_path).verdict == "equal"
