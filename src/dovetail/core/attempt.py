@@ -156,10 +156,17 @@ class Attempt:
         return [
             Bind(
                 p.pod.uid, names[p.slot], state.steps, gang, p.devices, p.picks, level, ranks.get(p.pod.uid, -1),
-                *links.bandwidth(state.cluster, p),
+                *links.bandwidth(state.cluster, p), self._unsure(p),
             )
             for p in placed
         ]  # fmt: skip
+
+    def _unsure(self, placement: Placement) -> str:
+        cluster = self._state.cluster
+        shape = cluster.shapes.of(placement.pod.request)
+        if placement.entry is not None or not cluster.kubelets.decides(placement.slot, shape):
+            return ""
+        return cluster.kubelets.ask(placement.slot, shape).message
 
     def _ranks(self, placed: list[Placement]) -> dict[str, int]:
         """The order in which the pods of a gang that starts lie in the fabric: domain by domain from the widest level

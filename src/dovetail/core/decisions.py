@@ -37,6 +37,8 @@ class Bind:
     rank: int = -1
     mbps: int = 0
     ideal_mbps: int = 0
+    unsure: str = ""
+    """Why it cannot be said whether the kubelet will let the pod in; "" where that is known, or nothing is managed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from dovetail.core.devices.kubelet.inventory import Inventory
+from dovetail.core.devices.kubelet.pods import Pod as ManagedPod
 from dovetail.core.devices.layout import Layout
 
 CPU = "cpu"
@@ -117,6 +119,7 @@ class Request:
     `resources` are the effective amounts by name, sorted, without `pods`. `gpu_milli` is a share of ONE device
     (1..999) and excludes a whole-GPU count; whole GPUs are counted in `resources` under their resource name.
     `nvlink_required` refuses GPUs that NVLinks do not connect; `near_nics` wants GPUs close to NICs (RDMA).
+    `managed` is what the resource managers of a kubelet see of the pod; None where they cannot refuse it.
     `node_terms` None means no required node affinity; an empty tuple matches nothing.
     """
 
@@ -133,6 +136,7 @@ class Request:
     preferred_peers: tuple[PreferredPeers, ...] = ()
     nvlink_required: bool = False
     near_nics: bool = False
+    managed: ManagedPod | None = None
     _hash: int = field(init=False, repr=False, compare=False, default=0)
 
     def __post_init__(self) -> None:
@@ -215,7 +219,8 @@ class Gang:
 @dataclass(frozen=True, slots=True)
 class Node:
     """`allocatable` by resource name, `pods` included. `layout` says how its GPUs are wired; where it is None, or is of
-    another number of GPUs than are allocatable, they are only counted. `unschedulable` is `spec.unschedulable`.
+    another number of GPUs than are allocatable, they are only counted. `inventory` is what its kubelet manages; None
+    where that is not known, and what the kubelet will say is not either. `unschedulable` is `spec.unschedulable`.
     `attach_limits` are the CSI drivers' limits of volumes by driver name. `problem` keeps the node out of use, with its
     reason shown."""
 
@@ -228,6 +233,7 @@ class Node:
     created_ms: int = 0
     problem: Problem | None = None
     layout: Layout | None = None
+    inventory: Inventory | None = None
 
 
 @dataclass(frozen=True, slots=True)

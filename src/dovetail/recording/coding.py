@@ -2,9 +2,9 @@
 """Records of the core as JSON and back, by their type hints alone: a new record or field needs no line here.
 
 Rules: an object per record; fields at their default are left out; a record of a union (events, decisions) says which
-one it is in `kind`; an enum is written by its `code`, or value; sets are sorted. So equal records have equal bytes. What
-is read is checked field by field: an unknown field, kind or type is an error that names the path. A choice that is code
-is written by its name.
+one it is in `kind`; an enum is written by its `code`, or value; sets are sorted. So equal records have equal bytes.
+What is read is checked field by field: an unknown field, kind or type is an error that names the path. A choice that is
+code is written by its name.
 
 Each dataclass gets a frozen msgspec Struct of the same fields, which msgspec writes and reads. Identical requests,
 layouts and inventories are one object after reading, as they are in a cluster, and are converted once.

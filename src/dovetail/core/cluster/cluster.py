@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.core.cluster.fabric import Fabric
+from dovetail.core.cluster.kubelets import Entry, Kubelets
 from dovetail.core.cluster.nodes import Nodes
 from dovetail.core.cluster.peers import Peers
 from dovetail.core.cluster.shapes import Shape, Shapes
@@ -37,16 +38,22 @@ def indices(bits: int) -> tuple[int, ...]:
     return tuple(i for i in range(bits.bit_length()) if bits >> i & 1)
 
 
+def written_bits(pod: Pod) -> int:
+    """The GPUs that were written down for a pod, as bits; 0 for none."""
+    return sum(1 << gpu for gpu in set(pod.devices or ()))
+
+
 @dataclass(slots=True)
 class Placement:
     """A pod on a node slot. `gpu_bits` are the whole GPUs it holds, `gpu_share` the one that it has a part of (-1:
-    none). `picks` are the volumes chosen with it."""
+    none). `picks` are the volumes chosen with it. `entry` is its entry in the kubelet's books."""
 
     pod: Pod
     slot: int
     gpu_bits: int = 0
     gpu_share: int = -1
     picks: tuple[VolumePick, ...] = ()
+    entry: Entry | None = None
 
     @property
     def devices(self) -> tuple[int, ...]:
@@ -77,6 +84,7 @@ class Cluster:
         self.fabric = Fabric(self.nodes, fabric)
         self.peers = Peers()
         self.volumes = Volumes(self.nodes)
+        self.kubelets = Kubelets(self.nodes)
         self.placements: dict[str, Placement] = {}
         self.on_slot: dict[int, dict[str, None]] = {}
         self.ports: dict[tuple[str, int], dict[int, Counter[str]]] = {}
@@ -87,17 +95,17 @@ class Cluster:
 
     def put_node(self, node: Node) -> None:
         slot = self.nodes.slot_of(node.name)
-        gpus = self.nodes.gpu_count(slot)
+        gpus, inventory = self.nodes.gpu_count(slot), self.nodes.inventory(slot)
         if self.nodes.put(node):
             self.freed += 1
-            if self.nodes.gpu_count(slot) != gpus:
-                self._hold_gpus_again(slot)
+            if self.nodes.gpu_count(slot) != gpus or self.nodes.inventory(slot) != inventory:
+                self._hold_again(slot)
 
     def remove_node(self, name: str) -> None:
         """Pods that are still told to be there keep their place in the books until they are told to be gone."""
         slot = self.nodes.slots.get(name)
         if slot is not None and self.nodes.remove(name):
-            self._hold_gpus_again(slot)
+            self._hold_again(slot)
             self.vacate_if_gone(slot)
 
     def placed(self) -> Iterator[tuple[Pod, int]]:
@@ -126,8 +134,7 @@ class Cluster:
         for pod, slot in where:
             placement = self.placements[pod.uid] = Placement(pod, slot)
             self.on_slot.setdefault(slot, {})[pod.uid] = None
-            if shape.gpus or shape.request.gpu_milli:
-                self._hold_gpus(placement, shape)
+            self._hold_devices(placement, shape, written_bits(pod))
             self._count(pod, slot)
             if self._undo is not None:
                 self._undo.append(pod.uid)
@@ -141,6 +148,8 @@ class Cluster:
         shape = self.shapes.of(pod.request)
         nodes.free[: shape.width, slot] += shape.need[:, 0]
         self._free_gpus(placement, shape)
+        if placement.entry is not None:
+            self.kubelets.leave(slot, uid, placement.entry)
         self._uncount(pod, slot)
         self.volumes.forget(placement.picks)
         nodes.amounts_journal.add(slot)
@@ -216,18 +225,22 @@ class Cluster:
         self.peers.remove(pod, slot)
         self.volumes.remove(pod.uid)
 
-    def _hold_gpus(self, placement: Placement, shape: Shape) -> None:
-        """Give a pod its GPUs: those that were written down for it if they are free, else the best; fewer than it wants
-        where the node has fewer."""
-        free = int(self.nodes.gpu_free_bits[placement.slot])
-        written = sum(1 << gpu for gpu in placement.pod.devices or ())
-        if shape.request.gpu_milli:
-            self._hold_share(placement, written, shape.request.gpu_milli)
-            return
+    def _hold_devices(self, placement: Placement, shape: Shape, written: int) -> None:
+        """Give a pod its GPUs: those that were written down for it if they are free, else those that the kubelet will
+        give it, else the best; fewer than it wants where the node has fewer."""
+        slot, free = placement.slot, int(self.nodes.gpu_free_bits[placement.slot])
         if written.bit_count() != shape.gpus or written & ~free:
-            written = self._best_gpus(placement.slot, free, shape)
-        placement.gpu_bits = written
-        self.nodes.gpu_free_bits[placement.slot] = free & ~written
+            written = 0
+        if self.kubelets.decides(slot, shape):
+            given = written or self.kubelets.ask(slot, shape).gpu_bits
+            if given.bit_count() == shape.gpus and not given & ~free:
+                placement.entry = self.kubelets.enter(slot, shape, placement.pod.uid, given)
+                written = given
+        if shape.request.gpu_milli:
+            self._hold_share(placement, shape.request.gpu_milli)
+        elif shape.gpus:
+            placement.gpu_bits = written or self._best_gpus(slot, free, shape)
+            self.nodes.gpu_free_bits[slot] = free & ~placement.gpu_bits
 
     def _best_gpus(self, slot: int, free: int, shape: Shape) -> int:
         """By the node's layout; the lowest ones where it is not known, or where the world gave what we would not."""
@@ -243,15 +256,15 @@ class Cluster:
             chosen = free ^ left
         return chosen
 
-    def _hold_share(self, placement: Placement, written: int, milli: int) -> None:
-        nodes, slot = self.nodes, placement.slot
+    def _hold_share(self, placement: Placement, milli: int) -> None:
+        nodes, slot, written = self.nodes, placement.slot, written_bits(placement.pod)
         gpu = written.bit_length() - 1
         if written.bit_count() == 1 and gpu < len(nodes.gpu_part_milli):
             room = int(nodes.gpu_part_milli[gpu, slot]) or WHOLE_GPU_MILLI * (int(nodes.gpu_free_bits[slot]) >> gpu & 1)
             if room >= milli:
                 self._take_share(placement, gpu, milli)
                 return
-        gpu = self._scoring.share_gpu(self, placement.slot, placement.pod)
+        gpu = self._scoring.share_gpu(self, slot, placement.pod)
         if gpu >= 0:
             self._take_share(placement, gpu, milli)
 
@@ -278,24 +291,25 @@ class Cluster:
                 nodes.gpu_free_bits[slot] |= 1 << placement.gpu_share
                 nodes.free[nodes.resources[GPU], slot] += 1
 
-    def _hold_gpus_again(self, slot: int) -> None:
-        """The node's number of GPUs changed: hand its GPUs out anew to the pods on it, in the order they came."""
+    def _hold_again(self, slot: int) -> None:
+        """The node has other devices now: hand them out anew to the pods on it, in the order they came."""
         for placement in self._let_go(slot):
             shape = self.shapes.of(placement.pod.request)
-            if shape.gpus or shape.request.gpu_milli:
-                self._hold_gpus(placement, shape)
+            self._hold_devices(placement, shape, written_bits(placement.pod))
 
     def hold_exactly(self, devices: Mapping[str, tuple[int, ...]]) -> None:
         """Give every placed pod the GPUs of its node that it is told to hold, by index."""
-        nodes = self.nodes
         for slot in self.on_slot:
             for placement in self._let_go(slot):
-                held = devices[placement.pod.uid]
-                milli = placement.pod.request.gpu_milli
-                for gpu in held if milli else ():
-                    self._take_share(placement, gpu, milli)
-                placement.gpu_bits = 0 if milli else sum(1 << gpu for gpu in held)
-                nodes.gpu_free_bits[slot] &= ~placement.gpu_bits
+                held, shape = devices[placement.pod.uid], self.shapes.of(placement.pod.request)
+                if shape.request.gpu_milli:
+                    for gpu in held:
+                        self._take_share(placement, gpu, shape.request.gpu_milli)
+                    continue
+                placement.gpu_bits = sum(1 << gpu for gpu in held)
+                self.nodes.gpu_free_bits[slot] &= ~placement.gpu_bits
+                if self.kubelets.decides(slot, shape):
+                    placement.entry = self.kubelets.enter(slot, shape, placement.pod.uid, placement.gpu_bits)
 
     def _let_go(self, slot: int) -> list[Placement]:
         """Make every GPU of the slot wholly free. Returns the pods there, in the order they came."""
@@ -306,7 +320,8 @@ class Cluster:
         nodes.reset_gpus(slot)
         nodes.amounts_journal.add(slot)
         for placement in placements:
-            placement.gpu_bits, placement.gpu_share = 0, -1
+            placement.gpu_bits, placement.gpu_share, placement.entry = 0, -1, None
+        self.kubelets.open(slot)
         return placements
 
     def check(self) -> list[str]:
@@ -336,6 +351,13 @@ class Cluster:
         wrong += _differences("free amounts", free, nodes.free)
         wrong += _differences("parts of GPUs", parts, nodes.gpu_part_milli)
         wrong += _differences("free GPU bits", bits, nodes.gpu_free_bits)
+        for slot, books in self.kubelets.books.items():
+            entered = {uid for uid in self.on_slot.get(slot, ()) if self.placements[uid].entry is not None}
+            gpus = sum(self.placements[uid].gpu_bits for uid in entered)
+            if entered != books.pods.keys() or gpus != books.devices.get(GPU, 0):
+                wrong.append(
+                    f"books of slot {slot}: {sorted(books.pods)} with GPUs {gpus:b}, but {sorted(entered)} is true"
+                )
         listed = {uid: slot for slot, uids in self.on_slot.items() for uid in uids}
         if listed != {uid: p.slot for uid, p in self.placements.items()}:
             wrong.append("the list of pods by slot differs from the placements")

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from dovetail.core.cluster.columns import Columns
 from dovetail.core.cluster.journal import Journal
 from dovetail.core.devices import bandwidth
+from dovetail.core.devices.kubelet.inventory import Inventory
 from dovetail.core.devices.layout import Layout
 from dovetail.core.model import CPU, GPU, MEMORY, PODS, Node, Taint
 
@@ -168,6 +169,11 @@ class Nodes:
     def layout(self, slot: int) -> Layout | None:
         """How the node's GPUs are wired; None where that is not known, and they are only counted."""
         return self.layouts[int(self.layout_ids[slot])]
+
+    def inventory(self, slot: int) -> Inventory | None:
+        """What the node's kubelet manages, where that is known."""
+        record = self.records[slot]
+        return record.inventory if record is not None else None
 
     def _layout_id(self, layout: Layout | None, gpus: int) -> int:
         if layout is None or layout.gpus != gpus or gpus > bandwidth.MAX_GPUS:

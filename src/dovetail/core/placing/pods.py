@@ -3,7 +3,7 @@
 
 Rules: pods that nothing hinders are placed in one go: the tightest fabric domains first, and in them the best nodes,
 each filled before the next. Pods that look at other pods, volumes or nominations are placed one at a time, since each
-changes what the next one may do.
+changes what the next one may do. The kubelet of a node is asked last, when the node is chosen.
 """
 
 from __future__ import annotations
@@ -34,14 +34,36 @@ def fill(cluster: Cluster, rows: Rows, shape: Shape, pods: Sequence[Pod], scope:
         return placed
     row = rows.of(shape)
     if len(pods) == 1:
-        slot = rows.scoring.best(row, pods[0]) if scope is None else _best(row.score, scope)
-        if slot < 0 or row.score[slot] == scores.INFEASIBLE:
-            return 0
-        cluster.place_alike(shape, [(pods[0], slot)])
-        return 1
+        while True:
+            slot = rows.scoring.best(row, pods[0]) if scope is None else _best(row.score, scope)
+            if slot < 0 or row.score[slot] == scores.INFEASIBLE:
+                return 0
+            if cluster.kubelets.lets_in(slot, shape):
+                cluster.place_alike(shape, [(pods[0], slot)])
+                return 1
+            row.refuse(slot)
+    if cluster.kubelets.books and shape.request.managed is not None:
+        return _fill_asking(cluster, rows, shape, pods, scope)
     where = _arrange(cluster, row, len(pods), scope)
     cluster.place_alike(shape, list(zip(pods, where, strict=False)))
     return min(len(pods), len(where))
+
+
+def _fill_asking(cluster: Cluster, rows: Rows, shape: Shape, pods: Sequence[Pod], scope: Scope | None) -> int:
+    """As `fill`, asking the kubelets before each pod: who is refused somewhere is arranged anew with the others."""
+    placed = 0
+    while placed < len(pods) and (where := _arrange(cluster, rows.of(shape), len(pods) - placed, scope)):
+        refused: set[int] = set()
+        for slot in where:
+            if slot not in refused and cluster.kubelets.lets_in(slot, shape):
+                cluster.place_alike(shape, [(pods[placed], slot)])
+                placed += 1
+            else:
+                refused.add(slot)
+        row = rows.of(shape)
+        for slot in sorted(refused):
+            row.refuse(slot)
+    return placed
 
 
 def _best(score: scores.Scores, scope: Scope | None) -> int:
@@ -71,7 +93,7 @@ def _place_hindered(cluster: Cluster, rows: Rows, shape: Shape, pod: Pod, scope:
         score[nominated] = -scores.INFEASIBLE
     while (slot := _best(score, scope)) >= 0:
         picks = cluster.volumes.pick(pod, slot)
-        if picks is not None:
+        if picks is not None and cluster.kubelets.lets_in(slot, shape):
             cluster.place(pod, slot, picks)
             return True
         score[slot] = scores.INFEASIBLE

@@ -100,6 +100,7 @@ def _rules(cluster: Cluster, pod: Pod, remaining: Mask) -> Iterator[_Rule]:
     never = _ALWAYS_NEVER if cluster.volumes.settled(pod) else _ALWAYS_NEVER - {Reason.VOLUME_NODE}
     for reason, satisfied in feasibility.hindrances(cluster, pod, shape):
         yield reason, When.NEVER if reason in never else When.NOT_YET, ~satisfied, "", ""
+    yield from _kubelets(cluster, shape, remaining)
     if pod.claims and cluster.volumes.refusal(pod) is None:
         # Each claim alone may reach the node and yet not all of them together.
         lacking = np.zeros(nodes.size, dtype=np.bool_)
@@ -146,6 +147,21 @@ def _amounts(cluster: Cluster, shape: Shape, remaining: Mask) -> Iterator[_Rule]
         yield Reason.GPU_SHARE, When.NOT_YET, none_left, detail, ""
     if links.needs_links(shape):
         yield Reason.NVLINK, When.NOT_YET, _apart(nodes, shape, nodes.gpu_free_bits), f"({shape.gpus} GPUs)", ""
+
+
+def _kubelets(cluster: Cluster, shape: Shape, remaining: Mask) -> Iterator[_Rule]:
+    """Kubelets that would reject the pod, by their reason and message."""
+    kubelets = cluster.kubelets
+    found: dict[tuple[When, str], list[int]] = {}
+    for slot in np.flatnonzero(remaining) if shape.request.managed is not None else ():
+        if not kubelets.lets_in(int(slot), shape):
+            answer = kubelets.ask(int(slot), shape)
+            when = When.NEVER if kubelets.ask_empty(int(slot), shape).admitted is False else When.NOT_YET
+            found.setdefault((when, f"({answer.reason}: {answer.message})"), []).append(int(slot))
+    for (when, detail), slots in found.items():
+        mask = np.zeros(cluster.nodes.size, dtype=np.bool_)
+        mask[slots] = True
+        yield Reason.KUBELET, when, mask, detail, ""
 
 
 def _apart(nodes: Nodes, shape: Shape, gpus: links.Free) -> Mask:

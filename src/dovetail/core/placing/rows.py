@@ -76,6 +76,14 @@ class Row:
         start = int(self._tops.argmax()) * BLOCK
         return start + int(self.score[start : start + BLOCK].argmax())
 
+    def refuse(self, slot: int) -> None:
+        """The node's kubelet would reject the shape, until something changes on the node."""
+        self.score[slot] = scores.INFEASIBLE
+        self._stale[slot // BLOCK] = True
+        if self._copies is not None:
+            self._move_tallies(np.array([slot]), -self._copies[[slot]])
+            self._copies[slot] = 0
+
     def copies(self) -> NDArray[np.int64]:
         """How many pods of the shape each slot could take now."""
         if self._copies is None:

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a node's kubelet will let a pod in, and what its containers then hold.
+
+Rules: the managers are asked in the kubelet's order: devices, CPUs, memory. In scope `container` each container is
+decided and served before the next is asked; in scope `pod` one decision holds for all. Only then the kubelet looks
+whether the pod's requests fit at all, so a pod that fits nowhere is refused by its topology first. What a refused pod
+had been given is given back as the kubelet gives it back. A policy that is not known makes the verdict unknown if it
+could matter. (topologymanager/scope*.go, lifecycle/predicate.go, the order of handlers in kubelet.go of Kubernetes
+v1.37.)
+
+Not predicted: preemption for critical pods, node affinity, ports and taints (the scheduler's own rules cover them), and
+handlers that know nothing of resources.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from dovetail.core.devices.kubelet.cpus import Cpus
+from dovetail.core.devices.kubelet.devices import Devices, Preference
+from dovetail.core.devices.kubelet.hints import NO_HINT, Hint
+from dovetail.core.devices.kubelet.holdings import Arrival, Held, Holdings, PodHeld, Provider, Refused
+from dovetail.core.devices.kubelet.inventory import Inventory
+from dovetail.core.devices.kubelet.memory import Memory
+from dovetail.core.devices.kubelet.pods import CPU, MEMORY, Pod, Qos, managed
+from dovetail.core.devices.kubelet.topology import TopologyManager
+
+TOPOLOGY_AFFINITY = "TopologyAffinityError"
+_NO_LOCALITY = "Resources cannot be allocated with Topology locality"
+_POD_LEVEL = "Pod Scope pod with pod-level resources failed admission "
+_POD_LEVEL_CONTAINER = _POD_LEVEL + "with a container-level topology manager"
+_POD_LEVEL_POD = _POD_LEVEL + "under pod-scope topology manager"
+
+EPHEMERAL_STORAGE = "ephemeral-storage"
+PODS = "pods"
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What the node allows for pods and what the other pods on it request, by resource: `pods` too, `cpu` in
+    millicores, `memory` in bytes."""
+
+    allocatable: Mapping[str, int]
+    requested: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`admitted` None: it cannot be said, `message` says why. Else `reason` and `message` are the kubelet's, empty
+    where it admits. `holdings` are those after it. `certain`: nothing was chosen that the kubelet chooses at random."""
+
+    admitted: bool | None
+    reason: str
+    message: str
+    holdings: Holdings
+    certain: bool = True
+
+
+class Kubelet:
+    """One for all nodes that share an inventory: it keeps nothing of any of them."""
+
+    def __init__(self, inventory: Inventory, prefer: Preference | None = None) -> None:
+        self.inventory = inventory
+        self.devices = Devices(inventory, prefer)
+        self._providers: list[Provider] = [self.devices]
+        if inventory.cpu_policy == "static":
+            self._providers.append(Cpus(inventory))
+        if inventory.memory_policy == "Static":
+            self._providers.append(Memory(inventory))
+        merges = inventory.topology_policy not in (None, "none")
+        self._topology = TopologyManager(inventory) if merges else None
+
+    def admit(self, holdings: Holdings, uid: str, pod: Pod, room: Room | None = None) -> Verdict:
+        """`holdings` stays as it is. Without `room` it is not asked whether the requests fit the node."""
+        gates = self.inventory.gates
+        qos = pod.qos(gates.pod_level_resources, gates.pod_level_resources_fix_kubelet_qos_class)
+        if unknown := self._unknown(pod, qos is Qos.GUARANTEED):
+            return Verdict(None, "", unknown, holdings, False)
+        before = holdings.pods.get(uid)
+        held = list(before.containers) if before else [Held()] * len(pod.containers)
+        arrival = Arrival(uid, pod, qos is Qos.GUARANTEED, holdings.copy(), held)
+        if before:
+            arrival.pod_cpus, arrival.pod_memory = before.cpus, before.memory
+        refused: Refused | None = None
+        try:
+            self._allocate(arrival)
+            if room is not None:
+                self._fit(arrival, room)
+        except Refused as error:
+            refused = error
+        after = arrival.holdings
+        after.pods[uid] = PodHeld(pod, tuple(arrival.held), arrival.pod_cpus, arrival.pod_memory)
+        if refused is None:
+            return Verdict(True, "", "", after, arrival.certain)
+        return Verdict(False, refused.reason, refused.message, self._released(after, uid), arrival.certain)
+
+    def started(self, holdings: Holdings, uid: str, index: int) -> Holdings:
+        """After the runtime has started the container at `index` of a pod that was admitted."""
+        after = holdings.copy()
+        for provider in self._providers:
+            provider.started(uid, index, after)
+        return after
+
+    def release(self, holdings: Holdings, uid: str) -> Holdings:
+        """After a pod has ended. The kubelet gives its things back when it next needs any; so the order of pods that
+        end does not matter, but a pod that ends is gone for whoever is admitted next."""
+        return self._released(holdings.copy(), uid)
+
+    def _released(self, holdings: Holdings, uid: str) -> Holdings:
+        for provider in self._providers:
+            provider.release(uid, holdings)
+        del holdings.pods[uid]
+        return holdings
+
+    def _unknown(self, pod: Pod, guaranteed: bool) -> str:
+        inventory = self.inventory
+        pins = guaranteed and (not pod.has_pod_level or inventory.gates.pod_level_resource_managers)
+        asks_devices = any(self.devices.asked(container.limit) for container in pod.containers)
+        if pins and inventory.cpu_policy is None:
+            return "the CPU Manager's policy is not known"
+        if pins and inventory.memory_policy is None:
+            return "the Memory Manager's policy is not known"
+        if (pins or asks_devices) and inventory.topology_policy is None:
+            return "the Topology Manager's policy is not known"
+        return ""
+
+    def _allocate(self, arrival: Arrival) -> None:
+        pod_level = arrival.pod.has_pod_level and self.inventory.gates.pod_level_resource_managers
+        everyone = range(len(arrival.pod.containers))
+        if self._topology is None:
+            for index in everyone:
+                self._serve(arrival, index, NO_HINT)
+        elif self.inventory.scope == "container":
+            for index in everyone:
+                hint, admit = self._topology.merge(provider.hints(arrival, index) for provider in self._providers)
+                if not admit:
+                    raise Refused(TOPOLOGY_AFFINITY, _POD_LEVEL_CONTAINER if pod_level else _NO_LOCALITY)
+                self._serve(arrival, index, hint)
+        else:
+            hint, admit = self._topology.merge(provider.pod_hints(arrival) for provider in self._providers)
+            if not admit:
+                raise Refused(TOPOLOGY_AFFINITY, _POD_LEVEL_POD if pod_level else _NO_LOCALITY)
+            if pod_level:
+                for provider in self._providers:
+                    provider.allocate_pod(arrival, hint)
+                return
+            for index in everyone:
+                self._serve(arrival, index, hint)
+
+    def _serve(self, arrival: Arrival, index: int, hint: Hint) -> None:
+        for provider in self._providers:
+            provider.allocate(arrival, index, hint)
+
+    def _fit(self, arrival: Arrival, room: Room) -> None:
+        """NodeResourcesFit as the kubelet asks it again: extended resources that the node does not have are left out,
+        and what the managers have handed out is never more than the node has."""
+        requests = arrival.pod.total_requests(self.inventory.gates.pod_level_resources)
+        allocatable = dict(room.allocatable)
+        if any(held.devices for held in arrival.held):
+            for resource, devices in arrival.holdings.devices.items():
+                allocatable[resource] = max(allocatable.get(resource, 0), devices.bit_count())
+        first = (PODS, CPU, MEMORY, EPHEMERAL_STORAGE)
+        asked = {PODS: 1} | {name: requests[name] for name in first if name in requests}
+        others = sorted(name for name in requests if name not in first)
+        asked |= {name: requests[name] for name in others if name in allocatable or managed(name)}
+        for name, value in asked.items():
+            used, capacity = room.requested.get(name, 0), allocatable.get(name, 0)
+            if value > 0 and value > capacity - used:
+                raise Refused(
+                    f"OutOf{name}",
+                    f"Node didn't have enough resource: {name}, requested: {value}, used: {used}, capacity: {capacity}",
+                )

@@ -1,0 +1,288 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The static policy of the kubelet's CPU Manager: whole CPUs for containers of Guaranteed pods.
+
+A container gets CPUs of its own if its pod is Guaranteed and it asks for whole CPUs; all others run on the shared set.
+Reserved CPUs are never given away. What an init container held goes to the containers after it first; a sidecar keeps
+what it holds.
+
+A pod with pod-level resources is left alone unless the gate PodLevelResourceManagers is on. With it a container
+qualifies only if it would be Guaranteed by itself, and in scope `pod` the pod gets one set of CPUs: qualifying
+containers get parts of it, the others share what is left.
+
+(pkg/kubelet/cm/cpumanager/policy_static.go of Kubernetes v1.27 to v1.37. Resizing in place is not predicted.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dovetail.core.devices.kubelet.cpu_assignment import CpuAssignmentError, CpuTopology, take
+from dovetail.core.devices.kubelet.hints import Hint, Hints, ids_of, mask_of
+from dovetail.core.devices.kubelet.holdings import Arrival, Holdings, Refused, unexpected
+from dovetail.core.devices.kubelet.inventory import NEWEST_MINOR, Cpu, Inventory, InventoryError
+from dovetail.core.devices.kubelet.pods import CPU, Container, Kind, Pod, Qos, effective
+from dovetail.core.devices.kubelet.subsets import subsets_of
+
+SMT_ALIGNMENT_ERROR = "SMTAlignmentError"
+EMPTY_SHARED_POOL_ERROR = "EmptyPodSharedPoolError"
+
+
+def default_reservation(
+    cpus: Sequence[Cpu], options: frozenset[str], reserved_milli: int, minor: int = NEWEST_MINOR
+) -> frozenset[int]:
+    """What a kubelet reserves that was given an amount (kubeReserved + systemReserved) and no reservedSystemCPUs.
+
+    Raises InventoryError where the machine has fewer, or nothing is reserved: the kubelet would not start."""
+    count = -(-reserved_milli // 1000)
+    topology = CpuTopology(cpus)
+    if not 0 < count <= topology.all.bit_count():
+        raise InventoryError("reserved_cpus", f"{reserved_milli}m cannot be reserved of {len(cpus)} CPUs")
+    try:
+        return frozenset(ids_of(_take(topology, options, minor, topology.all, count)))
+    except CpuAssignmentError as error:
+        raise InventoryError("reserved_cpus", f"{reserved_milli}m cannot be reserved: {error}") from None
+
+
+class Cpus:
+    """Gives hints and CPUs. The CPU policy of the inventory must be `static`."""
+
+    __slots__ = (
+        "_gates",
+        "_minor",
+        "_nodes_by_size",
+        "_options",
+        "_reserved",
+        "_reserved_cores",
+        "_sockets_spanned",
+        "_subsets",
+        "_topology",
+    )
+
+    def __init__(self, inventory: Inventory) -> None:
+        if inventory.cpu_policy != "static":
+            raise ValueError(f"cpu_policy is {inventory.cpu_policy}, not static")
+        self._gates = inventory.gates
+        self._minor = inventory.minor
+        self._options = inventory.cpu_options
+        self._topology = topology = CpuTopology(inventory.cpus)
+        self._reserved = mask_of(inventory.reserved_cpus)
+        self._reserved_cores = mask_of(cpu for core in topology.cores if core & self._reserved for cpu in ids_of(core))
+        self._subsets = subsets = subsets_of(tuple(topology.numas))
+        cpus_of = [numa.bit_count() for numa in topology.numas.values()]
+        self._nodes_by_size = [0] * len(cpus_of)
+        """How many CPUs the largest 1, 2, ... NUMA nodes have."""
+        for size, cpus in zip(subsets.sizes, subsets.sums(cpus_of), strict=True):
+            self._nodes_by_size[size - 1] = max(self._nodes_by_size[size - 1], cpus)
+        spans = [self._cpus_in(mask) for mask in subsets.masks]
+        self._sockets_spanned = [sum(1 for unit in topology.sockets if unit & span) for span in spans]
+
+    def hints(self, arrival: Arrival, index: int) -> Hints:
+        container = arrival.pod.containers[index]
+        count = self._exclusive(arrival, container)
+        if not count or self._left_alone(arrival.pod):
+            return {}
+        held = arrival.held[index].cpus
+        if held is None:
+            return {CPU: self._hints(self._available(arrival), arrival.reusable_cpus, count)}
+        return {CPU: self._hints(held, 0, count) if held.bit_count() == count else []}
+
+    def pod_hints(self, arrival: Arrival) -> Hints:
+        pod = arrival.pod
+        count = self._exclusive_of_pod(arrival)
+        if not count or self._left_alone(pod):
+            return {}
+        if self._managed_as_whole(pod) and self._without_shared_cpus(arrival, count):
+            return {CPU: []}
+        held_by_pod = 0
+        for container, held in zip(pod.containers, arrival.held, strict=True):
+            if held.cpus is not None:
+                if held.cpus.bit_count() != self._exclusive(arrival, container):
+                    return {CPU: []}
+                held_by_pod |= held.cpus
+        if held_by_pod.bit_count() == count:
+            return {CPU: self._hints(held_by_pod, 0, count)}
+        return {CPU: self._hints(self._available(arrival), arrival.reusable_cpus | held_by_pod, count)}
+
+    def allocate(self, arrival: Arrival, index: int, hint: Hint) -> None:
+        """Raises Refused: SMTAlignmentError, or that there are not enough CPUs."""
+        container = arrival.pod.containers[index]
+        count = self._exclusive(arrival, container)
+        if not count or self._left_alone(arrival.pod):
+            return
+        cpus = arrival.held[index].cpus
+        # Before v1.37 a container that had its CPUs from a kubelet without full-pcpus-only was refused by one with it.
+        if cpus is None or self._minor < 37:
+            self._check_smt(arrival.holdings, count)
+        if cpus is None:
+            cpus = self._allocate(arrival.holdings, count, hint.mask, arrival.reusable_cpus)
+            arrival.held[index] = arrival.held[index]._replace(cpus=cpus)
+        if container.kind is Kind.INIT:
+            arrival.reusable_cpus |= cpus
+        else:
+            arrival.reusable_cpus &= ~cpus
+
+    def allocate_pod(self, arrival: Arrival, hint: Hint) -> None:
+        """Raises Refused: EmptyPodSharedPoolError, SMTAlignmentError, or that there are not enough CPUs."""
+        count = self._exclusive_of_pod(arrival)
+        if not count:
+            return
+        empty = self._without_shared_cpus(arrival, count)
+        if empty:
+            raise Refused(EMPTY_SHARED_POOL_ERROR, empty)
+        self._check_smt(arrival.holdings, count)
+        arrival.pod_cpus = whole = self._allocate(arrival.holdings, count, hint.mask, 0)
+        of_sidecars = 0
+        own: dict[int, int] = {}
+        app_pool: int | None = None
+        for index, container in enumerate(arrival.pod.containers):
+            if container.kind is Kind.APP and app_pool is None:
+                app_pool = whole & ~of_sidecars
+            exclusive = self._exclusive(arrival, container)
+            pool = whole & ~of_sidecars if app_pool is None else app_pool
+            if exclusive:
+                own[index] = self._taken(pool, exclusive)
+            elif container.kind is Kind.INIT:
+                own[index] = pool
+            if container.kind is Kind.SIDECAR:
+                of_sidecars |= own.get(index, 0)
+            elif app_pool is not None:
+                app_pool &= ~own.get(index, 0)
+        shared = whole & ~of_sidecars if app_pool is None else app_pool
+        for index, held in enumerate(arrival.held):
+            arrival.held[index] = held._replace(cpus=own.get(index, shared))
+
+    def started(self, uid: str, index: int, holdings: Holdings) -> None:
+        """CPUs of init containers stay with the pod until it is gone."""
+
+    def release(self, uid: str, holdings: Holdings) -> None:
+        pod = holdings.pods[uid]
+        if pod.cpus is not None:
+            holdings.shared_cpus |= pod.cpus
+            return
+        for held in pod.containers:
+            holdings.shared_cpus |= held.cpus or 0
+
+    def _exclusive(self, arrival: Arrival, container: Container) -> int:
+        """How many CPUs of its own the container is to have (guaranteedCPUs)."""
+        if not arrival.guaranteed or (self._managed_as_whole(arrival.pod) and container.qos is not Qos.GUARANTEED):
+            return 0
+        count, rest = divmod(container.request.get(CPU, 0), 1000)
+        return 0 if rest else count
+
+    def _exclusive_of_pod(self, arrival: Arrival) -> int:
+        """How many CPUs the pod needs at its peak, counting whole ones only (podGuaranteedCPUs)."""
+        pod = arrival.pod
+        if self._managed_as_whole(pod):
+            whole = pod.whole.request.get(CPU, 0) if pod.whole and arrival.guaranteed else 0
+            return 0 if whole % 1000 else whole // 1000
+        return effective((c.kind, {CPU: self._exclusive(arrival, c)}) for c in pod.containers).get(CPU, 0)
+
+    def _managed_as_whole(self, pod: Pod) -> bool:
+        return self._gates.pod_level_resource_managers and pod.has_pod_level
+
+    def _left_alone(self, pod: Pod) -> bool:
+        """Pod-level resources without a manager for them. From v1.34 such pods are left alone if the gate
+        PodLevelResources is on, from v1.36 always."""
+        if not pod.has_pod_level or self._gates.pod_level_resource_managers:
+            return False
+        return self._minor >= 36 or (self._minor >= 34 and self._gates.pod_level_resources)
+
+    def _available(self, arrival: Arrival) -> int:
+        return arrival.holdings.shared_cpus & ~self._reserved
+
+    def _hints(self, available: int, reusable: int, count: int) -> list[Hint]:
+        """Every set of NUMA nodes with `count` CPUs available and all the reusable ones. Preferred are those with as
+        few nodes as the CPUs would need on the empty machine (generateCPUTopologyHints)."""
+        subsets, numas = self._subsets, self._topology.numas
+        least = next((i for i, most in enumerate(self._nodes_by_size, 1) if most >= count), len(numas))
+        preferred = [size == least for size in subsets.sizes]
+        if "align-by-socket" in self._options and (numas_per_socket := len(numas) // len(self._topology.sockets)):
+            sockets = -(-least // numas_per_socket)
+            preferred = [p or n == sockets for p, n in zip(preferred, self._sockets_spanned, strict=True)]
+        usable = subsets.sums(
+            [(available & numa).bit_count() + (reusable & numa).bit_count() for numa in numas.values()]
+        )
+        must = mask_of(numa for numa, cpus in numas.items() if cpus & reusable)
+        return [
+            pair[p]
+            for pair, p, n, mask in zip(subsets.hints, preferred, usable, subsets.masks, strict=True)
+            if n >= count and mask & must == must
+        ]
+
+    def _check_smt(self, holdings: Holdings, count: int) -> None:
+        if "full-pcpus-only" not in self._options:
+            return
+        threads = self._topology.cpus_per_core
+        available = (holdings.shared_cpus & ~self._reserved_cores).bit_count()
+        if count % threads:
+            text = f"requested {count} cpus not multiple cpus per core = {threads}"
+        elif count > available:
+            text = (
+                f"not enough free physical CPUs: available physical CPUs = {available}, requested CPUs = {count}, "
+                f"CPUs per core = {threads}"
+            )
+        else:
+            return
+        raise Refused(SMT_ALIGNMENT_ERROR, f"SMT Alignment Error: {text}")
+
+    def _allocate(self, holdings: Holdings, count: int, mask: int | None, reusable: int) -> int:
+        """From the NUMA nodes of the mask first, the rest from anywhere (allocateCPUs)."""
+        allocatable = (holdings.shared_cpus & ~self._reserved) | reusable
+        cpus = 0
+        if mask is not None:
+            aligned = allocatable & self._aligned(mask)
+            cpus = self._taken(aligned, min(count, aligned.bit_count()))
+        cpus |= self._taken(allocatable & ~cpus, count - cpus.bit_count())
+        holdings.shared_cpus &= ~cpus
+        return cpus
+
+    def _aligned(self, mask: int) -> int:
+        cpus = self._cpus_in(mask)
+        if "align-by-socket" in self._options:
+            return mask_of(cpu for socket in self._topology.sockets if socket & cpus for cpu in ids_of(socket))
+        return cpus
+
+    def _cpus_in(self, mask: int) -> int:
+        cpus = 0
+        for numa, unit in self._topology.numas.items():
+            if mask >> numa & 1:
+                cpus |= unit
+        return cpus
+
+    def _taken(self, available: int, count: int) -> int:
+        try:
+            return _take(self._topology, self._options, self._minor, available, count)
+        except CpuAssignmentError as error:
+            raise unexpected(str(error)) from None
+
+    def _without_shared_cpus(self, arrival: Arrival, count: int) -> str:
+        """What is wrong if some container is left without a CPU to share, else "" (validatePodScopeResources)."""
+        running = 0
+        sharing = False
+        for container in arrival.pod.containers:
+            exclusive = self._exclusive(arrival, container)
+            if container.kind is not Kind.INIT:
+                running += exclusive
+                sharing = sharing or not exclusive
+            elif not exclusive and running >= count:
+                return "pod rejected, pod has shared init containers but no cpus available for them"
+        if sharing and running >= count:
+            return (
+                "pod rejected, sum of exclusive container cpu requests equals pod budget, leaving no cpus for shared "
+                "containers"
+            )
+        return ""
+
+
+def _take(topology: CpuTopology, options: frozenset[str], minor: int, available: int, count: int) -> int:
+    return take(
+        topology,
+        available,
+        count,
+        across_numa="distribute-cpus-across-numa" in options,
+        across_cores="distribute-cpus-across-cores" in options,
+        full_cores="full-pcpus-only" in options,
+        by_socket="align-by-socket" in options,
+        by_uncore="prefer-align-cpus-by-uncorecache" in options,
+        minor=minor,
+    )

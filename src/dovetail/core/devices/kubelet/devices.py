@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Device Manager: hints for devices, and which of them a container gets.
+
+Rules: hints count every registered device, healthy and free or not, for what is preferred, and only those that can be
+had for what is possible. A device on several NUMA nodes counts for each; one without a node for none. Where the plugin
+does not answer GetPreferredAllocation, or not with enough devices, the kubelet picks in the order of a Go map: then the
+lowest positions are taken here and the arrival is no longer `certain`. (devicemanager/topology_hints.go and manager.go
+of Kubernetes v1.37.)
+
+Not predicted: devices that are promised by DRA under an extended resource name, and plugins whose calls fail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from dovetail.core.devices.kubelet.hints import Hint, Hints, ids_of, mask_of, masks_over
+from dovetail.core.devices.kubelet.holdings import Arrival, Holdings, Refused, unexpected
+from dovetail.core.devices.kubelet.inventory import DevicePool, Inventory
+from dovetail.core.devices.kubelet.pods import Kind, effective
+
+Preference = Callable[[str, int, int, int], int]
+"""A plugin's GetPreferredAllocation: of a resource, from the devices `available`, with all of `must_include`, `size` of
+them. Sets of devices are ints as in `Holdings`."""
+
+
+class Devices:
+    """`prefer` answers for the pools whose plugin `prefers`; without it their answers are not known."""
+
+    def __init__(self, inventory: Inventory, prefer: Preference | None = None) -> None:
+        self._pools = {pool.resource: _Pool(pool, inventory) for pool in inventory.devices}
+        self._prefer = prefer
+
+    def asked(self, amounts: Mapping[str, int]) -> dict[str, int]:
+        """What is this manager's of the limits of a container or pod, requests of zero included."""
+        return {resource: count for resource, count in sorted(amounts.items()) if resource in self._pools}
+
+    def hints(self, arrival: Arrival, index: int) -> Hints:
+        wanted = self.asked(arrival.pod.containers[index].limit)
+        held = dict(arrival.held[index].devices)
+        return {
+            resource: self._hints(arrival, resource, count, held, arrival.reusable_devices.get(resource, 0))
+            for resource, count in wanted.items()
+        }
+
+    def pod_hints(self, arrival: Arrival) -> Hints:
+        wanted = self.asked(effective((container.kind, container.limit) for container in arrival.pod.containers))
+        held: dict[str, int] = {}
+        for one in arrival.held:
+            for resource, devices in one.devices:
+                held[resource] = held.get(resource, 0) | devices
+        return {resource: self._hints(arrival, resource, count, held, 0) for resource, count in wanted.items()}
+
+    def _hints(
+        self, arrival: Arrival, resource: str, count: int, held: Mapping[str, int], reusable: int
+    ) -> list[Hint] | None:
+        pool = self._pools[resource]
+        if not pool.aligned:
+            return None
+        if had := held.get(resource, 0):
+            return pool.hints(had, 0, count) if had.bit_count() == count else []
+        available = pool.healthy & ~arrival.holdings.devices.get(resource, 0)
+        return pool.hints(available, reusable, count) if (available | reusable).bit_count() >= count else []
+
+    def allocate(self, arrival: Arrival, index: int, hint: Hint) -> None:
+        """Raises Refused with the kubelet's words."""
+        container = arrival.pod.containers[index]
+        for resource, count in self.asked(container.limit).items():
+            held = dict(arrival.held[index].devices)
+            taken = self._take(arrival, index, resource, count, held.get(resource), hint)
+            if taken:
+                held[resource] = taken
+                arrival.held[index] = arrival.held[index]._replace(devices=tuple(sorted(held.items())))
+        for resource, devices in arrival.held[index].devices:
+            before = arrival.reusable_devices.get(resource, 0)
+            after = before | devices if container.kind is Kind.INIT else before & ~devices
+            arrival.reusable_devices[resource] = after
+
+    def _take(self, arrival: Arrival, index: int, resource: str, count: int, held: int | None, hint: Hint) -> int:
+        """What the container gets on top of what it holds: all or nothing of `count`."""
+        pool, name = self._pools[resource], arrival.pod.containers[index].name
+        if held is not None and held.bit_count() != count:
+            raise unexpected(
+                f'pod "{arrival.uid}" container "{name}" changed request for resource "{resource}" '
+                f"from {held.bit_count()} to {count}"
+            )
+        if not pool.healthy:
+            raise unexpected(f"no healthy devices present; cannot allocate unhealthy devices {resource}")
+        if held is not None:
+            if held & ~pool.healthy:
+                raise unexpected(
+                    f"previously allocated devices are no longer healthy; cannot allocate unhealthy devices {resource}"
+                )
+            return 0
+        if not count:
+            return 0
+        in_use = arrival.holdings.devices
+        taking = _Taking(arrival, count)
+        if not taking.take(arrival.reusable_devices.get(resource, 0)):
+            available = pool.healthy & ~in_use.get(resource, 0) & ~taking.taken
+            if available.bit_count() < taking.needed:
+                raise unexpected(
+                    f"requested number of devices unavailable for {resource}. "
+                    f"Requested: {taking.needed}, Available: {available.bit_count()}"
+                )
+            for group in self._groups(pool, taking, available, count, hint):
+                if taking.take(group):
+                    break
+        in_use[resource] = in_use.get(resource, 0) | taking.taken
+        return taking.taken
+
+    def _groups(self, pool: _Pool, taking: _Taking, available: int, count: int, hint: Hint) -> Iterator[int]:
+        """The devices that are tried one after the other, asking the plugin when it is its turn (devicesToAllocate)."""
+        aligned, unaligned, nowhere = pool.split(available, hint)
+        if taking.needed < aligned.bit_count():
+            yield self._preferred(pool, aligned | taking.taken, taking.taken, count) & aligned
+            yield aligned
+            return
+        yield aligned
+        yield self._preferred(pool, available | taking.taken, taking.taken, count) & available
+        yield unaligned
+        yield nowhere
+
+    def _preferred(self, pool: _Pool, available: int, must_include: int, size: int) -> int:
+        if self._prefer is None or not pool.prefers:
+            return 0
+        return self._prefer(pool.resource, available, must_include, size)
+
+    def allocate_pod(self, arrival: Arrival, hint: Hint) -> None:
+        """With managed pod-level resources a pod gets its devices only when its containers start, and is not refused
+        for them any more (GetDeviceRunContainerOptions): until then they can be taken by others."""
+        for index, container in enumerate(arrival.pod.containers):
+            if any(self.asked(container.limit).values()):
+                arrival.certain = False
+            try:
+                self.allocate(arrival, index, hint)
+            except Refused:
+                return
+
+    def started(self, uid: str, index: int, holdings: Holdings) -> None:
+        """Devices stay with the pod until it ends."""
+
+    def release(self, uid: str, holdings: Holdings) -> None:
+        for held in holdings.pods[uid].containers:
+            for resource, devices in held.devices:
+                # Containers after an init container may hold what it held.
+                if left := holdings.devices.pop(resource, 0) & ~devices:
+                    holdings.devices[resource] = left
+
+
+class _Taking:
+    """Devices taken so far for one container and resource."""
+
+    def __init__(self, arrival: Arrival, needed: int) -> None:
+        self._arrival = arrival
+        self.needed = needed
+        self.taken = 0
+
+    def take(self, devices: int) -> bool:
+        """From `devices` until nothing more is needed; whether that is so now."""
+        left = devices & ~self.taken
+        if left.bit_count() > self.needed:
+            self._arrival.certain = False
+            left = mask_of(ids_of(left)[: self.needed])
+        self.taken |= left
+        self.needed -= left.bit_count()
+        return not self.needed
+
+
+class _Pool:
+    """What is worked out once for the devices of one resource."""
+
+    def __init__(self, pool: DevicePool, inventory: Inventory) -> None:
+        self.resource = pool.resource
+        self.prefers = pool.prefers
+        self.healthy = mask_of(i for i, device in enumerate(pool.devices) if device.healthy)
+        self._with_topology = mask_of(i for i, device in enumerate(pool.devices) if device.numa is not None)
+        self._on: dict[int, int] = {}
+        for i, device in enumerate(pool.devices):
+            for numa in device.numa or ():
+                self._on[numa] = self._on.get(numa, 0) | 1 << i
+        self.aligned = bool(self._on)
+        # Since v1.37 only sets of nodes that have such devices get a hint, before that all (kubernetes#138244).
+        self._numa = tuple(sorted(self._on)) if inventory.minor >= 37 else inventory.numa
+        hinted = self.aligned and inventory.topology_policy not in (None, "none")
+        self._touching = [(mask, self.touching(mask)) for mask in masks_over(self._numa)] if hinted else []
+
+    def touching(self, mask: int) -> int:
+        """The devices on at least one node of `mask`."""
+        found = 0
+        for numa, devices in self._on.items():
+            if mask >> numa & 1:
+                found |= devices
+        return found
+
+    def hints(self, available: int, reusable: int, count: int) -> list[Hint]:
+        """generateDeviceTopologyHints. Reusable devices must all be in reach of a mask, unless they lie nowhere."""
+        placed = reusable & self._with_topology
+        least = len(self._numa)
+        masks = []
+        for mask, devices in self._touching:
+            if devices.bit_count() >= count:
+                least = min(least, mask.bit_count())
+            if not placed & ~devices and placed.bit_count() + (available & devices).bit_count() >= count:
+                masks.append(mask)
+        return [Hint(mask, mask.bit_count() == least) for mask in masks]
+
+    def split(self, available: int, hint: Hint) -> tuple[int, int, int]:
+        """Of those available: in the hint's nodes, in other nodes, nowhere (filterByAffinity)."""
+        if hint.mask is None or not self.aligned:
+            return 0, 0, available
+        aligned = available & self.touching(hint.mask)
+        somewhere = available & self.touching(-1)
+        return aligned, somewhere & ~aligned, available & ~somewhere

@@ -1,0 +1,337 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Static policy of the kubelet's Memory Manager: memory and huge pages of chosen NUMA nodes for Guaranteed pods.
+
+A container gets its memory from one NUMA node or from a group of nodes. A node belongs to one group at a time: once
+memory of it is in a group, no other group can have it, nor can it be used alone, until the last of that memory is given
+back. Within a group the amounts fill the nodes in ascending order and leave them in ascending order too.
+
+What an init container got goes to the containers after it first, if they sit on the same nodes, and is given back when
+the next container starts; a sidecar keeps what it holds. Pod-level resources: as in `cpus`.
+
+Two answers of the kubelet depend on the order of a Go map and are settled here by container and by name: which
+container of a pod gives its memory back first (this matters only where a group's node was also given out alone), and
+which type a message about an empty shared pool names.
+
+(pkg/kubelet/cm/memorymanager/policy_static.go of Kubernetes v1.27 to v1.37. Resizing in place is not predicted.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from dovetail.core.devices.kubelet.hints import Hint, Hints, ids_of, narrowness
+from dovetail.core.devices.kubelet.holdings import Arrival, Block, Holdings, MemoryNode, Refused, unexpected
+from dovetail.core.devices.kubelet.inventory import Inventory
+from dovetail.core.devices.kubelet.pods import Container, Kind, Pod, Qos, effective, managed
+from dovetail.core.devices.kubelet.subsets import subsets_of
+
+EMPTY_SHARED_POOL_ERROR = "EmptyPodSharedPoolError"
+NO_DEFAULT = "[memorymanager] failed to get the default NUMA affinity, no NUMA nodes with enough memory is available"
+DEFAULT_NOT_PREFERRED = "[memorymanager] failed to find the default preferred hint"
+NOT_EXTENDED = "[memorymanager] failed to find NUMA nodes to extend the current topology hint"
+EXTENDED_NOT_PREFERRED = "[memorymanager] failed to find the extended preferred hint"
+VIOLATES_GROUPS = "[memorymanager] preferred hint violates NUMA node allocation"
+
+Sizes = dict[str, int]
+"""Bytes by type."""
+
+
+class Memory:
+    """Gives hints and memory. The memory policy of the inventory must be `Static`."""
+
+    __slots__ = ("_allocatable", "_gates", "_minor", "_numa", "_position", "_subsets", "_types")
+
+    def __init__(self, inventory: Inventory) -> None:
+        if inventory.memory_policy != "Static":
+            raise ValueError(f"memory_policy is {inventory.memory_policy}, not Static")
+        self._gates = inventory.gates
+        self._minor = inventory.minor
+        self._numa = inventory.numa
+        self._types = {name: i for i, name in enumerate(inventory.memory_types)}
+        self._position = {numa: i for i, numa in enumerate(inventory.numa)}
+        self._subsets = subsets_of(inventory.numa)
+        nodes = Holdings.of_empty(inventory).memory
+        self._allocatable = tuple(
+            tuple(self._subsets.sums([node.free_bytes[i] for node in nodes])) for i in self._types.values()
+        )
+
+    def hints(self, arrival: Arrival, index: int) -> Hints:
+        sizes = self._requests(arrival.pod, arrival.pod.containers[index])
+        if not arrival.guaranteed or not sizes or self._left_alone(arrival.pod):
+            return {}
+        held = arrival.held[index].memory
+        if held is not None:
+            return _hints_again(held, sizes)
+        return self._hints(arrival, sizes)
+
+    def pod_hints(self, arrival: Arrival) -> Hints:
+        pod = arrival.pod
+        if not arrival.guaranteed or self._left_alone(pod):
+            return {}
+        sizes = self._requests_of_pod(pod)
+        if self._managed_as_whole(pod) and self._without_shared_memory(pod, sizes):
+            return {name: [] for name in sizes}
+        if not sizes:
+            return {}
+        for held in arrival.held:
+            if held.memory is not None:
+                return _hints_again(held.memory, sizes)
+        return self._hints(arrival, sizes)
+
+    def allocate(self, arrival: Arrival, index: int, hint: Hint) -> None:
+        """Raises Refused."""
+        pod, container = arrival.pod, arrival.pod.containers[index]
+        if not arrival.guaranteed or self._left_alone(pod):
+            return
+        sizes = self._requests(pod, container)
+        if not sizes and self._minor >= 37:
+            return
+        blocks = arrival.held[index].memory
+        if blocks is not None:
+            self._reuse(arrival, container, blocks)
+            return
+        mask = self._affinity(arrival, sizes, hint)
+        blocks = tuple(Block(mask, name, size) for name, size in sizes.items())
+        nodes = list(arrival.holdings.memory)
+        for _, name, size in blocks:
+            self._fill(nodes, mask, name, max(size - arrival.reusable_memory.get((mask, name), 0), 0))
+        arrival.holdings.memory = tuple(nodes)
+        arrival.held[index] = arrival.held[index]._replace(memory=blocks)
+        self._reuse(arrival, container, blocks)
+        self._shrink_predecessors(arrival, index, blocks)
+
+    def allocate_pod(self, arrival: Arrival, hint: Hint) -> None:
+        """Raises Refused."""
+        pod = arrival.pod
+        if not arrival.guaranteed:
+            return
+        whole = self._requests_of_pod(pod)
+        empty = self._without_shared_memory(pod, whole)
+        if empty:
+            raise Refused(EMPTY_SHARED_POOL_ERROR, empty)
+        mask = self._affinity(arrival, whole, hint)
+        own: dict[int, Sizes] = {}
+        of_sidecars: Sizes = {}
+        of_apps: Sizes = {}
+        for index, container in enumerate(pod.containers):
+            sizes = self._requests(pod, container)
+            if sizes:
+                own[index] = sizes
+            elif container.kind is Kind.INIT:
+                own[index] = _less(whole, of_sidecars)
+            if container.kind is not Kind.INIT:
+                taken = of_sidecars if container.kind is Kind.SIDECAR else of_apps
+                for name, size in sizes.items():
+                    taken[name] = taken.get(name, 0) + size
+        shared = _less(_less(whole, of_sidecars), of_apps)
+        nodes = list(arrival.holdings.memory)
+        for name, size in whole.items():
+            self._fill(nodes, mask, name, size)
+        arrival.holdings.memory = tuple(nodes)
+        arrival.pod_memory = tuple(Block(mask, name, size) for name, size in whole.items())
+        for index, held in enumerate(arrival.held):
+            blocks = tuple(Block(mask, name, size) for name, size in own.get(index, shared).items() if size > 0)
+            arrival.held[index] = held._replace(memory=blocks)
+
+    def started(self, uid: str, index: int, holdings: Holdings) -> None:
+        pod = holdings.pods[uid]
+        containers = list(pod.containers)
+        for i in range(index):
+            blocks = containers[i].memory
+            if pod.pod.containers[i].kind is Kind.INIT and blocks is not None:
+                containers[i] = containers[i]._replace(memory=None)
+                if pod.memory is None:
+                    self._give_back(holdings, blocks)
+        holdings.pods[uid] = pod._replace(containers=tuple(containers))
+
+    def release(self, uid: str, holdings: Holdings) -> None:
+        pod = holdings.pods[uid]
+        if pod.memory is not None:
+            self._give_back(holdings, pod.memory)
+            return
+        for held in pod.containers:
+            self._give_back(holdings, held.memory or ())
+
+    def _requests(self, pod: Pod, container: Container) -> Sizes:
+        """What the container is to have of its own; 0 bytes of a type count too (getContainerRequestedResources)."""
+        if self._managed_as_whole(pod) and container.qos is not Qos.GUARANTEED:
+            return {}
+        return {name: size for name, size in container.requests if managed(name)}
+
+    def _requests_of_pod(self, pod: Pod) -> Sizes:
+        """What the pod needs at its peak, of the types that an app container asks for (getPodRequestedResources)."""
+        if self._managed_as_whole(pod) and pod.whole:
+            return {name: size for name, size in pod.whole.requests if managed(name) and size > 0}
+        requests = [(container.kind, self._requests(pod, container)) for container in pod.containers]
+        apps = {name for kind, sizes in requests if kind is Kind.APP for name in sizes}
+        return {name: size for name, size in sorted(effective(requests).items()) if name in apps}
+
+    def _managed_as_whole(self, pod: Pod) -> bool:
+        return self._gates.pod_level_resource_managers and pod.has_pod_level
+
+    def _left_alone(self, pod: Pod) -> bool:
+        """Pod-level resources without a manager for them. From v1.34 such pods are left alone if the gate
+        PodLevelResources is on, from v1.36 always."""
+        if not pod.has_pod_level or self._gates.pod_level_resource_managers:
+            return False
+        return self._minor >= 36 or (self._minor >= 34 and self._gates.pod_level_resources)
+
+    def _hints(self, arrival: Arrival, sizes: Sizes) -> Hints:
+        """The same hints for every type, or no opinion at all where there are none (calculateHints)."""
+        if any(name not in self._types for name in sizes):
+            return {name: [] for name in sizes}
+        found = self._candidates(arrival.holdings.memory, arrival.reusable_memory, sizes)
+        return dict.fromkeys(sizes, found) if found else {}
+
+    def _candidates(
+        self, nodes: Sequence[MemoryNode], reusable: Mapping[tuple[int, str], int], sizes: Sizes
+    ) -> list[Hint]:
+        """Every set of NUMA nodes that has enough free memory of each type and, if it has more than one node, is a
+        group or can become one. Preferred are those with as few nodes as would do if nothing were taken."""
+        subsets = self._subsets
+        grouped = busy = 0
+        members: dict[int, int] = {}
+        for numa, node in zip(self._numa, nodes, strict=True):
+            if node.cells.bit_count() > 1:
+                grouped |= 1 << numa
+            if node.assignments > 0:
+                busy |= 1 << numa
+                members[node.cells] = members.get(node.cells, 0) | 1 << numa
+        types = [(name, self._types[name], size) for name, size in sizes.items()]
+        enough = [True] * len(subsets.masks)
+        for _, i, size in types:
+            enough = [ok and total >= size for ok, total in zip(enough, self._allocatable[i], strict=True)]
+        least = next((size for size, ok in zip(subsets.sizes, enough, strict=True) if ok), len(self._numa))
+        for name, i, size in types:
+            free = subsets.sums([node.free_bytes[i] for node in nodes])
+            if any(bytes_ and kind == name for (_, kind), bytes_ in reusable.items()):
+                free = [n + reusable.get((mask, name), 0) for n, mask in zip(free, subsets.masks, strict=True)]
+            enough = [ok and n >= size for ok, n in zip(enough, free, strict=True)]
+        found = []
+        for ok, mask, size, pair in zip(enough, subsets.masks, subsets.sizes, subsets.hints, strict=True):
+            if ok and not (mask & grouped if size == 1 else mask & busy & ~members.get(mask, 0)):
+                found.append(pair[size == least])
+        return found
+
+    def _affinity(self, arrival: Arrival, sizes: Sizes, hint: Hint) -> int:
+        """The nodes from which the memory will come. Raises Refused."""
+        for name in sizes:
+            if name not in self._types:
+                raise unexpected(f"[memorymanager] no NUMA node has {name}: the kubelet would panic")
+        nodes = arrival.holdings.memory
+        if hint.mask is None:
+            own = self._candidates(nodes, arrival.reusable_memory, sizes) if sizes else []
+            if not own:
+                raise unexpected(NO_DEFAULT)
+            mask, preferred = _best(own)
+            if hint.preferred and not preferred:
+                raise unexpected(DEFAULT_NOT_PREFERRED)
+        else:
+            mask, preferred = hint.mask, hint.preferred
+        if any(
+            sum(node.free_bytes[self._types[name]] for node in self._of(nodes, mask)) < sizes[name] for name in sizes
+        ):
+            own = self._candidates(nodes, arrival.reusable_memory, sizes)
+            wider = [candidate for candidate in own if (candidate.mask or 0) & mask == mask]
+            if not wider:
+                raise unexpected(NOT_EXTENDED)
+            mask, still_preferred = _best(wider)
+            if preferred and not still_preferred:
+                raise unexpected(EXTENDED_NOT_PREFERRED)
+        # Kubelets before v1.32 did not look again.
+        groups = {node.cells for node in self._of(nodes, mask) if node.assignments > 0}
+        if self._minor >= 32 and mask.bit_count() > 1 and groups - {mask}:
+            raise unexpected(VIOLATES_GROUPS)
+        return mask
+
+    def _of(self, nodes: Sequence[MemoryNode], mask: int) -> list[MemoryNode]:
+        return [nodes[self._position[numa]] for numa in ids_of(mask)]
+
+    def _fill(self, nodes: list[MemoryNode], mask: int, name: str, size: int) -> None:
+        for numa in ids_of(mask):
+            at, i = self._position[numa], self._types[name]
+            part = min(size, nodes[at].free_bytes[i])
+            nodes[at] = _moved(nodes[at], nodes[at].assignments + 1, mask, i, part)
+            size -= part
+
+    def _give_back(self, holdings: Holdings, blocks: Iterable[Block]) -> None:
+        nodes = list(holdings.memory)
+        for mask, name, size in blocks:
+            for numa in ids_of(mask):
+                at, i = self._position[numa], self._types[name]
+                left = nodes[at].assignments - 1
+                part = min(size, nodes[at].taken_bytes[i])
+                nodes[at] = _moved(nodes[at], left, nodes[at].cells if left else 1 << numa, i, -part)
+                size -= part
+        holdings.memory = tuple(nodes)
+
+    def _reuse(self, arrival: Arrival, container: Container, blocks: Iterable[Block]) -> None:
+        """Init containers leave their largest block of a type behind; the others use up what is left."""
+        for mask, name, size in blocks:
+            left = arrival.reusable_memory.get((mask, name), 0)
+            if container.kind is Kind.INIT:
+                arrival.reusable_memory[mask, name] = max(left, size)
+            elif left:
+                arrival.reusable_memory[mask, name] = max(left - size, 0)
+
+    def _shrink_predecessors(self, arrival: Arrival, index: int, blocks: Iterable[Block]) -> None:
+        """Takes from init containers' blocks what this container reuses, so that the sum is what the pod holds."""
+        for mask, name, size in blocks:
+            for i in range(index):
+                before = arrival.held[i].memory
+                if arrival.pod.containers[i].kind is not Kind.INIT or not before:
+                    continue
+                shrunk = []
+                for block in before:
+                    part = min(size, block.size_bytes) if (block.mask, block.type) == (mask, name) else 0
+                    shrunk.append(block._replace(size_bytes=block.size_bytes - part))
+                    size -= part
+                arrival.held[i] = arrival.held[i]._replace(memory=tuple(shrunk))
+
+    def _without_shared_memory(self, pod: Pod, whole: Sizes) -> str:
+        """What is wrong if some container is left without memory to share, else "" (validatePodScopeResources)."""
+        running: Sizes = {}
+        sharing = False
+        for container in pod.containers:
+            sizes = self._requests(pod, container)
+            if container.kind is not Kind.INIT:
+                sharing = sharing or not sizes
+                for name, size in sizes.items():
+                    running[name] = running.get(name, 0) + size
+            elif not sizes:
+                for name, size in whole.items():
+                    if running.get(name, 0) >= size:
+                        return f"pod rejected, pod has shared init containers but no {name} available for them"
+        for name, size in whole.items():
+            if sharing and running.get(name, 0) >= size:
+                return (
+                    f"pod rejected, sum of exclusive container {name} requests equals pod budget, leaving no memory "
+                    "for shared containers"
+                )
+        return ""
+
+
+def _hints_again(blocks: Sequence[Block], sizes: Sizes) -> Hints:
+    """For what is held already; no opinion where that is not what is asked for (regenerateHints)."""
+    if len(blocks) != len(sizes) or any(sizes.get(block.type) != block.size_bytes for block in blocks):
+        return {}
+    return {block.type: [Hint(block.mask, True)] for block in blocks}
+
+
+def _best(hints: Iterable[Hint]) -> tuple[int, bool]:
+    """The mask of the best hint, and whether it is preferred (findBestHint)."""
+    return min(
+        ((hint.mask or 0, hint.preferred) for hint in hints), key=lambda hint: (not hint[1], *narrowness(hint[0]))
+    )
+
+
+def _moved(node: MemoryNode, assignments: int, cells: int, i: int, size: int) -> MemoryNode:
+    """`size` bytes of type `i` from free to taken."""
+    free, taken = list(node.free_bytes), list(node.taken_bytes)
+    free[i] -= size
+    taken[i] += size
+    return MemoryNode(assignments, cells, tuple(free), tuple(taken))
+
+
+def _less(sizes: Sizes, taken: Sizes) -> Sizes:
+    return {name: size - taken.get(name, 0) for name, size in sizes.items()}

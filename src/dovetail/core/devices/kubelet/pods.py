@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A pod as the managers of a kubelet see it, and its QoS class.
+
+Amounts are integers by resource name: `cpu` in millicores, `memory` and `hugepages-*` in bytes, devices in pieces.
+Limits and requests are those of the pod after the API server's defaulting. A pod's name and uid are not part of it
+here, so that all pods of one kind share one record. Ephemeral containers are never managed and never listed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import cached_property
+
+CPU = "cpu"
+MEMORY = "memory"
+HUGEPAGES = "hugepages-"
+
+Amounts = tuple[tuple[str, int], ...]
+"""Amounts by resource, sorted by name."""
+
+
+class Kind(Enum):
+    INIT = "init"
+    SIDECAR = "sidecar"
+    """An init container with restartPolicy Always."""
+    APP = "app"
+
+
+class Qos(Enum):
+    GUARANTEED = "Guaranteed"
+    BURSTABLE = "Burstable"
+    BEST_EFFORT = "BestEffort"
+
+
+def amounts(values: Mapping[str, int]) -> Amounts:
+    return tuple(sorted(values.items()))
+
+
+def pod_level(resource: str) -> bool:
+    """Whether a pod may ask for this resource as a whole (component-helpers/resource: SupportedPodLevelResources)."""
+    return managed(resource) or resource == CPU
+
+
+def managed(resource: str) -> bool:
+    """Whether this is a resource of the Memory Manager."""
+    return resource == MEMORY or resource.startswith(HUGEPAGES)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a container, or a pod as a whole, asks for."""
+
+    requests: Amounts = ()
+    limits: Amounts = ()
+
+    @cached_property
+    def request(self) -> Mapping[str, int]:
+        return dict(self.requests)
+
+    @cached_property
+    def limit(self) -> Mapping[str, int]:
+        return dict(self.limits)
+
+    @cached_property
+    def qos(self) -> Qos:
+        """The class of one set of resources: CPU and memory, nothing else counts."""
+        classes = {self._class(CPU), self._class(MEMORY)}
+        return classes.pop() if len(classes) == 1 else Qos.BURSTABLE
+
+    def _class(self, resource: str) -> Qos:
+        request, limit = self.request.get(resource, 0), self.limit.get(resource, 0)
+        if request != limit:
+            return Qos.BURSTABLE
+        return Qos.GUARANTEED if request else Qos.BEST_EFFORT
+
+
+@dataclass(frozen=True)
+class Container(Asked):
+    kind: Kind = Kind.APP
+    name: str = ""
+    """Only told back in the kubelet's messages."""
+
+
+@dataclass(frozen=True)
+class Pod:
+    """`containers` are in the kubelet's order: init containers and sidecars as the spec lists them, then the others.
+
+    `whole` is spec.resources, None where the pod has none. `told_qos` is status.qosClass, which the kubelet trusts.
+    Raises ValueError for an init container behind an app container, and for a pod without containers."""
+
+    containers: tuple[Container, ...]
+    whole: Asked | None = None
+    told_qos: Qos | None = None
+    overhead: Amounts = field(default=())
+
+    def __post_init__(self) -> None:
+        kinds = [container.kind for container in self.containers]
+        if not kinds:
+            raise ValueError("containers: a pod has at least one")
+        if Kind.APP in kinds and any(kind is not Kind.APP for kind in kinds[kinds.index(Kind.APP) :]):
+            raise ValueError("containers: init containers and sidecars come before app containers")
+
+    @cached_property
+    def has_pod_level(self) -> bool:
+        """Whether spec.resources names a resource that may be asked for as a whole (IsPodLevelResourcesSet)."""
+        return self.whole is not None and any(pod_level(name) for name, _ in self.whole.requests + self.whole.limits)
+
+    def qos(self, pod_level_resources: bool, fixed: bool) -> Qos:
+        """apis/core/v1/helper/qos. `pod_level_resources` and `fixed` are the node's gates PodLevelResources and
+        PodLevelResourcesFixKubeletQOSClass: without the second an empty spec.resources already decides."""
+        if self.told_qos is not None:
+            return self.told_qos
+        if pod_level_resources and self.whole is not None and (self.has_pod_level or not fixed):
+            return self.whole.qos
+        classes = {container.qos for container in self.containers}
+        return classes.pop() if len(classes) == 1 else Qos.BURSTABLE
+
+    def total_requests(self, pod_level_resources: bool) -> dict[str, int]:
+        """What the pod takes from its node (component-helpers/resource: PodRequests)."""
+        total = effective((container.kind, container.request) for container in self.containers)
+        if pod_level_resources and self.whole is not None:
+            total |= {name: value for name, value in self.whole.requests if pod_level(name)}
+        for name, value in self.overhead:
+            total[name] = total.get(name, 0) + value
+        return total
+
+
+def effective(containers: Iterable[tuple[Kind, Mapping[str, int]]]) -> dict[str, int]:
+    """What a pod needs at its peak: the sum of what runs side by side, or what an init container needs beside the
+    sidecars before it (component-helpers/resource: AggregateContainerRequests, KEP-753)."""
+    running: dict[str, int] = {}
+    sidecars: dict[str, int] = {}
+    peak: dict[str, int] = {}
+    for kind, amount in containers:
+        if kind is Kind.INIT:
+            for name in amount.keys() | sidecars.keys():
+                peak[name] = max(peak.get(name, 0), sidecars.get(name, 0) + amount.get(name, 0))
+            continue
+        for name, value in amount.items():
+            running[name] = running.get(name, 0) + value
+            if kind is Kind.SIDECAR:
+                sidecars[name] = sidecars.get(name, 0) + value
+                peak[name] = max(peak.get(name, 0), sidecars[name])
+    return {name: max(running.get(name, 0), peak.get(name, 0)) for name in running.keys() | peak.keys()}

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Topology Manager: one decision from the hints of all managers.
+
+Upstream goes through every combination of one hint per resource: the product of the lists' lengths. Its outcome depends
+only on which masks come out, preferred or not, so here they are found without the combinations:
+
+- A combination is preferred if all its hints are and their masks, where given, are one and the same. So the preferred
+  masks are those that every list has, or does not care about. Where there is one, nothing else is looked at.
+- Else no combination is preferred, and what comes out are the intersections of one mask per list. Two lists are folded
+  into one by an AND-convolution: sums over supersets, multiplied, and back. That costs n 2^n for n NUMA nodes.
+
+The choice among the masks is the closed form of HintMerger.compare. (topologymanager/policy*.go and numa_info.go of
+Kubernetes v1.37.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.core.devices.kubelet.hints import Hint, Hints, ids_of, mask_of, narrowness
+from dovetail.core.devices.kubelet.inventory import Inventory
+
+_ANY = (Hint(None, True),)
+_NONE = (Hint(None, False),)
+
+Lists = Sequence[Sequence[Hint]]
+
+
+class TopologyManager:
+    """Raises ValueError for an inventory whose policy is not known or `none`: there is nothing to merge."""
+
+    def __init__(self, inventory: Inventory) -> None:
+        policy = inventory.topology_policy
+        if policy in (None, "none"):
+            raise ValueError(f"topology policy {policy} merges no hints")
+        self.all = mask_of(inventory.numa)
+        self.single = policy == "single-numa-node"
+        self.admits_all = policy == "best-effort"
+        closest = inventory.prefer_closest_numa and not self.single
+        self._rows = dict(zip(inventory.numa, inventory.distances, strict=True)) if closest else None
+        self._distance: dict[int, int] = {}
+
+    def merge(self, hints: Iterable[Hints]) -> tuple[Hint, bool]:
+        """What is decided, and whether the pod may go on, from what each manager said."""
+        lists = filtered(hints)
+        if self.single:
+            lists = [[hint for hint in given if hint.preferred and _single(hint.mask)] for given in lists]
+        best = self._best(lists)
+        if self.single and best.mask == self.all:
+            best = Hint(None, best.preferred)
+        return best, self.admits_all or best.preferred
+
+    def _best(self, lists: Lists) -> Hint:
+        if preferred := _agreed(self.all, lists):
+            return Hint(min(preferred, key=self._fitness), True)
+        masks = _intersections(self.all, lists)
+        if not masks:
+            return Hint(self.all, False)
+        # As wide as the most demanding resource needs at least; else the widest of the narrower; else any wider one.
+        wanted = max((min(widths) for given in lists if (widths := _widths(given))), default=0)
+        width = max((count for mask in masks if (count := mask.bit_count()) <= wanted), default=None)
+        if width is not None:
+            masks = [mask for mask in masks if mask.bit_count() == width]
+        return Hint(min(masks, key=self._fitness), False)
+
+    def _fitness(self, mask: int) -> tuple[int, int, int]:
+        count, value = narrowness(mask)
+        return count, self._total_distance(mask), value
+
+    def _total_distance(self, mask: int) -> int:
+        """Over all ordered pairs, a node and itself included. Upstream compares averages, but only of as many nodes."""
+        if self._rows is None:
+            return 0
+        found = self._distance.get(mask)
+        if found is None:
+            ids = ids_of(mask)
+            found = self._distance[mask] = sum(self._rows[i][j] for i in ids for j in ids)
+        return found
+
+
+def filtered(hints: Iterable[Hints]) -> list[Sequence[Hint]]:
+    """One list per manager and resource (filterProvidersHints)."""
+    lists: list[Sequence[Hint]] = []
+    for given in hints:
+        if not given:
+            lists.append(_ANY)
+        for found in given.values():
+            lists.append(_ANY if found is None else found or _NONE)
+    return lists
+
+
+def _single(mask: int | None) -> bool:
+    return mask is None or mask.bit_count() == 1
+
+
+def _widths(hints: Iterable[Hint]) -> list[int]:
+    return [hint.mask.bit_count() for hint in hints if hint.mask is not None]
+
+
+def _agreed(everything: int, lists: Lists) -> set[int]:
+    """The non-empty masks of preferred combinations."""
+    offers = [{hint.mask for hint in given if hint.preferred} for given in lists]
+    masks: set[int | None] = {None}
+    masks.update(*offers)
+    for offer in offers:
+        if None not in offer:
+            masks &= offer
+    return {everything if mask is None else mask & everything for mask in masks} - {0}
+
+
+def _intersections(everything: int, lists: Lists) -> list[int]:
+    """The non-empty intersections of one mask per list."""
+    offers = [{everything if hint.mask is None else hint.mask & everything for hint in given} for given in lists]
+    named = 0
+    for mask in set().union(*offers) - {everything}:
+        named |= mask
+    masks, index = _dense(named, everything)
+
+    def table(offer: set[int]) -> NDArray[np.int64]:
+        counts = np.zeros(len(masks), dtype=np.int64)
+        counts[[index[mask] for mask in offer]] = 1
+        return _over_supersets(counts, np.add)
+
+    total = table({everything})
+    for offer in offers:
+        total = np.sign(_over_supersets(total * table(offer), np.subtract))
+        _over_supersets(total, np.add)
+    found = np.flatnonzero(_over_supersets(total, np.subtract))
+    return [masks[dense] for dense in found.tolist() if dense]
+
+
+@cache
+def _dense(named: int, everything: int) -> tuple[list[int], dict[int, int]]:
+    """The masks by a number without gaps, and back. Nodes that no hint names (a machine can have dozens that have
+    neither CPUs nor devices) come and go together and are one bit of the number."""
+    atoms = [1 << numa for numa in ids_of(named)]
+    if everything != named:
+        atoms.append(everything & ~named)
+    masks = [0]
+    for atom in atoms:
+        masks += [mask | atom for mask in masks]
+    return masks, {mask: dense for dense, mask in enumerate(masks)}
+
+
+def _over_supersets(counts: NDArray[np.int64], move: np.ufunc) -> NDArray[np.int64]:
+    """In place: every mask's count plus (np.add), or back again minus (np.subtract), those of all its supersets."""
+    width = 1
+    while width < len(counts):
+        pairs = counts.reshape(-1, 2, width)
+        move(pairs[:, 0], pairs[:, 1], out=pairs[:, 0])
+        width *= 2
+    return counts
