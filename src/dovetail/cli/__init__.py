@@ -15,6 +15,7 @@ _COMMANDS = {
     "replay": "Decide a recorded day again, and say whether every decision is the same.",
     "scheduler": "Schedule the pods of a cluster that name this scheduler.",
     "simulate": "Run a trace or manifests through the scheduler's core under a virtual clock.",
+    "topology": "Show how the GPUs of a node are wired, and the bandwidth of every set of them.",
     "why": "Say why a pod is where it is, or why it is still pending.",
 }
 
