@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Speed and memory of the core alone: placements per second of lone pods, gangs per second, resident memory.
 
-    python benchmarks/core_speed.py [--nodes 5000 50000] [--pods 10000] [--gangs 300] [--runs 3] [-o json]
+    python benchmarks/core_speed.py [--nodes 5000 50000] [--pods 10000] [--gangs 300] [--runs 3] [--devices counted]
 
 Load: nodes x 8 GPUs, 192 cores, 2 TiB, racks of 16, blocks of 16 racks; 30 % of the nodes partly busy. Lone pods: 48
 shapes with Zipf-like popularity, 30 % of them ask for a share of one GPU, the others for 1, 2, 4 or 8. Gangs: 64 pods x
 8 GPUs that prefer a rack (which is too small: they get the tightest block). Every run is a process of its own.
+What is known of the devices: `counted` nothing but their number; `wired` a hybrid cube mesh of NVLinks on two NUMA
+nodes; `managed` also the kubelet: restricted topology policy, static CPU and memory managers, and all pods Guaranteed.
 """
 
 from __future__ import annotations
@@ -18,9 +20,14 @@ import statistics
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 from dovetail.core.cycle import step
 from dovetail.core.decisions import Bind
+from dovetail.core.devices.kubelet.inventory import Cpu, Device, DevicePool, Inventory, MemoryPool
+from dovetail.core.devices.kubelet.pods import Container
+from dovetail.core.devices.kubelet.pods import Pod as ManagedPod
+from dovetail.core.devices.layout import BOARD, NODE, SYS, UNKNOWN, Layout
 from dovetail.core.events import GangChanged, NodeChanged, PodChanged
 from dovetail.core.model import CPU, GPU, MEMORY, PODS, Gang, Node, Pod, Request
 from dovetail.core.policy import Policy
@@ -30,7 +37,34 @@ GIB = 2**30
 RACK, BLOCK = "dovetail.dev/rack", "dovetail.dev/block"
 
 
-def nodes(count: int) -> list[NodeChanged]:
+def cube_mesh() -> Layout:
+    """A DGX-1: pairs with one or two NVLinks."""
+    rows = ("01122000", "10210200", "12020010", "21200001", "20000112", "02001021", "00101202", "00012120")
+    links = [[int(cell) for cell in row] for row in rows]
+    pcie = tuple(
+        tuple(BOARD if i == j else UNKNOWN if links[i][j] else NODE if i // 4 == j // 4 else SYS for j in range(8))
+        for i in range(8)
+    )
+    return Layout((0,) * 4 + (1,) * 4, pcie, tuple(map(tuple, links)))
+
+
+def two_sockets() -> Inventory:
+    """192 CPUs, two threads a core, 2 TiB and 8 GPUs, half of each on either NUMA node."""
+    return Inventory(
+        numa=(0, 1),
+        topology_policy="restricted",
+        cpu_policy="static",
+        memory_policy="Static",
+        cpus=tuple(Cpu(i, i % 96, i % 96 // 48, i % 96 // 48, i % 96 // 48) for i in range(192)),
+        reserved_cpus=frozenset((0, 96)),
+        memory=tuple(MemoryPool(numa, "memory", 1024 * GIB, GIB) for numa in (0, 1)),
+        devices=(DevicePool(GPU, tuple(Device(str(i), (i // 4,)) for i in range(8)), prefers=True),),
+    )
+
+
+def nodes(count: int, devices: str) -> list[NodeChanged]:
+    layout = None if devices == "counted" else cube_mesh()
+    inventory = two_sockets() if devices == "managed" else None
     amounts = ((CPU, 192_000), (MEMORY, 2048 * GIB), (GPU, 8), (PODS, 110))
     return [
         NodeChanged(
@@ -41,12 +75,21 @@ def nodes(count: int) -> list[NodeChanged]:
                     ("kubernetes.io/hostname", f"node-{i}"),
                     (RACK, f"rack-{i // 16}"),
                     (BLOCK, f"block-{i // 256}"),
-                    ("nvidia.com/gpu.product", "NVIDIA-H100-80GB-HBM3"),
+                    ("nvidia.com/gpu.product", "Tesla-V100-SXM2-32GB"),
                 ),
+                layout=layout,
+                inventory=inventory,
             )
         )
         for i in range(count)
     ]
+
+
+def seen_by_kubelets(request: Request, devices: str) -> Request:
+    """The request with what the managers of a kubelet see of it: one container, Guaranteed."""
+    if devices != "managed":
+        return request
+    return replace(request, managed=ManagedPod((Container(request.resources, request.resources),)))
 
 
 def shapes(count: int, rng: random.Random) -> list[Request]:
@@ -86,12 +129,12 @@ def drain(state: State, expected: int) -> tuple[float, int]:
     return time.process_time() - start, bound
 
 
-def one_run(node_count: int, pods: int, gangs: int, shape_count: int, seed: int) -> dict[str, float]:
+def one_run(node_count: int, pods: int, gangs: int, shape_count: int, devices: str, seed: int) -> dict[str, float]:
     rng = random.Random(seed)
-    wanted = shapes(shape_count, rng)
+    wanted = [seen_by_kubelets(request, devices) for request in shapes(shape_count, rng)]
     popularity = [1 / (rank + 1) for rank in range(shape_count)]
     state = State(Policy())
-    step(state, nodes(node_count), 0)
+    step(state, nodes(node_count, devices), 0)
     step(state, busy(node_count, rng), 0)
     requests = rng.choices(wanted, popularity, k=pods)
     step_events = [PodChanged(Pod(f"p{i}", "default", f"p{i}", r, created_ms=i + 1)) for i, r in enumerate(requests)]
@@ -103,8 +146,8 @@ def one_run(node_count: int, pods: int, gangs: int, shape_count: int, seed: int)
     assert not problems, problems[:3]
 
     state = State(Policy())
-    step(state, nodes(node_count), 0)
-    whole = Request(((CPU, 96_000), (MEMORY, 1024 * GIB), (GPU, 8)))
+    step(state, nodes(node_count, devices), 0)
+    whole = seen_by_kubelets(Request(((CPU, 128_000), (MEMORY, 1024 * GIB), (GPU, 8))), devices)
     fitting = min(gangs, node_count // 64 - 1)
     for g in range(fitting):
         state.apply(GangChanged(Gang(f"g{g}", "default", f"g{g}", min_count=64, preferred=(RACK,), created_ms=g + 1)))
@@ -127,27 +170,35 @@ def main() -> None:
     parser.add_argument("--gangs", type=int, default=300)
     parser.add_argument("--shapes", type=int, default=48)
     parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--devices", choices=("counted", "wired", "managed"), nargs="+", default=["counted"])
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
     parser.add_argument("--child", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child is not None:
-        print(json.dumps(one_run(options.nodes[0], options.pods, options.gangs, options.shapes, options.child)))
+        args = options.nodes[0], options.pods, options.gangs, options.shapes, options.devices[0], options.child
+        print(json.dumps(one_run(*args)))
         return
     rows = []
     for count in options.nodes:
-        runs = []
+        # In turn, so that what else the machine does falls on all of them.
+        runs: dict[str, list[dict[str, float]]] = {devices: [] for devices in options.devices}
         for seed in range(options.runs):
-            command = [sys.executable, __file__, "--child", str(seed), "--nodes", str(count), "--pods"]
-            command += [str(options.pods), "--gangs", str(options.gangs), "--shapes", str(options.shapes)]
-            runs.append(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
-        rows.append({"nodes": count, **{key: statistics.median(run[key] for run in runs) for key in runs[0]}})
+            for devices in options.devices:
+                command = [sys.executable, __file__, "--child", str(seed), "--nodes", str(count), "--devices", devices]
+                command += ["--pods", str(options.pods), "--gangs", str(options.gangs), "--shapes", str(options.shapes)]
+                shown = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+                runs[devices].append(json.loads(shown))
+        for devices, some in runs.items():
+            medians = {key: statistics.median(run[key] for run in some) for key in some[0]}
+            rows.append({"nodes": count, "devices": devices, **medians})
     if options.output == "json":
         print(json.dumps(rows, indent=1))
         return
     print(f"CPU time, medians of {options.runs} runs, {options.shapes} shapes")
-    print(f"{'nodes':>8} {'placements/s':>13} {'gangs/s (64 x 8)':>17} {'RSS MiB':>8}")
+    print(f"{'nodes':>8} {'devices':>8} {'placements/s':>13} {'gangs/s (64 x 8)':>17} {'RSS MiB':>8}")
     for row in rows:
-        print(f"{row['nodes']:>8} {row['placements_per_s']:>13.0f} {row['gangs_per_s']:>17.0f} {row['rss_mib']:>8.0f}")
+        speeds = f"{row['placements_per_s']:>13.0f} {row['gangs_per_s']:>17.0f} {row['rss_mib']:>8.0f}"
+        print(f"{row['nodes']:>8} {row['devices']:>8} {speeds}")
 
 
 if __name__ == "__main__":

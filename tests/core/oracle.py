@@ -240,7 +240,8 @@ def _counts(constraint: Spread, pod: Pod, node: Node) -> bool:
     """Whether the node is one to spread over (nodeAffinityPolicy, nodeTaintsPolicy)."""
     if constraint.honor_affinity and not selected(node, pod.request):
         return False
-    return not constraint.honor_taints or untainted(node, pod.request.tolerations)
+    written = replace(node, unschedulable=False)  # A cordon counts once it is a taint too.
+    return not constraint.honor_taints or untainted(written, pod.request.tolerations)
 
 
 def _matching(world: World, constraint: Spread, pod: Pod, node: Node) -> int:
@@ -332,7 +333,7 @@ def volumes_reach(world: World, pod: Pod, node: Node) -> bool:
     unbound = [claim for claim in claims if not claim.volume]
     if any(claim.selected_node not in ("", node.name) for claim in unbound):
         return False
-    for claim in sorted(unbound, key=lambda c: (c.request_bytes, c.key)):
+    for claim in sorted(unbound, key=lambda c: c.request_bytes):
         volume = None if claim.selected_node else _volume_for(world, claim, node, taken)
         if volume is not None:
             taken.add(volume.name)

@@ -242,11 +242,10 @@ def _pod_requests(document: dict[str, Any]) -> dict[str, Fraction]:
             asked[name] = limit
     if asked:
         effective_requests = asked
-        if allocated is not None or in_force is not None:
+        if in_force is not None:
             effective_requests = {} if infeasible else dict(asked)
             for reported in (allocated, in_force):
-                reduced = {name: max(Fraction(0), v - overhead.get(name, 0)) for name, v in (reported or {}).items()}
-                _max_into(effective_requests, reduced)
+                _max_into(effective_requests, reported or {})
         requests.update(effective_requests)
     _add_to(requests, overhead)
     return requests

@@ -175,7 +175,7 @@ PEERS = f"""
 """
 
 
-def test_peers_are_resolved_to_namespaces_and_merged_keys() -> None:
+def test_peers_are_resolved_to_namespaces_and_keys_are_left_to_the_api_server() -> None:
     request = request_of(PEERS, labels={"rev": "7"})
     own = frozenset({"ml"})
     assert request.affinity == (
@@ -183,7 +183,7 @@ def test_peers_are_resolved_to_namespaces_and_merged_keys() -> None:
         PeerTerm(LabelSelector(), frozenset({"b", "c"}), HOST),
         PeerTerm(None, frozenset(), HOST, LabelSelector()),
     )
-    other = LabelSelector((Requirement("app", "NotIn", ("y",)), Requirement("rev", "NotIn", ("7",))))
+    other = LabelSelector((Requirement("app", "NotIn", ("y",)),))
     in_team = LabelSelector((Requirement("team", "In", ("z",)),))
     assert request.anti_affinity == (PeerTerm(other, frozenset({"b"}), HOST, in_team),)
     assert request.preferred_peers == (PreferredPeers(-9, PeerTerm(APP, own, "zone")),)
@@ -194,6 +194,7 @@ def test_keys_that_the_api_server_has_merged_already_are_not_added_twice() -> No
     expression = "{key: app, operator: In, values: [x]}"
     spec = "{affinity: {podAffinity: {requiredDuringSchedulingIgnoredDuringExecution: [%s]}}}" % (term % expression)
     assert request_of(spec, labels={"app": "x"}).affinity[0].selector == APP
+    assert request_of(spec, labels={"app": "changed since"}).affinity[0].selector == APP
 
 
 NODE_AFFINITY = "affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [%s]}}}"

@@ -2,9 +2,9 @@
 """What a pod selects: nodes, other pods and how they spread, from wire structs to core records.
 
 Rules
-- `matchLabels` become `In` of one value. `matchLabelKeys` and `mismatchLabelKeys` are merged into the selector with the
-  pod's own values; the API server has done that already for pod affinity, so nothing is added twice. A key that the pod
-  does not carry is left out, and a missing selector stays one that matches nothing.
+- `matchLabels` become `In` of one value. `matchLabelKeys` of a spread constraint are merged into the selector with the
+  pod's own values; a key that the pod does not carry is left out, and a missing selector stays one that matches
+  nothing. For pod affinity the API server has done that, with the labels of the moment in which the pod was made.
 - An affinity term without namespaces and without a namespace selector means the pod's own namespace.
 - A value of a closed set that is not known gives a Problem, and its requirement holds nowhere.
 - Not known here: kube-scheduler's default spread constraints for Services and ReplicaSets.
@@ -104,7 +104,7 @@ def _peer_term(wire: PodAffinityTerm, pod: objects.ObjectMeta, path: str, proble
     selector = label_selector(wire.label_selector, f"{path}.labelSelector", problems)
     own = not wire.namespaces and wire.namespace_selector is None
     return PeerTerm(
-        _with_keys(selector, wire.match_label_keys, wire.mismatch_label_keys, pod.labels),
+        selector,
         frozenset((pod.namespace,) if own else wire.namespaces),
         wire.topology_key,
         label_selector(wire.namespace_selector, f"{path}.namespaceSelector", problems),
@@ -122,19 +122,16 @@ def spread(
         affinity = one_of(_HONOR, c.node_affinity_policy, f"{at}.nodeAffinityPolicy", problems)
         taints = one_of(_HONOR, c.node_taints_policy, f"{at}.nodeTaintsPolicy", problems)
         term = PeerTerm(
-            _with_keys(selector, c.match_label_keys, (), pod.labels), frozenset((pod.namespace,)), c.topology_key
+            _with_keys(selector, c.match_label_keys, pod.labels), frozenset((pod.namespace,)), c.topology_key
         )
         domains = c.min_domains if c.min_domains is not None else 1
         found.append(Spread(term, c.max_skew, required is not False, domains, affinity is not False, taints is True))
     return tuple(found)
 
 
-def _with_keys(
-    selector: LabelSelector | None, match: Sequence[str], mismatch: Sequence[str], labels: Mapping[str, str]
-) -> LabelSelector | None:
-    if selector is None or not (match or mismatch):
+def _with_keys(selector: LabelSelector | None, keys: Sequence[str], labels: Mapping[str, str]) -> LabelSelector | None:
+    if selector is None or not keys:
         return selector
     merged = dict.fromkeys(selector.requirements)
-    merged.update(dict.fromkeys(Requirement(key, "In", (labels[key],)) for key in match if key in labels))
-    merged.update(dict.fromkeys(Requirement(key, "NotIn", (labels[key],)) for key in mismatch if key in labels))
+    merged.update(dict.fromkeys(Requirement(key, "In", (labels[key],)) for key in keys if key in labels))
     return LabelSelector(tuple(merged))

@@ -113,9 +113,11 @@ def _effective(
 
     asked = _pod_level(pod_level, total, problems)
     if asked:
-        whole = {} if infeasible and (allocated or in_force) else dict(asked)
-        for reported in (allocated, in_force):
-            _raise_to(whole, {name: max(Fraction(0), v - overhead.get(name, 0)) for name, v in reported.items()})
+        whole = dict(asked)
+        if pod_level.in_force is not None:
+            whole = {} if infeasible else whole
+            _raise_to(whole, allocated)
+            _raise_to(whole, in_force)
         total.update({name: value for name, value in whole.items() if _at_pod_level(name)})
     _add(total, overhead)
     return _rounded(total, problems), tuple(problems)

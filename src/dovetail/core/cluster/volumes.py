@@ -125,7 +125,7 @@ class Volumes:
         picks: list[VolumePick] = []
         taken: set[str] = set()
         waiting = [self.claims[f"{pod.namespace}/{name}"] for name in pod.claims]
-        for claim in sorted((c for c in waiting if not c.volume), key=lambda c: (c.request_bytes, c.key)):
+        for claim in sorted((c for c in waiting if not c.volume), key=lambda c: c.request_bytes):
             fitting = [
                 v
                 for v in self._candidates(claim)

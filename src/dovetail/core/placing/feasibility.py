@@ -41,6 +41,14 @@ def tolerated(nodes: Nodes, request: Request, index: Index) -> Mask:
     return np.asarray(answers[nodes.taint_ids[index]])
 
 
+def _untainted(nodes: Nodes, request: Request) -> Mask:
+    """Where the pod tolerates every taint that is written down. A cordon is not, until the node controller adds it."""
+    taints = (node.taints if node is not None else () for node in nodes.records)
+    answers = np.ones(nodes.size, dtype=np.bool_)
+    answers[: nodes.used] = [untolerated(taint, request.tolerations) is None for taint in taints]
+    return answers
+
+
 def suitable(nodes: Nodes, request: Request, index: Index) -> Mask:
     """Nodes that exist, are valid, tolerated and selected."""
     return nodes.usable[index] & tolerated(nodes, request, index) & matches_affinity(nodes, request, index)
@@ -168,7 +176,7 @@ def _spread(cluster: Cluster, pod: Pod) -> list[Hindrance]:
         if spread.honor_affinity:
             eligible &= matches_affinity(nodes, request, everywhere)
         if spread.honor_taints:
-            eligible &= tolerated(nodes, request, everywhere)
+            eligible &= _untainted(nodes, request)
         found.append((Reason.SPREAD, _within_skew(cluster, pod, spread, eligible)))
     return found
 
