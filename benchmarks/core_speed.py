@@ -7,7 +7,8 @@ Load: nodes x 8 GPUs, 192 cores, 2 TiB, racks of 16, blocks of 16 racks; 30 % of
 shapes with Zipf-like popularity, 30 % of them ask for a share of one GPU, the others for 1, 2, 4 or 8. Gangs: 64 pods x
 8 GPUs that prefer a rack (which is too small: they get the tightest block). Every run is a process of its own.
 What is known of the devices: `counted` nothing but their number; `wired` a hybrid cube mesh of NVLinks on two NUMA
-nodes; `managed` also the kubelet: restricted topology policy, static CPU and memory managers, and all pods Guaranteed.
+nodes; `managed` also the kubelet's topology policy, restricted; `pinned` also static CPU and memory managers, and all
+pods Guaranteed, so that each gets CPUs and memory of its own.
 """
 
 from __future__ import annotations
@@ -48,13 +49,13 @@ def cube_mesh() -> Layout:
     return Layout((0,) * 4 + (1,) * 4, pcie, tuple(map(tuple, links)))
 
 
-def two_sockets() -> Inventory:
+def two_sockets(pinned: bool) -> Inventory:
     """192 CPUs, two threads a core, 2 TiB and 8 GPUs, half of each on either NUMA node."""
     return Inventory(
         numa=(0, 1),
         topology_policy="restricted",
-        cpu_policy="static",
-        memory_policy="Static",
+        cpu_policy="static" if pinned else "none",
+        memory_policy="Static" if pinned else "None",
         cpus=tuple(Cpu(i, i % 96, i % 96 // 48, i % 96 // 48, i % 96 // 48) for i in range(192)),
         reserved_cpus=frozenset((0, 96)),
         memory=tuple(MemoryPool(numa, "memory", 1024 * GIB, GIB) for numa in (0, 1)),
@@ -64,7 +65,7 @@ def two_sockets() -> Inventory:
 
 def nodes(count: int, devices: str) -> list[NodeChanged]:
     layout = None if devices == "counted" else cube_mesh()
-    inventory = two_sockets() if devices == "managed" else None
+    inventory = two_sockets(devices == "pinned") if devices in ("managed", "pinned") else None
     amounts = ((CPU, 192_000), (MEMORY, 2048 * GIB), (GPU, 8), (PODS, 110))
     return [
         NodeChanged(
@@ -86,10 +87,14 @@ def nodes(count: int, devices: str) -> list[NodeChanged]:
 
 
 def seen_by_kubelets(request: Request, devices: str) -> Request:
-    """The request with what the managers of a kubelet see of it: one container, Guaranteed."""
-    if devices != "managed":
-        return request
-    return replace(request, managed=ManagedPod((Container(request.resources, request.resources),)))
+    """The request with what the managers of a kubelet see of it: one container; who asks for no GPUs and is pinned to
+    nothing is not seen at all."""
+    gpus = tuple(amount for amount in request.resources if amount[0] == GPU)
+    if devices == "pinned":
+        return replace(request, managed=ManagedPod((Container(request.resources, request.resources),)))
+    if devices == "managed" and gpus:
+        return replace(request, managed=ManagedPod((Container(request.resources, gpus),)))
+    return request
 
 
 def shapes(count: int, rng: random.Random) -> list[Request]:
@@ -170,7 +175,7 @@ def main() -> None:
     parser.add_argument("--gangs", type=int, default=300)
     parser.add_argument("--shapes", type=int, default=48)
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--devices", choices=("counted", "wired", "managed"), nargs="+", default=["counted"])
+    parser.add_argument("--devices", choices=("counted", "wired", "managed", "pinned"), nargs="+", default=["counted"])
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
     parser.add_argument("--child", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -150,9 +150,9 @@ def test_a_full_core_is_required_where_the_kubelet_says_so() -> None:
 def test_another_inventory_begins_new_books() -> None:
     state = State()
     decided(state, node("n", inventory("none")), ev.PodChanged(pod("a", 5)))
-    assert len(state.cluster.kubelets.books[0].pods) == 1
+    assert len(state.cluster.kubelets.books[0].held.pods) == 1
     decided(state, node("n", inventory()))
-    assert not state.cluster.kubelets.books[0].pods
+    assert not state.cluster.kubelets.books[0].held.pods
     decided(state, node("n", None))
     assert state.cluster.kubelets.books == {}
 

@@ -45,8 +45,6 @@ ONE_CACHE_TWO_SOCKETS_HT = machine(
 TWO_BLOCKS_HT = machine(6, 2, numa=lambda core: core // 3, socket=lambda core: core // 3)
 FOUR_NUMA_HT = machine(40, 2, numa=lambda core: core // 10, socket=lambda core: core // 20)
 """Two sockets of two NUMA nodes of ten cores."""
-CROSSED_NUMA_HT = machine(40, 2, numa=lambda core: core // 10, socket=lambda core: core // 10 % 2)
-"""As FOUR_NUMA_HT, with NUMA nodes 0 and 2 in one socket and 1 and 3 in the other."""
 FOUR_SOCKETS_TWO_NUMA_HT = machine(40, 2, numa=lambda core: core // 20, socket=lambda core: core // 10)
 EIGHT_NUMA_HT = machine(128, 2, numa=lambda core: core // 16, socket=lambda core: core // 64)
 FOUR_CACHES = machine(16, 1, numa=lambda core: 0, uncore=lambda core: core // 4)
@@ -56,7 +54,6 @@ FOUR_CACHES_TWO_SOCKETS = machine(
 )
 TWO_CACHES_HT = machine(8, 2, numa=lambda core: 0, uncore=lambda core: core // 4)
 FIVE_SMALL_NUMA = machine(10, 1, numa=lambda core: core // 2)
-FIVE_NUMA_HT = machine(15, 2, numa=lambda core: core // 3)
 
 
 def cpu_inventory(

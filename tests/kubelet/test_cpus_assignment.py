@@ -16,7 +16,6 @@ from dovetail.core.devices.kubelet.cpu_assignment import (
 from dovetail.core.devices.kubelet.inventory import Cpu
 from tests.kubelet.cpu_machines import (
     EIGHT_NUMA_HT,
-    FIVE_NUMA_HT,
     FIVE_SMALL_NUMA,
     FOUR_CACHES,
     FOUR_CACHES_TWO_NUMA,
@@ -54,8 +53,9 @@ PACKED = [
     (TWO_SOCKETS_HT, "1-5,7-11", 1, "2"),
     (TWO_SOCKETS_HT, "0-11", 8, "0-2,4,6-8,10"),
     (FOUR_NUMA_HT, "0-79", 64, "0-31,40-71"),
-    # NUMA nodes above sockets: a whole node of two sockets, then one socket of the other
+    # two sockets in a NUMA node: a whole node, then one socket of the other; the fuller node comes before its sockets
     (FOUR_SOCKETS_TWO_NUMA_HT, "0-79", 60, "0-29,40-69"),
+    (FOUR_SOCKETS_TWO_NUMA_HT, "0-3,10-24,30-34,40-43,50-64,70-74", 4, "20,21,60,61"),
 ]
 
 BY_UNCORE = [
@@ -161,10 +161,17 @@ def test_the_best_four_numa_nodes_are_overwritten_by_the_next_four() -> None:
     assert take_distributed(CpuTopology(FIVE_SMALL_NUMA), cpu_set("0,2,5,6,9"), 4, 1) == cpu_set("0,2,5,9")
 
 
-def test_single_threads_left_over_can_make_the_kubelet_loop_without_end() -> None:
-    free = cpu_set("1-5,9,11,12,14,15,19-25,27-29")
+@pytest.mark.parametrize(
+    ("numas", "free"),
+    [
+        (4, "0-5,7-12,14,15,17,18,20-22"),  # it loops over a split that it would not have used
+        (5, "1-5,9,11,12,14,15,19-25,27-29"),
+    ],
+)
+def test_single_threads_left_over_can_make_the_kubelet_loop_without_end(numas: int, free: str) -> None:
+    topology = CpuTopology(machine(3 * numas, 2, numa=lambda core: core // 3))
     with pytest.raises(CpuAssignmentError, match="never answer"):
-        take_distributed(CpuTopology(FIVE_NUMA_HT), free, 14, 2)
+        take_distributed(topology, cpu_set(free), 14, 2)
 
 
 def test_on_unequal_cores_a_core_counts_as_free_by_the_average_size() -> None:

@@ -40,7 +40,7 @@ def indices(bits: int) -> tuple[int, ...]:
 
 def written_bits(pod: Pod) -> int:
     """The GPUs that were written down for a pod, as bits; 0 for none."""
-    return sum(1 << gpu for gpu in set(pod.devices or ()))
+    return sum(1 << gpu for gpu in set(pod.devices)) if pod.devices else 0
 
 
 @dataclass(slots=True)
@@ -95,10 +95,10 @@ class Cluster:
 
     def put_node(self, node: Node) -> None:
         slot = self.nodes.slot_of(node.name)
-        gpus, inventory = self.nodes.gpu_count(slot), self.nodes.inventory(slot)
+        before = self.nodes.gpu_count(slot), self.nodes.layout(slot), self.nodes.inventory(slot)
         if self.nodes.put(node):
             self.freed += 1
-            if self.nodes.gpu_count(slot) != gpus or self.nodes.inventory(slot) != inventory:
+            if (self.nodes.gpu_count(slot), self.nodes.layout(slot), self.nodes.inventory(slot)) != before:
                 self._hold_again(slot)
 
     def remove_node(self, name: str) -> None:
@@ -354,9 +354,9 @@ class Cluster:
         for slot, books in self.kubelets.books.items():
             entered = {uid for uid in self.on_slot.get(slot, ()) if self.placements[uid].entry is not None}
             gpus = sum(self.placements[uid].gpu_bits for uid in entered)
-            if entered != books.pods.keys() or gpus != books.devices.get(GPU, 0):
+            if entered != books.held.pods.keys() or gpus != books.held.devices.get(GPU, 0):
                 wrong.append(
-                    f"books of slot {slot}: {sorted(books.pods)} with GPUs {gpus:b}, but {sorted(entered)} is true"
+                    f"books of slot {slot}: {sorted(books.held.pods)} with GPUs {gpus:b}, but {sorted(entered)} is true"
                 )
         listed = {uid: slot for slot, uids in self.on_slot.items() for uid in uids}
         if listed != {uid: p.slot for uid, p in self.placements.items()}:

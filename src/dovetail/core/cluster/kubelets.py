@@ -14,6 +14,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from dovetail.core.cluster.nodes import Nodes
 from dovetail.core.cluster.shapes import Shape
@@ -29,9 +33,17 @@ NVLINKS_NEEDED = "NVLinks"
 _REMEMBERED = 65_536
 _NEW = "\0"
 """Stands for the uid of a pod that is not there yet."""
-Entry = tuple[Holdings, Holdings]
+
+
+class Books(NamedTuple):
+    """What a kubelet holds. Books of nodes of one kind that hold the same for whomever have one `number`."""
+
+    held: Holdings
+    number: int
+
+
+Entry = tuple[Books, Books]
 """The books of a node before and after a pod was entered."""
-_Kind = tuple[Inventory, Layout | None, bool, bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,26 +56,42 @@ class Answer:
     message: str
     certain: bool
     gpu_bits: int
-    after: Holdings
+    after: Books
     held: PodHeld | None
 
 
 class Kubelets:
-    """`books[slot]` are those of the nodes that have some."""
+    """`books[slot]` are those of the nodes that have some, `numbers[slot]` their number, 0 where there are none.
+    `released[slot]` grows when something was given back there: until then a kubelet that refused a shape goes on
+    refusing it, since less is left and what it prefers depends on the whole machine, not on what is left."""
 
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
-        self._kubelets: dict[_Kind, Kubelet] = {}
-        self._answers: dict[object, Answer] = {}
-        self.books: dict[int, Holdings] = {}
+        self._kinds: dict[tuple[Inventory, Layout | None], _Kind] = {}
+        self._of_slot: dict[int, _Kind] = {}
+        self._answers: dict[tuple[int, int], Answer] = {}
+        self._numbers: dict[object, int] = {}
+        self._count = 0
+        self.books: dict[int, Books] = {}
+        self.numbers: NDArray[np.int64] = np.zeros(nodes.size, dtype=np.int64)
+        self.released: NDArray[np.int64] = np.zeros(nodes.size, dtype=np.int64)
 
     def open(self, slot: int) -> None:
         """Begin the node's books anew, with nobody in them; none where its inventory is not told."""
-        inventory = self._nodes.inventory(slot)
-        if inventory is None:
-            self.books.pop(slot, None)
-        else:
-            self.books[slot] = Holdings.of_empty(inventory)
+        if slot >= len(self.numbers):
+            self.numbers = np.pad(self.numbers, (0, self._nodes.size - len(self.numbers)))
+            self.released = np.pad(self.released, (0, self._nodes.size - len(self.released)))
+        inventory, layout = self._nodes.inventory(slot), self._nodes.layout(slot)
+        self.books.pop(slot, None)
+        self._of_slot.pop(slot, None)
+        self.numbers[slot] = 0
+        self.released[slot] += 1
+        if inventory is not None:
+            kind = self._kinds.get((inventory, layout))
+            if kind is None:
+                kind = self._kinds[inventory, layout] = _Kind(len(self._kinds), inventory, layout)
+            self._of_slot[slot] = kind
+            self._put(slot, self._numbered(kind, kind.empty))
 
     def decides(self, slot: int, shape: Shape) -> bool:
         """Whether the node's kubelet has a say in this shape."""
@@ -73,31 +101,39 @@ class Kubelets:
         """Whether the node's kubelet would take one more pod of the shape now, as far as that is known."""
         return not self.decides(slot, shape) or self.ask(slot, shape).admitted is not False
 
-    def ask(self, slot: int, shape: Shape, books: Holdings | None = None) -> Answer:
-        """Would the node let in one more pod of this shape? With `books`, if it held these. Ask where it `decides`."""
-        pod = shape.request.managed
-        assert pod is not None, "this kubelet has no say"
-        kubelet = self._kubelet(slot, shape)
-        books = books if books is not None else self.books[slot]
-        question = id(kubelet), shape.id, books.shared_cpus, books.memory, tuple(sorted(books.devices.items()))
-        answer = self._answers.get(question)
-        if answer is None:
-            if len(self._answers) >= _REMEMBERED:
-                self._answers.clear()
-            verdict = kubelet.admit(books, _NEW, pod)
-            held = verdict.holdings.pods.get(_NEW)
-            gpus = reduce(or_, (_gpus(one) for one in held.containers), 0) if held is not None else 0
-            answer = Answer(
-                verdict.admitted, verdict.reason, verdict.message, verdict.certain, gpus, verdict.holdings, held
-            )
-            self._answers[question] = answer = self._linked(slot, shape, answer)
-        return answer
+    def ask(self, slot: int, shape: Shape) -> Answer:
+        """Would the node let in one more pod of this shape? Ask where it `decides`."""
+        return self._answer(self._of_slot[slot], shape, self.books[slot])
 
     def ask_empty(self, slot: int, shape: Shape) -> Answer:
         """Would the node let the pod in if nobody else were there?"""
-        inventory = self._nodes.inventory(slot)
-        assert inventory is not None
-        return self.ask(slot, shape, Holdings.of_empty(inventory))
+        kind = self._of_slot[slot]
+        return self._answer(kind, shape, self._numbered(kind, kind.empty))
+
+    def _answer(self, kind: _Kind, shape: Shape, books: Books) -> Answer:
+        answer = self._answers.get((shape.id, books.number))
+        if answer is None:
+            if len(self._answers) >= _REMEMBERED:
+                self._answers.clear()
+                self._numbers.clear()
+            pod = shape.request.managed
+            assert pod is not None, "this kubelet has no say"
+            kubelet = kind.kubelet(shape.request.nvlink_required, shape.request.near_nics)
+            verdict = kubelet.admit(books.held, _NEW, pod)
+            held = verdict.holdings.pods.get(_NEW)
+            gpus = reduce(or_, (_gpus(one) for one in held.containers), 0) if held is not None else 0
+            after = self._numbered(kind, verdict.holdings)
+            answer = Answer(verdict.admitted, verdict.reason, verdict.message, verdict.certain, gpus, after, held)
+            self._answers[shape.id, books.number] = answer = _linked(kind.layout, shape, answer)
+        return answer
+
+    def _numbered(self, kind: _Kind, held: Holdings) -> Books:
+        state = kind.number, held.shared_cpus, held.memory, tuple(sorted(held.devices.items()))
+        number = self._numbers.get(state)
+        if number is None:
+            self._count += 1
+            number = self._numbers[state] = self._count
+        return Books(held, number)
 
     def enter(self, slot: int, shape: Shape, uid: str, written: int) -> Entry | None:
         """Enter a pod that was placed: the books before and after it; None where the kubelet's rules do not explain it.
@@ -105,53 +141,62 @@ class Kubelets:
         answer = self.ask(slot, shape)
         if not answer.admitted or answer.held is None:
             return None
-        before, held, devices = self.books[slot], answer.held, dict(answer.after.devices)
+        before, held, after = self.books[slot], answer.held, answer.after
+        cpus, memory, devices = after.held.shared_cpus, after.held.memory, dict(after.held.devices)
         if written and written != answer.gpu_bits:
             owners = [index for index, one in enumerate(held.containers) if _gpus(one)]
-            if len(owners) != 1 or written & before.devices.get(GPU, 0):
+            if len(owners) != 1 or written & before.held.devices.get(GPU, 0):
                 return None
-            devices[GPU] = before.devices.get(GPU, 0) | written
+            devices[GPU] = before.held.devices.get(GPU, 0) | written
             containers = list(held.containers)
             own = dict(containers[owners[0]].devices) | {GPU: written}
             containers[owners[0]] = containers[owners[0]]._replace(devices=tuple(sorted(own.items())))
             held = held._replace(containers=tuple(containers))
-        after = Holdings(answer.after.shared_cpus, answer.after.memory, devices, before.pods | {uid: held})
-        self.books[slot] = after
-        return before, after
+            after = self._numbered(self._of_slot[slot], Holdings(cpus, memory, devices, {}))
+        now = Books(Holdings(cpus, memory, devices, before.held.pods | {uid: held}), after.number)
+        self._put(slot, now)
+        return before, now
 
     def leave(self, slot: int, uid: str, entry: Entry) -> None:
         """A pod that was entered has left. Nobody came after it: then all is as it was before."""
         books = self.books.get(slot)
+        self.released[slot] += 1
         if books is entry[1]:
-            self.books[slot] = entry[0]
-        elif books is not None and uid in books.pods:
-            inventory = self._nodes.inventory(slot)
-            assert inventory is not None
-            self.books[slot] = self._plain(inventory, self._nodes.layout(slot)).release(books, uid)
+            self._put(slot, entry[0])
+        elif books is not None and uid in books.held.pods:
+            kind = self._of_slot[slot]
+            self._put(slot, self._numbered(kind, kind.kubelet(False, False).release(books.held, uid)))
 
-    def _kubelet(self, slot: int, shape: Shape) -> Kubelet:
-        inventory = self._nodes.inventory(slot)
-        assert inventory is not None
-        layout, request = self._nodes.layout(slot), shape.request
-        return self._of_kind((inventory, layout, request.nvlink_required, request.near_nics))
+    def _put(self, slot: int, books: Books) -> None:
+        self.books[slot] = books
+        self.numbers[slot] = books.number
 
-    def _plain(self, inventory: Inventory, layout: Layout | None) -> Kubelet:
-        return self._of_kind((inventory, layout, False, False))
 
-    def _of_kind(self, kind: _Kind) -> Kubelet:
-        kubelet = self._kubelets.get(kind)
+class _Kind:
+    """The kubelets of nodes with one inventory and one layout: one for each kind of request, made when it is asked."""
+
+    def __init__(self, number: int, inventory: Inventory, layout: Layout | None) -> None:
+        self.layout = layout
+        self.empty = Holdings.of_empty(inventory)
+        self.number = number
+        self._inventory = inventory
+        self._kubelets: dict[tuple[bool, bool], Kubelet] = {}
+
+    def kubelet(self, nvlinked: bool, near_nics: bool) -> Kubelet:
+        kubelet = self._kubelets.get((nvlinked, near_nics))
         if kubelet is None:
-            kubelet = self._kubelets[kind] = Kubelet(kind[0], _preference(*kind[1:]))
+            prefer = _preference(self.layout, nvlinked, near_nics)
+            kubelet = self._kubelets[nvlinked, near_nics] = Kubelet(self._inventory, prefer)
         return kubelet
 
-    def _linked(self, slot: int, shape: Shape, answer: Answer) -> Answer:
-        """NUMA can leave GPUs that are not linked to a pod that needs it."""
-        layout = self._nodes.layout(slot)
-        if not answer.admitted or not shape.request.nvlink_required or layout is None or shape.gpus < 2:
-            return answer
-        if sets_of(layout).nvlinked[answer.gpu_bits]:
-            return answer
-        return Answer(False, NVLINKS_NEEDED, "the GPUs would not be linked", True, 0, answer.after, None)
+
+def _linked(layout: Layout | None, shape: Shape, answer: Answer) -> Answer:
+    """NUMA can leave GPUs that are not linked to a pod that needs it."""
+    if not answer.admitted or not shape.request.nvlink_required or layout is None or shape.gpus < 2:
+        return answer
+    if sets_of(layout).nvlinked[answer.gpu_bits]:
+        return answer
+    return Answer(False, NVLINKS_NEEDED, "the GPUs would not be linked", True, 0, answer.after, None)
 
 
 def _gpus(held: Held) -> int:

@@ -30,7 +30,7 @@ class Sets:
     """`mbps[mask]` is the bandwidth, 0 for fewer than two GPUs; `nvlinked[mask]` whether a ring of NVLinks alone
     exists; `size[mask]` the number of GPUs. `quality[mask]` and `nic_quality[mask]` order sets of one size, better is
     higher. `worth[mask]` is what a set of free GPUs is good for: the qualities of the best sets of 1, 2, 4, 8 ... GPUs
-    that can be had of it, added up.
+    that can be had of it, added up. `ideal_mbps[k]` is the highest bandwidth of any k GPUs.
 
     Raises ValueError for more than MAX_GPUS GPUs."""
 
@@ -45,6 +45,7 @@ class Sets:
         self.mbps: Table = np.zeros(1 << count, dtype=np.int64)
         for least in sorted({int(mbps) for mbps in pairs.flat if mbps}):
             self.mbps[self._rings(pairs >= least)] = least
+        self.ideal_mbps = [int(self.mbps[self.size == size].max()) for size in range(count + 1)]
         self.nvlinked: NDArray[np.bool_] = self._rings(np.array(layout.nvlinks).reshape(count, count) > 0)
         self.nvlinked |= self.size < 2
         numa, pcie, nic = self._numa_nodes(), self._pcie_distance(), self._nic_distance()
@@ -53,10 +54,6 @@ class Sets:
         self.worth = np.zeros_like(self.masks)
         for size in (1 << power for power in range(count.bit_length())):
             self.worth += np.maximum(self.best_inside(size, self.quality), 0)
-
-    def ideal_mbps(self, size: int) -> int:
-        """The highest bandwidth that any set of this size has."""
-        return int(self.mbps[self.size == size].max(initial=0))
 
     def best_inside(self, size: int, value: Table) -> Table:
         """For each set, the highest value of those of its subsets that have this size; NOTHING where it has none."""

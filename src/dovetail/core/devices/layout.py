@@ -10,7 +10,7 @@ Bandwidths are one way, in MB/s (10^6 bytes), as collective communication gets t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 UNKNOWN = -1
 BOARD, PIX, PXB, PHB, NODE, SYS = range(6)
@@ -61,8 +61,15 @@ class Layout:
     pcie_mbps: int = 12_000
     socket_mbps: int = 10_000
     assumed: bool = False
+    _hash: int = field(init=False, repr=False, compare=False, default=0)
+
+    def __hash__(self) -> int:
+        """Worked out once: layouts are looked up for every pod."""
+        return self._hash
 
     def __post_init__(self) -> None:
+        parts = (getattr(self, name) for name in self.__slots__ if name != "_hash")
+        object.__setattr__(self, "_hash", hash(tuple(parts)))
         count = len(self.numa)
         _square("pcie", self.pcie, count, UNKNOWN, SYS)
         _square("nvlinks", self.nvlinks, count, 0, _MOST_LINKS)

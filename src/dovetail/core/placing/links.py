@@ -60,7 +60,7 @@ def bandwidth(cluster: Cluster, placement: Placement) -> tuple[int, int]:
     if layout is None or count < 2:
         return 0, 0
     sets = sets_of(layout)
-    return int(sets.mbps[placement.gpu_bits]), sets.ideal_mbps(count)
+    return int(sets.mbps[placement.gpu_bits]), sets.ideal_mbps[count]
 
 
 def all_gpus(nodes: Nodes) -> Free:

@@ -28,8 +28,8 @@ class Row:
     """`score[slot]` is INFEASIBLE where the shape does not fit now."""
 
     __slots__ = (
-        "_amounts_seen", "_asked", "_cluster", "_copies", "_records_seen", "_resizes", "_scoring", "_stale", "_tallies",
-        "_tallies_of", "_tops", "preference", "score", "shape", "suitable",
+        "_amounts_seen", "_asked", "_cluster", "_copies", "_records_seen", "_refused", "_resizes", "_scoring", "_stale",
+        "_tallies", "_tallies_of", "_tops", "preference", "score", "shape", "suitable",
     )  # fmt: skip
 
     def __init__(self, cluster: Cluster, scoring: Scoring, shape: Shape) -> None:
@@ -46,6 +46,8 @@ class Row:
         self._tops: scores.Scores
         self._stale: Mask
         self._copies: NDArray[np.int64] | None = None
+        self._refused: NDArray[np.int64]
+        """What `released` was when the kubelet of the slot refused the shape; -1 where it did not."""
         self._tallies: dict[str, NDArray[np.int64]] = {}
         self._tallies_of = -1
 
@@ -77,12 +79,16 @@ class Row:
         return start + int(self.score[start : start + BLOCK].argmax())
 
     def refuse(self, slot: int) -> None:
-        """The node's kubelet would reject the shape, until something changes on the node."""
-        self.score[slot] = scores.INFEASIBLE
-        self._stale[slot // BLOCK] = True
+        """The node's kubelet would reject the shape, and so would those of the nodes with equal books, until something
+        is given back there."""
+        kubelets = self._cluster.kubelets
+        alike = np.flatnonzero((kubelets.numbers == kubelets.numbers[slot]) & (self.score != scores.INFEASIBLE))
+        self._refused[alike] = kubelets.released[alike]
+        self.score[alike] = scores.INFEASIBLE
+        self._stale[alike // BLOCK] = True
         if self._copies is not None:
-            self._move_tallies(np.array([slot]), -self._copies[[slot]])
-            self._copies[slot] = 0
+            self._move_tallies(alike, -self._copies[alike])
+            self._copies[alike] = 0
 
     def copies(self) -> NDArray[np.int64]:
         """How many pods of the shape each slot could take now."""
@@ -117,6 +123,7 @@ class Row:
         self.preference = scores.preference(nodes, self.shape, everywhere)
         self.score = np.full(nodes.size, scores.INFEASIBLE, dtype=np.int64)
         self._copies = None
+        self._refused = np.full(nodes.size, -1, dtype=np.int64)
         self._tallies.clear()
         self._tops = np.empty(nodes.size // BLOCK, dtype=np.int64)
         self._stale = np.ones(nodes.size // BLOCK, dtype=np.bool_)
@@ -135,6 +142,8 @@ class Row:
         if shape.gpus > 1:
             close = links.closeness(nodes, index, nodes.gpu_free_bits[index], shape)
             fits &= close != links.TOO_FAR
+        if self._cluster.kubelets.books:
+            fits &= self._refused[index] != self._cluster.kubelets.released[index]
         score = self.preference[index] + self._scoring.scores(self._cluster, shape, index, left, share, close)
         score = np.where(fits, score, scores.INFEASIBLE)
         self.score[index] = score

@@ -206,6 +206,8 @@ class Inventory:
                 raise InventoryError(
                     "cpu_options", f"{option} came with v1.{CPU_OPTIONS[option]}, the kubelet is v1.{self.minor}"
                 )
+        if self.cpu_policy == "none" and self.cpu_options:
+            raise InventoryError("cpu_options", "the CPU policy none has no options; the kubelet would not start")
         for one, other in EXCLUSIVE_OPTIONS:
             if {one, other} <= self.cpu_options:
                 raise InventoryError("cpu_options", f"{one} and {other} cannot be used at the same time")

@@ -186,14 +186,12 @@ class Memory:
     def _candidates(
         self, nodes: Sequence[MemoryNode], reusable: Mapping[tuple[int, str], int], sizes: Sizes
     ) -> list[Hint]:
-        """Every set of NUMA nodes that has enough free memory of each type and, if it has more than one node, is a
-        group or can become one. Preferred are those with as few nodes as would do if nothing were taken."""
+        """Every set of NUMA nodes that has enough free memory of each type and no node that is in use with others than
+        exactly these. Preferred are those with as few nodes as would do if nothing were taken."""
         subsets = self._subsets
-        grouped = busy = 0
+        busy = 0
         members: dict[int, int] = {}
         for numa, node in zip(self._numa, nodes, strict=True):
-            if node.cells.bit_count() > 1:
-                grouped |= 1 << numa
             if node.assignments > 0:
                 busy |= 1 << numa
                 members[node.cells] = members.get(node.cells, 0) | 1 << numa
@@ -209,7 +207,7 @@ class Memory:
             enough = [ok and n >= size for ok, n in zip(enough, free, strict=True)]
         found = []
         for ok, mask, size, pair in zip(enough, subsets.masks, subsets.sizes, subsets.hints, strict=True):
-            if ok and not (mask & grouped if size == 1 else mask & busy & ~members.get(mask, 0)):
+            if ok and not mask & busy & ~members.get(mask, 0):
                 found.append(pair[size == least])
         return found
 
@@ -319,10 +317,9 @@ def _hints_again(blocks: Sequence[Block], sizes: Sizes) -> Hints:
 
 
 def _best(hints: Iterable[Hint]) -> tuple[int, bool]:
-    """The mask of the best hint, and whether it is preferred (findBestHint)."""
-    return min(
-        ((hint.mask or 0, hint.preferred) for hint in hints), key=lambda hint: (not hint[1], *narrowness(hint[0]))
-    )
+    """The mask of the best hint, and whether it is preferred (findBestHint). The preferred are the narrowest anyway."""
+    best = min(hints, key=lambda hint: narrowness(hint.mask or 0))
+    return best.mask or 0, best.preferred
 
 
 def _moved(node: MemoryNode, assignments: int, cells: int, i: int, size: int) -> MemoryNode:
