@@ -16,7 +16,7 @@ from dovetail.core.state import State
 from tests.core.oracle import World, allows, claims_allow, feasible
 from tests.core.worlds import Dice, told
 
-ELSEWHERE = (Reason.BIND_BACKOFF, Reason.OUTSIDE_DOMAIN, Reason.NVLINK, Reason.KUBELET)
+ELSEWHERE = (Reason.BIND_BACKOFF, Reason.OUTSIDE_DOMAIN, Reason.NVLINK, Reason.KUBELET, Reason.REJECTED)
 """Rules with tests of their own."""
 NODE_RULES = [rule for rule in Reason if rule not in ELSEWHERE]
 NODE_RULES = NODE_RULES[: NODE_RULES.index(Reason.INVALID)]

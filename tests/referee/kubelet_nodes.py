@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random nodes and pods for the kubelet's managers, written once and told to both: the referee's case, and ours.
 
-Nodes are small and pods are large for them, so that much is refused. Everything is such as an API server would take and a
-machine could have; what a kubelet would refuse to start with may come up, and then both must say so.
+Nodes are small and pods are large for them, so that much is refused. Everything is such as an API server would take and
+a machine could have; what a kubelet would refuse to start with may come up, and then both must say so.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from dovetail.core.devices.kubelet.pods import Asked, Container, Kind, Pod, amou
 
 MIB = 1 << 20
 HUGE_KIB = {"hugepages-2Mi": 2048, "hugepages-1Gi": 1048576}
+MOST_COMBINATIONS = 70_000
+"""A kubelet of 8 NUMA nodes and 4 resources goes through 4 * 10^9, which takes it ten minutes."""
 ALWAYS_ANSWERS = ("lowest", "highest")
 
 
@@ -128,6 +130,16 @@ def manifest(uid: str, pod: Pod) -> dict[str, Any]:
     return {"metadata": {"name": uid, "namespace": "default", "uid": uid}, "spec": spec}
 
 
+def combinations(node: Node, pod: Pod) -> int:
+    """At most so many combinations of hints the kubelet goes through for one decision."""
+    machine = {pool.resource: {numa for one in pool.devices for numa in one.numa or ()} for pool in node.pools}
+    everywhere = {numa["id"] for numa in node.numa}
+    total = 1
+    for name in {name for container in pod.containers for name, _ in container.limits}:
+        total *= 2 ** len(machine.get(name, everywhere)) - 1 or 1
+    return total
+
+
 class Dice:
     def __init__(self, seed: int) -> None:
         self.dice = Random(seed)
@@ -145,24 +157,36 @@ class Dice:
         for i in range(nodes):
             pages = {str(HUGE_KIB[name]): dice.choice((0, 2, 4)) for name in sizes}
             huge = sum(int(kib) * 1024 * count for kib, count in pages.items())
-            some_huge = {name: HUGE_KIB[name] * 1024 for name in sizes if pages[str(HUGE_KIB[name])] and self.likely(0.2)}
+            some_huge = {
+                name: HUGE_KIB[name] * 1024 for name in sizes if pages[str(HUGE_KIB[name])] and self.likely(0.2)
+            }
             reserved = {"memory": dice.randint(1, 3) * MIB} if i in reserved_on else {}
             memory = huge + dice.choice((8, 16, 16, 16, 24)) * MIB
             distances = [10 if i == j else dice.choice(near) for j in range(nodes)]
             numa.append(
-                {"id": i, "memory": memory, "hugePages": pages, "reserved": reserved | some_huge, "distances": distances}
+                {
+                    "id": i,
+                    "memory": memory,
+                    "hugePages": pages,
+                    "reserved": reserved | some_huge,
+                    "distances": distances,
+                }
             )
         cpus = self._cpus(numa)
         pools = self._pools(nodes)
-        policy = dice.choice(("none", "best-effort", "restricted", "restricted", "single-numa-node", "single-numa-node"))
+        cpu_policy = "static" if self.likely(0.85) else "none"
+        options = dice.sample(sorted(CPU_OPTIONS), dice.choice((0, 0, 1, 1, 1, 2, 2)))
+        policy = dice.choice(
+            ("none", "best-effort", "restricted", "restricted", "single-numa-node", "single-numa-node")
+        )
         assert policy in TOPOLOGY_POLICIES
         made = Node(
             numa=numa,
             topology_policy=policy,
             scope=dice.choice(("container", "container", "pod")),
             prefer_closest=self.likely(0.4),
-            cpu_policy="static" if self.likely(0.85) else "none",
-            cpu_options=frozenset(dice.sample(sorted(CPU_OPTIONS), dice.choice((0, 0, 1, 1, 1, 2, 2)))),
+            cpu_policy=cpu_policy,
+            cpu_options=frozenset(options if cpu_policy == "static" or self.likely(0.05) else ()),
             reserved_cpus=self._reserved(cpus),
             memory_policy="Static" if self.likely(0.7) else "None",
             pools=pools,
@@ -194,7 +218,8 @@ class Dice:
         dice, nodes = self.dice, len(numa)
         threads = dice.choice((1, 2, 2))
         per_numa = dice.choice((2, 3, 4, 4, 6))
-        sockets = dice.choice([count for count in range(1, nodes + 1) if nodes % count == 0] + [2 * nodes])
+        divided = [2 * nodes] if per_numa % 2 == 0 else []
+        sockets = dice.choice([count for count in range(1, nodes + 1) if nodes % count == 0] + divided)
         group = dice.choice((None, None, 2, 3))
         adjacent, cores, cpus = self.likely(0.3), per_numa * nodes, []
         scattered = self.likely(0.3)
@@ -220,12 +245,12 @@ class Dice:
         for resource in dice.sample(("nvidia.com/gpu", "rdma.io/hca", "vendor.io/part"), dice.choice((1, 1, 2, 3))):
             kind, devices = dice.choice(("plain", "plain", "plain", "wide", "mixed", "nowhere", "few")), []
             for i in range(dice.choice((1, 2, 4, 4, 8, 8, 12))):
-                numa: tuple[int, ...] | None = (i * nodes // 8 % nodes,) if self.likely(0.7) else (dice.randrange(nodes),)
+                numa: tuple[int, ...] | None = (
+                    (i * nodes // 8 % nodes,) if self.likely(0.7) else (dice.randrange(nodes),)
+                )
                 if kind == "wide" and self.likely(0.4):
                     numa = tuple(sorted(dice.sample(range(nodes), min(nodes, 2))))
-                elif kind == "mixed" and self.likely(0.4):
-                    numa = dice.choice(((), None))
-                elif kind == "nowhere":
+                elif kind == "nowhere" or (kind == "mixed" and self.likely(0.4)):
                     numa = dice.choice(((), None))
                 elif kind == "few":
                     numa = (nodes - 1,)
@@ -234,11 +259,16 @@ class Dice:
         return tuple(pools)
 
     def pod(self, node: Node) -> Pod:
+        while combinations(node, pod := self._pod(node)) > MOST_COMBINATIONS:
+            pass
+        return pod
+
+    def _pod(self, node: Node) -> Pod:
         dice = self.dice
         guaranteed = self.likely(0.8)
         kinds = [dice.choice((Kind.INIT, Kind.INIT, Kind.SIDECAR)) for _ in range(dice.choice((0, 0, 0, 1, 1, 2, 3)))]
         kinds += [Kind.APP] * dice.choice((1, 1, 1, 2, 2, 3))
-        level = self.likely(0.2)
+        level = self.likely(0.4 if node.gates.pod_level_resource_managers else 0.1)
         containers = tuple(self._container(node, kind, f"c{i}", guaranteed, level) for i, kind in enumerate(kinds))
         pod = Pod(containers, overhead=amounts({"cpu": 250, "memory": MIB}) if self.likely(0.1) else ())
         if not level:
@@ -255,7 +285,9 @@ class Dice:
         requests: dict[str, int] = {}
         limits: dict[str, int] = {}
         if guaranteed and not (level and self.likely(0.4)):
-            requests["cpu"] = 1000 * dice.choice((1, 1, 2, 2, 3, 4, 6)) if self.likely(0.85) else dice.choice((500, 1500))
+            requests["cpu"] = (
+                1000 * dice.choice((1, 1, 2, 2, 3, 4, 6)) if self.likely(0.85) else dice.choice((500, 1500))
+            )
             requests["memory"] = dice.choice((1, 1, 2, 3, 4, 6, 10, 20)) * MIB
             limits |= requests
         elif self.likely(0.6):
@@ -270,4 +302,3 @@ class Dice:
                 most = max(1, len(pool.devices) * 2 // 3)
                 requests[pool.resource] = limits[pool.resource] = dice.choice((0, 1, 1, 1, 2, 2, dice.randint(1, most)))
         return Container(amounts(requests), amounts(limits), kind, name)
-

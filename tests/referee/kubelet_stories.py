@@ -8,15 +8,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from dovetail.core.devices.kubelet.admission import Kubelet, Room
+from dovetail.core.devices.kubelet.admission import Kubelet, Room, Verdict
 from dovetail.core.devices.kubelet.hints import ids_of
 from dovetail.core.devices.kubelet.holdings import Block, Held, Holdings
-from dovetail.core.devices.kubelet.inventory import Inventory, InventoryError
+from dovetail.core.devices.kubelet.inventory import DevicePool, Inventory, InventoryError
 from dovetail.core.devices.kubelet.pods import Pod
 from tests.referee.kubelet_nodes import Dice, Node, manifest
 from tools.controlplane.referee import Answer
 
 Step = dict[str, Any]
+
+NO_SHARED_CPUS = "default cpuset cannot be empty"
+"""With strict-cpu-reservation pods can take the last shared CPU. Then the kubelet does not start again."""
 
 
 @dataclass
@@ -44,6 +47,10 @@ class Story:
     def __post_init__(self) -> None:
         self.told = self.node.told()
 
+    def came(self, uid: str) -> int:
+        """The kubelet finds its pods again in the order in which it has let them in."""
+        return int(uid.removeprefix("p"))
+
 
 def story(seed: int, pods: int) -> Story:
     """Some `pods` that ask to be let in, on one node."""
@@ -58,12 +65,11 @@ def story(seed: int, pods: int) -> Story:
     kubelet, holdings = Kubelet(inventory, node.prefer), Holdings.of_empty(inventory)
     unstarted: dict[str, int] = {}
     while len(told.asked_pods) < pods and not told.uncertain:
-        admitted, reason, message = True, "", ""
+        verdicts: dict[str, Verdict] = {}
         chance = dice.dice.random()
         if chance < 0.2 and holdings.pods:
             uid = dice.dice.choice(sorted(holdings.pods))
             holdings = kubelet.release(holdings, uid)
-            unstarted.pop(uid, None)
             step: Step = {"end": uid}
         elif chance < 0.35 and unstarted:
             uid = dice.dice.choice(sorted(unstarted))
@@ -74,49 +80,48 @@ def story(seed: int, pods: int) -> Story:
             if unstarted[uid] == len(containers):
                 del unstarted[uid]
         elif chance < 0.38:
-            inventory = fallen_ill(dice, inventory)
+            pools = list(inventory.devices)
+            position = dice.dice.randrange(len(pools))
+            pools[position] = fallen_ill(dice, pools[position])
+            inventory = replace(inventory, devices=tuple(pools))
             kubelet = Kubelet(inventory, node.prefer)
-            step = {"offer": node.offer(dice.dice.choice(inventory.devices))}
-            inventory = replace(
-                inventory,
-                devices=tuple(
-                    pool if pool.resource == step["offer"]["resource"] else old
-                    for pool, old in zip(inventory.devices, node.pools, strict=True)
-                ),
-            )
-            node.pools, kubelet = inventory.devices, Kubelet(inventory, node.prefer)
+            step = {"offer": node.offer(pools[position])}
+        elif chance < 0.40 and holdings.pods:
+            for uid, held in sorted(holdings.pods.items(), key=lambda one: told.came(one[0])):
+                verdicts[uid] = kubelet.admit(holdings, uid, held.pod, _room(node, holdings, uid))
+                holdings = verdicts[uid].holdings
+            step = {"restart": True}
         else:
             uid, pod = f"p{len(told.asked_pods)}", dice.pod(node)
-            verdict = kubelet.admit(holdings, uid, pod, _room(node, holdings))
-            assert verdict.admitted is not None, verdict
-            holdings, admitted = verdict.holdings, verdict.admitted
-            reason, message, told.uncertain = verdict.reason, verdict.message, not verdict.certain
+            verdicts[uid] = kubelet.admit(holdings, uid, pod, _room(node, holdings, uid))
+            holdings = verdicts[uid].holdings
             step = {"admit": manifest(uid, pod)}
             told.asked_pods.append(pod)
-            if admitted:
-                unstarted[uid] = 0
+            unstarted[uid] = 0
+        unstarted = {uid: index for uid, index in unstarted.items() if uid in holdings.pods}
+        told.uncertain = not all(verdict.certain for verdict in verdicts.values())
         told.steps.append(step)
-        told.said.append(
-            {"admitted": admitted, "reason": reason, "message": message} | state(inventory, holdings),
-        )
+        told.said.append({"verdicts": {uid: _said(one) for uid, one in verdicts.items()}} | state(inventory, holdings))
     return told
 
 
-def fallen_ill(dice: Dice, inventory: Inventory) -> Inventory:
+def _said(verdict: Verdict) -> dict[str, Any]:
+    assert verdict.admitted is not None, verdict
+    return {"admitted": verdict.admitted, "reason": verdict.reason, "message": verdict.message}
+
+
+def fallen_ill(dice: Dice, pool: DevicePool) -> DevicePool:
     """Some devices fall ill or get well."""
-    pools = []
-    for pool in inventory.devices:
-        devices = tuple(replace(one, healthy=one.healthy ^ dice.likely(0.15)) for one in pool.devices)
-        pools.append(replace(pool, devices=devices))
-    return replace(inventory, devices=tuple(pools))
+    return replace(pool, devices=tuple(replace(one, healthy=one.healthy ^ dice.likely(0.15)) for one in pool.devices))
 
 
-def _room(node: Node, holdings: Holdings) -> Room | None:
+def _room(node: Node, holdings: Holdings, uid: str) -> Room | None:
     if node.allocatable is None:
         return None
-    requested = {"pods": len(holdings.pods)}
-    for held in holdings.pods.values():
-        for name, value in held.pod.total_requests(True).items():
+    others = [held.pod for other, held in holdings.pods.items() if other != uid]
+    requested = {"pods": len(others)}
+    for pod in others:
+        for name, value in pod.total_requests(True).items():
             requested[name] = requested.get(name, 0) + value
     return Room(node.allocatable, requested)
 
@@ -127,7 +132,9 @@ def state(inventory: Inventory, holdings: Holdings) -> dict[str, Any]:
     types = inventory.memory_types
 
     def blocks(found: tuple[Block, ...] | None) -> list[dict[str, Any]]:
-        told = [{"numaAffinity": list(ids_of(one.mask)), "type": one.type, "size": one.size_bytes} for one in found or ()]
+        told = [
+            {"numaAffinity": list(ids_of(one.mask)), "type": one.type, "size": one.size_bytes} for one in found or ()
+        ]
         return sorted(told, key=lambda one: (one["type"], one["numaAffinity"], one["size"]))
 
     def container(held: Held) -> dict[str, Any]:
@@ -163,7 +170,9 @@ def heard(step: dict[str, Any]) -> dict[str, Any]:
     for pod in step["pods"].values():
         for held in (pod, *pod["containers"].values()):
             held["cpus"] = held["cpus"] or []
-            held["memory"] = sorted(held["memory"] or [], key=lambda one: (one["type"], one["numaAffinity"], one["size"]))
+            held["memory"] = sorted(
+                held["memory"] or [], key=lambda one: (one["type"], one["numaAffinity"], one["size"])
+            )
             for devices in held.get("devices", {}).values():
                 devices.sort()
     for numa in step["memory"].values():
@@ -180,29 +189,36 @@ def disagreements(told: Story, answer: Answer) -> Iterator[str]:
     if told.refuses is not None:
         return
     certain = len(told.said) - told.uncertain
-    for i, (ours, theirs) in enumerate(zip(told.said[:certain], answer["steps"][:certain], strict=True)):
-        theirs = heard(theirs)
-        for what in ours:
-            if ours[what] != theirs[what] and not _either(told.steps[i], what, ours, theirs):
-                yield (
-                    f"case {told.name}, step {i} ({next(iter(told.steps[i]))}), {what}:\n"
-                    f"  the kubelet says {theirs[what]}\n  we say {ours[what]}"
-                )
-        if ours["admitted"] != theirs["admitted"]:
+    for i, (step, ours) in enumerate(zip(told.steps[:certain], told.said[:certain], strict=True)):
+        if i == len(answer["steps"]):
+            if NO_SHARED_CPUS not in answer["failed"] or told.said[i - 1]["shared"]:
+                yield f"case {told.name}, step {i}: the kubelet cannot go on: {answer['failed']}"
+            return
+        found = list(differences(ours, heard(answer["steps"][i])))
+        yield from (f"case {told.name}, step {i} ({next(iter(step))}), {one}" for one in found)
+        if found:
             return
 
 
-_LACKS = ("Allocate failed due to requested number of devices", "Allocate failed due to no healthy devices")
+def differences(ours: dict[str, Any], theirs: dict[str, Any]) -> Iterator[str]:
+    for uid in sorted(ours["verdicts"].keys() | theirs["verdicts"].keys()):
+        here, there = ours["verdicts"].get(uid), theirs["verdicts"].get(uid)
+        if here != there and not (here and there and _either(here, there)):
+            yield f"pod {uid}: the kubelet says {there}, we say {here}"
+    for what in ("shared", "memory", "pods"):
+        if ours[what] != theirs[what]:
+            yield f"{what}:\n  the kubelet says {theirs[what]}\n  we say           {ours[what]}"
 
 
-def _either(step: Step, what: str, ours: dict[str, Any], theirs: dict[str, Any]) -> bool:
+_LACKS = tuple(
+    f"Allocate failed due to {why}"
+    for why in ("requested number of devices", "no healthy devices", "previously allocated devices")
+)
+
+
+def _either(ours: dict[str, Any], theirs: dict[str, Any]) -> bool:
     """Of several resources that a container lacks the kubelet names whichever comes first in the order of a Go map."""
-    if "admit" not in step:
-        return False
-    if what == "message" and ours["message"].startswith(_LACKS) and theirs["message"].startswith(_LACKS):
-        return True
+    if ours["reason"] == theirs["reason"]:
+        return ours["message"].startswith(_LACKS) and theirs["message"].startswith(_LACKS)
     scalar = ("/", "hugepages-")
-    both = (ours["reason"], theirs["reason"])
-    return what in ("reason", "message") and all(r.startswith("OutOf") and any(s in r for s in scalar) for r in both)
-
-
+    return all(one["reason"].startswith("OutOf") and any(s in one["reason"] for s in scalar) for one in (ours, theirs))

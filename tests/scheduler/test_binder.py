@@ -129,6 +129,14 @@ async def test_a_bind_names_the_pod_by_uid_and_the_decision(bench: Bench, server
     assert (bench.bound, bench.failed) == (["u to n"], [])
 
 
+async def test_a_bind_carries_the_gpus_and_the_rank(bench: Bench, server: Scripted) -> None:
+    await bench.carry_out(Bind("u", "n", 17, gang="g", devices=(0, 1, 10), rank=0))
+    (body,) = server.bodies("POST", "/namespaces/d/pods/p/binding")
+    assert body["metadata"]["annotations"] == {
+        "dovetail.dev/decision": "run-17", "dovetail.dev/devices": "0,1,10", "dovetail.dev/rank": "0",
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize("error", [TAKEN, FORBIDDEN, BROKEN, BUSY, AWAY], ids=lambda error: error.reason)
 async def test_a_bind_that_worked_is_a_success_whatever_the_answer_was(
     bench: Bench, server: Scripted, error: Exception

@@ -19,6 +19,7 @@ from dovetail.kube.feed import Feed
 from dovetail.kube.gangs_dialects import NATIVE
 from dovetail.kube.objects import Node
 from dovetail.kube.objects_pod import Pod
+from dovetail.kube.objects_topology import GPUNode
 from dovetail.kube.reflector import Change
 from dovetail.scheduler import binder
 from dovetail.scheduler.clock import Clock
@@ -61,9 +62,10 @@ class Bench:
             for part in (self.driver.binder, self.driver.reporter, self.driver):
                 tasks.create_task(part.run())
 
-    def node(self, name: str, gpus: int = 8) -> None:
+    def node(self, name: str, gpus: int = 8, **labels: str) -> None:
         amounts = {"cpu": "64", "memory": "512Gi", "pods": "110", "nvidia.com/gpu": str(gpus)}
-        meta = {"name": name, "uid": name, "labels": {"kubernetes.io/hostname": name}}
+        named = {f"nvidia.com/gpu.{key}": value for key, value in labels.items()}
+        meta = {"name": name, "uid": name, "labels": {"kubernetes.io/hostname": name} | named}
         node = wire(Node, {"metadata": meta, "status": {"allocatable": amounts}})
         self.mirror.nodes.known["", name] = node
         self.mirror.tell(self.mirror.feed.nodes([Change("added", node, None)]))
@@ -96,6 +98,26 @@ class Bench:
         """Node by pod, of all binds that were sent."""
         sent = [body for _, path, body in self.server.asked if path.endswith("/binding")]
         return {body["metadata"]["name"]: body["target"]["name"] for body in sent}
+
+    def annotations(self) -> dict[str, dict[str, str]]:
+        """What the binds write down, by pod; without the decision."""
+        sent = [body["metadata"] for _, path, body in self.server.asked if path.endswith("/binding")]
+        written = {meta["name"]: dict(meta["annotations"]) for meta in sent}
+        assert all(values.pop("dovetail.dev/decision") for values in written.values())
+        return written
+
+    def gpu_node(self, name: str, nvlinks: list[list[int]], **kubelet: Any) -> None:
+        status: dict[str, Any] = {
+            "gpus": [{"index": i, "uuid": f"GPU-{i}", "numaNode": i % 2} for i in range(len(nvlinks))],
+            "nvlinks": nvlinks,
+        }
+        if kubelet:
+            devices = [{"id": gpu["uuid"], "numaNodes": [gpu["numaNode"]]} for gpu in status["gpus"]]
+            pool = {"resource": "nvidia.com/gpu", "prefersAllocation": True, "devices": devices}
+            numa = [{"id": 0}, {"id": 1}]
+            status["kubelet"] = {"version": "v1.37.1", "numaNodes": numa, "devices": [pool]} | kubelet
+        obj = wire(GPUNode, {"metadata": {"name": name}, "status": status})
+        self.mirror.tell(self.mirror.feed.gpu_nodes([Change("added", obj, None)]))
 
     def notes(self, reason: str) -> list[str]:
         """What the events of one reason say."""
@@ -228,3 +250,102 @@ async def test_an_error_in_work_that_nobody_waits_for_ends_everything_loudly(ben
         error = task.exception()
         assert isinstance(error, BaseExceptionGroup)
         assert error.subgroup(ZeroDivisionError) is not None
+
+
+PAIRS = [[0, 0, 4, 0], [0, 0, 0, 4], [4, 0, 0, 0], [0, 4, 0, 0]]
+
+
+async def test_the_gpus_of_a_pod_are_written_down_and_told_with_what_they_have_between_them(bench: Bench) -> None:
+    bench.gpu_node("a", PAIRS)
+    bench.node("a", gpus=4)
+    async with bench.running():
+        bench.pod("two", 2)
+        bench.pod("one", 1)
+        await until(lambda: len(bench.notes("Scheduled")) == 2)
+    assert bench.annotations() == {
+        "two": {"dovetail.dev/devices": "0,2"},
+        "one": {"dovetail.dev/devices": "1"},
+    }
+    assert sorted(bench.notes("Scheduled")) == [
+        "Successfully assigned d/one to a with GPU 1",
+        "Successfully assigned d/two to a with GPUs 0,2: 80000 of 80000 MB/s between them",
+    ]
+
+
+async def test_gpus_that_are_only_counted_are_not_written_down(bench: Bench) -> None:
+    bench.gpu_node("a", PAIRS)
+    bench.node("a", gpus=8)
+    async with bench.running():
+        bench.pod("p", 2)
+        await until(lambda: bool(bench.notes("Scheduled")))
+    assert (bench.annotations(), bench.notes("Scheduled")) == ({"p": {}}, ["Successfully assigned d/p to a"])
+
+
+async def test_bandwidth_that_is_assumed_is_told_as_such(bench: Bench) -> None:
+    bench.node("a", product="NVIDIA-H100-80GB-HBM3", count="8")
+    async with bench.running():
+        bench.pod("p", 8)
+        await until(lambda: bool(bench.notes("Scheduled")))
+    (note,) = bench.notes("Scheduled")
+    assert note.endswith(
+        "with GPUs 0,1,2,3,4,5,6,7: 370800 of 370800 MB/s between them, as the product is usually wired"
+    )
+
+
+async def test_members_of_a_gang_are_told_their_rank(bench: Bench) -> None:
+    bench.node("a")
+    async with bench.running():
+        bench.group("g", 3)
+        for number in range(3):
+            bench.pod(f"p{number}", group="g")
+        await until(lambda: len(bench.bindings()) == 3)
+    assert sorted(values["dovetail.dev/rank"] for values in bench.annotations().values()) == ["0", "1", "2"]
+
+
+async def test_after_a_restart_pods_hold_the_gpus_that_were_written_down(bench: Bench) -> None:
+    bench.gpu_node("a", PAIRS)
+    bench.node("a", gpus=4)
+    limits = {"nvidia.com/gpu": "1"}
+    document = {
+        "metadata": {"name": "old", "namespace": "d", "uid": "old", "annotations": {"dovetail.dev/devices": "2"}},
+        "spec": {
+            "schedulerName": "dovetail",
+            "nodeName": "a",
+            "containers": [{"name": "m", "resources": {"limits": limits}}],
+        },
+    }
+    bench.mirror.tell(bench.mirror.feed.pods([Change("added", wire(Pod, document), None)]))
+    async with bench.running():
+        await until(lambda: "old" in bench.state.roster.pods)
+        bench.pod("new", 2)
+        await until(lambda: bool(bench.bindings()))
+    assert bench.annotations() == {"new": {"dovetail.dev/devices": "1,3"}}
+
+
+async def test_who_a_kubelet_would_reject_waits_and_who_fits_gets_its_gpus(bench: Bench) -> None:
+    bench.gpu_node(
+        "a",
+        [[0] * 4 for _ in range(4)],
+        topologyManagerPolicy="single-numa-node",
+        cpuManagerPolicy="none",
+        memoryManagerPolicy="None",
+    )
+    bench.node("a", gpus=4)
+    async with bench.running():
+        bench.pod("three", 3)
+        bench.pod("two", 2)
+        await until(lambda: bool(bench.notes("FailedScheduling")) and bool(bench.notes("Scheduled")))
+    assert bench.annotations() == {"two": {"dovetail.dev/devices": "0,2"}}
+    assert "1 node(s) whose kubelet would reject the pod (TopologyAffinityError" in bench.notes("FailedScheduling")[0]
+
+
+async def test_where_it_cannot_be_said_what_the_kubelet_answers_the_event_says_so(bench: Bench) -> None:
+    bench.gpu_node("a", [[0] * 4 for _ in range(4)], cpuManagerPolicy="none", memoryManagerPolicy="None")
+    bench.node("a", gpus=4)
+    async with bench.running():
+        bench.pod("p", 1)
+        await until(lambda: bool(bench.notes("Scheduled")))
+    assert bench.notes("Scheduled") == [
+        "Successfully assigned d/p to a with GPU 0; it cannot be said whether its kubelet lets it in: "
+        "the Topology Manager's policy is not known"
+    ]

@@ -491,3 +491,34 @@ def test_bare_manifests_say_what_the_server_makes_of_them(dumped: Plane, file: P
     kinds = "nodes,pods,podgroups.scheduling.k8s.io"
     file.write_text(dumped.kubectl("get", kinds, "--all-namespaces", "--output=yaml"))
     assert stripped(given(file.with_name("bare.yaml"), DUMPED)) == stripped(read([str(file)]))
+
+
+GPU_NODE = """
+apiVersion: dovetail.dev/v1alpha1
+kind: GPUNode
+metadata: {name: n1}
+status:
+  gpus: [{index: 0, uuid: GPU-a}, {index: 1, uuid: GPU-b}]
+  nvlinks:
+  - [0, %s]
+  - [12, 0]
+"""
+
+
+def test_what_tells_of_the_inside_of_a_node_is_told_with_it(file: Path) -> None:
+    found = given(file, NODE.replace("gpu: 8", "gpu: 2"), GPU_NODE % 12)
+    (node,) = nodes(found)
+    assert node.layout is not None
+    assert (node.layout.nvlinks, found.problems, found.skipped) == (((0, 12), (12, 0)), (), {})
+
+
+def test_wiring_that_cannot_be_used_is_named_with_its_place_and_the_node_is_used(file: Path) -> None:
+    found = given(file, NODE, GPU_NODE % 11)
+    assert [node.problem for node in nodes(found)] == [None]
+    assert complaints(found) == [":15: GPUNode n1: status.nvlinks[0][1]: is 11 one way and 12 the other"]
+    assert complaints(given(file, NODE, GPU_NODE % 12)) == [
+        ":5: Node n1: status.allocatable[nvidia.com/gpu]: '8': GPUNode tells of 2 GPUs: they are only counted"
+    ]
+    assert complaints(given(file, NODE, GPU_NODE % "many")) == [
+        ":15: GPUNode n1: status.nvlinks[0][1]: Expected `int`, got `str`: not used"
+    ]

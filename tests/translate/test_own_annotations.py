@@ -25,6 +25,7 @@ def annotated(**values: str) -> Wishes:
         ("topology-preferred", "rack, zone,example.com/row,row", "preferred",
          ("dovetail.dev/rack", "topology.kubernetes.io/zone", "example.com/row", "row")),
         ("nvlink", "preferred", "nvlink", "preferred"),
+        ("nvlink", "required", "nvlink", "required"),
         ("max-runtime", "90m", "max_runtime_ms", 90 * 60_000),
         ("max-runtime", "2d", "max_runtime_ms", 2 * 86_400_000),
         ("max-runtime", "1h30m", "max_runtime_ms", 90 * 60_000),
@@ -59,7 +60,7 @@ def test_the_queue_is_a_label() -> None:
         ("topology-required", "zone/", "zone"),
         ("topology-preferred", "-rack", "rack"),
         ("topology-preferred", "Bad_Domain/rack", "rack"),
-        ("nvlink", "required", "preferred"),
+        ("nvlink", "requierd", "required"),
         ("nvlink", "prefered", "preferred"),
         ("max-runtime", "90 minutes", "90m"),
         ("max-runtime", "3600", "3600s"),
@@ -91,8 +92,20 @@ def test_an_unknown_key_names_the_nearest_known_one() -> None:
 
 
 def test_what_we_write_ourselves_and_what_is_not_ours_is_left_alone() -> None:
-    assert annotated(devices="0,1", decision="17") == Wishes()
+    assert annotated(devices="0,1", decision="17", rank="3") == Wishes()
     assert wishes_of(ObjectMeta(annotations={"example.com/gang": "?"}, labels={"dovetail": "x"})) == Wishes()
+
+
+@pytest.mark.parametrize(
+    ("text", "indices"),
+    [("0", (0,)), ("0,1,2,3", (0, 1, 2, 3)), ("7,0", (7, 0)), ("61", (61,))]
+    + [
+        (text, None)
+        for text in ("", "0,", "0,,1", "0 1", "0, 1", "-1", "01", "0,0", "62", "99999999999", "GPU-a", "1.0")
+    ],
+)
+def test_indices_of_gpus(text: str, indices: tuple[int, ...] | None) -> None:
+    assert annotations.indices_of(text) == indices
 
 
 @pytest.mark.parametrize(("name", "key"), TABLE.items())

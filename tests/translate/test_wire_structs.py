@@ -8,7 +8,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from dovetail.kube import objects, objects_group, objects_owner, objects_pod, objects_storage, translate
+from dovetail.kube import (
+    objects,
+    objects_group,
+    objects_owner,
+    objects_pod,
+    objects_storage,
+    objects_topology,
+    translate,
+)
 
 KINDS = [
     objects.Namespace,
@@ -28,6 +36,9 @@ KINDS = [
     objects_storage.PersistentVolume,
     objects_storage.PersistentVolumeClaim,
     objects_storage.StorageClass,
+    objects_topology.GPUNode,
+    objects_topology.NodeResourceTopology,
+    objects_topology.ResourceSlice,
 ]
 
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from dovetail.core import events as ev
+from dovetail.core.cluster.rejections import Rejection
 from dovetail.core.decisions import VolumePick
 from dovetail.core.policy import Policy
 from dovetail.core.reasons import Refusal
@@ -62,6 +63,7 @@ class Checkpoint:
     starting: tuple[tuple[str, int], ...] = ()
     started: tuple[str, ...] = ()
     told: tuple[Told, ...] = ()
+    rejections: tuple[Rejection, ...] = ()
 
 
 def take(state: State) -> Checkpoint:
@@ -83,6 +85,7 @@ def take(state: State) -> Checkpoint:
         starting=tuple(state.roster.starting.items()),
         started=tuple(sorted(state.roster.started)),
         told=tuple(Told(*telling) for telling in state.pending.tellings()),
+        rejections=tuple(cluster.rejections),
     )
 
 
@@ -106,9 +109,11 @@ def restore(policy: Policy, checkpoint: Checkpoint) -> State:
         cluster.avoided.setdefault(avoided.uid, {})[avoided.node] = avoided.until_ms
     state.roster.starting = dict(checkpoint.starting)
     state.roster.started = set(checkpoint.started)
+    for rejection in checkpoint.rejections:
+        cluster.rejections.put(rejection)
     for told in checkpoint.told:
         state.pending.retell(told.root, told.refusal, told.at_ms, told.uids)
-    state.steps, state.now_ms = checkpoint.steps, checkpoint.now_ms
+    state.steps, state.now_ms, cluster.now_ms = checkpoint.steps, checkpoint.now_ms, checkpoint.now_ms
     return state
 
 

@@ -104,6 +104,16 @@ class BindFailed:
     retry_at_ms: int
 
 
+@dataclass(frozen=True, slots=True)
+class PodRejected:
+    """The kubelet of `node` did not admit a pod of this owner, for `reason` (TopologyAffinityError ...). The pod itself
+    is told as removed."""
+
+    owner: str
+    node: str
+    reason: str
+
+
 Event = (
     NodeChanged
     | NodeRemoved
@@ -121,4 +131,5 @@ Event = (
     | StorageClassRemoved
     | QueuesChanged
     | BindFailed
+    | PodRejected
 )

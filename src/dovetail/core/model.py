@@ -166,7 +166,8 @@ class Pod:
     """A pod that is not finished. `node` is "" while it is not bound; `created_ms` and `bound_ms` are the API server's
     times (epoch milliseconds, 0 unknown). `gang` names the gang that it belongs to ("" = on its own). `managed` is
     true where this scheduler is the one that the pod names. `claims` are names of PersistentVolumeClaims. `devices` are
-    the indices of the GPUs that were written down for it, None where nobody did."""
+    the indices of the GPUs that were written down for it, None where nobody did. `owner` is the uid of the controller
+    that makes another one when it fails, "" for none."""
 
     uid: str
     namespace: str
@@ -186,6 +187,7 @@ class Pod:
     queue: str = ""
     problem: Problem | None = None
     devices: tuple[int, ...] | None = None
+    owner: str = ""
 
     @property
     def key(self) -> str:

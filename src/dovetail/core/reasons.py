@@ -41,6 +41,7 @@ class Reason(Enum):
     ANTI_AFFINITY = ("PodAntiAffinity", "node(s) didn't match pod anti-affinity rules")
     EXISTING_ANTI_AFFINITY = ("ExistingPodAntiAffinity", "node(s) didn't satisfy existing pods anti-affinity rules")
     KUBELET = ("KubeletWouldReject", "node(s) whose kubelet would reject the pod")
+    REJECTED = ("KubeletRejected", "node(s) whose kubelet rejected pods of the same owner")
     BIND_BACKOFF = ("BindBackoff", "node(s) that refused this pod a moment ago")
     OUTSIDE_DOMAIN = ("OutsideDomain", "node(s) outside of the domain that holds the rest of the gang")
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from dovetail.core import events as ev
 from dovetail.core.cluster import Cluster
+from dovetail.core.cluster.rejections import FOR_EVER_MS
 from dovetail.core.model import Pod
 from dovetail.core.pending import Pending
 from dovetail.core.placing.rows import Rows
@@ -49,6 +50,7 @@ class State:
         """When a step is due even if nothing happens: a back-off or a deadline ends."""
         times = [until for nodes in self.cluster.avoided.values() for until in nodes.values()]
         times += self.roster.starting.values()
+        times += [r.until_ms for r in self.cluster.rejections if self.now_ms < r.until_ms < FOR_EVER_MS]
         return min(times, default=None)
 
     def apply(self, event: ev.Event) -> None:
@@ -57,8 +59,11 @@ class State:
     def advance(self, now_ms: int) -> None:
         """Let time pass; a clock that goes back stands still. Back-offs end, and who was parked comes back if room was
         freed."""
-        self.now_ms = max(self.now_ms, now_ms)
+        before_ms, self.now_ms = self.now_ms, max(self.now_ms, now_ms)
         cluster = self.cluster
+        cluster.now_ms = self.now_ms
+        if any(before_ms < rejection.until_ms <= self.now_ms for rejection in cluster.rejections):
+            cluster.freed += 1
         for uid in [uid for uid, nodes in cluster.avoided.items() if min(nodes.values()) <= self.now_ms]:
             left = {node: until for node, until in cluster.avoided[uid].items() if until > self.now_ms}
             cluster.avoided[uid] = left
@@ -218,4 +223,7 @@ _HANDLERS: dict[type, Callable[[State, Any], None]] = {
     ),
     ev.QueuesChanged: lambda state, event: state._set(lambda: setattr(state, "queues", event.names)),
     ev.BindFailed: State._bind_failed,
+    ev.PodRejected: lambda state, event: state.cluster.rejections.add(
+        event.owner, event.node, event.reason, state.now_ms
+    ),
 }

@@ -9,8 +9,8 @@ Rules
   (topology.kubernetes.io/...), datacenter, spine, block (network.topology.nvidia.com/...), rack (dovetail.dev/rack),
   clique (nvidia.com/gpu.clique), host (kubernetes.io/hostname).
 On a pod that is in no gang, levels have no effect: it is always inside one domain.
-Known, but without effect in this release: `nvlink: preferred`, `max-runtime`, `checkpoint-interval`, `last-checkpoint`
-and `preemptible`.
+- What we write ourselves is read on bound pods only, with the same rules, and never keeps a pod from anything.
+Known, but without effect in this release: `max-runtime`, `checkpoint-interval`, `last-checkpoint` and `preemptible`.
 """
 
 from __future__ import annotations
@@ -22,12 +22,16 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any, Literal, NoReturn
 
+from dovetail.core.cluster.nodes import MAX_GPUS
 from dovetail.core.model import Problem
 from dovetail.kube.objects import ObjectMeta, epoch_ms
 from dovetail.kube.translate_problems import nearest
 
 PREFIX = "dovetail.dev/"
-WRITTEN_BY_US = frozenset({"devices", "decision"})
+DEVICES = PREFIX + "devices"
+DECISION = PREFIX + "decision"
+RANK = PREFIX + "rank"
+WRITTEN_BY_US = frozenset(key.removeprefix(PREFIX) for key in (DEVICES, DECISION, RANK))
 LEVELS = {
     "region": "topology.kubernetes.io/region",
     "zone": "topology.kubernetes.io/zone",
@@ -43,6 +47,7 @@ _DOMAIN = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-
 _DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
 _SECONDS = (86400, 3600, 60, 1)
 _COUNT = re.compile(r"[0-9]{1,9}")
+_INDEX = re.compile(r"0|[1-9][0-9]?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,10 +155,7 @@ TABLE: dict[str, Key] = {
     "topology-required": Key("required", _LEVELS_RULE, _levels, tuple(LEVELS)),
     "topology-preferred": Key("preferred", _LEVELS_RULE, _levels, tuple(LEVELS)),
     "nvlink": Key(
-        "nvlink",
-        "must be preferred: the links between GPUs are not known in this release, so nothing can be required of them",
-        _one_of("preferred"),
-        ("preferred",),
+        "nvlink", "must be required or preferred", _one_of("required", "preferred"), ("required", "preferred")
     ),
     "max-runtime": Key("max_runtime_ms", _DURATION_RULE, _duration_ms, ("90m", "1h30m", "2d", "3600s")),
     "checkpoint-interval": Key("checkpoint_interval_ms", _DURATION_RULE, _duration_ms, ("30m", "1h30m", "600s")),
@@ -201,6 +203,14 @@ def _read(labels: _Items, annotations: _Items) -> Wishes:
                 except ValueError:
                     problems.append(Problem(path, value, _rule(key, value)))
     return replace(NOTHING, **wishes, problems=tuple(problems))
+
+
+def indices_of(text: str) -> tuple[int, ...] | None:
+    """The GPUs that a value of DEVICES names; None where it is no list of different indices that a node can have."""
+    parts = text.split(",")
+    if not all(_INDEX.fullmatch(part) and int(part) < MAX_GPUS for part in parts) or len(set(parts)) < len(parts):
+        return None
+    return tuple(map(int, parts))
 
 
 def _rule(key: Key, value: str) -> str:

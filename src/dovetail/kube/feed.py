@@ -10,6 +10,8 @@ Rules
 - An owner is wanted while its gang has pods that are not bound, and again after pods came or went: controllers change
   the number of pods in their object before they change the pods. A gang without object and without pods is forgotten.
 - Only pods that name this scheduler belong to gangs; the others are told for what they hold.
+- A node is told with what other objects tell of its inside (see `wiring`). What is contradictory in them, and what else
+  is not used and yet keeps nothing from being scheduled, is in `findings`, and told to `on_findings` when it changes.
 No input or output here: the driver fetches the wanted owners.
 """
 
@@ -21,15 +23,18 @@ from typing import Any, Literal, Protocol, TypeVar
 
 from dovetail.core import events as ev
 from dovetail.core.model import Gang, Node, Pod, Problem
-from dovetail.kube import gangs, objects, objects_storage, owners, translate, volumes
+from dovetail.kube import gangs, objects, objects_storage, objects_topology, owners, translate, volumes
 from dovetail.kube.annotations import Wishes, wishes_of
 from dovetail.kube.gangs import Declared, Membership, OwnerRef
 from dovetail.kube.gangs_dialects import Dialect, membership
+from dovetail.kube.layouts import Finding
 from dovetail.kube.objects_pod import Pod as PodObject
+from dovetail.kube.wiring import Wiring, Wirings
 
 T_co = TypeVar("T_co", covariant=True)
 T = TypeVar("T")
 R = TypeVar("R")
+OnFindings = Callable[[str, tuple[Finding, ...]], None]
 
 
 class Change(Protocol[T_co]):
@@ -70,11 +75,15 @@ class _Known:
 class Feed:
     """Every method takes what changed and returns the events that it means, in order."""
 
-    def __init__(self, scheduler_name: str = "dovetail") -> None:
+    def __init__(self, scheduler_name: str = "dovetail", on_findings: OnFindings | None = None) -> None:
+        self.findings: dict[str, tuple[Finding, ...]] = {}
+        """By "Node NAME" and "Pod NAMESPACE/NAME"."""
+        self._on_findings = on_findings
         self._scheduler_name = scheduler_name
         self._pods: dict[str, _Known] = {}
         self._nodes: dict[str, tuple[objects.Node, Node]] = {}
         self._csi_nodes: dict[str, objects_storage.CSINode] = {}
+        self._wirings = Wirings()
         self._records: dict[type, dict[str, object]] = {}
         self._queues: frozenset[str] | None = None
         # Gangs: pods by the id of what they belong to, what is known of it (None: its pods are on their own), the
@@ -98,6 +107,7 @@ class Feed:
             if change.kind == "deleted" or translate.is_finished(obj):
                 known = self._pods.pop(obj.metadata.uid, None)
                 if known is not None:
+                    self._find(f"Pod {known.told.key}", ())
                     self._leave(obj.metadata.uid, known.member, unsettled)
                     events.append(ev.PodRemoved(obj.metadata.uid))
             else:
@@ -121,6 +131,7 @@ class Feed:
         if managed:
             self._add_gang(known)
         self._pods[uid] = known
+        self._find(f"Pod {pod.key}", translate.devices_of(obj)[1])
         if old is None or old.told != known.told:
             events.append(ev.PodChanged(known.told))
 
@@ -161,16 +172,18 @@ class Feed:
     def _add_gang(self, pod: _Known) -> bool:
         """Bring what a pod's gang adds to it up to date; whether that changed the pod."""
         member, declared = pod.member, self._declared.get(pod.member.id) if pod.member is not None else None
-        gang, queue, problem = "", pod.wishes.queue, pod.problem
+        gang, queue, nvlink, problem = "", pod.wishes.queue, pod.wishes.nvlink, pod.problem
         if member is None or (declared is None and member.id in self._declared):
             problem = problem or gangs.lonely(pod.wishes)
         elif declared is None:
             gang = member.id
         else:
             gang, queue = declared.gang_of(member.part), queue or declared.wishes.queue
-        if (gang, queue, problem) == (pod.told.gang, pod.told.queue, pod.told.problem):
+            nvlink = declared.wishes.nvlink or nvlink
+        request = translate.with_nvlink(pod.told.request, nvlink)
+        if (gang, queue, problem, request) == (pod.told.gang, pod.told.queue, pod.told.problem, pod.told.request):
             return False
-        pod.told = replace(pod.told, gang=gang, queue=queue, problem=problem)
+        pod.told = replace(pod.told, gang=gang, queue=queue, problem=problem, request=request)
         return True
 
     def _settle(self, declared_id: str) -> list[ev.Event]:
@@ -230,6 +243,8 @@ class Feed:
             if change.kind != "deleted":
                 events += self._node(change.object)
             elif self._nodes.pop(name, None) is not None:
+                self._wirings.forget(name)
+                self._find(f"Node {name}", ())
                 events.append(ev.NodeRemoved(name))
         return events
 
@@ -242,16 +257,48 @@ class Feed:
                 self._csi_nodes.pop(name, None)
             else:
                 self._csi_nodes[name] = change.object
-            if name in self._nodes:
-                events += self._node(self._nodes[name][0])
+            events += self._node_again(name)
         return events
+
+    def gpu_nodes(self, changes: Iterable[Change[objects_topology.GPUNode]]) -> list[ev.Event]:
+        return self._wired(changes, self._wirings.put_gpu_node)
+
+    def node_topologies(self, changes: Iterable[Change[objects_topology.NodeResourceTopology]]) -> list[ev.Event]:
+        return self._wired(changes, self._wirings.put_topology)
+
+    def resource_slices(self, changes: Iterable[Change[objects_topology.ResourceSlice]]) -> list[ev.Event]:
+        return self._wired(changes, self._wirings.put_slice)
+
+    def _wired(self, changes: Iterable[Change[T]], put: Callable[[T, bool], str]) -> list[ev.Event]:
+        """Objects that tell of the inside of nodes: each node that a batch is about is told once."""
+        names = dict.fromkeys([put(change.object, change.kind == "deleted") for change in changes])
+        return [event for name in names for event in self._node_again(name)]
+
+    def wiring(self, node: str) -> Wiring:
+        """What is known of the inside of a node, and from where."""
+        return self._wirings.of(self._nodes[node][0]) if node in self._nodes else Wiring()
+
+    def _node_again(self, name: str) -> list[ev.Event]:
+        return self._node(self._nodes[name][0]) if name in self._nodes else []
 
     def _node(self, obj: objects.Node) -> list[ev.Event]:
         name = obj.metadata.name
-        record = translate.node(obj, self._csi_nodes.get(name))
+        wiring = self._wirings.of(obj)
+        self._find(f"Node {name}", wiring.findings)
+        record = translate.node(obj, self._csi_nodes.get(name), wiring.layout, wiring.inventory)
         told = self._nodes.get(name)
         self._nodes[name] = (obj, record)
         return [ev.NodeChanged(record)] if told is None or told[1] != record else []
+
+    def _find(self, about: str, findings: tuple[Finding, ...]) -> None:
+        if self.findings.get(about, ()) == findings:
+            return
+        if findings:
+            self.findings[about] = findings
+        else:
+            del self.findings[about]
+        if self._on_findings is not None:
+            self._on_findings(about, findings)
 
     def namespaces(self, changes: Iterable[Change[objects.Namespace]]) -> list[ev.Event]:
         return self._tell(changes, translate.namespace, lambda r: r.name, ev.NamespaceChanged, ev.NamespaceRemoved)

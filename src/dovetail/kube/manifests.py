@@ -74,7 +74,7 @@ _READ_BY_OTHERS = {
     "node.k8s.io": "RuntimeClass",
     "policy": "PodDisruptionBudget",
     "rbac.authorization.k8s.io": "ClusterRole ClusterRoleBinding Role RoleBinding",
-    "resource.k8s.io": "DeviceClass ResourceClaim ResourceClaimTemplate ResourceSlice",
+    "resource.k8s.io": "DeviceClass ResourceClaim ResourceClaimTemplate",
     "scheduling.k8s.io": "Workload",
     "storage.k8s.io": "CSIDriver CSIStorageCapacity VolumeAttachment",
 }
@@ -301,7 +301,8 @@ class _Reading:
         obj.wire = structs.replace(pod, spec=structs.replace(spec, priority=priority, scheduler_name=scheduler_name))
 
     def check(self, events: Iterable[ev.Event]) -> None:
-        """Say what keeps nodes, gangs and pods that wait from being used as they are written."""
+        """Say what keeps nodes, gangs and pods that wait from being used as they are written, and what of the inside of
+        nodes is not used."""
         nodes: dict[str, Node] = {}
         pods: dict[str, Pod] = {}
         gangs: dict[str, Gang] = {}
@@ -323,6 +324,9 @@ class _Reading:
                 continue
             self._keeps(obj, pod.problem)
             self._exists(obj, "", pod.gang, gangs)
+        by_name = {_shown(key): obj for key, obj in self._objects.items()}
+        for finding in (one for found in self._feed.findings.values() for one in found):
+            self._keeps(by_name[f"{finding.kind} {finding.name}"], finding.problem)
         first_of = {pod.gang: of_uid[pod.uid] for pod in reversed(pods.values())}
         for gang in gangs.values():
             declaring = self._declaring(gang.id) or first_of.get(gang.id)

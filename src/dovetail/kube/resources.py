@@ -57,6 +57,7 @@ JOBS = Resource("batch", "v1", "jobs", True, "Job")
 STORAGE_CLASSES = Resource("storage.k8s.io", "v1", "storageclasses", False, "StorageClass")
 CSI_NODES = Resource("storage.k8s.io", "v1", "csinodes", False, "CSINode")
 
+RESOURCE_SLICES = Resource("resource.k8s.io", "v1", "resourceslices", False, "ResourceSlice")
 RESOURCE_CLAIMS = Resource("resource.k8s.io", "v1", "resourceclaims", True, "ResourceClaim")
 
 WORKLOADS = (
@@ -73,4 +74,7 @@ COMPOSITE_POD_GROUPS = (Resource("scheduling.k8s.io", "v1alpha3", "compositepodg
 COSCHEDULING_POD_GROUPS = Resource("scheduling.x-k8s.io", "v1alpha1", "podgroups", True, "PodGroup")
 VOLCANO_POD_GROUPS = Resource("scheduling.volcano.sh", "v1beta1", "podgroups", True, "PodGroup")
 
+NODE_TOPOLOGIES = Resource("topology.node.k8s.io", "v1alpha2", "noderesourcetopologies", False, "NodeResourceTopology")
+
 QUEUES = Resource("dovetail.dev", "v1alpha1", "queues", False, "Queue")
+GPU_NODES = Resource("dovetail.dev", "v1alpha1", "gpunodes", False, "GPUNode")

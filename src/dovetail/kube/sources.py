@@ -21,14 +21,17 @@ from dovetail.kube.discovery import Served
 from dovetail.kube.errors import KubeError, NotFound
 from dovetail.kube.feed import Feed
 from dovetail.kube.gangs_dialects import DIALECTS
+from dovetail.kube.layouts import DRIVER
 from dovetail.kube.listing import list_all
 from dovetail.kube.objects import Namespace, Node, Queue
 from dovetail.kube.objects_pod import Pod
 from dovetail.kube.objects_storage import CSINode, PersistentVolume, PersistentVolumeClaim, StorageClass
+from dovetail.kube.objects_topology import GPUNode, NodeResourceTopology, ResourceSlice
 from dovetail.kube.reflector import Change
 from dovetail.kube.resources import Resource
 
 UNFINISHED = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
+OF_GPUS = {"fieldSelector": f"spec.driver={DRIVER}"}
 _OLDEST = datetime(1970, 1, 1, tzinfo=UTC)
 Changes = list[Change[Any]]
 
@@ -45,7 +48,10 @@ class Source:
 
 def sources(feed: Feed, served: Served) -> Iterator[Source]:
     """The table. Nodes of one batch are told from the oldest to the newest, so the order of the core's slots does not
-    come from names."""
+    come from names. What tells of the inside of nodes comes first: who reads once then tells each node once."""
+    yield Source(kinds.GPU_NODES, GPUNode, feed.gpu_nodes)
+    yield Source(kinds.NODE_TOPOLOGIES, NodeResourceTopology, feed.node_topologies)
+    yield Source(kinds.RESOURCE_SLICES, ResourceSlice, feed.resource_slices, OF_GPUS)
     yield Source(kinds.NODES, Node, lambda changes: feed.nodes(sorted(changes, key=_age)))
     yield Source(kinds.CSI_NODES, CSINode, feed.csi_nodes)
     yield Source(kinds.NAMESPACES, Namespace, feed.namespaces)

@@ -6,6 +6,8 @@ Rules
   of selectors in `selectors`, those of our own labels and annotations in `annotations`.
 - Whatever cannot be honoured as written becomes the record's Problem; a pod of another scheduler has none, as it only
   counts for what it holds.
+- Who asks for GPUs and is on the host's network or has RDMA devices (`rdma/*`) talks to other nodes: its GPUs should be
+  near NICs. Which GPUs were written down for a pod is read once it is bound.
 - A node that is not ready says so by its taints, so conditions are not read. `pods` missing from allocatable means that
   no pod fits, as upstream.
 - Equal parts are built once: pods of one template share their Request.
@@ -14,20 +16,25 @@ Not known here: DRA claims (a pod that has some stays pending), preemption polic
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from typing import Literal
 
 from dovetail.core import model
-from dovetail.core.model import Effect, HostPort, Node, Pod, Problem, Request, Taint, Toleration
+from dovetail.core.devices.kubelet.inventory import Inventory
+from dovetail.core.devices.layout import Layout
+from dovetail.core.model import GPU, Effect, HostPort, Node, Pod, Problem, Request, Taint, Toleration
 from dovetail.kube import objects, selectors, volumes
-from dovetail.kube.annotations import wishes_of
+from dovetail.kube.annotations import DEVICES, indices_of, wishes_of
+from dovetail.kube.layouts import Finding
 from dovetail.kube.objects import epoch_ms
 from dovetail.kube.objects_pod import SIDECAR, NodeAffinity, PodSpec
 from dovetail.kube.objects_pod import Pod as PodObject
 from dovetail.kube.objects_pod import Toleration as WireToleration
 from dovetail.kube.objects_storage import CSINode
+from dovetail.kube.translate_managed import managed_of
 from dovetail.kube.translate_problems import NO_CLAIMS, first_of, one_of
-from dovetail.kube.translate_requests import effective, node_amounts
+from dovetail.kube.translate_requests import Resources, effective, node_amounts
 
 FINISHED = frozenset({"Succeeded", "Failed"})
 EVERY_IP = "0.0.0.0"
@@ -54,7 +61,7 @@ def pod(obj: PodObject, scheduler_name: str = "dovetail") -> Pod:
     managed = spec.scheduler_name == scheduler_name
     wishes = wishes_of(meta)
     problems = list(wishes.problems)
-    request = _request_of(obj, problems)
+    request = with_nvlink(_request_of(obj, problems), wishes.nvlink if managed else "")
     if spec.resource_claims:
         problems.append(Problem("spec.resourceClaims", spec.resource_claims[0].name, NO_CLAIMS))
     return Pod(
@@ -75,7 +82,30 @@ def pod(obj: PodObject, scheduler_name: str = "dovetail") -> Pod:
         _claims(obj),
         wishes.queue if managed else "",
         first_of(problems) if managed else None,
+        devices_of(obj)[0],
     )
+
+
+def devices_of(obj: PodObject) -> tuple[tuple[int, ...] | None, tuple[Finding, ...]]:
+    """The GPUs that were written down for a bound pod, and why what stands there is not used."""
+    text = obj.metadata.annotations.get(DEVICES)
+    if text is None or not obj.spec.node_name:
+        return None, ()
+    devices, asked = indices_of(text), dict(effective(obj)[0]).get(GPU, 0)
+    if devices is not None and len(devices) == asked:
+        return devices, ()
+    rule = "the pod asks for no GPUs: not used"
+    if asked:
+        rule = f"must name {asked} different GPUs by their indices, as in 0,1: not used"
+    problem = Problem(f"metadata.annotations[{DEVICES}]", text, rule)
+    return None, (Finding("Pod", f"{obj.metadata.namespace}/{obj.metadata.name}", problem),)
+
+
+@lru_cache(maxsize=65536)
+def with_nvlink(request: Request, nvlink: str) -> Request:
+    """The request of a pod for which `dovetail.dev/nvlink` says this."""
+    required = nvlink == "required"
+    return request if request.nvlink_required == required else replace(request, nvlink_required=required)
 
 
 def _request_of(obj: PodObject, problems: list[Problem]) -> Request:
@@ -87,8 +117,11 @@ def _request_of(obj: PodObject, problems: list[Problem]) -> Request:
     node_selector = tuple(sorted(spec.node_selector.items()))
     ports = _ports(spec)
     spread = selectors.spread(spec.topology_spread_constraints, meta, "spec.topologySpreadConstraints", problems)
+    near_nics, managed = _talks(resources, spec), managed_of(obj)
     if spec.affinity is None:
-        return _request(resources, 0, node_selector, None, (), tolerations, ports, spread)
+        return _request(
+            resources, 0, node_selector, None, (), tolerations, ports, spread, near_nics=near_nics, managed=managed
+        )
     wire, path = spec.affinity, "spec.affinity"
     nodes = wire.node_affinity or NodeAffinity()
     node_terms = selectors.node_terms(nodes.required, f"{path}.nodeAffinity.required", problems)
@@ -97,8 +130,15 @@ def _request_of(obj: PodObject, problems: list[Problem]) -> Request:
     far, prefer_far = selectors.peers(wire.pod_anti_affinity, -1, meta, f"{path}.podAntiAffinity", problems)
     preferred_peers = (*prefer_near, *prefer_far)
     return _request(
-        resources, 0, node_selector, node_terms, preferred_nodes, tolerations, ports, spread, near, far, preferred_peers
-    )
+        resources, 0, node_selector, node_terms, preferred_nodes, tolerations, ports, spread, near, far,
+        preferred_peers, near_nics=near_nics, managed=managed,
+    )  # fmt: skip
+
+
+def _talks(resources: Resources, spec: PodSpec) -> bool:
+    """Whether its GPUs talk to those of other nodes."""
+    names = [name for name, _ in resources]
+    return GPU in names and (spec.host_network or any(name.startswith("rdma/") for name in names))
 
 
 def _bound_ms(obj: PodObject) -> int:
@@ -143,8 +183,14 @@ def _claims(obj: PodObject) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def node(obj: objects.Node, csi_node: CSINode | None = None) -> Node:
-    """The record of a node; `csi_node` is the object that tells how many volumes its drivers can attach."""
+def node(
+    obj: objects.Node,
+    csi_node: CSINode | None = None,
+    layout: Layout | None = None,
+    inventory: Inventory | None = None,
+) -> Node:
+    """The record of a node; `csi_node` is the object that tells how many volumes its drivers can attach, `layout` and
+    `inventory` are what is known of its inside."""
     meta = obj.metadata
     allocatable, bad_amounts = node_amounts(tuple(obj.status.allocatable.items()))
     taints, bad_taints = _taints(obj.spec.taints)
@@ -160,6 +206,8 @@ def node(obj: objects.Node, csi_node: CSINode | None = None) -> Node:
         volumes.attach_limits(csi_node) if csi_node is not None else (),
         epoch_ms(meta.creation_timestamp),
         first_of(problems),
+        layout,
+        inventory,
     )
 
 

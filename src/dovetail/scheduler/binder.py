@@ -56,8 +56,8 @@ class _NotReady(Exception):
 
 
 class Binder:
-    """`put` is given every Bind; `bound` is called for each success, `failed` with what the core must know and the pod
-    that can be told why (None: it is gone)."""
+    """`put` is given every Bind, whose devices are written down with the pod; `bound` is called for each success,
+    `failed` with what the core must know and the pod that can be told why (None: it is gone)."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class Binder:
             # The API server would bind the pod all the same, to be deleted by the pod collector a minute later.
             return self._fail(bind, target, bind.node, _NODE_RETRY_MS, "the node was deleted", "node gone")
         self._check_leader()
-        body = wire.binding(target.namespace, target.name, target.uid, bind.node, f"{self._run_id}-{bind.step}")
+        body = wire.binding(target.namespace, target.name, target.uid, bind, self._run_id)
         path = kinds.PODS.path(target.namespace, target.name, "binding")
         try:
             await self._client.request("POST", path, body, idempotent=True)

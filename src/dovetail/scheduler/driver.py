@@ -4,7 +4,8 @@
 Rules: one step is small, so that binds already decided go out while the rest is being decided. A process that does not
 lead keeps its state warm and decides nothing. Time is the driver's clock; a step is taken when something changed, when
 the core has work left, or when the core said that one is due. A recorder, where there is one, makes the calls of the
-core; between two of them it may hand over another state, equal in all that counts.
+core; between two of them it may hand over another state, equal in all that counts. Devices are written down with the
+bind where they can be told apart: on nodes whose layout is known, and where a share of one was chosen.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from dovetail.core import cycle
 from dovetail.core.decisions import Bind, Decision, Hold, Release
+from dovetail.core.devices.layout import Layout
 from dovetail.core.events import BindFailed, Event, GangRemoved, PodChanged
 from dovetail.core.reasons import Reason, Refusal
 from dovetail.core.state import State
@@ -119,7 +122,7 @@ class Driver:
             case Bind():
                 ref = self._mirror.feed.pod_ref(decision.uid)
                 if ref is not None:
-                    self._bind(decision, Target(ref.namespace, ref.name, ref.uid))
+                    self._bind(self._named(decision), Target(ref.namespace, ref.name, ref.uid))
                 if decision.gang and not self.state.roster.has_started(decision.gang):
                     self._starting[decision.gang] = decision.level
             case Hold():
@@ -140,8 +143,27 @@ class Driver:
 
         self._tasks.create_task(when_withdrawn())
 
+    def _named(self, bind: Bind) -> Bind:
+        """Without the devices where these were only counted off."""
+        pod = self.state.roster.pods.get(bind.uid)
+        shares = pod is not None and pod.request.gpu_milli > 0
+        return bind if shares or self._layout(bind.node) is not None else replace(bind, devices=())
+
+    def _layout(self, node: str) -> Layout | None:
+        nodes = self.state.cluster.nodes
+        slot = nodes.slots.get(node)
+        return nodes.layout(slot) if slot is not None else None
+
     def _bound(self, bind: Bind, target: Target) -> None:
         placed = f"Successfully assigned {target} to {bind.node}"
+        if bind.devices:
+            placed += f" with {'GPU' if len(bind.devices) == 1 else 'GPUs'} {','.join(map(str, bind.devices))}"
+        if bind.devices and bind.mbps:
+            layout = self._layout(bind.node)
+            assumed = ", as the product is usually wired" if layout is not None and layout.assumed else ""
+            placed += f": {bind.mbps} of {bind.ideal_mbps} MB/s between them{assumed}"
+        if bind.unsure:
+            placed += f"; it cannot be said whether its kubelet lets it in: {bind.unsure}"
         self._event(target, f"bound/{bind.uid}", warning=False, reason="Scheduled", action="Binding", note=placed)
 
     def _failed(self, failed: BindFailed, target: Target | None) -> None:

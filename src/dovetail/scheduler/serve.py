@@ -19,6 +19,7 @@ from dovetail.kube.client import Client
 from dovetail.kube.config import ClusterConfig
 from dovetail.kube.discovery import discover
 from dovetail.kube.feed import Feed
+from dovetail.kube.layouts import Finding
 from dovetail.kube.lease import Elector
 from dovetail.recording.folder import MIB
 from dovetail.recording.recorder import Recorder
@@ -57,7 +58,7 @@ async def run(config: ClusterConfig, options: Options) -> None:
     the endpoint's port is taken."""
     async with Client(config, concurrency=_CONNECTIONS, user_agent="dovetail-scheduler") as client:
         served = await discover(client)
-        mirror = Mirror(client, served, Feed(options.scheduler_name))
+        mirror = Mirror(client, served, Feed(options.scheduler_name, _log_findings))
         lost = asyncio.Event()
 
         def started_leading() -> None:
@@ -101,6 +102,14 @@ async def run(config: ClusterConfig, options: Options) -> None:
                     await runner.cleanup()
                 if options.leader_elect:
                     await asyncio.shield(elector.release())
+
+
+def _log_findings(about: str, findings: tuple[Finding, ...]) -> None:
+    """Once for each change."""
+    if findings:
+        metrics.log.warning("%s: %s", about, "; ".join(map(str, findings)))
+    else:
+        metrics.log.info("%s: what was not used or contradictory is settled", about)
 
 
 @contextmanager

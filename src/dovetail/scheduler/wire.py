@@ -8,8 +8,10 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from dovetail.core.decisions import Bind
+from dovetail.kube.annotations import DECISION, DEVICES, RANK
+
 REPORTER = "dovetail"
-DECISION_ANNOTATION = "dovetail.dev/decision"
 SELECTED_NODE_ANNOTATION = "volume.kubernetes.io/selected-node"
 _NOTE_LIMIT = 1024
 """Longest note that events.k8s.io/v1 accepts."""
@@ -21,19 +23,20 @@ def timestamp(now_ms: int, *, micro: bool = False) -> str:
     return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ" if micro else "%Y-%m-%dT%H:%M:%SZ")
 
 
-def binding(namespace: str, name: str, uid: str, node: str, decision: str) -> bytes:
-    """The uid is a precondition: a pod that was deleted and made again under the name is not bound by mistake."""
+def binding(namespace: str, name: str, uid: str, bind: Bind, run_id: str) -> bytes:
+    """The uid is a precondition: a pod that was deleted and made again under the name is not bound by mistake. The API
+    server copies the annotations to the pod: what was decided reaches the node together with the pod."""
+    annotations = {DECISION: f"{run_id}-{bind.step}"}
+    if bind.devices:
+        annotations[DEVICES] = ",".join(map(str, bind.devices))
+    if bind.rank >= 0:
+        annotations[RANK] = str(bind.rank)
     return _encode(
         {
             "apiVersion": "v1",
             "kind": "Binding",
-            "metadata": {
-                "namespace": namespace,
-                "name": name,
-                "uid": uid,
-                "annotations": {DECISION_ANNOTATION: decision},
-            },
-            "target": {"kind": "Node", "name": node},
+            "metadata": {"namespace": namespace, "name": name, "uid": uid, "annotations": annotations},
+            "target": {"kind": "Node", "name": bind.node},
         }
     )
 

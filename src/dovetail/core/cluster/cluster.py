@@ -22,6 +22,7 @@ from dovetail.core.cluster.fabric import Fabric
 from dovetail.core.cluster.kubelets import Entry, Kubelets
 from dovetail.core.cluster.nodes import Nodes
 from dovetail.core.cluster.peers import Peers
+from dovetail.core.cluster.rejections import Rejections
 from dovetail.core.cluster.shapes import Shape, Shapes
 from dovetail.core.cluster.volumes import Volumes
 from dovetail.core.decisions import VolumePick
@@ -75,7 +76,7 @@ class Trial:
 class Cluster:
     """`placements` by pod uid; `on_slot[slot]` the uids there; `ports[(protocol, port)][slot]` the host IPs in use;
     `nominated` the pending pods with a nominated node; `avoided[uid]` the nodes that refused the pod, with the time
-    until when ("" stands for every node)."""
+    until when ("" stands for every node). `now_ms` is the time of the step."""
 
     def __init__(self, scoring: Scoring, fabric: tuple[str, ...] = ()) -> None:
         self._scoring = scoring
@@ -85,6 +86,8 @@ class Cluster:
         self.peers = Peers()
         self.volumes = Volumes(self.nodes)
         self.kubelets = Kubelets(self.nodes)
+        self.rejections = Rejections()
+        self.now_ms = 0
         self.placements: dict[str, Placement] = {}
         self.on_slot: dict[int, dict[str, None]] = {}
         self.ports: dict[tuple[str, int], dict[int, Counter[str]]] = {}
@@ -98,6 +101,7 @@ class Cluster:
         before = self.nodes.gpu_count(slot), self.nodes.layout(slot), self.nodes.inventory(slot)
         if self.nodes.put(node):
             self.freed += 1
+            self.rejections.forget_node(node.name)
             if (self.nodes.gpu_count(slot), self.nodes.layout(slot), self.nodes.inventory(slot)) != before:
                 self._hold_again(slot)
 
@@ -105,6 +109,7 @@ class Cluster:
         """Pods that are still told to be there keep their place in the books until they are told to be gone."""
         slot = self.nodes.slots.get(name)
         if slot is not None and self.nodes.remove(name):
+            self.rejections.forget_node(name)
             self._hold_again(slot)
             self.vacate_if_gone(slot)
 

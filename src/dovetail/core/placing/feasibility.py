@@ -10,7 +10,7 @@ noderesources, podtopologyspread, interpodaffinity, volumebinding, volumezone, n
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,7 +69,9 @@ def hindered(cluster: Cluster, shape: Shape, pods: Sequence[Pod]) -> bool:
     """Whether any of these pods of one shape needs `hindrances`; False for most, and then their row says it all."""
     if shape.scattered or cluster.peers.carriers or cluster.nominated:
         return True
-    return any(pod.claims or pod.nominated_node or pod.uid in cluster.avoided for pod in pods)
+    if any(pod.claims or pod.nominated_node or pod.uid in cluster.avoided for pod in pods):
+        return True
+    return any(cluster.rejections.nodes(pod.owner, cluster.now_ms) for pod in pods if pod.owner)
 
 
 def hindrances(cluster: Cluster, pod: Pod, shape: Shape) -> list[Hindrance]:
@@ -78,7 +80,9 @@ def hindrances(cluster: Cluster, pod: Pod, shape: Shape) -> list[Hindrance]:
     if cluster.nominated:
         found.append((Reason.NOMINATED, _beside_nominated(cluster, pod, shape)))
     if pod.uid in cluster.avoided:
-        found.append((Reason.BIND_BACKOFF, _not_avoided(cluster, pod)))
+        found.append((Reason.BIND_BACKOFF, _without(cluster, cluster.avoided[pod.uid])))
+    if rejected := cluster.rejections.nodes(pod.owner, cluster.now_ms):
+        found.append((Reason.REJECTED, _without(cluster, rejected)))
     return found
 
 
@@ -223,9 +227,9 @@ def _not_repelled(cluster: Cluster, pod: Pod) -> Mask:
     return free
 
 
-def _not_avoided(cluster: Cluster, pod: Pod) -> Mask:
+def _without(cluster: Cluster, names: Iterable[str]) -> Mask:
     free = np.ones(cluster.nodes.size, dtype=np.bool_)
-    for name in cluster.avoided[pod.uid]:
+    for name in names:
         slot = cluster.nodes.slots.get(name)
         if slot is not None:
             free[slot] = False

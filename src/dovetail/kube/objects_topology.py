@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What objects say of the inside of a node: GPUNode, NodeResourceTopology, ResourceSlice. Rules of the structs: see
+`objects`.
+
+GPUNode is ours; its schema is deploy/crds/gpunode.yaml, its reference docs/reference/gpunode.md. Rates are one way, in
+MB/s (10^6 bytes). Names of kubelet settings are those of KubeletConfiguration.
+Sources: sigs.k8s.io noderesourcetopology-api v1alpha2; k8s.io/api resource/v1 (1.37).
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from msgspec import field
+
+from dovetail.kube.objects import ObjectMeta, Quantity, Wire
+
+
+class Gpu(Wire, frozen=True):
+    """One GPU. Without `numa_node` it is not known where it is."""
+
+    index: int = 0
+    uuid: str = ""
+    product: str = ""
+    memory_mib: int = field(default=0, name="memoryMiB")
+    numa_node: int | None = None
+    pci_bus_id: str = ""
+    healthy: bool = True
+
+
+class Rates(Wire, frozen=True):
+    """What one NVLink, the slot of one GPU, and the link between two NUMA nodes give."""
+
+    nvlink_mbps: int | None = field(default=None, name="nvlinkMBps")
+    pcie_mbps: int | None = field(default=None, name="pcieMBps")
+    socket_mbps: int | None = field(default=None, name="socketMBps")
+
+
+class NetworkCard(Wire, frozen=True):
+    """`levels[i]` is how far GPU i is."""
+
+    name: str = ""
+    numa_node: int | None = None
+    speed_mbps: int = field(default=0, name="speedMBps")
+    rdma: bool = False
+    levels: tuple[str, ...] = ()
+
+
+class NumaMemory(Wire, frozen=True):
+    """`type` is `memory` (huge pages included) or `hugepages-*`."""
+
+    type: str = ""
+    total_bytes: int = 0
+    reserved_bytes: int = 0
+
+
+class NumaNode(Wire, frozen=True):
+    """`distances` by NUMA id, as the kernel gives them."""
+
+    id: int = 0
+    distances: tuple[int, ...] = ()
+    memory: tuple[NumaMemory, ...] = ()
+
+
+class CpuGroup(Wire, frozen=True):
+    """CPUs that share an L3 cache (`uncore`). A core is the list of its CPUs, as in "0,64"."""
+
+    uncore: int = 0
+    socket: int = 0
+    numa_node: int = 0
+    cores: tuple[str, ...] = ()
+
+
+class PluginDevice(Wire, frozen=True):
+    """`numa_nodes` is absent where the plugin told no topology at all."""
+
+    id: str = ""
+    numa_nodes: tuple[int, ...] | None = None
+    healthy: bool = True
+
+
+class PluginDevices(Wire, frozen=True):
+    """`prefers_allocation`: the plugin answers GetPreferredAllocation."""
+
+    resource: str = ""
+    prefers_allocation: bool = False
+    devices: tuple[PluginDevice, ...] = ()
+
+
+class KubeletState(Wire, frozen=True):
+    """An empty policy is one that is not known."""
+
+    version: str = ""
+    feature_gates: dict[str, bool] = field(default_factory=dict)
+    topology_manager_policy: str = ""
+    topology_manager_scope: str = ""
+    topology_manager_policy_options: dict[str, str] = field(default_factory=dict)
+    cpu_manager_policy: str = ""
+    cpu_manager_policy_options: dict[str, str] = field(default_factory=dict)
+    memory_manager_policy: str = ""
+    reserved_system_cpus: str = field(default="", name="reservedSystemCPUs")
+    numa_nodes: tuple[NumaNode, ...] = ()
+    cpus: tuple[CpuGroup, ...] = ()
+    devices: tuple[PluginDevices, ...] = ()
+
+
+class GPUNodeStatus(Wire, frozen=True):
+    """Row i of a matrix and `gpus[i]` are the same GPU. An empty matrix is one that is not known."""
+
+    observed_time: datetime | None = None
+    gpus: tuple[Gpu, ...] = ()
+    pcie_levels: tuple[tuple[str, ...], ...] = ()
+    nvlinks: tuple[tuple[int, ...], ...] = ()
+    rates: Rates = Rates()
+    nics: tuple[NetworkCard, ...] | None = None
+    clique: str = ""
+    kubelet: KubeletState | None = None
+
+
+class GPUNode(Wire, frozen=True):
+    """It bears the name of its node."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    status: GPUNodeStatus = GPUNodeStatus()
+
+
+class NamedValue(Wire, frozen=True):
+    name: str = ""
+    value: str = ""
+
+
+class ZoneCost(Wire, frozen=True):
+    name: str = ""
+    value: int = 0
+
+
+class ZoneResource(Wire, frozen=True):
+    name: str = ""
+    capacity: Quantity = 0
+
+
+class Zone(Wire, frozen=True):
+    name: str = ""
+    type: str = ""
+    costs: tuple[ZoneCost, ...] = ()
+    resources: tuple[ZoneResource, ...] = ()
+
+
+class NodeResourceTopology(Wire, frozen=True):
+    """It bears the name of its node. `topology_policies` is the older way to say what `attributes` says."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    topology_policies: tuple[str, ...] = ()
+    attributes: tuple[NamedValue, ...] = ()
+    zones: tuple[Zone, ...] = ()
+
+
+class DeviceAttribute(Wire, frozen=True):
+    """One of them is set."""
+
+    number: int | None = field(default=None, name="int")
+    numbers: tuple[int, ...] = field(default=(), name="ints")
+    text: str | None = field(default=None, name="string")
+
+
+class SliceDevice(Wire, frozen=True):
+    name: str = ""
+    attributes: dict[str, DeviceAttribute] = field(default_factory=dict)
+
+
+class SlicePool(Wire, frozen=True):
+    name: str = ""
+    generation: int = 0
+    resource_slice_count: int = 1
+
+
+class ResourceSliceSpec(Wire, frozen=True):
+    driver: str = ""
+    pool: SlicePool = SlicePool()
+    node_name: str = ""
+    devices: tuple[SliceDevice, ...] = ()
+
+
+class ResourceSlice(Wire, frozen=True):
+    metadata: ObjectMeta = ObjectMeta()
+    spec: ResourceSliceSpec = ResourceSliceSpec()
