@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from dovetail.core.cluster.cluster import Placement
 from dovetail.core.cluster.columns import ABSENT
+from dovetail.core.cluster.placement import Placement
 from dovetail.core.decisions import Bind, Decision, Hold, Release
 from dovetail.core.model import Pod
 from dovetail.core.placing import feasibility, links, refusals

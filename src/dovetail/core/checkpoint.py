@@ -104,7 +104,7 @@ def restore(policy: Policy, checkpoint: Checkpoint) -> State:
         elif held.picks:
             cluster.placements[held.uid].picks = held.picks
             cluster.volumes.assume(held.picks)
-    cluster.hold_exactly({held.uid: held.devices for held in checkpoint.held})
+    cluster.gpus.hold_exactly({held.uid: held.devices for held in checkpoint.held})
     for avoided in checkpoint.avoided:
         cluster.avoided.setdefault(avoided.uid, {})[avoided.node] = avoided.until_ms
     state.roster.starting = dict(checkpoint.starting)

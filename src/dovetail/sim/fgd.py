@@ -30,7 +30,7 @@ from dovetail.core.cluster.selection import matches_affinity
 from dovetail.core.cluster.shapes import Shape
 from dovetail.core.model import CPU, GPU, WHOLE_GPU_MILLI, Pod, Request
 from dovetail.core.placing.rows import Row
-from dovetail.core.placing.scores import Scores
+from dovetail.core.placing.scores import Offer, Scores
 
 _COVERED_PERCENT = 95
 _STEPS_MILLI = [1000 * math.log(score / (100 - score)) for score in range(1, 100)]
@@ -71,16 +71,8 @@ class FragmentationGradientDescent:
         """Where in the weights the kind of each node slot begins, for each size."""
         self._counts = 0
 
-    def scores(
-        self,
-        cluster: Cluster,
-        shape: Shape,
-        index: Index,
-        left: NDArray[np.int64],
-        share: Scores | None,
-        close: Scores | None,
-    ) -> Scores:
-        falls = self._falls(cluster, shape, index, left)
+    def scores(self, cluster: Cluster, offer: Offer) -> Scores:
+        falls = self._falls(cluster, offer.shape, offer.index, offer.left)
         best: Scores = np.searchsorted(self._steps, falls.max(axis=0), side="right")
         return best
 

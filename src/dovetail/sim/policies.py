@@ -21,7 +21,7 @@ from dovetail.core.cluster.columns import Index
 from dovetail.core.cluster.shapes import Shape
 from dovetail.core.model import CPU, GPU, WHOLE_GPU_MILLI, Pod, Request
 from dovetail.core.placing.rows import Row
-from dovetail.core.placing.scores import Scores, Scoring, Tightest, tightest_gpu
+from dovetail.core.placing.scores import Offer, Scores, Scoring, Tightest, tightest_gpu
 from dovetail.sim.fgd import FragmentationGradientDescent
 
 _LARGEST_CPU_MILLI = 128_000
@@ -42,17 +42,10 @@ class _Published:
 class BestFit(_Published):
     """The node that has the least left of cores and GPUs, each measured against the largest node."""
 
-    def scores(
-        self,
-        cluster: Cluster,
-        shape: Shape,
-        index: Index,
-        left: NDArray[np.int64],
-        share: Scores | None,
-        close: Scores | None,
-    ) -> Scores:
+    def scores(self, cluster: Cluster, offer: Offer) -> Scores:
         per_core = _LARGEST_CPU_MILLI // _LARGEST_GPU_MILLI
-        unused = left[cluster.nodes.resources[CPU]] + per_core * (idle_gpu_milli(cluster, index) - asked_milli(shape))
+        unused = offer.left[cluster.nodes.resources[CPU]]
+        unused = unused + per_core * (idle_gpu_milli(cluster, offer.index) - asked_milli(offer.shape))
         best: Scores = (100 * 2 * _LARGEST_CPU_MILLI - 100 * unused) // (2 * _LARGEST_CPU_MILLI)
         return best
 
@@ -61,20 +54,12 @@ class DotProduct(_Published):
     """The node whose idle cores and GPUs are least aligned with the request (Tetris, SIGCOMM'14), so that plentiful
     nodes are kept."""
 
-    def scores(
-        self,
-        cluster: Cluster,
-        shape: Shape,
-        index: Index,
-        left: NDArray[np.int64],
-        share: Scores | None,
-        close: Scores | None,
-    ) -> Scores:
+    def scores(self, cluster: Cluster, offer: Offer) -> Scores:
         nodes = cluster.nodes
-        cpu_milli = int(shape.need[nodes.resources[CPU], 0])
+        cpu_milli = int(offer.shape.need[nodes.resources[CPU], 0])
         per_core_squared = (_LARGEST_CPU_MILLI // _LARGEST_GPU_MILLI) ** 2
-        product = nodes.free[nodes.resources[CPU], index] * cpu_milli
-        product += per_core_squared * asked_milli(shape) * idle_gpu_milli(cluster, index)
+        product = nodes.free[nodes.resources[CPU], offer.index] * cpu_milli
+        product += per_core_squared * asked_milli(offer.shape) * idle_gpu_milli(cluster, offer.index)
         best: Scores = (100 * _LARGEST_CPU_MILLI**2 - 50 * product) // _LARGEST_CPU_MILLI**2
         return best
 
@@ -82,28 +67,20 @@ class DotProduct(_Published):
 class Packing(_Published):
     """Opened GPUs before free GPUs of a node in use, before nodes that nobody uses."""
 
-    def scores(
-        self,
-        cluster: Cluster,
-        shape: Shape,
-        index: Index,
-        left: NDArray[np.int64],
-        share: Scores | None,
-        close: Scores | None,
-    ) -> Scores:
+    def scores(self, cluster: Cluster, offer: Offer) -> Scores:
         nodes = cluster.nodes
-        free = np.bitwise_count(nodes.gpu_free_bits[index]).astype(np.int64)
-        if not asked_milli(shape):
+        free = np.bitwise_count(nodes.gpu_free_bits[offer.index]).astype(np.int64)
+        if not asked_milli(offer.shape):
             return np.zeros_like(free)
         untouched = np.maximum(33 - free, free)
-        on_free = np.full_like(free, max(50 - max(1, shape.gpus), 33))
-        if share is None:
+        on_free = np.full_like(free, max(50 - max(1, offer.shape.gpus), 33))
+        if offer.share is None:
             used = on_free
         else:
             # What the tightest GPU has before it is shared; one that is whole is no shared GPU.
-            room = share + shape.request.gpu_milli
+            room = offer.share + offer.shape.request.gpu_milli
             used = np.where(room < WHOLE_GPU_MILLI, np.maximum(100 - room // 10 // 10, 50), on_free)
-        total = nodes.allocatable[nodes.resources[GPU], index]
+        total = nodes.allocatable[nodes.resources[GPU], offer.index]
         return np.where(free == total, untouched, used)
 
 
@@ -111,20 +88,12 @@ class Clustering(_Published):
     """Nodes that hold only pods of the same kind (shared, or as many GPUs), then mixed ones, then empty ones, then
     nodes with other kinds; of equals the fuller one."""
 
-    def scores(
-        self,
-        cluster: Cluster,
-        shape: Shape,
-        index: Index,
-        left: NDArray[np.int64],
-        share: Scores | None,
-        close: Scores | None,
-    ) -> Scores:
-        fullness = 25 * (_LARGEST_GPU_MILLI - idle_gpu_milli(cluster, index)) // _LARGEST_GPU_MILLI
-        kind = _kind(shape.request)
+    def scores(self, cluster: Cluster, offer: Offer) -> Scores:
+        fullness = 25 * (_LARGEST_GPU_MILLI - idle_gpu_milli(cluster, offer.index)) // _LARGEST_GPU_MILLI
+        kind = _kind(offer.shape.request)
         if kind is None:
             return np.zeros_like(fullness)
-        slots = np.arange(cluster.nodes.size)[index]
+        slots = np.arange(cluster.nodes.size)[offer.index]
         return fullness + np.fromiter((self._band(cluster, int(slot), kind) for slot in slots), np.int64, len(slots))
 
     def _band(self, cluster: Cluster, slot: int, kind: int) -> int:
@@ -142,16 +111,8 @@ class Random:
 
     seed: int
 
-    def scores(
-        self,
-        cluster: Cluster,
-        shape: Shape,
-        index: Index,
-        left: NDArray[np.int64],
-        share: Scores | None,
-        close: Scores | None,
-    ) -> Scores:
-        return np.zeros(left.shape[1], dtype=np.int64)
+    def scores(self, cluster: Cluster, offer: Offer) -> Scores:
+        return np.zeros(offer.left.shape[1], dtype=np.int64)
 
     def best(self, row: Row, pod: Pod) -> int:
         slots = np.flatnonzero(row.score == row.score[row.best()])

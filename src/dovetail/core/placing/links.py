@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.core.cluster import Cluster
-from dovetail.core.cluster.cluster import Placement
 from dovetail.core.cluster.columns import Index
 from dovetail.core.cluster.nodes import MAX_GPUS, Nodes
+from dovetail.core.cluster.placement import Placement
 from dovetail.core.cluster.shapes import Shape
 from dovetail.core.devices.bandwidth import sets_of
 from dovetail.core.devices.choose import PERMILLE, choices

@@ -144,7 +144,8 @@ class Row:
             fits &= close != links.TOO_FAR
         if self._cluster.kubelets.books:
             fits &= self._refused[index] != self._cluster.kubelets.released[index]
-        score = self.preference[index] + self._scoring.scores(self._cluster, shape, index, left, share, close)
+        offer = scores.Offer(shape, index, left, share, close)
+        score = self.preference[index] + self._scoring.scores(self._cluster, offer)
         score = np.where(fits, score, scores.INFEASIBLE)
         self.score[index] = score
         if not isinstance(index, slice):

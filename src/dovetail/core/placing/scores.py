@@ -38,22 +38,24 @@ _PLACE_BITS = np.array([[0], [18], [0], [36]], dtype=np.int64)
 Scores = NDArray[np.int64]
 
 
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """Some nodes for a shape. `left[r]` is what one such pod would leave of resource r on each slot of `index`;
+    `share`, for a shape that asks for a part of a GPU, what it would leave of the tightest one; `close`, for a shape
+    that asks for several GPUs, how close they would be (`links.closeness`)."""
+
+    shape: Shape
+    index: Index
+    left: NDArray[np.int64]
+    share: Scores | None = None
+    close: Scores | None = None
+
+
 class Scoring(Protocol):
     """Chooses among the nodes that fit, and among the GPUs of a node. It depends on nothing but what it is given."""
 
-    def scores(
-        self,
-        cluster: Cluster,
-        shape: Shape,
-        index: Index,
-        left: NDArray[np.int64],
-        share: Scores | None,
-        close: Scores | None,
-    ) -> Scores:
-        """A score for each slot of `index`, of which those where the shape fits are used; within 52 bits. `left[r]` is
-        what one such pod would leave of resource r; `share`, for a shape that asks for a part of a GPU, what it would
-        leave of the tightest one; `close`, for a shape that asks for several GPUs, how close they would be
-        (`links.closeness`)."""
+    def scores(self, cluster: Cluster, offer: Offer) -> Scores:
+        """A score for each slot of the offer, of which those where the shape fits are used; within 52 bits."""
 
     def best(self, row: Row, pod: Pod) -> int:
         """The slot for one pod; where none fits, any slot."""
@@ -66,18 +68,10 @@ class Scoring(Protocol):
 class Tightest:
     """Dovetail's own."""
 
-    def scores(
-        self,
-        cluster: Cluster,
-        shape: Shape,
-        index: Index,
-        left: NDArray[np.int64],
-        share: Scores | None,
-        close: Scores | None,
-    ) -> Scores:
-        units = np.minimum(np.maximum(left[:4] >> _UNIT_BITS, 0), _LARGEST)
+    def scores(self, cluster: Cluster, offer: Offer) -> Scores:
+        units = np.minimum(np.maximum(offer.left[:4] >> _UNIT_BITS, 0), _LARGEST)
         looseness: Scores = (units << _PLACE_BITS).sum(axis=0)
-        first = share if share is not None else None if close is None else PERMILLE - close
+        first = offer.share if offer.close is None else PERMILLE - offer.close
         return -looseness if first is None else -looseness - (first << _FIRST_BITS)
 
     def best(self, row: Row, pod: Pod) -> int:

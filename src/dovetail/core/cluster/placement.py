@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A pod on a node, and the GPUs that it holds there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from dovetail.core.cluster.kubelets import Entry
+from dovetail.core.decisions import VolumePick
+from dovetail.core.model import Pod
+
+
+@lru_cache(maxsize=4096)
+def indices(bits: int) -> tuple[int, ...]:
+    """The set bits, lowest first."""
+    return tuple(i for i in range(bits.bit_length()) if bits >> i & 1)
+
+
+def written_bits(pod: Pod) -> int:
+    """The GPUs that were written down for a pod, as bits; 0 for none."""
+    return sum(1 << gpu for gpu in set(pod.devices)) if pod.devices else 0
+
+
+@dataclass(slots=True)
+class Placement:
+    """A pod on a node slot. `gpu_bits` are the whole GPUs it holds, `gpu_share` the one that it has a part of (-1:
+    none). `picks` are the volumes chosen with it. `entry` is its entry in the kubelet's books."""
+
+    pod: Pod
+    slot: int
+    gpu_bits: int = 0
+    gpu_share: int = -1
+    picks: tuple[VolumePick, ...] = ()
+    entry: Entry | None = None
+
+    @property
+    def devices(self) -> tuple[int, ...]:
+        return (self.gpu_share,) if self.gpu_share >= 0 else indices(self.gpu_bits)
