@@ -149,6 +149,7 @@ def test_commands_exist(line: str) -> None:
     [
         ("The core alone", ["benchmarks/core_speed.py"]),
         ("Packing", ["benchmarks/packing.py"]),
+        ("Topology", ["benchmarks/topology.py"]),
         ("Live, beside kube-scheduler", ["-m", "benchmarks.live"]),
     ],
 )
