@@ -192,3 +192,18 @@ def test_who_uses_rdma_gets_gpus_near_nics() -> None:
     [bind] = decided(State(), node("n", layout, 4), ev.PodChanged(pod("job", 2, near=True)))
     assert isinstance(bind, Bind)
     assert bind.devices == (0, 2)
+
+
+def test_gpus_that_vanish_while_they_are_held_are_given_to_nobody_and_come_back_to_their_pods() -> None:
+    state = State()
+    decided(state, node("n", wired(ISLANDS)), held("a", "n", 0, 7), held("b", "n", 4, 5))
+    decided(state, node("n", wired(ISLANDS), 6))
+    assert state.cluster.placements["b"].devices == (4, 5)
+    # Six are left, and which they are is not known: they are counted.
+    [bind] = decided(state, ev.PodChanged(pod("job", 2)))
+    assert isinstance(bind, Bind)
+    assert len({gpu for p in state.cluster.placements.values() for gpu in p.devices}) == 6
+    [hold] = decided(state, ev.PodChanged(pod("more", 1)))
+    assert isinstance(hold, Hold)
+    decided(state, ev.PodRemoved("job"), ev.PodRemoved("more"), node("n", wired(ISLANDS)))
+    assert {uid: p.devices for uid, p in state.cluster.placements.items()} == {"a": (0, 7), "b": (4, 5)}
