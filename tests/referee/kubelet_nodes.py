@@ -196,7 +196,10 @@ class Dice:
                 else ""
                 for pool in pools
             },
-            gates=Gates(pod_level_resource_managers=self.likely(0.5)),
+            gates=Gates(
+                pod_level_resource_managers=self.likely(0.5),
+                pod_level_resources_fix_kubelet_qos_class=self.likely(0.8),
+            ),
             cpus=cpus,
         )
         if self.likely(0.5):
@@ -272,7 +275,7 @@ class Dice:
         containers = tuple(self._container(node, kind, f"c{i}", guaranteed, level) for i, kind in enumerate(kinds))
         pod = Pod(containers, overhead=amounts({"cpu": 250, "memory": MIB}) if self.likely(0.1) else ())
         if not level:
-            return pod
+            return Pod(containers, Asked(), overhead=pod.overhead) if self.likely(0.05) else pod
         total = pod.total_requests(True)
         whole = {"cpu": max(total.get("cpu", 0), 1000) + dice.choice((0, 0, 1000, 500))}
         whole["memory"] = max(total.get("memory", 0), MIB) + dice.choice((0, MIB, 2 * MIB))

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"os"
 	"sync"
 
 	v1 "k8s.io/api/core/v1"
@@ -23,10 +24,11 @@ type kubeletCase struct {
 	Gates map[string]bool `json:"gates"`
 	Node  nodeSpec        `json:"node"`
 	Steps []struct {
-		Admit *v1.Pod     `json:"admit"`
-		Start *startStep  `json:"start"`
-		End   *string     `json:"end"`
-		Offer *devicePool `json:"offer"`
+		Admit   *v1.Pod     `json:"admit"`
+		Start   *startStep  `json:"start"`
+		End     *string     `json:"end"`
+		Offer   *devicePool `json:"offer"`
+		Restart bool        `json:"restart"` // the kubelet finds all its pods again
 	} `json:"steps"`
 }
 
@@ -36,21 +38,27 @@ type startStep struct {
 	Container string `json:"container"`
 }
 
-// kubeletAnswer: `refuses` is why the kubelet would not start; then there are no steps.
+// kubeletAnswer: `refuses` is why the kubelet would not start; then there are no steps. `failed` is why a step could not
+// be taken; the steps before it are there.
 type kubeletAnswer struct {
 	ID      string       `json:"id"`
 	Refuses string       `json:"refuses,omitempty"`
+	Failed  string       `json:"failed,omitempty"`
 	Steps   []stepAnswer `json:"steps"`
 }
 
-// stepAnswer is what a pod heard, and then the whole of what is held on the node.
+// stepAnswer is what the pods heard that asked to be let in, and then the whole of what is held on the node.
 type stepAnswer struct {
-	Admitted bool                `json:"admitted"`
-	Reason   string              `json:"reason"`
-	Message  string              `json:"message"`
-	Shared   []int               `json:"shared"`
-	Memory   map[int]memoryState `json:"memory"`
-	Pods     map[string]podState `json:"pods"`
+	Verdicts map[string]admission `json:"verdicts"`
+	Shared   []int                `json:"shared"`
+	Memory   map[int]memoryState  `json:"memory"`
+	Pods     map[string]podState  `json:"pods"`
+}
+
+type admission struct {
+	Admitted bool   `json:"admitted"`
+	Reason   string `json:"reason"`
+	Message  string `json:"message"`
 }
 
 type memoryState struct {
@@ -82,27 +90,40 @@ func kubeletAdmit(w *worker, line []byte) (any, error) {
 		return nil, fmt.Errorf("gates: %w", err)
 	}
 	defer leave()
+	folder, err := newFolder()
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(folder)
 	answer := kubeletAnswer{ID: asked.ID}
-	n, err := newNode(w.ctx, asked.Node)
+	n, err := newNode(w.ctx, asked.Node, folder, nil)
 	if err != nil {
 		answer.Refuses = err.Error()
 		return answer, nil
 	}
-	defer n.close()
-	for _, step := range asked.Steps {
-		said := stepAnswer{Admitted: true}
+	for i, step := range asked.Steps {
+		said := stepAnswer{Verdicts: map[string]admission{}}
 		switch {
 		case step.Admit != nil:
-			result := n.admit(w.ctx, step.Admit)
-			said.Admitted, said.Reason, said.Message = result.Admit, result.Reason, result.Message
+			said.Verdicts[string(step.Admit.UID)] = n.admit(w.ctx, step.Admit)
 		case step.Start != nil:
-			if err := n.begin(w.ctx, *step.Start); err != nil {
-				said.Admitted, said.Message = false, err.Error()
-			}
+			err = n.begin(w.ctx, *step.Start)
 		case step.End != nil:
 			n.remove(types.UID(*step.End))
 		case step.Offer != nil:
 			n.offer(klog.FromContext(w.ctx), *step.Offer)
+			asked.Node.replace(*step.Offer)
+		case step.Restart:
+			before := n.pods()
+			if n, err = newNode(w.ctx, asked.Node, folder, before); err == nil {
+				for _, pod := range before {
+					said.Verdicts[string(pod.UID)] = n.admit(w.ctx, pod)
+				}
+			}
+		}
+		if err != nil {
+			answer.Failed = fmt.Sprintf("steps[%d]: %v", i, err)
+			return answer, nil
 		}
 		n.settle(w.ctx)
 		n.tell(w.ctx, &said)
@@ -112,9 +133,9 @@ func kubeletAdmit(w *worker, line []byte) (any, error) {
 }
 
 // admit asks the handlers in the order in which kubelet.go adds them. A pod that is refused has ended.
-func (n *node) admit(ctx context.Context, pod *v1.Pod) lifecycle.PodAdmitResult {
-	others := n.pods()
+func (n *node) admit(ctx context.Context, pod *v1.Pod) admission {
 	n.remove(pod.UID)
+	others := n.pods()
 	n.add(pod)
 	attributes := &lifecycle.PodAdmitAttributes{Pod: pod, OtherPods: others, Operation: lifecycle.AddOperation}
 	result := n.topology.Admit(ctx, attributes)
@@ -124,7 +145,7 @@ func (n *node) admit(ctx context.Context, pod *v1.Pod) lifecycle.PodAdmitResult 
 	if !result.Admit {
 		n.remove(pod.UID)
 	}
-	return result
+	return admission{result.Admit, result.Reason, result.Message}
 }
 
 // begin is what the kubelet does with the managers when it starts a container.

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 	_ "unsafe" // for go:linkname
 
@@ -86,21 +87,12 @@ type node struct {
 	cpus      cpumanager.Manager
 	memory    memorymanager.Manager
 	predicate lifecycle.PodAdmitHandler
-	folder    string
 }
 
-// newNode keeps the managers' state files in memory. An error is what the kubelet would end with.
-func newNode(ctx context.Context, spec nodeSpec) (made *node, err error) {
-	folder, err := os.MkdirTemp(memoryFolder(), "kubelet-")
-	if err != nil {
-		return nil, err
-	}
-	n := &node{folder: folder}
-	defer func() {
-		if err != nil {
-			n.close()
-		}
-	}()
+// newNode starts a kubelet whose managers find in `folder` what they wrote before, and to which `active` are known. An
+// error is what the kubelet would end with.
+func newNode(ctx context.Context, spec nodeSpec, folder string, active []*v1.Pod) (_ *node, err error) {
+	n := &node{active: slices.Clone(active)}
 	logger := klog.FromContext(ctx)
 	machine, reservation, reserved := spec.machine()
 	n.topology, err = topologymanager.NewManager(
@@ -126,7 +118,7 @@ func newNode(ctx context.Context, spec nodeSpec) (made *node, err error) {
 		return nil, fmt.Errorf("memory manager: %w", err)
 	}
 	n.topology.AddHintProvider(logger, n.memory)
-	if err = n.start(ctx); err != nil {
+	if err = n.start(ctx, spec.CPUPolicy == string(cpumanager.PolicyStatic)); err != nil {
 		return nil, err
 	}
 	for _, pool := range spec.Devices {
@@ -145,12 +137,17 @@ func newNode(ctx context.Context, spec nodeSpec) (made *node, err error) {
 	return n, nil
 }
 
-func (n *node) start(ctx context.Context) error {
+func (n *node) start(ctx context.Context, static bool) error {
 	ready := config.NewSourcesReady(func(sets.Set[string]) bool { return true })
 	ready.AddSource("api")
 	known := containermap.NewContainerMap
-	if err := n.cpus.Start(ctx, n.pods, ready, noStatus{}, nil, known()); err != nil {
+	pods, reconciled := n.counted(2)
+	if err := n.cpus.Start(ctx, pods, ready, noStatus{}, nil, known()); err != nil {
 		return fmt.Errorf("CPU manager: %w", err)
+	}
+	if static {
+		// It reconciles once in the background, which may write its state, and after that not for 1000 hours.
+		<-reconciled
 	}
 	if err := n.memory.Start(ctx, n.pods, ready, noStatus{}, nil, known()); err != nil {
 		return fmt.Errorf("memory manager: %w", err)
@@ -163,17 +160,22 @@ func (n *node) start(ctx context.Context) error {
 	return n.devices.Stop(logger)
 }
 
-func (n *node) close() {
-	n.mutex.Lock()
-	n.active = nil
-	n.mutex.Unlock()
-	_ = os.RemoveAll(n.folder)
-}
-
 func (n *node) pods() []*v1.Pod {
 	n.mutex.Lock()
 	defer n.mutex.Unlock()
 	return slices.Clone(n.active)
+}
+
+// counted gives pods, and a channel that is closed when it is called for the n-th time.
+func (n *node) counted(times int32) (func() []*v1.Pod, <-chan struct{}) {
+	var calls atomic.Int32
+	done := make(chan struct{})
+	return func() []*v1.Pod {
+		if calls.Add(1) == times {
+			close(done)
+		}
+		return n.pods()
+	}, done
 }
 
 func (n *node) add(pod *v1.Pod) {
@@ -204,6 +206,15 @@ func (n *node) offer(logger klog.Logger, pool devicePool) {
 		response.Devices = append(response.Devices, offered)
 	}
 	n.devices.PluginListAndWatchReceiver(logger, pool.Resource, response)
+}
+
+// replace puts what a plugin now offers in the place of what it offered before.
+func (s *nodeSpec) replace(pool devicePool) {
+	for i := range s.Devices {
+		if s.Devices[i].Resource == pool.Resource {
+			s.Devices[i] = pool
+		}
+	}
 }
 
 func (s nodeSpec) machine() (*cadvisorapi.MachineInfo, v1.ResourceList, []kubeletconfig.MemoryReservation) {
@@ -244,11 +255,13 @@ func (s nodeSpec) machine() (*cadvisorapi.MachineInfo, v1.ResourceList, []kubele
 	return machine, totals, reserved
 }
 
-func memoryFolder() string {
+// newFolder is a place for the managers' state files, which they write at every change: in memory where there is one.
+func newFolder() (string, error) {
+	parent := os.TempDir()
 	if info, err := os.Stat("/dev/shm"); err == nil && info.IsDir() {
-		return "/dev/shm"
+		parent = "/dev/shm"
 	}
-	return os.TempDir()
+	return os.MkdirTemp(parent, "kubelet-")
 }
 
 type noStatus struct{}

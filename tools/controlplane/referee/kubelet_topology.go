@@ -15,11 +15,11 @@ import (
 
 // mergeCase asks the Topology Manager's policies of one machine about many sets of hints.
 type mergeCase struct {
-	ID           string     `json:"id"`
-	NUMA         []int      `json:"numa"`
-	Distances    [][]uint64 `json:"distances"`
-	PreferCloser bool       `json:"preferClosest"`
-	Merges       []merge    `json:"merges"`
+	ID            string     `json:"id"`
+	NUMA          []int      `json:"numa"`
+	Distances     [][]uint64 `json:"distances"`
+	PreferClosest bool       `json:"preferClosest"`
+	Merges        []merge    `json:"merges"`
 }
 
 // merge: per manager, per resource, a list of [mask or null, preferred], or null.
@@ -53,7 +53,7 @@ func topologyMerge(_ *worker, line []byte) (any, error) {
 	if err := json.Unmarshal(line, &asked); err != nil {
 		return nil, err
 	}
-	options := topologymanager.PolicyOptions{PreferClosestNUMA: asked.PreferCloser}
+	options := topologymanager.PolicyOptions{PreferClosestNUMA: asked.PreferClosest}
 	var machine []cadvisorapi.Node
 	for i, id := range asked.NUMA {
 		node := cadvisorapi.Node{Id: id}

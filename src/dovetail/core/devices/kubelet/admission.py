@@ -103,8 +103,7 @@ class Kubelet:
         return after
 
     def release(self, holdings: Holdings, uid: str) -> Holdings:
-        """After a pod has ended. The kubelet gives its things back when it next needs any; so the order of pods that
-        end does not matter, but a pod that ends is gone for whoever is admitted next."""
+        """After a pod has ended. The kubelet gives its things back before it next gives out any."""
         return self._released(holdings.copy(), uid)
 
     def _released(self, holdings: Holdings, uid: str) -> Holdings:
