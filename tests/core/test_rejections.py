@@ -38,7 +38,7 @@ def test_the_next_pod_of_the_owner_goes_elsewhere_and_others_do_not_care() -> No
     assert placed(state, 0, node("a"), node("b"), pod("p0")) == ["a"]
     assert placed(state, 10, *rejected("p0"), pod("p1")) == ["b"]
     assert placed(state, 20, ev.NodeRemoved("b"), pod("p2"), pod("x", "another"), pod("y", "")) == ["a", "a"]
-    assert placed(state, MINUTE_MS) == ["a"]
+    assert placed(state, 10 + MINUTE_MS) == ["a"]
 
 
 def test_at_most_three_pods_fail_on_one_node() -> None:
@@ -66,9 +66,15 @@ def test_the_line_is_tried_again_when_a_back_off_ends() -> None:
     [hold] = step(state, [*rejected("p0"), pod("p1")], 5)
     assert isinstance(hold, Hold)
     assert hold.refusal.nodes[0].reason is Reason.REJECTED
-    assert state.next_wake_ms() == MINUTE_MS
-    assert placed(state, MINUTE_MS - 1) == []
-    assert placed(state, MINUTE_MS) == ["a"]
+    assert state.next_wake_ms() == 5 + MINUTE_MS
+    assert placed(state, 4 + MINUTE_MS) == []
+    assert placed(state, 5 + MINUTE_MS) == ["a"]
+
+
+def test_a_back_off_begins_at_the_time_of_the_step_that_is_told_of_it() -> None:
+    state, now_ms = State(), 10**12
+    assert placed(state, now_ms, node("a"), *rejected("p0"), pod("p1")) == []
+    assert placed(state, now_ms + MINUTE_MS) == ["a"]
 
 
 def test_reasons_count_apart() -> None:
@@ -86,7 +92,7 @@ def test_rejections_survive_a_checkpoint() -> None:
     step(state, rejected("p0"), 5)
     again = restore(state.policy, take(state))
     assert placed(again, 10, pod("p1")) == []
-    assert placed(again, MINUTE_MS, pod("p1")) == ["a"]
+    assert placed(again, 5 + MINUTE_MS, pod("p1")) == ["a"]
 
 
 def test_a_node_that_is_gone_is_forgotten() -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -425,6 +426,13 @@ def test_grace_is_written_as_arm() -> None:
 def test_wrong_bus_ids_are_refused(bus_ids: tuple[str, ...], message: str) -> None:
     with pytest.raises(LayoutError, match=message):
         write(PAIR, gpu_bus_ids=bus_ids)
+
+
+def test_nics_are_named_one_by_one() -> None:
+    layout = replace(PAIR, nics=(Nic((PHB, PHB), 0), Nic((PHB, PHB), 0)))
+    assert re.findall(r'<net name="(\w+)"', write(layout, nic_names=("mlx5_0", "mlx5_9"))) == ["mlx5_0", "mlx5_9"]
+    with pytest.raises(LayoutError, match="nic_names: names 1 NICs of 2"):
+        write(layout, nic_names=("mlx5_0",))
 
 
 def test_a_product_with_other_nvlinks_is_refused() -> None:

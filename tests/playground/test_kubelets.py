@@ -131,6 +131,19 @@ async def test_a_node_selector_that_does_not_match_fails_the_pod(world: World) -
     assert (world.status("one")["phase"], world.status("one")["reason"]) == ("Failed", "NodeAffinity")
 
 
+async def test_a_kubelet_that_is_told_to_admits_nobody_new(world: World) -> None:
+    world.place("old")
+    world.passes(2)
+    world.playground.kubelets.reject("gpu-1", "TopologyAffinityError")
+    world.place("new")
+    assert (world.status("new")["phase"], world.status("new")["reason"]) == ("Failed", "TopologyAffinityError")
+    assert world.status("old")["phase"] == "Running"
+    world.playground.kubelets.reject("gpu-1", "")
+    world.place("next")
+    world.passes(2)
+    assert world.status("next")["phase"] == "Running"
+
+
 async def test_a_deleted_pod_stops_soon_or_at_the_end_of_its_grace(world: World) -> None:
     world.place("quick", terminationGracePeriodSeconds=1)
     world.place("slow", terminationGracePeriodSeconds=30)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dovetail.core.events import Event, GangChanged, PodChanged
+from dovetail.core.events import Event, GangChanged, NodeChanged, PodChanged, PodRejected
 from dovetail.kube.client import Client
 from dovetail.kube.config import ClusterConfig
 from dovetail.kube.discovery import discover
@@ -68,6 +68,29 @@ async def test_it_says_when_the_first_picture_is_whole(playground: Playground) -
         assert sum(type(event).__name__ == "NodeChanged" for event in mirror.drain()) == 30
         assert len(mirror.nodes.known) == 30
         assert mirror.drain() == []
+
+
+async def test_what_kubelets_rejected_comes_after_the_nodes(playground: Playground) -> None:
+    """A node that changes takes back what was rejected there."""
+    owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "o", "uid": "o-1", "controller": True}
+    playground.put({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}})
+    playground.kubelets.reject("n", "TopologyAffinityError")
+    playground.put(
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": "p", "namespace": "default", "ownerReferences": [owner]},
+            "spec": {"schedulerName": "dovetail", "nodeName": "n", "containers": [{"name": "m", "image": "i"}]},
+        }
+    )
+    await until(lambda: playground.store.list("pods")[0]["status"]["phase"] == "Failed")
+    playground.faults.add(Fault("delay", "WATCH", "nodes", delay_s=0.3))
+    async with mirrored(playground) as (mirror, _):
+        await until(lambda: bool(mirror.inbox) and isinstance(mirror.inbox[-1], PodRejected))
+        assert not any(isinstance(event, NodeChanged) for event in mirror.inbox)
+        await asyncio.wait_for(mirror.synced(), 10)
+        told = [event for event in mirror.drain() if isinstance(event, NodeChanged | PodRejected)]
+        assert told[1] == PodRejected("o-1", "n", "TopologyAffinityError")
 
 
 @pytest.mark.parametrize("status", [403, 500])

@@ -210,8 +210,8 @@ def test_other_bad_input(tmp_path: Path) -> None:
     binary = tmp_path / "binary"
     binary.write_bytes(b"GPU0 \xff\xfe")
     assert "is not UTF-8 text: invalid start byte at byte 5" in run(str(binary)).stderr
-    assert "No such file" in run(str(tmp_path / "nothing")).stderr
-    assert "Is a directory" in run(str(tmp_path)).stderr
+    assert "is no file, and no name that a node can have" in run(str(tmp_path / "nothing")).stderr
+    assert "is no file, and no name that a node can have" in run(str(tmp_path)).stderr
     assert "'X9' is not known" in run(str(SAMPLES / DGX1), "--product", "X9").stderr
     assert "there is no folder" in run(str(SAMPLES / DGX1), "--plot", str(tmp_path / "no" / "a.png")).stderr
     (tmp_path / "folder.png").mkdir()

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from dovetail.core.events import GangChanged, NodeChanged, PodChanged
+from dovetail.core.events import GangChanged, NodeChanged, PodChanged, PodRejected
 from dovetail.core.model import CPU, GPU, MEMORY, PODS, Gang, Node, Pod, Request, Taint
 from dovetail.core.policy import Policy
 from dovetail.core.reasons import When
@@ -72,6 +74,28 @@ def test_a_gang_tells_what_it_needs_and_what_fits() -> None:
 def test_another_schedulers_pod_is_said_to_be_that() -> None:
     answer = why(_state(_pod("p", 1, managed=False)), "ns/p", 1_000)
     assert "spec.schedulerName" in answer.message
+
+
+def test_kubelets_that_rejected_pods_of_the_owner_are_told_apart_by_their_reason() -> None:
+    state = _state(replace(_pod("p", 1), owner="job"))
+    for node, reason in (("a", "TopologyAffinityError"), ("b", "OutOfcpu")):
+        state.apply(PodRejected("job", node, reason))
+    answer = why(state, "ns/p", 1_000)
+    text = "node(s) whose kubelet rejected pods of the same owner"
+    assert (answer.state, answer.code) == (When.NOT_YET, "NoNodeFits")
+    rules = {rule.text: rule for rule in answer.rules if rule.code == "KubeletRejected"}
+    assert {name: rule.nodes for name, rule in rules.items()} == {
+        f"{text} (TopologyAffinityError)": ("a",),
+        f"{text} (OutOfcpu)": ("b",),
+    }
+    assert {rule.when for rule in rules.values()} == {When.NOT_YET}
+
+
+def test_gpus_are_named_where_they_were_written_down() -> None:
+    named = why(_state(replace(_pod("p", 2, "b"), devices=(3, 1))), "ns/p", 1_000)
+    assert (named.gpus, named.mbps, named.ideal_mbps) == ((1, 3), None, None)
+    assert why(_state(_pod("p", 2, "b")), "ns/p", 1_000).gpus == ()
+    assert why(_state(_pod("p", 2)), "ns/p", 1_000).gpus == ()
 
 
 def test_a_pod_that_does_not_exist_names_those_that_come_near() -> None:

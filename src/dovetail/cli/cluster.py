@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import click
 import uvloop
 
+from dovetail.core.cycle import tell
 from dovetail.core.policy import Policy
 from dovetail.core.state import State
 from dovetail.kube.client import Client
@@ -85,10 +86,14 @@ def first_of(errors: BaseExceptionGroup[Any]) -> BaseException:
 
 async def snapshot(config: ClusterConfig, policy: Policy, scheduler_name: str) -> State:
     """The cluster as it is now, in a state of the core that no one else uses."""
+    return await told_by(config, policy, Feed(scheduler_name))
+
+
+async def told_by(config: ClusterConfig, policy: Policy, feed: Feed) -> State:
+    """The same, told by this feed."""
+    state = State(policy)
     async with Client(config, user_agent="dovetail") as client:
-        state = State(policy)
-        for event in await read_once(client, await discover(client), Feed(scheduler_name)):
-            state.apply(event)
+        tell(state, await read_once(client, await discover(client), feed), now_ms())
     state.advance(now_ms())
     await asyncio.sleep(0)
     return state

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from itertools import groupby
@@ -15,48 +16,132 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from dovetail.cli.cluster import config_of, kubeconfig_options, run, told_by
 from dovetail.core.devices.layout import LayoutError
+from dovetail.core.policy import Policy
+from dovetail.core.state import State
+from dovetail.kube.feed import Feed
+from dovetail.views.gpus import PodGpus
+from dovetail.views.node import NodeInside, NodeNotFound, NotForNccl, Policies, inside, nccl_xml
 from dovetail.views.topology import Topology, equal_sets, nearest, numa_groups, topology
+from dovetail.views.why import PodNotFound
 
 _STYLES = {"PIX": "cyan", "PXB": "cyan", "BOARD": "cyan", "PHB": "yellow", "NODE": "yellow", "SYS": "dim", "?": "dim"}
 _NVLINK_STYLE = "green"
+_NODE_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
+_NOT_KNOWN = "not known"
+_OUTPUT_FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 @click.command(name="topology")
-@click.argument("file")
+@click.argument("what", metavar="FILE|NODE")
 @click.option(
     "--product", metavar="NAME", help="The GPUs' model, GFD label or nvidia-smi name: gives the links' rates."
 )
-@click.option(
-    "--plot", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE.png", help="Also draw a picture."
-)
+@click.option("--plot", type=_OUTPUT_FILE, metavar="FILE.png", help="Also draw a picture.")
+@click.option("--nccl", type=_OUTPUT_FILE, metavar="FILE.xml", help="Also write the node's wiring for NCCL_TOPO_FILE.")
+@click.option("--pod", metavar="[NAMESPACE/]NAME", help="Write for NCCL what this pod of the node has.")
+@kubeconfig_options
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
-def command(file: str, product: str | None, plot: Path | None, output: str) -> None:
+def command(
+    what: str,
+    product: str | None,
+    plot: Path | None,
+    nccl: Path | None,
+    pod: str | None,
+    kubeconfig: str | None,
+    context: str | None,
+    output: str,
+) -> None:
     """Show how the GPUs of a node are wired, and the bandwidth of every set of them.
 
-    FILE is what `nvidia-smi topo -m` printed, or a topology XML of NCCL (NCCL_TOPO_DUMP_FILE); - is stdin.
+    FILE is what `nvidia-smi topo -m` printed, or a topology XML of NCCL (NCCL_TOPO_DUMP_FILE); - is stdin. Where there
+    is no such file, it is the name of a NODE of the cluster: then also who has its GPUs, and what its kubelet manages.
     """
-    if plot is not None and not plot.parent.is_dir():
-        raise click.BadParameter(f"there is no folder {str(plot.parent)!r}", param_hint="--plot")
+    for option, path in (("--plot", plot), ("--nccl", nccl)):
+        if path is not None and not path.parent.is_dir():
+            raise click.BadParameter(f"there is no folder {str(path.parent)!r}", param_hint=option)
+    if pod is not None and nccl is None:
+        raise click.UsageError("--pod says for whom --nccl writes: give both")
+    found: Topology | NodeInside
+    wiring: Topology | None
+    if what == "-" or (Path(what).exists() and not Path(what).is_dir()):
+        _only(f"FILE is {what}; only with a NODE", nccl=nccl, kubeconfig=kubeconfig, context=context)
+        found = wiring = _of_file(what, product)
+    else:
+        if not _NODE_NAME.fullmatch(what):
+            raise click.ClickException(f"{what}: is no file, and no name that a node can have")
+        _only(f"there is no file {what}; only with a FILE", product=product)
+        found, xml = _of_node(what, kubeconfig, context, pod, nccl is not None)
+        wiring = found.topology
+        if nccl is not None:
+            _write(nccl, xml)
+    if output == "json":
+        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n")
+    elif isinstance(found, Topology):
+        show(found, Console())
+    else:
+        show_node(found, Console())
+    if plot is not None:
+        _draw(wiring, plot, what)
+
+
+def _only(why: str, **options: object) -> None:
+    for name, value in options.items():
+        if value is not None:
+            raise click.UsageError(f"{why} --{name} has a meaning")
+
+
+def _of_file(file: str, product: str | None) -> Topology:
     try:
-        found = topology(_read(file), product)
+        return topology(_read(file), product)
     except LayoutError as error:
         if error.field == "product":
             raise click.BadParameter(error.message, param_hint="--product") from error
         raise click.ClickException(f"{file}: {error}") from error
-    if output == "json":
-        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n")
-    else:
-        show(found, Console())
-    if plot is not None:
-        # Imported here: matplotlib takes half a second to load.
-        from dovetail.views.topology_plot import draw
 
-        try:
-            draw(found, plot)
-        except OSError as error:
-            raise click.ClickException(f"cannot write the picture: {error}") from error
-        Console(stderr=True).print(f"drawn: {plot}", highlight=False)
+
+def _of_node(
+    name: str, kubeconfig: str | None, context: str | None, pod: str | None, for_nccl: bool
+) -> tuple[NodeInside, str]:
+    """The node and, where it is asked for, its XML for NCCL."""
+    feed = Feed()
+    try:
+        config = config_of(kubeconfig, context)
+        state: State = run(told_by(config, Policy(), feed), config.server)
+    except click.ClickException as error:
+        raise click.ClickException(
+            f"{name}: is no file, and whether it is a node cannot be asked: {error.message}"
+        ) from error
+    try:
+        found = inside(state, feed, name)
+        key = "" if pod is None else pod if "/" in pod else f"{config.namespace}/{pod}"
+        return found, nccl_xml(state, feed, name, key) if for_nccl else ""
+    except NodeNotFound as error:
+        raise click.ClickException(f"{name}: is no file, and {config.server} has {error}") from error
+    except (NotForNccl, PodNotFound) as error:
+        raise click.ClickException(f"nothing is written for NCCL: {error}") from error
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text)
+    except OSError as error:
+        raise click.ClickException(f"cannot write {path}: {error.strerror}") from error
+    Console(stderr=True).print(f"written: {path}", highlight=False)
+
+
+def _draw(found: Topology | None, plot: Path, what: str) -> None:
+    if found is None:
+        raise click.ClickException(f"nothing is drawn: nothing tells how the GPUs of {what} are wired")
+    # Imported here: matplotlib takes half a second to load.
+    from dovetail.views.topology_plot import draw
+
+    try:
+        draw(found, plot)
+    except OSError as error:
+        raise click.ClickException(f"cannot write the picture: {error}") from error
+    Console(stderr=True).print(f"drawn: {plot}", highlight=False)
 
 
 def _read(file: str) -> str:
@@ -67,6 +152,43 @@ def _read(file: str) -> str:
         raise click.ClickException(f"cannot read {file}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise click.ClickException(f"{file}: is not UTF-8 text: {error.reason} at byte {error.start}") from error
+
+
+def show_node(found: NodeInside, console: Console) -> None:
+    """Print a node of the cluster for a person."""
+    gpus = f"offers {_count(found.gpus, 'GPU')}, {found.free or 'none'} free" if found.gpus else "offers no GPUs"
+    console.print(f"[bold]Node {found.node}[/bold] {gpus}. {escape(_kubelet(found.policies))}", highlight=False)
+    for finding in found.findings:
+        console.print(f"[yellow]attention:[/yellow] {escape(finding)}", highlight=False)
+    if found.pods:
+        console.print()
+        console.print(_holders(found.pods))
+    console.print()
+    if found.topology is None:
+        console.print("Nothing tells how its GPUs are wired: they are only counted.")
+    else:
+        show(found.topology, console)
+
+
+def _kubelet(policies: Policies) -> str:
+    scope = f" per {policies.topology_manager_scope}" if policies.topology_manager_scope else ""
+    options = f" ({', '.join(policies.cpu_manager_options)})" if policies.cpu_manager_options else ""
+    told = (
+        ("topology", policies.topology_manager, scope),
+        ("CPU", policies.cpu_manager, options),
+        ("memory", policies.memory_manager, ""),
+    )
+    managers = (f"{name} {policy}{more}" if policy else f"{name} {_NOT_KNOWN}" for name, policy, more in told)
+    return f"Policies of its kubelet: {', '.join(managers)}."
+
+
+def _holders(pods: Iterable[PodGpus]) -> Table:
+    table = Table("pod", "GPUs", "which", "GB/s", "at best", box=None, pad_edge=False)
+    for held in pods:
+        which = _NOT_KNOWN if held.gpus is None else _ranges(held.gpus)
+        rates = ("" if mbps is None else f"{mbps / 1000:.1f}" for mbps in (held.mbps, held.ideal_mbps))
+        table.add_row(held.pod, str(held.count), which, *rates)
+    return table
 
 
 def show(found: Topology, console: Console) -> None:

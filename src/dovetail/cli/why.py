@@ -25,8 +25,8 @@ from dovetail.core.reasons import When
 from dovetail.views.why import PodNotFound, Why, unhurried, why
 
 _MEANING = {
-    "Bound": "is on node {node}",
-    "Placed": "fits: the next step of the scheduler puts it on node {node}",
+    "Bound": "is on node {node}{gpus}",
+    "Placed": "fits: the next step of the scheduler puts it on node {node}{gpus}",
     When.NOT_YET: "waits: it can start when others leave or what it waits for appears",
     When.NEVER: "will never start as things are: change the pod or the cluster",
 }
@@ -77,7 +77,7 @@ def _key(pod: str, namespace: str | None, default: str) -> str:
 
 def show(answer: Why, console: Console) -> None:
     """Print the answer for a person."""
-    console.print(f"[bold]{answer.pod}[/bold] {_MEANING[answer.state].format(node=answer.node)}.")
+    console.print(f"[bold]{answer.pod}[/bold] {_MEANING[answer.state].format(node=answer.node, gpus=_gpus(answer))}.")
     if answer.gang is not None:
         gang = answer.gang
         needs = "an unknown number of pods" if gang.needs is None else _count(gang.needs, "pod")
@@ -103,6 +103,15 @@ def show(answer: Why, console: Console) -> None:
         for holder in answer.holders:
             table.add_row(holder.pod, holder.node, holder.resource, holder.amount)
         console.print(table)
+
+
+def _gpus(answer: Why) -> str:
+    if not answer.gpus:
+        return ""
+    text = f" with GPU{'s' if len(answer.gpus) > 1 else ''} {','.join(map(str, answer.gpus))}"
+    if answer.mbps is not None and answer.ideal_mbps is not None:
+        text += f": {answer.mbps / 1000:.1f} of {answer.ideal_mbps / 1000:.1f} GB/s between them"
+    return text
 
 
 def _count(number: int, one: str, many: str = "") -> str:

@@ -11,14 +11,20 @@ from dovetail.core.events import Event
 from dovetail.core.state import State
 
 
+def tell(state: State, events: Iterable[Event], now_ms: int) -> None:
+    """Apply events that happen now, and decide nothing: what they begin, a back-off say, begins now."""
+    state.advance(now_ms)
+    for event in events:
+        state.apply(event)
+
+
 def step(state: State, events: Iterable[Event], now_ms: int) -> list[Decision]:
     """Apply the events, then try who waits, in order, within the policy's bound of work.
 
     The state counts what is decided as done: the driver carries it out or tells `BindFailed`. `state.busy` says that
     another step is worth taking at once, `state.next_wake_ms()` when one is due at the latest.
     """
-    for event in events:
-        state.apply(event)
+    tell(state, events, now_ms)
     state.advance(now_ms)
     state.steps += 1
     decisions: list[Decision] = []

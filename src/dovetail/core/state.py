@@ -3,8 +3,8 @@
 
 Rules: an event for an object replaces what was known of it. A pod that was decided but not yet seen bound keeps its
 place ("assumed") until it is seen bound, reported as failed, or gone. Everything here can be rebuilt from the API
-server's objects: a restart loses no pod and gives no room twice. (Which of a node's GPUs a pod holds is not among
-them yet: after a restart the indices are handed out anew.)
+server's objects: a restart loses no pod and gives no room twice. Which of a node's GPUs a pod holds is among them where
+it was written down at the bind; else it is handed out anew.
 """
 
 from __future__ import annotations

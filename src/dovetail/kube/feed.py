@@ -3,7 +3,9 @@
 
 Rules
 - An event is told only where the translated record differs from the one told last: heartbeats and status writes that
-  the core does not read end here. A finished pod is told as removed.
+  the core does not read end here. A finished pod is told as removed, and before that who made it and which kubelet did
+  not admit it. Of what had failed before it was first seen two pods count for each owner, node and reason: how long ago
+  that was is not known, nor whether the node has changed since, and a third would keep the owner away for ever.
 - Gangs are settled at the end of each batch: a gang changes with what declares it and with what its pods say. When it
   becomes known into which sub-gang a pod belongs, the pod is told again.
 - A pod that names no queue takes the one of its PodGroup or workload object.
@@ -17,6 +19,7 @@ No input or output here: the driver fetches the wanted owners.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, TypeVar
@@ -35,6 +38,7 @@ T_co = TypeVar("T_co", covariant=True)
 T = TypeVar("T")
 R = TypeVar("R")
 OnFindings = Callable[[str, tuple[Finding, ...]], None]
+_FAILED_BEFORE = 2
 
 
 class Change(Protocol[T_co]):
@@ -81,6 +85,7 @@ class Feed:
         self._on_findings = on_findings
         self._scheduler_name = scheduler_name
         self._pods: dict[str, _Known] = {}
+        self._failed_before: Counter[ev.PodRejected] = Counter()
         self._nodes: dict[str, tuple[objects.Node, Node]] = {}
         self._csi_nodes: dict[str, objects_storage.CSINode] = {}
         self._wirings = Wirings()
@@ -106,6 +111,7 @@ class Feed:
             obj = change.object
             if change.kind == "deleted" or translate.is_finished(obj):
                 known = self._pods.pop(obj.metadata.uid, None)
+                events += self._rejection(change, known)
                 if known is not None:
                     self._find(f"Pod {known.told.key}", ())
                     self._leave(obj.metadata.uid, known.member, unsettled)
@@ -115,6 +121,19 @@ class Feed:
         for declared_id in unsettled:
             events += self._settle(declared_id)
         return events
+
+    def _rejection(self, change: Change[PodObject], known: _Known | None) -> Iterable[ev.Event]:
+        """That a kubelet did not admit the pod, told once. Only pods that a controller makes again matter."""
+        obj = change.object
+        reason, owner = translate.rejection(obj), translate.owner_of(obj.metadata)
+        if not reason or not owner or obj.spec.scheduler_name != self._scheduler_name:
+            return
+        rejected = ev.PodRejected(owner, obj.spec.node_name, reason)
+        if known is not None:
+            yield rejected
+        elif change.kind == "added" and self._failed_before[rejected] < _FAILED_BEFORE:
+            self._failed_before[rejected] += 1
+            yield rejected
 
     def _put(self, obj: PodObject, events: list[ev.Event], unsettled: dict[str, None]) -> None:
         uid, managed = obj.metadata.uid, obj.spec.scheduler_name == self._scheduler_name
@@ -277,6 +296,10 @@ class Feed:
     def wiring(self, node: str) -> Wiring:
         """What is known of the inside of a node, and from where."""
         return self._wirings.of(self._nodes[node][0]) if node in self._nodes else Wiring()
+
+    def gpu_node(self, node: str) -> objects_topology.GPUNode | None:
+        """The object that tells most of a node, as it was read."""
+        return self._wirings.gpu_node(node)
 
     def _node_again(self, name: str) -> list[ev.Event]:
         return self._node(self._nodes[name][0]) if name in self._nodes else []

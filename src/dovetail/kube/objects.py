@@ -28,6 +28,7 @@ class OwnerReference(Wire, frozen=True):
     api_version: str = ""
     kind: str = ""
     name: str = ""
+    uid: str = ""
     controller: bool | None = None
 
 

@@ -153,6 +153,7 @@ class ContainerStatus(Wire, frozen=True):
 
 class PodStatus(Wire, frozen=True):
     phase: str = ""
+    reason: str = ""
     conditions: tuple[PodCondition, ...] = ()
     nominated_node_name: str = ""
     container_statuses: tuple[ContainerStatus, ...] = ()

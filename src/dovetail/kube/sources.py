@@ -16,6 +16,7 @@ from typing import Any
 from dovetail.core.events import Event
 from dovetail.kube import feed as feeds
 from dovetail.kube import resources as kinds
+from dovetail.kube.annotations import DEVICES
 from dovetail.kube.client import Client
 from dovetail.kube.discovery import Served
 from dovetail.kube.errors import KubeError, NotFound
@@ -30,7 +31,8 @@ from dovetail.kube.objects_topology import GPUNode, NodeResourceTopology, Resour
 from dovetail.kube.reflector import Change
 from dovetail.kube.resources import Resource
 
-UNFINISHED = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
+NOT_SUCCEEDED = {"fieldSelector": "status.phase!=Succeeded"}
+"""Failed pods are read too: who leaves a selection is told as deleted, as it was before, and why it failed is lost."""
 OF_GPUS = {"fieldSelector": f"spec.driver={DRIVER}"}
 _OLDEST = datetime(1970, 1, 1, tzinfo=UTC)
 Changes = list[Change[Any]]
@@ -48,7 +50,8 @@ class Source:
 
 def sources(feed: Feed, served: Served) -> Iterator[Source]:
     """The table. Nodes of one batch are told from the oldest to the newest, so the order of the core's slots does not
-    come from names. What tells of the inside of nodes comes first: who reads once then tells each node once."""
+    come from names. Of pods those come first for which GPUs were written down: the others get what these leave. What
+    tells of the inside of nodes comes before the nodes: who reads once then tells each node once."""
     yield Source(kinds.GPU_NODES, GPUNode, feed.gpu_nodes)
     yield Source(kinds.NODE_TOPOLOGIES, NodeResourceTopology, feed.node_topologies)
     yield Source(kinds.RESOURCE_SLICES, ResourceSlice, feed.resource_slices, OF_GPUS)
@@ -62,7 +65,7 @@ def sources(feed: Feed, served: Served) -> Iterator[Source]:
         resource = served.first(dialect.resources) or dialect.resources[0]
         yield Source(resource, dialect.kind, partial(feed.pod_groups, dialect))
     yield Source(kinds.QUEUES, Queue, feed.queues)
-    yield Source(kinds.PODS, Pod, feed.pods, UNFINISHED)
+    yield Source(kinds.PODS, Pod, lambda changes: feed.pods(_written_first(changes)), NOT_SUCCEEDED)
 
 
 async def read_once(client: Client, served: Served, feed: Feed) -> list[Event]:
@@ -83,6 +86,12 @@ async def read_once(client: Client, served: Served, feed: Feed) -> list[Event]:
             # Its gang stays unknown, and that is what its pods are told to wait for.
             continue
     return events
+
+
+def _written_first(changes: list[Change[Pod]]) -> list[Change[Pod]]:
+    """The changes of one pod stay in their order."""
+    written = {change.object.metadata.uid for change in changes if DEVICES in change.object.metadata.annotations}
+    return sorted(changes, key=lambda change: change.object.metadata.uid not in written) if written else changes
 
 
 def _age(change: feeds.Change[Node]) -> tuple[datetime, str]:

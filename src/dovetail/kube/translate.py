@@ -8,6 +8,8 @@ Rules
   counts for what it holds.
 - Who asks for GPUs and is on the host's network or has RDMA devices (`rdma/*`) talks to other nodes: its GPUs should be
   near NICs. Which GPUs were written down for a pod is read once it is bound.
+- A pod failed at the door where its status has a reason that a kubelet gives when it does not admit a pod. `Evicted` is
+  none of them, though a kubelet may reject with it: pods that ran fail with it too.
 - A node that is not ready says so by its taints, so conditions are not read. `pods` missing from allocatable means that
   no pod fits, as upstream.
 - Equal parts are built once: pods of one template share their Request.
@@ -27,7 +29,7 @@ from dovetail.core.model import GPU, Effect, HostPort, Node, Pod, Problem, Reque
 from dovetail.kube import objects, selectors, volumes
 from dovetail.kube.annotations import DEVICES, indices_of, wishes_of
 from dovetail.kube.layouts import Finding
-from dovetail.kube.objects import epoch_ms
+from dovetail.kube.objects import ObjectMeta, epoch_ms
 from dovetail.kube.objects_pod import SIDECAR, NodeAffinity, PodSpec
 from dovetail.kube.objects_pod import Pod as PodObject
 from dovetail.kube.objects_pod import Toleration as WireToleration
@@ -38,6 +40,18 @@ from dovetail.kube.translate_requests import Resources, effective, node_amounts
 
 FINISHED = frozenset({"Succeeded", "Failed"})
 EVERY_IP = "0.0.0.0"
+_REJECTIONS = frozenset(
+    {
+        "AppArmor", "EmptyPodSharedPoolError", "InitContainerRestartPolicyForbidden", "InvalidNodeInfo", "NodeAffinity",
+        "NodeName", "NodePorts", "NodeShutdown", "PodFeatureUnsupported", "PodLevelResourcesNotSupported",
+        "PodOSNotSupported", "PodOSSelectorNodeLabelDoesNotMatch", "SMTAlignmentError",
+        "SupplementalGroupsPolicyNotSupported", "SysctlForbidden", "TaintToleration", "TopologyAffinityError",
+        "UnexpectedAdmissionError", "UnexpectedPredicateFailureType", "UnknownReason", "VolumeAttachmentLimitExceeded",
+    }
+)  # fmt: skip
+"""Why kubelets do not admit pods (v1.37: pkg/kubelet/kubelet.go, lifecycle/predicate.go, cm/admission/errors.go)."""
+_OUT_OF = "OutOf"
+"""Begins all reasons that name a resource: OutOfcpu, OutOfnvidia.com/gpu."""
 
 _EFFECTS: dict[str, Effect] = {
     "NoSchedule": "NoSchedule", "PreferNoSchedule": "PreferNoSchedule", "NoExecute": "NoExecute",
@@ -53,6 +67,17 @@ _request = lru_cache(maxsize=65536)(Request)
 def is_finished(obj: PodObject) -> bool:
     """Whether it will never run again: it holds nothing any more."""
     return obj.status.phase in FINISHED
+
+
+def rejection(obj: PodObject) -> str:
+    """Why the kubelet of its node did not admit a pod; "" where it did, or nobody asked it yet."""
+    reason = obj.status.reason if obj.status.phase == "Failed" and obj.spec.node_name else ""
+    return reason if reason in _REJECTIONS or reason.startswith(_OUT_OF) else ""
+
+
+def owner_of(meta: ObjectMeta) -> str:
+    """The uid of the object's controller, "" where it has none."""
+    return next((reference.uid for reference in meta.owner_references if reference.controller), "")
 
 
 def pod(obj: PodObject, scheduler_name: str = "dovetail") -> Pod:
@@ -83,6 +108,7 @@ def pod(obj: PodObject, scheduler_name: str = "dovetail") -> Pod:
         wishes.queue if managed else "",
         first_of(problems) if managed else None,
         devices_of(obj)[0],
+        owner_of(meta),
     )
 
 

@@ -79,6 +79,9 @@ class Wirings:
             del self._slices[node]
         return self._changed(node)
 
+    def gpu_node(self, name: str) -> GPUNode | None:
+        return self._gpu_nodes[name][0] if name in self._gpu_nodes else None
+
     def _changed(self, name: str) -> str:
         self._known.pop(name, None)
         return name

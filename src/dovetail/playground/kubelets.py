@@ -3,7 +3,8 @@
 
 A pod that is bound to a node is admitted when it is first seen: its node selector must match, and what it requests must
 fit beside the pods that were admitted before, or it fails with the reason a kubelet gives (OutOfcpu,
-OutOfnvidia.com/gpu, NodeAffinity). Then it runs after `start_delay_s`, and
+OutOfnvidia.com/gpu, NodeAffinity). `reject` makes a kubelet admit nobody, for a reason of the caller's. Then it runs
+after `start_delay_s`, and
 
 - succeeds after the seconds in the annotation `playground.dovetail.dev/run-seconds`, or fails if the annotation
   `playground.dovetail.dev/exit-code` is not 0; without run-seconds it runs on;
@@ -81,6 +82,7 @@ class Kubelets:
         """Node -> resource -> amount taken by admitted pods."""
         self._due: list[tuple[float, Key]] = []
         self._silent: set[str] = set()
+        self._rejecting: dict[str, str] = {}
         self._next_address = 0
         self._changed = asyncio.Event()
         self._changed_pods: deque[Change] = deque()
@@ -126,6 +128,10 @@ class Kubelets:
         """The node's kubelet says nothing any more and does nothing; the node turns NotReady."""
         self._silent.add(node)
         self._set_ready(node, "Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status.")
+
+    def reject(self, node: str, reason: str) -> None:
+        """The node's kubelet admits no more pods, for this reason (TopologyAffinityError ...); "" ends that."""
+        self._rejecting[node] = reason
 
     def revive(self, node: str) -> None:
         """The node's kubelet goes on where it was."""
@@ -190,7 +196,7 @@ class Kubelets:
         used = self._used.setdefault(name, {})
         try:
             requests = requests_of(pod) | {"pods": 1}
-            refusal = None if running else _refusal(pod, node, requests, used)
+            refusal = None if running else self._rejection(name) or _refusal(pod, node, requests, used)
         except QuantityError as error:
             requests, refusal = {}, ("UnexpectedAdmissionError", str(error))
         if refusal is None:
@@ -199,6 +205,10 @@ class Kubelets:
             started_s = seconds_of(text_at(pod, "status.startTime")) or now_s
             self._seats[text_at(pod, "metadata.uid")] = _Seat(name, requests, now_s, started_s)
         return refusal
+
+    def _rejection(self, node: str) -> tuple[str, str] | None:
+        reason = self._rejecting.get(node)
+        return (reason, "Pod was rejected: a fault of this test") if reason else None
 
     def _leave(self, uid: str) -> None:
         seat = self._seats.pop(uid, None)

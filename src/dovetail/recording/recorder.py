@@ -99,13 +99,12 @@ class Recorder:
         return decisions
 
     def tell(self, state: State, events: Iterable[Event], now_ms: int) -> None:
-        """`state.apply` for each event, recorded."""
+        """`cycle.tell`, recorded."""
         events = tuple(events)
         if not events:
             return
         try:
-            for event in events:
-                state.apply(event)
+            cycle.tell(state, events, now_ms)
         except Exception as error:
             self._put(Line(now_ms, told=events, raised=raised_as(error)))
             raise

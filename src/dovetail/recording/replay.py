@@ -16,7 +16,7 @@ from typing import Literal
 import msgspec
 
 from dovetail.core.checkpoint import restore, take
-from dovetail.core.cycle import step
+from dovetail.core.cycle import step, tell
 from dovetail.core.decisions import Bind, Decision, Hold, Release
 from dovetail.core.state import State
 from dovetail.recording.format import CHECKPOINT, DECISIONS, NOTHING, Header, Line, raised_as
@@ -129,8 +129,7 @@ class _Player:
             if line.step:
                 decisions = step(state, line.events, line.now_ms)
             else:
-                for event in line.told:
-                    state.apply(event)
+                tell(state, line.told, line.now_ms)
         except Exception as error:
             # Whatever the core raises is what is compared.
             raised = raised_as(error)

@@ -18,7 +18,7 @@ from dataclasses import replace
 from dovetail.core import cycle
 from dovetail.core.decisions import Bind, Decision, Hold, Release
 from dovetail.core.devices.layout import Layout
-from dovetail.core.events import BindFailed, Event, GangRemoved, PodChanged
+from dovetail.core.events import BindFailed, Event, GangRemoved, PodChanged, PodRejected
 from dovetail.core.reasons import Reason, Refusal
 from dovetail.core.state import State
 from dovetail.kube import resources as kinds
@@ -88,6 +88,7 @@ class Driver:
             with metrics.STEP_SECONDS.time():
                 decisions = self._step(events)
             self.last_step_s = time.monotonic()
+            self._count_rejections(events)
             self._note_starts(events)
             for decision in decisions:
                 self._carry_out(decision)
@@ -99,11 +100,8 @@ class Driver:
             await self._nap(min(due_s, _LONGEST_NAP_S))
 
     def _tell(self, events: list[Event]) -> None:
-        if self._recorder is not None:
-            self._recorder.tell(self.state, events, self._clock.now_ms())
-            return
-        for event in events:
-            self.state.apply(event)
+        tell = cycle.tell if self._recorder is None else self._recorder.tell
+        tell(self.state, events, self._clock.now_ms())
 
     def _step(self, events: list[Event]) -> list[Decision]:
         step = cycle.step if self._recorder is None else self._recorder.step
@@ -171,6 +169,12 @@ class Driver:
         if target is not None:
             key, note = f"failed/{failed.uid}", f"binding failed: {failed.message}"
             self._event(target, key, warning=True, reason="FailedScheduling", action="Binding", note=note)
+
+    def _count_rejections(self, events: list[Event]) -> None:
+        for event in events:
+            if isinstance(event, PodRejected):
+                metrics.REJECTIONS.labels(event.reason).inc()
+                metrics.log.warning("the kubelet of %s rejected a pod: %s", event.node, event.reason)
 
     def _note_starts(self, events: list[Event]) -> None:
         """Tell of gangs that have started: when their pods are seen bound, however many attempts that took."""

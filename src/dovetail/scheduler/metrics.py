@@ -21,6 +21,7 @@ PENDING = Gauge("dovetail_pending_gangs", "Gangs and lone pods that wait to be t
 REFUSALS = Counter(
     "dovetail_refusals_total", "Refusals told, by reason and whether waiting can help", ["reason", "when"]
 )
+REJECTIONS = Counter("dovetail_kubelet_rejections_total", "Pods that a kubelet did not admit", ["reason"])
 REPORTS_QUEUED = Gauge("dovetail_reports_queued", "Conditions and events that are not written yet")
 REPORTS = Counter("dovetail_reports_total", "Conditions and events by how writing them ended", ["kind", "result"])
 LEADER = Gauge("dovetail_leader", "1 while this process is the leader")

@@ -12,7 +12,7 @@ import asyncio
 import gc
 from typing import Any
 
-from dovetail.core.events import Event
+from dovetail.core.events import Event, PodRejected
 from dovetail.kube import resources as kinds
 from dovetail.kube.client import Client
 from dovetail.kube.discovery import Served
@@ -85,6 +85,8 @@ class Mirror:
         """Wait for every first list. What was read then stays: the collector need not look at it again."""
         for reflector in self.reflectors:
             await reflector.synced.wait()
+        # A node that changes takes back what its kubelet rejected, and lists come in any order.
+        self.inbox.sort(key=lambda event: isinstance(event, PodRejected))
         gc.collect()
         gc.freeze()
 

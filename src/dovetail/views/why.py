@@ -3,12 +3,14 @@
 
 The question is put to the scheduler's own step: everything that waits is decided in its order on a copy of the cluster,
 without a write, and then the pod is looked at. So "placed" means that the next step of a scheduler places it.
-Not known: what the running scheduler has in hand at this moment and is not written yet.
+Not known: what the running scheduler has in hand at this moment and is not written yet, and how long it keeps pods away
+from a kubelet that rejected some: whoever failed there and still exists counts as if it had failed now.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from dovetail.core.cycle import step
@@ -20,6 +22,7 @@ from dovetail.core.quantities import display
 from dovetail.core.reasons import Reason, Refusal, When
 from dovetail.core.roster import LONE
 from dovetail.core.state import State
+from dovetail.views.gpus import gpus_of
 
 _SHOWN_HOLDERS = 8
 _NOT_OURS = "another scheduler is named in spec.schedulerName"
@@ -62,7 +65,9 @@ class GangView:
 class Why:
     """`state` is Bound (it is on `node`), Placed (it fits and goes to `node` next), Never or NotYet (refused: `code`,
     `message`, and `head`, the message without the count of nodes that `rules` tells better). `ahead` counts the gangs
-    and lone pods that are tried before it."""
+    and lone pods that are tried before it. `gpus` are the indices of the GPUs that were written down for it, or will
+    be; of several whose wiring is known, `mbps` is the bandwidth between them and `ideal_mbps` the most that as many
+    GPUs of such a node can have, else None."""
 
     pod: str
     state: str
@@ -74,6 +79,9 @@ class Why:
     holders: tuple[Holder, ...] = ()
     gang: GangView | None = None
     ahead: int = 0
+    gpus: tuple[int, ...] = ()
+    mbps: int | None = None
+    ideal_mbps: int | None = None
 
 
 class PodNotFound(Exception):
@@ -101,24 +109,39 @@ def why(state: State, key: str, now_ms: int) -> Why:
     pod = find(state, key)
     gang = _gang(state, pod)
     if pod.node:
-        return Why(key, "Bound", pod.node, gang=gang)
+        return _with_gpus(state, pod, Why(key, "Bound", pod.node, gang=gang))
     if not pod.managed:
         return Why(key, When.NOT_YET, code="NotOurs", message=_NOT_OURS, head=_NOT_OURS, gang=gang)
     root = state.roster.root_of(pod)
     ahead = state.pending.before(root)
-    placed = {d.uid: d.node for d in step(state, (), now_ms) if isinstance(d, Bind)}
-    if pod.uid in placed:
-        return Why(key, "Placed", placed[pod.uid], gang=gang, ahead=ahead)
+    binds = {d.uid: d.node for d in step(state, (), now_ms) if isinstance(d, Bind)}
+    if pod.uid in binds:
+        return _with_gpus(state, pod, Why(key, "Placed", binds[pod.uid], gang=gang, ahead=ahead))
     refusal = state.pending.refusal(root) or Refusal(Reason.NO_NODES, When.NOT_YET)
     found = refusals.verdicts(state.cluster, pod) if refusal.nodes else []
-    names = state.cluster.nodes.names
-    rules = tuple(
-        Rule(v.reason.code, v.when, f"{v.reason.text} {v.detail}".rstrip(), v.nearest, tuple(names[s] for s in v.slots))
-        for v in sorted(found, key=lambda v: -len(v.slots))
-    )
+    rules = tuple(sorted(_rules(state, pod, found), key=lambda rule: -len(rule.nodes)))
     holders = tuple(_holders(state, pod, found))
     ahead = ahead if refusal.when is When.NOT_YET else 0
     return Why(key, refusal.when, "", refusal.reason.code, str(refusal), refusal.head, rules, holders, gang, ahead)
+
+
+def _with_gpus(state: State, pod: Pod, answer: Why) -> Why:
+    held = gpus_of(state, pod)
+    return replace(answer, gpus=held.gpus or (), mbps=held.mbps, ideal_mbps=held.ideal_mbps)
+
+
+def _rules(state: State, pod: Pod, found: list[refusals.Verdict]) -> Iterator[Rule]:
+    """What each rule refuses. Kubelets that rejected pods are told apart by their reason."""
+    names, rejections = state.cluster.nodes.names, state.cluster.rejections.nodes(pod.owner, state.now_ms)
+    for verdict in found:
+        nodes: dict[str, list[str]] = {}
+        for slot in verdict.slots:
+            name = names[slot]
+            detail = f"({rejections[name]})" if verdict.reason is Reason.REJECTED else verdict.detail
+            nodes.setdefault(detail, []).append(name)
+        for detail, refused in nodes.items():
+            text = f"{verdict.reason.text} {detail}".rstrip()
+            yield Rule(verdict.reason.code, verdict.when, text, verdict.nearest, tuple(refused))
 
 
 def _gang(state: State, pod: Pod) -> GangView | None:

@@ -61,9 +61,14 @@ def coarse(layout: Layout) -> Layout:
 
 
 def write(
-    layout: Layout, product: str | None = None, gpu_bus_ids: Sequence[str] = (), nic_bus_ids: Sequence[str] = ()
+    layout: Layout,
+    product: str | None = None,
+    gpu_bus_ids: Sequence[str] = (),
+    nic_bus_ids: Sequence[str] = (),
+    nic_names: Sequence[str] = (),
 ) -> str:
-    """The layout as XML. NCCL finds the devices of a node by their bus ids: a file without them can only be read back.
+    """The layout as XML. NCCL finds the GPUs of a node by their bus ids, and its NICs by the names of their devices
+    (ncclTopoFillGpu and ncclTopoFillNet in src/graph/xml.cc): a file without them can only be read back.
 
     `product` says which compute capability it is where several have equal NVLinks. Raises LayoutError for what the XML
     cannot say, with the field of the layout."""
@@ -76,6 +81,9 @@ def write(
     slot = _slot(layout.pcie_mbps)
     gpu_ids = _bus_ids("gpu_bus_ids", gpu_bus_ids, layout.gpus, "0000")
     nic_ids = _bus_ids("nic_bus_ids", nic_bus_ids, len(layout.nics), "0001")
+    names = nic_names or [f"net{i}" for i in range(len(layout.nics))]
+    if len(names) != len(layout.nics):
+        raise LayoutError("nic_names", f"names {len(names)} NICs of {len(layout.nics)}")
     devices = [Element("pci", {"busid": bus_id, "class": "0x030200"} | slot) for bus_id in gpu_ids]
     for i, (device, links) in enumerate(zip(devices, _links(layout, gpu_ids), strict=True)):
         gpu = SubElement(device, "gpu", {"dev": str(i), "sm": str(_sm(layout, found)), "rank": str(i), "gdr": "1"})
@@ -83,7 +91,7 @@ def write(
     for i, (bus_id, nic) in enumerate(zip(nic_ids, layout.nics, strict=True)):
         device = Element("pci", {"busid": bus_id, "class": "0x020000"} | slot)
         speed = {"speed": str(nic.speed_mbps * 8)} if nic.speed_mbps else {}
-        net = {"name": f"net{i}", "dev": str(i)} | speed | {"port": "1", "gdr": str(int(nic.rdma))}
+        net = {"name": names[i], "dev": str(i)} | speed | {"port": "1", "gdr": str(int(nic.rdma))}
         SubElement(SubElement(device, "nic"), "net", net)
         devices.append(device)
     system = Element("system", {"version": "1"})

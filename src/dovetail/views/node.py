@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A node of a cluster, inside: how its GPUs are wired and who says so, what its kubelet manages, who has which GPUs.
+
+What is not known is None. For NCCL, the wiring as an XML file, of the whole node or of the GPUs of one pod.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from dovetail.core.devices import products
+from dovetail.core.devices.kubelet.inventory import Inventory
+from dovetail.core.devices.layout import Layout, LayoutError
+from dovetail.core.devices.nccl_xml_write import coarse, write
+from dovetail.core.devices.reading import Reading
+from dovetail.core.model import GPU
+from dovetail.core.state import State
+from dovetail.kube.feed import Feed
+from dovetail.kube.layouts import Finding
+from dovetail.kube.wiring import Wiring
+from dovetail.views.gpus import PodGpus, gpus_of
+from dovetail.views.topology import Topology, of_reading
+from dovetail.views.why import find
+
+_GPU_NODE = "GPUNode"
+_LABELS = "labels of the node"
+_ALL_ASSUMED = "the labels name the product alone: the wiring is that of such a node as it is usually built"
+_SOME_ASSUMED = "NVLinks or NICs were not told: they are those that the product usually has"
+
+
+@dataclass(frozen=True, slots=True)
+class Policies:
+    """Of the kubelet's managers, in the words of KubeletConfiguration."""
+
+    topology_manager: str | None = None
+    topology_manager_scope: str | None = None
+    cpu_manager: str | None = None
+    cpu_manager_options: tuple[str, ...] = ()
+    memory_manager: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeInside:
+    """`gpus` are offered, `free` of them nobody has. `topology` is None where nothing tells of the wiring. `findings`
+    say what two objects tell differently, and what cannot be used. `pods` have GPUs there."""
+
+    node: str
+    gpus: int
+    free: int
+    topology: Topology | None
+    findings: tuple[str, ...]
+    policies: Policies
+    pods: tuple[PodGpus, ...]
+
+
+class NodeNotFound(Exception):
+    """The message names nodes that come near."""
+
+
+class NotForNccl(Exception):
+    """Why there is no XML: what is not known, and who would have to tell it."""
+
+
+def inside(state: State, feed: Feed, name: str) -> NodeInside:
+    """The node as the scheduler knows it. `feed` has told the cluster to `state`. Raises NodeNotFound."""
+    cluster = state.cluster
+    slot = cluster.nodes.slots.get(name)
+    record = cluster.nodes.records[slot] if slot is not None else None
+    if slot is None or record is None:
+        near = ", ".join(sorted(other for other in cluster.nodes.slots if name in other or other in name)[:5])
+        raise NodeNotFound(f"no node of this name{f'; did you mean {near}?' if near else ''}")
+    wiring = feed.wiring(name)
+    pods = [cluster.placements[uid].pod for uid in cluster.on_slot.get(slot, ())]
+    holders = [held for pod in pods if (held := gpus_of(state, pod)).count]
+    column = cluster.nodes.resources[GPU]
+    about = [f"Node {name}", *(f"Pod {pod.key}" for pod in pods)]
+    return NodeInside(
+        node=name,
+        gpus=dict(record.allocatable).get(GPU, 0),
+        free=max(0, int(cluster.nodes.free[column, slot])),
+        topology=_topology(wiring),
+        findings=tuple(str(finding) for key in about for finding in _findings(feed, key)),
+        policies=_policies(wiring.inventory),
+        pods=tuple(sorted(holders, key=lambda held: (held.gpus is None, held.gpus or (), held.pod))),
+    )
+
+
+def _findings(feed: Feed, about: str) -> tuple[Finding, ...]:
+    return feed.findings.get(about, ())
+
+
+def _topology(wiring: Wiring) -> Topology | None:
+    if wiring.layout is None:
+        return None
+    told = wiring.origin == _GPU_NODE or wiring.origin == "ResourceSlice"
+    notes = ((_SOME_ASSUMED if told else _ALL_ASSUMED),) if wiring.layout.assumed else ()
+    return of_reading(wiring.origin if told else _LABELS, Reading(wiring.layout, notes))
+
+
+def _policies(inventory: Inventory | None) -> Policies:
+    if inventory is None:
+        return Policies()
+    return Policies(
+        inventory.topology_policy,
+        inventory.scope if inventory.topology_policy is not None else None,
+        inventory.cpu_policy,
+        tuple(sorted(inventory.cpu_options)),
+        inventory.memory_policy,
+    )
+
+
+def nccl_xml(state: State, feed: Feed, name: str, pod: str = "") -> str:
+    """What NCCL_TOPO_FILE can name in the pod "namespace/name", or, without one, in a pod that has all GPUs of the
+    node. Raises NotForNccl, PodNotFound."""
+    wiring, told = feed.wiring(name), feed.gpu_node(name)
+    if told is None or wiring.layout is None or wiring.origin != _GPU_NODE:
+        raise NotForNccl(f"no GPUNode tells how the GPUs of {name} are wired, and their PCI bus ids")
+    gpus = _gpus(state, name, pod) if pod else tuple(range(wiring.layout.gpus))
+    known = [told.status.gpus[gpu] for gpu in gpus]
+    for gpu in known:
+        if not gpu.pci_bus_id:
+            raise NotForNccl(f"GPUNode {name}: status.gpus[{gpu.index}].pciBusId: is missing, and NCCL goes by it")
+    product = known[0].product if products.find(known[0].product) is not None else None
+    try:
+        return write(
+            coarse(_part(wiring.layout, gpus)),
+            product,
+            [_bus_id(gpu.pci_bus_id) for gpu in known],
+            nic_names=[nic.name for nic in told.status.nics or ()],
+        )
+    except LayoutError as error:
+        raise NotForNccl(f"NCCL's XML cannot say what is known of {name}: {error}") from error
+
+
+def _gpus(state: State, name: str, key: str) -> tuple[int, ...]:
+    pod = find(state, key)
+    if pod.node != name:
+        raise NotForNccl(f"pod {key} is not on {name}, but {f'on {pod.node}' if pod.node else 'waits'}")
+    held = gpus_of(state, pod)
+    if not held.gpus:
+        why = "nobody wrote down which GPUs it has" if held.count else "it has no GPUs"
+        raise NotForNccl(f"pod {key}: {why}")
+    return held.gpus
+
+
+def _part(layout: Layout, gpus: Sequence[int]) -> Layout:
+    """The layout of some of the GPUs, in this order, with all NICs."""
+    return replace(
+        layout,
+        numa=tuple(layout.numa[i] for i in gpus),
+        pcie=tuple(tuple(layout.pcie[i][j] for j in gpus) for i in gpus),
+        nvlinks=tuple(tuple(layout.nvlinks[i][j] for j in gpus) for i in gpus),
+        nics=tuple(replace(nic, levels=tuple(nic.levels[i] for i in gpus)) for nic in layout.nics),
+    )
+
+
+def _bus_id(text: str) -> str:
+    """NVML writes eight digits of the domain, sysfs and NCCL at least four."""
+    domain, _, rest = text.lower().partition(":")
+    return f"{domain[-4:] if domain.startswith('0000') else domain}:{rest}"
