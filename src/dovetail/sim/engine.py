@@ -27,9 +27,10 @@ _DEPARTURE, _ARRIVAL = 0, 1
 
 @dataclass(slots=True)
 class Fate:
-    """What became of a job. `started_ms` is when the last of its pods was placed, None while one is not; `refusal` is
-    why it was dropped, or what it was last told while it waits."""
+    """What became of a job, the `number`-th of the workload. `started_ms` is when the last of its pods was placed, None
+    while one is not; `refusal` is why it was dropped, or what it was last told while it waits."""
 
+    number: int
     job: Job
     waiting: int
     started_ms: int | None = None
@@ -71,12 +72,12 @@ class Simulation:
         self._told: list[Event] = list(workload.cluster)
         nodes: dict[str, Node] = {e.node.name: e.node for e in workload.cluster if isinstance(e, NodeChanged)}
         capacity = sum(dict(node.allocatable).get(GPU, 0) for node in nodes.values()) * WHOLE_GPU_MILLI
-        self.result = Result(capacity, [Fate(job, len(job.pods)) for job in workload.jobs])
-        self._owner = {pod.uid: fate for fate in self.result.fates for pod in fate.job.pods}
+        fates = [Fate(number, job, len(job.pods)) for number, job in enumerate(workload.jobs)]
+        self.result = Result(capacity, fates)
+        self._owner = {pod.uid: fate for fate in fates for pod in fate.job.pods}
         self._milli = {pod.uid: gpu_milli(pod.request) for job in workload.jobs for pod in job.pods}
-        self._agenda = [(fate.job.at_ms, _ARRIVAL, number) for number, fate in enumerate(self.result.fates)]
+        self._agenda = [(fate.job.at_ms, _ARRIVAL, fate.number) for fate in fates]
         heapq.heapify(self._agenda)
-        self._numbers = {id(fate): number for number, fate in enumerate(self.result.fates)}
         self._arrived_milli = self._allocated_milli = self._waiting_pods = 0
 
     def run(self, watch: Callable[[int], None] = lambda events: None) -> Result:
@@ -133,7 +134,7 @@ class Simulation:
                 if not fate.waiting:
                     self._start(fate, now_ms)
             case Hold(_, uids, refusal):
-                for fate in {id(fate): fate for fate in map(self._owner.__getitem__, uids)}.values():
+                for fate in {fate.number: fate for fate in map(self._owner.__getitem__, uids)}.values():
                     fate.refusal = refusal
                     if not self._patient and not fate.dropped:
                         fate.dropped = True
@@ -143,4 +144,4 @@ class Simulation:
         fate.started_ms, fate.refusal = now_ms, None
         if fate.job.duration_ms is not None:
             fate.ended_ms = now_ms + fate.job.duration_ms
-            heapq.heappush(self._agenda, (fate.ended_ms, _DEPARTURE, self._numbers[id(fate)]))
+            heapq.heappush(self._agenda, (fate.ended_ms, _DEPARTURE, fate.number))
