@@ -147,6 +147,19 @@ def test_a_full_core_is_required_where_the_kubelet_says_so() -> None:
     assert "SMTAlignmentError" in hold.refusal.nodes[0].detail
 
 
+def test_few_nodes_with_books_among_many_without() -> None:
+    """More nodes than the first tables hold, of which one is managed."""
+    plain = [ev.NodeChanged(Node(f"n{i}", ((CPU, 1000), (PODS, 9)))) for i in range(300)]
+    state = State()
+    decided(state, node("managed", inventory()), *plain[:200])
+    [hold] = decided(state, *plain[200:], ev.PodChanged(pod("p", 5)))
+    assert isinstance(hold, Hold)
+    assert {count.reason: count.nodes for count in hold.refusal.nodes} == {Reason.INSUFFICIENT: 300, Reason.KUBELET: 1}
+    [bind] = decided(state, ev.PodChanged(pod("q", 4)))
+    assert isinstance(bind, Bind)
+    assert bind.node == "managed"
+
+
 def test_another_inventory_begins_new_books() -> None:
     state = State()
     decided(state, node("n", inventory("none")), ev.PodChanged(pod("a", 5)))

@@ -16,9 +16,6 @@ from functools import reduce
 from operator import or_
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 from dovetail.core.cluster.nodes import Nodes
 from dovetail.core.cluster.shapes import Shape
 from dovetail.core.devices.bandwidth import sets_of
@@ -61,9 +58,10 @@ class Answer:
 
 
 class Kubelets:
-    """`books[slot]` are those of the nodes that have some, `numbers[slot]` their number, 0 where there are none.
-    `released[slot]` grows when something was given back there: until then a kubelet that refused a shape goes on
-    refusing it, since less is left and what it prefers depends on the whole machine, not on what is left."""
+    """`books[slot]` are those of the nodes that have some. The node table's `book_numbers[slot]` is their number, 0
+    where there are none; its `releases[slot]` grows when something was given back there: until then a kubelet that
+    refused a shape goes on refusing it, since less is left and what it prefers depends on the whole machine, not on
+    what is left."""
 
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
@@ -73,25 +71,21 @@ class Kubelets:
         self._numbers: dict[object, int] = {}
         self._count = 0
         self.books: dict[int, Books] = {}
-        self.numbers: NDArray[np.int64] = np.zeros(nodes.size, dtype=np.int64)
-        self.released: NDArray[np.int64] = np.zeros(nodes.size, dtype=np.int64)
 
     def open(self, slot: int) -> None:
         """Begin the node's books anew, with nobody in them; none where its inventory is not told."""
-        if slot >= len(self.numbers):
-            self.numbers = np.pad(self.numbers, (0, self._nodes.size - len(self.numbers)))
-            self.released = np.pad(self.released, (0, self._nodes.size - len(self.released)))
         inventory, layout = self._nodes.inventory(slot), self._nodes.layout(slot)
         self.books.pop(slot, None)
         self._of_slot.pop(slot, None)
-        self.numbers[slot] = 0
-        self.released[slot] += 1
+        self._nodes.book_numbers[slot] = 0
+        self._nodes.releases[slot] += 1
         if inventory is not None:
             kind = self._kinds.get((inventory, layout))
             if kind is None:
                 kind = self._kinds[inventory, layout] = _Kind(len(self._kinds), inventory, layout)
+                kind.empty = self._numbered(kind, Holdings.of_empty(inventory))
             self._of_slot[slot] = kind
-            self._put(slot, self._numbered(kind, kind.empty))
+            self._put(slot, kind.empty)
 
     def decides(self, slot: int, shape: Shape) -> bool:
         """Whether the node's kubelet has a say in this shape."""
@@ -108,7 +102,7 @@ class Kubelets:
     def ask_empty(self, slot: int, shape: Shape) -> Answer:
         """Would the node let the pod in if nobody else were there?"""
         kind = self._of_slot[slot]
-        return self._answer(kind, shape, self._numbered(kind, kind.empty))
+        return self._answer(kind, shape, kind.empty)
 
     def _answer(self, kind: _Kind, shape: Shape, books: Books) -> Answer:
         answer = self._answers.get((shape.id, books.number))
@@ -160,7 +154,7 @@ class Kubelets:
     def leave(self, slot: int, uid: str, entry: Entry) -> None:
         """A pod that was entered has left. Nobody came after it: then all is as it was before."""
         books = self.books.get(slot)
-        self.released[slot] += 1
+        self._nodes.releases[slot] += 1
         if books is entry[1]:
             self._put(slot, entry[0])
         elif books is not None and uid in books.held.pods:
@@ -169,7 +163,7 @@ class Kubelets:
 
     def _put(self, slot: int, books: Books) -> None:
         self.books[slot] = books
-        self.numbers[slot] = books.number
+        self._nodes.book_numbers[slot] = books.number
 
 
 class _Kind:
@@ -177,7 +171,7 @@ class _Kind:
 
     def __init__(self, number: int, inventory: Inventory, layout: Layout | None) -> None:
         self.layout = layout
-        self.empty = Holdings.of_empty(inventory)
+        self.empty: Books
         self.number = number
         self._inventory = inventory
         self._kubelets: dict[tuple[bool, bool], Kubelet] = {}

@@ -153,15 +153,15 @@ def _kubelets(cluster: Cluster, shape: Shape, remaining: Mask) -> Iterator[_Rule
     """Kubelets that would reject the pod, by their reason and message."""
     kubelets = cluster.kubelets
     found: dict[tuple[When, str], list[int]] = {}
-    for slot in np.flatnonzero(remaining) if shape.request.managed is not None else ():
-        if not kubelets.lets_in(int(slot), shape):
+    numbers = np.where(remaining, cluster.nodes.book_numbers, 0) if shape.request.managed is not None else ()
+    for number, slot in zip(*np.unique(numbers, return_index=True), strict=True):
+        # Nodes with equal books answer alike.
+        if number and not kubelets.lets_in(int(slot), shape):
             answer = kubelets.ask(int(slot), shape)
             when = When.NEVER if kubelets.ask_empty(int(slot), shape).admitted is False else When.NOT_YET
-            found.setdefault((when, f"({answer.reason}: {answer.message})"), []).append(int(slot))
-    for (when, detail), slots in found.items():
-        mask = np.zeros(cluster.nodes.size, dtype=np.bool_)
-        mask[slots] = True
-        yield Reason.KUBELET, when, mask, detail, ""
+            found.setdefault((when, f"({answer.reason}: {answer.message})"), []).append(int(number))
+    for (when, detail), alike in found.items():
+        yield Reason.KUBELET, when, np.isin(numbers, alike), detail, ""
 
 
 def _apart(nodes: Nodes, shape: Shape, gpus: links.Free) -> Mask:

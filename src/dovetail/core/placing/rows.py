@@ -47,7 +47,7 @@ class Row:
         self._stale: Mask
         self._copies: NDArray[np.int64] | None = None
         self._refused: NDArray[np.int64]
-        """What `released` was when the kubelet of the slot refused the shape; -1 where it did not."""
+        """What `releases` was when the kubelet of the slot refused the shape; -1 where it did not."""
         self._tallies: dict[str, NDArray[np.int64]] = {}
         self._tallies_of = -1
 
@@ -81,9 +81,9 @@ class Row:
     def refuse(self, slot: int) -> None:
         """The node's kubelet would reject the shape, and so would those of the nodes with equal books, until something
         is given back there."""
-        kubelets = self._cluster.kubelets
-        alike = np.flatnonzero((kubelets.numbers == kubelets.numbers[slot]) & (self.score != scores.INFEASIBLE))
-        self._refused[alike] = kubelets.released[alike]
+        nodes = self._cluster.nodes
+        alike = np.flatnonzero((nodes.book_numbers == nodes.book_numbers[slot]) & (self.score != scores.INFEASIBLE))
+        self._refused[alike] = nodes.releases[alike]
         self.score[alike] = scores.INFEASIBLE
         self._stale[alike // BLOCK] = True
         if self._copies is not None:
@@ -143,7 +143,7 @@ class Row:
             close = links.closeness(nodes, index, nodes.gpu_free_bits[index], shape)
             fits &= close != links.TOO_FAR
         if self._cluster.kubelets.books:
-            fits &= self._refused[index] != self._cluster.kubelets.released[index]
+            fits &= self._refused[index] != nodes.releases[index]
         offer = scores.Offer(shape, index, left, share, close)
         score = self.preference[index] + self._scoring.scores(self._cluster, offer)
         score = np.where(fits, score, scores.INFEASIBLE)

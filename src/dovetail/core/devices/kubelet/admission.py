@@ -132,13 +132,13 @@ class Kubelet:
                 self._serve(arrival, index, NO_HINT)
         elif self.inventory.scope == "container":
             for index in everyone:
-                hint, admit = self._topology.merge(provider.hints(arrival, index) for provider in self._providers)
-                if not admit:
+                hint = self._topology.admit(provider.hints(arrival, index) for provider in self._providers)
+                if hint is None:
                     raise Refused(TOPOLOGY_AFFINITY, _POD_LEVEL_CONTAINER if pod_level else _NO_LOCALITY)
                 self._serve(arrival, index, hint)
         else:
-            hint, admit = self._topology.merge(provider.pod_hints(arrival) for provider in self._providers)
-            if not admit:
+            hint = self._topology.admit(provider.pod_hints(arrival) for provider in self._providers)
+            if hint is None:
                 raise Refused(TOPOLOGY_AFFINITY, _POD_LEVEL_POD if pod_level else _NO_LOCALITY)
             if pod_level:
                 for provider in self._providers:

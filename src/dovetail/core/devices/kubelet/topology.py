@@ -46,17 +46,37 @@ class TopologyManager:
 
     def merge(self, hints: Iterable[Hints]) -> tuple[Hint, bool]:
         """What is decided, and whether the pod may go on, from what each manager said."""
+        lists = self._lists(hints)
+        best = self._preferred(lists)
+        if best is not None:
+            return best, True
+        best = self._second_best(lists)
+        if self.single and best.mask == self.all:
+            best = Hint(None, False)
+        return best, self.admits_all
+
+    def admit(self, hints: Iterable[Hints]) -> Hint | None:
+        """As `merge`; None for a pod that may not go on, without working out what nobody will read."""
+        lists = self._lists(hints)
+        best = self._preferred(lists)
+        return best if best is not None or not self.admits_all else self._second_best(lists)
+
+    def _lists(self, hints: Iterable[Hints]) -> Lists:
         lists = filtered(hints)
         if self.single:
-            lists = [[hint for hint in given if hint.preferred and _single(hint.mask)] for given in lists]
-        best = self._best(lists)
-        if self.single and best.mask == self.all:
-            best = Hint(None, best.preferred)
-        return best, self.admits_all or best.preferred
+            return [[hint for hint in given if hint.preferred and _single(hint.mask)] for given in lists]
+        return lists
 
-    def _best(self, lists: Lists) -> Hint:
-        if preferred := _agreed(self.all, lists):
-            return Hint(min(preferred, key=self._fitness), True)
+    def _preferred(self, lists: Lists) -> Hint | None:
+        """The best that all prefer, None where there is no such."""
+        preferred = _agreed(self.all, lists)
+        if not preferred:
+            return None
+        mask = min(preferred, key=self._fitness)
+        return Hint(None if self.single and mask == self.all else mask, True)
+
+    def _second_best(self, lists: Lists) -> Hint:
+        """The best where nothing is preferred by all."""
         masks = _intersections(self.all, lists)
         if not masks:
             return Hint(self.all, False)
