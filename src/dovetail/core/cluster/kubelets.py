@@ -59,9 +59,7 @@ class Answer:
 
 class Kubelets:
     """`books[slot]` are those of the nodes that have some. The node table's `book_numbers[slot]` is their number, 0
-    where there are none; its `releases[slot]` grows when something was given back there: until then a kubelet that
-    refused a shape goes on refusing it, since less is left and what it prefers depends on the whole machine, not on
-    what is left."""
+    where there are none."""
 
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
@@ -78,7 +76,6 @@ class Kubelets:
         self.books.pop(slot, None)
         self._of_slot.pop(slot, None)
         self._nodes.book_numbers[slot] = 0
-        self._nodes.releases[slot] += 1
         if inventory is not None:
             kind = self._kinds.get((inventory, layout))
             if kind is None:
@@ -154,7 +151,6 @@ class Kubelets:
     def leave(self, slot: int, uid: str, entry: Entry) -> None:
         """A pod that was entered has left. Nobody came after it: then all is as it was before."""
         books = self.books.get(slot)
-        self._nodes.releases[slot] += 1
         if books is entry[1]:
             self._put(slot, entry[0])
         elif books is not None and uid in books.held.pods:

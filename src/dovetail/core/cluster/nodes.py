@@ -31,8 +31,8 @@ MAX_GPUS = 62
 
 class Nodes:
     """`free[r, slot] = allocatable - held` for resource r. `gpu_free_bits[slot]` has bit i set while GPU i is wholly
-    free; `gpu_part_milli[i, slot]` is what is left of GPU i once a part of it is taken, else 0. `book_numbers` and
-    `releases` are kept by `Kubelets`."""
+    free; `gpu_part_milli[i, slot]` is what is left of GPU i once a part of it is taken, else 0. `book_numbers` are
+    kept by `Kubelets`."""
 
     def __init__(self, size: int = BLOCK) -> None:
         self.slots: dict[str, int] = {}
@@ -50,7 +50,6 @@ class Nodes:
         self.layout_ids: NDArray[np.int32] = np.zeros(size, dtype=np.int32)
         self.layouts: list[Layout | None] = [None]
         self.book_numbers: NDArray[np.int64] = np.zeros(size, dtype=np.int64)
-        self.releases: NDArray[np.int64] = np.zeros(size, dtype=np.int64)
         self.columns = Columns(size, self.labels)
         self.amounts_journal = Journal(limit=4096)
         self.records_journal = Journal(limit=4096)
@@ -96,7 +95,6 @@ class Nodes:
         self.taint_ids = _larger(self.taint_ids, rows)
         self.layout_ids = _larger(self.layout_ids, rows)
         self.book_numbers = _larger(self.book_numbers, rows)
-        self.releases = _larger(self.releases, rows)
         self.columns.resize(rows)
         self.resizes += 1
 

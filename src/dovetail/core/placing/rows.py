@@ -47,7 +47,8 @@ class Row:
         self._stale: Mask
         self._copies: NDArray[np.int64] | None = None
         self._refused: NDArray[np.int64]
-        """What `releases` was when the kubelet of the slot refused the shape; -1 where it did not."""
+        """The number of the books with which the kubelet of the slot refused the shape; -1 where it did not. (Who is
+        refused can be let in after others came: hints that vanish are no opinion.)"""
         self._tallies: dict[str, NDArray[np.int64]] = {}
         self._tallies_of = -1
 
@@ -79,11 +80,11 @@ class Row:
         return start + int(self.score[start : start + BLOCK].argmax())
 
     def refuse(self, slot: int) -> None:
-        """The node's kubelet would reject the shape, and so would those of the nodes with equal books, until something
-        is given back there."""
+        """The node's kubelet would reject the shape, and so would those of the nodes with equal books, as long as they
+        have these."""
         nodes = self._cluster.nodes
         alike = np.flatnonzero((nodes.book_numbers == nodes.book_numbers[slot]) & (self.score != scores.INFEASIBLE))
-        self._refused[alike] = nodes.releases[alike]
+        self._refused[alike] = nodes.book_numbers[alike]
         self.score[alike] = scores.INFEASIBLE
         self._stale[alike // BLOCK] = True
         if self._copies is not None:
@@ -143,7 +144,7 @@ class Row:
             close = links.closeness(nodes, index, nodes.gpu_free_bits[index], shape)
             fits &= close != links.TOO_FAR
         if self._cluster.kubelets.books:
-            fits &= self._refused[index] != nodes.releases[index]
+            fits &= self._refused[index] != nodes.book_numbers[index]
         offer = scores.Offer(shape, index, left, share, close)
         score = self.preference[index] + self._scoring.scores(self._cluster, offer)
         score = np.where(fits, score, scores.INFEASIBLE)
