@@ -144,6 +144,7 @@ def _node(name: str) -> Document:
         "kubernetes.io/hostname": name,
         "dovetail.dev/rack": "rack-1",
         "nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3",
+        "nvidia.com/gpu.count": "8",
     }
     return {
         "apiVersion": "v1",
