@@ -148,6 +148,8 @@ def test_commands_exist(line: str) -> None:
     ("section", "command"),
     [
         ("The core alone", ["benchmarks/core_speed.py"]),
+        ("The predicted kubelet", ["benchmarks/kubelet_speed.py"]),
+        ("Recording and replay", ["benchmarks/replay_speed.py"]),
         ("Packing", ["benchmarks/packing.py"]),
         ("Topology", ["benchmarks/topology.py"]),
         ("Live, beside kube-scheduler", ["-m", "benchmarks.live"]),
