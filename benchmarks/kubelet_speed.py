@@ -5,8 +5,8 @@
 
 Merge: 8 NUMA nodes, 3 resources with a hint for each of the 255 sets of nodes, once with a choice that all prefer and
 once with none (upstream tries 16.6 million combinations). Admission: pods of one container that ask for GPUs, NICs,
-whole CPUs and memory, one after the other until nothing is free, on nodes of 2 and of 8 NUMA nodes with all managers and
-the policy best-effort. Microseconds, medians and 99th percentiles.
+whole CPUs and memory, one after the other until nothing is free, on nodes of 2 and of 8 NUMA nodes with all managers
+and the policy best-effort. Microseconds, medians and 99th percentiles.
 """
 
 from __future__ import annotations
