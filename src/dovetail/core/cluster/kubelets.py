@@ -133,12 +133,12 @@ class Kubelets:
         if not answer.admitted or answer.held is None:
             return None
         before, held, after = self.books[slot], answer.held, answer.after
-        cpus, memory, devices = after.held.shared_cpus, after.held.memory, dict(after.held.devices)
+        cpus, memory, devices = after.held.shared_cpus, after.held.memory, after.held.devices
         if written and written != answer.gpu_bits:
             owners = [index for index, one in enumerate(held.containers) if _gpus(one)]
             if len(owners) != 1 or written & before.held.devices.get(GPU, 0):
                 return None
-            devices[GPU] = before.held.devices.get(GPU, 0) | written
+            devices = devices | {GPU: before.held.devices.get(GPU, 0) | written}
             containers = list(held.containers)
             own = dict(containers[owners[0]].devices) | {GPU: written}
             containers[owners[0]] = containers[owners[0]]._replace(devices=tuple(sorted(own.items())))

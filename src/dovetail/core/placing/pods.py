@@ -54,15 +54,20 @@ def _fill_asking(cluster: Cluster, rows: Rows, shape: Shape, pods: Sequence[Pod]
     placed = 0
     while placed < len(pods) and (where := _arrange(cluster, rows.of(shape), len(pods) - placed, scope)):
         refused: set[int] = set()
+        chosen: dict[int, Pod] = {}
         for slot in where:
+            if slot in chosen:
+                # Whether a second pod is let in depends on what the first one was given.
+                cluster.place_alike(shape, [(pod, slot) for slot, pod in chosen.items()])
+                chosen.clear()
             if slot not in refused and cluster.kubelets.lets_in(slot, shape):
-                cluster.place_alike(shape, [(pods[placed], slot)])
+                chosen[slot] = pods[placed]
                 placed += 1
             else:
                 refused.add(slot)
-        row = rows.of(shape)
+        cluster.place_alike(shape, [(pod, slot) for slot, pod in chosen.items()])
         for slot in sorted(refused):
-            row.refuse(slot)
+            rows.of(shape).refuse(slot)
     return placed
 
 
