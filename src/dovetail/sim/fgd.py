@@ -97,7 +97,7 @@ class FragmentationGradientDescent:
         self._catch_up(cluster)
         row = nodes.resources[CPU]
         cpu_left, cpu_free = left[row], nodes.free[row, index] + (taken[row] if isinstance(taken, np.ndarray) else 0)
-        room = _room(nodes, index)
+        room = gpu_room(nodes, index)
         roomy = room >= self._sizes[:, None, None]
         count, usable = roomy.sum(axis=1, dtype=np.int32), (room * roomy).sum(axis=1, dtype=np.int32)
         places = self._places[:, index]
@@ -153,7 +153,7 @@ class FragmentationGradientDescent:
 _NEVER = -(2**60)
 
 
-def _room(nodes: Nodes, index: Index) -> NDArray[np.int32]:
+def gpu_room(nodes: Nodes, index: Index) -> NDArray[np.int32]:
     """What is left of each GPU, by GPU and slot."""
     parts = nodes.gpu_part_milli[:, index]
     whole = nodes.gpu_free_bits[index] >> np.arange(len(parts))[:, None] & 1

@@ -22,7 +22,7 @@ from dovetail.core.cluster.shapes import Shape
 from dovetail.core.model import CPU, GPU, WHOLE_GPU_MILLI, Pod, Request
 from dovetail.core.placing.rows import Row
 from dovetail.core.placing.scores import Offer, Scores, Scoring, Tightest, tightest_gpu
-from dovetail.sim.fgd import FragmentationGradientDescent
+from dovetail.sim.fgd import FragmentationGradientDescent, gpu_room
 
 _LARGEST_CPU_MILLI = 128_000
 _LARGEST_GPU_MILLI = 8_000
@@ -119,7 +119,7 @@ class Random:
         return int(slots[self._draw("node", pod, len(slots))])
 
     def share_gpu(self, cluster: Cluster, slot: int, pod: Pod) -> int:
-        gpus = np.flatnonzero(gpu_room(cluster, slot) >= pod.request.gpu_milli)
+        gpus = np.flatnonzero(gpu_room(cluster.nodes, slice(slot, slot + 1))[:, 0] >= pod.request.gpu_milli)
         return int(gpus[self._draw("gpu", pod, len(gpus))]) if len(gpus) else -1
 
     def _draw(self, what: str, pod: Pod, count: int) -> int:
@@ -133,14 +133,6 @@ def idle_gpu_milli(cluster: Cluster, index: Index) -> NDArray[np.int64]:
     idle: Scores = np.bitwise_count(nodes.gpu_free_bits[index]).astype(np.int64) * WHOLE_GPU_MILLI
     idle += nodes.gpu_part_milli[:, index].sum(axis=0)
     return idle
-
-
-def gpu_room(cluster: Cluster, slot: int) -> NDArray[np.int64]:
-    """What is left of each GPU of one slot, in milli-GPU."""
-    nodes = cluster.nodes
-    parts = nodes.gpu_part_milli[:, slot].astype(np.int64)
-    whole = int(nodes.gpu_free_bits[slot]) >> np.arange(len(parts)) & 1
-    return parts + WHOLE_GPU_MILLI * whole
 
 
 def asked_milli(shape: Shape) -> int:

@@ -182,7 +182,7 @@ class _Kind:
 
 def _linked(layout: Layout | None, shape: Shape, answer: Answer) -> Answer:
     """NUMA can leave GPUs that are not linked to a pod that needs it."""
-    if not answer.admitted or not shape.request.nvlink_required or layout is None or shape.gpus < 2:
+    if not answer.admitted or not shape.needs_links or layout is None:
         return answer
     if sets_of(layout).nvlinked[answer.gpu_bits]:
         return answer

@@ -30,6 +30,11 @@ class Shape:
     gpus: int
     scattered: bool
 
+    @property
+    def needs_links(self) -> bool:
+        """Whether several GPUs must be joined by NVLinks."""
+        return self.request.nvlink_required and self.gpus > 1
+
 
 class Shapes:
     def __init__(self, nodes: Nodes) -> None:

@@ -15,7 +15,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.core.devices.layout import NODE, SYS, UNKNOWN, Layout
+from dovetail.core.devices.layout import SYS, UNKNOWN, Layout
 
 MAX_GPUS = 16
 NOTHING = -1
@@ -97,10 +97,7 @@ class Sets:
         layout, total = self.layout, np.zeros_like(self.masks)
         for i in range(layout.gpus):
             for j in range(i):
-                level = layout.pcie[i][j]
-                if level == UNKNOWN:
-                    level = SYS if layout.numa[i] != layout.numa[j] or layout.numa[i] == UNKNOWN else NODE
-                total += level * (self.masks >> i & self.masks >> j & 1)
+                total += layout.level(i, j) * (self.masks >> i & self.masks >> j & 1)
         return total
 
     def _nic_distance(self) -> Table:

@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from dovetail.core.devices.contradiction import Contradiction
+
 UNKNOWN = -1
 BOARD, PIX, PXB, PHB, NODE, SYS = range(6)
 """How far apart two PCIe devices are, in the words of `nvidia-smi topo` (nvmlGpuTopologyLevel_t): on one board, at most
@@ -23,16 +25,8 @@ _MOST_LINKS, _MOST_MBPS = 36, 200_000
 Matrix = tuple[tuple[int, ...], ...]
 
 
-class LayoutError(Exception):
-    """A description of a node that cannot be true. `field` says where, `message` what and what would be right."""
-
-    def __init__(self, field: str, message: str) -> None:
-        super().__init__(field, message)
-        self.field = field
-        self.message = message
-
-    def __str__(self) -> str:
-        return f"{self.field}: {self.message}"
+class LayoutError(Contradiction):
+    """A wiring that cannot be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,17 +84,21 @@ class Layout:
     def gpus(self) -> int:
         return len(self.numa)
 
+    def level(self, i: int, j: int) -> int:
+        """How far apart two GPUs are; where that is not known the NUMA nodes decide."""
+        level = self.pcie[i][j]
+        if level == UNKNOWN:
+            level = SYS if self.numa[i] != self.numa[j] or self.numa[i] == UNKNOWN else NODE
+        return level
+
     def pair_mbps(self, i: int, j: int) -> int:
         """What two GPUs have between them: their NVLinks, else PCIe, which host bridges and sockets slow down.
 
         The factor 5/6 is that of peer-to-peer through a host bridge, and sockets are their own limit (NCCL,
-        src/graph/topo.h: INTEL_P2P_OVERHEAD and the inter-socket widths). Where the level is not known the NUMA nodes
-        decide."""
+        src/graph/topo.h: INTEL_P2P_OVERHEAD and the inter-socket widths)."""
         if self.nvlinks[i][j]:
             return self.nvlinks[i][j] * self.nvlink_mbps
-        level = self.pcie[i][j]
-        if level == UNKNOWN:
-            level = SYS if self.numa[i] != self.numa[j] or self.numa[i] == UNKNOWN else NODE
+        level = self.level(i, j)
         if level <= PXB:
             return self.pcie_mbps
         through_host = self.pcie_mbps * 5 // 6

@@ -60,7 +60,7 @@ def has_room(nodes: Nodes, shape: Shape, index: Index) -> Mask:
     milli = shape.request.gpu_milli
     if milli:
         fits &= share_left(nodes, index, milli) < WHOLE_GPU_MILLI
-    if links.needs_links(shape):
+    if shape.needs_links:
         fits &= links.closeness(nodes, index, nodes.gpu_free_bits[index], shape) != links.TOO_FAR
     return fits
 

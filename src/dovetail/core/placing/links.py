@@ -25,14 +25,10 @@ Free = NDArray[np.int64]
 """The free GPUs of some nodes, as bits."""
 
 
-def needs_links(shape: Shape) -> bool:
-    return shape.request.nvlink_required and shape.gpus > 1
-
-
 def closeness(nodes: Nodes, index: Index, free: Free, shape: Shape) -> NDArray[np.int64]:
     """How close the best of these free GPUs are on each node; TOO_FAR where the shape needs NVLinks that they lack."""
     request, ids = shape.request, nodes.layout_ids[index]
-    close = np.full(len(ids), TOO_FAR if needs_links(shape) else PERMILLE, dtype=np.int64)
+    close = np.full(len(ids), TOO_FAR if shape.needs_links else PERMILLE, dtype=np.int64)
     for layout_id in np.unique(ids):
         layout = nodes.layouts[layout_id]
         if layout is not None and shape.gpus <= layout.gpus:

@@ -124,7 +124,7 @@ def _amounts(cluster: Cluster, shape: Shape, remaining: Mask) -> Iterator[_Rule]
     """GPUs first, since they are what people look for; then the other resources in the order of their columns."""
     nodes = cluster.nodes
     names = {column: name for name, column in nodes.resources.items()}
-    if links.needs_links(shape):
+    if shape.needs_links:
         # Before the free GPUs are counted: no number of them would help.
         enough = nodes.allocatable[nodes.resources[GPU]] >= shape.gpus
         apart = enough & _apart(nodes, shape, links.all_gpus(nodes))
@@ -145,7 +145,7 @@ def _amounts(cluster: Cluster, shape: Shape, remaining: Mask) -> Iterator[_Rule]
         detail = f"({shape.request.gpu_milli}/{WHOLE_GPU_MILLI} of a GPU)"
         yield Reason.GPU_SHARE, When.NEVER, no_gpu, detail, ""
         yield Reason.GPU_SHARE, When.NOT_YET, none_left, detail, ""
-    if links.needs_links(shape):
+    if shape.needs_links:
         yield Reason.NVLINK, When.NOT_YET, _apart(nodes, shape, nodes.gpu_free_bits), f"({shape.gpus} GPUs)", ""
 
 
@@ -238,7 +238,7 @@ def _most_when_empty(cluster: Cluster, wanted: list[tuple[Shape, int]], level: s
         if shape.request.gpu_milli:
             per_gpu = WHOLE_GPU_MILLI // shape.request.gpu_milli
             copies = np.minimum(copies, nodes.allocatable[nodes.resources[GPU]] * per_gpu)
-        if links.needs_links(shape):
+        if shape.needs_links:
             copies = np.minimum(copies, links.times(nodes, everywhere, links.all_gpus(nodes), shape))
         copies = np.where(feasibility.suitable(nodes, shape.request, everywhere), copies, 0)
         domains = cluster.fabric.domains(level) if level else np.zeros(nodes.size, dtype=np.int64)

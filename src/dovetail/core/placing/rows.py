@@ -166,7 +166,7 @@ class Row:
             parts = (nodes.gpu_part_milli[:, index] // milli).sum(axis=0)
             wholes = np.bitwise_count(nodes.gpu_free_bits[index]) * np.int64(WHOLE_GPU_MILLI // milli)
             copies = np.minimum(copies, parts + wholes)
-        if links.needs_links(self.shape):
+        if self.shape.needs_links:
             copies = np.minimum(copies, links.times(nodes, index, nodes.gpu_free_bits[index], self.shape))
         return np.where(fits, copies, 0)
 

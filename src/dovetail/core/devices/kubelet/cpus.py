@@ -20,7 +20,7 @@ from dovetail.core.devices.kubelet.cpu_assignment import CpuAssignmentError, Cpu
 from dovetail.core.devices.kubelet.hints import Hint, Hints, ids_of, mask_of
 from dovetail.core.devices.kubelet.holdings import Arrival, Holdings, Refused, unexpected
 from dovetail.core.devices.kubelet.inventory import NEWEST_MINOR, Cpu, Inventory, InventoryError
-from dovetail.core.devices.kubelet.pods import CPU, Container, Kind, Pod, Qos, effective
+from dovetail.core.devices.kubelet.pods import CPU, Container, Kind, Qos, effective
 from dovetail.core.devices.kubelet.subsets import subsets_of
 
 SMT_ALIGNMENT_ERROR = "SMTAlignmentError"
@@ -47,7 +47,7 @@ class Cpus:
     """Gives hints and CPUs. The CPU policy of the inventory must be `static`."""
 
     __slots__ = (
-        "_gates",
+        "_inventory",
         "_minor",
         "_nodes_by_size",
         "_options",
@@ -61,7 +61,7 @@ class Cpus:
     def __init__(self, inventory: Inventory) -> None:
         if inventory.cpu_policy != "static":
             raise ValueError(f"cpu_policy is {inventory.cpu_policy}, not static")
-        self._gates = inventory.gates
+        self._inventory = inventory
         self._minor = inventory.minor
         self._options = inventory.cpu_options
         self._topology = topology = CpuTopology(inventory.cpus)
@@ -79,7 +79,7 @@ class Cpus:
     def hints(self, arrival: Arrival, index: int) -> Hints:
         container = arrival.pod.containers[index]
         count = self._exclusive(arrival, container)
-        if not count or self._left_alone(arrival.pod):
+        if not count or self._inventory.leaves_alone(arrival.pod):
             return {}
         held = arrival.held[index].cpus
         if held is None:
@@ -89,9 +89,9 @@ class Cpus:
     def pod_hints(self, arrival: Arrival) -> Hints:
         pod = arrival.pod
         count = self._exclusive_of_pod(arrival)
-        if not count or self._left_alone(pod):
+        if not count or self._inventory.leaves_alone(pod):
             return {}
-        if self._managed_as_whole(pod) and self._without_shared_cpus(arrival, count):
+        if self._inventory.manages_whole(pod) and self._without_shared_cpus(arrival, count):
             return {CPU: []}
         held_by_pod = 0
         for container, held in zip(pod.containers, arrival.held, strict=True):
@@ -107,7 +107,7 @@ class Cpus:
         """Raises Refused: SMTAlignmentError, or that there are not enough CPUs."""
         container = arrival.pod.containers[index]
         count = self._exclusive(arrival, container)
-        if not count or self._left_alone(arrival.pod):
+        if not count or self._inventory.leaves_alone(arrival.pod):
             return
         cpus = arrival.held[index].cpus
         # Before v1.37 a container that had its CPUs from a kubelet without full-pcpus-only was refused by one with it.
@@ -164,7 +164,9 @@ class Cpus:
 
     def _exclusive(self, arrival: Arrival, container: Container) -> int:
         """How many CPUs of its own the container is to have (guaranteedCPUs)."""
-        if not arrival.guaranteed or (self._managed_as_whole(arrival.pod) and container.qos is not Qos.GUARANTEED):
+        if not arrival.guaranteed or (
+            self._inventory.manages_whole(arrival.pod) and container.qos is not Qos.GUARANTEED
+        ):
             return 0
         count, rest = divmod(container.request.get(CPU, 0), 1000)
         return 0 if rest else count
@@ -172,20 +174,10 @@ class Cpus:
     def _exclusive_of_pod(self, arrival: Arrival) -> int:
         """How many CPUs the pod needs at its peak, counting whole ones only (podGuaranteedCPUs)."""
         pod = arrival.pod
-        if self._managed_as_whole(pod):
+        if self._inventory.manages_whole(pod):
             whole = pod.whole.request.get(CPU, 0) if pod.whole and arrival.guaranteed else 0
             return 0 if whole % 1000 else whole // 1000
         return effective((c.kind, {CPU: self._exclusive(arrival, c)}) for c in pod.containers).get(CPU, 0)
-
-    def _managed_as_whole(self, pod: Pod) -> bool:
-        return self._gates.pod_level_resource_managers and pod.has_pod_level
-
-    def _left_alone(self, pod: Pod) -> bool:
-        """Pod-level resources without a manager for them. From v1.34 such pods are left alone if the gate
-        PodLevelResources is on, from v1.36 always."""
-        if not pod.has_pod_level or self._gates.pod_level_resource_managers:
-            return False
-        return self._minor >= 36 or (self._minor >= 34 and self._gates.pod_level_resources)
 
     def _available(self, arrival: Arrival) -> int:
         return arrival.holdings.shared_cpus & ~self._reserved

@@ -13,7 +13,8 @@ from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from functools import cached_property
 
-from dovetail.core.devices.kubelet.pods import MEMORY, managed
+from dovetail.core.devices.contradiction import Contradiction
+from dovetail.core.devices.kubelet.pods import MEMORY, Pod, managed
 
 OLDEST_MINOR = 27
 NEWEST_MINOR = 37
@@ -46,16 +47,8 @@ MAX_ENUMERABLE_NUMA = 16
 """The managers try every set of NUMA nodes. Beyond this many neither a kubelet nor a prediction answers in time."""
 
 
-class InventoryError(Exception):
-    """A node that cannot be, or whose kubelet would not start. `field` says where, `message` what and what to do."""
-
-    def __init__(self, field: str, message: str) -> None:
-        super().__init__(field, message)
-        self.field = field
-        self.message = message
-
-    def __str__(self) -> str:
-        return f"{self.field}: {self.message}"
+class InventoryError(Contradiction):
+    """A machine that cannot be, or whose kubelet would not start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +149,17 @@ class Inventory:
 
     def has_option(self, option: str) -> bool:
         return option in self.cpu_options
+
+    def manages_whole(self, pod: Pod) -> bool:
+        """Whether the managers serve the pod's resources as a whole."""
+        return self.gates.pod_level_resource_managers and pod.has_pod_level
+
+    def leaves_alone(self, pod: Pod) -> bool:
+        """Pod-level resources without a manager for them. From v1.34 such pods are left alone if the gate
+        PodLevelResources is on, from v1.36 always."""
+        if not pod.has_pod_level or self.gates.pod_level_resource_managers:
+            return False
+        return self.minor >= 36 or (self.minor >= 34 and self.gates.pod_level_resources)
 
     def _check_gates(self) -> None:
         gates = self.gates

@@ -39,12 +39,12 @@ Sizes = dict[str, int]
 class Memory:
     """Gives hints and memory. The memory policy of the inventory must be `Static`."""
 
-    __slots__ = ("_allocatable", "_gates", "_minor", "_numa", "_position", "_subsets", "_types")
+    __slots__ = ("_allocatable", "_inventory", "_minor", "_numa", "_position", "_subsets", "_types")
 
     def __init__(self, inventory: Inventory) -> None:
         if inventory.memory_policy != "Static":
             raise ValueError(f"memory_policy is {inventory.memory_policy}, not Static")
-        self._gates = inventory.gates
+        self._inventory = inventory
         self._minor = inventory.minor
         self._numa = inventory.numa
         self._types = {name: i for i, name in enumerate(inventory.memory_types)}
@@ -57,7 +57,7 @@ class Memory:
 
     def hints(self, arrival: Arrival, index: int) -> Hints:
         sizes = self._requests(arrival.pod, arrival.pod.containers[index])
-        if not arrival.guaranteed or not sizes or self._left_alone(arrival.pod):
+        if not arrival.guaranteed or not sizes or self._inventory.leaves_alone(arrival.pod):
             return {}
         held = arrival.held[index].memory
         if held is not None:
@@ -66,10 +66,10 @@ class Memory:
 
     def pod_hints(self, arrival: Arrival) -> Hints:
         pod = arrival.pod
-        if not arrival.guaranteed or self._left_alone(pod):
+        if not arrival.guaranteed or self._inventory.leaves_alone(pod):
             return {}
         sizes = self._requests_of_pod(pod)
-        if self._managed_as_whole(pod) and self._without_shared_memory(pod, sizes):
+        if self._inventory.manages_whole(pod) and self._without_shared_memory(pod, sizes):
             return {name: [] for name in sizes}
         if not sizes:
             return {}
@@ -81,7 +81,7 @@ class Memory:
     def allocate(self, arrival: Arrival, index: int, hint: Hint) -> None:
         """Raises Refused."""
         pod, container = arrival.pod, arrival.pod.containers[index]
-        if not arrival.guaranteed or self._left_alone(pod):
+        if not arrival.guaranteed or self._inventory.leaves_alone(pod):
             return
         sizes = self._requests(pod, container)
         if not sizes and self._minor >= 37:
@@ -154,27 +154,17 @@ class Memory:
 
     def _requests(self, pod: Pod, container: Container) -> Sizes:
         """What the container is to have of its own; 0 bytes of a type count too (getContainerRequestedResources)."""
-        if self._managed_as_whole(pod) and container.qos is not Qos.GUARANTEED:
+        if self._inventory.manages_whole(pod) and container.qos is not Qos.GUARANTEED:
             return {}
         return {name: size for name, size in container.requests if managed(name)}
 
     def _requests_of_pod(self, pod: Pod) -> Sizes:
         """What the pod needs at its peak, of the types that an app container asks for (getPodRequestedResources)."""
-        if self._managed_as_whole(pod) and pod.whole:
+        if self._inventory.manages_whole(pod) and pod.whole:
             return {name: size for name, size in pod.whole.requests if managed(name) and size > 0}
         requests = [(container.kind, self._requests(pod, container)) for container in pod.containers]
         apps = {name for kind, sizes in requests if kind is Kind.APP for name in sizes}
         return {name: size for name, size in sorted(effective(requests).items()) if name in apps}
-
-    def _managed_as_whole(self, pod: Pod) -> bool:
-        return self._gates.pod_level_resource_managers and pod.has_pod_level
-
-    def _left_alone(self, pod: Pod) -> bool:
-        """Pod-level resources without a manager for them. From v1.34 such pods are left alone if the gate
-        PodLevelResources is on, from v1.36 always."""
-        if not pod.has_pod_level or self._gates.pod_level_resource_managers:
-            return False
-        return self._minor >= 36 or (self._minor >= 34 and self._gates.pod_level_resources)
 
     def _hints(self, arrival: Arrival, sizes: Sizes) -> Hints:
         """The same hints for every type, or no opinion at all where there are none (calculateHints)."""
