@@ -163,11 +163,32 @@ def test_few_nodes_with_books_among_many_without() -> None:
 def test_another_inventory_begins_new_books() -> None:
     state = State()
     decided(state, node("n", inventory("none")), ev.PodChanged(pod("a", 5)))
-    assert len(state.cluster.kubelets.books[0].held.pods) == 1
+    assert state.cluster.kubelets.books[0].stock.holdings.devices == {GPU: 0b11111}
     decided(state, node("n", inventory()))
-    assert not state.cluster.kubelets.books[0].held.pods
+    assert state.cluster.kubelets.books[0].stock.holdings.devices == {}
     decided(state, node("n", None))
     assert state.cluster.kubelets.books == {}
+
+
+@pytest.mark.parametrize("order", ["abc", "bac", "cba", "acb"])
+def test_when_all_have_left_in_any_order_the_books_are_those_of_an_empty_node(order: str) -> None:
+    state = State()
+    decided(state, node("n", inventory()))
+    books, empty = state.cluster.kubelets.books, state.cluster.nodes.book_numbers[0]
+    decided(state, *(ev.PodChanged(pod(uid, 1, 2, 4)) for uid in "abc"))
+    for left, uid in enumerate(order, 1):
+        assert books[0].stock.holdings.devices[GPU].bit_count() == 4 - left
+        decided(state, ev.PodRemoved(uid))
+    assert state.cluster.nodes.book_numbers[0] == empty
+    assert books[0].stock.holdings == Holdings.of_empty(inventory())
+
+
+def test_the_check_finds_books_that_forgot_a_pod() -> None:
+    state = State()
+    decided(state, node("n", inventory()), ev.PodChanged(pod("a", 0, 4, 8)))
+    state.cluster.kubelets.open(0)
+    [wrong] = state.cluster.check()
+    assert wrong.startswith("books of slot 0: ")
 
 
 @pytest.mark.parametrize("policy", ["none", "best-effort", "restricted", "single-numa-node"])

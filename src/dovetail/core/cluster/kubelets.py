@@ -10,8 +10,7 @@ kubelet's rules explain it; a pod that should have been rejected is in no book.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from functools import reduce
 from operator import or_
 from typing import NamedTuple
@@ -32,19 +31,24 @@ _NEW = "\0"
 """Stands for the uid of a pod that is not there yet."""
 
 
-class Books(NamedTuple):
-    """What a kubelet holds. Books of nodes of one kind that hold the same for whomever have one `number`."""
+class Stock(NamedTuple):
+    """What a kubelet holds, for whomever: no pod is in `holdings`. Nodes of one kind that hold the same have one
+    `number`."""
 
-    held: Holdings
+    holdings: Holdings
     number: int
 
 
-Entry = tuple[Books, Books]
-"""The books of a node before and after a pod was entered."""
+class Entry(NamedTuple):
+    """A pod in the books of its node: what it holds, what was held in all once it was in, and the entry before it.
+    Books begin, and go on after somebody left from their midst, with an entry of nobody."""
+
+    stock: Stock
+    held: PodHeld | None = None
+    before: Entry | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(NamedTuple):
     """`admitted` None: it cannot be said, for the reason in `message`. Else `reason` and `message` are the kubelet's.
     `gpu_bits` are the GPUs that the pod gets; `certain` is false where the kubelet chooses some at random."""
 
@@ -53,22 +57,22 @@ class Answer:
     message: str
     certain: bool
     gpu_bits: int
-    after: Books
+    after: Stock
     held: PodHeld | None
 
 
 class Kubelets:
-    """`books[slot]` are those of the nodes that have some. The node table's `book_numbers[slot]` is their number, 0
-    where there are none."""
+    """`books[slot]` is the last entry in the books of a node that has some. The node table's `book_numbers[slot]` is
+    the number of what is held there now, 0 where there are no books."""
 
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
         self._kinds: dict[tuple[Inventory, Layout | None], _Kind] = {}
         self._of_slot: dict[int, _Kind] = {}
         self._answers: dict[tuple[int, int], Answer] = {}
-        self._numbers: dict[object, int] = {}
+        self._stocks: dict[object, Stock] = {}
         self._count = 0
-        self.books: dict[int, Books] = {}
+        self.books: dict[int, Entry] = {}
 
     def open(self, slot: int) -> None:
         """Begin the node's books anew, with nobody in them; none where its inventory is not told."""
@@ -80,9 +84,9 @@ class Kubelets:
             kind = self._kinds.get((inventory, layout))
             if kind is None:
                 kind = self._kinds[inventory, layout] = _Kind(len(self._kinds), inventory, layout)
-                kind.empty = self._numbered(kind, Holdings.of_empty(inventory))
+                kind.empty = self._stock(kind, Holdings.of_empty(inventory))
             self._of_slot[slot] = kind
-            self._put(slot, kind.empty)
+            self._put(slot, Entry(kind.empty))
 
     def decides(self, slot: int, shape: Shape) -> bool:
         """Whether the node's kubelet has a say in this shape."""
@@ -94,72 +98,86 @@ class Kubelets:
 
     def ask(self, slot: int, shape: Shape) -> Answer:
         """Would the node let in one more pod of this shape? Ask where it `decides`."""
-        return self._answer(self._of_slot[slot], shape, self.books[slot])
+        return self._answer(self._of_slot[slot], shape, self.books[slot].stock)
 
     def ask_empty(self, slot: int, shape: Shape) -> Answer:
         """Would the node let the pod in if nobody else were there?"""
         kind = self._of_slot[slot]
         return self._answer(kind, shape, kind.empty)
 
-    def _answer(self, kind: _Kind, shape: Shape, books: Books) -> Answer:
-        answer = self._answers.get((shape.id, books.number))
+    def _answer(self, kind: _Kind, shape: Shape, stock: Stock) -> Answer:
+        answer = self._answers.get((shape.id, stock.number))
         if answer is None:
             if len(self._answers) >= _REMEMBERED:
                 self._answers.clear()
-                self._numbers.clear()
+                self._stocks.clear()
             pod = shape.request.managed
             assert pod is not None, "this kubelet has no say"
             kubelet = kind.kubelet(shape.request.nvlink_required, shape.request.near_nics)
-            verdict = kubelet.admit(books.held, _NEW, pod)
-            held = verdict.holdings.pods.get(_NEW)
-            gpus = reduce(or_, (_gpus(one) for one in held.containers), 0) if held is not None else 0
-            after = self._numbered(kind, verdict.holdings)
+            verdict = kubelet.admit(stock.holdings, _NEW, pod)
+            held = verdict.holdings.pods.pop(_NEW, None)
+            gpus = reduce(or_, map(_gpus, held.containers), 0) if held is not None else 0
+            after = self._stock(kind, verdict.holdings)
             answer = Answer(verdict.admitted, verdict.reason, verdict.message, verdict.certain, gpus, after, held)
-            self._answers[shape.id, books.number] = answer = _linked(kind.layout, shape, answer)
+            self._answers[shape.id, stock.number] = answer = _linked(kind.layout, shape, answer)
         return answer
 
-    def _numbered(self, kind: _Kind, held: Holdings) -> Books:
-        state = kind.number, held.shared_cpus, held.memory, tuple(sorted(held.devices.items()))
-        number = self._numbers.get(state)
-        if number is None:
+    def _stock(self, kind: _Kind, holdings: Holdings) -> Stock:
+        state = kind.number, holdings.shared_cpus, holdings.memory, tuple(sorted(holdings.devices.items()))
+        stock = self._stocks.get(state)
+        if stock is None:
             self._count += 1
-            number = self._numbers[state] = self._count
-        return Books(held, number)
+            stock = self._stocks[state] = Stock(holdings, self._count)
+        return stock
 
-    def enter(self, slot: int, shape: Shape, uid: str, written: int) -> Entry | None:
-        """Enter a pod that was placed: the books before and after it; None where the kubelet's rules do not explain it.
-        `written` are the GPUs that were written down for it, 0 for none."""
-        answer = self.ask(slot, shape)
-        if not answer.admitted or answer.held is None:
+    def enter(self, slot: int, answer: Answer, written: int) -> Entry | None:
+        """Enter a pod that was placed, to which the kubelet answers so: its entry; None where the kubelet's rules do
+        not explain it. `written` are the GPUs that were written down for it, 0 for none."""
+        stock, held, before = answer.after, answer.held, self.books[slot]
+        if not answer.admitted or held is None:
             return None
-        before, held, after = self.books[slot], answer.held, answer.after
-        cpus, memory, devices = after.held.shared_cpus, after.held.memory, after.held.devices
         if written and written != answer.gpu_bits:
             owners = [index for index, one in enumerate(held.containers) if _gpus(one)]
-            if len(owners) != 1 or written & before.held.devices.get(GPU, 0):
+            in_use = before.stock.holdings.devices.get(GPU, 0)
+            if len(owners) != 1 or written & in_use:
                 return None
-            devices = devices | {GPU: before.held.devices.get(GPU, 0) | written}
             containers = list(held.containers)
             own = dict(containers[owners[0]].devices) | {GPU: written}
             containers[owners[0]] = containers[owners[0]]._replace(devices=tuple(sorted(own.items())))
             held = held._replace(containers=tuple(containers))
-            after = self._numbered(self._of_slot[slot], Holdings(cpus, memory, devices, {}))
-        now = Books(Holdings(cpus, memory, devices, before.held.pods | {uid: held}), after.number)
-        self._put(slot, now)
-        return before, now
+            holdings = stock.holdings.copy()
+            holdings.devices[GPU] = in_use | written
+            stock = self._stock(self._of_slot[slot], holdings)
+        entry = Entry(stock, held, before)
+        self._put(slot, entry)
+        return entry
 
-    def leave(self, slot: int, uid: str, entry: Entry) -> None:
+    def leave(self, slot: int, entry: Entry) -> None:
         """A pod that was entered has left. Nobody came after it: then all is as it was before."""
-        books = self.books.get(slot)
-        if books is entry[1]:
-            self._put(slot, entry[0])
-        elif books is not None and uid in books.held.pods:
-            kind = self._of_slot[slot]
-            self._put(slot, self._numbered(kind, kind.kubelet(False, False).release(books.held, uid)))
+        assert entry.held is not None and entry.before is not None, "nobody came with this entry"
+        last = self.books[slot]
+        if last is entry:
+            self._put(slot, entry.before)
+            return
+        kind, holdings = self._of_slot[slot], last.stock.holdings.copy()
+        holdings.pods[_NEW] = entry.held
+        self._put(slot, Entry(self._stock(kind, kind.kubelet(False, False).release(holdings, _NEW))))
 
-    def _put(self, slot: int, books: Books) -> None:
-        self.books[slot] = books
-        self._nodes.book_numbers[slot] = books.number
+    def recounted(self, slot: int, entries: Iterable[Entry]) -> tuple[int, dict[str, int]]:
+        """The CPUs that are shared and the devices that are held if these and nobody else are entered."""
+        shared, devices = self._of_slot[slot].empty.holdings.shared_cpus, dict[str, int]()
+        for held in (entry.held for entry in entries):
+            assert held is not None
+            for one in held.containers:
+                shared &= ~(one.cpus or 0)
+                for resource, bits in one.devices:
+                    devices[resource] = devices.get(resource, 0) | bits
+            shared &= ~(held.cpus or 0)
+        return shared, devices
+
+    def _put(self, slot: int, entry: Entry) -> None:
+        self.books[slot] = entry
+        self._nodes.book_numbers[slot] = entry.stock.number
 
 
 class _Kind:
@@ -167,7 +185,7 @@ class _Kind:
 
     def __init__(self, number: int, inventory: Inventory, layout: Layout | None) -> None:
         self.layout = layout
-        self.empty: Books
+        self.empty: Stock
         self.number = number
         self._inventory = inventory
         self._kubelets: dict[tuple[bool, bool], Kubelet] = {}

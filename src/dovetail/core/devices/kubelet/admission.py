@@ -14,8 +14,10 @@ handlers that know nothing of resources.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
 
 from dovetail.core.devices.kubelet.cpus import Cpus
 from dovetail.core.devices.kubelet.devices import Devices, Preference
@@ -45,8 +47,7 @@ class Room:
     requested: Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """`admitted` None: it cannot be said, `message` says why. Else `reason` and `message` are the kubelet's, empty
     where it admits. `holdings` are those after it. `certain`: nothing was chosen that the kubelet chooses at random."""
 
@@ -55,6 +56,17 @@ class Verdict:
     message: str
     holdings: Holdings
     certain: bool = True
+
+
+_NOTHING = Held()
+
+
+class _View(NamedTuple):
+    """What the managers see in a pod, whoever else is there. `unknown` is why nothing can be said, else ""."""
+
+    guaranteed: bool
+    unknown: str
+    providers: Sequence[Provider]
 
 
 class Kubelet:
@@ -70,21 +82,21 @@ class Kubelet:
             self._providers.append(Memory(inventory))
         merges = inventory.topology_policy not in (None, "none")
         self._topology = TopologyManager(inventory) if merges else None
+        self._view = lru_cache(1024)(self._view_of)
 
     def admit(self, holdings: Holdings, uid: str, pod: Pod, room: Room | None = None) -> Verdict:
         """`holdings` stays as it is. Without `room` it is not asked whether the requests fit the node."""
-        gates = self.inventory.gates
-        qos = pod.qos(gates.pod_level_resources, gates.pod_level_resources_fix_kubelet_qos_class)
-        if unknown := self._unknown(pod, qos is Qos.GUARANTEED):
-            return Verdict(None, "", unknown, holdings, False)
+        view = self._view(pod)
+        if view.unknown:
+            return Verdict(None, "", view.unknown, holdings, False)
         before = holdings.pods.get(uid)
-        held = list(before.containers) if before else [Held()] * len(pod.containers)
-        arrival = Arrival(uid, pod, qos is Qos.GUARANTEED, holdings.copy(), held)
+        held = list(before.containers) if before else [_NOTHING] * len(pod.containers)
+        arrival = Arrival(uid, pod, view.guaranteed, holdings.copy(), held)
         if before:
             arrival.pod_cpus, arrival.pod_memory = before.cpus, before.memory
         refused: Refused | None = None
         try:
-            self._allocate(arrival)
+            self._allocate(arrival, view.providers)
             if room is not None:
                 self._fit(arrival, room)
         except Refused as error:
@@ -112,44 +124,46 @@ class Kubelet:
         del holdings.pods[uid]
         return holdings
 
+    def _view_of(self, pod: Pod) -> _View:
+        gates = self.inventory.gates
+        qos = pod.qos(gates.pod_level_resources, gates.pod_level_resources_fix_kubelet_qos_class)
+        guaranteed = qos is Qos.GUARANTEED
+        providers = [provider for provider in self._providers if provider.serves(pod, guaranteed)]
+        return _View(guaranteed, self._unknown(pod, guaranteed), providers)
+
     def _unknown(self, pod: Pod, guaranteed: bool) -> str:
         inventory = self.inventory
         pins = guaranteed and (not pod.has_pod_level or inventory.gates.pod_level_resource_managers)
-        asks_devices = any(self.devices.asked(container.limit) for container in pod.containers)
         if pins and inventory.cpu_policy is None:
             return "the CPU Manager's policy is not known"
         if pins and inventory.memory_policy is None:
             return "the Memory Manager's policy is not known"
-        if (pins or asks_devices) and inventory.topology_policy is None:
+        if inventory.topology_policy is None and (pins or self.devices.serves(pod, guaranteed)):
             return "the Topology Manager's policy is not known"
         return ""
 
-    def _allocate(self, arrival: Arrival) -> None:
+    def _allocate(self, arrival: Arrival, providers: Sequence[Provider]) -> None:
         pod_level = arrival.pod.has_pod_level and self.inventory.gates.pod_level_resource_managers
         everyone = range(len(arrival.pod.containers))
         if self._topology is None:
             for index in everyone:
-                self._serve(arrival, index, NO_HINT)
+                _serve(providers, arrival, index, NO_HINT)
         elif self.inventory.scope == "container":
             for index in everyone:
-                hint = self._topology.admit(provider.hints(arrival, index) for provider in self._providers)
+                hint = self._topology.admit([provider.hints(arrival, index) for provider in providers])
                 if hint is None:
                     raise Refused(TOPOLOGY_AFFINITY, _POD_LEVEL_CONTAINER if pod_level else _NO_LOCALITY)
-                self._serve(arrival, index, hint)
+                _serve(providers, arrival, index, hint)
         else:
-            hint = self._topology.admit(provider.pod_hints(arrival) for provider in self._providers)
+            hint = self._topology.admit([provider.pod_hints(arrival) for provider in providers])
             if hint is None:
                 raise Refused(TOPOLOGY_AFFINITY, _POD_LEVEL_POD if pod_level else _NO_LOCALITY)
             if pod_level:
-                for provider in self._providers:
+                for provider in providers:
                     provider.allocate_pod(arrival, hint)
                 return
             for index in everyone:
-                self._serve(arrival, index, hint)
-
-    def _serve(self, arrival: Arrival, index: int, hint: Hint) -> None:
-        for provider in self._providers:
-            provider.allocate(arrival, index, hint)
+                _serve(providers, arrival, index, hint)
 
     def _fit(self, arrival: Arrival, room: Room) -> None:
         """NodeResourcesFit as the kubelet asks it again: extended resources that the node does not have are left out,
@@ -170,3 +184,8 @@ class Kubelet:
                     f"OutOf{name}",
                     f"Node didn't have enough resource: {name}, requested: {value}, used: {used}, capacity: {capacity}",
                 )
+
+
+def _serve(providers: Sequence[Provider], arrival: Arrival, index: int, hint: Hint) -> None:
+    for provider in providers:
+        provider.allocate(arrival, index, hint)

@@ -16,7 +16,7 @@ these CPUs may be in use. `_combinations` and `_never_ends` have two more.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import combinations
 from math import isqrt
 
@@ -37,16 +37,19 @@ class CpuTopology:
     __slots__ = (
         "all",
         "cores",
+        "cores_least",
         "cores_of_inner",
         "cores_of_uncore",
         "cpus_per_core",
         "cpus_per_uncore",
         "inner_average",
         "inner_of_outer",
+        "inners_least",
         "numa_is_outer",
         "numas",
         "outer_average",
         "outers",
+        "outers_least",
         "sockets",
         "uncores_of_numa",
     )
@@ -66,6 +69,7 @@ class CpuTopology:
         self.numa_is_outer = len(sockets) >= len(numas)
         self.outers, inners = (numas, sockets) if self.numa_is_outer else (sockets, numas)
         self.outer_average, self.inner_average = (0, cpus_per_socket) if self.numa_is_outer else (cpus_per_socket, 0)
+        self.outers_least, self.inners_least, self.cores_least = map(_smallest, (self.outers, inners, cores))
         self.inner_of_outer = _within(self.outers, inners)
         self.cores_of_inner = _within(inners, cores)
         self.uncores_of_numa = _within(numas, uncores)
@@ -105,14 +109,12 @@ def take_packed(
     """Whole outer units first, then inner ones, L3 caches if asked for, cores unless `spread`, single CPUs
     (takeByTopologyNUMAPacked). Raises CpuAssignmentError."""
     taking = _Taking(topology, available, count)
-    if taking.needed > 0:
-        taking.take_free(taking.outers(), topology.outer_average)
-    if taking.needed > 0:
-        taking.take_free(taking.inners(), topology.inner_average)
+    taking.take_free(taking.outers, topology.outer_average, topology.outers_least)
+    taking.take_free(taking.inners, topology.inner_average, topology.inners_least)
     if by_uncore and taking.needed > 0:
         taking.take_uncores(minor)
-    if not spread and taking.needed > 0:
-        taking.take_free(taking.cores(), topology.cpus_per_core)
+    if not spread:
+        taking.take_free(taking.cores_by_id, topology.cpus_per_core, topology.cores_least)
     if taking.needed > 0:
         taking.take_single_cpus(taking.sockets() if spread else taking.cores())
     if taking.needed > 0:
@@ -171,7 +173,8 @@ class _Taking:
     def ordered(self, units: Units, within: int) -> list[int]:
         free = self.free
         within &= free
-        return sorted([unit for unit in units if unit & within], key=lambda unit: (unit & free).bit_count())
+        found = [unit for unit in units if unit & within]
+        return found if len(found) == 1 else sorted(found, key=lambda unit: (unit & free).bit_count())
 
     def outers(self) -> list[int]:
         return self.ordered(self.topology.outers, self.free)
@@ -184,6 +187,11 @@ class _Taking:
         below = self.topology.cores_of_inner
         return [core for inner in self.inners() for core in self.ordered(below[inner], inner)]
 
+    def cores_by_id(self) -> Iterable[int]:
+        """As `cores`, but within an inner unit by id: of cores with as many free CPUs the order is the same."""
+        below = self.topology.cores_of_inner
+        return (core for inner in self.inners() for core in below[inner])
+
     def numas(self) -> list[int]:
         return self.outers() if self.topology.numa_is_outer else self.inners()
 
@@ -194,19 +202,23 @@ class _Taking:
         below = self.topology.uncores_of_numa
         return [uncore for numa in self.numas() for uncore in self.ordered(below[numa], numa)]
 
-    def take_free(self, units: Sequence[int], average: int) -> None:
+    def take_free(self, units: Callable[[], Iterable[int]], average: int, least: int) -> None:
         """Takes the units that are wholly free while a whole one is needed. `average`: how many free CPUs make a unit
-        count as wholly free, 0 for all of its own."""
+        count as wholly free, 0 for all of its own. `least`: how many CPUs the smallest unit has."""
+        if self.needed < least:
+            return
         free = self.free
-        whole = [unit for unit in units if (unit & free).bit_count() == (average or unit.bit_count())]
-        for unit in whole:
-            if self.needed >= unit.bit_count():
+        for unit in units():
+            size = unit.bit_count()
+            if size <= self.needed and (unit & free).bit_count() == (average or size):
                 self.take(unit)
+                if self.needed < least:
+                    return
 
     def take_uncores(self, minor: int) -> None:
         for uncore in self.uncores():
             if self.needed >= self.topology.cpus_per_uncore:
-                self.take_free(self.uncores(), 0)
+                self.take_free(self.uncores, 0, 1)
             if self.needed > 0:
                 self._take_part(uncore, minor)
             if self.needed <= 0:
@@ -375,6 +387,10 @@ def _units(pairs: Iterable[tuple[int, int]]) -> dict[int, int]:
     for unit, cpu in pairs:
         units[unit] = units.get(unit, 0) | 1 << cpu
     return dict(sorted(units.items()))
+
+
+def _smallest(units: Units) -> int:
+    return min(unit.bit_count() for unit in units)
 
 
 def _within(above: Units, below: Units) -> dict[int, Units]:

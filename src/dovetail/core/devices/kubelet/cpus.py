@@ -14,14 +14,15 @@ containers get parts of it, the others share what is left.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
 
 from dovetail.core.devices.kubelet.cpu_assignment import CpuAssignmentError, CpuTopology, take
 from dovetail.core.devices.kubelet.hints import Hint, Hints, ids_of, mask_of
-from dovetail.core.devices.kubelet.holdings import Arrival, Holdings, Refused, unexpected
+from dovetail.core.devices.kubelet.holdings import Arrival, Held, Holdings, Refused, unexpected
 from dovetail.core.devices.kubelet.inventory import NEWEST_MINOR, Cpu, Inventory, InventoryError
-from dovetail.core.devices.kubelet.pods import CPU, Container, Kind, Qos, effective
-from dovetail.core.devices.kubelet.subsets import subsets_of
+from dovetail.core.devices.kubelet.pods import CPU, Container, Kind, Pod, Qos, effective
+from dovetail.core.devices.kubelet.subsets import remembered, subsets_of
 
 SMT_ALIGNMENT_ERROR = "SMTAlignmentError"
 EMPTY_SHARED_POOL_ERROR = "EmptyPodSharedPoolError"
@@ -38,7 +39,7 @@ def default_reservation(
     if not 0 < count <= topology.all.bit_count():
         raise InventoryError("reserved_cpus", f"{reserved_milli}m cannot be reserved of {len(cpus)} CPUs")
     try:
-        return frozenset(ids_of(_take(topology, options, minor, topology.all, count)))
+        return frozenset(ids_of(_taker(topology, options, minor)(topology.all, count)))
     except CpuAssignmentError as error:
         raise InventoryError("reserved_cpus", f"{reserved_milli}m cannot be reserved: {error}") from None
 
@@ -49,12 +50,14 @@ class Cpus:
     __slots__ = (
         "_inventory",
         "_minor",
-        "_nodes_by_size",
+        "_offers",
         "_options",
         "_reserved",
         "_reserved_cores",
         "_sockets_spanned",
+        "_spans",
         "_subsets",
+        "_take",
         "_topology",
     )
 
@@ -65,16 +68,16 @@ class Cpus:
         self._minor = inventory.minor
         self._options = inventory.cpu_options
         self._topology = topology = CpuTopology(inventory.cpus)
+        self._take = _taker(topology, inventory.cpu_options, inventory.minor)
         self._reserved = mask_of(inventory.reserved_cpus)
         self._reserved_cores = mask_of(cpu for core in topology.cores if core & self._reserved for cpu in ids_of(core))
         self._subsets = subsets = subsets_of(tuple(topology.numas))
-        cpus_of = [numa.bit_count() for numa in topology.numas.values()]
-        self._nodes_by_size = [0] * len(cpus_of)
-        """How many CPUs the largest 1, 2, ... NUMA nodes have."""
-        for size, cpus in zip(subsets.sizes, subsets.sums(cpus_of), strict=True):
-            self._nodes_by_size[size - 1] = max(self._nodes_by_size[size - 1], cpus)
-        spans = [self._cpus_in(mask) for mask in subsets.masks]
-        self._sockets_spanned = [sum(1 for unit in topology.sockets if unit & span) for span in spans]
+        self._spans = [self._cpus_in(mask) for mask in subsets.masks]
+        self._sockets_spanned = [sum(1 for unit in topology.sockets if unit & span) for span in self._spans]
+        self._offers = lru_cache(remembered(subsets.ids))(self._offers_of)
+
+    def serves(self, pod: Pod, guaranteed: bool) -> bool:
+        return guaranteed and not self._inventory.leaves_alone(pod)
 
     def hints(self, arrival: Arrival, index: int) -> Hints:
         container = arrival.pod.containers[index]
@@ -115,7 +118,8 @@ class Cpus:
             self._check_smt(arrival.holdings, count)
         if cpus is None:
             cpus = self._allocate(arrival.holdings, count, hint.mask, arrival.reusable_cpus)
-            arrival.held[index] = arrival.held[index]._replace(cpus=cpus)
+            _, memory, devices = arrival.held[index]
+            arrival.held[index] = Held(cpus, memory, devices)
         if container.kind is Kind.INIT:
             arrival.reusable_cpus |= cpus
         else:
@@ -168,8 +172,7 @@ class Cpus:
             self._inventory.manages_whole(arrival.pod) and container.qos is not Qos.GUARANTEED
         ):
             return 0
-        count, rest = divmod(container.request.get(CPU, 0), 1000)
-        return 0 if rest else count
+        return container.whole_cpus
 
     def _exclusive_of_pod(self, arrival: Arrival) -> int:
         """How many CPUs the pod needs at its peak, counting whole ones only (podGuaranteedCPUs)."""
@@ -185,21 +188,22 @@ class Cpus:
     def _hints(self, available: int, reusable: int, count: int) -> list[Hint]:
         """Every set of NUMA nodes with `count` CPUs available and all the reusable ones. Preferred are those with as
         few nodes as the CPUs would need on the empty machine (generateCPUTopologyHints)."""
-        subsets, numas = self._subsets, self._topology.numas
-        least = next((i for i, most in enumerate(self._nodes_by_size, 1) if most >= count), len(numas))
+        return [
+            hint
+            for hint, span in zip(self._offers(count), self._spans, strict=True)
+            if (available & span).bit_count() + (reusable & span).bit_count() >= count and not reusable & ~span
+        ]
+
+    def _offers_of(self, count: int) -> list[Hint]:
+        """A hint for every set of NUMA nodes. Those that are as small as can be for so many CPUs are preferred."""
+        subsets, numas = self._subsets, len(self._topology.numas)
+        enough = zip(subsets.sizes, self._spans, strict=True)
+        least = next((size for size, span in enough if span.bit_count() >= count), numas)
         preferred = [size == least for size in subsets.sizes]
-        if "align-by-socket" in self._options and (numas_per_socket := len(numas) // len(self._topology.sockets)):
+        if "align-by-socket" in self._options and (numas_per_socket := numas // len(self._topology.sockets)):
             sockets = -(-least // numas_per_socket)
             preferred = [p or n == sockets for p, n in zip(preferred, self._sockets_spanned, strict=True)]
-        usable = subsets.sums(
-            [(available & numa).bit_count() + (reusable & numa).bit_count() for numa in numas.values()]
-        )
-        must = mask_of(numa for numa, cpus in numas.items() if cpus & reusable)
-        return [
-            pair[p]
-            for pair, p, n, mask in zip(subsets.hints, preferred, usable, subsets.masks, strict=True)
-            if n >= count and mask & must == must
-        ]
+        return [pair[p] for pair, p in zip(subsets.hints, preferred, strict=True)]
 
     def _check_smt(self, holdings: Holdings, count: int) -> None:
         if "full-pcpus-only" not in self._options:
@@ -224,7 +228,8 @@ class Cpus:
         if mask is not None:
             aligned = allocatable & self._aligned(mask)
             cpus = self._taken(aligned, min(count, aligned.bit_count()))
-        cpus |= self._taken(allocatable & ~cpus, count - cpus.bit_count())
+        if cpus.bit_count() < count:
+            cpus |= self._taken(allocatable & ~cpus, count - cpus.bit_count())
         holdings.shared_cpus &= ~cpus
         return cpus
 
@@ -243,7 +248,7 @@ class Cpus:
 
     def _taken(self, available: int, count: int) -> int:
         try:
-            return _take(self._topology, self._options, self._minor, available, count)
+            return self._take(available, count)
         except CpuAssignmentError as error:
             raise unexpected(str(error)) from None
 
@@ -266,11 +271,11 @@ class Cpus:
         return ""
 
 
-def _take(topology: CpuTopology, options: frozenset[str], minor: int, available: int, count: int) -> int:
-    return take(
+def _taker(topology: CpuTopology, options: frozenset[str], minor: int) -> Callable[[int, int], int]:
+    """`take` for one kubelet. Nodes that differ in other things ask for the same again and again."""
+    fixed = partial(
+        take,
         topology,
-        available,
-        count,
         across_numa="distribute-cpus-across-numa" in options,
         across_cores="distribute-cpus-across-cores" in options,
         full_cores="full-pcpus-only" in options,
@@ -278,3 +283,4 @@ def _take(topology: CpuTopology, options: frozenset[str], minor: int, available:
         by_uncore="prefer-align-cpus-by-uncorecache" in options,
         minor=minor,
     )
+    return lru_cache(4096)(fixed)

@@ -13,11 +13,13 @@ Not predicted: devices that are promised by DRA under an extended resource name,
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 
 from dovetail.core.devices.kubelet.hints import Hint, Hints, ids_of, mask_of, masks_over
-from dovetail.core.devices.kubelet.holdings import Arrival, Holdings, Refused, unexpected
+from dovetail.core.devices.kubelet.holdings import Arrival, Held, Holdings, Refused, unexpected
 from dovetail.core.devices.kubelet.inventory import DevicePool, Inventory
-from dovetail.core.devices.kubelet.pods import Kind, effective
+from dovetail.core.devices.kubelet.pods import Kind, Pod, effective
+from dovetail.core.devices.kubelet.subsets import remembered
 
 Preference = Callable[[str, int, int, int], int]
 """A plugin's GetPreferredAllocation: of a resource, from the devices `available`, with all of `must_include`, `size` of
@@ -28,12 +30,16 @@ class Devices:
     """`prefer` answers for the pools whose plugin `prefers`; without it their answers are not known."""
 
     def __init__(self, inventory: Inventory, prefer: Preference | None = None) -> None:
-        self._pools = {pool.resource: _Pool(pool, inventory) for pool in inventory.devices}
+        pools = sorted(inventory.devices, key=lambda pool: pool.resource)
+        self._pools = {pool.resource: _Pool(pool, inventory) for pool in pools}
         self._prefer = prefer
 
     def asked(self, amounts: Mapping[str, int]) -> dict[str, int]:
         """What is this manager's of the limits of a container or pod, requests of zero included."""
-        return {resource: count for resource, count in sorted(amounts.items()) if resource in self._pools}
+        return {resource: amounts[resource] for resource in self._pools if resource in amounts}
+
+    def serves(self, pod: Pod, guaranteed: bool) -> bool:
+        return any(self.asked(container.limit) for container in pod.containers)
 
     def hints(self, arrival: Arrival, index: int) -> Hints:
         wanted = self.asked(arrival.pod.containers[index].limit)
@@ -70,7 +76,8 @@ class Devices:
             taken = self._take(arrival, index, resource, count, held.get(resource), hint)
             if taken:
                 held[resource] = taken
-                arrival.held[index] = arrival.held[index]._replace(devices=tuple(sorted(held.items())))
+                cpus, memory, _ = arrival.held[index]
+                arrival.held[index] = Held(cpus, memory, tuple(sorted(held.items())))
         for resource, devices in arrival.held[index].devices:
             before = arrival.reusable_devices.get(resource, 0)
             after = before | devices if container.kind is Kind.INIT else before & ~devices
@@ -183,7 +190,9 @@ class _Pool:
         # Since v1.37 only sets of nodes that have such devices get a hint, before that all (kubernetes#138244).
         self._numa = tuple(sorted(self._on)) if inventory.minor >= 37 else inventory.numa
         hinted = self.aligned and inventory.topology_policy not in (None, "none")
-        self._touching = [(mask, self.touching(mask)) for mask in masks_over(self._numa)] if hinted else []
+        self._masks = masks_over(self._numa) if hinted else ()
+        self._touching = [self.touching(mask) for mask in self._masks]
+        self._offers = lru_cache(remembered(self._numa))(self._offers_of)
 
     def touching(self, mask: int) -> int:
         """The devices on at least one node of `mask`."""
@@ -196,14 +205,19 @@ class _Pool:
     def hints(self, available: int, reusable: int, count: int) -> list[Hint]:
         """generateDeviceTopologyHints. Reusable devices must all be in reach of a mask, unless they lie nowhere."""
         placed = reusable & self._with_topology
-        least = len(self._numa)
-        masks = []
-        for mask, devices in self._touching:
-            if devices.bit_count() >= count:
-                least = min(least, mask.bit_count())
-            if not placed & ~devices and placed.bit_count() + (available & devices).bit_count() >= count:
-                masks.append(mask)
-        return [Hint(mask, mask.bit_count() == least) for mask in masks]
+        lacking = count - placed.bit_count()
+        return [
+            hint
+            for hint, devices in zip(self._offers(count), self._touching, strict=True)
+            if (available & devices).bit_count() >= lacking and not placed & ~devices
+        ]
+
+    def _offers_of(self, count: int) -> list[Hint]:
+        """A hint for every set of NUMA nodes. Those that are as small as can be for so many devices are preferred."""
+        enough = zip(self._masks, self._touching, strict=True)
+        sizes = (mask.bit_count() for mask, devices in enough if devices.bit_count() >= count)
+        least = min(sizes, default=len(self._numa))
+        return [Hint(mask, mask.bit_count() == least) for mask in self._masks]
 
     def split(self, available: int, hint: Hint) -> tuple[int, int, int]:
         """Of those available: in the hint's nodes, in other nodes, nowhere (filterByAffinity)."""

@@ -141,6 +141,11 @@ class Provider(Protocol):
     `index` is the container's in `arrival.pod.containers`. `hint` is what the Topology Manager decided. Who already
     holds something (`arrival.held`) gets hints for what it holds, as after a restart of the kubelet."""
 
+    def serves(self, pod: Pod, guaranteed: bool) -> bool:
+        """Whether the manager has anything to do with such a pod. Who is not served is not asked about: that is the
+        same as no opinion."""
+        ...
+
     def hints(self, arrival: Arrival, index: int) -> Hints: ...
 
     def pod_hints(self, arrival: Arrival) -> Hints: ...

@@ -18,12 +18,13 @@ which type a message about an empty shared pool names.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 
 from dovetail.core.devices.kubelet.hints import Hint, Hints, ids_of, narrowness
-from dovetail.core.devices.kubelet.holdings import Arrival, Block, Holdings, MemoryNode, Refused, unexpected
+from dovetail.core.devices.kubelet.holdings import Arrival, Block, Held, Holdings, MemoryNode, Refused, unexpected
 from dovetail.core.devices.kubelet.inventory import Inventory
 from dovetail.core.devices.kubelet.pods import Container, Kind, Pod, Qos, effective, managed
-from dovetail.core.devices.kubelet.subsets import subsets_of
+from dovetail.core.devices.kubelet.subsets import remembered, subsets_of
 
 EMPTY_SHARED_POOL_ERROR = "EmptyPodSharedPoolError"
 NO_DEFAULT = "[memorymanager] failed to get the default NUMA affinity, no NUMA nodes with enough memory is available"
@@ -32,14 +33,14 @@ NOT_EXTENDED = "[memorymanager] failed to find NUMA nodes to extend the current 
 EXTENDED_NOT_PREFERRED = "[memorymanager] failed to find the extended preferred hint"
 VIOLATES_GROUPS = "[memorymanager] preferred hint violates NUMA node allocation"
 
-Sizes = dict[str, int]
+Sizes = Mapping[str, int]
 """Bytes by type."""
 
 
 class Memory:
     """Gives hints and memory. The memory policy of the inventory must be `Static`."""
 
-    __slots__ = ("_allocatable", "_inventory", "_minor", "_numa", "_position", "_subsets", "_types")
+    __slots__ = ("_allocatable", "_inventory", "_minor", "_numa", "_offers", "_position", "_subsets", "_types")
 
     def __init__(self, inventory: Inventory) -> None:
         if inventory.memory_policy != "Static":
@@ -54,6 +55,10 @@ class Memory:
         self._allocatable = tuple(
             tuple(self._subsets.sums([node.free_bytes[i] for node in nodes])) for i in self._types.values()
         )
+        self._offers = lru_cache(remembered(inventory.numa))(self._offers_of)
+
+    def serves(self, pod: Pod, guaranteed: bool) -> bool:
+        return guaranteed and not self._inventory.leaves_alone(pod)
 
     def hints(self, arrival: Arrival, index: int) -> Hints:
         sizes = self._requests(arrival.pod, arrival.pod.containers[index])
@@ -91,12 +96,13 @@ class Memory:
             self._reuse(arrival, container, blocks)
             return
         mask = self._affinity(arrival, sizes, hint)
-        blocks = tuple(Block(mask, name, size) for name, size in sizes.items())
+        blocks = tuple([Block(mask, name, size) for name, size in sizes.items()])
         nodes = list(arrival.holdings.memory)
         for _, name, size in blocks:
             self._fill(nodes, mask, name, max(size - arrival.reusable_memory.get((mask, name), 0), 0))
         arrival.holdings.memory = tuple(nodes)
-        arrival.held[index] = arrival.held[index]._replace(memory=blocks)
+        cpus, _, devices = arrival.held[index]
+        arrival.held[index] = Held(cpus, blocks, devices)
         self._reuse(arrival, container, blocks)
         self._shrink_predecessors(arrival, index, blocks)
 
@@ -111,8 +117,8 @@ class Memory:
             raise Refused(EMPTY_SHARED_POOL_ERROR, empty)
         mask = self._affinity(arrival, whole, hint)
         own: dict[int, Sizes] = {}
-        of_sidecars: Sizes = {}
-        of_apps: Sizes = {}
+        of_sidecars: dict[str, int] = {}
+        of_apps: dict[str, int] = {}
         for index, container in enumerate(pod.containers):
             sizes = self._requests(pod, container)
             if sizes:
@@ -156,7 +162,7 @@ class Memory:
         """What the container is to have of its own; 0 bytes of a type count too (getContainerRequestedResources)."""
         if self._inventory.manages_whole(pod) and container.qos is not Qos.GUARANTEED:
             return {}
-        return {name: size for name, size in container.requests if managed(name)}
+        return container.memory_bytes
 
     def _requests_of_pod(self, pod: Pod) -> Sizes:
         """What the pod needs at its peak, of the types that an app container asks for (getPodRequestedResources)."""
@@ -168,7 +174,7 @@ class Memory:
 
     def _hints(self, arrival: Arrival, sizes: Sizes) -> Hints:
         """The same hints for every type, or no opinion at all where there are none (calculateHints)."""
-        if any(name not in self._types for name in sizes):
+        if not self._types.keys() >= sizes.keys():
             return {name: [] for name in sizes}
         found = self._candidates(arrival.holdings.memory, arrival.reusable_memory, sizes)
         return dict.fromkeys(sizes, found) if found else {}
@@ -178,28 +184,32 @@ class Memory:
     ) -> list[Hint]:
         """Every set of NUMA nodes that has enough free memory of each type and no node that is in use with others than
         exactly these. Preferred are those with as few nodes as would do if nothing were taken."""
-        subsets = self._subsets
         busy = 0
         members: dict[int, int] = {}
         for numa, node in zip(self._numa, nodes, strict=True):
             if node.assignments > 0:
                 busy |= 1 << numa
                 members[node.cells] = members.get(node.cells, 0) | 1 << numa
-        types = [(name, self._types[name], size) for name, size in sizes.items()]
-        enough = [True] * len(subsets.masks)
-        for _, i, size in types:
-            enough = [ok and total >= size for ok, total in zip(enough, self._allocatable[i], strict=True)]
-        least = next((size for size, ok in zip(subsets.sizes, enough, strict=True) if ok), len(self._numa))
-        for name, i, size in types:
-            free = subsets.sums([node.free_bytes[i] for node in nodes])
-            if any(bytes_ and kind == name for (_, kind), bytes_ in reusable.items()):
-                free = [n + reusable.get((mask, name), 0) for n, mask in zip(free, subsets.masks, strict=True)]
-            enough = [ok and n >= size for ok, n in zip(enough, free, strict=True)]
-        found = []
-        for ok, mask, size, pair in zip(enough, subsets.masks, subsets.sizes, subsets.hints, strict=True):
-            if ok and not mask & busy & ~members.get(mask, 0):
-                found.append(pair[size == least])
-        return found
+        masks, offers = self._subsets.masks, self._offers(tuple(sizes.items()))
+        for name, size in sizes.items():
+            i = self._types[name]
+            free = self._subsets.sums([node.free_bytes[i] for node in nodes])
+            if reusable:
+                free = [n + reusable.get((mask, name), 0) for n, mask in zip(free, masks, strict=True)]
+            offers = [hint if n >= size else None for hint, n in zip(offers, free, strict=True)]
+        return [
+            hint
+            for hint, mask in zip(offers, masks, strict=True)
+            if hint is not None and not mask & busy & ~members.get(mask, 0)
+        ]
+
+    def _offers_of(self, sizes: tuple[tuple[str, int], ...]) -> list[Hint | None]:
+        """A hint for every set of NUMA nodes that has so much memory of each type if nothing is taken."""
+        totals = [(self._allocatable[self._types[name]], size) for name, size in sizes]
+        enough = [all(total[i] >= size for total, size in totals) for i in range(len(self._subsets.masks))]
+        least = next((size for size, ok in zip(self._subsets.sizes, enough, strict=True) if ok), len(self._numa))
+        some = zip(self._subsets.hints, self._subsets.sizes, enough, strict=True)
+        return [pair[size == least] if ok else None for pair, size, ok in some]
 
     def _affinity(self, arrival: Arrival, sizes: Sizes, hint: Hint) -> int:
         """The nodes from which the memory will come. Raises Refused."""
@@ -216,9 +226,7 @@ class Memory:
                 raise unexpected(DEFAULT_NOT_PREFERRED)
         else:
             mask, preferred = hint.mask, hint.preferred
-        if any(
-            sum(node.free_bytes[self._types[name]] for node in self._of(nodes, mask)) < sizes[name] for name in sizes
-        ):
+        if self._lacks(self._of(nodes, mask), sizes):
             own = self._candidates(nodes, arrival.reusable_memory, sizes)
             wider = [candidate for candidate in own if (candidate.mask or 0) & mask == mask]
             if not wider:
@@ -227,10 +235,20 @@ class Memory:
             if preferred and not still_preferred:
                 raise unexpected(EXTENDED_NOT_PREFERRED)
         # Kubelets before v1.32 did not look again.
-        groups = {node.cells for node in self._of(nodes, mask) if node.assignments > 0}
-        if self._minor >= 32 and mask.bit_count() > 1 and groups - {mask}:
-            raise unexpected(VIOLATES_GROUPS)
+        if self._minor >= 32 and mask.bit_count() > 1:
+            groups = {node.cells for node in self._of(nodes, mask) if node.assignments > 0}
+            if groups - {mask}:
+                raise unexpected(VIOLATES_GROUPS)
         return mask
+
+    def _lacks(self, nodes: Sequence[MemoryNode], sizes: Sizes) -> bool:
+        for name, size in sizes.items():
+            i = self._types[name]
+            for node in nodes:
+                size -= node.free_bytes[i]
+            if size > 0:
+                return True
+        return False
 
     def _of(self, nodes: Sequence[MemoryNode], mask: int) -> list[MemoryNode]:
         return [nodes[self._position[numa]] for numa in ids_of(mask)]
@@ -278,7 +296,7 @@ class Memory:
 
     def _without_shared_memory(self, pod: Pod, whole: Sizes) -> str:
         """What is wrong if some container is left without memory to share, else "" (validatePodScopeResources)."""
-        running: Sizes = {}
+        running: dict[str, int] = {}
         sharing = False
         for container in pod.containers:
             sizes = self._requests(pod, container)

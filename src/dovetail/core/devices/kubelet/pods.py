@@ -82,6 +82,17 @@ class Container(Asked):
     name: str = ""
     """Only told back in the kubelet's messages."""
 
+    @cached_property
+    def whole_cpus(self) -> int:
+        """0 where a part of a CPU is asked for."""
+        count, rest = divmod(self.request.get(CPU, 0), 1000)
+        return 0 if rest else count
+
+    @cached_property
+    def memory_bytes(self) -> Mapping[str, int]:
+        """By type, those of which it asks for 0 bytes too."""
+        return {name: size for name, size in self.requests if managed(name)}
+
 
 @dataclass(frozen=True)
 class Pod:
@@ -101,6 +112,14 @@ class Pod:
             raise ValueError("containers: a pod has at least one")
         if Kind.APP in kinds and any(kind is not Kind.APP for kind in kinds[kinds.index(Kind.APP) :]):
             raise ValueError("containers: init containers and sidecars come before app containers")
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.containers, self.whole, self.told_qos, self.overhead))
+
+    def __hash__(self) -> int:
+        """Worked out once: it goes through every container."""
+        return self._hash
 
     @cached_property
     def has_pod_level(self) -> bool:

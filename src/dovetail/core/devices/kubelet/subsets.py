@@ -35,3 +35,8 @@ class Subsets:
 @cache
 def subsets_of(ids: tuple[int, ...]) -> Subsets:
     return Subsets(ids)
+
+
+def remembered(ids: tuple[int, ...]) -> int:
+    """How many lists of hints over these NUMA nodes are worth their memory: as many as have 65,536 hints."""
+    return max(1, 65_536 >> len(ids))

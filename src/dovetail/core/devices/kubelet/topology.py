@@ -16,13 +16,14 @@ Kubernetes v1.37.)
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import cache
+from functools import cache, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.core.devices.kubelet.hints import Hint, Hints, ids_of, mask_of, narrowness
 from dovetail.core.devices.kubelet.inventory import Inventory
+from dovetail.core.devices.kubelet.subsets import remembered
 
 _ANY = (Hint(None, True),)
 _NONE = (Hint(None, False),)
@@ -43,10 +44,11 @@ class TopologyManager:
         closest = inventory.prefer_closest_numa and not self.single
         self._rows = dict(zip(inventory.numa, inventory.distances, strict=True)) if closest else None
         self._distance: dict[int, int] = {}
+        self._decided = lru_cache(remembered(inventory.numa))(self._decide)
 
     def merge(self, hints: Iterable[Hints]) -> tuple[Hint, bool]:
         """What is decided, and whether the pod may go on, from what each manager said."""
-        lists = self._lists(hints)
+        lists = self._read(filtered(hints))
         best = self._preferred(lists)
         if best is not None:
             return best, True
@@ -57,12 +59,16 @@ class TopologyManager:
 
     def admit(self, hints: Iterable[Hints]) -> Hint | None:
         """As `merge`; None for a pod that may not go on, without working out what nobody will read."""
-        lists = self._lists(hints)
+        return self._decided(tuple([tuple(given) for given in filtered(hints)]))
+
+    def _decide(self, lists: Lists) -> Hint | None:
+        """Remembered, since the same lists come again and again."""
+        lists = self._read(lists)
         best = self._preferred(lists)
         return best if best is not None or not self.admits_all else self._second_best(lists)
 
-    def _lists(self, hints: Iterable[Hints]) -> Lists:
-        lists = filtered(hints)
+    def _read(self, lists: Lists) -> Lists:
+        """The hints that the policy looks at."""
         if self.single:
             return [[hint for hint in given if hint.preferred and _single(hint.mask)] for given in lists]
         return lists
