@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a card can be divided into: its profiles, and where an instance of each can be.
+
+Rules: instances lie on an axis of memory slices, each at one of the starts of its profile. Instances of one card may
+coexist if their ranges do not overlap, their compute slices and their engines add up to no more than the card has, and
+no profile has more instances than its most. The digit in a profile's name is its compute slices and says nothing of its
+memory slices. A set of instances is an integer with a bit per profile and start, in the order of `instances`.
+
+Sources: NVIDIA's MIG user guide (supported profiles), `nvidia-smi mig -lgip` and `-lgipp`. That engines add up is how
+NVIDIA's DRA driver counts them for partitionable devices; on the products known here it says the same as the most of
+the profiles with media extensions, and that two different ones of these exclude each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from dovetail.core.devices.contradiction import Contradiction
+
+Asked = tuple[tuple[str, int], ...]
+"""Profiles by name, alias or resource, with numbers of at least 1."""
+RESOURCE_PREFIX = "nvidia.com/mig-"
+_MOST_INSTANCES = 62
+"""Instances of all profiles and starts that fit the bits of a set."""
+
+
+class GeometryError(Contradiction):
+    """A geometry that cannot be, or a profile that a geometry does not have."""
+
+
+class Engines(NamedTuple):
+    copy: int = 0
+    decoders: int = 0
+    encoders: int = 0
+    jpeg: int = 0
+    ofa: int = 0
+
+
+NO_ENGINES = Engines()
+
+
+class Instance(NamedTuple):
+    """`profile` is a number in `Geometry.profiles`, `start` a memory slice."""
+
+    profile: int
+    start: int
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """`name` is that of nvidia-smi; `aliases` are names that other drivers give it. `most` is how many instances a card
+    can have, `gi_id` NVML's id of the profile, `memory_mib` what a process sees. `sm_count` 0: not known."""
+
+    name: str
+    gi_id: int
+    compute_slices: int
+    memory_slices: int
+    starts: tuple[int, ...]
+    most: int
+    memory_mib: int
+    sm_count: int = 0
+    engines: Engines = NO_ENGINES
+    aliases: tuple[str, ...] = ()
+
+    @property
+    def resource(self) -> str:
+        return resource_of(self.name)
+
+
+def resource_of(name: str) -> str:
+    """The extended resource of a profile: `+` becomes `.` (NVIDIA's device plugin)."""
+    return RESOURCE_PREFIX + name.replace("+", ".")
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """`products` are nvidia-smi's names of the cards. `engines` is what a whole card has. `mode_change_resets`: the
+    card has to be reset to turn MIG mode on or off. `assumed`: starts are those of a like card, nobody has shown them.
+
+    Raises GeometryError where the parts do not fit together."""
+
+    key: str
+    products: tuple[str, ...]
+    memory_slices: int
+    compute_slices: int
+    engines: Engines
+    profiles: tuple[Profile, ...]
+    mode_change_resets: bool = False
+    assumed: bool = False
+    instances: tuple[Instance, ...] = field(init=False, repr=False, compare=False, default=())
+    _bits: dict[Instance, int] = field(init=False, repr=False, compare=False, default_factory=dict)
+    _indices: dict[str, int] = field(init=False, repr=False, compare=False, default_factory=dict)
+    _hash: int = field(init=False, repr=False, compare=False, default=0)
+
+    def __hash__(self) -> int:
+        """Worked out once: tables are looked up by geometry for every pod."""
+        return self._hash
+
+    def __post_init__(self) -> None:
+        for i, profile in enumerate(self.profiles):
+            self._check(f"profiles[{i}]", profile)
+            for name in (profile.name, *profile.aliases):
+                if name in self._indices:
+                    raise GeometryError(f"profiles[{i}].name", f"{name} is there twice")
+                self._indices[name] = self._indices[resource_of(name)] = i
+        instances = tuple(Instance(i, start) for i, profile in enumerate(self.profiles) for start in profile.starts)
+        if len(instances) > _MOST_INSTANCES:
+            raise GeometryError("profiles", f"{len(instances)} profiles and starts: {_MOST_INSTANCES} at most")
+        self._bits.update({instance: 1 << number for number, instance in enumerate(instances)})
+        object.__setattr__(self, "instances", instances)
+        object.__setattr__(self, "_hash", hash((self.key, self.products, self.profiles)))
+
+    def _check(self, path: str, profile: Profile) -> None:
+        if not 1 <= profile.compute_slices <= self.compute_slices:
+            raise GeometryError(f"{path}.compute_slices", f"{profile.compute_slices} of {self.compute_slices}")
+        if not 1 <= profile.memory_slices <= self.memory_slices:
+            raise GeometryError(f"{path}.memory_slices", f"{profile.memory_slices} of {self.memory_slices}")
+        if profile.most < 1:
+            raise GeometryError(f"{path}.most", f"{profile.most} is less than 1")
+        last = self.memory_slices - profile.memory_slices
+        if not profile.starts or list(profile.starts) != sorted({*profile.starts}):
+            raise GeometryError(f"{path}.starts", "must be there, ascending, each once")
+        if profile.starts[0] < 0 or profile.starts[-1] > last:
+            rule = f"{profile.memory_slices} of {self.memory_slices} memory slices start from 0 to {last}"
+            raise GeometryError(f"{path}.starts", rule)
+        if any(own > whole for own, whole in zip(profile.engines, self.engines, strict=True)):
+            raise GeometryError(f"{path}.engines", "more than the card has")
+
+    def find(self, name: str) -> int | None:
+        """The number of the profile of that name, alias or resource; None where there is none."""
+        return self._indices.get(name)
+
+    def index(self, name: str) -> int:
+        """As `find`; raises GeometryError where there is none."""
+        found = self._indices.get(name)
+        if found is None:
+            names = ", ".join(profile.name for profile in self.profiles)
+            raise GeometryError("profile", f"{self.key} has no {name}; it has {names}")
+        return found
+
+    def bit(self, profile: int, start: int) -> int:
+        """The bit of an instance. Raises GeometryError where the profile cannot start there."""
+        found = self._bits.get(Instance(profile, start))
+        if found is None:
+            own = self.profiles[profile]
+            raise GeometryError("start", f"{own.name} of {self.key} starts at one of {own.starts}, not at {start}")
+        return found
+
+    def bits(self, instances: Iterable[tuple[str, int]]) -> int:
+        """The set of instances by profile name and start, legal together or not. Raises GeometryError."""
+        return sum({self.bit(self.index(name), start) for name, start in instances})
+
+    def members(self, bits: int) -> tuple[Instance, ...]:
+        """The instances of a set, in the order of their starts."""
+        found = []
+        while bits:
+            lowest = bits & -bits
+            found.append(self.instances[lowest.bit_length() - 1])
+            bits ^= lowest
+        return tuple(sorted(found, key=lambda instance: (instance.start, instance.profile)))
+
+
+def merged(geometries: Iterable[Geometry], asked: Iterable[tuple[str, int]]) -> Asked:
+    """The same by nvidia-smi's names, sorted, with what is one profile added up and zeros left out. A name is read by
+    the first geometry that knows it; one that none knows stays."""
+    kinds = list(dict.fromkeys(geometries))
+    counts: dict[str, int] = {}
+    for name, count in asked:
+        found = ((kind, index) for kind in kinds if (index := kind.find(name)) is not None)
+        kind, index = next(found, (None, 0))
+        own = name if kind is None else kind.profiles[index].name
+        counts[own] = counts.get(own, 0) + count
+    return tuple(sorted((name, count) for name, count in counts.items() if count > 0))

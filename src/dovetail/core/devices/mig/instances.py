@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What fits a card beside the instances that it has, and where the next one should be.
+
+Rules: a state is a set of instances as in `geometry`. All states of a card are worked out once (on the known products
+some dozens to a few thousand); those after which the same can follow are of one class, and answers are kept by class.
+
+The value of a state is how many requests it is expected to serve until the first one that does not fit, when each
+profile is asked for as often as its weight says and each instance is put at its best start; nothing is given back.
+Best is the start after which the largest of the profiles that are asked for, which any start leaves possible, still
+fits; of these the one with the highest value; then the highest one, since what fits in few places starts low.
+
+    value(s) = sum over the profiles p that fit s of weight(p) / W * (1 + value(s with p at its best start))
+
+where W is the sum of all weights. It is kept exactly, as an integer in parts of W ** compute slices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import NamedTuple
+
+from dovetail.core.devices.mig.geometry import Geometry, GeometryError
+
+Counts = tuple[int, ...]
+"""A number for each profile of a geometry."""
+NOWHERE = -1
+PERMILLE = 1000
+_MOST_STATES = 20_000
+
+
+class Best(NamedTuple):
+    """`start` is NOWHERE where the profile does not fit. `loss_milli` is how much the value of the card falls, in
+    thousandths of a request: cards of different geometries can be compared by it."""
+
+    start: int
+    loss_milli: int
+
+
+class States:
+    """The legal states of one geometry. `classes[state]` is the class of a state; what is not in it is not legal.
+    `following[class]` are the instances that can be added, as bits, with the class after each. Classes ascend: what
+    follows has a lower number. Raises GeometryError for a geometry of more than 20,000 states."""
+
+    def __init__(self, geometry: Geometry) -> None:
+        self.geometry = geometry
+        self.of_profile = [
+            sum(geometry.bit(i, start) for start in profile.starts) for i, profile in enumerate(geometry.profiles)
+        ]
+        """All instances of a profile."""
+        spans = [(start, start + geometry.profiles[i].memory_slices) for i, start in geometry.instances]
+        self._overlapping = [
+            sum(1 << j for j, (low, high) in enumerate(spans) if low < end and start < high) for start, end in spans
+        ]
+        self.classes: dict[int, int] = {}
+        self.following: list[tuple[tuple[int, int], ...]] = []
+        self._numbers: dict[tuple[tuple[int, int], ...], int] = {}
+        self._classify(0)
+        del self._numbers
+        self.rooms: list[Counts] = []
+        for number in range(len(self.following)):
+            self.rooms.append(tuple(self._room(number, own) for own in self.of_profile))
+        self._arrangements: dict[tuple[int, Counts], frozenset[int]] = {}
+
+    def _classify(self, state: int) -> int:
+        """As deep as a card can have instances."""
+        number = self.classes.get(state)
+        if number is None:
+            if len(self.classes) >= _MOST_STATES:
+                raise GeometryError("profiles", f"{self.geometry.key}: more than {_MOST_STATES} ways to divide a card")
+            key = tuple((bit, self._classify(state | bit)) for bit in bits_of(self._allowed(state)))
+            number = self._numbers.get(key)
+            if number is None:
+                number = self._numbers[key] = len(self.following)
+                self.following.append(key)
+            self.classes[state] = number
+        return number
+
+    def _allowed(self, state: int) -> int:
+        apart = (1 << len(self.geometry.instances)) - 1
+        for bit in bits_of(state):
+            apart &= ~self._overlapping[bit.bit_length() - 1]
+        for i, own in enumerate(self.of_profile):
+            if apart & own and self._shortage(state, i):
+                apart &= ~own
+        return apart
+
+    def _shortage(self, state: int, profile: int) -> str:
+        """What one more instance of a profile lacks, wherever it may be; "" for nothing."""
+        geometry, wanted = self.geometry, self.geometry.profiles[profile]
+        held = [geometry.profiles[i] for i, _ in geometry.members(state)]
+        left = geometry.compute_slices - sum(own.compute_slices for own in held)
+        if wanted.compute_slices > left:
+            return f"it needs {wanted.compute_slices} compute slices and {left} are left"
+        if (state & self.of_profile[profile]).bit_count() >= wanted.most:
+            return f"a card can have {wanted.most} of it at most"
+        for i, kind in enumerate(wanted.engines._fields):
+            left = geometry.engines[i] - sum(own.engines[i] for own in held)
+            if wanted.engines[i] > left:
+                return f"it needs {wanted.engines[i]} of the engines ({kind}) and {left} are left"
+        return ""
+
+    def _room(self, number: int, own: int) -> int:
+        """Ranges of one length: to take the lowest that fits, again and again, leaves out none that could be had."""
+        count = 0
+        while (after := next((after for bit, after in self.following[number] if bit & own), None)) is not None:
+            number = after
+            count += 1
+        return count
+
+    def allowed(self, state: int) -> int:
+        """Each instance that could be added to the state."""
+        return sum(bit for bit, _ in self.following[self.classes[state]])
+
+    def starts(self, state: int, profile: int) -> tuple[int, ...]:
+        """Where an instance of the profile could be added."""
+        return tuple(start for _, start in self.geometry.members(self.allowed(state) & self.of_profile[profile]))
+
+    def room(self, state: int, profile: int) -> int:
+        """How many instances of the profile alone still fit."""
+        return self.rooms[self.classes[state]][profile]
+
+    def refusal(self, state: int, profile: int) -> str:
+        """The rule by which no instance of the profile can be added; "" where one can."""
+        if self.room(state, profile):
+            return ""
+        wanted = self.geometry.profiles[profile]
+        at = " or ".join(map(str, wanted.starts))
+        return self._shortage(state, profile) or (
+            f"it needs {wanted.memory_slices} memory slices in a row from slice {at} on, and each such row is in use"
+        )
+
+    def fault(self, state: int) -> str:
+        """Which instance cannot be beside the others, and why; "" for a legal state."""
+        legal = 0
+        for profile, start in self.geometry.members(state):
+            bit = self.geometry.bit(profile, start)
+            if legal | bit not in self.classes:
+                reason = self._shortage(legal, profile) or "it overlaps another one"
+                return f"{self.geometry.profiles[profile].name} at {start}: {reason}"
+            legal |= bit
+        return ""
+
+    def fits(self, state: int, counts: Counts) -> bool:
+        """Whether so many instances of each profile fit, all of them at once."""
+        return bool(self.arrangements(state, counts))
+
+    def arrangements(self, state: int, counts: Counts) -> frozenset[int]:
+        """Every set of so many instances of each profile that can be added."""
+        key = (self.classes[state], counts)
+        found = self._arrangements.get(key)
+        if found is None:
+            found = self._arrangements[key] = self._arrange(state, counts)
+        return found
+
+    def _arrange(self, state: int, counts: Counts) -> frozenset[int]:
+        if any(count > room for count, room in zip(counts, self.rooms[self.classes[state]], strict=True)):
+            return frozenset()
+        added = {0}
+        for profile in sorted(range(len(counts)), key=lambda i: len(self.geometry.profiles[i].starts)):
+            own = self.of_profile[profile]
+            for _ in range(counts[profile]):
+                added = {more | bit for more in added for bit in bits_of(self.allowed(state | more) & own)}
+        return frozenset(added)
+
+
+class Starts:
+    """The best starts of a geometry for one set of weights, one for each profile."""
+
+    def __init__(self, geometry: Geometry, weights: Counts) -> None:
+        self._states = states(geometry)
+        profiles, instances = geometry.profiles, geometry.instances
+        total = sum(weights) or 1
+        self._unit: int = total**geometry.compute_slices
+        self._ranks: list[tuple[int, int, int]] = []
+        """By class: memory and compute slices of the largest profile that is asked for and fits, and the value."""
+        self._best: list[tuple[Best, ...]] = []
+        for following in self._states.following:
+            best = [(-1, -1, -1, 0)] * len(profiles)
+            for bit, after in following:
+                profile = instances[bit.bit_length() - 1].profile
+                best[profile] = max(best[profile], (*self._ranks[after], bit))
+            largest, value = (0, 0), 0
+            for own, weight, (_, _, value_after, bit) in zip(profiles, weights, best, strict=True):
+                if bit and weight:
+                    largest = max(largest, (own.memory_slices, own.compute_slices))
+                    # Exact: what follows has used a compute slice, so that one W is left to divide by.
+                    value += weight * (self._unit + value_after) // total
+            self._ranks.append((*largest, value))
+            self._best.append(tuple(self._answer(value - value_after, bit) for _, _, value_after, bit in best))
+
+    def _answer(self, loss: int, bit: int) -> Best:
+        if not bit:
+            return Best(NOWHERE, 0)
+        return Best(self._states.geometry.instances[bit.bit_length() - 1].start, loss * PERMILLE // self._unit)
+
+    def rank(self, state: int) -> tuple[int, int, int]:
+        """What is left of a card, better is higher: the largest profile that is asked for and fits, then the value."""
+        return self._ranks[self._states.classes[state]]
+
+    def value_milli(self, state: int) -> int:
+        """How many more requests are expected to be served, in thousandths."""
+        return self.rank(state)[2] * PERMILLE // self._unit
+
+    def best(self, state: int, profile: int) -> Best:
+        return self._best[self._states.classes[state]][profile]
+
+    def arranged(self, state: int, counts: Counts) -> int | None:
+        """So many instances of each profile that fit all at once: those after which the card ranks best, as for a
+        single one. None: they do not fit."""
+        found = self._states.arrangements(state, counts)
+        return max(found, key=lambda added: (self.rank(state | added), added), default=None)
+
+
+def best_start(geometry: Geometry, state: int, profile: int, weights: Counts | None = None) -> Best:
+    """Where an instance of the profile should be; all profiles weigh the same where no weights are given. A set of
+    weights has a table of its own: weights should be coarse, and above 0 for whatever may be asked for one day."""
+    return starts_of(geometry, weights or equal_weights(geometry)).best(state, profile)
+
+
+def equal_weights(geometry: Geometry) -> Counts:
+    return (1,) * len(geometry.profiles)
+
+
+def counts_of(geometry: Geometry, by_name: Mapping[str, int]) -> Counts:
+    """Numbers by profile name, alias or resource, in the order of the profiles. Raises GeometryError for a profile that
+    the geometry does not have."""
+    counts = [0] * len(geometry.profiles)
+    for name, count in by_name.items():
+        counts[geometry.index(name)] += count
+    return tuple(counts)
+
+
+def bits_of(state: int) -> Iterator[int]:
+    """The bits of a set of instances, one by one, ascending."""
+    while state:
+        yield state & -state
+        state &= state - 1
+
+
+@lru_cache(maxsize=64)
+def states(geometry: Geometry) -> States:
+    """The states of a geometry; equal geometries share them."""
+    return States(geometry)
+
+
+@lru_cache(maxsize=256)
+def starts_of(geometry: Geometry, weights: Counts) -> Starts:
+    """Raises ValueError where there is not one weight of at least 0 for each profile."""
+    if len(weights) != len(geometry.profiles) or min(weights) < 0:
+        raise ValueError(f"{weights}: one weight of at least 0 for each profile of {geometry.key}")
+    return Starts(geometry, weights)

@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How to divide the cards of a node anew, so that wanted instances are there: a decision for whoever carries it out.
+
+Rules: an instance in use is never destroyed, and neither is the MIG mode of a card changed that anybody uses. After the
+plan the wanted instances are idle, all at once; idle ones that are there count, unless they are destroyed for others.
+The best plan touches the fewest cards; then it turns MIG mode on for the fewest; then it destroys the least (share of
+the scarcer slices); then it touches the cards that are most in use. It creates no more than is wanted. On a card,
+instances are put where, beside those in use, the most of everything could still be (the rank of `instances.Starts` at
+equal weights). Exact: all ways that can matter are looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from operator import le
+from typing import NamedTuple
+
+from dovetail.core.devices.mig.geometry import Asked, Geometry, GeometryError, merged
+from dovetail.core.devices.mig.instances import Counts, bits_of, counts_of, equal_weights, starts_of, states
+from dovetail.core.devices.mig.slices import slices, taken
+
+
+@dataclass(frozen=True, slots=True)
+class Divided:
+    """A card as it is: `instances` of it, of which some are `used`. `busy`: it is not in MIG mode (`mig`), and somebody
+    has the whole of it. Raises GeometryError for a card that cannot be."""
+
+    gpu: int
+    geometry: Geometry
+    mig: bool
+    instances: int = 0
+    used: int = 0
+    busy: bool = False
+
+    def __post_init__(self) -> None:
+        fault = states(self.geometry).fault(self.instances)
+        if self.used & ~self.instances:
+            fault = "instances are in use that are not there"
+        if self.busy if self.mig else self.instances:
+            fault = "instances are there in MIG mode alone, and without it a card is used as a whole"
+        if fault:
+            raise GeometryError(f"GPU{self.gpu}", fault)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What to do to one card: instances by profile name and start. `turns_on`: MIG mode first; `resets`: this resets
+    the card."""
+
+    gpu: int
+    destroy: tuple[tuple[str, int], ...]
+    create: tuple[tuple[str, int], ...]
+    turns_on: bool = False
+    resets: bool = False
+
+    def __str__(self) -> str:
+        parts = ["MIG mode on" + " (resets the card)" * self.resets] if self.turns_on else []
+        for what, instances in (("destroy", self.destroy), ("create", self.create)):
+            if instances:
+                parts.append(f"{what} {', '.join(f'{name}@{start}' for name, start in instances)}")
+        return f"GPU {self.gpu}: {', '.join(parts)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """No change is needed where `changes` is empty."""
+
+    changes: tuple[Change, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Impossible:
+    reason: str
+
+
+class _Cost(NamedTuple):
+    """In the order in which it counts. `places` are those of the cards that are touched."""
+
+    cards: int
+    mode_changes: int
+    destroyed_milli: int
+    places: tuple[int, ...]
+
+
+class _Way(NamedTuple):
+    """A card divided anew: so many wanted instances are idle on it, after so much was destroyed."""
+
+    gain: Counts
+    destroyed_milli: int
+
+
+_Chosen = list[tuple[int, _Way]]
+
+
+def plan(cards: Sequence[Divided], wanted: Mapping[str, int]) -> Plan | Impossible:
+    """The best plan for so many instances of each profile (by name, alias or resource)."""
+    asked = merged([card.geometry for card in cards], wanted.items())
+    for name, _ in asked:
+        if all(card.geometry.find(name) is None for card in cards):
+            having = sorted({card.geometry.key for card in cards})
+            return Impossible(f"no card of the node has the profile {name}: {', '.join(having) or 'it has no cards'}")
+    # Most in use first, so that whole cards stay whole.
+    order = sorted(cards, key=lambda card: (-taken(card.geometry, card.used).milli, card.gpu))
+    chosen = _cheapest(order, asked)
+    if chosen is not None:
+        trimmed = _trimmed(order, chosen, asked)
+        changes = [_change(order[place], way, asked) for place, way in trimmed]
+        return Plan(tuple(sorted(changes, key=lambda change: change.gpu)))
+    if _cheapest([replace(card, used=0, busy=False) for card in order], asked) is None:
+        return Impossible("the cards of the node cannot have so many at once, even if all were idle")
+    in_use = ", ".join(f"GPU{card.gpu}" for card in sorted(cards, key=lambda card: card.gpu) if card.used or card.busy)
+    return Impossible(f"what is in use is never destroyed, and too little is idle beside it: {in_use}")
+
+
+def _cheapest(cards: Sequence[Divided], asked: Asked) -> _Chosen | None:
+    """Which cards to touch, and how. Card after card, the cheapest way to each number of instances still lacking."""
+    counts = tuple(count for _, count in asked)
+    idle = [_counted(card.geometry, card.instances & ~card.used, asked) for card in cards]
+    ways = [() if card.busy else _ways(card.geometry, card.instances, card.used, asked) for card in cards]
+    best: dict[Counts, tuple[_Cost, _Chosen]] = {counts: (_Cost(0, 0, 0, ()), [])}
+    coming = _coming(idle, ways, len(asked))
+    for place, card in enumerate(cards):
+        most = coming[place + 1]
+        reached: dict[Counts, tuple[_Cost, _Chosen]] = {}
+        for lacking, (cost, so_far) in best.items():
+            left = _less(lacking, idle[place])
+            if _within(left, most) and (left not in reached or cost < reached[left][0]):
+                reached[left] = (cost, so_far)
+            for way in ways[place]:
+                left = _less(lacking, way.gain)
+                if not _within(left, most):
+                    continue
+                more = _Cost(
+                    cost.cards + 1,
+                    cost.mode_changes + (not card.mig),
+                    cost.destroyed_milli + way.destroyed_milli,
+                    (*cost.places, place),
+                )
+                if left not in reached or more < reached[left][0]:
+                    reached[left] = (more, [*so_far, (place, way)])
+        best = reached
+    found = best.get((0,) * len(asked))
+    return found[1] if found is not None else None
+
+
+def _coming(idle: list[Counts], ways: list[tuple[_Way, ...]], kinds: int) -> list[Counts]:
+    """The most of each profile alone that the cards from each place on can have."""
+    coming = [(0,) * kinds]
+    for here, own in zip(reversed(idle), reversed(ways), strict=True):
+        most = [max(each) for each in zip(here, *(way.gain for way in own), strict=True)]
+        coming.append(tuple(a + b for a, b in zip(coming[-1], most, strict=True)))
+    return coming[::-1]
+
+
+def _within(counts: Counts, most: Counts) -> bool:
+    return all(map(le, counts, most))
+
+
+def _less(counts: Counts, gain: Counts) -> Counts:
+    return tuple([count - got if count > got else 0 for count, got in zip(counts, gain, strict=True)])
+
+
+def _counted(geometry: Geometry, bits: int, asked: Asked) -> Counts:
+    own = states(geometry).of_profile
+    indices = [geometry.find(name) for name, _ in asked]
+    return tuple([0 if i is None else (bits & own[i]).bit_count() for i in indices])
+
+
+def _trimmed(cards: Sequence[Divided], chosen: _Chosen, asked: Asked) -> _Chosen:
+    """The same without what is beyond the wanted."""
+    touched = {place: way.gain for place, way in chosen}
+    after = [
+        touched.get(place, _counted(card.geometry, card.instances & ~card.used, asked))
+        for place, card in enumerate(cards)
+    ]
+    beyond = [sum(own) - count for own, (_, count) in zip(zip(*after, strict=True), asked, strict=True)]
+    trimmed = []
+    for place, way in reversed(chosen):
+        less = [max(min(got, more), 0) for got, more in zip(way.gain, beyond, strict=True)]
+        beyond = [more - off for more, off in zip(beyond, less, strict=True)]
+        gain = tuple(got - off for got, off in zip(way.gain, less, strict=True))
+        trimmed.append((place, _Way(gain, way.destroyed_milli)))
+    return trimmed
+
+
+@lru_cache(maxsize=4096)
+def _ways(geometry: Geometry, instances: int, used: int, asked: Asked) -> tuple[_Way, ...]:
+    """The ways to divide a card anew, but for those that another one equals in gain and in what it destroys."""
+    most = tuple(count for _, count in asked)
+    least: dict[Counts, int] = {}
+    for kept, milli in _kept(geometry, instances & ~used):
+        counts = _counted(geometry, kept, asked)
+        for more in _additions(geometry, used | kept, asked):
+            gain = tuple([min(sum(both), count) for *both, count in zip(counts, more, most, strict=True)])
+            least[gain] = min(milli, least.get(gain, milli))
+    return tuple(
+        _Way(gain, milli)
+        for gain, milli in least.items()
+        if not any(milli >= other and gain != more and _within(gain, more) for more, other in least.items())
+    )
+
+
+@lru_cache(maxsize=4096)
+def _additions(geometry: Geometry, state: int, asked: Asked) -> tuple[Counts, ...]:
+    """How many of each wanted profile can be added, all at once, at least one and up to what is asked for."""
+    known, most = states(geometry), tuple(count for _, count in asked)
+    of = sum(known.of_profile[i] for i in {geometry.find(name) for name, _ in asked} if i is not None)
+    found, todo = {0}, [0]
+    while todo:
+        more = todo.pop()
+        for bit in bits_of(known.allowed(state | more) & of):
+            if more | bit not in found and _within(_counted(geometry, more | bit, asked), most):
+                found.add(more | bit)
+                todo.append(more | bit)
+    return tuple(sorted({_counted(geometry, more, asked) for more in found - {0}}))
+
+
+@lru_cache(maxsize=4096)
+def _kept(geometry: Geometry, idle: int) -> tuple[tuple[int, int], ...]:
+    """All sets of idle instances that can be kept, and what is destroyed then."""
+    found, kept = [], idle
+    while True:
+        destroyed = [geometry.profiles[i] for i, _ in geometry.members(idle & ~kept)]
+        found.append((kept, slices(geometry, destroyed).milli))
+        if not kept:
+            return tuple(found)
+        kept = (kept - 1) & idle
+
+
+def _change(card: Divided, way: _Way, asked: Asked) -> Change:
+    """What makes a card like that with the fewest new instances, at their best starts."""
+    geometry, profiles = card.geometry, card.geometry.profiles
+    known, starts = states(geometry), starts_of(geometry, equal_weights(geometry))
+    idle = card.instances & ~card.used
+    found = []
+    for kept, milli in _kept(geometry, idle):
+        if milli != way.destroyed_milli:
+            continue
+        new = _less(way.gain, _counted(geometry, kept, asked))
+        counts = counts_of(geometry, {name: n for (name, _), n in zip(asked, new, strict=True) if n})
+        for created in known.arrangements(card.used | kept, counts):
+            found.append((-sum(new), starts.rank(card.used | created), kept, created))
+    _, _, kept, created = max(found)
+
+    def named(bits: int) -> tuple[tuple[str, int], ...]:
+        return tuple((profiles[i].name, start) for i, start in geometry.members(bits))
+
+    turns_on = not card.mig
+    return Change(card.gpu, named(idle & ~kept), named(created), turns_on, turns_on and geometry.mode_change_resets)

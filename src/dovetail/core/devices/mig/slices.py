@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What instances truly take of a card, for quota and reports.
+
+Rules: an instance takes compute slices and memory slices; the digit in its name is the compute slices alone. Shares are
+in thousandths of a card, rounded down, so that a full card never counts for more than one card. What several instances
+take is added up for each kind of slices apart, and the scarcer kind counts: 4g and 3g make one card, as do 3g and 3g,
+though neither kind of slices alone would say so of both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from dovetail.core.devices.mig.geometry import Geometry, Profile
+from dovetail.core.devices.mig.products import GEOMETRIES
+
+CARD_MILLI = 1000
+
+
+class Slices(NamedTuple):
+    """Slices of each kind, and how much of the card's they are, in thousandths."""
+
+    compute: int
+    memory: int
+    compute_milli: int
+    memory_milli: int
+
+    @property
+    def milli(self) -> int:
+        """The share of the card: that of the scarcer kind."""
+        return max(self.compute_milli, self.memory_milli)
+
+
+def slices(geometry: Geometry, profiles: Iterable[Profile]) -> Slices:
+    """What instances of these profiles, of one card or of several, take together."""
+    held = list(profiles)
+    compute, memory = sum(own.compute_slices for own in held), sum(own.memory_slices for own in held)
+    return Slices(
+        compute,
+        memory,
+        CARD_MILLI * compute // geometry.compute_slices,
+        CARD_MILLI * memory // geometry.memory_slices,
+    )
+
+
+def taken(geometry: Geometry, state: int) -> Slices:
+    """What the instances of a card take of it."""
+    return slices(geometry, [geometry.profiles[i] for i, _ in geometry.members(state)])
+
+
+def most_taken(name: str, geometries: Iterable[Geometry] = GEOMETRIES) -> Slices | None:
+    """What a profile takes where the product is not known yet: names mean different parts on different products
+    (1g.10gb is two memory slices of A100-40GB and one of A100-80GB), and the largest share counts. None: none of the
+    geometries has it."""
+    found = [(geometry, index) for geometry in geometries if (index := geometry.find(name)) is not None]
+    costs = [slices(geometry, [geometry.profiles[index]]) for geometry, index in found]
+    return max(costs, key=lambda cost: (cost.milli, cost), default=None)
