@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the claims of a pod get on a node, or why nothing.
+
+Rules: where any of the free devices will do, the best linked ones are looked up; else they are searched for (`search`).
+Where our search takes too long the one in upstream's order may come to an allocation sooner.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from dovetail.core.devices.bandwidth import sets_of
+from dovetail.core.devices.choose import PERMILLE, choices
+from dovetail.core.dra.asks import Fault, View
+from dovetail.core.dra.kinds import NO_GPU, Kind, bits
+from dovetail.core.dra.search import Ended, Pick, Search, Taken
+
+
+class Outcome(NamedTuple):
+    """`picks` by claim. `spare` are the devices that would match and are left, `close` is how close the GPUs are, in
+    thousandths of the best that the node can give. `after` is what is held then. Where it does not fit, `fault` is why
+    it ended early, and `detail` the reason else."""
+
+    picks: tuple[tuple[Pick, ...], ...] | None
+    after: Taken
+    spare: int = 0
+    close: int = PERMILLE
+    fault: Fault | None = None
+    detail: str = ""
+
+
+def allocate(view: View, taken: Taken) -> Outcome:
+    """The allocation of the view's claims where `taken` is held."""
+    if view.fault is not None:
+        return Outcome(None, taken, fault=view.fault)
+    if view.plain and not any(view.plain >> bit & 1 for bit, _ in taken.shares):
+        return _plain(view, taken)
+    try:
+        search = _search(view, taken)
+    except Ended as ended:
+        return Outcome(None, taken, fault=ended.fault)
+    if search is None:
+        return Outcome(None, taken, detail=_why_not(view, taken))
+    return Outcome(tuple(map(tuple, search.picks)), search.after(), search.spare(), closeness(view.kind, search.gpus))
+
+
+def _search(view: View, taken: Taken) -> Search | None:
+    """The search that found an allocation, None where there is none. Raises Ended."""
+    first = Search(view, taken, as_upstream=True) if view.ordered else None
+    if first is not None and not first.run():
+        return None
+    ours = Search(view, taken)
+    try:
+        # What one request cannot have alone, it cannot have beside others.
+        alone = (Search(view, taken, only=place) for place in ours.order if len(ours.order) > 1)
+        return ours if all(one.run() for one in alone) and ours.run() else None
+    except Ended:
+        if first is None:
+            first = Search(view, taken, as_upstream=True)
+            return first if first.run() else None
+        return first
+
+
+def closeness(kind: Kind, gpus: int) -> int:
+    """The bandwidth between these GPUs of the layout, in thousandths of the best that so many of them can have."""
+    if kind.layout is None or gpus.bit_count() < 2:
+        return PERMILLE
+    sets = sets_of(kind.layout)
+    return PERMILLE * int(sets.mbps[gpus]) // max(sets.ideal_mbps[gpus.bit_count()], 1)
+
+
+def _plain(view: View, taken: Taken) -> Outcome:
+    """Any so many of the free devices will do: the best ones, dealt out in order."""
+    kind, free, count = view.kind, view.plain & ~taken.whole, view.count
+    if free.bit_count() < count:
+        return Outcome(None, taken, detail=f"{count} wanted, {free.bit_count()} of {view.plain.bit_count()} free")
+    chosen = 0
+    free_gpus = _gpus_of(kind, free)
+    if kind.layout is not None and free & ~kind.whole_gpus == 0:
+        gpus = choices(kind.layout).choose(free_gpus, count)
+        chosen = sum(1 << bit for bit in bits(free) if gpus >> kind.gpus[bit] & 1)
+    rest = free
+    while chosen.bit_count() < count:
+        chosen |= rest & -rest
+        rest &= rest - 1
+    dealt = iter(bits(chosen))
+    picks = tuple(
+        tuple(Pick(one.request, next(dealt), None) for (one,) in requests for _ in range(one.count))
+        for requests in view.claims
+    )
+    after = taken._replace(whole=taken.whole | chosen)
+    return Outcome(picks, after, (free ^ chosen).bit_count(), closeness(kind, _gpus_of(kind, chosen)))
+
+
+def _gpus_of(kind: Kind, devices: int) -> int:
+    gpus = 0
+    for bit in bits(devices if kind.layout is not None else 0):
+        if kind.gpus[bit] != NO_GPU:
+            gpus |= 1 << kind.gpus[bit]
+    return gpus
+
+
+def _why_not(view: View, taken: Taken) -> str:
+    """The first request of which no alternative has enough devices, with the numbers."""
+    for requests in view.claims:
+        for options in requests:
+            free = [option.fitting & (~taken.whole if not option.request.admin_access else -1) for option in options]
+            if all(
+                mask.bit_count() < max(one.count, 1) or (one.every and mask != one.matching)
+                for one, mask in zip(options, free, strict=True)
+            ):
+                one, left = options[-1], free[-1].bit_count()
+                wanted = f"all {one.count}" if one.every else str(one.count)
+                return f"request {one.request.name}: {wanted} wanted, {left} of {one.matching.bit_count()} free"
+    if any(pool.invalid for pool in view.kind.pools):
+        return "invalid resource pools were encountered"
+    return "no choice of the free devices satisfies all requests"

@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a call costs, as upstream counts it while it evaluates: a selector may cost LIMIT.
+
+Rules: most calls cost 1; looking through a string a tenth of its length, a regular expression that times a quarter of
+the pattern's. What a call costs depends on the overload that the checker chose, "" where several are left.
+Source: k8s.io/apiserver/pkg/cel/library/cost.go (1.37); cel-go v0.29.2, interpreter/runtimecost.go, ext/lists.go and
+ext/sets.go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import ceil
+from typing import Final
+
+from dovetail.core.dra.cel.formats import Format
+from dovetail.core.dra.cel.values import Abort, Map, Value, size
+
+LIMIT: Final = 1_000_000
+WORK: Final = 2_000_000
+"""Elements that may be gone through where upstream charges nothing for it; more would hold a scheduler up."""
+LIST: Final = 10
+MAP: Final = 30
+Cost = int | Callable[[Sequence[Value], Value], int]
+"""Of the arguments and, for those `of_result`, the result."""
+
+
+def _tenth(count: int) -> int:
+    """A tenth, rounded up as upstream's doubles round."""
+    return ceil(count * 0.1)
+
+
+def _quarter(count: int) -> int:
+    return ceil(count * 0.25)
+
+
+def _of_first(args: Sequence[Value], result: Value) -> int:
+    return _tenth(size(args[0]))
+
+
+def _of_second(args: Sequence[Value], result: Value) -> int:
+    return _tenth(size(args[1]))
+
+
+def _twice_first(args: Sequence[Value], result: Value) -> int:
+    return ceil(size(args[0]) * 2 * 0.1)
+
+
+def _shorter(args: Sequence[Value], result: Value) -> int:
+    return _tenth(min(size(args[0]), size(args[1])))
+
+
+def _both(args: Sequence[Value], result: Value) -> int:
+    return _tenth(size(args[0]) + size(args[1]))
+
+
+def _pattern(args: Sequence[Value], result: Value) -> int:
+    return _tenth(1 + size(args[0])) * _quarter(size(args[1]))
+
+
+def _validated(args: Sequence[Value], result: Value) -> int:
+    if type(args[0]) is not Format:
+        return 1
+    return _tenth(1 + size(args[1])) * _quarter(args[0].regex_size)
+
+
+def _traversal(args: Sequence[Value], result: Value) -> int:
+    """Every element once, and each looked through if it is text."""
+    return _looked_through(args[0])
+
+
+def _looked_through(value: Value) -> int:
+    kind = type(value)
+    if kind is str or kind is bytes:
+        return int(len(value.encode() if kind is str else value) * 0.1)
+    if kind is list:
+        return sum(map(_looked_through, value))
+    if kind is Map:
+        return sum(_looked_through(key) + _looked_through(one) for key, one in value.items())
+    return 1
+
+
+def _network(factor: int, also: bool) -> Callable[[Sequence[Value], Value], int]:
+    """Of networks: `factor` times the network's bytes and, of a text, reading it."""
+
+    def cost(args: Sequence[Value], result: Value) -> int:
+        prefix = size(args[0])
+        total = _tenth(2 * prefix) + (_tenth(prefix) + 1 if factor == 3 else 0)
+        return total + (_tenth(size(args[1])) if also else 0)
+
+    return cost
+
+
+def _list_of_result(args: Sequence[Value], result: Value) -> int:
+    return size(result) + 1 + LIST
+
+
+def _joined(args: Sequence[Value], result: Value) -> int:
+    return ceil(size(result) * 2 * 0.1)
+
+
+def of_result(cost: Cost) -> bool:
+    """Whether the cost is known only once the call is done; all others are paid before it begins."""
+    return cost is _list_of_result or cost is _joined
+
+
+def _flattened(args: Sequence[Value], result: Value) -> int:
+    depth = 1
+    if len(args) == 2:
+        if type(args[1]) is not int:
+            raise Abort("internal error: interface conversion")
+        depth = args[1] if args[1] >= 0 else 1
+    return min(size(args[0]) * depth, 2 * LIMIT) + 1 + LIST
+
+
+def _self_compared(at: int) -> Callable[[Sequence[Value], Value], int]:
+    def cost(args: Sequence[Value], result: Value) -> int:
+        values = args[at]
+        if type(values) is not list:
+            raise Abort("internal error: interface conversion")
+        factor = 2.1 if values and type(values[0]) in (str, bytes) else 2.0
+        return int(len(values) ** 2 * factor) + 1 + LIST
+
+    return cost
+
+
+def _sets(factor: int) -> Callable[[Sequence[Value], Value], int]:
+    return lambda args, result: 1 + size(args[0]) * size(args[1]) * factor
+
+
+_BY_OVERLOAD: dict[str, Cost] = {
+    "list_slice": _list_of_result, "list_flatten": _flattened, "list_flatten_int": _flattened,
+    "lists_range": _list_of_result, "list_reverse": _list_of_result, "list_distinct": _self_compared(0),
+    "list_sets_contains_list": _sets(1), "list_sets_intersects_list": _sets(1), "list_sets_equivalent_list": _sets(2),
+    **{f"list_{kind}_{call}": _self_compared(at) for call, at in (("sort", 0), ("sortByAssociatedKeys", 1))
+       for kind in ("int", "uint", "double", "bool", "duration", "timestamp", "string", "bytes")},
+}  # fmt: skip
+_BY_FUNCTION: dict[str, Cost] = {
+    **dict.fromkeys(("isSorted", "sum", "max", "min", "indexOf", "lastIndexOf", "includes"), _traversal),
+    **dict.fromkeys(("url", "lowerAscii", "upperAscii", "substring", "trim", "cidr", "isIP", "isCIDR", "quantity",
+                     "isQuantity", "semver", "isSemver"), _of_first),
+    **dict.fromkeys(("replace", "split", "ip.isCanonical"), _twice_first),
+    "join": _joined,
+    **dict.fromkeys(("find", "findAll"), _pattern),
+    "validate": _validated,
+}  # fmt: skip
+_BY_FUNCTION_AND_OVERLOAD: dict[str, Cost] = {
+    "string_to_ip": _of_first, "containsIP": _network(2, also=False), "cidr_contains_ip_string": _network(2, also=True),
+    "containsCIDR": _network(3, also=False), "cidr_contains_cidr_string": _network(3, also=True),
+    **dict.fromkeys(("starts_with_string", "ends_with_string"), _of_second),
+    **dict.fromkeys(("string_to_bytes", "bytes_to_string", "strings_quote", "string_format"), _of_first),
+    "in_list": lambda args, result: size(args[1]),
+    **{f"{word}_{kind}_{kind}": _shorter for word in ("less", "less_equals", "greater", "greater_equals")
+       for kind in ("string", "bytes")},
+    **dict.fromkeys(("add_string", "add_bytes"), _both),
+    **dict.fromkeys(("matches", "matches_string"), _pattern),
+    "contains_string": lambda args, result: _tenth(size(args[0])) * _tenth(size(args[1])),
+}  # fmt: skip
+
+
+def of_call(function: str, ids: tuple[str, ...]) -> Cost:
+    """The cost of a call that agrees with these overloads."""
+    overload = ids[0] if len(ids) == 1 else ""
+    for table, key in (
+        (_BY_OVERLOAD, overload), (_BY_FUNCTION, function), (_BY_FUNCTION_AND_OVERLOAD, overload),
+        (_BY_FUNCTION_AND_OVERLOAD, function if function.startswith("contains") else ""),
+    ):  # fmt: skip
+        if key in table:
+            return table[key]
+    return _of_first if function == "ip" and overload != "cidr_ip" else 1
+
+
+def work_of(value: Value) -> int:
+    """The elements that an operator looks at which costs the same whatever its operand."""
+    kind = type(value)
+    if kind is list:
+        return len(value) + sum(work_of(one) for one in value if type(one) is list or type(one) is Map)
+    if kind is Map:
+        return len(value.entries) + sum(map(work_of, value.entries.values()))
+    return len(value) // 64 if kind is str or kind is bytes else 0
+
+
+def of_equality(one: Value, other: Value, opaque_is_one: bool) -> int:
+    """Of `==`, where values of Kubernetes' own types cost 1, and of `!=`."""
+    if opaque_is_one and hasattr(one, "equals"):
+        return 1
+    return _tenth(min(size(one), size(other)))

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Device selectors: a CEL expression compiled once, and asked about any device.
+
+Rules: `device` has driver, attributes and capacity by domain and name, and allowMultipleAllocations. A domain that is
+not there is an empty map; a name that is not there is an error, which is an error of the whole claim and no answer.
+Source: k8s.io/dynamic-resource-allocation/cel/compile.go (1.37).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from dovetail.core.dra.cel import macros, quantity, semver
+from dovetail.core.dra.cel.checker import DEVICE_SLOT, Checker
+from dovetail.core.dra.cel.paths import Frame, Link, Run
+from dovetail.core.dra.cel.program import Planner
+from dovetail.core.dra.cel.syntax import Parser
+from dovetail.core.dra.cel.values import Abort, Err, Map, Value, type_of
+from dovetail.core.dra.records import Device, Version
+from dovetail.core.dra.records import Value as Attribute
+from dovetail.core.dra.selectors import Read, SelectorError
+
+MAX_LENGTH: Final = 10 * 1024
+"""Bytes of an expression, as the API allows."""
+_NOTHING: Final = Map({}, named=True)
+
+
+class Selector:
+    """A compiled selector; see `dovetail.core.dra.selectors`."""
+
+    __slots__ = ("_run", "_slots", "expression", "reads")
+
+    def __init__(self, expression: str, run: Run, slots: int, reads: frozenset[Read] | None) -> None:
+        self.expression = expression
+        self.reads = reads
+        self._run = run
+        self._slots = slots
+
+    def matches(self, device: Device, driver: str) -> bool:
+        """Whether the device of the driver is meant. Raises SelectorError."""
+        return self.evaluate(device, driver)[0]
+
+    def evaluate(self, device: Device, driver: str) -> tuple[bool, int]:
+        """Whether the device is meant, and what it cost to find out. Raises SelectorError."""
+        frame = Frame([None] * self._slots)
+        frame.slots[DEVICE_SLOT] = _device(device, driver)
+        try:
+            value = self._run(frame)
+            frame.pay(0)
+        except Abort as error:
+            raise SelectorError(str(error)) from None
+        if type(value) is bool:
+            return value, frame.cost
+        if type(value) is Err:
+            raise SelectorError(value.text)
+        raise SelectorError(f"CEL result of type {type_of(value).name} could not be converted to bool")
+
+
+def compile(expression: str) -> Selector:
+    """The selector of an expression. Raises SelectorError where it cannot be one, with the place and the reason."""
+    length = len(expression.encode("utf-8", "replace"))
+    if length > MAX_LENGTH:
+        raise SelectorError(f"the expression has {length} bytes: at most {MAX_LENGTH} are allowed")
+    root = Parser(expression, macros.expand).parse()
+    checker = Checker(expression)
+    checker.check(root)
+    planner = Planner(expression)
+    try:
+        run = planner.plan(root)
+    except Abort as error:
+        raise SelectorError(f"program instantiation failed: {error}") from None
+    return Selector(expression, run, checker.slots, _reads(planner.reads))
+
+
+def _reads(paths: Iterable[tuple[Link, ...]]) -> frozenset[Read] | None:
+    found: set[Read] = set()
+    for links in paths:
+        keys = [link.key if link.run is None and type(link.key) is str else None for link in links[:3]]
+        field, domain, name = (*keys, "", "")[:3] if keys else (None, None, None)
+        if field == "driver":
+            found.add(Read("driver", "", ""))
+        elif field == "allowMultipleAllocations":
+            found.add(Read("shareable", "", ""))
+        elif field == "attributes" and domain:
+            found.add(Read("attributes", domain, name or ""))
+        elif field == "capacity" and domain:
+            found.add(Read("capacity", domain, name or ""))
+        else:
+            return None
+    return frozenset(found)
+
+
+def _device(device: Device, driver: str) -> Map:
+    attributes = [(name, _attribute(value)) for name, value in device.attributes]
+    capacity = [(name, quantity.of_milli(value.milli)) for name, value in device.capacity]
+    return Map({
+        "driver": driver,
+        "allowMultipleAllocations": device.shareable,
+        "attributes": _by_domain(attributes),
+        "capacity": _by_domain(capacity),
+    }, named=True)  # fmt: skip
+
+
+def _by_domain(named: Iterable[tuple[str, Value]]) -> Map:
+    domains: dict[Value, Value] = {}
+    for qualified, value in named:
+        domain, _, name = qualified.partition("/")
+        if domain not in domains:
+            domains[domain] = Map({}, named=True)
+        domains[domain].entries[name] = value
+    return Map(domains, default=_NOTHING, named=True)
+
+
+def _attribute(value: Attribute) -> Value:
+    if isinstance(value, tuple):
+        return [_attribute(one) for one in value]
+    if isinstance(value, Version):
+        version = semver.of_text(value.text)
+        if isinstance(version, Err):
+            raise SelectorError(f"attribute: parse semantic version: {version.text}")
+        return version
+    return value

@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The values of CEL at run time, when two are equal and which is the lesser.
+
+Rules: an int is an int, a string a str, a list a list, null is None; what Python lacks (unsigned ints, maps whose keys
+`1`, `1u` and `true` are three keys, optionals, timestamps and durations) is here. An error is a value too, as `&&` and
+`||` let errors pass that do not matter. Numbers of the three types are equal by what they stand for; values of other
+different types are not equal; a Quantity, Semver, address or URL cannot be compared to anything else (an error).
+Source: cel-go v0.29.2, common/types.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from dovetail.core.dra.cel import types
+from dovetail.core.dra.cel.types import Type
+
+Value = Any
+"""Any of the values here."""
+MIN_INT, MAX_INT, MAX_UINT = -(2**63), 2**63 - 1, 2**64 - 1
+
+
+class Abort(Exception):
+    """The evaluation ends here, whatever stands around it: too costly, or a fault that upstream does not survive."""
+
+
+@dataclass(frozen=True, slots=True)
+class Err:
+    """The error that an expression came to."""
+
+    text: str
+
+
+NO_OVERLOAD = Err("no such overload")
+
+
+@dataclass(frozen=True, slots=True)
+class UInt:
+    n: int
+
+
+@dataclass(frozen=True, slots=True)
+class Duration:
+    """`ns` fits 64 bits, signed."""
+
+    ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Timestamp:
+    """`ns` since 1970 UTC; `offset_s` is the zone that it was written in, which no comparison looks at."""
+
+    ns: int
+    offset_s: int = field(default=0, compare=False)
+
+
+@dataclass(slots=True, eq=False)
+class Optional:
+    value: Value
+
+
+NONE = Optional(None)
+"""optional.none(), the one of them that has no value."""
+MISSING = object()
+"""What is found where nothing is."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    """A map's key that Python would take for an int (true, 1u, 1.0) or cannot hash."""
+
+    type: str
+    hashed: Value
+    value: Value = field(compare=False)
+
+
+class Map:
+    """`entries` by key as `key_of` makes it. `default`, where there is one, is what a key that is not there yields.
+    The keys of a `named` map are strings, and nothing else is looked up in it."""
+
+    __slots__ = ("default", "entries", "named")
+
+    def __init__(self, entries: dict[Value, Value], default: Value = MISSING, named: bool = False) -> None:
+        self.entries = entries
+        self.default = default
+        self.named = named
+
+    def find(self, key: Value) -> Value:
+        """The value, or MISSING. Numbers find the key that they are equal to."""
+        if type(key) is str:
+            return self.entries.get(key, self.default)
+        if self.named or not self.entries:
+            return self.default
+        found = self.entries.get(key_of(key), MISSING)
+        if found is not MISSING:
+            return found
+        if type(key) in (int, UInt, float):
+            for other in _equal_keys(key):
+                found = self.entries.get(key_of(other), MISSING)
+                if found is not MISSING:
+                    return found
+        return self.default
+
+    def __contains__(self, key: Value) -> bool:
+        return Map(self.entries, named=self.named).find(key) is not MISSING
+
+    def keys(self) -> list[Value]:
+        return [key.value if type(key) is _Key else key for key in self.entries]
+
+    def items(self) -> list[tuple[Value, Value]]:
+        return list(zip(self.keys(), self.entries.values(), strict=True))
+
+
+def key_of(key: Value) -> Value:
+    """What stands for the key in `Map.entries`."""
+    kind = type(key)
+    if kind is str or kind is int:
+        return key
+    if kind is bytes or kind.__name__ in _UNHASHABLE:
+        raise Abort(f"internal error: runtime error: hash of unhashable type {type_of(key).name}")
+    hashed = id(key) if kind in (list, Map, Optional) else key
+    return _Key(kind.__name__, hashed, key)
+
+
+_UNHASHABLE = frozenset(("Semver",))
+
+
+def _equal_keys(key: Value) -> list[Value]:
+    if type(key) is float:
+        if not key.is_integer():
+            return []
+        whole = int(key)
+        signed = [whole] if MIN_INT < whole <= MAX_INT else []
+        return signed + ([UInt(whole)] if 0 <= whole <= MAX_UINT else [])
+    if type(key) is int:
+        return [UInt(key)] if key >= 0 else []
+    return [key.n] if key.n <= MAX_INT else []
+
+
+def type_of(value: Value) -> Type:
+    """The type without parameters."""
+    return _TYPES[type(value)]
+
+
+_TYPES: dict[type, Type] = {
+    bool: types.BOOL, int: types.INT, UInt: types.UINT, float: types.DOUBLE, str: types.STRING, bytes: types.BYTES,
+    type(None): types.NULL, list: Type(types.LIST), Map: Type(types.MAP), Optional: Type(types.OPTIONAL),
+    Timestamp: types.TIMESTAMP, Duration: types.DURATION, Type: types.TYPE, Err: types.ERROR,
+}  # fmt: skip
+
+
+def register(kind: type, type_: Type) -> None:
+    """Tells the type of the values of a class; for the modules that have classes of their own."""
+    _TYPES[kind] = type_
+
+
+def size(value: Value) -> int:
+    """What the cost of looking at the value grows with: elements, characters or bytes, else 1."""
+    kind = type(value)
+    if kind is str or kind is bytes or kind is list:
+        return len(value)
+    if kind is Map:
+        return len(value.entries)
+    if kind is Optional and value is not NONE:
+        return size(value.value)
+    return int(value.size) if hasattr(value, "size") else 1
+
+
+def number(value: Value) -> int | float | None:
+    """The number of an int, uint or double; else None."""
+    kind = type(value)
+    return value if kind is int or kind is float else value.n if kind is UInt else None
+
+
+def equal(one: Value, other: Value) -> bool | Err:
+    """`==` of the language."""
+    kind = type(one)
+    if kind is str or kind is bool or kind is bytes:
+        return kind is type(other) and bool(one == other)
+    if one is None or other is None:
+        return one is other
+    if kind is int or kind is float or kind is UInt:
+        return _numbers_equal(number(one), number(other))
+    if kind is list:
+        return type(other) is list and len(one) == len(other) and _none_differs(zip(one, other, strict=True))
+    if kind is Map:
+        if type(other) is not Map or len(one.entries) != len(other.entries):
+            return False
+        pairs = [(value, other.find(key)) for key, value in one.items()]
+        return all(value is not MISSING for _, value in pairs) and _none_differs(pairs)
+    if kind is Optional:
+        if type(other) is not Optional or one is NONE or other is NONE:
+            return one is other
+        return equal(one.value, other.value)
+    if kind is Type:
+        return type(other) is Type and one.name == other.name
+    if kind is Err:
+        return one  # type: ignore[no-any-return]
+    if kind is Timestamp or kind is Duration:
+        return kind is type(other) and bool(one == other)
+    result: bool | Err = one.equals(other)
+    return result
+
+
+def _none_differs(pairs: Any) -> bool:
+    # Upstream: elements that cannot be compared do not make two lists or maps differ.
+    return all(equal(one, other) is not False for one, other in pairs)
+
+
+def _numbers_equal(one: int | float | None, other: int | float | None) -> bool:
+    if one is None or other is None:
+        return False
+    if type(one) is type(other):
+        return one == other
+    return _as_compared(one, other) == _as_compared(other, one)
+
+
+def _as_compared(one: int | float, other: int | float) -> int | float:
+    """Against a double, an int is compared as the double next to it, as far as the double lies within its range."""
+    if type(one) is int and type(other) is float and MIN_INT <= other <= MAX_UINT:
+        return float(one)
+    return one
+
+
+def compare(one: Value, other: Value) -> int | Err:
+    """-1, 0 or 1 for values that have an order, else an error."""
+    kind = type(one)
+    if kind is int or kind is float or kind is UInt:
+        left, right = number(one), number(other)
+        if left is None or right is None:
+            return NO_OVERLOAD
+        if left != left or right != right:
+            return Err("NaN values cannot be ordered")
+        left, right = _as_compared(left, right), _as_compared(right, left)
+        return (left > right) - (left < right)
+    if kind is not type(other):
+        return NO_OVERLOAD
+    if kind is str or kind is bool or kind is bytes:
+        return int(one > other) - int(one < other)
+    if kind is Timestamp or kind is Duration:
+        return int(one.ns > other.ns) - int(one.ns < other.ns)
+    return NO_OVERLOAD
+
+
+def is_ordered(value: Value) -> bool:
+    """Whether values of its type have an order."""
+    return type(value) in (int, UInt, float, str, bool, bytes, Timestamp, Duration)
+
+
+def shortest(value: float) -> str:
+    """The fewest digits that read back as the same double, without exponent."""
+    if math.isinf(value) or math.isnan(value):
+        return "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"
+    digits = repr(value)
+    if "e" in digits:
+        mantissa, exponent = digits.split("e")
+        decimals = max(0, len(mantissa.partition(".")[2]) - int(exponent))
+        return f"{value:.{decimals}f}"
+    return digits.removesuffix(".0")
+
+
+def general(value: float) -> str:
+    """As Go's %g: the fewest digits, with an exponent below 1e-4 and from 1e6 on."""
+    if math.isinf(value) or math.isnan(value):
+        return shortest(value)
+    if value and not 1e-4 <= abs(value) < 1e6:
+        digits = len(repr(value).partition("e")[0].replace("-", "").replace(".", "").strip("0"))
+        mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
+        return f"{mantissa}e{int(exponent):+03d}"
+    return shortest(value)
+
+
+def shown(value: Value) -> str:
+    """A value as error texts of upstream show it."""
+    if type(value) is bool:
+        return "true" if value else "false"
+    if type(value) is UInt:
+        return str(value.n)
+    return general(value) if type(value) is float else str(value)

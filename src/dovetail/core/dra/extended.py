@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Extended resources that devices stand for: the claim of a pod that asks for them in its containers.
+
+Rules: each container that asks for a resource has a request of its own. Init containers that end before the others
+start use the devices of the containers after them; for what they need beyond these they share the largest request.
+Source: kube-scheduler's plugin dynamicresources, createRequestsAndMappings (1.37).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from dovetail.core.dra.records import ClaimSpec, DeviceRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """A container with all that it requests, by resource name, sorted. `passing` is an init container that is no
+    sidecar. Init containers come first."""
+
+    name: str
+    amounts: tuple[tuple[str, int], ...]
+    passing: bool = False
+
+
+class Use(NamedTuple):
+    """A container has its devices of an extended resource by this request of the claim."""
+
+    container: str
+    resource: str
+    request: str
+
+
+def claim_for(containers: Sequence[Container], classes: Mapping[str, str]) -> tuple[ClaimSpec, tuple[Use, ...]]:
+    """The claim for the resources for which there is a class (its name by that of the resource), and who uses what of
+    it."""
+    requests: list[DeviceRequest] = []
+    uses: list[Use] = []
+    for resource in sorted(classes):
+        found, own = _requests(containers, resource, classes[resource])
+        requests += found
+        uses += own
+    requests.sort(key=lambda request: request.name)
+    return ClaimSpec(tuple((request,) for request in requests)), tuple(uses)
+
+
+def _requests(
+    containers: Sequence[Container], resource: str, device_class: str
+) -> tuple[list[DeviceRequest], list[Use]]:
+    lasting: dict[int, DeviceRequest] = {}
+    uses: list[Use] = []
+    for i, container in enumerate(containers):
+        amount = dict(container.amounts).get(resource, 0)
+        if amount and not container.passing:
+            lasting[i] = DeviceRequest(_name(i, container, resource), device_class, count=amount)
+            uses.append(Use(container.name, resource, lasting[i].name))
+    extra: list[DeviceRequest] = []
+    passing: list[tuple[str, DeviceRequest | None]] = []
+    for i, container in enumerate(containers):
+        lacking = dict(container.amounts).get(resource, 0) if container.passing else 0
+        for later, request in lasting.items():
+            if later > i and lacking > 0:
+                lacking -= request.count
+                passing.append((container.name, request))
+        if lacking > 0:
+            extra.append(DeviceRequest(_name(i, container, resource), device_class, count=lacking))
+            passing.append((container.name, None))
+    largest = max(extra, key=lambda request: request.count, default=None)
+    for name, used in passing:
+        shared = used or largest
+        assert shared is not None
+        uses.append(Use(name, resource, shared.name))
+    return [*([largest] if largest is not None else []), *lasting.values()], uses
+
+
+def _name(index: int, container: Container, resource: str) -> str:
+    return f"container-{index}-request-{[name for name, _ in container.amounts].index(resource)}"

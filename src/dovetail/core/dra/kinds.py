@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kinds of nodes: nodes whose devices differ in nothing that anybody asks about are of one kind.
+
+Rules: the devices of a node are bits of an integer, in the order in which upstream tries them. Devices that are equal
+in what selectors read have one profile, and each selector is tried once on a profile. What constraints compare are
+numbers within the node: which devices have the same value, not what it is. Names of devices and pools make no kind.
+What is read is learned from the requests as they come; when they begin to read more the kinds begin anew.
+
+Devices are told apart by the node's wiring as the layout numbers its GPUs: those of one driver in the order of their
+PCI bus ids, or of the numbers in their names where one has none. Partitions are on the GPU with their bus id.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from dovetail.core.devices.bandwidth import MAX_GPUS
+from dovetail.core.devices.layout import Layout
+from dovetail.core.dra.pools import PoolHere, uses_of
+from dovetail.core.dra.records import Device, Value
+from dovetail.core.dra.selectors import Read
+
+BUS_ID = "resource.kubernetes.io/pciBusID"
+NO_GPU = -1
+_BUS_ID = re.compile(r"([0-9a-fA-F]{4,8}):([0-9a-fA-F]{2}):([0-9a-fA-F]{2})\.([0-7])")
+_NUMBER = re.compile(r"\D*(\d{1,9})")
+
+
+def bits(mask: int) -> Iterator[int]:
+    """The numbers of the bits that are set, ascending."""
+    while mask:
+        yield (mask & -mask).bit_length() - 1
+        mask &= mask - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Devices of a driver that are equal in all that is read of them; `device` is one of them."""
+
+    number: int
+    driver: str
+    device: Device
+
+
+@dataclass(frozen=True, slots=True)
+class PoolKind:
+    """`first` and `end` are the bits of its devices, `counters` the numbers of its counters."""
+
+    driver: str
+    incomplete: bool
+    invalid: bool
+    first: int
+    end: int
+    counters: range
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Kind:
+    """`values[attribute][bit]` is a set of value numbers as bits, None where the device has not the attribute.
+    `counters` are the amounts of all counters of the node's pools, `uses[bit]` what a device takes of them by number.
+    `gpus[bit]` is the device's GPU in the layout, or NO_GPU. `whole_gpus` are the devices that are a GPU each."""
+
+    number: int
+    pools: tuple[PoolKind, ...]
+    profiles: tuple[Profile, ...]
+    here: int
+    shareable: int
+    partitioned: int
+    conditional: int
+    values: dict[str, tuple[int | None, ...]]
+    counters: tuple[int, ...]
+    uses: tuple[tuple[tuple[int, int], ...], ...]
+    pool_of: tuple[int, ...]
+    layout: Layout | None
+    gpus: tuple[int, ...]
+    whole_gpus: int
+    neighbours: tuple[int, ...]
+    """For each device those that take of the same counters, itself among them."""
+    sizes: tuple[int, ...]
+    """What each device takes of its counters, in thousandths of each, added up."""
+
+
+class Kinds:
+    """Profiles and kinds, and what is read. Once something reads what cannot be told, all attributes count."""
+
+    def __init__(self) -> None:
+        self.version = 0
+        """Grows when more is read: kinds that were made before are of no use then."""
+        self._read: set[Read] = set()
+        self._compared: set[str] = set()
+        self._everything = False
+        self._names: dict[str, bool] = {}
+        """Which attributes are read, by qualified name, as far as they were looked up."""
+        self._profiles: dict[object, Profile] = {}
+        self._kinds: dict[object, Kind] = {}
+        self._numbers = 0
+
+    def read(self, reads: Iterable[frozenset[Read] | None], compared: Iterable[str]) -> None:
+        """Selectors read these, and constraints compare these attributes."""
+        before = len(self._read), len(self._compared), self._everything
+        for each in reads:
+            if each is None:
+                self._everything = True
+            else:
+                # Drivers, capacities and whether a device is shareable are part of each profile.
+                self._read |= {one for one in each if one.kind == "attributes"}
+        self._compared |= set(compared)
+        if before != (len(self._read), len(self._compared), self._everything):
+            self._names.clear()
+            self._profiles.clear()
+            self._kinds.clear()
+            self.version += 1
+
+    def of(self, pools: tuple[PoolHere, ...], layout: Layout | None) -> Kind:
+        """The kind of a node with these pools: the same object for equal ones."""
+        profiles: list[Profile] = []
+        uses: list[tuple[tuple[int, int], ...]] = []
+        counters: list[int] = []
+        parts, pool_of = [], []
+        offers = [offer for pool in pools for offer in pool.offers]
+        for number, pool in enumerate(pools):
+            first, begin = len(profiles), len(counters)
+            index = {name: begin + i for i, (name, _) in enumerate(pool.counters)}
+            counters += [milli for _, milli in pool.counters]
+            for offer in pool.offers:
+                profiles.append(self._profile(pool.id[0], offer.device))
+                uses.append(tuple((index[name], milli) for name, milli in uses_of(offer.device)))
+                pool_of.append(number)
+            parts.append(
+                PoolKind(
+                    pool.id[0], pool.incomplete, bool(pool.invalid), first, len(profiles), range(begin, len(counters))
+                )
+            )
+        devices = [offer.device for offer in offers]
+        values = {name: _numbered(devices, name) for name in sorted(self._compared)}
+        here = _mask(offer.here for offer in offers)
+        conditional = _mask(bool(offer.device.conditions) for offer in offers)
+        layout, gpus, whole = _wired(pools, layout)
+        key = (
+            tuple(parts), tuple(p.number for p in profiles), here, conditional, tuple(values.items()), tuple(counters),
+            tuple(uses), layout, gpus, whole,
+        )  # fmt: skip
+        kind = self._kinds.get(key)
+        if kind is None:
+            kind = self._kinds[key] = Kind(
+                number=self._numbers,
+                pools=tuple(parts),
+                profiles=tuple(profiles),
+                here=here,
+                shareable=_mask(p.device.shareable for p in profiles),
+                partitioned=_mask(bool(each) for each in uses),
+                conditional=conditional,
+                values=values,
+                counters=tuple(counters),
+                uses=tuple(uses),
+                pool_of=tuple(pool_of),
+                layout=layout,
+                gpus=gpus,
+                whole_gpus=whole,
+                neighbours=_neighbours(uses),
+                sizes=tuple(sum(1000 * milli // max(counters[i], 1) for i, milli in own) for own in uses),
+            )
+            self._numbers += 1
+        return kind
+
+    def _profile(self, driver: str, device: Device) -> Profile:
+        key = (
+            driver,
+            tuple([(name, _typed(value)) for name, value in device.attributes if self._is_read(name)]),
+            device.capacity,
+            tuple([(taint.key, taint.value, taint.effect) for taint in device.taints]),
+            device.shareable,
+        )
+        profile = self._profiles.get(key)
+        if profile is None:
+            self._numbers += 1
+            profile = self._profiles[key] = Profile(self._numbers, driver, device)
+        return profile
+
+    def _is_read(self, qualified: str) -> bool:
+        known = self._names.get(qualified)
+        if known is None:
+            domain, _, name = qualified.partition("/")
+            known = not self._read.isdisjoint((Read("attributes", domain, name), Read("attributes", domain, "")))
+            known = self._names[qualified] = known or self._everything
+        return known
+
+
+def _mask(bits: Iterable[bool]) -> int:
+    return sum(1 << i for i, bit in enumerate(bits) if bit)
+
+
+def _typed(value: Value) -> object:
+    """True is 1 in Python, and is not in an attribute."""
+    if isinstance(value, tuple):
+        return tuple(_typed(one) for one in value)
+    return type(value).__name__, value
+
+
+def _numbered(devices: Iterable[Device], attribute: str) -> tuple[int | None, ...]:
+    """The values of the devices as sets of numbers; equal values have one number."""
+    numbers: dict[object, int] = {}
+    sets: list[int | None] = []
+    for device in devices:
+        value = dict(device.attributes).get(attribute)
+        found = value if isinstance(value, tuple) else () if value is None else (value,)
+        own = 0
+        for one in found:
+            own |= 1 << numbers.setdefault(_typed(one), len(numbers))
+        sets.append(own or None)
+    return tuple(sets)
+
+
+def _neighbours(uses: list[tuple[tuple[int, int], ...]]) -> tuple[int, ...]:
+    users: dict[int, int] = {}
+    for bit, own in enumerate(uses):
+        for counter, _ in own:
+            users[counter] = users.get(counter, 0) | 1 << bit
+    masks = []
+    for bit, own in enumerate(uses):
+        mask = 1 << bit
+        for counter, _ in own:
+            mask |= users[counter]
+        masks.append(mask)
+    return tuple(masks)
+
+
+def _wired(pools: tuple[PoolHere, ...], layout: Layout | None) -> tuple[Layout | None, tuple[int, ...], int]:
+    """(the layout if it is of use, the GPU of each device, the devices that are a whole GPU)."""
+    offers = [(pool.id[0], offer.device) for pool in pools for offer in pool.offers]
+    nothing = (NO_GPU,) * len(offers)
+    if layout is None or layout.gpus > MAX_GPUS:
+        return None, nothing, 0
+    for driver in dict.fromkeys(driver for driver, _ in offers):
+        own = [(bit, device) for bit, (of, device) in enumerate(offers) if of == driver]
+        types = {bit: dict(device.attributes).get(f"{driver}/type") for bit, device in own}
+        typed = any(kind is not None for kind in types.values())
+        wholes = [(bit, device) for bit, device in own if not typed or types[bit] == "gpu"]
+        if len(wholes) != layout.gpus:
+            continue
+        buses = {bit: _bus_id(device) for bit, device in own}
+        by_bus = len({buses[bit] for bit, _ in wholes if buses[bit]}) == len(wholes)
+        # Sorted is stable: without numbers the order of the slices remains.
+        wholes.sort(key=lambda each: buses[each[0]] if by_bus else (_number(each[1]),))
+        of_bit = {bit: gpu for gpu, (bit, _) in enumerate(wholes)}
+        of_bus = {buses[bit]: gpu for bit, gpu in of_bit.items()} if by_bus else {}
+        for bit, _ in own:
+            of_bit.setdefault(bit, of_bus.get(buses[bit], NO_GPU))
+        gpus = tuple(of_bit.get(bit, NO_GPU) for bit in range(len(offers)))
+        return layout, gpus, sum(1 << bit for bit, _ in wholes)
+    return None, nothing, 0
+
+
+def _bus_id(device: Device) -> tuple[int, ...]:
+    written = dict(device.attributes).get(BUS_ID)
+    found = _BUS_ID.fullmatch(written) if isinstance(written, str) else None
+    return tuple(int(part, 16) for part in found.groups()) if found else ()
+
+
+def _number(device: Device) -> int:
+    found = _NUMBER.match(device.name)
+    return int(found[1]) if found else 0

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a pool of devices offers to one node.
+
+Rules: of the slices that reach the node those of the newest generation count. A pool of which slices are missing is
+incomplete; where a newer generation has begun elsewhere, what the node has is outdated and no pool at all. Names that
+are there twice, and counters that are used but not there, make a pool invalid. Nothing is allocated from incomplete and
+invalid pools. The devices of a slice come in its order, slices in the order of their names, pools in the order of their
+drivers and names, and those with binding conditions last.
+Source: dynamic-resource-allocation/structured, GatherPools (1.37).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from dovetail.core.dra.records import SHARED, CounterSet, Device, Slice
+from dovetail.core.model import NodeTerm
+
+PoolId = tuple[str, str]
+"""Driver and name of the pool."""
+Uses = tuple[tuple[tuple[str, str], int], ...]
+"""What a device takes of counters: ((counter set, counter), milli), sorted."""
+Reaches = Callable[[tuple[NodeTerm, ...]], bool]
+"""Whether node terms match the node."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Offer:
+    """A device and its slice. `here` is false where the device is in a slice that reaches the node and is not itself
+    for it: it is never allocated there, but selectors are tried on it. `node` and `node_terms` say where an allocation
+    of it can be used."""
+
+    device: Device
+    here: bool
+    node: str
+    node_terms: tuple[NodeTerm, ...] | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PoolHere:
+    """`elsewhere` are devices of the pool that only other nodes reach, and what they take of the pool's counters."""
+
+    id: PoolId
+    incomplete: bool = False
+    invalid: str = ""
+    offers: tuple[Offer, ...] = ()
+    counters: tuple[tuple[tuple[str, str], int], ...] = ()
+    elsewhere: tuple[tuple[str, Uses], ...] = ()
+
+
+def pools_on(name: str, reaches: Reaches, pools: Iterable[Sequence[Slice]]) -> tuple[PoolHere, ...]:
+    """What each of the pools offers to the node `name`, in the order in which devices are taken. A pool is the slices
+    of one driver and pool name, of any generation."""
+    here = [pool for slices in pools if (pool := _pool_on(name, reaches, slices)) is not None]
+    return tuple(sorted(here, key=lambda pool: (_has_conditions(pool), pool.id)))
+
+
+def _pool_on(name: str, reaches: Reaches, slices: Sequence[Slice]) -> PoolHere | None:
+    ordered = sorted(slices, key=lambda s: s.name)
+    near = [one for one in ordered if _slice_reaches(one, name, reaches)]
+    if not near:
+        return None
+    generation = max(one.generation for one in near)
+    # A node's own slices come first, and the first says how many there are.
+    near = sorted((one for one in near if one.generation == generation), key=lambda s: s.node == SHARED)
+    wanted, near = near[0].pool_slices, sorted(near, key=lambda s: s.name)
+    whole, own = near, (near[0].driver, near[0].pool)
+    if len(near) != wanted:
+        if any(one.generation > generation for one in ordered):
+            return None
+        whole = [one for one in ordered if one.generation == generation]
+        if len(whole) != wanted:
+            return PoolHere(own, incomplete=True)
+    sets = [counter_set for one in whole for counter_set in one.counter_sets]
+    targeting = [one for one in near if not one.counter_sets]
+    reaching = {one.name for one in near}
+    others = [one for one in whole if not one.counter_sets and one.name not in reaching]
+    invalid = _invalid(whole, sets, targeting, others)
+    if invalid:
+        return PoolHere(own, invalid=invalid)
+    return PoolHere(
+        id=own,
+        offers=tuple(_offer(one, device, name, reaches) for one in targeting for device in one.devices),
+        counters=tuple(((each.name, counter), milli) for each in sets for counter, milli in each.counters),
+        elsewhere=tuple((d.name, uses_of(d)) for one in others for d in one.devices if d.consumes),
+    )
+
+
+def _invalid(whole: list[Slice], sets: list[CounterSet], targeting: list[Slice], others: list[Slice]) -> str:
+    """Why nothing is allocated from the pool; "" where it is valid."""
+    for one in whole:
+        if one.problem is not None:
+            return f"{one.name}: {one.problem}"
+    if (twice := _repeated(d.name for one in targeting for d in one.devices)) is not None:
+        return f"duplicate device name {twice}"
+    if (twice := _repeated(each.name for each in sets)) is not None:
+        return f"duplicate counter set name {twice}"
+    known = {each.name: {counter for counter, _ in each.counters} for each in sets}
+    for device in (d for one in (*targeting, *others) for d in one.devices):
+        for use in device.consumes:
+            if use.counter_set not in known:
+                return f"counter set {use.counter_set} not found"
+            for counter, _ in use.amounts:
+                if counter not in known[use.counter_set]:
+                    return f"counter {counter} not found in counter set {use.counter_set}"
+    return ""
+
+
+def _repeated(names: Iterable[str]) -> str | None:
+    return next((name for name, times in Counter(names).items() if times > 1), None)
+
+
+def uses_of(device: Device) -> Uses:
+    """What the device takes of each counter."""
+    uses: Counter[tuple[str, str]] = Counter()
+    for use in device.consumes:
+        for counter, milli in use.amounts:
+            uses[use.counter_set, counter] += milli
+    return tuple(sorted(uses.items()))
+
+
+def _offer(one: Slice, device: Device, name: str, reaches: Reaches) -> Offer:
+    if not one.per_device:
+        return Offer(device, True, one.node, one.node_terms)
+    here = _node_matches(device.node, device.all_nodes, device.node_terms, name, reaches)
+    return Offer(device, here, device.node, device.node_terms)
+
+
+def _slice_reaches(one: Slice, name: str, reaches: Reaches) -> bool:
+    if one.per_device:
+        return any(_node_matches(d.node, d.all_nodes, d.node_terms, name, reaches) for d in one.devices)
+    return _node_matches(one.node, one.all_nodes, one.node_terms, name, reaches)
+
+
+def _node_matches(node: str, all_nodes: bool, terms: tuple[NodeTerm, ...] | None, name: str, reaches: Reaches) -> bool:
+    if node:
+        return node == name
+    return all_nodes or (terms is not None and reaches(terms))
+
+
+def _has_conditions(pool: PoolHere) -> bool:
+    return any(offer.device.conditions for offer in pool.offers)

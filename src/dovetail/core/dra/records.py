@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the core knows of devices by claim: frozen records of ResourceSlices, DeviceClasses and ResourceClaims.
+
+Rules: a record holds what the allocation depends on, defaults applied; opaque configuration passes by, since the driver
+(kube) adds it when it writes an allocation down. Capacities are exact integers in thousandths of the quantity's unit
+(`_milli`), as quantities may be fractions of one. Attribute and capacity names are qualified: a bare name gets the
+driver's domain.
+Source: k8s.io/api/resource/v1 (1.37).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from dovetail.core.model import NodeTerm, Problem, Toleration
+
+DeviceEffect = Literal["None", "NoSchedule", "NoExecute"]
+AllocationMode = Literal["ExactCount", "All"]
+SHARED = ""
+"""The node of a slice that is not one node's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A semantic version attribute, as it is written."""
+
+    text: str
+
+
+Scalar = bool | int | str | Version
+Value = Scalar | tuple[Scalar, ...]
+"""An attribute; a tuple is a list of values of one type."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceTaint:
+    """`added_ms` is epoch milliseconds, 0 unknown."""
+
+    key: str
+    value: str
+    effect: DeviceEffect
+    added_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RequestPolicy:
+    """What may be asked of a capacity of a shared device: one of `valid_milli`, or from `least_milli` in steps up to
+    `most_milli` (None: the capacity itself). `default_milli` is what a request that does not name it takes."""
+
+    default_milli: int
+    valid_milli: tuple[int, ...] = ()
+    least_milli: int | None = None
+    most_milli: int | None = None
+    step_milli: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """`written` is its name as the slice writes it, with a domain or without: requests and results use that one; ""
+    where it is not known, and both are taken for its name."""
+
+    milli: int
+    policy: RequestPolicy | None = None
+    written: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CounterUse:
+    """What a device takes of a counter set of its pool: (counter, milli), sorted."""
+
+    counter_set: str
+    amounts: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """`attributes` and `capacity` by qualified name ("domain/name"), sorted. `node`, `node_terms` and `all_nodes` say
+    where it can be used when its slice leaves that to each device; see `Slice`. `binds_to_node` ties an allocation to
+    the node that was chosen. `conditions` are binding conditions: the driver waits for them before the bind."""
+
+    name: str
+    attributes: tuple[tuple[str, Value], ...] = ()
+    capacity: tuple[tuple[str, Capacity], ...] = ()
+    taints: tuple[DeviceTaint, ...] = ()
+    consumes: tuple[CounterUse, ...] = ()
+    shareable: bool = False
+    """`allowMultipleAllocations`."""
+    node: str = SHARED
+    node_terms: tuple[NodeTerm, ...] | None = None
+    all_nodes: bool = False
+    binds_to_node: bool = False
+    conditions: tuple[str, ...] = ()
+    failure_conditions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CounterSet:
+    """(counter, milli), sorted."""
+
+    name: str
+    counters: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """A ResourceSlice. One of `node`, `node_terms`, `all_nodes` and `per_device` says where its devices can be used:
+    on one node, on the nodes that the terms match, everywhere, or as each device says. `pool_slices` of generation
+    `generation` make the pool complete. `problem` is what makes its pool invalid."""
+
+    name: str
+    driver: str
+    pool: str
+    generation: int
+    pool_slices: int
+    node: str = SHARED
+    node_terms: tuple[NodeTerm, ...] | None = None
+    all_nodes: bool = False
+    per_device: bool = False
+    devices: tuple[Device, ...] = ()
+    counter_sets: tuple[CounterSet, ...] = ()
+    problem: Problem | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceClass:
+    """`selectors` are CEL expressions that must all hold. `extended_resource` is the resource name that stands for one
+    device of this class in a container's requests, "" for none; `created_ms` orders classes that claim the same."""
+
+    name: str
+    selectors: tuple[str, ...] = ()
+    extended_resource: str = ""
+    created_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRequest:
+    """One exact request, or one alternative of `alternatives` (firstAvailable). `name` is "main" or "main/sub".
+    `amounts` are the capacities asked of each device (milli, by name as written), for shareable devices."""
+
+    name: str
+    device_class: str
+    selectors: tuple[str, ...] = ()
+    mode: AllocationMode = "ExactCount"
+    count: int = 1
+    admin_access: bool = False
+    tolerations: tuple[Toleration, ...] = ()
+    amounts: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """Devices of the named requests (empty: of all) have the same value (`match`) or pairwise different values
+    (`distinct`) of an attribute; the other name is ""."""
+
+    requests: tuple[str, ...] = ()
+    match: str = ""
+    distinct: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimSpec:
+    """What a claim asks for: equal specs ask for the same. `requests[i]` are the alternatives of the i-th request in
+    the order of preference; an exact request is the only one of its own."""
+
+    requests: tuple[tuple[DeviceRequest, ...], ...] = ()
+    constraints: tuple[Constraint, ...] = ()
+    _hash: int = field(init=False, repr=False, compare=False, default=0)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash((self.requests, self.constraints)))
+
+    def __hash__(self) -> int:
+        """Worked out once: specs are looked up several times for every pod."""
+        return self._hash
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """One device that a claim has: an entry of `status.allocation.devices.results`. `share` is the id of its share of
+    a shareable device ("" for whole devices); `consumed` what it takes of it, (name, milli), sorted by the device's
+    qualified names: a name is as the slice writes it, or qualified. The conditions are those of the device."""
+
+    request: str
+    driver: str
+    pool: str
+    device: str
+    admin_access: bool = False
+    share: str = ""
+    consumed: tuple[tuple[str, int], ...] = ()
+    tolerations: tuple[Toleration, ...] = ()
+    conditions: tuple[str, ...] = ()
+    failure_conditions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """What a claim was given, and where it can be used: on one `node`, on the nodes that the terms match, or, where
+    both are empty, everywhere."""
+
+    grants: tuple[Grant, ...] = ()
+    node: str = SHARED
+    node_terms: tuple[NodeTerm, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A ResourceClaim. `owner_pod` is the uid of the pod that it was made for, "" where it stands on its own.
+    `reserved_for` are the uids of the consumers, at most 256. `allocation` None: nothing is allocated."""
+
+    uid: str
+    namespace: str
+    name: str
+    spec: ClaimSpec
+    owner_pod: str = ""
+    allocation: Allocation | None = None
+    reserved_for: tuple[str, ...] = ()
+    deleting: bool = False
+    problem: Problem | None = None
+
+    @property
+    def key(self) -> str:
+        return f"{self.namespace}/{self.name}"

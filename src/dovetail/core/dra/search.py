@@ -1,0 +1,371 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which devices of a node the claims of a pod get: all claims, or none.
+
+Rules: whether there is an allocation is what upstream's search finds; which one is our choice. Requests are served in
+their order, alternatives in theirs. Of several GPUs those are taken that are linked best, with those that the pod has
+already; then what leaves most for later: a partition where the fewest of the largest ones are lost, a share of a device
+that others share and that has least left. Devices with binding conditions come last. The search is exact up to
+MOST_STEPS devices tried; upstream stops after a time.
+
+Where selectors err on some devices, or constraints are on a request for all devices, upstream fails or not as it comes
+to try them: then its order decides whether there is an allocation.
+Source: dynamic-resource-allocation/structured, allocateOne and allocateDevice (1.37).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from dovetail.core.devices.bandwidth import sets_of
+from dovetail.core.dra.asks import MOST_RESULTS, Fault, Option, View
+from dovetail.core.dra.capacity import Draw
+from dovetail.core.dra.kinds import NO_GPU, Kind, bits
+from dovetail.core.dra.records import DeviceRequest
+
+MOST_STEPS = 50_000
+Shares = tuple[tuple[int, Draw], ...]
+"""What is taken of the capacities of devices that are shared, by bit, sorted."""
+
+
+class Taken(NamedTuple):
+    """What allocations hold on a node: `whole` devices as bits, `shares`, and what devices that only other nodes reach
+    take of each of the node's counters (`foreign`, empty for nothing)."""
+
+    whole: int = 0
+    shares: Shares = ()
+    foreign: tuple[int, ...] = ()
+
+
+class Pick(NamedTuple):
+    """A device for a request, and what is taken of its capacities where it is shared."""
+
+    request: DeviceRequest
+    bit: int
+    draw: Draw | None
+
+
+class Ended(Exception):
+    """The search ended for this reason; whether there is an allocation is not known, or of no importance."""
+
+    def __init__(self, fault: Fault) -> None:
+        self.fault = fault
+
+
+_TOO_LONG = Fault(f"the search for devices was stopped after {MOST_STEPS} tries; an allocation may exist")
+
+
+class _Undo(NamedTuple):
+    claim: int
+    bit: int
+    met: list[int | None]
+    share: Draw | None
+    counters: bool
+    own: int
+
+
+class Search:
+    """One search, for all requests or for `only` one (the numbers of claim and request). `as_upstream` tries devices in
+    their order, and ends (`Ended`) where upstream would."""
+
+    def __init__(
+        self, view: View, taken: Taken, as_upstream: bool = False, only: tuple[int, int] | None = None
+    ) -> None:
+        kind = view.kind
+        self.view = view
+        self.kind = kind
+        self.taken = taken
+        self.as_upstream = as_upstream
+        self.steps = 0
+        self.picks: list[list[Pick]] = [[] for _ in view.claims]
+        self.gpus = 0
+        self.whole = 0
+        """What the pod takes whole, under its own rule for admin access: that of others does not keep it away."""
+        self.own = [0 for _ in view.claims]
+        self.shares = dict(taken.shares)
+        self.met: list[list[int | None]] = [[None] * len(rules) for rules in view.rules]
+        self.left = _counters_left(kind, taken)
+        overdrawn = [any(self.left[i] < 0 for i in pool.counters) for pool in kind.pools]
+        self.blocked = sum(1 << bit for bit in bits(kind.partitioned) if overdrawn[kind.pool_of[bit]])
+        every = [(claim, request) for claim, requests in enumerate(view.claims) for request in range(len(requests))]
+        self.order = every if only is None else [only]
+        self.dead: set[object] = set()
+        """What was held where the requests from some place on could not be served."""
+
+    def run(self) -> bool:
+        """Whether there is an allocation; it is then in `picks`."""
+        return self._serve(0)
+
+    def _serve(self, place: int) -> bool:
+        if place == len(self.order):
+            return True
+        claim, request = self.order[place]
+        held = (
+            place,
+            tuple(self.own),
+            tuple(sorted(self.shares.items())),
+            tuple(self.met[claim]),
+            len(self.picks[claim]),
+        )
+        if held in self.dead:
+            return False
+        for option in self.view.claims[claim][request]:
+            if option.count and option.count <= MOST_RESULTS - len(self.picks[claim]):
+                for _ in self._sets(claim, option):
+                    if self._serve(place + 1):
+                        return True
+        self.dead.add(held)
+        return False
+
+    def _sets(self, claim: int, option: Option) -> Iterator[None]:
+        """Takes one set of devices after the other; each is given back when the next one is asked for."""
+        if option.every:
+            yield from self._exactly(claim, option, list(bits(option.matching)))
+        elif self.as_upstream:
+            faults = sum(1 << bit for bit in option.faults)
+            yield from self._some(claim, option, option.count, list(bits(option.matching | faults)))
+        else:
+            able = [bit for bit in bits(option.fitting) if self._is_able(option, bit)]
+            if len(able) >= option.count:
+                if self.kind.layout is not None and all(self._is_gpu(bit) for bit in able):
+                    yield from self._linked(claim, option, able)
+                else:
+                    yield from self._some(claim, option, option.count, self._preferred(option, able))
+
+    def _exactly(self, claim: int, option: Option, devices: list[int]) -> Iterator[None]:
+        undos = []
+        for bit in devices:
+            undo = self._take(claim, option, bit)
+            if undo is None:
+                break
+            undos.append(undo)
+        else:
+            yield
+        for undo in reversed(undos):
+            self._give_back(undo)
+
+    def _some(self, claim: int, option: Option, count: int, devices: list[int]) -> Iterator[None]:
+        """Sets of `count` of these, in their order."""
+        tried = set()
+        for i, bit in enumerate(devices):
+            if len(devices) - i < count and not self.as_upstream:
+                return
+            alike = self._alike(bit)
+            if alike in tried:
+                continue
+            undo = self._take(claim, option, bit)
+            if undo is not None:
+                if count == 1:
+                    yield
+                else:
+                    rest = devices[i + 1 :]
+                    yield from self._some(
+                        claim, option, count - 1, rest if self.as_upstream else self._preferred(option, rest)
+                    )
+                self._give_back(undo)
+            tried.add(alike)
+
+    def _linked(self, claim: int, option: Option, devices: list[int]) -> Iterator[None]:
+        """Sets of whole GPUs, the best ones first."""
+        assert self.kind.layout is not None
+        sets = sets_of(self.kind.layout)
+        device = {self.kind.gpus[bit]: bit for bit in devices}
+        free = sum(1 << gpu for gpu in device)
+        masks = sets.masks[(sets.size == option.count) & (sets.masks & ~free == 0)]
+        conditional = np.zeros_like(masks)
+        for gpu, bit in device.items():
+            if self.kind.conditional >> bit & 1:
+                conditional += masks >> gpu & 1
+        order = np.lexsort((masks, -sets.worth[free ^ masks], -sets.quality[masks | self.gpus], conditional))
+        tried = set()
+        for mask in masks[order].tolist():
+            chosen = [device[gpu] for gpu in bits(mask)]
+            alike = tuple(sorted(self._alike(bit) for bit in chosen))
+            if alike not in tried:
+                yield from self._exactly(claim, option, chosen)
+                tried.add(alike)
+
+    def _alike(self, bit: int) -> tuple[int, ...]:
+        """Devices for which this is equal are equal for all that is still to be served."""
+        own = [mask >> bit & 1 for mask in self.own]
+        held = self.taken.whole >> bit & 1
+        return (self.view.alike[bit], held, self.whole >> bit & 1, *own, *self.shares.get(bit, (-1,)))
+
+    def _is_gpu(self, bit: int) -> bool:
+        return bool((self.kind.whole_gpus & ~self.kind.shareable) >> bit & 1)
+
+    def _take(self, claim: int, option: Option, bit: int) -> _Undo | None:
+        self.steps += 1
+        if self.steps > MOST_STEPS:
+            raise Ended(_TOO_LONG)
+        kind, request = self.kind, option.request
+        if not self._is_free(claim, request, bit):
+            return None
+        if self.as_upstream and not option.every and (fault := option.faults.get(bit)) is not None:
+            raise Ended(fault)
+        shareable = bool(kind.shareable >> bit & 1)
+        counters = bool(kind.uses[bit]) and not (shareable and bit in self.shares)
+        if (counters and not self._has_counters(bit)) or not option.fitting >> bit & 1:
+            return None
+        met = self._meet(claim, option, bit)
+        if met is None:
+            if self.as_upstream and option.every:
+                where = f"request {request.name}: cannot add device "
+                raise Ended(Fault(where, bit, " because a claim constraint would not be satisfied"))
+            return None
+        if not self._has_capacity(option, bit):
+            return None
+        undo = _Undo(claim, bit, self.met[claim], self.shares.get(bit), counters, self.own[claim])
+        self.met[claim] = met
+        draw = option.draws[bit]
+        if shareable:
+            before = self.shares.get(bit)
+            self.shares[bit] = draw if before is None else tuple(map(sum, zip(before, draw, strict=True)))
+        else:
+            self.own[claim] |= 1 << bit
+            self.whole = self._held_whole()
+        if counters:
+            for counter, milli in kind.uses[bit]:
+                self.left[counter] -= milli
+        self.picks[claim].append(Pick(request, bit, draw if shareable else None))
+        self._note_gpus()
+        return undo
+
+    def _give_back(self, undo: _Undo) -> None:
+        self.picks[undo.claim].pop()
+        if undo.counters:
+            for counter, milli in self.kind.uses[undo.bit]:
+                self.left[counter] += milli
+        self.own[undo.claim] = undo.own
+        self.whole = self._held_whole()
+        if undo.share is None:
+            self.shares.pop(undo.bit, None)
+        else:
+            self.shares[undo.bit] = undo.share
+        self.met[undo.claim] = undo.met
+        self._note_gpus()
+
+    def _held_whole(self) -> int:
+        whole = 0
+        for own in self.own:
+            whole |= own
+        return whole
+
+    def _note_gpus(self) -> None:
+        self.gpus = 0
+        for picks in self.picks:
+            for pick in picks:
+                if self.kind.gpus[pick.bit] != NO_GPU:
+                    self.gpus |= 1 << self.kind.gpus[pick.bit]
+
+    def _is_free(self, claim: int, request: DeviceRequest, bit: int) -> bool:
+        """Admin access shares devices with all but its own claim; what it takes is taken for the pod's others."""
+        if request.admin_access:
+            return not self.own[claim] >> bit & 1
+        return not (self.taken.whole | self.whole) >> bit & 1
+
+    def _has_counters(self, bit: int) -> bool:
+        return not self.blocked >> bit & 1 and all(self.left[i] >= milli for i, milli in self.kind.uses[bit])
+
+    def _has_capacity(self, option: Option, bit: int) -> bool:
+        before = self.shares.get(bit)
+        if before is None:
+            return True
+        capacity = self.kind.profiles[bit].device.capacity
+        return all(
+            held + drawn <= one.milli for held, drawn, (_, one) in zip(before, option.draws[bit], capacity, strict=True)
+        )
+
+    def _meet(self, claim: int, option: Option, bit: int) -> list[int | None] | None:
+        """What the constraints know once the device is added; None where one is violated."""
+        met = self.met[claim]
+        if option.rules:
+            met = met.copy()
+        for number in option.rules:
+            rule, before = self.view.rules[claim][number], met[number]
+            value = self.kind.values[rule.attribute][bit]
+            if value is None:
+                return None
+            if before is None:
+                met[number] = value
+            elif rule.distinct:
+                if before & value:
+                    return None
+                met[number] = before | value
+            else:
+                met[number] = before & value
+                if not before & value:
+                    return None
+        return met
+
+    def _is_able(self, option: Option, bit: int) -> bool:
+        """Whether the device could be had now by a request of its own."""
+        if not option.request.admin_access and (self.taken.whole | self.whole) >> bit & 1:
+            return False
+        shared = self.kind.shareable >> bit & 1 and bit in self.shares
+        return (bool(shared) or self._has_counters(bit)) and self._has_capacity(option, bit)
+
+    def _preferred(self, option: Option, devices: list[int]) -> list[int]:
+        """In the order in which they are best given away."""
+        kind = self.kind
+        mixed = {kind.sizes[bit] for bit in bits(kind.partitioned)}
+        fitting = sum(
+            1 << bit for bit in bits(kind.partitioned & ~(self.taken.whole | self.whole)) if self._has_counters(bit)
+        )
+        sizes = sorted(mixed, reverse=True)
+
+        def key(bit: int) -> tuple[int, tuple[int, ...], int, int, int]:
+            left = 0
+            if kind.shareable >> bit & 1:
+                held = self.shares.get(bit, ())
+                left = sum(one.milli for _, one in kind.profiles[bit].device.capacity) - sum(held)
+            opened = kind.shareable >> bit & 1 and bit in self.shares
+            return kind.conditional >> bit & 1, self._losses(bit, fitting, sizes), not opened, left, bit
+
+        return sorted(devices, key=key)
+
+    def _losses(self, bit: int, fitting: int, sizes: list[int]) -> tuple[int, ...]:
+        """How many partitions of each size, the largest first, cannot be had any more once this one is taken."""
+        kind = self.kind
+        if not kind.uses[bit] or (kind.shareable >> bit & 1 and bit in self.shares):
+            return ()
+        taken = dict(kind.uses[bit])
+        lost = dict.fromkeys(sizes, 0)
+        for other in bits(kind.neighbours[bit] & fitting):
+            if other == bit or any(self.left[i] - taken.get(i, 0) < milli for i, milli in kind.uses[other]):
+                lost[kind.sizes[other]] += 1
+        return tuple(lost.values())
+
+    def after(self) -> Taken:
+        """What is held once the picks are: admin access holds nothing."""
+        whole, shares = self.taken.whole, dict(self.taken.shares)
+        for picks in self.picks:
+            for request, bit, draw in picks:
+                if not request.admin_access:
+                    if draw is None:
+                        whole |= 1 << bit
+                    else:
+                        before = shares.get(bit)
+                        shares[bit] = draw if before is None else tuple(map(sum, zip(before, draw, strict=True)))
+        return Taken(whole, tuple(sorted(shares.items())), self.taken.foreign)
+
+    def spare(self) -> int:
+        options = [one for requests in self.view.claims for options in requests for one in options]
+        able = 0
+        for option in options:
+            for bit in bits(option.fitting & ~able):
+                able |= self._is_able(option, bit) << bit
+        return able.bit_count()
+
+
+def _counters_left(kind: Kind, taken: Taken) -> list[int]:
+    left = list(kind.counters)
+    for counter, milli in enumerate(taken.foreign):
+        left[counter] -= milli
+    shared = sum(1 << bit for bit, _ in taken.shares)
+    for bit in bits((taken.whole | shared) & kind.partitioned):
+        for counter, milli in kind.uses[bit]:
+            left[counter] -= milli
+    return left
