@@ -28,6 +28,10 @@ var questions = map[string]question{
 	"filter": filter,
 	"admit":  admit,
 
+	"cel":          celMatches,
+	"allocate":     allocate,
+	"admit-claims": admitClaims,
+
 	"topology-merge": topologyMerge,
 	"kubelet-admit":  kubeletAdmit,
 }
