@@ -1,19 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """Speed and memory of the core alone: placements per second of lone pods, gangs per second, resident memory.
 
-    python benchmarks/core_speed.py [--nodes 5000 50000] [--pods 10000] [--gangs 300] [--runs 3] [--devices counted]
+    python benchmarks/core_speed.py [--nodes 5000 50000] [--pods 10000] [--gangs 300] [--runs 3]
+        [--devices counted] [--ask mixed]
 
 Load: nodes x 8 GPUs, 192 cores, 2 TiB, racks of 16, blocks of 16 racks; 30 % of the nodes partly busy. Lone pods: 48
 shapes with Zipf-like popularity, 30 % of them ask for a share of one GPU, the others for 1, 2, 4 or 8. Gangs: 64 pods x
 8 GPUs that prefer a rack (which is too small: they get the tightest block). Every run is a process of its own.
 What is known of the devices: `counted` nothing but their number; `wired` a hybrid cube mesh of NVLinks on two NUMA
 nodes; `managed` also the kubelet's topology policy, restricted; `pinned` also static CPU and memory managers, and all
-pods Guaranteed, so that each gets CPUs and memory of its own.
+pods Guaranteed, so that each gets CPUs and memory of its own. Some of the pinned pods are refused everywhere (their
+CPUs would fit one NUMA node, their GPUs do not): what that costs is counted to those that are placed.
+What the lone pods ask for: `mixed` as above; `whole` GPUs alone; `shares` of GPUs of ten replicas, by memory; `slices`,
+MIG instances of three profiles. The last three find all nodes empty.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import random
 import resource
@@ -22,6 +27,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from typing import Any
 
 from dovetail.core.cycle import step
 from dovetail.core.decisions import Bind
@@ -29,12 +35,28 @@ from dovetail.core.devices.kubelet.inventory import Cpu, Device, DevicePool, Inv
 from dovetail.core.devices.kubelet.pods import Container
 from dovetail.core.devices.kubelet.pods import Pod as ManagedPod
 from dovetail.core.devices.layout import BOARD, NODE, SYS, UNKNOWN, Layout
+from dovetail.core.devices.mig.products import GEOMETRIES
+from dovetail.core.devices.mig.static import Card
+from dovetail.core.devices.sharing import Sharing
 from dovetail.core.events import GangChanged, NodeChanged, PodChanged
-from dovetail.core.model import CPU, GPU, MEMORY, PODS, Gang, Node, Pod, Request
+from dovetail.core.model import CPU, GPU, MEMORY, PODS, SHARED_GPU, Gang, Node, Pod, Request
 from dovetail.core.policy import Policy
 from dovetail.core.state import State
 
 GIB = 2**30
+A100 = GEOMETRIES[1]
+PROFILES = ("nvidia.com/mig-1g.5gb", "nvidia.com/mig-2g.10gb", "nvidia.com/mig-3g.20gb")
+_INSTANCES = A100.bits((("3g.20gb", 0), ("2g.10gb", 4), ("1g.5gb", 6)))
+OFFERS: dict[str, tuple[tuple[tuple[str, int], ...], dict[str, Any]]] = {
+    "mixed": (((GPU, 8),), {}),
+    "whole": (((GPU, 8),), {}),
+    "shares": (((SHARED_GPU, 80),), {"sharing": Sharing(SHARED_GPU, cards=8, replicas=10)}),
+    "slices": (
+        tuple((profile, 8) for profile in PROFILES),
+        {"mig": tuple(Card(gpu, A100, _INSTANCES) for gpu in range(8))},
+    ),
+}
+"""What the nodes offer, by what the lone pods ask for."""
 RACK, BLOCK = "dovetail.dev/rack", "dovetail.dev/block"
 
 
@@ -63,10 +85,11 @@ def two_sockets(pinned: bool) -> Inventory:
     )
 
 
-def nodes(count: int, devices: str) -> list[NodeChanged]:
+def nodes(count: int, devices: str, ask: str = "mixed") -> list[NodeChanged]:
     layout = None if devices == "counted" else cube_mesh()
     inventory = two_sockets(devices == "pinned") if devices in ("managed", "pinned") else None
-    amounts = ((CPU, 192_000), (MEMORY, 2048 * GIB), (GPU, 8), (PODS, 110))
+    offered, more = OFFERS[ask]
+    amounts = ((CPU, 192_000), (MEMORY, 2048 * GIB), (PODS, 110), *offered)
     return [
         NodeChanged(
             Node(
@@ -80,6 +103,8 @@ def nodes(count: int, devices: str) -> list[NodeChanged]:
                 ),
                 layout=layout,
                 inventory=inventory,
+                gpu_memory_mib=40_960,
+                **more,
             )
         )
         for i in range(count)
@@ -97,11 +122,16 @@ def seen_by_kubelets(request: Request, devices: str) -> Request:
     return request
 
 
-def shapes(count: int, rng: random.Random) -> list[Request]:
+def shapes(count: int, rng: random.Random, ask: str = "mixed") -> list[Request]:
     found: list[Request] = []
     for i in range(count):
         cpu, memory = rng.randrange(1, 12) * 1000, rng.randrange(4, 96) * GIB
-        if i % 10 < 3:
+        if ask == "shares":
+            part = rng.randrange(1, 24) * 1024
+            found.append(Request(((CPU, cpu), (MEMORY, memory), (SHARED_GPU, 1)), gpu_memory_mib=part))
+        elif ask == "slices":
+            found.append(Request(((CPU, cpu), (MEMORY, memory), (rng.choice(PROFILES), 1))))
+        elif ask == "mixed" and i % 10 < 3:
             found.append(Request(((CPU, cpu), (MEMORY, memory)), gpu_milli=rng.randrange(1, 10) * 100))
         else:
             gpus = rng.choice((1, 1, 1, 2, 4, 8))
@@ -126,6 +156,9 @@ def busy(count: int, rng: random.Random) -> list[PodChanged]:
 
 
 def drain(state: State, expected: int) -> tuple[float, int]:
+    # As the live scheduler does once it has listed everything.
+    gc.collect()
+    gc.freeze()
     start, bound = time.process_time(), 0
     now = 1
     while state.busy and bound < expected:
@@ -134,13 +167,16 @@ def drain(state: State, expected: int) -> tuple[float, int]:
     return time.process_time() - start, bound
 
 
-def one_run(node_count: int, pods: int, gangs: int, shape_count: int, devices: str, seed: int) -> dict[str, float]:
+def one_run(
+    node_count: int, pods: int, gangs: int, shape_count: int, devices: str, ask: str, seed: int
+) -> dict[str, float]:
     rng = random.Random(seed)
-    wanted = [seen_by_kubelets(request, devices) for request in shapes(shape_count, rng)]
+    wanted = [seen_by_kubelets(request, devices) for request in shapes(shape_count, rng, ask)]
     popularity = [1 / (rank + 1) for rank in range(shape_count)]
     state = State(Policy())
-    step(state, nodes(node_count, devices), 0)
-    step(state, busy(node_count, rng), 0)
+    step(state, nodes(node_count, devices, ask), 0)
+    if ask == "mixed":
+        step(state, busy(node_count, rng), 0)
     requests = rng.choices(wanted, popularity, k=pods)
     step_events = [PodChanged(Pod(f"p{i}", "default", f"p{i}", r, created_ms=i + 1)) for i, r in enumerate(requests)]
     for event in step_events:
@@ -176,34 +212,37 @@ def main() -> None:
     parser.add_argument("--shapes", type=int, default=48)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--devices", choices=("counted", "wired", "managed", "pinned"), nargs="+", default=["counted"])
+    parser.add_argument("--ask", choices=OFFERS, nargs="+", default=["mixed"])
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
     parser.add_argument("--child", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child is not None:
-        args = options.nodes[0], options.pods, options.gangs, options.shapes, options.devices[0], options.child
-        print(json.dumps(one_run(*args)))
+        args = options.nodes[0], options.pods, options.gangs, options.shapes, options.devices[0], options.ask[0]
+        print(json.dumps(one_run(*args, options.child)))
         return
     rows = []
     for count in options.nodes:
         # In turn, so that what else the machine does falls on all of them.
-        runs: dict[str, list[dict[str, float]]] = {devices: [] for devices in options.devices}
+        runs: dict[tuple[str, str], list[dict[str, float]]] = {
+            (devices, ask): [] for devices in options.devices for ask in options.ask
+        }
         for seed in range(options.runs):
-            for devices in options.devices:
+            for devices, ask in runs:
                 command = [sys.executable, __file__, "--child", str(seed), "--nodes", str(count), "--devices", devices]
                 command += ["--pods", str(options.pods), "--gangs", str(options.gangs), "--shapes", str(options.shapes)]
-                shown = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-                runs[devices].append(json.loads(shown))
-        for devices, some in runs.items():
+                shown = subprocess.run([*command, "--ask", ask], check=True, capture_output=True, text=True).stdout
+                runs[devices, ask].append(json.loads(shown))
+        for (devices, ask), some in runs.items():
             medians = {key: statistics.median(run[key] for run in some) for key in some[0]}
-            rows.append({"nodes": count, "devices": devices, **medians})
+            rows.append({"nodes": count, "devices": devices, "ask": ask, **medians})
     if options.output == "json":
         print(json.dumps(rows, indent=1))
         return
     print(f"CPU time, medians of {options.runs} runs, {options.shapes} shapes")
-    print(f"{'nodes':>8} {'devices':>8} {'placements/s':>13} {'gangs/s (64 x 8)':>17} {'RSS MiB':>8}")
+    print(f"{'nodes':>8} {'devices':>8} {'ask':>7} {'placements/s':>13} {'gangs/s (64 x 8)':>17} {'RSS MiB':>8}")
     for row in rows:
         speeds = f"{row['placements_per_s']:>13.0f} {row['gangs_per_s']:>17.0f} {row['rss_mib']:>8.0f}"
-        print(f"{row['nodes']:>8} {row['devices']:>8} {speeds}")
+        print(f"{row['nodes']:>8} {row['devices']:>8} {row['ask']:>7} {speeds}")
 
 
 if __name__ == "__main__":

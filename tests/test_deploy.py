@@ -57,6 +57,10 @@ def _needed() -> set[tuple[str, str, str]]:
         ("", "persistentvolumes", "patch"),
         ("", "persistentvolumeclaims", "patch"),
         (resources.EVENTS.group, resources.EVENTS.plural, "create"),
+        ("resource.k8s.io", "resourceclaims", "patch"),
+        ("resource.k8s.io", "resourceclaims/status", "patch"),
+        # Asked for by the API server itself (DRAResourceClaimGranularStatusAuthorization).
+        ("resource.k8s.io", "resourceclaims/binding", "patch"),
     }
 
 

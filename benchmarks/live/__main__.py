@@ -16,12 +16,15 @@ from pathlib import Path
 import uvloop
 
 from benchmarks.live import report
+from benchmarks.live.claims import CLAIM_SCENARIOS
 from benchmarks.live.contestants import DOVETAIL, contestants
 from benchmarks.live.measure import Heat, Outcome, measure
-from benchmarks.live.scenario import SCENARIOS
+from benchmarks.live.scenario import SCENARIOS as POD_SCENARIOS
 from dovetail.kube.errors import KubeError
 from tools.controlplane.binaries import PlaneUnavailable
 from tools.controlplane.plane import ComponentFailed
+
+SCENARIOS = POD_SCENARIOS | CLAIM_SCENARIOS
 
 
 def arguments() -> argparse.Namespace:

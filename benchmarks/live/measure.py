@@ -19,6 +19,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from benchmarks.live.claims import ClaimScenario, SeenClaim
 from benchmarks.live.contestants import Contestant
 from benchmarks.live.load import fill
 from benchmarks.live.scenario import NAMESPACE, Meta, Scenario, SeenPod
@@ -26,7 +27,7 @@ from dovetail.kube.client import Client
 from dovetail.kube.config import load_config
 from dovetail.kube.listing import list_all
 from dovetail.kube.reflector import Change, Reflector
-from dovetail.kube.resources import EVENTS, PODS
+from dovetail.kube.resources import EVENTS, PODS, RESOURCE_CLAIMS
 from tools.controlplane.children import Children, tail
 from tools.controlplane.plane import Plane
 
@@ -106,14 +107,14 @@ class Heat:
 
     round: int
     scenario_name: str
-    scenario: Scenario
+    scenario: Scenario | ClaimScenario
     scheduler: str
     contestant: Contestant
 
 
 async def measure(heat: Heat) -> Outcome:
     """Do one run. Raises PlaneUnavailable, ComponentFailed, KubeError."""
-    with Plane(controllers=False, fair_queueing=False) as plane:
+    with Plane(controllers=heat.scenario.controllers or False, fair_queueing=False) as plane:
         async with Client(load_config(str(plane.kubeconfig))) as client:
             await fill(client, heat.scenario, heat.contestant.scheduler_name)
             await asyncio.sleep(SETTLE_S)
@@ -146,6 +147,7 @@ async def _watched_run(plane: Plane, client: Client, heat: Heat) -> Outcome:
         children.close()
         following.cancel()
     pods = (await list_all(client, PODS, SeenPod)).objects.values()
+    claims = (await list_all(client, RESOURCE_CLAIMS, SeenClaim)).objects.values()
     return Outcome(
         round=heat.round,
         scenario=heat.scenario_name,
@@ -161,7 +163,7 @@ async def _watched_run(plane: Plane, client: Client, heat: Heat) -> Outcome:
         observer_cpu_s=server_cpu_s[2],
         others_cpu_s=max(0.0, machine_s - own_cpu_s - sum(server_cpu_s)),
         max_rss_mib=rss_mib,
-        problems=(*problems, *scenario.problems(pods)),
+        problems=(*problems, *scenario.problems(pods, claims)),
     )
 
 

@@ -14,7 +14,7 @@ from math import ceil
 from msgspec import Struct
 
 from dovetail.kube.objects_pod import SchedulingGroup
-from dovetail.kube.resources import POD_GROUPS
+from dovetail.kube.resources import NODES, POD_GROUPS, PODS, Resource
 
 NAMESPACE = "default"
 POD_GROUP = POD_GROUPS[0]
@@ -24,6 +24,7 @@ RACK, BLOCK, ZONE = "dovetail.dev/rack", "dovetail.dev/block", "topology.kuberne
 AMOUNTS = {"cpu": "96", "memory": "1Ti", "pods": "110", "nvidia.com/gpu": str(GPUS_PER_NODE)}
 
 Document = dict[str, object]
+Kinds = Iterator[tuple[Resource, Iterable[Document]]]
 
 
 class Meta(Struct, rename="camel", frozen=True):
@@ -38,11 +39,37 @@ class SeenSpec(Struct, rename="camel", frozen=True):
     scheduling_group: SchedulingGroup | None = None
 
 
+class _ClaimMade(Struct, frozen=True):
+    name: str = ""
+
+
+class SeenStatus(Struct, rename="camel", frozen=True):
+    resource_claim_statuses: tuple[_ClaimMade, ...] = ()
+
+
 class SeenPod(Struct, frozen=True):
     """What is read of a pod to see where it went."""
 
     metadata: Meta
     spec: SeenSpec = SeenSpec()
+    status: SeenStatus = SeenStatus()
+
+
+def node_documents(nodes: int, nodes_per_block: int, amounts: dict[str, str]) -> Iterator[Document]:
+    for number in range(nodes):
+        block = number // nodes_per_block
+        name = f"node-{number:05}"
+        labels = {
+            "kubernetes.io/hostname": name,
+            RACK: f"rack-{block}-{number % nodes_per_block // NODES_PER_RACK}",
+            BLOCK: f"block-{block}",
+            ZONE: f"zone-{block}",
+        }
+        ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": ""}
+        yield {
+            "metadata": {"name": name, "labels": labels},
+            "status": {"capacity": amounts, "allocatable": amounts, "conditions": [ready]},
+        }
 
 
 @dataclass(frozen=True)
@@ -75,21 +102,16 @@ class Scenario:
     def pod_count(self) -> int:
         return self.pods * max(1, self.gangs)
 
-    def node_documents(self) -> Iterator[Document]:
-        for number in range(self.nodes):
-            block = number // self.nodes_per_block
-            name = f"node-{number:05}"
-            labels = {
-                "kubernetes.io/hostname": name,
-                RACK: f"rack-{block}-{number % self.nodes_per_block // NODES_PER_RACK}",
-                BLOCK: f"block-{block}",
-                ZONE: f"zone-{block}",
-            }
-            ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": ""}
-            yield {
-                "metadata": {"name": name, "labels": labels},
-                "status": {"capacity": AMOUNTS, "allocatable": AMOUNTS, "conditions": [ready]},
-            }
+    @property
+    def controllers(self) -> tuple[str, ...]:
+        """Of kube-controller-manager."""
+        return ()
+
+    def kinds(self, scheduler_name: str) -> Kinds:
+        """The objects to create, in this order of kinds."""
+        yield NODES, node_documents(self.nodes, self.nodes_per_block, AMOUNTS)
+        yield POD_GROUP, self.gang_documents()
+        yield PODS, self.pod_documents(scheduler_name)
 
     def gang_documents(self) -> Iterator[Document]:
         spec: Document = {"schedulingPolicy": {"gang": {"minCount": self.pods}}}
@@ -108,7 +130,11 @@ class Scenario:
             group = {"schedulingGroup": {"podGroupName": f"gang-{number // self.pods:05}"}} if self.gangs else {}
             yield {"metadata": {"name": f"pod-{number:05}"}, "spec": spec | group}
 
-    def problems(self, pods: Iterable[SeenPod]) -> list[str]:
+    def ready(self, pods: Iterable[SeenPod]) -> bool:
+        """Whether the backlog is complete once all is created."""
+        return True
+
+    def problems(self, pods: Iterable[SeenPod], claims: Iterable[object]) -> list[str]:
         """What is wrong with the placement of all `pods`, one line for each kind of mistake; nothing if it is right."""
         placed = [pod for pod in pods if pod.spec.node_name]
         pods_on = Counter(pod.spec.node_name for pod in placed)

@@ -2,8 +2,7 @@
 """The filter rules once more: literal, slow, node by node over the records, without any code of the core's arrays.
 
 Rules: what kube-scheduler's in-tree filter plugins answer for one pod on one node (v1.37), and ours where upstream has
-none: a node with a problem takes nothing and is no domain to spread over, and a share of a GPU goes to the tightest GPU
-that is open already, else to the first whole one.
+none: a node with a problem takes nothing and is no domain to spread over, and what is said of shares in `Cards`.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from dovetail.core.model import (
     GPU,
     PODS,
+    SHARED_GPU,
     LabelSelector,
     Namespace,
     Node,
@@ -175,30 +175,107 @@ def room(others: list[Pod], request: Request, node: Node) -> bool:
     has = dict(node.allocatable)
     if len(others) + 1 > has.get(PODS, 0):
         return False
-    whole_gpus, open_gpus = gpus(others, has.get(GPU, 0))
+    cards = Cards(node)
+    for other in others:
+        cards.give(other.request)
     for name, amount in request.resources:
         used = sum(dict(other.request.resources).get(name, 0) for other in others)
         if name == GPU:
-            used += len(open_gpus)
+            used += len(cards.opened)
         if amount > 0 and used + amount > has.get(name, 0):
             return False
-    return not request.gpu_milli or whole_gpus > 0 or any(left >= request.gpu_milli for left in open_gpus)
+    return cards.may_have(request) and cards.has_room(request)
 
 
-def gpus(others: list[Pod], count: int) -> tuple[int, list[int]]:
-    """How many GPUs nobody uses, and what is left of each that is shared."""
-    whole, shared = count, []
-    for other in others:
-        whole -= min(whole, dict(other.request.resources).get(GPU, 0))
-        milli = other.request.gpu_milli
-        fitting = [left for left in shared if left >= milli]
-        if milli and fitting:
-            shared.remove(min(fitting))
-            shared.append(min(fitting) - milli)
-        elif milli and whole:
-            whole -= 1
-            shared.append(1000 - milli)
-    return whole, shared
+STRENGTH = {"": 0, "none": 0, "memory": 1, "strong": 2}
+
+
+class Cards:
+    """The GPUs of a node, and who has what of them.
+
+    Rules. A device plugin that shares offers every card as several replicas; replicas of one card are one GPU, so each
+    that a pod asks for is of another card. A pod has of a card what it says that it needs, or the replica's equal part
+    where it says nothing, and with MPS the equal part and no more. A share goes to the tightest card where it fits;
+    several go to the cards that could be taken from most often. A pod that asks for no device opens a whole GPU, where
+    these are not shared already. A slice is the only one of its pod. Who may not have what it asks for, and is there
+    all the same, holds nothing. Parts are in thousandths of MiB.
+    """
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        sharing, offered = node.sharing, dict(node.allocatable).get(GPU, 0)
+        divided = node.sliced or (sharing is not None and sharing.resource == GPU)
+        self.whole = 0 if divided else offered
+        self.card = 1000 * (node.gpu_memory_mib or 1)
+        self.opened: list[int] = []
+        self.shared = [[self.card, sharing.replicas] for _ in range(sharing.cards)] if sharing is not None else []
+
+    def replicas(self, request: Request) -> int:
+        """How many replicas it asks for here."""
+        return dict(request.resources).get(self.node.sharing.resource, 0) if self.node.sharing is not None else 0
+
+    def asked(self, request: Request) -> int:
+        """The part of a card that it says it needs; 0 where it says nothing, more than there is for too much."""
+        if not request.gpu_memory_mib:
+            return request.gpu_milli * self.card // 1000
+        return 1000 * request.gpu_memory_mib if self.node.gpu_memory_mib else self.card + 1
+
+    def part(self, request: Request) -> int:
+        """The part of each card that it has."""
+        sharing = self.node.sharing
+        assert sharing is not None
+        if sharing.isolation == "memory" or not self.asked(request):
+            return self.card // sharing.replicas
+        return self.asked(request)
+
+    def may_have(self, request: Request) -> bool:
+        """Whether an empty node could give it what it asks for, amounts aside."""
+        sharing, asked, replicas = self.node.sharing, self.asked(request), self.replicas(request)
+        devices = [name for name in (GPU, SHARED_GPU) if dict(request.resources).get(name, 0)]
+        if asked > self.card or (self.node.sliced and dict(request.resources).get(GPU, 0) > 1):
+            return False
+        if sharing is None or not replicas:
+            # A part of a GPU that nobody offers as such.
+            opens = bool(asked) and GPU not in devices
+            return not opens or (not devices and sharing is None and not self.node.sliced)
+        if STRENGTH[sharing.isolation] < STRENGTH[request.isolation] or (sharing.one_only and replicas > 1):
+            return False
+        if not sharing.cards:
+            return not asked  # Only counted: nothing is promised.
+        if sharing.isolation == "memory":
+            memory_mib = self.node.gpu_memory_mib // sharing.replicas
+            if request.gpu_memory_mib > memory_mib or request.gpu_milli * sharing.replicas > 1000:
+                return False
+        return replicas <= sharing.cards
+
+    def has_room(self, request: Request) -> bool:
+        asked, replicas = self.asked(request), self.replicas(request)
+        if replicas and self.shared:
+            part = self.part(request)
+            return sum(1 for left, seats in self.shared if left >= part and seats) >= replicas
+        if asked and not dict(request.resources).get(GPU, 0):
+            return self.whole > 0 or any(left >= asked for left in self.opened)
+        return True
+
+    def give(self, request: Request) -> None:
+        asked, replicas, gpus = self.asked(request), self.replicas(request), dict(request.resources).get(GPU, 0)
+        if replicas and self.shared:
+            part = self.part(request)
+            fitting = [card for card in self.shared if card[0] >= part and card[1]] if self.may_have(request) else []
+            fitting.sort(key=lambda card: card[0] if replicas == 1 else -min(card[0] // part, card[1]))
+            for card in fitting[:replicas]:
+                card[0] -= part
+                card[1] -= 1
+        elif gpus:
+            self.whole -= min(self.whole, gpus)
+        elif asked and self.may_have(request):
+            fitting_open = [left for left in self.opened if left >= asked]
+            if fitting_open:
+                self.opened.remove(min(fitting_open))
+                self.opened.append(min(fitting_open) - asked)
+            elif self.whole:
+                self.whole -= 1
+                self.opened.append(self.card - asked)
 
 
 def ports_free(others: list[Pod], request: Request) -> bool:

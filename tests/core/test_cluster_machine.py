@@ -446,5 +446,5 @@ def test_a_restart_leaves_gpus_where_they_were_written_down() -> None:
         state = State()
         for event in (ev.NodeChanged(node), *(ev.PodChanged(pod) for pod in order)):
             state.apply(event)
-        assert state.cluster.nodes.gpu_part_milli[:2, 0].tolist() == [500, 0]
+        assert state.cluster.nodes.gpu_parts[:2, 0].tolist() == [500, 0]
         assert state.cluster.check() == []

@@ -16,7 +16,10 @@ from dovetail.core.state import State
 from tests.core.oracle import World, allows, claims_allow, feasible
 from tests.core.worlds import Dice, told
 
-ELSEWHERE = (Reason.BIND_BACKOFF, Reason.OUTSIDE_DOMAIN, Reason.NVLINK, Reason.KUBELET, Reason.REJECTED)
+ELSEWHERE = (
+    Reason.BIND_BACKOFF, Reason.OUTSIDE_DOMAIN, Reason.NVLINK, Reason.KUBELET, Reason.REJECTED, Reason.DEVICES,
+    Reason.CLAIM_NODE,
+)  # fmt: skip
 """Rules with tests of their own."""
 NODE_RULES = [rule for rule in Reason if rule not in ELSEWHERE]
 NODE_RULES = NODE_RULES[: NODE_RULES.index(Reason.INVALID)]
@@ -75,7 +78,7 @@ def test_a_pod_is_bound_where_the_oracle_lets_it_or_held_with_counts_that_add_up
 
 def test_every_rule_refuses_somewhere_and_never_means_that_no_leaving_pod_helps() -> None:
     refused: Counter[Reason] = Counter()
-    for seed in range(1500):
+    for seed in range(2500):
         world, pod, state = of_seed(seed)
         empty = replace(world, pods=[], nominated=[])
         nodes = {node.name: node for node in world.nodes}

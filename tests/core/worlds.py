@@ -9,11 +9,13 @@ from dataclasses import replace
 from typing import TypeVar
 
 from dovetail.core import events as ev
+from dovetail.core.devices.sharing import Isolation, Sharing
 from dovetail.core.model import (
     CPU,
     GPU,
     MEMORY,
     PODS,
+    SHARED_GPU,
     Effect,
     HostPort,
     LabelSelector,
@@ -93,16 +95,38 @@ class Dice:
         for key, values, often in ((ZONE, "ab", 0.8), (RACK, "rst", 0.8), (SIZE, ("1", "7", "+12", "big"), 0.6)):
             if self._chance(often):
                 labels[key] = self._pick(list(values))
-        amounts = ((CPU, self._pick([2000, 4000])), (MEMORY, self._pick([4, 9])), (GPU, self._pick([0, 1, 2, 3, 4])))
+        amounts = ((CPU, self._pick([2000, 4000])), (MEMORY, self._pick([4, 9])))
+        sharing = self._sharing() if self._chance(0.3) else None
         return Node(
             name,
-            (*amounts, (PODS, self._pick([0, 3] + [9] * 10))),
+            (*amounts, *self._devices(sharing), (PODS, self._pick([0, 3] + [9] * 10))),
             tuple(sorted(labels.items())),
             tuple(self._taint() for _ in range(self._pick([0] * 8 + [1, 2]))),
             unschedulable=self._chance(0.05),
             attach_limits=(("csi", self._pick([0, 1, 2])),) if self._chance(0.7) else (),
             problem=self._maybe(0.03, Problem("status", "x", "is bad")),
+            gpu_memory_mib=self._pick([0, 8, 16, 16, 24, 24]),
+            sharing=sharing,
+            sliced=self._chance(0.08),
         )
+
+    def _sharing(self) -> Sharing:
+        isolation: Isolation = self._pick(["none", "none", "memory"])
+        return Sharing(
+            self._pick([GPU, SHARED_GPU]),
+            self._pick([0, 1, 2, 3]),
+            self._pick([2, 3, 4]),
+            isolation,
+            one_only=isolation == "memory" or self._chance(0.3),
+        )
+
+    def _devices(self, sharing: Sharing | None) -> tuple[tuple[str, int], ...]:
+        """A card that is broken is not offered."""
+        if sharing is None:
+            return ((GPU, self._pick([0, 1, 2, 3, 4])),)
+        replicas = (sharing.cards or self._pick([1, 2])) * sharing.replicas - self._pick([0, 0, 0, 1])
+        others = ((GPU, self._pick([0, 0, 2])),) if sharing.resource == SHARED_GPU else ()
+        return (*others, (sharing.resource, replicas))
 
     def _taint(self) -> Taint:
         effects: list[Effect] = ["NoSchedule", "NoExecute", "PreferNoSchedule"]
@@ -138,10 +162,13 @@ class Dice:
     def _request(self, namespace: str) -> Request:
         resources = {CPU: self._pick([0, 200, 500, 1500]), MEMORY: self._pick([0, 0, 1, 4])}
         gpu = self._random.random()
-        if gpu < 0.25:
-            resources[GPU] = self._pick([1, 1, 2])
+        if gpu < 0.4:
+            resources[GPU if gpu < 0.25 else SHARED_GPU] = self._pick([1, 1, 2])
+        part = self._random.random() if gpu > 0.75 else self._random.random() * 2 if gpu < 0.4 else 2.0
         constraints = {
-            "gpu_milli": self._pick([300, 500, 800]) if gpu > 0.75 else 0,
+            "gpu_milli": self._pick([300, 500, 800]) if part < 0.6 else 0,
+            "gpu_memory_mib": self._pick([2, 4, 5, 8, 12, 20]) if 0.6 <= part < 1.0 else 0,
+            "isolation": self._pick(["", "", "", "none", "memory", "strong"]) if gpu < 0.4 else "",
             "node_selector": ((self._pick([ZONE, RACK]), self._pick("ar")),) if self._chance(0.05) else (),
             "node_terms": tuple(self._node_term() for _ in self._some(0, 1, 2)) if self._chance(0.08) else None,
             "tolerations": tuple(self._toleration() for _ in self._some(0, 0, 1, 2)),

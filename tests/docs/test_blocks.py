@@ -149,6 +149,8 @@ def test_commands_exist(line: str) -> None:
     [
         ("The core alone", ["benchmarks/core_speed.py"]),
         ("The predicted kubelet", ["benchmarks/kubelet_speed.py"]),
+        ("Devices by claim", ["benchmarks/claims_speed.py"]),
+        ("Selectors", ["benchmarks/cel_speed.py"]),
         ("Recording and replay", ["benchmarks/replay_speed.py"]),
         ("Packing", ["benchmarks/packing.py"]),
         ("Topology", ["benchmarks/topology.py"]),

@@ -129,6 +129,20 @@ async def test_a_real_server_keeps_all_that_is_told(defined: Plane) -> None:
 
 
 @pytest.mark.plane
+@pytest.mark.parametrize("sharing", [{"strategy": "none"}, {"strategy": "mps", "replicas": 48},
+                                     {"strategy": "time-slicing", "replicas": 2, "failRequestsGreaterThanOne": True,
+                                      "resource": "nvidia.com/gpu.shared"}])  # fmt: skip
+async def test_a_real_server_keeps_how_gpus_are_shared(defined: Plane, sharing: Document) -> None:
+    document = deepcopy(EXAMPLE) | {"metadata": {"name": "shared"}}
+    document["status"]["sharing"] = sharing
+    told(defined, document)
+    async with Client(load_kubeconfig([defined.kubeconfig])) as client:
+        listing = await list_all(client, GPU_NODES, GPUNode)
+    assert listing.objects["", "shared"].status == msgspec.convert(document, GPUNode).status
+    defined.kubectl("delete", "gpunodes", "shared")
+
+
+@pytest.mark.plane
 @pytest.mark.parametrize(
     ("change", "field"),
     [
@@ -144,6 +158,11 @@ async def test_a_real_server_keeps_all_that_is_told(defined: Plane) -> None:
         (lambda s: s["nics"][0]["levels"].append("PIX"), "status.nics"),
         (lambda s: s["nics"][0]["levels"].__setitem__(0, "X"), "status.nics[0].levels[0]"),
         (lambda s: s.update(rates={"pcieMBps": 0}), "status.rates.pcieMBps"),
+        (lambda s: s.update(sharing={"replicas": 4}), "status.sharing.strategy"),
+        (lambda s: s.update(sharing={"strategy": "MPS", "replicas": 4}), "status.sharing.strategy"),
+        (lambda s: s.update(sharing={"strategy": "mps"}), "status.sharing.replicas"),
+        (lambda s: s.update(sharing={"strategy": "mps", "replicas": 1}), "status.sharing.replicas"),
+        (lambda s: s.update(sharing={"strategy": "mps", "replicas": 2, "resource": "x"}), "status.sharing.resource"),
         (lambda s: s["kubelet"].update(version="1.37"), "status.kubelet.version"),
         (lambda s: s["kubelet"].update(topologyManagerPolicy="strict"), "status.kubelet.topologyManagerPolicy"),
         (lambda s: s["kubelet"].update(numaNodes=[]), "status.kubelet.numaNodes"),

@@ -94,9 +94,8 @@ def test_schedule_explain_and_replay(deployed_plane: Any, tmp_path: Path) -> Non
     )
     why = json.loads(answer.stdout)
     assert (why["state"], why["code"]) == ("NotYet", "NoNodeFits")
-    assert {"pod": "default/cmd-fits", "node": "cmd-node", "resource": "nvidia.com/gpu", "amount": "6"} in why[
-        "holders"
-    ]
+    holder = {"pod": "default/cmd-fits", "node": "cmd-node", "resource": "nvidia.com/gpu", "amount": "6", "devices": []}
+    assert holder in why["holders"]
     table = subprocess.run(
         [DOVETAIL, "why", "default/cmd-fits", "--kubeconfig", admin], capture_output=True, text=True, check=True
     )

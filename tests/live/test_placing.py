@@ -146,7 +146,7 @@ async def test_a_gated_pod_is_not_considered_until_its_gate_is_gone(cluster: Clu
         ({"dovetail.dev/nvlink": "requird"}, "dovetail.dev/nvlink"),
         ({"dovetail.dev/max-runtime": "soon"}, "dovetail.dev/max-runtime"),
         ({"dovetail.dev/topolgy-required": "rack"}, "topology-required"),
-        ({"dovetail.dev/gpu-fraction": "0.5"}, "dovetail.dev/gpu-fraction"),
+        ({"dovetail.dev/gpu-fraction": "1.5"}, "dovetail.dev/gpu-fraction"),
     ],
 )
 async def test_a_bad_annotation_is_told_and_mended(cluster: Cluster, annotations: dict[str, str], told: str) -> None:

@@ -16,6 +16,7 @@ from dovetail.core.devices.kubelet.inventory import Cpu, Device, DevicePool, Inv
 from dovetail.core.devices.kubelet.pods import Asked, Container, Kind
 from dovetail.core.devices.kubelet.pods import Pod as ManagedPod
 from dovetail.core.devices.layout import BOARD, SYS, Layout, Nic
+from dovetail.core.dra.records import Value, Version
 from dovetail.core.events import Event, PodChanged, PodRemoved
 from dovetail.core.model import GPU, Pod, Request, Toleration
 from dovetail.core.policy import Policy
@@ -129,8 +130,15 @@ def test_a_choice_that_is_code_of_somebody_else_is_refused() -> None:
 
 
 def test_a_type_that_would_be_written_wrongly_is_refused_at_once() -> None:
-    with pytest.raises(TypeError, match="tuples of one type"):
-        Coder[Any](tuple[int, Request])
+    with pytest.raises(TypeError, match="can stand in tuples only"):
+        Coder[Any](dict[str, Request])
+
+
+@pytest.mark.parametrize("value", [True, 1, "1.2", Version("1.2"), (1, 2), (Version("1"), Version("2")), ()])
+def test_values_of_several_types_come_back_as_the_type_they_were(value: Value) -> None:
+    coder = Coder[tuple[tuple[str, Value], ...]](tuple[tuple[str, Value], ...])
+    found = coder.decode(coder.encode((("name", value),)))
+    assert (found, type(found[0][1])) == ((("name", value),), type(value))
 
 
 @given(st.from_type(Layout))

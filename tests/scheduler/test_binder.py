@@ -107,7 +107,7 @@ class Bench:
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_ASK_AGAIN_S", 0.001)
-    monkeypatch.setattr(module, "_VOLUME_POLL_S", 0.005)
+    monkeypatch.setattr(module, "_PREPARE_POLL_S", 0.005)
 
 
 @pytest.fixture
@@ -328,7 +328,7 @@ async def test_a_provisioner_that_gives_the_claim_back_ends_the_wait(bench: Benc
 async def test_a_wait_for_volumes_that_is_too_long_says_for_which(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_VOLUME_TIMEOUT_S", 0.02)
+    monkeypatch.setattr(module, "_PREPARE_TIMEOUT_S", 0.02)
     await bench.prepare(PROVISION)
     assert "d/data" in bench.failed[0].message
 

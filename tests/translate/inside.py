@@ -11,7 +11,8 @@ from yaml_objects import added
 
 from dovetail.kube.feed import Feed
 from dovetail.kube.objects import Node
-from dovetail.kube.objects_topology import GPUNode, NodeResourceTopology, ResourceSlice
+from dovetail.kube.objects_claims import ResourceSlice
+from dovetail.kube.objects_topology import GPUNode, NodeResourceTopology
 from dovetail.kube.wiring import Wiring
 
 GPU_NODE: dict[str, Any] = yaml.safe_load("""

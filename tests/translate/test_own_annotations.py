@@ -26,6 +26,19 @@ def annotated(**values: str) -> Wishes:
          ("dovetail.dev/rack", "topology.kubernetes.io/zone", "example.com/row", "row")),
         ("nvlink", "preferred", "nvlink", "preferred"),
         ("nvlink", "required", "nvlink", "required"),
+        ("gpu-memory", "8Gi", "gpu_memory_mib", 8192),
+        ("gpu-memory", "8192Mi", "gpu_memory_mib", 8192),
+        ("gpu-memory", "1.5Gi", "gpu_memory_mib", 1536),
+        ("gpu-memory", "8G", "gpu_memory_mib", 7630),
+        ("gpu-memory", "1048577", "gpu_memory_mib", 2),
+        ("gpu-fraction", "0.5", "gpu_milli", 500),
+        ("gpu-fraction", ".125", "gpu_milli", 125),
+        ("gpu-fraction", "1", "gpu_milli", 1000),
+        ("gpu-fraction", "0.3333", "gpu_milli", 334),
+        ("gpu-fraction", "0.000001", "gpu_milli", 1),
+        ("gpu-isolation", "none", "isolation", "none"),
+        ("gpu-isolation", "memory", "isolation", "memory"),
+        ("gpu-isolation", "strong", "isolation", "strong"),
         ("max-runtime", "90m", "max_runtime_ms", 90 * 60_000),
         ("max-runtime", "2d", "max_runtime_ms", 2 * 86_400_000),
         ("max-runtime", "1h30m", "max_runtime_ms", 90 * 60_000),
@@ -62,6 +75,21 @@ def test_the_queue_is_a_label() -> None:
         ("topology-preferred", "Bad_Domain/rack", "rack"),
         ("nvlink", "requierd", "required"),
         ("nvlink", "prefered", "preferred"),
+        ("gpu-memory", "8GB", "8G"),
+        ("gpu-memory", "0", "1Mi"),
+        ("gpu-memory", "-4Gi", "1Mi"),
+        ("gpu-memory", "16", "16Mi"),
+        ("gpu-memory", "8192 Mi", "8192Mi"),
+        ("gpu-memory", "", "8Gi"),
+        ("gpu-fraction", "0", "0.001"),
+        ("gpu-fraction", "0.0", "0.001"),
+        ("gpu-fraction", "-0.5", "0.001"),
+        ("gpu-fraction", "1.001", "1"),
+        ("gpu-fraction", "50", "1"),
+        ("gpu-fraction", "0,5", "0.5"),
+        ("gpu-fraction", "1/2", "1"),
+        ("gpu-isolation", "memery", "memory"),
+        ("gpu-isolation", "Strong", "strong"),
         ("max-runtime", "90 minutes", "90m"),
         ("max-runtime", "3600", "3600s"),
         ("max-runtime", "30m1h", "1h30m"),
@@ -77,12 +105,6 @@ def test_a_bad_value_names_the_field_the_rule_and_the_nearest_valid_value(key: s
     (problem,) = wishes.problems
     assert (problem.field, problem.value) == (f"metadata.annotations[dovetail.dev/{key}]", value)
     assert problem.rule == f"{TABLE[key].rule}; nearest valid value: {nearest}"
-
-
-@pytest.mark.parametrize("key", ["gpu-memory", "gpu-fraction"])
-def test_what_only_the_node_agent_could_enforce_is_refused(key: str) -> None:
-    (problem,) = annotated(**{key: "0.5"}).problems
-    assert problem.rule == "needs the node agent, which this release does not have; request nvidia.com/gpu instead"
 
 
 def test_an_unknown_key_names_the_nearest_known_one() -> None:

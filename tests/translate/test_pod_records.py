@@ -229,12 +229,6 @@ def test_an_unknown_operator_holds_nowhere() -> None:
     assert record.request.node_terms == (NodeTerm((Requirement("a", "In", ()),)),)
 
 
-def test_resource_claims_cannot_be_honoured() -> None:
-    problem = translate.pod(pod("spec: {resourceClaims: [{name: gpu, resourceClaimName: c}]}")).problem
-    assert problem is not None
-    assert (problem.field, problem.value) == ("spec.resourceClaims", "gpu")
-
-
 def test_one_problem_names_the_fields_of_the_others() -> None:
     record = translate.pod(pod("spec: {containers: [{resources: {limits: {cpu: x}}}], tolerations: [{operator: y}]}"))
     assert record.problem is not None

@@ -83,8 +83,8 @@ def test_a_count_that_is_no_number_is_said() -> None:
     ]
 
 
-def test_shared_gpus_are_only_counted() -> None:
-    (finding,) = wiring(node(gpus=32, product=f"{A100}-SHARED", count="8")).findings
+def test_other_gpus_than_are_told_are_only_counted() -> None:
+    (finding,) = wiring(node(gpus=32, product=A100, count="8")).findings
     assert finding.problem.rule == "the labels of the node tell of 8 GPUs: they are only counted"
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from dovetail.kube import (
     objects,
+    objects_claims,
     objects_group,
     objects_owner,
     objects_pod,
@@ -38,7 +39,10 @@ KINDS = [
     objects_storage.StorageClass,
     objects_topology.GPUNode,
     objects_topology.NodeResourceTopology,
-    objects_topology.ResourceSlice,
+    objects_claims.DeviceClass,
+    objects_claims.DeviceTaintRule,
+    objects_claims.ResourceClaim,
+    objects_claims.ResourceSlice,
 ]
 
 

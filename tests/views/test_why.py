@@ -51,7 +51,7 @@ def test_each_node_is_counted_once_and_holders_are_named() -> None:
     assert (answer.state, answer.code) == (When.NOT_YET, "NoNodeFits")
     rules = {rule.code: rule for rule in answer.rules}
     assert set(rules["InsufficientResource"].nodes) == {"a", "b"}
-    assert rules["InsufficientResource"].nearest == "needs 4, b has free 3"
+    assert rules["InsufficientResource"].nearest.startswith("needs 4, b has free 3; all of these nodes together have 5")
     assert (rules["TaintNotTolerated"].nodes, rules["TaintNotTolerated"].when) == (("c",), When.NEVER)
     assert [(h.pod, h.node, h.amount) for h in answer.holders] == [("ns/x", "a", "6"), ("ns/y", "b", "5")]
 

@@ -12,6 +12,7 @@ from dovetail import __version__
 
 _COMMANDS = {
     "demo": "Run a small cluster on this machine and show what Dovetail does with it.",
+    "free": "Say what still fits, by GPU model and size, and what blocks the next size.",
     "replay": "Decide a recorded day again, and say whether every decision is the same.",
     "scheduler": "Schedule the pods of a cluster that name this scheduler.",
     "simulate": "Run a trace or manifests through the scheduler's core under a virtual clock.",

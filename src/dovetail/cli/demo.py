@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`dovetail demo`: a cluster in memory, the real scheduler on it, and what became of four jobs."""
+"""`dovetail demo`: a cluster in memory, the real scheduler on it, and what became of some jobs."""
 
 from __future__ import annotations
 
@@ -17,22 +17,29 @@ from rich.console import Console
 from rich.table import Table
 
 from dovetail.cli.cluster import now_ms, run, snapshot
-from dovetail.cli.why import show
+from dovetail.cli.why import parts, show
 from dovetail.core.policy import Policy
 from dovetail.kube.config import ClusterConfig
-from dovetail.playground import Playground
+from dovetail.playground import RUN_SECONDS, Playground
 from dovetail.scheduler.serve import Options
 from dovetail.scheduler.serve import run as run_scheduler
 from dovetail.views.why import Why, unhurried, why
 
 _PATIENCE_S = 20.0
 _TRAIN_SECONDS = 2
+_SOON = ("notebook", "infer", "chat", "claim")
+"""The jobs that find room while train runs."""
 _JOBS = """\
 train     a gang: 3 pods x 4 GPUs that start together, close to each other; runs 2 s
 notebook  one pod, 1 GPU
 eval      a gang: 2 pods x 4 GPUs; only 3 GPUs are left while train runs
 huge      one pod that wants 16 GPUs of one node; no node has more than 8
+infer     one pod that wants a MIG slice, 3g.20gb
+tune      another one; the only such slice is taken, and what is idle is divided otherwise
+chat      two pods that want 0.5 and 0.25 of a GPU, which time-slicing shares
+claim     one pod with a ResourceClaim for a GPU with at least 90 GiB
 """
+_DRIVER = "gpu.nvidia.com"
 Document = dict[str, object]
 
 
@@ -42,8 +49,9 @@ Document = dict[str, object]
 def command(keep: bool, output: str) -> None:
     """Run a small cluster on this machine and show what Dovetail does with it.
 
-    Two nodes of 8 GPUs in one rack, in memory, served as a Kubernetes API; the same scheduler that runs on a real
-    cluster; four jobs. Needs no cluster, no container and no GPU.
+    Two nodes of 8 GPUs in one rack, a MIG card, a shared card, and two GPUs that are claimed (DRA), in memory, served
+    as a Kubernetes API; the same scheduler that runs on a real cluster; eight jobs. Needs no cluster, no container and
+    no GPU.
     """
     logging.basicConfig(level="ERROR")
     console = Console(stderr=output == "json")
@@ -57,9 +65,10 @@ async def _demo(console: Console, *, keep: bool, quiet: bool) -> dict[str, list[
     playground = Playground()
     url = await playground.start()
     config = ClusterConfig(url)
-    for name in ("gpu-node-1", "gpu-node-2"):
-        playground.put(_node(name))
-    console.print("A cluster with 2 nodes of 8 GPUs, in one rack. Four jobs are submitted:")
+    for document in _cluster():
+        playground.put(document)
+    console.print("A cluster with 2 nodes of 8 GPUs in one rack, a node with a card in MIG mode, one with a card that")
+    console.print("pods share, and one whose GPUs are claimed. Eight jobs are submitted:")
     console.print(_JOBS, highlight=False)
     scheduler = asyncio.ensure_future(run_scheduler(config, Options(leader_elect=False, listen="")))
     try:
@@ -68,7 +77,7 @@ async def _demo(console: Console, *, keep: bool, quiet: bool) -> dict[str, list[
         await _until(config, scheduler, lambda answers: _states(answers, "train") == {"Bound"})
         for document in _jobs():
             playground.put(document)
-        settled = await _until(config, scheduler, lambda answers: _states(answers, "notebook") == {"Bound"})
+        settled = await _until(config, scheduler, lambda answers: _states(answers, *_SOON) == {"Bound"})
         explained: set[str] = set()
         if not quiet:
             _print(console, f"After {time.monotonic() - began_s:.1f} s", settled, explained)
@@ -81,7 +90,8 @@ async def _demo(console: Console, *, keep: bool, quiet: bool) -> dict[str, list[
                 explained,
             )
             console.print(
-                "Try it on your cluster: [bold]dovetail scheduler[/bold], then [bold]dovetail why POD[/bold]."
+                "Try it on your cluster: [bold]dovetail scheduler[/bold], then [bold]dovetail why POD[/bold] and "
+                "[bold]dovetail free[/bold]."
             )
         if keep:
             with tempfile.TemporaryDirectory() as folder:
@@ -128,7 +138,7 @@ def _print(console: Console, title: str, answers: list[Why], explained: set[str]
     table = Table("pod", "state", "node", box=None, pad_edge=False)
     for answer in answers:
         colour = {"Bound": "green", "Never": "red"}.get(answer.state, "yellow")
-        table.add_row(answer.pod, f"[{colour}]{answer.state}[/{colour}]", answer.node)
+        table.add_row(answer.pod, f"[{colour}]{answer.state}[/{colour}]", answer.node + parts(answer))
     console.print(table)
     console.print()
     for answer in answers:
@@ -138,13 +148,35 @@ def _print(console: Console, title: str, answers: list[Why], explained: set[str]
             console.print()
 
 
-def _node(name: str) -> Document:
-    amounts = {"cpu": "96", "memory": "1Ti", "pods": "110", "nvidia.com/gpu": "8"}
+def _cluster() -> list[Document]:
+    mig = {"nvidia.com/mig-3g.20gb": "1", "nvidia.com/mig-2g.10gb": "1", "nvidia.com/mig-1g.5gb": "1"}
+    return [
+        *(_node(f"gpu-node-{i}", "NVIDIA-H100-80GB-HBM3", 8, {"nvidia.com/gpu": "8"}) for i in (1, 2)),
+        _GPU_NODES,
+        _mig_card("mig-node", "NVIDIA-A100-SXM4-40GB", [("3g.20gb", 0), ("2g.10gb", 4), ("1g.5gb", 6)]),
+        _node("mig-node", "NVIDIA-A100-SXM4-40GB", 1, mig, mig__strategy="mixed"),
+        _node(
+            "shared-node", "NVIDIA-A10-SHARED", 1, {"nvidia.com/gpu.shared": "4"},
+            gpu__memory="24576", gpu__replicas="4", **{"gpu__sharing-strategy": "time-slicing"},
+        ),
+        _node("dra-node", "NVIDIA-H200-NVL", 2, {}),
+        {
+            "apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": _DRIVER},
+            "spec": {"selectors": [{"cel": {"expression": f'device.driver == "{_DRIVER}"'}}]},
+        },
+        _devices("dra-node", {"gpu-0": "80Gi", "gpu-1": "141Gi"}),
+    ]  # fmt: skip
+
+
+def _node(name: str, product: str, cards: int, gpus: dict[str, str], **more: str) -> Document:
+    """`more` are labels of NVIDIA, with `__` for a dot."""
+    amounts = {"cpu": "96", "memory": "1Ti", "pods": "110"} | gpus
     labels = {
         "kubernetes.io/hostname": name,
-        "dovetail.dev/rack": "rack-1",
-        "nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3",
-        "nvidia.com/gpu.count": "8",
+        **({"dovetail.dev/rack": "rack-1"} if "nvidia.com/gpu" in gpus else {}),
+        "nvidia.com/gpu.product": product,
+        "nvidia.com/gpu.count": str(cards),
+        **{f"nvidia.com/{key.replace('__', '.')}": value for key, value in more.items()},
     }
     return {
         "apiVersion": "v1",
@@ -158,12 +190,57 @@ def _node(name: str) -> Document:
     }
 
 
+_GPU_NODES: Document = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {"name": "gpunodes.dovetail.dev"},
+    "spec": {
+        "group": "dovetail.dev",
+        "names": {"plural": "gpunodes", "singular": "gpunode", "kind": "GPUNode", "listKind": "GPUNodeList"},
+        "scope": "Cluster",
+        "versions": [{"name": "v1alpha1", "served": True, "storage": True, "subresources": {"status": {}}}],
+    },
+}
+
+
+def _mig_card(node: str, product: str, instances: list[tuple[str, int]]) -> Document:
+    mig = [{"profile": profile, "start": start} for profile, start in instances]
+    return {
+        "apiVersion": "dovetail.dev/v1alpha1",
+        "kind": "GPUNode",
+        "metadata": {"name": node},
+        "status": {"gpus": [{"index": 0, "uuid": "GPU-0", "product": product, "mig": mig}]},
+    }
+
+
+def _devices(node: str, memory: dict[str, str]) -> Document:
+    devices = [
+        {"name": name, "attributes": {"type": {"string": "gpu"}}, "capacity": {"memory": {"value": amount}}}
+        for name, amount in memory.items()
+    ]
+    pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
+        "metadata": {"name": f"{node}-{_DRIVER}"},
+        "spec": {"driver": _DRIVER, "nodeName": node, "pool": pool, "devices": devices},
+    }
+
+
 def _jobs() -> list[Document]:
     return [
         _pod("notebook", 1),
         _group("eval", 2),
         *(_pod(f"eval-{i}", 4, group="eval") for i in range(2)),
         _pod("huge", 16),
+        _pod("infer", 1, resource="nvidia.com/mig-3g.20gb"),
+        _pod("tune", 1, resource="nvidia.com/mig-3g.20gb"),
+        *(
+            _pod(f"chat-{i}", 1, resource="nvidia.com/gpu.shared", annotations={"dovetail.dev/gpu-fraction": fraction})
+            for i, fraction in enumerate(("0.5", "0.25"))
+        ),
+        _claim("claim", "90Gi"),
+        _pod("claim", 0, claim="claim"),
     ]
 
 
@@ -176,19 +253,34 @@ def _group(name: str, count: int) -> Document:
     }
 
 
-def _pod(name: str, gpus: int, group: str = "", seconds: int = 0) -> Document:
-    limits = {"cpu": "8", "memory": "64Gi", "nvidia.com/gpu": str(gpus)}
+def _claim(name: str, memory: str) -> Document:
+    """For one GPU with so much memory."""
+    expression = f'device.capacity["{_DRIVER}"].memory.compareTo(quantity("{memory}")) >= 0'
+    exactly = {"deviceClassName": _DRIVER, "selectors": [{"cel": {"expression": expression}}]}
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}},
+    }
+
+
+def _pod(
+    name: str, gpus: int, group: str = "", seconds: int = 0, resource: str = "nvidia.com/gpu", claim: str = "",
+    annotations: dict[str, str] | None = None,
+) -> Document:  # fmt: skip
+    limits = {"cpu": "8", "memory": "64Gi"} | ({resource: str(gpus)} if gpus else {})
+    runs = {RUN_SECONDS: str(seconds)} if seconds else {}
+    claims = {"resourceClaims": [{"name": claim, "resourceClaimName": claim}]} if claim else {}
+    resources = {"limits": limits} | ({"claims": [{"name": claim}]} if claim else {})
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {
-            "name": name,
-            "namespace": "default",
-            "annotations": {"playground.dovetail.dev/run-seconds": str(seconds)} if seconds else {},
-        },
+        "metadata": {"name": name, "namespace": "default", "annotations": runs | (annotations or {})},
         "spec": {
             "schedulerName": "dovetail",
             **({"schedulingGroup": {"podGroupName": group}} if group else {}),
-            "containers": [{"name": "main", "image": "busybox", "resources": {"limits": limits}}],
+            **claims,
+            "containers": [{"name": "main", "image": "busybox", "resources": resources}],
         },
     }

@@ -22,6 +22,7 @@ from dovetail.cli.cluster import (
 )
 from dovetail.core.policy import Policy
 from dovetail.core.reasons import When
+from dovetail.views.holders import Part
 from dovetail.views.why import PodNotFound, Why, unhurried, why
 
 _MEANING = {
@@ -31,6 +32,7 @@ _MEANING = {
     When.NEVER: "will never start as things are: change the pod or the cluster",
 }
 _NODES_SHOWN = 3
+_DEVICES_SHOWN = 8
 
 
 @click.command(name="why")
@@ -77,7 +79,8 @@ def _key(pod: str, namespace: str | None, default: str) -> str:
 
 def show(answer: Why, console: Console) -> None:
     """Print the answer for a person."""
-    console.print(f"[bold]{answer.pod}[/bold] {_MEANING[answer.state].format(node=answer.node, gpus=_gpus(answer))}.")
+    meaning = _MEANING[answer.state].format(node=answer.node, gpus=parts(answer) or _gpus(answer))
+    console.print(f"[bold]{answer.pod}[/bold] {meaning}.")
     if answer.gang is not None:
         gang = answer.gang
         needs = "an unknown number of pods" if gang.needs is None else _count(gang.needs, "pod")
@@ -94,15 +97,41 @@ def show(answer: Why, console: Console) -> None:
     if answer.rules:
         table = Table("nodes", "can it change", "rule", "nearest", "for example", box=None, pad_edge=False)
         for rule in answer.rules:
-            some = ", ".join(rule.nodes[:_NODES_SHOWN]) + (" ..." if len(rule.nodes) > _NODES_SHOWN else "")
-            table.add_row(str(len(rule.nodes)), rule.when, escape(rule.text), escape(rule.nearest), some)
+            table.add_row(str(len(rule.nodes)), rule.when, escape(rule.text), escape(rule.nearest), _some(rule.nodes))
         console.print(table)
+    if answer.devices:
+        console.print("Cards and devices that come nearest:")
+        table = Table("node", "device", "rule", "held by", box=None, pad_edge=False)
+        for one in answer.devices[:_DEVICES_SHOWN]:
+            table.add_row(one.node, escape(_some(one.devices)), escape(one.rule), _some(one.holders))
+        console.print(table)
+    if answer.repartition is not None:
+        console.print(f"It would fit with idle cards divided anew: {answer.repartition}", highlight=False)
     if answer.holders:
         console.print("What is missing is held by:")
-        table = Table("pod", "node", "resource", "amount", box=None, pad_edge=False)
+        which = ("which",) if any(holder.devices for holder in answer.holders) else ()
+        table = Table("pod", "node", "resource", "amount", *which, box=None, pad_edge=False)
         for holder in answer.holders:
-            table.add_row(holder.pod, holder.node, holder.resource, holder.amount)
+            devices = (_some(holder.devices),) if which else ()
+            table.add_row(holder.pod, holder.node, holder.resource, holder.amount, *devices)
         console.print(table)
+
+
+def _some(names: tuple[str, ...]) -> str:
+    return ", ".join(names[:_NODES_SHOWN]) + (" ..." if len(names) > _NODES_SHOWN else "")
+
+
+def parts(answer: Why) -> str:
+    """ " with " its MIG instances, shares and claimed devices; "" for none."""
+    return f" with {', '.join(map(_part, answer.parts))}" if answer.parts else ""
+
+
+def _part(part: Part) -> str:
+    if part.kind == "instance":
+        return f"MIG instance {part.device}"
+    if part.kind == "share":
+        return f"{part.milli}/1000 of {f'GPU {part.device}' if part.device else 'a GPU'}"
+    return f"device {part.device}"
 
 
 def _gpus(answer: Why) -> str:

@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from dovetail.core.cluster.columns import ABSENT
 from dovetail.core.cluster.placement import Placement
 from dovetail.core.decisions import Bind, Decision, Hold, Release
 from dovetail.core.model import Pod
-from dovetail.core.placing import feasibility, links, refusals
+from dovetail.core.placing import feasibility, links, refusals, repartition
 from dovetail.core.placing.gangs import Group, Search, SearchLimitReached, shapes_of
 from dovetail.core.reasons import Reason, Refusal, When
 from dovetail.core.roster import LONE, complete, startable
@@ -119,6 +121,7 @@ class Attempt:
             return [], lately
         else:
             refusal = refusals.for_gang(state.cluster, state.rows, group)
+            refusal = replace(refusal, repartition=repartition.proposal(state.cluster, state.cluster.shape_of(pods[0])))
         if not binds and (signature := self._signature(group)) is not None:
             state.failed[signature] = refusal
         return binds, refusal
@@ -157,14 +160,17 @@ class Attempt:
             Bind(
                 p.pod.uid, names[p.slot], state.steps, gang, p.devices, p.picks, level, ranks.get(p.pod.uid, -1),
                 *links.bandwidth(state.cluster, p), self._unsure(p),
+                p.grants, state.cluster.slices.instances(p) if p.slices else (), p.pod.device_claims,
             )
             for p in placed
         ]  # fmt: skip
 
     def _unsure(self, placement: Placement) -> str:
         cluster = self._state.cluster
+        if placement.entry is not None or placement.pod.request.managed is None:
+            return ""
         shape = cluster.shapes.of(placement.pod.request)
-        if placement.entry is not None or not cluster.kubelets.decides(placement.slot, shape):
+        if not cluster.kubelets.decides(placement.slot, shape):
             return ""
         return cluster.kubelets.ask(placement.slot, shape).message
 
@@ -175,7 +181,7 @@ class Attempt:
             return {}
         fabric = self._state.cluster.fabric
         paths = [fabric.domains(key) for key in fabric.levels]
-        order = sorted(placed, key=lambda p: ([int(path[p.slot]) for path in paths], p.slot, p.gpu_bits, p.gpu_share))
+        order = sorted(placed, key=lambda p: ([int(path[p.slot]) for path in paths], p.slot, p.gpu_bits, p.share_bits))
         return {p.pod.uid: rank for rank, p in enumerate(order)}
 
     def _level(self, slots: list[int]) -> str:
@@ -189,11 +195,15 @@ class Attempt:
 
     def _signature(self, group: Group) -> object | None:
         """Equal for groups of which one fails when another did; None where pods differ beyond their shapes."""
-        cluster = self._state.cluster
-        if cluster.peers.counts or group.groups or group.held or any(pod.claims for pod in group.pods):
+        cluster, pods = self._state.cluster, group.pods
+        if cluster.peers.counts or group.groups or group.held or any(pod.claims for pod in pods):
             return None
+        if len(pods) == 1 and group.missing == 1 and not group.required:
+            # Preferred levels keep no pod on its own from a node.
+            shape = cluster.shape_of(pods[0])
+            return None if feasibility.hindered(cluster, shape, pods) else shape.id
         wanted = shapes_of(cluster, group)
-        if any(feasibility.hindered(cluster, shape, group.pods) for shape, _ in wanted):
+        if any(feasibility.hindered(cluster, shape, pods) for shape, _ in wanted):
             return None
         counts = tuple((shape.id, count) for shape, count in wanted)
         return counts, group.missing, group.room, group.required, group.preferred

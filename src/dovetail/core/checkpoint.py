@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from dovetail.core import events as ev
 from dovetail.core.cluster.rejections import Rejection
-from dovetail.core.decisions import VolumePick
+from dovetail.core.decisions import ClaimGrant, VolumePick
 from dovetail.core.policy import Policy
 from dovetail.core.reasons import Refusal
 from dovetail.core.state import State
@@ -22,12 +22,15 @@ from dovetail.core.state import State
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A pod that was placed. `devices` are the indices of the GPUs that it holds on the node."""
+    """A pod that was placed. `devices` are the indices of the GPUs that it holds on the node, `slices` its MIG
+    instances there, `grants` what was allocated for its claims with it."""
 
     uid: str
     node: str
     devices: tuple[int, ...] = ()
     picks: tuple[VolumePick, ...] = ()
+    grants: tuple[ClaimGrant, ...] = ()
+    slices: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +78,7 @@ def take(state: State) -> Checkpoint:
         now_ms=state.now_ms,
         events=tuple(_known(state)),
         held=tuple(
-            Held(uid, names[p.slot], p.devices, p.picks)
+            Held(uid, names[p.slot], p.devices, p.picks, p.grants, p.slices)
             for uid in state.roster.pods
             if (p := cluster.placements.get(uid)) is not None
         ),
@@ -104,7 +107,12 @@ def restore(policy: Policy, checkpoint: Checkpoint) -> State:
         elif held.picks:
             cluster.placements[held.uid].picks = held.picks
             cluster.volumes.assume(held.picks)
+    for held in checkpoint.held:
+        if held.grants:
+            cluster.placements[held.uid].grants = held.grants
+            cluster.claims.assume(held.grants)
     cluster.gpus.hold_exactly({held.uid: held.devices for held in checkpoint.held})
+    cluster.slices.hold_exactly(cluster.placements, {held.uid: held.slices for held in checkpoint.held})
     for avoided in checkpoint.avoided:
         cluster.avoided.setdefault(avoided.uid, {})[avoided.node] = avoided.until_ms
     state.roster.starting = dict(checkpoint.starting)
@@ -123,6 +131,9 @@ def _known(state: State) -> Iterator[ev.Event]:
     yield from (ev.StorageClassChanged(storage_class) for storage_class in cluster.volumes.classes.values())
     yield from (ev.VolumeChanged(volume) for volume in cluster.volumes.volumes.values())
     yield from (ev.VolumeClaimChanged(claim) for claim in cluster.volumes.claims.values())
+    yield from (ev.DeviceClassChanged(device_class) for device_class in cluster.claims.classes.values())
+    yield from (ev.SliceChanged(one) for one in cluster.claims.slices.values())
+    yield from (ev.ClaimChanged(claim) for claim in cluster.claims.claims.values())
     yield ev.QueuesChanged(state.queues)
     yield from (ev.NodeChanged(node) for node in cluster.nodes.records if node is not None)
     yield from (ev.GangChanged(gang) for gang in roster.gangs.values())

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dovetail.core.dra.records import Allocation
+from dovetail.core.model import Instance
 from dovetail.core.reasons import Refusal
 
 
@@ -17,6 +19,14 @@ class VolumePick:
 
     claim: str
     volume: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimGrant:
+    """Write this allocation into `claim` ("namespace/name")."""
+
+    claim: str
+    allocation: Allocation
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +49,12 @@ class Bind:
     ideal_mbps: int = 0
     unsure: str = ""
     """Why it cannot be said whether the kubelet will let the pod in; "" where that is known, or nothing is managed."""
+    claims: tuple[ClaimGrant, ...] = ()
+    """What is allocated for the pod's claims; those of its claims that have an allocation already are not here."""
+    instances: tuple[Instance, ...] = ()
+    """The MIG instances that the state now holds for the pod, where those of the node are known."""
+    reserve: tuple[str, ...] = ()
+    """All ResourceClaims of the pod: it must be among their consumers before it is bound."""
 
 
 @dataclass(frozen=True, slots=True)

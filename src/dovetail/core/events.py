@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dovetail.core.dra.records import Claim, DeviceClass, Slice
 from dovetail.core.model import Gang, Namespace, Node, Pod, StorageClass, Volume, VolumeClaim
 
 
@@ -87,6 +88,42 @@ class StorageClassRemoved:
 
 
 @dataclass(frozen=True, slots=True)
+class SliceChanged:
+    """A ResourceSlice, with the taints that DeviceTaintRules add to its devices."""
+
+    slice: Slice
+
+
+@dataclass(frozen=True, slots=True)
+class SliceRemoved:
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceClassChanged:
+    device_class: DeviceClass
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceClassRemoved:
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimChanged:
+    """A ResourceClaim; its uid tells it from an older one of the same key."""
+
+    claim: Claim
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRemoved:
+    """`key` is "namespace/name"."""
+
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
 class QueuesChanged:
     """The names of all queues that exist; None while the cluster has no Queue resource."""
 
@@ -129,6 +166,12 @@ Event = (
     | VolumeRemoved
     | StorageClassChanged
     | StorageClassRemoved
+    | SliceChanged
+    | SliceRemoved
+    | DeviceClassChanged
+    | DeviceClassRemoved
+    | ClaimChanged
+    | ClaimRemoved
     | QueuesChanged
     | BindFailed
     | PodRejected

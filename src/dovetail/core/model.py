@@ -16,11 +16,15 @@ from typing import Literal
 from dovetail.core.devices.kubelet.inventory import Inventory
 from dovetail.core.devices.kubelet.pods import Pod as ManagedPod
 from dovetail.core.devices.layout import Layout
+from dovetail.core.devices.mig.geometry import Geometry
+from dovetail.core.devices.mig.static import Card
+from dovetail.core.devices.sharing import Isolation, Sharing
 
 CPU = "cpu"
 MEMORY = "memory"
 PODS = "pods"
 GPU = "nvidia.com/gpu"
+SHARED_GPU = "nvidia.com/gpu.shared"
 WHOLE_GPU_MILLI = 1000
 
 Operator = Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]
@@ -116,8 +120,9 @@ class HostPort:
 class Request:
     """What identical pods ask for: the identity of a shape, so it holds nothing that differs from pod to pod.
 
-    `resources` are the effective amounts by name, sorted, without `pods`. `gpu_milli` is a share of ONE device
-    (1..999) and excludes a whole-GPU count; whole GPUs are counted in `resources` under their resource name.
+    `resources` are the effective amounts by name, sorted, without `pods`. `gpu_milli` (1..1000) is a share of each GPU
+    that is asked for, `gpu_memory_mib` the same by memory; without a GPU or replica among the resources, of ONE GPU.
+    `isolation` is the least that must keep other pods apart ("" for any).
     `nvlink_required` refuses GPUs that NVLinks do not connect; `near_nics` wants GPUs close to NICs (RDMA).
     `managed` is what the resource managers of a kubelet see of the pod; None where they cannot refuse it.
     `node_terms` None means no required node affinity; an empty tuple matches nothing.
@@ -125,6 +130,8 @@ class Request:
 
     resources: tuple[tuple[str, int], ...] = ()
     gpu_milli: int = 0
+    gpu_memory_mib: int = 0
+    isolation: Isolation | Literal[""] = ""
     node_selector: tuple[tuple[str, str], ...] = ()
     node_terms: tuple[NodeTerm, ...] | None = None
     preferred_nodes: tuple[PreferredNodes, ...] = ()
@@ -162,12 +169,22 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True)
+class Instance:
+    """A MIG instance of a node: the index of its GPU, its profile, and the memory slice where it starts."""
+
+    gpu: int
+    profile: str
+    start: int
+
+
+@dataclass(frozen=True, slots=True)
 class Pod:
     """A pod that is not finished. `node` is "" while it is not bound; `created_ms` and `bound_ms` are the API server's
     times (epoch milliseconds, 0 unknown). `gang` names the gang that it belongs to ("" = on its own). `managed` is
     true where this scheduler is the one that the pod names. `claims` are names of PersistentVolumeClaims. `devices` are
     the indices of the GPUs that were written down for it, None where nobody did. `owner` is the uid of the controller
-    that makes another one when it fails, "" for none."""
+    that makes another one when it fails, "" for none. `device_claims` are the keys ("namespace/name") of its
+    ResourceClaims. `instances` are the MIG instances that were written down for it."""
 
     uid: str
     namespace: str
@@ -188,6 +205,8 @@ class Pod:
     problem: Problem | None = None
     devices: tuple[int, ...] | None = None
     owner: str = ""
+    device_claims: tuple[str, ...] = ()
+    instances: tuple[Instance, ...] = ()
 
     @property
     def key(self) -> str:
@@ -224,7 +243,10 @@ class Node:
     another number of GPUs than are allocatable, they are only counted. `inventory` is what its kubelet manages; None
     where that is not known, and what the kubelet will say is not either. `unschedulable` is `spec.unschedulable`.
     `attach_limits` are the CSI drivers' limits of volumes by driver name. `problem` keeps the node out of use, with its
-    reason shown."""
+    reason shown. `gpu_memory_mib` is what each of its GPUs has (0 unknown), `sharing` how it offers them to several
+    pods; `sliced` nodes offer MIG slices under the name of whole GPUs (strategy `single`), of which that is the
+    memory. `mig` are its cards in MIG mode with their instances, where these are known;
+    `geometry` says how its whole GPUs could be divided."""
 
     name: str
     allocatable: tuple[tuple[str, int], ...] = ()
@@ -236,6 +258,11 @@ class Node:
     problem: Problem | None = None
     layout: Layout | None = None
     inventory: Inventory | None = None
+    gpu_memory_mib: int = 0
+    sharing: Sharing | None = None
+    sliced: bool = False
+    mig: tuple[Card, ...] = ()
+    geometry: Geometry | None = None
 
 
 @dataclass(frozen=True, slots=True)

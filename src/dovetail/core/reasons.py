@@ -8,8 +8,10 @@ the rule, so that dashboards and people recognise them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, StrEnum
+
+from dovetail.core.devices.mig.plan import Change
 
 
 class When(StrEnum):
@@ -28,6 +30,9 @@ class Reason(Enum):
     TOO_MANY_PODS = ("TooManyPods", "Too many pods")
     INSUFFICIENT = ("InsufficientResource", "Insufficient")
     GPU_SHARE = ("InsufficientGpuShare", "node(s) had no GPU with the requested share free")
+    GPU_MEMORY = ("GpuTooSmall", "node(s) whose GPUs, or the parts of them, have less memory than requested")
+    GPU_ISOLATION = ("GpuIsolationTooWeak", "node(s) whose GPUs are shared with less isolation than the pod demands")
+    GPU_PARTS = ("GpuPartsOnly", "node(s) that offer parts of GPUs, of which several are no GPUs that work together")
     NVLINK = ("NvlinkMissing", "node(s) had no free GPUs that NVLinks connect")
     NOMINATED = ("HeldForNominatedPods", "node(s) whose room is held for nominated pods")
     VOLUME_NODE = ("VolumeNodeConflict", "node(s) had volume node affinity conflict")
@@ -40,6 +45,8 @@ class Reason(Enum):
     AFFINITY = ("PodAffinity", "node(s) didn't match pod affinity rules")
     ANTI_AFFINITY = ("PodAntiAffinity", "node(s) didn't match pod anti-affinity rules")
     EXISTING_ANTI_AFFINITY = ("ExistingPodAntiAffinity", "node(s) didn't satisfy existing pods anti-affinity rules")
+    DEVICES = ("DevicesNotAllocatable", "node(s) that cannot allocate the devices that the pod claims")
+    CLAIM_NODE = ("DeviceClaimElsewhere", "node(s) where the devices that the pod's claims have cannot be used")
     KUBELET = ("KubeletWouldReject", "node(s) whose kubelet would reject the pod")
     REJECTED = ("KubeletRejected", "node(s) whose kubelet rejected pods of the same owner")
     BIND_BACKOFF = ("BindBackoff", "node(s) that refused this pod a moment ago")
@@ -60,6 +67,9 @@ class Reason(Enum):
     CLAIM_MISSING = ("VolumeClaimMissing", "persistentvolumeclaim not found")
     CLAIM_UNBOUND = ("VolumeClaimUnbound", "pod has unbound immediate PersistentVolumeClaims")
     CLAIM_IN_USE = ("VolumeClaimInUse", "the ReadWriteOncePod claim is in use by another pod")
+    DEVICE_CLAIM = ("DeviceClaimMissing", "resourceclaim not found")
+    DEVICE_CLAIM_INVALID = ("DeviceClaimInvalid", "a resourceclaim that cannot be honoured as written")
+    DEVICE_CLAIM_TAKEN = ("DeviceClaimTaken", "resourceclaim that others have")
 
     def __init__(self, code: str, text: str) -> None:
         self.code = code
@@ -83,15 +93,27 @@ class NodeCount:
 
 
 @dataclass(frozen=True, slots=True)
+class Repartition:
+    """A proposal to divide idle cards of a node anew."""
+
+    node: str
+    changes: tuple[Change, ...]
+
+    def __str__(self) -> str:
+        return f"{self.node}: {'; '.join(str(change) for change in self.changes)}"
+
+
+@dataclass(frozen=True, slots=True)
 class Refusal:
     """Why a pod or gang is pending. `nodes` counts the nodes that refuse the pod (of a gang, its hardest pod), out of
-    `total_nodes`."""
+    `total_nodes`. `repartition` would make the MIG instances that are lacking."""
 
     reason: Reason
     when: When
     detail: str = ""
     nodes: tuple[NodeCount, ...] = ()
     total_nodes: int = 0
+    repartition: Repartition | None = None
 
     @property
     def head(self) -> str:
@@ -99,6 +121,8 @@ class Refusal:
         return f"{self.reason.text}: {self.detail}" if self.detail else self.reason.text
 
     def __str__(self) -> str:
+        if self.repartition is not None:
+            return f"{replace(self, repartition=None)} It would fit with idle cards divided anew: {self.repartition}."
         if not self.nodes:
             return self.head
         counted = ", ".join(str(count) for count in self.nodes)

@@ -108,6 +108,10 @@ class State:
                 cluster.unplace_if_bound(old)
                 cluster.peers.release(old.request)
             cluster.peers.retain(pod.request, cluster.placed())
+        if pod.device_claims and (old is None or old.device_claims != pod.device_claims):
+            if old is not None:
+                cluster.claims.forget(old)
+            cluster.claims.know(pod)
         self.roster.put_pod(pod)
         if pod.node:
             self._hold(pod)
@@ -148,6 +152,7 @@ class State:
         if placement is not None:
             cluster.vacate_if_gone(placement.slot)
         cluster.peers.release(pod.request)
+        cluster.claims.forget(pod)
         cluster.avoided.pop(event.uid, None)
         if cluster.nominated.pop(event.uid, None) is not None:
             cluster.freed += 1
@@ -181,6 +186,10 @@ class State:
             self.cluster.vacate_if_gone(placement.slot)
         self.cluster.avoided.setdefault(event.uid, {})[event.node] = event.retry_at_ms
         self.touch(self.roster.root_of(pod))
+
+    def _offer(self, more: bool) -> None:
+        """Something about devices was told; `more` where pods that did not fit may fit now."""
+        self.cluster.freed += more
 
     def _set(self, change: Callable[[], object]) -> None:
         change()
@@ -221,6 +230,12 @@ _HANDLERS: dict[type, Callable[[State, Any], None]] = {
     ev.StorageClassRemoved: lambda state, event: state._set(
         lambda: state.cluster.volumes.classes.pop(event.name, None)
     ),
+    ev.SliceChanged: lambda state, event: state._offer(state.cluster.claims.put_slice(event.slice)),
+    ev.SliceRemoved: lambda state, event: state._offer(state.cluster.claims.remove_slice(event.name)),
+    ev.DeviceClassChanged: lambda state, event: state._offer(state.cluster.claims.put_class(event.device_class)),
+    ev.DeviceClassRemoved: lambda state, event: state._offer(state.cluster.claims.remove_class(event.name)),
+    ev.ClaimChanged: lambda state, event: state._offer(state.cluster.claims.put_claim(event.claim)),
+    ev.ClaimRemoved: lambda state, event: state._offer(state.cluster.claims.remove_claim(event.key)),
     ev.QueuesChanged: lambda state, event: state._set(lambda: setattr(state, "queues", event.names)),
     ev.BindFailed: State._bind_failed,
     ev.PodRejected: lambda state, event: state.cluster.rejections.add(

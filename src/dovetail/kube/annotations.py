@@ -9,6 +9,8 @@ Rules
   (topology.kubernetes.io/...), datacenter, spine, block (network.topology.nvidia.com/...), rack (dovetail.dev/rack),
   clique (nvidia.com/gpu.clique), host (kubernetes.io/hostname).
 On a pod that is in no gang, levels have no effect: it is always inside one domain.
+- `gpu-memory` (in MiB) and `gpu-fraction` (in thousandths) are what the pod needs of each of its GPUs, rounded up, and
+  `gpu-isolation` is the least that must keep other pods from it. They are said on the pod: pods of a gang may differ.
 - What we write ourselves is read on bound pods only, with the same rules, and never keeps a pod from anything.
 Known, but without effect in this release: `max-runtime`, `checkpoint-interval`, `last-checkpoint` and `preemptible`.
 """
@@ -19,11 +21,15 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
+from fractions import Fraction
 from functools import lru_cache
-from typing import Any, Literal, NoReturn
+from math import ceil
+from typing import Any, Literal
 
 from dovetail.core.cluster.nodes import MAX_GPUS
-from dovetail.core.model import Problem
+from dovetail.core.devices.sharing import ISOLATIONS, Isolation
+from dovetail.core.model import WHOLE_GPU_MILLI, Problem
+from dovetail.core.quantities import parse
 from dovetail.kube.objects import ObjectMeta, epoch_ms
 from dovetail.kube.translate_problems import nearest
 
@@ -42,12 +48,15 @@ LEVELS = {
     "clique": "nvidia.com/gpu.clique",
     "host": "kubernetes.io/hostname",
 }
+MEMORY, FRACTION, ISOLATION = "gpu-memory", "gpu-fraction", "gpu-isolation"
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 _DOMAIN = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
 _DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
 _SECONDS = (86400, 3600, 60, 1)
 _COUNT = re.compile(r"[0-9]{1,9}")
 _INDEX = re.compile(r"0|[1-9][0-9]?")
+_DECIMAL = re.compile(r"-?([0-9]{1,9}(\.[0-9]{0,30})?|\.[0-9]{1,30})")
+_MIB = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +70,23 @@ class Wishes:
     required: tuple[str, ...] = ()
     preferred: tuple[str, ...] = ()
     nvlink: str = ""
+    gpu_memory_mib: int = 0
+    gpu_milli: int = 0
+    isolation: Isolation | Literal[""] = ""
     max_runtime_ms: int = 0
     checkpoint_interval_ms: int = 0
     last_checkpoint_ms: int = 0
     preemptible: bool | None = None
     problems: tuple[Problem, ...] = ()
 
+    @property
+    def of_gpus(self) -> bool:
+        """Whether it says what each GPU must have."""
+        return bool(self.gpu_memory_mib or self.gpu_milli or self.isolation)
+
 
 class _BadValue(ValueError):
-    """The value breaks the rule of its key."""
+    """The value breaks the rule of its key; the argument is the nearest valid value, where it can be worked out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,13 +156,25 @@ def _truth(text: str) -> bool:
     return _one_of("true", "false")(text) == "true"
 
 
-def _never(_: str) -> NoReturn:
-    raise _BadValue
+def _memory_mib(text: str) -> int:
+    size = parse(text)
+    if size < _MIB:
+        # Nobody means bytes.
+        raise _BadValue(f"{ceil(size)}Mi" if size > 0 else "1Mi")
+    return ceil(size / _MIB)
+
+
+def _milli(text: str) -> int:
+    if _DECIMAL.fullmatch(text) is None:
+        raise _BadValue
+    milli = ceil(Fraction(text) * WHOLE_GPU_MILLI)
+    if not 0 < milli <= WHOLE_GPU_MILLI:
+        raise _BadValue("1" if milli > 0 else "0.001")
+    return milli
 
 
 _LEVELS_RULE = "must be node label keys or " + ", ".join(LEVELS) + ", separated by commas"
 _DURATION_RULE = "must be a duration in d, h, m and s, in that order, and more than zero"
-_NO_AGENT = "needs the node agent, which this release does not have; request nvidia.com/gpu instead"
 
 TABLE: dict[str, Key] = {
     "queue": Key("queue", "must be the name of a queue", _name, ("default",), "labels"),
@@ -157,14 +186,15 @@ TABLE: dict[str, Key] = {
     "nvlink": Key(
         "nvlink", "must be required or preferred", _one_of("required", "preferred"), ("required", "preferred")
     ),
+    MEMORY: Key("gpu_memory_mib", "must be a quantity of memory of at least 1Mi", _memory_mib, ("8Gi", "8192Mi", "8G")),
+    FRACTION: Key("gpu_milli", "must be a decimal number above 0 and up to 1", _milli, ("0.5", "0.125", "1")),
+    ISOLATION: Key("isolation", "must be none, memory or strong", _one_of(*ISOLATIONS), ISOLATIONS),
     "max-runtime": Key("max_runtime_ms", _DURATION_RULE, _duration_ms, ("90m", "1h30m", "2d", "3600s")),
     "checkpoint-interval": Key("checkpoint_interval_ms", _DURATION_RULE, _duration_ms, ("30m", "1h30m", "600s")),
     "last-checkpoint": Key(
         "last_checkpoint_ms", "must be a time as in RFC 3339, with its zone", _time_ms, ("2026-01-31T12:00:00Z",)
     ),
     "preemptible": Key("preemptible", "must be true or false", _truth, ("true", "false")),
-    "gpu-memory": Key("", _NO_AGENT, _never, ()),
-    "gpu-fraction": Key("", _NO_AGENT, _never, ()),
 }
 _Items = tuple[tuple[str, str], ...]
 
@@ -200,8 +230,8 @@ def _read(labels: _Items, annotations: _Items) -> Wishes:
             else:
                 try:
                     wishes[key.field] = key.parse(value)
-                except ValueError:
-                    problems.append(Problem(path, value, _rule(key, value)))
+                except ValueError as error:
+                    problems.append(Problem(path, value, _rule(key, value, error)))
     return replace(NOTHING, **wishes, problems=tuple(problems))
 
 
@@ -213,6 +243,6 @@ def indices_of(text: str) -> tuple[int, ...] | None:
     return tuple(map(int, parts))
 
 
-def _rule(key: Key, value: str) -> str:
-    example = nearest(value, key.examples)
-    return f"{key.rule}; nearest valid value: {example}" if example else key.rule
+def _rule(key: Key, value: str, error: ValueError) -> str:
+    told = str(error) if isinstance(error, _BadValue) else ""
+    return f"{key.rule}; nearest valid value: {told or nearest(value, key.examples)}"

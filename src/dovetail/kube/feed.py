@@ -25,13 +25,17 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, TypeVar
 
 from dovetail.core import events as ev
+from dovetail.core.dra.records import Claim
 from dovetail.core.model import Gang, Node, Pod, Problem
 from dovetail.kube import gangs, objects, objects_storage, objects_topology, owners, translate, volumes
 from dovetail.kube.annotations import Wishes, wishes_of
 from dovetail.kube.gangs import Declared, Membership, OwnerRef
 from dovetail.kube.gangs_dialects import Dialect, membership
 from dovetail.kube.layouts import Finding
+from dovetail.kube.objects_claims import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
 from dovetail.kube.objects_pod import Pod as PodObject
+from dovetail.kube.pools import Pools
+from dovetail.kube.translate_claims import claim, device_class
 from dovetail.kube.wiring import Wiring, Wirings
 
 T_co = TypeVar("T_co", covariant=True)
@@ -81,7 +85,7 @@ class Feed:
 
     def __init__(self, scheduler_name: str = "dovetail", on_findings: OnFindings | None = None) -> None:
         self.findings: dict[str, tuple[Finding, ...]] = {}
-        """By "Node NAME" and "Pod NAMESPACE/NAME"."""
+        """By "Node NAME", "Pod NAMESPACE/NAME" and "ResourceSlice NAME"."""
         self._on_findings = on_findings
         self._scheduler_name = scheduler_name
         self._pods: dict[str, _Known] = {}
@@ -89,7 +93,8 @@ class Feed:
         self._nodes: dict[str, tuple[objects.Node, Node]] = {}
         self._csi_nodes: dict[str, objects_storage.CSINode] = {}
         self._wirings = Wirings()
-        self._records: dict[type, dict[str, object]] = {}
+        self.pools = Pools(self._find)
+        self._records: dict[type, dict[str, Any]] = {}
         self._queues: frozenset[str] | None = None
         # Gangs: pods by the id of what they belong to, what is known of it (None: its pods are on their own), the
         # objects that declare some, and the gangs that were told for each.
@@ -285,8 +290,14 @@ class Feed:
     def node_topologies(self, changes: Iterable[Change[objects_topology.NodeResourceTopology]]) -> list[ev.Event]:
         return self._wired(changes, self._wirings.put_topology)
 
-    def resource_slices(self, changes: Iterable[Change[objects_topology.ResourceSlice]]) -> list[ev.Event]:
-        return self._wired(changes, self._wirings.put_slice)
+    def resource_slices(self, changes: Iterable[Change[ResourceSlice]]) -> list[ev.Event]:
+        """Slices are pools of devices, and those of GPUs also tell of the inside of their node."""
+        changes = list(changes)
+        events = [event for c in changes for event in self.pools.put_slice(c.object, c.kind == "deleted")]
+        return events + self._wired(changes, self._wirings.put_slice)
+
+    def taint_rules(self, changes: Iterable[Change[DeviceTaintRule]]) -> list[ev.Event]:
+        return [event for c in changes for event in self.pools.put_rule(c.object, c.kind == "deleted")]
 
     def _wired(self, changes: Iterable[Change[T]], put: Callable[[T, bool], str]) -> list[ev.Event]:
         """Objects that tell of the inside of nodes: each node that a batch is about is told once."""
@@ -308,7 +319,7 @@ class Feed:
         name = obj.metadata.name
         wiring = self._wirings.of(obj)
         self._find(f"Node {name}", wiring.findings)
-        record = translate.node(obj, self._csi_nodes.get(name), wiring.layout, wiring.inventory)
+        record = translate.node(obj, self._csi_nodes.get(name), wiring.layout, wiring.inventory, wiring.parts)
         told = self._nodes.get(name)
         self._nodes[name] = (obj, record)
         return [ev.NodeChanged(record)] if told is None or told[1] != record else []
@@ -329,13 +340,23 @@ class Feed:
     def claims(self, changes: Iterable[Change[objects_storage.PersistentVolumeClaim]]) -> list[ev.Event]:
         return self._tell(changes, volumes.claim, lambda r: r.key, ev.VolumeClaimChanged, ev.VolumeClaimRemoved)
 
+    def device_classes(self, changes: Iterable[Change[DeviceClass]]) -> list[ev.Event]:
+        return self._tell(changes, device_class, lambda r: r.name, ev.DeviceClassChanged, ev.DeviceClassRemoved)
+
+    def resource_claims(self, changes: Iterable[Change[ResourceClaim]]) -> list[ev.Event]:
+        told = self._records.setdefault(Claim, {})
+
+        def translated(obj: ResourceClaim) -> Claim:
+            return claim(obj, told.get(f"{obj.metadata.namespace}/{obj.metadata.name}"))
+
+        return self._tell(changes, translated, lambda r: r.key, ev.ClaimChanged, ev.ClaimRemoved)
+
     def volumes(self, changes: Iterable[Change[objects_storage.PersistentVolume]]) -> list[ev.Event]:
         return self._tell(changes, volumes.volume, lambda r: r.name, ev.VolumeChanged, ev.VolumeRemoved)
 
     def storage_classes(self, changes: Iterable[Change[objects_storage.StorageClass]]) -> list[ev.Event]:
-        return self._tell(
-            changes, volumes.storage_class, lambda r: r.name, ev.StorageClassChanged, ev.StorageClassRemoved
-        )
+        translated = volumes.storage_class
+        return self._tell(changes, translated, lambda r: r.name, ev.StorageClassChanged, ev.StorageClassRemoved)
 
     def _tell(
         self,

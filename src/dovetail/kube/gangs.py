@@ -7,7 +7,7 @@ Rules
 - Parts that are made one after another (the next when the former runs) cannot wait for each other: then each part is a
   gang of its own. A part that needs no pod is no sub-gang; its pods, like those of unknown parts, go to the root.
 - Our annotations count on the object first, then on the pods, who must agree. Levels hold for the whole declared thing;
-  `gang-min` and `gang-max` replace its numbers, where it has no parts.
+  `gang-min` and `gang-max` replace its numbers, where it has no parts. What a pod needs of a GPU only the pod can say.
 - Numbers that contradict each other give a Problem, and then the gang stays pending.
 Ids are `<kind>.<group>/<namespace>/<name>`, and `/<part>` for a sub-gang: the same after every restart.
 """
@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from dovetail.core.model import Gang, Problem
-from dovetail.kube.annotations import NOTHING, PREFIX, Wishes
+from dovetail.kube.annotations import FRACTION, ISOLATION, MEMORY, NOTHING, PREFIX, Wishes
 from dovetail.kube.resources import Resource
 from dovetail.kube.translate_problems import first_of
 
@@ -96,6 +96,7 @@ def records(declared: Declared, members: Collection[Wishes]) -> list[Gang]:
     gang, own = declared.gang, declared.wishes
     problems = [gang.problem] if gang.problem is not None else []
     problems += own.problems
+    problems += _of_pods(own)
     required = _agreed("topology-required", own.required, (w.required for w in members), problems)
     preferred = _agreed("topology-preferred", own.preferred, (w.preferred for w in members), problems)
     minimum = _agreed("gang-min", own.gang_min, (w.gang_min for w in members), problems)
@@ -156,6 +157,13 @@ def _agreed(key: str, own: T, said: Iterable[T], problems: list[Problem]) -> T:
         shown = " and ".join(str(value) for value in values)
         problems.append(Problem(_path(key), shown, "the pods of one gang must say the same"))
     return values[0]
+
+
+def _of_pods(own: Wishes) -> Iterable[Problem]:
+    """What an object says that only its pods can."""
+    for key, said in ((MEMORY, own.gpu_memory_mib), (FRACTION, own.gpu_milli), (ISOLATION, own.isolation)):
+        if said:
+            yield Problem(_path(key), str(said), "is of a pod: write it in the metadata of the pod template")
 
 
 def _path(key: str) -> str:

@@ -40,7 +40,7 @@ from dovetail.kube.resources import (
     VOLCANO_POD_GROUPS,
     Resource,
 )
-from dovetail.kube.translate_problems import NO_CLAIMS, first_of
+from dovetail.kube.translate_problems import NO_GROUP_CLAIMS, first_of
 
 G = TypeVar("G")
 
@@ -98,7 +98,7 @@ def _parent(namespace: str, name: str) -> str:
 
 def _native(obj: PodGroup) -> Declared:
     spec, policy = obj.spec, obj.spec.scheduling_policy
-    problems = [Problem("spec.resourceClaims", claim.name, NO_CLAIMS) for claim in spec.resource_claims]
+    problems = [Problem("spec.resourceClaims", claim.name, NO_GROUP_CLAIMS) for claim in spec.resource_claims]
     if policy.gang is None and policy.basic is None:
         problems.append(_no_policy("PodGroup"))
     gang = _gang(

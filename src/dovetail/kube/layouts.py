@@ -31,7 +31,8 @@ from dovetail.core.devices.layout import (
     Nic,
 )
 from dovetail.core.model import Problem
-from dovetail.kube.objects_topology import DeviceAttribute, GPUNode, Rates, ResourceSlice, SliceDevice
+from dovetail.kube.objects_claims import DeviceAttribute, ResourceSlice, SliceDevice
+from dovetail.kube.objects_topology import GPUNode, Rates
 from dovetail.kube.translate_problems import nearest
 
 DRIVER = "gpu.nvidia.com"

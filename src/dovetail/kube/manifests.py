@@ -3,7 +3,8 @@
 
 Rules
 - What kubectl prints and what people write are taken alike. What an API server would add is added: namespace `default`,
-  a uid, the number of a priority class, a node's allocatable from its capacity, a claim's default storage class. What
+  a uid, the number of a priority class, a node's allocatable from its capacity, a claim's default storage class, and
+  ResourceClaims from the templates that pods name. What
   has no creation time counts as made after everything that has one, in the order of the input.
 - The part of the controllers is not played: a Deployment makes no pods. Kinds that say nothing to a scheduler are
   counted in `skipped`; so are finished pods, and owners that no pending pod needs.
@@ -33,13 +34,16 @@ from dovetail.kube.documents import Document, ManifestError, read_documents
 from dovetail.kube.feed import Feed
 from dovetail.kube.gangs_dialects import DIALECTS
 from dovetail.kube.listing import gc_paused
-from dovetail.kube.objects import ObjectMeta, Wire
+from dovetail.kube.objects import ObjectMeta, OwnerReference, Wire
+from dovetail.kube.objects_claims import ClaimMeta, ResourceClaim, ResourceClaimTemplate
 from dovetail.kube.objects_pod import Pod as PodObject
+from dovetail.kube.objects_pod import PodResourceClaimStatus
 from dovetail.kube.objects_storage import PersistentVolume, PersistentVolumeClaim, StorageClass
 from dovetail.kube.owners import OWNER_KINDS
 from dovetail.kube.reflector import Change
-from dovetail.kube.resources import STORAGE_CLASSES, Resource
+from dovetail.kube.resources import CLAIM_TEMPLATES, RESOURCE_CLAIMS, STORAGE_CLASSES, Resource
 from dovetail.kube.sources import sources
+from dovetail.kube.translate import UNMADE
 
 # (group, kind, namespace, name); the namespace of what has none is "".
 Key = tuple[str, str, str, str]
@@ -74,7 +78,6 @@ _READ_BY_OTHERS = {
     "node.k8s.io": "RuntimeClass",
     "policy": "PodDisruptionBudget",
     "rbac.authorization.k8s.io": "ClusterRole ClusterRoleBinding Role RoleBinding",
-    "resource.k8s.io": "DeviceClass ResourceClaim ResourceClaimTemplate",
     "scheduling.k8s.io": "Workload",
     "storage.k8s.io": "CSIDriver CSIStorageCapacity VolumeAttachment",
 }
@@ -162,6 +165,7 @@ class _Reading:
         known = [
             *(_Kind(owner.resource, _Named) for owner in OWNER_KINDS),
             _Kind(_PRIORITY_CLASSES, PriorityClass, (_PRIORITY_CLASSES.version,)),
+            _Kind(CLAIM_TEMPLATES, ResourceClaimTemplate, (CLAIM_TEMPLATES.version,)),
             *(_Kind(s.resource, s.kind, versions.get(s.kind, (s.resource.version,))) for s in self._sources),
         ]
         self._kinds = {(kind.resource.group, kind.resource.kind): kind for kind in known}
@@ -299,6 +303,24 @@ class _Reading:
             return
         scheduler_name = _OURS if self._all_ours else spec.scheduler_name or _DEFAULT_SCHEDULER
         obj.wire = structs.replace(pod, spec=structs.replace(spec, priority=priority, scheduler_name=scheduler_name))
+        self._make_claims(obj)
+
+    def _make_claims(self, obj: _Object) -> None:
+        """A ResourceClaim of the pod's own for each template that it names, unless the pod says that it has one."""
+        pod: PodObject = obj.wire
+        meta, statuses = pod.metadata, pod.status.resource_claim_statuses
+        made = {status.name for status in statuses}
+        owner = OwnerReference("v1", "Pod", meta.name, meta.uid, True)
+        for claim in pod.spec.resource_claims:
+            template = self._objects.get(_key(CLAIM_TEMPLATES, meta.namespace, claim.resource_claim_template_name))
+            if claim.name in made or template is None:
+                continue
+            name = f"{meta.name}-{claim.name}"
+            key = _key(RESOURCE_CLAIMS, meta.namespace, name)
+            own = ClaimMeta(name, meta.namespace, "/".join(key), owner_references=(owner,))
+            self._objects.setdefault(key, _Object(obj.document, key, ResourceClaim(own, template.wire.spec.spec)))
+            statuses = (*statuses, PodResourceClaimStatus(claim.name, name))
+        obj.wire = structs.replace(pod, status=structs.replace(pod.status, resource_claim_statuses=statuses))
 
     def check(self, events: Iterable[ev.Event]) -> None:
         """Say what keeps nodes, gangs and pods that wait from being used as they are written, and what of the inside of
@@ -306,6 +328,7 @@ class _Reading:
         nodes: dict[str, Node] = {}
         pods: dict[str, Pod] = {}
         gangs: dict[str, Gang] = {}
+        claims: set[str] = set()
         for event in events:
             match event:
                 case ev.NodeChanged(node):
@@ -314,6 +337,9 @@ class _Reading:
                     pods[pod.uid] = pod
                 case ev.GangChanged(gang):
                     gangs[gang.id] = gang
+                case ev.ClaimChanged(claim):
+                    claims.add(claim.key)
+                    self._keeps(self._objects[_key(RESOURCE_CLAIMS, claim.namespace, claim.name)], claim.problem)
         of_uid = {obj.wire.metadata.uid: obj for obj in self._objects.values()}
         for node in nodes.values():
             self._keeps(self._objects["", "Node", "", node.name], node.problem)
@@ -324,6 +350,7 @@ class _Reading:
                 continue
             self._keeps(obj, pod.problem)
             self._exists(obj, "", pod.gang, gangs)
+            self._claims_exist(obj, pod, claims)
         by_name = {_shown(key): obj for key, obj in self._objects.items()}
         for finding in (one for found in self._feed.findings.values() for one in found):
             self._keeps(by_name[f"{finding.kind} {finding.name}"], finding.problem)
@@ -337,6 +364,14 @@ class _Reading:
     def _exists(self, obj: _Object, field: str, name: str, known: Container[str]) -> None:
         if name and name not in known:
             self._problem(obj.document, _shown(obj.key), field, f"'{name}' is not in the input")
+
+    def _claims_exist(self, obj: _Object, pod: Pod, claims: Container[str]) -> None:
+        templates = {c.name: c.resource_claim_template_name for c in obj.wire.spec.resource_claims}
+        for key in pod.device_claims:
+            name = key.partition("/")[2]
+            if name.startswith(UNMADE):
+                name = f"ResourceClaimTemplate {templates[name.removeprefix(UNMADE)]}"
+            self._exists(obj, "spec.resourceClaims", name, (name,) if key in claims else ())
 
     def _declaring(self, gang_id: str) -> _Object | None:
         """The PodGroup of a gang, in whatever dialect, or its owner."""
@@ -355,6 +390,10 @@ class _Reading:
     def _problem(self, document: Document, shown: str, field: str, message: str) -> None:
         line = document.line(field)
         self.problems.append(ManifestProblem(document.file, line, document.path, shown, field, message))
+
+
+def _key(resource: Resource, namespace: str, name: str) -> Key:
+    return resource.group, resource.kind, namespace, name
 
 
 def _shown(key: Key) -> str:

@@ -114,7 +114,11 @@ class SchedulingGroup(Wire, frozen=True):
 
 
 class PodResourceClaim(Wire, frozen=True):
+    """It names a claim, or a template that one is made from for this pod alone."""
+
     name: str = ""
+    resource_claim_name: str = ""
+    resource_claim_template_name: str = ""
 
 
 class PodSpec(Wire, frozen=True):
@@ -151,6 +155,13 @@ class ContainerStatus(Wire, frozen=True):
     resources: ResourceRequirements | None = None
 
 
+class PodResourceClaimStatus(Wire, frozen=True):
+    """The claim that was made from a template; without a name none is needed."""
+
+    name: str = ""
+    resource_claim_name: str = ""
+
+
 class PodStatus(Wire, frozen=True):
     phase: str = ""
     reason: str = ""
@@ -160,6 +171,7 @@ class PodStatus(Wire, frozen=True):
     init_container_statuses: tuple[ContainerStatus, ...] = ()
     allocated_resources: Quantities | None = None
     resources: ResourceRequirements | None = None
+    resource_claim_statuses: tuple[PodResourceClaimStatus, ...] = ()
 
 
 class Pod(Wire, frozen=True):

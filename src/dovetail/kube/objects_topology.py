@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What objects say of the inside of a node: GPUNode, NodeResourceTopology, ResourceSlice. Rules of the structs: see
-`objects`.
+"""What objects say of the inside of a node: GPUNode, NodeResourceTopology. Rules of the structs: see `objects`. What
+ResourceSlices say of it is in `objects_claims`.
 
 GPUNode is ours; its schema is deploy/crds/gpunode.yaml, its reference docs/reference/gpunode.md. Rates are one way, in
 MB/s (10^6 bytes). Names of kubelet settings are those of KubeletConfiguration.
-Sources: sigs.k8s.io noderesourcetopology-api v1alpha2; k8s.io/api resource/v1 (1.37).
+Source: sigs.k8s.io noderesourcetopology-api v1alpha2.
 """
 
 from __future__ import annotations
@@ -16,8 +16,15 @@ from msgspec import field
 from dovetail.kube.objects import ObjectMeta, Quantity, Wire
 
 
+class MigInstance(Wire, frozen=True):
+    """`start` is the memory slice where it begins."""
+
+    profile: str = ""
+    start: int = 0
+
+
 class Gpu(Wire, frozen=True):
-    """One GPU. Without `numa_node` it is not known where it is."""
+    """One GPU. Without `numa_node` it is not known where it is; without `mig` it is not in MIG mode."""
 
     index: int = 0
     uuid: str = ""
@@ -26,6 +33,7 @@ class Gpu(Wire, frozen=True):
     numa_node: int | None = None
     pci_bus_id: str = ""
     healthy: bool = True
+    mig: tuple[MigInstance, ...] | None = None
 
 
 class Rates(Wire, frozen=True):
@@ -104,6 +112,16 @@ class KubeletState(Wire, frozen=True):
     devices: tuple[PluginDevices, ...] = ()
 
 
+class GpuSharing(Wire, frozen=True):
+    """How the device plugin offers each GPU to several pods, in the words of its configuration. `strategy` is none,
+    time-slicing or mps; an empty `resource` is the one that the node offers."""
+
+    strategy: str = ""
+    replicas: int = 0
+    fail_requests_greater_than_one: bool = False
+    resource: str = ""
+
+
 class GPUNodeStatus(Wire, frozen=True):
     """Row i of a matrix and `gpus[i]` are the same GPU. An empty matrix is one that is not known."""
 
@@ -114,6 +132,7 @@ class GPUNodeStatus(Wire, frozen=True):
     rates: Rates = Rates()
     nics: tuple[NetworkCard, ...] | None = None
     clique: str = ""
+    sharing: GpuSharing | None = None
     kubelet: KubeletState | None = None
 
 
@@ -153,34 +172,3 @@ class NodeResourceTopology(Wire, frozen=True):
     topology_policies: tuple[str, ...] = ()
     attributes: tuple[NamedValue, ...] = ()
     zones: tuple[Zone, ...] = ()
-
-
-class DeviceAttribute(Wire, frozen=True):
-    """One of them is set."""
-
-    number: int | None = field(default=None, name="int")
-    numbers: tuple[int, ...] = field(default=(), name="ints")
-    text: str | None = field(default=None, name="string")
-
-
-class SliceDevice(Wire, frozen=True):
-    name: str = ""
-    attributes: dict[str, DeviceAttribute] = field(default_factory=dict)
-
-
-class SlicePool(Wire, frozen=True):
-    name: str = ""
-    generation: int = 0
-    resource_slice_count: int = 1
-
-
-class ResourceSliceSpec(Wire, frozen=True):
-    driver: str = ""
-    pool: SlicePool = SlicePool()
-    node_name: str = ""
-    devices: tuple[SliceDevice, ...] = ()
-
-
-class ResourceSlice(Wire, frozen=True):
-    metadata: ObjectMeta = ObjectMeta()
-    spec: ResourceSliceSpec = ResourceSliceSpec()

@@ -59,6 +59,9 @@ CSI_NODES = Resource("storage.k8s.io", "v1", "csinodes", False, "CSINode")
 
 RESOURCE_SLICES = Resource("resource.k8s.io", "v1", "resourceslices", False, "ResourceSlice")
 RESOURCE_CLAIMS = Resource("resource.k8s.io", "v1", "resourceclaims", True, "ResourceClaim")
+CLAIM_TEMPLATES = Resource("resource.k8s.io", "v1", "resourceclaimtemplates", True, "ResourceClaimTemplate")
+DEVICE_CLASSES = Resource("resource.k8s.io", "v1", "deviceclasses", False, "DeviceClass")
+TAINT_RULES = Resource("resource.k8s.io", "v1", "devicetaintrules", False, "DeviceTaintRule")
 
 WORKLOADS = (
     Resource("scheduling.k8s.io", "v1beta1", "workloads", True, "Workload"),

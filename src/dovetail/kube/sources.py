@@ -22,18 +22,17 @@ from dovetail.kube.discovery import Served
 from dovetail.kube.errors import KubeError, NotFound
 from dovetail.kube.feed import Feed
 from dovetail.kube.gangs_dialects import DIALECTS
-from dovetail.kube.layouts import DRIVER
 from dovetail.kube.listing import list_all
 from dovetail.kube.objects import Namespace, Node, Queue
+from dovetail.kube.objects_claims import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
 from dovetail.kube.objects_pod import Pod
 from dovetail.kube.objects_storage import CSINode, PersistentVolume, PersistentVolumeClaim, StorageClass
-from dovetail.kube.objects_topology import GPUNode, NodeResourceTopology, ResourceSlice
+from dovetail.kube.objects_topology import GPUNode, NodeResourceTopology
 from dovetail.kube.reflector import Change
 from dovetail.kube.resources import Resource
 
 NOT_SUCCEEDED = {"fieldSelector": "status.phase!=Succeeded"}
 """Failed pods are read too: who leaves a selection is told as deleted, as it was before, and why it failed is lost."""
-OF_GPUS = {"fieldSelector": f"spec.driver={DRIVER}"}
 _OLDEST = datetime(1970, 1, 1, tzinfo=UTC)
 Changes = list[Change[Any]]
 
@@ -54,7 +53,10 @@ def sources(feed: Feed, served: Served) -> Iterator[Source]:
     tells of the inside of nodes comes before the nodes: who reads once then tells each node once."""
     yield Source(kinds.GPU_NODES, GPUNode, feed.gpu_nodes)
     yield Source(kinds.NODE_TOPOLOGIES, NodeResourceTopology, feed.node_topologies)
-    yield Source(kinds.RESOURCE_SLICES, ResourceSlice, feed.resource_slices, OF_GPUS)
+    yield Source(kinds.TAINT_RULES, DeviceTaintRule, feed.taint_rules)
+    yield Source(kinds.RESOURCE_SLICES, ResourceSlice, feed.resource_slices)
+    yield Source(kinds.DEVICE_CLASSES, DeviceClass, feed.device_classes)
+    yield Source(kinds.RESOURCE_CLAIMS, ResourceClaim, feed.resource_claims)
     yield Source(kinds.NODES, Node, lambda changes: feed.nodes(sorted(changes, key=_age)))
     yield Source(kinds.CSI_NODES, CSINode, feed.csi_nodes)
     yield Source(kinds.NAMESPACES, Namespace, feed.namespaces)

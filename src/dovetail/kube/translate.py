@@ -13,7 +13,8 @@ Rules
 - A node that is not ready says so by its taints, so conditions are not read. `pods` missing from allocatable means that
   no pod fits, as upstream.
 - Equal parts are built once: pods of one template share their Request.
-Not known here: DRA claims (a pod that has some stays pending), preemption policies, runtime classes.
+- A ResourceClaim that is still to be made from a template is named by UNMADE and its name in the pod.
+Not known here: preemption policies, runtime classes, extended resources that stand for a DeviceClass.
 """
 
 from __future__ import annotations
@@ -25,8 +26,21 @@ from typing import Literal
 from dovetail.core import model
 from dovetail.core.devices.kubelet.inventory import Inventory
 from dovetail.core.devices.layout import Layout
-from dovetail.core.model import GPU, Effect, HostPort, Node, Pod, Problem, Request, Taint, Toleration
-from dovetail.kube import objects, selectors, volumes
+from dovetail.core.devices.mig.geometry import RESOURCE_PREFIX
+from dovetail.core.model import (
+    GPU,
+    SHARED_GPU,
+    Effect,
+    HostPort,
+    Instance,
+    Node,
+    Pod,
+    Problem,
+    Request,
+    Taint,
+    Toleration,
+)
+from dovetail.kube import instances, objects, selectors, volumes
 from dovetail.kube.annotations import DEVICES, indices_of, wishes_of
 from dovetail.kube.layouts import Finding
 from dovetail.kube.objects import ObjectMeta, epoch_ms
@@ -34,12 +48,16 @@ from dovetail.kube.objects_pod import SIDECAR, NodeAffinity, PodSpec
 from dovetail.kube.objects_pod import Pod as PodObject
 from dovetail.kube.objects_pod import Toleration as WireToleration
 from dovetail.kube.objects_storage import CSINode
+from dovetail.kube.sharing import NO_PARTS, Parts
 from dovetail.kube.translate_managed import managed_of
-from dovetail.kube.translate_problems import NO_CLAIMS, first_of, one_of
+from dovetail.kube.translate_problems import first_of, one_of
 from dovetail.kube.translate_requests import Resources, effective, node_amounts
+from dovetail.kube.translate_shares import name_problems, share_problems, with_share
 
 FINISHED = frozenset({"Succeeded", "Failed"})
 EVERY_IP = "0.0.0.0"
+UNMADE = "?"
+"""Begins the name of a ResourceClaim that is still to be made: no object can be called so."""
 _REJECTIONS = frozenset(
     {
         "AppArmor", "EmptyPodSharedPoolError", "InitContainerRestartPolicyForbidden", "InvalidNodeInfo", "NodeAffinity",
@@ -87,8 +105,12 @@ def pod(obj: PodObject, scheduler_name: str = "dovetail") -> Pod:
     wishes = wishes_of(meta)
     problems = list(wishes.problems)
     request = with_nvlink(_request_of(obj, problems), wishes.nvlink if managed else "")
-    if spec.resource_claims:
-        problems.append(Problem("spec.resourceClaims", spec.resource_claims[0].name, NO_CLAIMS))
+    if managed:
+        problems += name_problems(obj)
+    if managed and wishes.of_gpus:
+        problems += share_problems(obj, request.resources, wishes)
+        request = with_share(request, wishes)
+    device_claims = _device_claims(obj, problems) if spec.resource_claims else ()
     return Pod(
         meta.uid,
         meta.namespace,
@@ -109,7 +131,15 @@ def pod(obj: PodObject, scheduler_name: str = "dovetail") -> Pod:
         first_of(problems) if managed else None,
         devices_of(obj)[0],
         owner_of(meta),
+        device_claims,
+        _instances_of(obj),
     )
+
+
+def _instances_of(obj: PodObject) -> tuple[Instance, ...]:
+    """The MIG instances that were written down for a bound pod."""
+    text = obj.metadata.annotations.get(DEVICES)
+    return (instances.written(text) or ()) if text is not None and obj.spec.node_name else ()
 
 
 def devices_of(obj: PodObject) -> tuple[tuple[int, ...] | None, tuple[Finding, ...]]:
@@ -117,9 +147,13 @@ def devices_of(obj: PodObject) -> tuple[tuple[int, ...] | None, tuple[Finding, .
     text = obj.metadata.annotations.get(DEVICES)
     if text is None or not obj.spec.node_name:
         return None, ()
-    devices, asked = indices_of(text), dict(effective(obj)[0]).get(GPU, 0)
+    amounts = dict(effective(obj)[0])
+    devices, asked = indices_of(text), amounts.get(GPU) or amounts.get(SHARED_GPU, 0)
     if devices is not None and len(devices) == asked:
         return devices, ()
+    slices = sum(amount for name, amount in amounts.items() if name.startswith(RESOURCE_PREFIX))
+    if slices and len(instances.written(text) or ()) == slices:
+        return None, ()
     rule = "the pod asks for no GPUs: not used"
     if asked:
         rule = f"must name {asked} different GPUs by their indices, as in 0,1: not used"
@@ -146,8 +180,9 @@ def _request_of(obj: PodObject, problems: list[Problem]) -> Request:
     near_nics, managed = _talks(resources, spec), managed_of(obj)
     if spec.affinity is None:
         return _request(
-            resources, 0, node_selector, None, (), tolerations, ports, spread, near_nics=near_nics, managed=managed
-        )
+            resources, node_selector=node_selector, tolerations=tolerations, ports=ports, spread=spread,
+            near_nics=near_nics, managed=managed,
+        )  # fmt: skip
     wire, path = spec.affinity, "spec.affinity"
     nodes = wire.node_affinity or NodeAffinity()
     node_terms = selectors.node_terms(nodes.required, f"{path}.nodeAffinity.required", problems)
@@ -156,8 +191,9 @@ def _request_of(obj: PodObject, problems: list[Problem]) -> Request:
     far, prefer_far = selectors.peers(wire.pod_anti_affinity, -1, meta, f"{path}.podAntiAffinity", problems)
     preferred_peers = (*prefer_near, *prefer_far)
     return _request(
-        resources, 0, node_selector, node_terms, preferred_nodes, tolerations, ports, spread, near, far,
-        preferred_peers, near_nics=near_nics, managed=managed,
+        resources, node_selector=node_selector, node_terms=node_terms, preferred_nodes=preferred_nodes,
+        tolerations=tolerations, ports=ports, spread=spread, affinity=near, anti_affinity=far,
+        preferred_peers=preferred_peers, near_nics=near_nics, managed=managed,
     )  # fmt: skip
 
 
@@ -209,14 +245,31 @@ def _claims(obj: PodObject) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
+def _device_claims(obj: PodObject, problems: list[Problem]) -> tuple[str, ...]:
+    """Keys of the pod's ResourceClaims. Source: resourceclaim.Name of k8s.io/dynamic-resource-allocation."""
+    made = {status.name: status.resource_claim_name for status in obj.status.resource_claim_statuses}
+    names = []
+    for i, claim in enumerate(obj.spec.resource_claims):
+        name = claim.resource_claim_name
+        if not name and claim.resource_claim_template_name:
+            name = made.get(claim.name, UNMADE + claim.name)
+        elif not name:
+            rule = "needs resourceClaimName or resourceClaimTemplateName"
+            problems.append(Problem(f"spec.resourceClaims[{i}]", claim.name, rule))
+        if name:
+            names.append(f"{obj.metadata.namespace}/{name}")
+    return tuple(dict.fromkeys(names))
+
+
 def node(
     obj: objects.Node,
     csi_node: CSINode | None = None,
     layout: Layout | None = None,
     inventory: Inventory | None = None,
+    parts: Parts = NO_PARTS,
 ) -> Node:
-    """The record of a node; `csi_node` is the object that tells how many volumes its drivers can attach, `layout` and
-    `inventory` are what is known of its inside."""
+    """The record of a node; `csi_node` is the object that tells how many volumes its drivers can attach, `layout`,
+    `inventory` and `parts` are what is known of its inside."""
     meta = obj.metadata
     allocatable, bad_amounts = node_amounts(tuple(obj.status.allocatable.items()))
     taints, bad_taints = _taints(obj.spec.taints)
@@ -234,6 +287,7 @@ def node(
         first_of(problems),
         layout,
         inventory,
+        *parts,
     )
 
 

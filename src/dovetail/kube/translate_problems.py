@@ -14,7 +14,7 @@ from dovetail.core.model import Problem
 
 V = TypeVar("V")
 
-NO_CLAIMS = "dynamic resource allocation is not part of this release; request nvidia.com/gpu instead"
+NO_GROUP_CLAIMS = "claims of a PodGroup are not known here: let each pod have its own, by resourceClaims in its spec"
 
 
 def first_of(problems: Sequence[Problem]) -> Problem | None:

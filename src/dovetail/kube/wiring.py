@@ -8,6 +8,7 @@ Rules
 - A NodeResourceTopology counts GPUs per NUMA node. Which GPU is on which it tells only where all are on one. What is
   assumed from labels and cannot be true beside its counts is dropped.
 - NVLinks, NICs and rates that nobody tells are assumed from the product, and the layout says so.
+- How GPUs are divided between pods is read in `sharing`; what wiring there is between them then serves nobody.
 - Whatever two objects tell differently becomes a finding, and so does what cannot be used. A finding keeps no node out
   of use.
 """
@@ -22,11 +23,12 @@ from dovetail.core.devices import bandwidth, products
 from dovetail.core.devices.kubelet.inventory import Inventory
 from dovetail.core.devices.layout import BOARD, LEVELS, NODE, PHB, UNKNOWN, Layout, Matrix
 from dovetail.core.model import GPU, Problem
-from dovetail.core.quantities import QuantityError, units
-from dovetail.kube import inventories, layouts, objects
+from dovetail.kube import instances, inventories, layouts, objects
 from dovetail.kube.inventories import Zones
 from dovetail.kube.layouts import Description, Finding, Labels
-from dovetail.kube.objects_topology import GPUNode, NodeResourceTopology, ResourceSlice
+from dovetail.kube.objects_claims import ResourceSlice
+from dovetail.kube.objects_topology import GPUNode, NodeResourceTopology
+from dovetail.kube.sharing import NO_PARTS, Offer, Parts, offer_of, parts_of
 
 _CLIQUE = "nvidia.com/gpu.clique"
 _LABELS = "labels"
@@ -35,11 +37,12 @@ _LABELS = "labels"
 @dataclass(frozen=True, slots=True)
 class Wiring:
     """What is known of one node. `origin` is the kind of object that tells its GPUs: `labels` where their wiring is
-    assumed from these, "" where nobody tells."""
+    assumed from these, "" where nobody tells. `parts` is how these GPUs are divided."""
 
     layout: Layout | None = None
     origin: str = ""
     inventory: Inventory | None = None
+    parts: Parts = NO_PARTS
     findings: tuple[Finding, ...] = ()
 
 
@@ -109,13 +112,19 @@ class Wirings:
             problem = Problem(f"metadata.labels[{layouts.COUNT}]", seen.labels.unreadable, rule)
             findings.append(Finding("Node", name, problem))
         layout = _layout(name, described, zones, seen, findings)
-        inventory, contradictions = inventories.inventory_of(name, gpu_node, zones, layout)
+        parts, unclear = parts_of(name, seen.offer, gpu_node)
+        divided = instances.divided(name, seen.offer.product, dict(seen.offer.slices), seen.offer.gpus, gpu_node)
+        parts = parts._replace(mig=divided.cards, geometry=divided.geometry)
+        findings += [*unclear, *divided.findings]
+        # What zones count where GPUs are divided is not GPUs.
+        inventory, contradictions = inventories.inventory_of(name, gpu_node, zones, None if parts.divided else layout)
         findings += contradictions
         origin = described[0].kind if described else _LABELS
         if layout is None:
-            return Wiring(inventory=inventory, findings=tuple(findings))
-        findings += _uncounted(name, layout, origin, described, seen)
-        return Wiring(layouts.shared(layout), origin, inventory, tuple(findings))
+            return Wiring(inventory=inventory, parts=parts, findings=tuple(findings))
+        if not parts.divided:
+            findings += _uncounted(name, layout, origin, described, seen)
+        return Wiring(layouts.shared(layout), origin, inventory, parts, tuple(findings))
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,17 +133,16 @@ class _Seen:
 
     labels: Labels
     clique: str
-    gpus: int | None
+    offer: Offer
+
+    @property
+    def gpus(self) -> int | None:
+        return self.offer.gpus or None
 
     @staticmethod
     def of(node: objects.Node) -> _Seen:
-        labels = node.metadata.labels
-        try:
-            gpus = int(units(str(node.status.allocatable.get(GPU, 0))))
-        except QuantityError:
-            # The node says so itself.
-            gpus = 0
-        return _Seen(layouts.of_labels(labels), labels.get(_CLIQUE, ""), gpus or None)
+        labels = layouts.of_labels(node.metadata.labels)
+        return _Seen(labels, node.metadata.labels.get(_CLIQUE, ""), offer_of(node, labels))
 
 
 def _layout(

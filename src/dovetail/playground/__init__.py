@@ -24,6 +24,7 @@ import yaml
 
 from dovetail.playground.admission import stored_form
 from dovetail.playground.budgets import Budgets
+from dovetail.playground.claim_controller import ClaimController
 from dovetail.playground.connections import Connections
 from dovetail.playground.controllers import Controllers
 from dovetail.playground.deletions import Deletions
@@ -64,7 +65,9 @@ class Playground:
         budgets = Budgets(self.store, self._deletions, clock)
         delays = {"start_delay_s": start_delay_s, "stop_delay_s": stop_delay_s}
         self.kubelets = Kubelets(self.store, self._deletions, clock, **delays)
-        self._controllers = Controllers(self.store, Jobs(self.store, self._writes, self._deletions, clock), budgets)
+        jobs = Jobs(self.store, self._writes, self._deletions, clock)
+        claims = ClaimController(self.store, self._writes, self._deletions)
+        self._controllers = Controllers(self.store, jobs, budgets, claims)
         self._server = ApiServer(
             self.store, self._catalogue, self._writes, self._deletions, budgets, self.faults, self._connections, clock,
             Watches(self.store, self.faults, bookmark_interval_s),

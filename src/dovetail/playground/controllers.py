@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The loop of the playground's controllers: jobs, and the status of disruption budgets."""
+"""The loop of the playground's controllers: jobs, claims of devices, and the status of disruption budgets."""
 
 from __future__ import annotations
 
 import asyncio
 
 from dovetail.playground.budgets import Budgets
+from dovetail.playground.claim_controller import ClaimController
 from dovetail.playground.jobs import Jobs
 from dovetail.playground.objects import Key, key_of, text_at
 from dovetail.playground.store import Change, Store
@@ -14,21 +15,33 @@ from dovetail.playground.store import Change, Store
 class Controllers:
     """Reacts to what changed in a store."""
 
-    def __init__(self, store: Store, jobs: Jobs, budgets: Budgets) -> None:
+    def __init__(self, store: Store, jobs: Jobs, budgets: Budgets, claims: ClaimController) -> None:
         self._jobs = jobs
         self._budgets = budgets
+        self._claims = claims
         self._changed = asyncio.Event()
         self._dirty_jobs: set[Key] = set()
         self._dirty_namespaces: set[str] = set()
         store.collection("pods").listeners.append(self._note_pod)
         store.collection("jobs.batch").listeners.append(self._note_job)
         store.collection("poddisruptionbudgets.policy").listeners.append(self._note_budget)
+        store.collection("resourceclaims.resource.k8s.io").listeners.append(self._note_claim)
+        store.collection("resourceclaimtemplates.resource.k8s.io").listeners.append(self._note_template)
 
     def _note_pod(self, change: Change) -> None:
         job = self._jobs.note_pod(change.object, removed=change.removed)
         if job is not None:
             self._dirty_jobs.add(job)
+        self._claims.note_pod(change)
         self._note_budget(change)
+
+    def _note_claim(self, change: Change) -> None:
+        self._claims.note_claim(change)
+        self._changed.set()
+
+    def _note_template(self, change: Change) -> None:
+        self._claims.note_template(change)
+        self._changed.set()
 
     def _note_job(self, change: Change) -> None:
         self._dirty_jobs.add(key_of(change.object))
@@ -55,3 +68,4 @@ class Controllers:
             self._jobs.reconcile(key)
         for namespace in sorted(namespaces):
             self._budgets.refresh(namespace)
+        self._claims.step()

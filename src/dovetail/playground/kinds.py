@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dovetail.playground import pods
+from dovetail.playground import claims, pods
 from dovetail.playground.failures import Cause, missing, wrong
 from dovetail.playground.objects import (
     Object,
@@ -66,6 +66,7 @@ class Rules:
     born: Callable[[Object, float], Object] = _born_without_status
     problems: Callable[[Object], list[Cause]] = _no_problems
     update_problems: Callable[[Object, Object], list[Cause]] = _no_update_problems
+    status_problems: Callable[[Object, Object], list[Cause]] = _no_update_problems
     prioritised: bool = False
     """Whether the spec gets its priority from a PriorityClass."""
     sticky_status: tuple[str, ...] = ()
@@ -167,6 +168,13 @@ RULES: dict[str, Rules] = {
     "events": Rules(problems=_event_problems),
     "leases.coordination.k8s.io": Rules(problems=_lease_problems),
     "jobs.batch": Rules(_defaulted_job),
+    "resourceclaims.resource.k8s.io": Rules(
+        claims.defaulted, problems=claims.problems, update_problems=claims.update_problems,
+        status_problems=claims.status_problems,
+    ),
+    "resourceclaimtemplates.resource.k8s.io": Rules(
+        claims.defaulted_template, problems=claims.template_problems, update_problems=claims.update_problems,
+    ),
     "podgroups.scheduling.k8s.io": Rules(_defaulted_group, prioritised=True),
     "compositepodgroups.scheduling.k8s.io": Rules(_defaulted_group, prioritised=True),
     "customresourcedefinitions.apiextensions.k8s.io": Rules(born=_established, problems=_definition_problems),

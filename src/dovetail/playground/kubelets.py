@@ -10,6 +10,8 @@ after `start_delay_s`, and
   `playground.dovetail.dev/exit-code` is not 0; without run-seconds it runs on;
 - when deleted, is gone after `stop_delay_s` or at the end of its grace period, whichever is first.
 
+A pod waits to be started for its ResourceClaims to be reserved for it, with devices that its node can use.
+
 A resource that the node does not declare is not checked. Pods on a node that does not exist, or whose kubelet is
 silenced, stay as they are. Not simulated: topology and device managers, images, probes, restarts of containers,
 heartbeats.
@@ -27,6 +29,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from dovetail.core.quantities import QuantityError, amount
+from dovetail.playground.claims import names_of, usable_by
 from dovetail.playground.deletions import Deletions
 from dovetail.playground.objects import (
     Clock,
@@ -49,6 +52,7 @@ from dovetail.playground.store import Change, Store
 
 RUN_SECONDS = "playground.dovetail.dev/run-seconds"
 EXIT_CODE = "playground.dovetail.dev/exit-code"
+_CLAIMS = "resourceclaims.resource.k8s.io"
 _FINISHED = ("Succeeded", "Failed")
 _NUMBER = re.compile(r"\d+(\.\d+)?")
 _RUNNING_CONDITIONS = ("PodReadyToStartContainers", "Initialized", "ContainersReady", "Ready")
@@ -87,12 +91,21 @@ class Kubelets:
         self._changed = asyncio.Event()
         self._changed_pods: deque[Change] = deque()
         self._new_nodes: set[str] = set()
+        self._waiting_pods: deque[Key] = deque()
+        """Pods that may have got what they claim."""
         store.collection("pods").listeners.append(self._note_pod)
         store.collection("nodes").listeners.append(self._note_node)
+        store.collection(_CLAIMS).listeners.append(self._note_claim)
 
     def _note_pod(self, change: Change) -> None:
         self._changed_pods.append(change)
         self._changed.set()
+
+    def _note_claim(self, change: Change) -> None:
+        namespace = text_at(change.object, "metadata.namespace")
+        for consumer in objects_at(change.object, "status.reservedFor"):
+            self._waiting_pods.append((namespace, text_at(consumer, "name")))
+            self._changed.set()
 
     def _note_node(self, change: Change) -> None:
         if change.previous is None:
@@ -121,6 +134,8 @@ class Kubelets:
                 self._leave(text_at(change.object, "metadata.uid"))
             else:
                 self._consider(key_of(change.object))
+        while self._waiting_pods:
+            self._consider(self._waiting_pods.popleft())
         while self._due and self._due[0][0] <= self._clock():
             self._consider(heapq.heappop(self._due)[1])
 
@@ -172,7 +187,7 @@ class Kubelets:
             self._vanish(pod)
         elif text_at(pod, "status.phase") == "Running":
             self._end(pod, "Failed" if _exit_code(pod) else "Succeeded")
-        else:
+        elif all(usable_by(self._store.get(_CLAIMS, key[0], name), pod) for name in names_of(pod)):
             self._start(pod, node)
 
     def _due_s(self, pod: Object) -> float | None:

@@ -29,7 +29,7 @@ _MERGE_KEYS: dict[str, tuple[str, ...]] = {
     "conditions": ("type",), "addresses": ("type",), "ownerReferences": ("uid",), "containers": ("name",),
     "initContainers": ("name",), "ephemeralContainers": ("name",), "volumes": ("name",), "env": ("name",),
     "imagePullSecrets": ("name",), "resourceClaims": ("name",), "resourceClaimStatuses": ("name",),
-    "secrets": ("name",), "schedulingGates": ("name",), "ports": ("containerPort", "port"),
+    "secrets": ("name",), "schedulingGates": ("name",), "reservedFor": ("uid",), "ports": ("containerPort", "port"),
     "volumeMounts": ("mountPath",), "volumeDevices": ("devicePath",), "hostAliases": ("ip",), "podIPs": ("ip",),
     "topologySpreadConstraints": ("topologyKey",),
 }  # fmt: skip

@@ -158,7 +158,8 @@ def _with_new_status(resource: Resource, new: Object, old: Object) -> Object:
     kept = {field: value for field, value in object_at(old, "status").items() if field in sticky}
     updated = with_metadata(_status_from(new, old), **metadata)
     updated = updated | {"status": kept | object_at(new, "status")} if kept else updated
-    refuse(resource, updated, metadata_problems(updated))
+    status_problems = RULES.get(resource.collection, NO_RULES).status_problems
+    refuse(resource, updated, metadata_problems(updated) + status_problems(updated, old))
     return updated
 
 

@@ -7,7 +7,7 @@ What is read is checked field by field: an unknown field, kind or type is an err
 code is written by its name.
 
 Each dataclass gets a frozen msgspec Struct of the same fields, which msgspec writes and reads. Identical requests,
-layouts and inventories are one object after reading, as they are in a cluster, and are converted once.
+specs of claims, layouts and inventories are one object after reading, as they are in a cluster, and are converted once.
 """
 
 from __future__ import annotations
@@ -24,18 +24,23 @@ import msgspec
 
 from dovetail.core.devices.kubelet.inventory import Inventory
 from dovetail.core.devices.layout import Layout
+from dovetail.core.devices.mig.geometry import Geometry
+from dovetail.core.devices.mig.products import GEOMETRIES
+from dovetail.core.dra.records import ClaimSpec
 from dovetail.core.model import Request
 from dovetail.core.placing.scores import Scoring, Tightest
 from dovetail.core.policy import Policy
 
 T = TypeVar("T")
 Convert = Callable[[Any], Any]
-_SHARED = {Request: 8192, Layout: 1024, Inventory: 1024}
+_SHARED = {Request: 8192, ClaimSpec: 8192, Layout: 1024, Inventory: 1024}
 """Records of which many are alike, with how many different ones are kept at hand."""
 _WHOLE = {Policy}
 """Records of which every field is written: the defaults may be others in another version."""
 _NAMED = {Scoring: {Tightest.__name__: Tightest}}
 """Choices that are code and no data, by the names under which they are written."""
+_KEYED = {Geometry: {geometry.key: geometry for geometry in GEOMETRIES}}
+"""Records of a closed table, by the keys under which they are written."""
 _encoder = msgspec.json.Encoder(order="deterministic")
 
 
@@ -76,6 +81,8 @@ def _same(value: Any) -> Any:
 
 def _way(hint: Any) -> _Way:
     origin, args = get_origin(hint), get_args(hint)
+    if hint in _KEYED:
+        return _keyed(_KEYED[hint])
     if _is_record(hint):
         return _record(hint, "")
     if isinstance(hint, type) and issubclass(hint, Enum) and not issubclass(hint, str):
@@ -87,8 +94,10 @@ def _way(hint: Any) -> _Way:
     if origin is tuple and args[-1] is Ellipsis:
         item = _way(args[0])
         return _Way(tuple[item.kind, ...], _each(item.write), _each(item.read))  # type: ignore[name-defined]
+    if origin is tuple:
+        return _fixed([_way(arg) for arg in args])
     if any(_way(arg).write for arg in args):
-        raise TypeError(f"{hint}: records and enums can stand in tuples of one type only")
+        raise TypeError(f"{hint}: records and enums can stand in tuples only")
     return _Way(hint)
 
 
@@ -98,6 +107,19 @@ def _is_record(hint: Any) -> bool:
 
 def _each(convert: Convert | None) -> Convert | None:
     return None if convert is None else lambda values: tuple(map(convert, values))
+
+
+def _fixed(ways: list[_Way]) -> _Way:
+    """A tuple of as many values, each of its own type."""
+    kind: Any = tuple[tuple(way.kind for way in ways)]  # type: ignore[misc]
+    if not any(way.write for way in ways):
+        return _Way(kind)
+    writes, reads = [way.write or _same for way in ways], [way.read or _same for way in ways]
+    return _Way(
+        kind,
+        lambda values: tuple([write(value) for write, value in zip(writes, values, strict=True)]),
+        lambda values: tuple([read(value) for read, value in zip(reads, values, strict=True)]),
+    )
 
 
 def _enum(hint: type[Enum]) -> _Way:
@@ -117,8 +139,12 @@ def _named(choices: Mapping[str, type]) -> _Way:
     return _Way(Literal[tuple(choices)], name_of, lambda name: choices[name]())
 
 
+def _keyed(table: Mapping[str, Any]) -> _Way:
+    return _Way(Literal[tuple(table)], attrgetter("key"), table.__getitem__)
+
+
 def _union(ways: list[_Way], args: tuple[Any, ...]) -> _Way:
-    """Either one type or None, or records of which each names its kind."""
+    """Types that JSON tells apart, or records of which each names its kind."""
     optional = type(None) in args
     records = [arg for arg in args if _is_record(arg)]
     if len(records) > 1:
@@ -127,9 +153,20 @@ def _union(ways: list[_Way], args: tuple[Any, ...]) -> _Way:
         reads = {way.kind: way.read or _same for way in tagged.values()}
         kind: Any = Union[tuple(way.kind for way in tagged.values())]  # noqa: UP007 - of a computed tuple
         return _Way(kind, lambda value: writes[type(value)](value), lambda value: reads[type(value)](value))
-    (write,), (read,) = ({getattr(way, name) for way in ways} for name in ("write", "read"))
     kind = Union[tuple(way.kind for way in ways) + ((None,) if optional else ())]  # noqa: UP007
-    return _Way(kind, _unless_none(write), _unless_none(read))
+    if len(ways) == 1:
+        return _Way(kind, _unless_none(ways[0].write), _unless_none(ways[0].read))
+    kinds = [get_origin(arg) or arg for arg in args if arg is not type(None)]
+    return _Way(
+        kind,
+        _by_type({one: way.write for one, way in zip(kinds, ways, strict=True) if way.write}),
+        _by_type({get_origin(way.kind) or way.kind: way.read for way in ways if way.read}),
+    )
+
+
+def _by_type(converts: dict[Any, Convert]) -> Convert | None:
+    """Values of other types stay as they are."""
+    return (lambda value: converts.get(type(value), _same)(value)) if converts else None
 
 
 def _unless_none(convert: Convert | None) -> Convert | None:

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Carrying out binds: many at a time, volumes first, and what went wrong goes back to the core as an event.
+"""Carrying out binds: many at a time, volumes and devices first, and what went wrong goes back to the core as an event.
 
 Rules: nothing is written unless this process is the leader at that moment. A bind is sent with the pod's uid, so it
 cannot hit another pod of the same name, and may be repeated. Whatever the answer to it, if it was not a plain yes, the
 pod is read until it is known what became of it; only then the core is told, always, as what is not bound must not stay
-assumed. A pod that is bound elsewhere is left to the watch to tell. Who waits for volumes holds up nobody else.
+assumed. A pod that is bound elsewhere is left to the watch to tell. Who waits for volumes, or for drivers to make
+devices ready, holds up nobody else. A bind that fails gives back the pod's ResourceClaims before the core hears of it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from dovetail.core.decisions import Bind, VolumePick
 from dovetail.core.events import BindFailed
@@ -23,14 +24,15 @@ from dovetail.kube.objects_pod import Pod
 from dovetail.scheduler import metrics, wire
 from dovetail.scheduler.clock import Clock
 from dovetail.scheduler.mirror import Mirror
+from dovetail.scheduler.reservations import NotReady, Reservations
 
 WORKERS = 96
 _SOON_MS = 1_000
 _NODE_RETRY_MS = 5_000
 _REFUSED_RETRY_MS = 10_000
 _ASK_AGAIN_S = 1.0
-_VOLUME_TIMEOUT_S = 600.0
-_VOLUME_POLL_S = 0.2
+_PREPARE_TIMEOUT_S = 600.0
+_PREPARE_POLL_S = 0.2
 _BIND_COMPLETED = "pv.kubernetes.io/bind-completed"
 """The volume controller's mark; a volume name alone may still be taken back."""
 
@@ -49,10 +51,6 @@ class Target:
 
 class NotLeader(Exception):
     """This process must not write any more."""
-
-
-class _NotReady(Exception):
-    """Why a bind cannot go out to the node that was chosen."""
 
 
 class Binder:
@@ -77,19 +75,22 @@ class Binder:
         self._failed = failed
         self._bound = bound
         self._run_id = run_id
-        self._queue: asyncio.Queue[tuple[Bind, Target, float]] = asyncio.Queue()
+        self._reservations = Reservations(client, clock, mirror, self._check_leader)
+        self._queue: asyncio.Queue[tuple[Bind, Target, float, bool]] = asyncio.Queue()
         self._in_flight = 0
         self.idle = asyncio.Event()
-        """Set while nothing is on its way but what waits for volumes."""
+        """Set while nothing is on its way but what waits for volumes and drivers."""
         self.idle.set()
 
     def put(self, bind: Bind, target: Target) -> None:
-        self._put(bind, target, time.monotonic())
+        self._reservations.expect(bind)
+        slow = bool(bind.volumes) or self._reservations.waits(bind)
+        self._put(bind, target, time.monotonic(), slow)
 
-    def _put(self, bind: Bind, target: Target, decided_s: float) -> None:
+    def _put(self, bind: Bind, target: Target, decided_s: float, slow: bool) -> None:
         self._in_flight += 1
         self.idle.clear()
-        self._queue.put_nowait((bind, target, decided_s))
+        self._queue.put_nowait((bind, target, decided_s, slow))
 
     async def run(self) -> None:
         """Work until cancelled. Raises NotLeader when a bind is due and another process leads."""
@@ -99,17 +100,18 @@ class Binder:
 
     async def _work(self, tasks: asyncio.TaskGroup) -> None:
         while True:
-            bind, target, decided_s = await self._queue.get()
-            if bind.volumes:
-                # A provisioner may take minutes, which no worker has to spare.
+            bind, target, decided_s, slow = await self._queue.get()
+            if slow:
+                # A provisioner or driver may take minutes, which no worker has to spare.
                 tasks.create_task(self._prepare(bind, target, decided_s))
             else:
-                self._count(await self._carry_out(bind, target), decided_s)
+                self._end(bind, await self._carry_out(bind, target), decided_s)
             self._in_flight -= 1
             if not self._in_flight:
                 self.idle.set()
 
-    def _count(self, result: str, decided_s: float) -> None:
+    def _end(self, bind: Bind, result: str, decided_s: float) -> None:
+        self._reservations.forget(bind)
         metrics.BINDS.labels(result).inc()
         metrics.BIND_SECONDS.observe(time.monotonic() - decided_s)
 
@@ -117,8 +119,12 @@ class Binder:
         """Bind one pod; the name of how it ended, for the metric."""
         if ("", bind.node) not in self._mirror.nodes.known:
             # The API server would bind the pod all the same, to be deleted by the pod collector a minute later.
-            return self._fail(bind, target, bind.node, _NODE_RETRY_MS, "the node was deleted", "node gone")
+            return await self._fail(bind, target, bind.node, _NODE_RETRY_MS, "the node was deleted", "node gone")
         self._check_leader()
+        try:
+            await self._reservations.reserve(bind, target.name, target.uid)
+        except (KubeError, NotReady) as error:
+            return await self._not_reserved(bind, target, error)
         body = wire.binding(target.namespace, target.name, target.uid, bind, self._run_id)
         path = kinds.PODS.path(target.namespace, target.name, "binding")
         try:
@@ -128,6 +134,10 @@ class Binder:
             return await self._resolve(bind, target, error)
         self._bound(bind, target)
         return "bound"
+
+    async def _not_reserved(self, bind: Bind, target: Target, error: KubeError | NotReady) -> str:
+        soon = isinstance(error, NotReady | Unreachable | OutcomeUnknown)
+        return await self._fail(bind, target, "", _SOON_MS if soon else _REFUSED_RETRY_MS, str(error), "claims")
 
     async def _resolve(self, bind: Bind, target: Target, error: KubeError) -> str:
         """Find out what became of the pod, however long the server is away."""
@@ -152,15 +162,16 @@ class Binder:
                 # Another scheduler was faster: the watch tells where it went, and that place counts.
                 return "bound elsewhere"
             if isinstance(error, Conflict | Unreachable | OutcomeUnknown):
-                return self._fail(bind, target, "", _SOON_MS, str(error), "conflict")
-            return self._fail(bind, target, "", _REFUSED_RETRY_MS, str(error), "refused")
+                return await self._fail(bind, target, "", _SOON_MS, str(error), "conflict")
+            return await self._fail(bind, target, "", _REFUSED_RETRY_MS, str(error), "refused")
 
     def _gone(self, bind: Bind) -> str:
         self._failed(BindFailed(bind.uid, "", "the pod is gone", self._clock.now_ms() + _REFUSED_RETRY_MS), None)
         return "gone"
 
-    def _fail(self, bind: Bind, target: Target, node: str, retry_ms: int, why: str, result: str) -> str:
+    async def _fail(self, bind: Bind, target: Target, node: str, retry_ms: int, why: str, result: str) -> str:
         """`node` is what to keep the pod away from for so long; "" for every node."""
+        await self._reservations.give_back(bind, target.uid)
         metrics.log.warning("pod %s was not bound to %s (%s): %s", target, bind.node, result, why)
         self._failed(BindFailed(bind.uid, node, why, self._clock.now_ms() + retry_ms), target)
         return result
@@ -170,27 +181,37 @@ class Binder:
             raise NotLeader("the lease is no longer ours: nothing more is written")
 
     async def _prepare(self, bind: Bind, target: Target, decided_s: float) -> None:
-        """Reserve the chosen volumes, ask for the others to be provisioned, and bind once every claim has its own.
+        """Reserve the chosen volumes and devices, ask for other volumes to be provisioned, and bind once everything is
+        ready.
 
-        Gives up after ten minutes (kube-scheduler's bindTimeoutSeconds), and at once when a claim goes away.
+        Gives up after ten minutes (kube-scheduler's bindTimeoutSeconds and bindingTimeout), and at once when a claim
+        goes away.
         """
-        deadline_s = time.monotonic() + _VOLUME_TIMEOUT_S
+        deadline_s = time.monotonic() + _PREPARE_TIMEOUT_S
         asked: set[str] = set()
         try:
             for pick in bind.volumes:
                 await self._choose_volume(pick, bind.node)
-            while waiting := [pick.claim for pick in bind.volumes if not self._claim_bound(pick, bind.node, asked)]:
+            await self._reservations.reserve(bind, target.name, target.uid)
+            while waiting := self._waiting(bind, asked):
                 if self._mirror.feed.pod_ref(target.uid) is None:
-                    self._count("gone", decided_s)
+                    self._end(bind, "gone", decided_s)
                     return
                 if time.monotonic() > deadline_s:
-                    late = f"no volume within {_VOLUME_TIMEOUT_S:g} s for {', '.join(waiting)}"
-                    raise _NotReady(f"{late}: see the events of the claim and the logs of its provisioner")
-                await asyncio.sleep(_VOLUME_POLL_S)
-        except (KubeError, _NotReady) as error:
-            self._count(self._fail(bind, target, bind.node, _NODE_RETRY_MS, str(error), "volumes"), decided_s)
+                    raise NotReady(f"not within {_PREPARE_TIMEOUT_S:g} s: {', '.join(waiting)}")
+                await asyncio.sleep(_PREPARE_POLL_S)
+        except (KubeError, NotReady) as error:
+            result = "volumes" if bind.volumes else "claims"
+            ended = await self._fail(bind, target, bind.node, _NODE_RETRY_MS, str(error), result)
+            self._end(bind, ended, decided_s)
         else:
-            self._put(replace(bind, volumes=()), target, decided_s)
+            self._put(bind, target, decided_s, slow=False)
+
+    def _waiting(self, bind: Bind, asked: set[str]) -> list[str]:
+        """What has still to be made ready by others, in words."""
+        unbound = [pick.claim for pick in bind.volumes if not self._claim_bound(pick, bind.node, asked)]
+        volumes = [f"a volume for {claim} (see its events and the logs of its provisioner)" for claim in unbound]
+        return volumes + self._reservations.unmet(bind)
 
     async def _choose_volume(self, pick: VolumePick, node: str) -> None:
         """Every write is conditional on what we know: a volume or claim that somebody else has taken is left alone."""
@@ -202,16 +223,16 @@ class Binder:
         if not pick.volume:
             chosen = claim.metadata.annotations.get(wire.SELECTED_NODE_ANNOTATION, "")
             if chosen not in ("", node):
-                raise _NotReady(f"the volume of claim {pick.claim} is being made for node {chosen}")
+                raise NotReady(f"the volume of claim {pick.claim} is being made for node {chosen}")
             path, body = kinds.PVCS.path(namespace, name), wire.node_of_claim(node, claim.metadata.resource_version)
             await self._client.request("PATCH", path, body, content_type=MERGE_PATCH)
             return
         volume = self._mirror.volumes.known.get(("", pick.volume))
         if volume is None:
-            raise _NotReady(f"the persistentvolume {pick.volume} was deleted")
+            raise NotReady(f"the persistentvolume {pick.volume} was deleted")
         owner = volume.spec.claim_ref
         if owner is not None and (owner.namespace, owner.name) != (namespace, name):
-            raise _NotReady(f"the persistentvolume {pick.volume} was taken by {owner.namespace}/{owner.name}")
+            raise NotReady(f"the persistentvolume {pick.volume} was taken by {owner.namespace}/{owner.name}")
         body = wire.claim_of_volume(namespace, name, claim.metadata.uid, volume.metadata.resource_version)
         await self._client.request("PATCH", kinds.PVS.path(name=pick.volume), body, content_type=MERGE_PATCH)
 
@@ -221,11 +242,11 @@ class Binder:
         namespace, name = pick.claim.split("/", 1)
         claim = self._mirror.claims.known.get((namespace, name))
         if claim is None:
-            raise _NotReady(f"the claim {pick.claim} was deleted")
+            raise NotReady(f"the claim {pick.claim} was deleted")
         if claim.spec.volume_name and _BIND_COMPLETED in claim.metadata.annotations:
             return True
         if claim.metadata.annotations.get(wire.SELECTED_NODE_ANNOTATION) == node:
             asked.add(pick.claim)
         elif pick.claim in asked:
-            raise _NotReady(f"the provisioner cannot make the volume of claim {pick.claim} for this node")
+            raise NotReady(f"the provisioner cannot make the volume of claim {pick.claim} for this node")
         return False

@@ -143,8 +143,8 @@ class Driver:
 
     def _named(self, bind: Bind) -> Bind:
         """Without the devices where these were only counted off."""
-        pod = self.state.roster.pods.get(bind.uid)
-        shares = pod is not None and pod.request.gpu_milli > 0
+        placement = self.state.cluster.placements.get(bind.uid)
+        shares = placement is not None and placement.share_bits
         return bind if shares or self._layout(bind.node) is not None else replace(bind, devices=())
 
     def _layout(self, node: str) -> Layout | None:

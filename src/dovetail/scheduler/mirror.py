@@ -21,6 +21,7 @@ from dovetail.kube.feed import Feed
 from dovetail.kube.gangs import OwnerRef
 from dovetail.kube.gangs_dialects import Dialect
 from dovetail.kube.objects import Node
+from dovetail.kube.objects_claims import DeviceClass, ResourceClaim
 from dovetail.kube.objects_storage import PersistentVolume, PersistentVolumeClaim
 from dovetail.kube.reflector import Change, Drift, Reflector, log_drift
 from dovetail.kube.resources import Resource
@@ -46,6 +47,8 @@ class Mirror:
         self.nodes: Reflector[Node] = by_resource[kinds.NODES]
         self.claims: Reflector[PersistentVolumeClaim] = by_resource[kinds.PVCS]
         self.volumes: Reflector[PersistentVolume] = by_resource[kinds.PVS]
+        self.device_claims: Reflector[ResourceClaim] = by_resource[kinds.RESOURCE_CLAIMS]
+        self.device_classes: Reflector[DeviceClass] = by_resource[kinds.DEVICE_CLASSES]
 
     def resource_of(self, dialect: Dialect[Any]) -> Resource:
         """The version of a dialect's resource that is followed."""

@@ -10,6 +10,7 @@ import msgspec
 
 from dovetail.core.decisions import Bind
 from dovetail.kube.annotations import DECISION, DEVICES, RANK
+from dovetail.kube.instances import shown
 
 REPORTER = "dovetail"
 SELECTED_NODE_ANNOTATION = "volume.kubernetes.io/selected-node"
@@ -27,8 +28,8 @@ def binding(namespace: str, name: str, uid: str, bind: Bind, run_id: str) -> byt
     """The uid is a precondition: a pod that was deleted and made again under the name is not bound by mistake. The API
     server copies the annotations to the pod: what was decided reaches the node together with the pod."""
     annotations = {DECISION: f"{run_id}-{bind.step}"}
-    if bind.devices:
-        annotations[DEVICES] = ",".join(map(str, bind.devices))
+    if bind.devices or bind.instances:
+        annotations[DEVICES] = ",".join([*map(str, bind.devices), *map(shown, bind.instances)])
     if bind.rank >= 0:
         annotations[RANK] = str(bind.rank)
     return _encode(

@@ -61,8 +61,8 @@ class Result:
 
 
 def gpu_milli(request: Request) -> int:
-    """The GPU demand of one pod, in milli-GPU."""
-    return request.gpu_milli + WHOLE_GPU_MILLI * dict(request.resources).get(GPU, 0)
+    """The GPU demand of one pod, in milli-GPU: what it says of each GPU that it asks for, or of one."""
+    return (request.gpu_milli or WHOLE_GPU_MILLI) * dict(request.resources).get(GPU, 0) or request.gpu_milli
 
 
 class Simulation:

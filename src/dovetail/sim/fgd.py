@@ -79,7 +79,7 @@ class FragmentationGradientDescent:
     def best(self, row: Row, pod: Pod) -> int:
         return row.best()
 
-    def share_gpu(self, cluster: Cluster, slot: int, pod: Pod) -> int:
+    def share_gpu(self, cluster: Cluster, slot: int, pod: Pod, share: int) -> int:
         nodes, shape = cluster.nodes, cluster.shapes.of(pod.request)
         index = slice(slot, slot + 1)
         # The pod's cores are taken already.
@@ -139,7 +139,7 @@ class FragmentationGradientDescent:
         selections = list(dict.fromkeys(_selection(request) for request, _ in self._mix))
         allowed = np.array([matches_affinity(nodes, selection, everywhere) for selection in selections])
         kinds, of_slot = np.unique(allowed.reshape(len(selections), -1), axis=1, return_inverse=True)
-        self._counts = len(nodes.gpu_part_milli) + 1
+        self._counts = len(nodes.gpu_parts) + 1
         sizes, reached, counts = len(self._sizes), len(self._cores) + 1, self._counts
         weights = np.zeros((kinds.shape[1], sizes, reached, counts), dtype=np.int64)
         for request, weight in self._mix:
@@ -154,8 +154,8 @@ _NEVER = -(2**60)
 
 
 def gpu_room(nodes: Nodes, index: Index) -> NDArray[np.int32]:
-    """What is left of each GPU, by GPU and slot."""
-    parts = nodes.gpu_part_milli[:, index]
+    """What is left of each GPU in thousandths, by GPU and slot."""
+    parts = nodes.part_milli(index)
     whole = nodes.gpu_free_bits[index] >> np.arange(len(parts))[:, None] & 1
     return parts + WHOLE_GPU_MILLI * whole.astype(np.int32)
 

@@ -35,8 +35,8 @@ class _Published:
     def best(self, row: Row, pod: Pod) -> int:
         return row.best()
 
-    def share_gpu(self, cluster: Cluster, slot: int, pod: Pod) -> int:
-        return tightest_gpu(cluster.nodes, slot, pod.request.gpu_milli)
+    def share_gpu(self, cluster: Cluster, slot: int, pod: Pod, share: int) -> int:
+        return tightest_gpu(cluster.nodes, slot, share)
 
 
 class BestFit(_Published):
@@ -118,7 +118,7 @@ class Random:
         slots = np.flatnonzero(row.score == row.score[row.best()])
         return int(slots[self._draw("node", pod, len(slots))])
 
-    def share_gpu(self, cluster: Cluster, slot: int, pod: Pod) -> int:
+    def share_gpu(self, cluster: Cluster, slot: int, pod: Pod, share: int) -> int:
         gpus = np.flatnonzero(gpu_room(cluster.nodes, slice(slot, slot + 1))[:, 0] >= pod.request.gpu_milli)
         return int(gpus[self._draw("gpu", pod, len(gpus))]) if len(gpus) else -1
 
@@ -131,7 +131,7 @@ def idle_gpu_milli(cluster: Cluster, index: Index) -> NDArray[np.int64]:
     """Idle GPU of each slot, shares of opened GPUs included."""
     nodes = cluster.nodes
     idle: Scores = np.bitwise_count(nodes.gpu_free_bits[index]).astype(np.int64) * WHOLE_GPU_MILLI
-    idle += nodes.gpu_part_milli[:, index].sum(axis=0)
+    idle += nodes.part_milli(index).sum(axis=0)
     return idle
 
 

@@ -9,22 +9,21 @@ from a kubelet that rejected some: whoever failed there and still exists counts 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from dovetail.core.cycle import step
 from dovetail.core.decisions import Bind
-from dovetail.core.model import CPU, GPU, MEMORY, PODS, Pod
+from dovetail.core.model import Pod
 from dovetail.core.placing import refusals
 from dovetail.core.policy import Policy
-from dovetail.core.quantities import display
-from dovetail.core.reasons import Reason, Refusal, When
+from dovetail.core.reasons import Reason, Refusal, Repartition, When
 from dovetail.core.roster import LONE
 from dovetail.core.state import State
 from dovetail.views.gpus import gpus_of
+from dovetail.views.holders import Holder, Part, Refused, holders, parts_of
+from dovetail.views.refused import refused
 
-_SHOWN_HOLDERS = 8
 _NOT_OURS = "another scheduler is named in spec.schedulerName"
 
 
@@ -37,16 +36,6 @@ class Rule:
     text: str
     nearest: str
     nodes: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Holder:
-    """A pod that holds some of what is missing."""
-
-    pod: str
-    node: str
-    resource: str
-    amount: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +56,8 @@ class Why:
     `message`, and `head`, the message without the count of nodes that `rules` tells better). `ahead` counts the gangs
     and lone pods that are tried before it. `gpus` are the indices of the GPUs that were written down for it, or will
     be; of several whose wiring is known, `mbps` is the bandwidth between them and `ideal_mbps` the most that as many
-    GPUs of such a node can have, else None."""
+    GPUs of such a node can have, else None. `parts` are its MIG instances, shares and claimed devices. Of a refused one
+    `devices` are the cards and devices that come nearest, and `repartition` how idle cards could be divided for it."""
 
     pod: str
     state: str
@@ -82,6 +72,9 @@ class Why:
     gpus: tuple[int, ...] = ()
     mbps: int | None = None
     ideal_mbps: int | None = None
+    parts: tuple[Part, ...] = ()
+    devices: tuple[Refused, ...] = ()
+    repartition: Repartition | None = None
 
 
 class PodNotFound(Exception):
@@ -120,14 +113,19 @@ def why(state: State, key: str, now_ms: int) -> Why:
     refusal = state.pending.refusal(root) or Refusal(Reason.NO_NODES, When.NOT_YET)
     found = refusals.verdicts(state.cluster, pod) if refusal.nodes else []
     rules = tuple(sorted(_rules(state, pod, found), key=lambda rule: -len(rule.nodes)))
-    holders = tuple(_holders(state, pod, found))
+    asked, devices = [name for name, _ in pod.request.resources], refused(state.cluster, pod, found)
     ahead = ahead if refusal.when is When.NOT_YET else 0
-    return Why(key, refusal.when, "", refusal.reason.code, str(refusal), refusal.head, rules, holders, gang, ahead)
+    return Why(
+        key, refusal.when, code=refusal.reason.code, message=str(refusal), head=refusal.head, rules=rules,
+        holders=holders(state.cluster, asked, found, devices), gang=gang, ahead=ahead, devices=devices,
+        repartition=refusal.repartition,
+    )  # fmt: skip
 
 
 def _with_gpus(state: State, pod: Pod, answer: Why) -> Why:
     held = gpus_of(state, pod)
-    return replace(answer, gpus=held.gpus or (), mbps=held.mbps, ideal_mbps=held.ideal_mbps)
+    parts = parts_of(state.cluster, state.cluster.placements[pod.uid])
+    return replace(answer, gpus=held.gpus or (), mbps=held.mbps, ideal_mbps=held.ideal_mbps, parts=parts)
 
 
 def _rules(state: State, pod: Pod, found: list[refusals.Verdict]) -> Iterator[Rule]:
@@ -139,9 +137,9 @@ def _rules(state: State, pod: Pod, found: list[refusals.Verdict]) -> Iterator[Ru
             name = names[slot]
             detail = f"({rejections[name]})" if verdict.reason is Reason.REJECTED else verdict.detail
             nodes.setdefault(detail, []).append(name)
-        for detail, refused in nodes.items():
+        for detail, refusing in nodes.items():
             text = f"{verdict.reason.text} {detail}".rstrip()
-            yield Rule(verdict.reason.code, verdict.when, text, verdict.nearest, tuple(refused))
+            yield Rule(verdict.reason.code, verdict.when, text, verdict.nearest, tuple(refusing))
 
 
 def _gang(state: State, pod: Pod) -> GangView | None:
@@ -159,24 +157,3 @@ def _gang(state: State, pod: Pod) -> GangView | None:
         if gang_id in state.roster.gangs and any(member.gang == gang_id for member in members)
     )
     return GangView(root, needs, len(members), bound, gang.required, gang.preferred)
-
-
-def _holders(state: State, pod: Pod, found: list[refusals.Verdict]) -> list[Holder]:
-    """Who has most of what the pod lacks on nodes that could otherwise take it."""
-    amounts: Counter[tuple[str, str, str]] = Counter()
-    asked = {name for name, _ in pod.request.resources} | {PODS}
-    for verdict in found:
-        if verdict.when is When.NEVER or verdict.reason is not Reason.INSUFFICIENT or verdict.detail not in asked:
-            continue
-        for slot in verdict.slots.tolist():
-            for uid in state.cluster.on_slot.get(slot, ()):
-                other = state.cluster.placements[uid].pod
-                held = dict(other.request.resources).get(verdict.detail, 0)
-                if held:
-                    amounts[other.key, state.cluster.nodes.names[slot], verdict.detail] += held
-    order = {GPU: 0, CPU: 1, MEMORY: 2}
-    most = sorted(amounts.items(), key=lambda item: (order.get(item[0][2], 3), -item[1], item[0]))
-    return [
-        Holder(key, node, resource, display(resource, amount))
-        for (key, node, resource), amount in most[:_SHOWN_HOLDERS]
-    ]

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.core.model import GPU, WHOLE_GPU_MILLI
+from dovetail.core.cluster.placement import indices
+from dovetail.core.model import GPU
 
 if TYPE_CHECKING:
     from dovetail.core.cluster.cluster import Cluster
@@ -20,35 +21,51 @@ def differences(cluster: Cluster) -> list[str]:
     nodes = cluster.nodes
     free = nodes.allocatable.copy()
     bits = np.zeros_like(nodes.gpu_free_bits)
-    shared: Counter[tuple[int, int]] = Counter()
+    parts = np.zeros_like(nodes.gpu_parts)
+    seats = np.zeros_like(nodes.gpu_seats)
+    opened: set[tuple[int, int]] = set()
     wrong: list[str] = []
     for slot in range(len(nodes.records)):
-        bits[slot] = (1 << nodes.gpu_count(slot)) - 1
+        whole, sharing = nodes.gpu_count(slot), nodes.sharing(slot)
+        bits[slot] = (1 << whole) - 1
+        if sharing is not None:
+            parts[whole : whole + sharing.cards, slot] = nodes.gpu_whole[slot]
+            seats[whole : whole + sharing.cards, slot] = sharing.replicas
     for uid, placement in cluster.placements.items():
         slot, shape = placement.slot, cluster.shapes.of(placement.pod.request)
         free[: shape.width, slot] -= shape.need[:, 0]
         if placement.gpu_bits & ~int(bits[slot]):
             wrong.append(f"pod {uid} holds a GPU of slot {slot} that another pod holds or that does not exist")
         bits[slot] &= ~placement.gpu_bits
-        if placement.gpu_share >= 0:
-            shared[slot, placement.gpu_share] += shape.request.gpu_milli
-    parts = np.zeros_like(nodes.gpu_part_milli)
-    for (slot, gpu), milli in shared.items():
-        if milli > WHOLE_GPU_MILLI or not int(bits[slot]) >> gpu & 1:
-            wrong.append(f"GPU {gpu} of slot {slot} is given out twice, or beyond its whole")
-        parts[gpu, slot] = WHOLE_GPU_MILLI - milli
-        bits[slot] &= ~(1 << gpu)
-        free[nodes.resources[GPU], slot] -= 1
+        for gpu in indices(placement.share_bits):
+            if int(bits[slot]) >> gpu & 1:
+                opened.add((slot, gpu))
+                bits[slot] &= ~(1 << gpu)
+                parts[gpu, slot] = nodes.gpu_whole[slot]
+                free[nodes.resources[GPU], slot] -= 1
+            parts[gpu, slot] -= placement.share
+            if (slot, gpu) not in opened:
+                seats[gpu, slot] -= 1
+            if parts[gpu, slot] < 0 or seats[gpu, slot] < 0:
+                wrong.append(f"GPU {gpu} of slot {slot} is given out twice, or beyond its whole")
+    for slot in np.flatnonzero(nodes.sharing_ids).tolist():
+        # Who finds no replica gets nothing of what is left.
+        parts[seats[:, slot] == 0, slot] = 0
     wrong += _differences("free amounts", free, nodes.free)
-    wrong += _differences("parts of GPUs", parts, nodes.gpu_part_milli)
+    wrong += _differences("parts of GPUs", parts, nodes.gpu_parts)
+    wrong += _differences("replicas of GPUs", seats, nodes.gpu_seats)
     wrong += _differences("free GPU bits", bits, nodes.gpu_free_bits)
-    for slot, books in cluster.kubelets.books.items():
-        entered = {uid for uid in cluster.on_slot.get(slot, ()) if cluster.placements[uid].entry is not None}
-        gpus = sum(cluster.placements[uid].gpu_bits for uid in entered)
-        if entered != books.held.pods.keys() or gpus != books.held.devices.get(GPU, 0):
-            wrong.append(
-                f"books of slot {slot}: {sorted(books.held.pods)} with GPUs {gpus:b}, but {sorted(entered)} is true"
-            )
+    for slot, entered in cluster.kubelets.books.items():
+        placed = [cluster.placements[uid] for uid in cluster.on_slot.get(slot, ())]
+        true = cluster.kubelets.recounted(slot, [p.entry for p in placed if p.entry is not None])
+        gpus = sum(p.gpu_bits for p in placed if p.entry is not None)
+        kept = entered.stock.holdings
+        wholes = bool(nodes.gpu_count(slot))
+        if true != (kept.shared_cpus, kept.devices) or (wholes and gpus != kept.devices.get(GPU, 0)):
+            wrong.append(f"books of slot {slot}: {kept.shared_cpus:x}, {kept.devices} but {true}, {gpus} is true")
+    wrong += cluster.slices.check(
+        {slot: [cluster.placements[uid].slices for uid in uids] for slot, uids in cluster.on_slot.items()}
+    )
     listed = {uid: slot for slot, uids in cluster.on_slot.items() for uid in uids}
     if listed != {uid: p.slot for uid, p in cluster.placements.items()}:
         wrong.append("the list of pods by slot differs from the placements")

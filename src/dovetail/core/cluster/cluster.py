@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dovetail.core.cluster.audit import differences
+from dovetail.core.cluster.claims import Claims
 from dovetail.core.cluster.fabric import Fabric
 from dovetail.core.cluster.gpus import Gpus
 from dovetail.core.cluster.kubelets import Kubelets
@@ -24,8 +25,10 @@ from dovetail.core.cluster.peers import Peers
 from dovetail.core.cluster.placement import Placement
 from dovetail.core.cluster.rejections import Rejections
 from dovetail.core.cluster.shapes import Shape, Shapes
+from dovetail.core.cluster.slices import Slices
 from dovetail.core.cluster.volumes import Volumes
 from dovetail.core.decisions import VolumePick
+from dovetail.core.dra import cel
 from dovetail.core.model import Node, Pod
 
 if TYPE_CHECKING:
@@ -57,6 +60,8 @@ class Cluster:
         self.peers = Peers()
         self.volumes = Volumes(self.nodes)
         self.kubelets = Kubelets(self.nodes)
+        self.slices = Slices(self.nodes)
+        self.claims = Claims(self.nodes, cel.compile)
         self.rejections = Rejections()
         self.now_ms = 0
         self.placements: dict[str, Placement] = {}
@@ -69,27 +74,56 @@ class Cluster:
 
     def put_node(self, node: Node) -> None:
         slot = self.nodes.slot_of(node.name)
-        before = self.nodes.gpu_count(slot), self.nodes.layout(slot), self.nodes.inventory(slot)
+        before = self._devices(slot)
         if self.nodes.put(node):
             self.freed += 1
             self.rejections.forget_node(node.name)
-            if (self.nodes.gpu_count(slot), self.nodes.layout(slot), self.nodes.inventory(slot)) != before:
+            self.claims.node_changed(slot)
+            if self._devices(slot) != before:
                 self.gpus.hold_again(slot)
+                self._hold_slices_again(slot)
+
+    def _devices(self, slot: int) -> tuple[object, ...]:
+        """What the GPUs that pods hold there depend on."""
+        nodes = self.nodes
+        memory_mib, sliced = int(nodes.gpu_memory_mib[slot]), bool(nodes.sliced[slot])
+        record = nodes.records[slot]
+        return (
+            nodes.gpu_count(slot), nodes.layout(slot), nodes.inventory(slot), nodes.sharing(slot), memory_mib, sliced,
+            record.mig if record is not None else (),
+        )  # fmt: skip
 
     def remove_node(self, name: str) -> None:
         """Pods that are still told to be there keep their place in the books until they are told to be gone."""
         slot = self.nodes.slots.get(name)
         if slot is not None and self.nodes.remove(name):
             self.rejections.forget_node(name)
+            self.claims.node_changed(slot)
             self.gpus.hold_again(slot)
+            self._hold_slices_again(slot)
             self.vacate_if_gone(slot)
+
+    def _hold_slices_again(self, slot: int) -> None:
+        """The node has other MIG instances now: hand them out anew to the pods on it, in the order they came."""
+        self.slices.open(slot)
+        for uid in self.on_slot.get(slot, ()):
+            placement = self.placements[uid]
+            placement.slices = ()
+            shape = self.shapes.of(placement.pod.request)
+            if shape.slices:
+                self.slices.hold(placement, shape)
 
     def placed(self) -> Iterator[tuple[Pod, int]]:
         return ((p.pod, p.slot) for p in self.placements.values())
 
-    def place(self, pod: Pod, slot: int, picks: tuple[VolumePick, ...] = ()) -> Placement:
-        """Put one pod on a slot, whether it fits or not (the world may have decided so)."""
-        self.place_alike(self.shapes.of(pod.request), [(pod, slot)])
+    def shape_of(self, pod: Pod) -> Shape:
+        """The shape of a pod that waits: what it asks for, with what its claims still want."""
+        return self.shapes.of(pod.request, self.claims.wanted(pod) if pod.device_claims else ())
+
+    def place(self, pod: Pod, slot: int, picks: tuple[VolumePick, ...] = (), shape: Shape | None = None) -> Placement:
+        """Put one pod on a slot, whether it fits or not (the world may have decided so). Devices for its claims are
+        allocated where `shape` says that it wants some."""
+        self.place_alike(shape or self.shapes.of(pod.request), [(pod, slot)])
         placement = self.placements[pod.uid]
         if picks:
             placement.picks = picks
@@ -111,6 +145,10 @@ class Cluster:
             placement = self.placements[pod.uid] = Placement(pod, slot)
             self.on_slot.setdefault(slot, {})[pod.uid] = None
             self.gpus.hold(placement, shape)
+            if shape.slices:
+                self.slices.hold(placement, shape)
+            if shape.wants:
+                placement.grants = self.claims.hold(slot, pod, shape)
             self._count(pod, slot)
             if self._undo is not None:
                 self._undo.append(pod.uid)
@@ -123,9 +161,12 @@ class Cluster:
         slot, pod, nodes = placement.slot, placement.pod, self.nodes
         shape = self.shapes.of(pod.request)
         nodes.free[: shape.width, slot] += shape.need[:, 0]
-        self.gpus.free(placement, shape)
+        self.gpus.free(placement)
         if placement.entry is not None:
-            self.kubelets.leave(slot, uid, placement.entry)
+            self.kubelets.leave(slot, placement.entry)
+        if placement.slices:
+            self.slices.free(placement)
+        self._give_back(placement)
         self._uncount(pod, slot)
         self.volumes.forget(placement.picks)
         nodes.amounts_journal.add(slot)
@@ -133,6 +174,16 @@ class Cluster:
         del self.on_slot[slot][uid]
         if not self.on_slot[slot]:
             del self.on_slot[slot]
+
+    def _give_back(self, placement: Placement) -> None:
+        """What was allocated for the claims of a pod that leaves; a claim that others use stays allocated for them."""
+        for grant in placement.grants:
+            heirs = (self.placements.get(uid) for uid in self.claims.users(grant.claim))
+            heir = next((other for other in heirs if other is not None), None)
+            if heir is None:
+                self.claims.release((grant,))
+            else:
+                heir.grants += (grant,)
 
     def recount(self, placement: Placement, pod: Pod) -> None:
         """A placed pod changed in what others see of it, not in what it asks for: it stays, with the same GPUs."""

@@ -2,8 +2,8 @@
 """Which GPUs of its node each placed pod holds.
 
 Rules: what was written down for a pod is held again if it is free; else what the node's kubelet will give out, else the
-best by the node's wiring, else the lowest numbers. A share is a part of one GPU. When a node's devices change, they are
-handed out anew to the pods on it, in the order they came.
+best by the node's wiring, else the lowest numbers. A pod may have a part of a GPU, or of several. When a node's devices
+change, they are handed out anew to the pods on it, in the order they came.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from dovetail.core.cluster.placement import Placement, written_bits
+from dovetail.core.cluster import shares
+from dovetail.core.cluster.nodes import Nodes
+from dovetail.core.cluster.placement import Placement, indices, written_bits
 from dovetail.core.cluster.shapes import Shape
 from dovetail.core.devices.choose import choices
 from dovetail.core.model import GPU, WHOLE_GPU_MILLI
@@ -25,6 +27,9 @@ class Gpus:
     def __init__(self, cluster: Cluster, scoring: Scoring) -> None:
         self._cluster = cluster
         self._scoring = scoring
+        self._shares: dict[tuple[int, int, int, bool], int] = {}
+        self._locked: dict[tuple[int, int], int] = {}
+        """What is left of shared GPUs of which all replicas are taken, by slot and GPU."""
 
     def hold(self, placement: Placement, shape: Shape) -> None:
         """Give a pod its GPUs: those that were written down for it if they are free, else those that the kubelet will
@@ -34,12 +39,17 @@ class Gpus:
         if written.bit_count() != shape.gpus or written & ~free:
             written = 0
         if self._cluster.kubelets.decides(slot, shape):
-            given = written or self._cluster.kubelets.ask(slot, shape).gpu_bits
-            if given.bit_count() == shape.gpus and not given & ~free:
-                placement.entry = self._cluster.kubelets.enter(slot, shape, placement.pod.uid, given)
+            answer = self._cluster.kubelets.ask(slot, shape)
+            given = written or answer.gpu_bits
+            if not self._cluster.nodes.gpu_count(slot):
+                # What the kubelet counts there are parts of GPUs.
+                placement.entry = self._cluster.kubelets.enter(slot, answer, 0)
+            elif given.bit_count() == shape.gpus and not given & ~free:
+                placement.entry = self._cluster.kubelets.enter(slot, answer, given)
                 written = given
-        if shape.request.gpu_milli:
-            self._hold_share(placement, shape.request.gpu_milli)
+        share = self._share_of(slot, shape)
+        if share:
+            self._hold_shares(placement, shape, share)
         elif shape.gpus:
             placement.gpu_bits = written or self._best_gpus(slot, free, shape)
             self._cluster.nodes.gpu_free_bits[slot] = free & ~placement.gpu_bits
@@ -58,40 +68,73 @@ class Gpus:
             chosen = free ^ left
         return chosen
 
-    def _hold_share(self, placement: Placement, milli: int) -> None:
-        nodes, slot, written = self._cluster.nodes, placement.slot, written_bits(placement.pod)
-        gpu = written.bit_length() - 1
-        if written.bit_count() == 1 and gpu < len(nodes.gpu_part_milli):
-            room = int(nodes.gpu_part_milli[gpu, slot]) or WHOLE_GPU_MILLI * (int(nodes.gpu_free_bits[slot]) >> gpu & 1)
-            if room >= milli:
-                self._take_share(placement, gpu, milli)
-                return
-        gpu = self._scoring.share_gpu(self._cluster, slot, placement.pod)
-        if gpu >= 0:
-            self._take_share(placement, gpu, milli)
+    def _share_of(self, slot: int, shape: Shape) -> int:
+        """What a pod of the shape takes of each GPU that it gets a part of there; 0 where it gets whole ones."""
+        nodes = self._cluster.nodes
+        if not shares.concerns(nodes, shape):
+            return 0
+        kind = shape.id, int(nodes.sharing_ids[slot]), int(nodes.gpu_memory_mib[slot]), bool(nodes.sliced[slot])
+        share = self._shares.get(kind)
+        if share is None:
+            taken = shares.take(nodes, shape, slice(slot, slot + 1))
+            share = 0 if taken is None or taken[0] == shares.NOWHERE else int(taken[0])
+            self._shares[kind] = share
+        return share
 
-    def _take_share(self, placement: Placement, gpu: int, milli: int) -> None:
-        """A part of one GPU; one that was whole counts as whole no more."""
+    def _hold_shares(self, placement: Placement, shape: Shape, share: int) -> None:
+        """Those that were written down if they have room, else the tightest, or of several the ones that most such
+        pods could still take from, so that the last of them find different ones; none where there is no room."""
         nodes, slot = self._cluster.nodes, placement.slot
-        placement.gpu_share = gpu
-        free = int(nodes.gpu_free_bits[slot])
-        if free >> gpu & 1:
-            nodes.gpu_free_bits[slot] = free & ~(1 << gpu)
-            nodes.gpu_part_milli[gpu, slot] = WHOLE_GPU_MILLI - milli
-            nodes.free[nodes.resources[GPU], slot] -= 1
-        else:
-            nodes.gpu_part_milli[gpu, slot] -= milli
+        sharing = nodes.sharing(slot)
+        count = shape.replicas(sharing) if sharing is not None else 1
+        chosen = indices(written_bits(placement.pod))
+        if len(chosen) != count or not all(self._room(slot, gpu) >= share for gpu in chosen):
+            if sharing is None:
+                chosen = (self._scoring.share_gpu(self._cluster, slot, placement.pod, share),)
+            else:
+                chosen = _replicas(nodes, slot, share, count)
+        self._take_shares(placement, sum(1 << gpu for gpu in chosen if gpu >= 0), share)
 
-    def free(self, placement: Placement, shape: Shape) -> None:
+    def _room(self, slot: int, gpu: int) -> int:
+        nodes = self._cluster.nodes
+        if gpu >= len(nodes.gpu_parts):
+            return 0
+        opens = nodes.sharing(slot) is None and int(nodes.gpu_free_bits[slot]) >> gpu & 1
+        return int(nodes.gpu_parts[gpu, slot]) or (int(nodes.gpu_whole[slot]) if opens else 0)
+
+    def _take_shares(self, placement: Placement, gpus: int, share: int) -> None:
+        """A part of each of these GPUs; one that was whole counts as whole no more."""
+        nodes, slot = self._cluster.nodes, placement.slot
+        sharing, free = nodes.sharing(slot), int(nodes.gpu_free_bits[slot])
+        placement.share_bits, placement.share = gpus, share
+        placement.share_milli = -(-share * WHOLE_GPU_MILLI // int(nodes.gpu_whole[slot]))
+        for gpu in indices(gpus):
+            if free >> gpu & 1:
+                nodes.gpu_free_bits[slot] &= ~(1 << gpu)
+                nodes.gpu_parts[gpu, slot] = nodes.gpu_whole[slot] - share
+                nodes.free[nodes.resources[GPU], slot] -= 1
+            else:
+                nodes.gpu_parts[gpu, slot] -= share
+            if sharing is not None:
+                nodes.gpu_seats[gpu, slot] -= 1
+                if not nodes.gpu_seats[gpu, slot]:
+                    # Nobody else gets in, however much is left.
+                    self._locked[slot, gpu] = int(nodes.gpu_parts[gpu, slot])
+                    nodes.gpu_parts[gpu, slot] = 0
+
+    def free(self, placement: Placement) -> None:
         nodes, slot = self._cluster.nodes, placement.slot
         nodes.gpu_free_bits[slot] |= placement.gpu_bits
-        if placement.gpu_share >= 0:
-            parts = nodes.gpu_part_milli[:, slot]
-            parts[placement.gpu_share] += shape.request.gpu_milli
-            if parts[placement.gpu_share] == WHOLE_GPU_MILLI:
-                parts[placement.gpu_share] = 0
-                nodes.gpu_free_bits[slot] |= 1 << placement.gpu_share
+        for gpu in indices(placement.share_bits):
+            shared = bool(nodes.gpu_seats[gpu, slot]) or (slot, gpu) in self._locked
+            left = self._locked.pop((slot, gpu), int(nodes.gpu_parts[gpu, slot])) + placement.share
+            if shared:
+                nodes.gpu_seats[gpu, slot] += 1
+            elif left == nodes.gpu_whole[slot]:
+                left = 0
+                nodes.gpu_free_bits[slot] |= 1 << gpu
                 nodes.free[nodes.resources[GPU], slot] += 1
+            nodes.gpu_parts[gpu, slot] = left
 
     def hold_again(self, slot: int) -> None:
         """The node has other devices now: hand them out anew to the pods on it, in the order they came."""
@@ -104,23 +147,34 @@ class Gpus:
         for slot in self._cluster.on_slot:
             for placement in self._let_go(slot):
                 held, shape = devices[placement.pod.uid], self._cluster.shapes.of(placement.pod.request)
-                milli = shape.request.gpu_milli
-                for gpu in held if milli else ():
-                    self._take_share(placement, gpu, milli)
-                placement.gpu_bits = 0 if milli else sum(1 << gpu for gpu in held)
+                share, bits = self._share_of(slot, shape), sum(1 << gpu for gpu in held)
+                if share:
+                    self._take_shares(placement, bits, share)
+                placement.gpu_bits = 0 if share else bits
                 self._cluster.nodes.gpu_free_bits[slot] &= ~placement.gpu_bits
                 if self._cluster.kubelets.decides(slot, shape):
-                    placement.entry = self._cluster.kubelets.enter(slot, shape, placement.pod.uid, placement.gpu_bits)
+                    answer = self._cluster.kubelets.ask(slot, shape)
+                    placement.entry = self._cluster.kubelets.enter(slot, answer, placement.gpu_bits)
 
     def _let_go(self, slot: int) -> list[Placement]:
         """Make every GPU of the slot wholly free. Returns the pods there, in the order they came."""
         nodes = self._cluster.nodes
         placements = [self._cluster.placements[uid] for uid in self._cluster.on_slot.get(slot, ())]
-        shared = {placement.gpu_share for placement in placements if placement.gpu_share >= 0}
-        nodes.free[nodes.resources[GPU], slot] += len(shared)
+        for placement in placements:
+            self.free(placement)
         nodes.reset_gpus(slot)
         nodes.amounts_journal.add(slot)
         for placement in placements:
-            placement.gpu_bits, placement.gpu_share, placement.entry = 0, -1, None
+            placement.gpu_bits, placement.share_bits, placement.entry = 0, 0, None
         self._cluster.kubelets.open(slot)
         return placements
+
+
+def _replicas(nodes: Nodes, slot: int, share: int, count: int) -> tuple[int, ...]:
+    """Different GPUs with so much left of each: the tightest, or of several the ones that most could take from."""
+    parts = nodes.gpu_parts[:, slot].tolist()
+    fitting = [gpu for gpu, part in enumerate(parts) if part >= share]
+    if count == 1:
+        return (min(fitting, key=parts.__getitem__),) if fitting else ()
+    seats = nodes.gpu_seats[:, slot].tolist()
+    return tuple(sorted(fitting, key=lambda gpu: -min(parts[gpu] // share, seats[gpu]))[:count])

@@ -14,12 +14,13 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.core.cluster.columns import Columns
+from dovetail.core.cluster.columns import Columns, Index
 from dovetail.core.cluster.journal import Journal
 from dovetail.core.devices import bandwidth
 from dovetail.core.devices.kubelet.inventory import Inventory
 from dovetail.core.devices.layout import Layout
-from dovetail.core.model import CPU, GPU, MEMORY, PODS, Node, Taint
+from dovetail.core.devices.sharing import Sharing
+from dovetail.core.model import CPU, GPU, MEMORY, PODS, WHOLE_GPU_MILLI, Node, Taint
 
 Amounts = NDArray[np.int64]
 UNSCHEDULABLE_TAINT = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
@@ -31,8 +32,10 @@ MAX_GPUS = 62
 
 class Nodes:
     """`free[r, slot] = allocatable - held` for resource r. `gpu_free_bits[slot]` has bit i set while GPU i is wholly
-    free; `gpu_part_milli[i, slot]` is what is left of GPU i once a part of it is taken, else 0. `book_numbers` are
-    kept by `Kubelets`."""
+    free; `gpu_parts[i, slot]` is what is left of GPU i once a part of it is taken, else 0, where `gpu_whole[slot]` is
+    the whole: thousandths of its MiB, so that parts are exact by memory as well as in thousandths. Shared GPUs follow
+    the whole ones; they are never wholly free, and have `gpu_seats[i, slot]` replicas left. `book_numbers` are
+    kept by `Kubelets`, `device_numbers` by `Claims`, `slice_numbers` by `Slices`."""
 
     def __init__(self, size: int = BLOCK) -> None:
         self.slots: dict[str, int] = {}
@@ -43,13 +46,23 @@ class Nodes:
         self.allocatable: Amounts = np.zeros((8, size), dtype=np.int64)
         self.free: Amounts = np.zeros((8, size), dtype=np.int64)
         self.gpu_free_bits: Amounts = np.zeros(size, dtype=np.int64)
-        self.gpu_part_milli: NDArray[np.int32] = np.zeros((8, size), dtype=np.int32)
+        self.gpu_parts: Amounts = np.zeros((8, size), dtype=np.int64)
+        self.gpu_whole: Amounts = np.full(size, WHOLE_GPU_MILLI, dtype=np.int64)
+        self.gpu_seats: NDArray[np.int32] = np.zeros((8, size), dtype=np.int32)
+        self.gpu_memory_mib: Amounts = np.zeros(size, dtype=np.int64)
+        self.sharing_ids: NDArray[np.int32] = np.zeros(size, dtype=np.int32)
+        self.sharings: list[Sharing | None] = [None]
+        self.sliced: NDArray[np.bool_] = np.zeros(size, dtype=np.bool_)
+        self.divided = False
+        """Whether there was ever a node that shares or slices its GPUs."""
         self.usable: NDArray[np.bool_] = np.zeros(size, dtype=np.bool_)
         self.taint_ids: NDArray[np.int32] = np.zeros(size, dtype=np.int32)
         self.taint_sets: list[tuple[Taint, ...]] = [()]
         self.layout_ids: NDArray[np.int32] = np.zeros(size, dtype=np.int32)
         self.layouts: list[Layout | None] = [None]
         self.book_numbers: NDArray[np.int64] = np.zeros(size, dtype=np.int64)
+        self.slice_numbers: NDArray[np.int64] = np.zeros(size, dtype=np.int64)
+        self.device_numbers: NDArray[np.int64] = np.zeros(size, dtype=np.int64)
         self.columns = Columns(size, self.labels)
         self.amounts_journal = Journal(limit=4096)
         self.records_journal = Journal(limit=4096)
@@ -57,6 +70,7 @@ class Nodes:
         """Grows when arrays were replaced by larger ones; caches of another layout start over."""
         self._taint_index: dict[tuple[Taint, ...], int] = {(): 0}
         self._layout_index: dict[Layout | None, int] = {None: 0}
+        self._sharing_index: dict[Sharing | None, int] = {None: 0}
         self._vacant: list[int] = []
 
     @property
@@ -83,18 +97,26 @@ class Nodes:
         self.records.append(None)
         self.labels.append({})
         if slot >= self.size:
-            self._grow(rows=2 * self.size, width=len(self.free), gpus=len(self.gpu_part_milli))
+            self._grow(rows=2 * self.size, width=len(self.free), gpus=len(self.gpu_parts))
         return slot
 
     def _grow(self, rows: int, width: int, gpus: int) -> None:
+        new = np.full(rows - self.size, WHOLE_GPU_MILLI, dtype=np.int64)
+        self.gpu_whole = np.concatenate((self.gpu_whole, new))
         self.allocatable = _larger(self.allocatable, width, rows)
         self.free = _larger(self.free, width, rows)
         self.gpu_free_bits = _larger(self.gpu_free_bits, rows)
-        self.gpu_part_milli = _larger(self.gpu_part_milli, gpus, rows)
+        self.gpu_parts = _larger(self.gpu_parts, gpus, rows)
+        self.gpu_seats = _larger(self.gpu_seats, gpus, rows)
+        self.gpu_memory_mib = _larger(self.gpu_memory_mib, rows)
+        self.sharing_ids = _larger(self.sharing_ids, rows)
+        self.sliced = _larger(self.sliced, rows)
         self.usable = _larger(self.usable, rows)
         self.taint_ids = _larger(self.taint_ids, rows)
         self.layout_ids = _larger(self.layout_ids, rows)
         self.book_numbers = _larger(self.book_numbers, rows)
+        self.slice_numbers = _larger(self.slice_numbers, rows)
+        self.device_numbers = _larger(self.device_numbers, rows)
         self.columns.resize(rows)
         self.resizes += 1
 
@@ -104,7 +126,7 @@ class Nodes:
         if column is None:
             column = self.resources[name] = len(self.resources)
             if column >= len(self.free):
-                self._grow(rows=self.size, width=2 * len(self.free), gpus=len(self.gpu_part_milli))
+                self._grow(rows=self.size, width=2 * len(self.free), gpus=len(self.gpu_parts))
         return column
 
     def put(self, node: Node) -> bool:
@@ -122,6 +144,10 @@ class Nodes:
         self.taint_ids[slot] = self._taint_id(taints)
         self.usable[slot] = node.problem is None
         self._set_allocatable(slot, dict(node.allocatable))
+        self.gpu_memory_mib[slot] = node.gpu_memory_mib
+        self.sharing_ids[slot] = self._sharing_id(node.sharing)
+        self.sliced[slot] = node.sliced
+        self.divided |= node.sliced or node.sharing is not None
         self.layout_ids[slot] = self._layout_id(node.layout, self.gpu_count(slot))
         self.records_journal.add(slot)
         return True
@@ -136,6 +162,9 @@ class Nodes:
         self.columns.update(slot)
         self.taint_ids[slot] = 0
         self.layout_ids[slot] = 0
+        self.gpu_memory_mib[slot] = 0
+        self.sharing_ids[slot] = 0
+        self.sliced[slot] = False
         self.usable[slot] = False
         self._set_allocatable(slot, {})
         self.records_journal.add(slot)
@@ -157,17 +186,34 @@ class Nodes:
         self.amounts_journal.add(slot)
 
     def gpu_count(self, slot: int) -> int:
-        """How many GPUs the node offers, as far as they can be told apart."""
+        """How many whole GPUs the node offers, as far as they can be told apart."""
+        sharing = self.sharing(slot)
+        if self.sliced[slot] or (sharing is not None and sharing.resource == GPU):
+            return 0
         return min(int(self.allocatable[self.resources[GPU], slot]), MAX_GPUS)
 
+    def sharing(self, slot: int) -> Sharing | None:
+        """How the node offers GPUs to several pods, if it does."""
+        return self.sharings[int(self.sharing_ids[slot])]
+
     def reset_gpus(self, slot: int) -> None:
-        """Make every GPU of the slot wholly free; whoever holds one has to hold it again."""
-        count = self.gpu_count(slot)
-        width = len(self.gpu_part_milli)
-        if count > width:
-            self._grow(rows=self.size, width=len(self.free), gpus=-(-count // 8) * 8)
-        self.gpu_part_milli[:, slot] = 0
+        """Make every GPU of the slot free; whoever holds one, or a part of one, has to hold it again."""
+        count, sharing = self.gpu_count(slot), self.sharing(slot)
+        cards = slice(count, count + sharing.cards) if sharing is not None else slice(0, 0)
+        if max(count, cards.stop) > len(self.gpu_parts):
+            self._grow(rows=self.size, width=len(self.free), gpus=-(-max(count, cards.stop) // 8) * 8)
+        self.gpu_whole[slot] = WHOLE_GPU_MILLI * max(1, int(self.gpu_memory_mib[slot]))
+        self.gpu_parts[:, slot] = 0
+        self.gpu_seats[:, slot] = 0
+        if sharing is not None:
+            self.gpu_parts[cards, slot] = self.gpu_whole[slot]
+            self.gpu_seats[cards, slot] = sharing.replicas
         self.gpu_free_bits[slot] = (1 << count) - 1
+
+    def part_milli(self, index: Index | int) -> Amounts:
+        """What `gpu_parts` says, in thousandths of a GPU, rounded down."""
+        milli: Amounts = self.gpu_parts[:, index] // (self.gpu_whole[index] // WHOLE_GPU_MILLI)
+        return milli
 
     def layout(self, slot: int) -> Layout | None:
         """How the node's GPUs are wired; None where that is not known, and they are only counted."""
@@ -185,6 +231,13 @@ class Nodes:
         if found is None:
             found = self._layout_index[layout] = len(self.layouts)
             self.layouts.append(layout)
+        return found
+
+    def _sharing_id(self, sharing: Sharing | None) -> int:
+        found = self._sharing_index.get(sharing)
+        if found is None:
+            found = self._sharing_index[sharing] = len(self.sharings)
+            self.sharings.append(sharing)
         return found
 
     def _taint_id(self, taints: tuple[Taint, ...]) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from dovetail.core.cluster.kubelets import Entry
-from dovetail.core.decisions import VolumePick
+from dovetail.core.decisions import ClaimGrant, VolumePick
 from dovetail.core.model import Pod
 
 
@@ -24,16 +24,22 @@ def written_bits(pod: Pod) -> int:
 
 @dataclass(slots=True)
 class Placement:
-    """A pod on a node slot. `gpu_bits` are the whole GPUs it holds, `gpu_share` the one that it has a part of (-1:
-    none). `picks` are the volumes chosen with it. `entry` is its entry in the kubelet's books."""
+    """A pod on a node slot. `gpu_bits` are the whole GPUs it holds, `share_bits` those of which it has `share` each, in
+    units of the node's `gpu_whole`; `share_milli` is the same in thousandths, rounded up. `picks` are the volumes
+    chosen with it. `entry` is its entry in the kubelet's books, `grants` what was allocated for its claims with it,
+    `slices` its MIG instances, as bits for each card of the node."""
 
     pod: Pod
     slot: int
     gpu_bits: int = 0
-    gpu_share: int = -1
+    share_bits: int = 0
+    share: int = 0
+    share_milli: int = 0
     picks: tuple[VolumePick, ...] = ()
     entry: Entry | None = None
+    grants: tuple[ClaimGrant, ...] = ()
+    slices: tuple[int, ...] = ()
 
     @property
     def devices(self) -> tuple[int, ...]:
-        return (self.gpu_share,) if self.gpu_share >= 0 else indices(self.gpu_bits)
+        return indices(self.gpu_bits | self.share_bits)

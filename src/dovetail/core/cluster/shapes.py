@@ -9,7 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.core.cluster.nodes import Nodes
-from dovetail.core.model import GPU, PODS, Request
+from dovetail.core.devices.mig.geometry import RESOURCE_PREFIX
+from dovetail.core.devices.sharing import Sharing
+from dovetail.core.dra.records import ClaimSpec
+from dovetail.core.model import GPU, PODS, SHARED_GPU, Request
 
 UNASKED = -(2**62)
 """The floor of a resource that is not asked for: what is left may be anything. Zero requests never fail, even where
@@ -19,8 +22,10 @@ others hold more than a node has (NodeResourcesFit)."""
 @dataclass(slots=True)
 class Shape:
     """`need[r, 0]` is the amount of resource r (one of `pods` included), `floor[r, 0]` the least that may be left
-    after it; both reach over the first `width` resources, which hold all that is asked. `gpus` are the whole GPUs.
-    `scattered` shapes read more than their own node: ports, spread, peers."""
+    after it; both reach over the first `width` resources, which hold all that is asked. `gpus` are the whole GPUs,
+    `shared` the replicas of shared ones, `slices` the MIG instances by resource; `fraction` says whether it tells how
+    much of a GPU it needs. `scattered` shapes read more than their own node: ports, spread, peers. `wants` are the
+    claims for which devices are to be allocated with the pod."""
 
     id: int
     request: Request
@@ -28,7 +33,15 @@ class Shape:
     need: NDArray[np.int64]
     floor: NDArray[np.int64]
     gpus: int
+    shared: int
+    fraction: bool
+    slices: tuple[tuple[str, int], ...]
     scattered: bool
+    wants: tuple[ClaimSpec, ...] = ()
+
+    def replicas(self, sharing: Sharing) -> int:
+        """How many replicas it asks for on a node that shares its GPUs so."""
+        return dict(self.request.resources).get(sharing.resource, 0)
 
     @property
     def needs_links(self) -> bool:
@@ -40,22 +53,30 @@ class Shapes:
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
         self._by_request: dict[Request, Shape] = {}
+        self._by_claims: dict[tuple[Request, tuple[ClaimSpec, ...]], Shape] = {}
 
-    def of(self, request: Request) -> Shape:
-        """The shape of a request: the same object for equal requests."""
+    def of(self, request: Request, wants: tuple[ClaimSpec, ...] = ()) -> Shape:
+        """The shape of a request and of what its claims ask for: the same object for equal ones."""
+        if wants:
+            shape = self._by_claims.get((request, wants))
+            if shape is None:
+                shape = self._by_claims[request, wants] = self._new(request, wants)
+            return shape
         shape = self._by_request.get(request)
         if shape is None:
-            shape = self._by_request[request] = self._new(request)
+            shape = self._by_request[request] = self._new(request, ())
         return shape
 
-    def _new(self, request: Request) -> Shape:
+    def _new(self, request: Request, wants: tuple[ClaimSpec, ...]) -> Shape:
         need, floor = _vectors(self._nodes, request)
         scattered = bool(
             request.ports or request.spread or request.affinity or request.anti_affinity or request.preferred_peers
         )
-        return Shape(
-            len(self._by_request), request, len(need), need, floor, dict(request.resources).get(GPU, 0), scattered
-        )
+        number, amounts = len(self._by_request) + len(self._by_claims), dict(request.resources)
+        gpus, shared = amounts.get(GPU, 0), amounts.get(SHARED_GPU, 0)
+        fraction = bool(request.gpu_milli or request.gpu_memory_mib)
+        slices = tuple(amount for amount in request.resources if amount[0].startswith(RESOURCE_PREFIX))
+        return Shape(number, request, len(need), need, floor, gpus, shared, fraction, slices, scattered, wants)
 
 
 def _vectors(nodes: Nodes, request: Request) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -15,16 +15,15 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.core.cluster import Cluster
+from dovetail.core.cluster import Cluster, shares
 from dovetail.core.cluster.columns import ABSENT, Index, Mask
 from dovetail.core.cluster.nodes import Nodes
 from dovetail.core.cluster.peers import matcher_of
 from dovetail.core.cluster.selection import matches_affinity
 from dovetail.core.cluster.shapes import Shape
 from dovetail.core.labels import untolerated
-from dovetail.core.model import WHOLE_GPU_MILLI, HostPort, LabelSelector, Pod, Request, Spread
+from dovetail.core.model import HostPort, LabelSelector, Pod, Request, Spread
 from dovetail.core.placing import links
-from dovetail.core.placing.scores import share_left
 from dovetail.core.reasons import Reason
 
 _ANY_IP = ("", "0.0.0.0", "::")
@@ -57,9 +56,9 @@ def suitable(nodes: Nodes, request: Request, index: Index) -> Mask:
 def has_room(nodes: Nodes, shape: Shape, index: Index) -> Mask:
     """Nodes with every amount free that the shape asks for, a share of one GPU and links between several included."""
     fits = np.asarray((nodes.free[: shape.width, index] - shape.need >= shape.floor).all(axis=0))
-    milli = shape.request.gpu_milli
-    if milli:
-        fits &= share_left(nodes, index, milli) < WHOLE_GPU_MILLI
+    some = shares.parts(nodes, shape, index)
+    if some is not None:
+        fits &= shares.fits(nodes, shape, index, some, some.left(nodes, index))
     if shape.needs_links:
         fits &= links.closeness(nodes, index, nodes.gpu_free_bits[index], shape) != links.TOO_FAR
     return fits
@@ -71,6 +70,9 @@ def hindered(cluster: Cluster, shape: Shape, pods: Sequence[Pod]) -> bool:
         return True
     if any(pod.claims or pod.nominated_node or pod.uid in cluster.avoided for pod in pods):
         return True
+    claims = cluster.claims
+    if any(pod.device_claims and (not claims.alone(pod) or claims.refusal(pod) is not None) for pod in pods):
+        return True
     return any(cluster.rejections.nodes(pod.owner, cluster.now_ms) for pod in pods if pod.owner)
 
 
@@ -81,6 +83,8 @@ def hindrances(cluster: Cluster, pod: Pod, shape: Shape) -> list[Hindrance]:
         found.append((Reason.NOMINATED, _beside_nominated(cluster, pod, shape)))
     if pod.uid in cluster.avoided:
         found.append((Reason.BIND_BACKOFF, _without(cluster, cluster.avoided[pod.uid])))
+    if pod.device_claims:
+        found.append((Reason.CLAIM_NODE, cluster.claims.reach(pod)))
     if rejected := cluster.rejections.nodes(pod.owner, cluster.now_ms):
         found.append((Reason.REJECTED, _without(cluster, rejected)))
     return found

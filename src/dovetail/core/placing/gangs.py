@@ -221,10 +221,10 @@ class Search:
 def _by_shape(cluster: Cluster, pods: list[Pod]) -> list[tuple[Shape, list[Pod]]]:
     """Pods by shape, those that ask for most GPUs first: the hardest to place."""
     if len(pods) == 1:
-        return [(cluster.shapes.of(pods[0].request), pods)]
+        return [(cluster.shape_of(pods[0]), pods)]
     alike: dict[int, tuple[Shape, list[Pod]]] = {}
     for pod in pods:
-        shape = cluster.shapes.of(pod.request)
+        shape = cluster.shape_of(pod)
         alike.setdefault(shape.id, (shape, []))[1].append(pod)
     return sorted(alike.values(), key=lambda pair: -pair[0].gpus)
 
@@ -234,7 +234,7 @@ def shapes_of(cluster: Cluster, group: Group) -> list[tuple[Shape, int]]:
     shapes = {}
     counts: Counter[int] = Counter()
     for pod in group.all_pods():
-        shape = cluster.shapes.of(pod.request)
+        shape = cluster.shape_of(pod)
         shapes[shape.id] = shape
         counts[shape.id] += 1
     return [(shapes[key], count) for key, count in counts.items()]

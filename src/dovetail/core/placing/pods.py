@@ -28,10 +28,7 @@ def fill(cluster: Cluster, rows: Rows, shape: Shape, pods: Sequence[Pod], scope:
     """Place as many of the pods (all of this shape) as fit inside `scope` (None: anywhere), first ones first. Returns
     how many; the caller holds the trial."""
     if feasibility.hindered(cluster, shape, pods):
-        placed = 0
-        for pod in pods:
-            placed += _place_hindered(cluster, rows, shape, pod, scope)
-        return placed
+        return sum(_place_hindered(cluster, rows, pod, scope) for pod in pods)
     row = rows.of(shape)
     if len(pods) == 1:
         while True:
@@ -82,9 +79,11 @@ def _best(score: scores.Scores, scope: Scope | None) -> int:
     return slot if score[slot] != scores.INFEASIBLE else -1
 
 
-def _place_hindered(cluster: Cluster, rows: Rows, shape: Shape, pod: Pod, scope: Scope | None) -> bool:
-    if cluster.volumes.refusal(pod) is not None:
+def _place_hindered(cluster: Cluster, rows: Rows, pod: Pod, scope: Scope | None) -> bool:
+    if cluster.volumes.refusal(pod) is not None or cluster.claims.refusal(pod) is not None:
         return False
+    # A claim that pods share is wanted no more once the first of them is placed.
+    shape = cluster.shape_of(pod)
     row = rows.of(shape)
     score = row.score
     allowed = score != scores.INFEASIBLE
@@ -99,7 +98,7 @@ def _place_hindered(cluster: Cluster, rows: Rows, shape: Shape, pod: Pod, scope:
     while (slot := _best(score, scope)) >= 0:
         picks = cluster.volumes.pick(pod, slot)
         if picks is not None and cluster.kubelets.lets_in(slot, shape):
-            cluster.place(pod, slot, picks)
+            cluster.place(pod, slot, picks, shape)
             return True
         score[slot] = scores.INFEASIBLE
     return False

@@ -15,18 +15,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.core import quantities
-from dovetail.core.cluster import Cluster
+from dovetail.core.cluster import Cluster, shares
 from dovetail.core.cluster.columns import ABSENT, Mask
 from dovetail.core.cluster.nodes import UNSCHEDULABLE_TAINT, Nodes
 from dovetail.core.cluster.selection import matches_affinity
 from dovetail.core.cluster.shapes import Shape
+from dovetail.core.devices.mig import names as mig
+from dovetail.core.devices.mig.products import GEOMETRIES
 from dovetail.core.labels import untolerated
 from dovetail.core.model import GPU, PODS, WHOLE_GPU_MILLI, Pod, Taint
 from dovetail.core.placing import feasibility, links
 from dovetail.core.placing.gangs import Group, Search, shapes_of
 from dovetail.core.placing.pods import Scope
 from dovetail.core.placing.rows import Rows
-from dovetail.core.placing.scores import share_left
 from dovetail.core.reasons import NodeCount, Reason, Refusal, When
 
 _ALWAYS_NEVER = {Reason.NODE_INVALID, Reason.UNSCHEDULABLE, Reason.TAINT, Reason.NODE_AFFINITY, Reason.VOLUME_NODE,
@@ -46,7 +47,7 @@ class Verdict:
 
 def for_pod(cluster: Cluster, pod: Pod, scope: Scope | None = None) -> Refusal:
     """Why no node takes the pod now; with `scope`, why none of these slots does."""
-    blocked = cluster.volumes.refusal(pod)
+    blocked = cluster.volumes.refusal(pod) or cluster.claims.refusal(pod)
     if blocked is not None:
         return blocked
     found = verdicts(cluster, pod, scope)
@@ -86,7 +87,7 @@ _Rule = tuple[Reason, When, Mask, str, str]
 
 def _rules(cluster: Cluster, pod: Pod, remaining: Mask) -> Iterator[_Rule]:
     """The rules in order, each with the mask of nodes that it refuses; `remaining` shrinks as the caller goes on."""
-    nodes, shape = cluster.nodes, cluster.shapes.of(pod.request)
+    nodes, shape = cluster.nodes, cluster.shape_of(pod)
     everywhere = slice(0, nodes.size)
     yield Reason.NODE_INVALID, When.NEVER, ~nodes.usable, "", ""
     for taint, refused in _taints(cluster, pod):
@@ -100,6 +101,7 @@ def _rules(cluster: Cluster, pod: Pod, remaining: Mask) -> Iterator[_Rule]:
     never = _ALWAYS_NEVER if cluster.volumes.settled(pod) else _ALWAYS_NEVER - {Reason.VOLUME_NODE}
     for reason, satisfied in feasibility.hindrances(cluster, pod, shape):
         yield reason, When.NEVER if reason in never else When.NOT_YET, ~satisfied, "", ""
+    yield from _devices(cluster, shape, remaining)
     yield from _kubelets(cluster, shape, remaining)
     if pod.claims and cluster.volumes.refusal(pod) is None:
         # Each claim alone may reach the node and yet not all of them together.
@@ -129,6 +131,9 @@ def _amounts(cluster: Cluster, shape: Shape, remaining: Mask) -> Iterator[_Rule]
         enough = nodes.allocatable[nodes.resources[GPU]] >= shape.gpus
         apart = enough & _apart(nodes, shape, links.all_gpus(nodes))
         yield Reason.NVLINK, When.NEVER, apart, f"({shape.gpus} GPUs)", ""
+    everywhere = slice(0, nodes.size)
+    for reason, refused in shares.refusals(nodes, shape, everywhere):
+        yield reason, When.NEVER, refused, *_why_never(nodes, shape, reason, remaining & refused)
     asked = sorted(np.flatnonzero(shape.need).tolist(), key=lambda column: (names[column] != GPU, column))
     for column in asked:
         need, name = int(shape.need[column, 0]), names[column]
@@ -138,15 +143,50 @@ def _amounts(cluster: Cluster, shape: Shape, remaining: Mask) -> Iterator[_Rule]
         detail = "" if name == PODS else name
         for when, refused in ((When.NEVER, too_small), (When.NOT_YET, short)):
             yield reason, when, refused, detail, _nearest(cluster, column, name, need, when, remaining & refused)
-    if shape.request.gpu_milli:
-        left = share_left(nodes, slice(0, nodes.size), shape.request.gpu_milli)
-        none_left = left >= WHOLE_GPU_MILLI
-        no_gpu = nodes.allocatable[nodes.resources[GPU]] == 0
-        detail = f"({shape.request.gpu_milli}/{WHOLE_GPU_MILLI} of a GPU)"
-        yield Reason.GPU_SHARE, When.NEVER, no_gpu, detail, ""
-        yield Reason.GPU_SHARE, When.NOT_YET, none_left, detail, ""
+    some = shares.parts(nodes, shape, everywhere)
+    if some is not None:
+        taken = some.taken
+        no_gpu = (nodes.sharing_ids == 0) & (nodes.allocatable[nodes.resources[GPU]] == 0)
+        never = (taken == shares.NOWHERE) | ((taken > 0) & no_gpu)
+        yield Reason.GPU_SHARE, When.NEVER, never, _asked_share(shape), ""
+        room = shares.fits(nodes, shape, everywhere, some, some.left(nodes, everywhere))
+        yield Reason.GPU_SHARE, When.NOT_YET, ~room, _asked_share(shape), ""
     if shape.needs_links:
         yield Reason.NVLINK, When.NOT_YET, _apart(nodes, shape, nodes.gpu_free_bits), f"({shape.gpus} GPUs)", ""
+
+
+def _asked_share(shape: Shape) -> str:
+    request, count = shape.request, shape.shared or shape.gpus
+    milli = f"{request.gpu_milli}/{WHOLE_GPU_MILLI}" if request.gpu_milli else "a replica's part"
+    share = f"{request.gpu_memory_mib} MiB" if request.gpu_memory_mib else milli
+    return f"({share} of each of {count} GPUs)" if count > 1 else f"({share} of a GPU)"
+
+
+def _why_never(nodes: Nodes, shape: Shape, reason: Reason, refused: Mask) -> tuple[str, str]:
+    """The detail and the nearest node of a GPU that can never serve the shape."""
+    if reason is Reason.GPU_ISOLATION:
+        return f"(demands {shape.request.isolation})", ""
+    if reason is not Reason.GPU_MEMORY or not refused.any():
+        return "", ""
+    largest = int(np.where(refused, nodes.gpu_memory_mib, -1).argmax())
+    sharing, memory_mib = nodes.sharing(largest), int(nodes.gpu_memory_mib[largest])
+    each = memory_mib // sharing.replicas if sharing is not None and sharing.isolation == "memory" else memory_mib
+    has = f"has at most {each} MiB for one pod" if memory_mib else "does not say how much its GPUs have"
+    return _asked_share(shape), f"{nodes.names[largest]} {has}"
+
+
+def _devices(cluster: Cluster, shape: Shape, remaining: Mask) -> Iterator[_Rule]:
+    """Nodes that cannot allocate what the pod's claims want, by what they lack."""
+    found: dict[tuple[When, str], list[int]] = {}
+    for slot in np.flatnonzero(remaining) if shape.wants else ():
+        answer = cluster.claims.answer(int(slot), shape)
+        if not answer.fits:
+            never = not cluster.claims.answer_unused(int(slot), shape).fits
+            found.setdefault((When.NEVER if never else When.NOT_YET, f"({answer.detail})"), []).append(int(slot))
+    for (when, detail), slots in found.items():
+        refused = np.zeros(cluster.nodes.size, dtype=np.bool_)
+        refused[slots] = True
+        yield Reason.DEVICES, when, refused, detail, ""
 
 
 def _kubelets(cluster: Cluster, shape: Shape, remaining: Mask) -> Iterator[_Rule]:
@@ -180,7 +220,21 @@ def _nearest(cluster: Cluster, column: int, name: str, need: int, when: When, re
     record = nodes.records[best]
     owner = record.name if record is not None else "?"
     most = quantities.display(name, int(amounts[column, best]))
-    return f"needs {quantities.display(name, need)}, {owner} {has} {most}"
+    text = f"needs {quantities.display(name, need)}, {owner} {has} {most}"
+    total = int(amounts[column, slots].sum())
+    if "/" in name and total >= need:
+        # Devices of one pod are on one node, however many others have.
+        text += f"; all of these nodes together have {quantities.display(name, total)}, but a pod's are on one node"
+    fault = _misnamed(nodes, name) if when is When.NEVER and mig.is_like(name) else ""
+    return f"{text}; {name} {fault}" if fault else text
+
+
+def _misnamed(nodes: Nodes, name: str) -> str:
+    """What is wrong with the name of a MIG resource that no node offers, with one that some node does."""
+    offered = {other for other, column in nodes.resources.items() if nodes.allocatable[column].any()}
+    records = (record for record in nodes.records if record is not None)
+    geometries = {card.geometry: None for record in records for card in record.mig}
+    return mig.fault(name, tuple(geometries) or GEOMETRIES, offered)
 
 
 def for_gang(cluster: Cluster, rows: Rows, group: Group) -> Refusal:
@@ -204,7 +258,7 @@ def for_gang(cluster: Cluster, rows: Rows, group: Group) -> Refusal:
         at = f" (in {where})" if where else ""
         detail = f"needs {need} pods{inside}, {now} fit now{at}"
         reason, when = Reason.GANG_DOES_NOT_FIT, When.NOT_YET
-    hardest = max(pods, key=lambda pod: cluster.shapes.of(pod.request).gpus)
+    hardest = max(pods, key=lambda pod: cluster.shape_of(pod).gpus)
     counts = for_pod(cluster, hardest, None if pinned is None else cluster.fabric.slots(level, pinned))
     return Refusal(reason, when, detail, counts.nodes, counts.total_nodes)
 
@@ -235,9 +289,7 @@ def _most_when_empty(cluster: Cluster, wanted: list[tuple[Shape, int]], level: s
     for shape, count in wanted:
         asked = np.flatnonzero(shape.need)
         copies = (nodes.allocatable[asked] // shape.need[asked]).min(axis=0)
-        if shape.request.gpu_milli:
-            per_gpu = WHOLE_GPU_MILLI // shape.request.gpu_milli
-            copies = np.minimum(copies, nodes.allocatable[nodes.resources[GPU]] * per_gpu)
+        copies = np.minimum(copies, shares.copies_when_empty(nodes, shape))
         if shape.needs_links:
             copies = np.minimum(copies, links.times(nodes, everywhere, links.all_gpus(nodes), shape))
         copies = np.where(feasibility.suitable(nodes, shape.request, everywhere), copies, 0)

@@ -11,11 +11,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.core.cluster import Cluster
+from dovetail.core.cluster import Cluster, shares
 from dovetail.core.cluster.columns import ABSENT, Index, Mask
 from dovetail.core.cluster.nodes import BLOCK
 from dovetail.core.cluster.shapes import Shape
-from dovetail.core.model import WHOLE_GPU_MILLI
 from dovetail.core.placing import feasibility, links, scores
 from dovetail.core.placing.scores import Scoring
 
@@ -28,8 +27,23 @@ class Row:
     """`score[slot]` is INFEASIBLE where the shape does not fit now."""
 
     __slots__ = (
-        "_amounts_seen", "_asked", "_cluster", "_copies", "_records_seen", "_refused", "_resizes", "_scoring", "_stale",
-        "_tallies", "_tallies_of", "_tops", "preference", "score", "shape", "suitable",
+        "_amounts_seen",
+        "_asked",
+        "_cluster",
+        "_copies",
+        "_parts",
+        "_records_seen",
+        "_refused",
+        "_resizes",
+        "_scoring",
+        "_stale",
+        "_tallies",
+        "_tallies_of",
+        "_tops",
+        "preference",
+        "score",
+        "shape",
+        "suitable",
     )  # fmt: skip
 
     def __init__(self, cluster: Cluster, scoring: Scoring, shape: Shape) -> None:
@@ -40,6 +54,7 @@ class Row:
         self._amounts_seen = -1
         self._records_seen = -1
         self.suitable: Mask
+        self._parts: shares.Parts | None = None
         self.preference: scores.Scores
         self.score: scores.Scores
         self._asked: NDArray[np.intp]
@@ -59,12 +74,16 @@ class Row:
             return
         amounts = nodes.amounts_journal.since(self._amounts_seen)
         records = nodes.records_journal.since(self._records_seen)
-        if self._resizes != nodes.resizes or amounts is None or records is None:
+        late = self._parts is None and shares.concerns(nodes, self.shape)
+        if self._resizes != nodes.resizes or amounts is None or records is None or late:
             self._start_over()
         else:
             if len(records):
                 self.suitable[records] = feasibility.suitable(nodes, self.shape.request, records)
                 self.preference[records] = scores.preference(nodes, self.shape, records)
+                parts = shares.parts(nodes, self.shape, records)
+                if self._parts is not None and parts is not None:
+                    self._parts.put(records, parts)
             if len(amounts):
                 self._redo(amounts)
         self._amounts_seen = nodes.amounts_journal.end
@@ -116,12 +135,13 @@ class Row:
 
     def _start_over(self) -> None:
         nodes = self._cluster.nodes
-        self.shape = self._cluster.shapes.of(self.shape.request)
+        self.shape = self._cluster.shapes.of(self.shape.request, self.shape.wants)
         self._resizes = nodes.resizes
         self._asked = np.flatnonzero(self.shape.need)
         everywhere = slice(0, nodes.size)
         self.suitable = feasibility.suitable(nodes, self.shape.request, everywhere)
         self.preference = scores.preference(nodes, self.shape, everywhere)
+        self._parts = shares.parts(nodes, self.shape, everywhere)
         self.score = np.full(nodes.size, scores.INFEASIBLE, dtype=np.int64)
         self._copies = None
         self._refused = np.full(nodes.size, -1, dtype=np.int64)
@@ -136,16 +156,28 @@ class Row:
         left = nodes.free[: shape.width, index] - shape.need
         fits = (left >= shape.floor).all(axis=0) & self.suitable[index]
         share = None
-        if shape.request.gpu_milli:
-            share = scores.share_left(nodes, index, shape.request.gpu_milli)
-            fits &= share < WHOLE_GPU_MILLI
+        if self._parts is not None:
+            parts = self._parts.at(index)
+            least = parts.left(nodes, index)
+            fits &= shares.fits(nodes, shape, index, parts, least)
+            share = parts.rank(least)
+        if shape.slices:
+            share = self._cluster.slices.opened(index, shape)
         close = None
         if shape.gpus > 1:
             close = links.closeness(nodes, index, nodes.gpu_free_bits[index], shape)
             fits &= close != links.TOO_FAR
+            if share is not None and not shape.fraction:
+                # Several replicas are no GPUs that work together: the last resort.
+                close = np.where(shares.replicated(nodes, shape, index), 0, close)
+        spare = None
+        if shape.wants:
+            able, spare, near = self._cluster.claims.answers(index, shape)
+            fits &= able
+            close = near if close is None else np.minimum(close, near)
         if self._cluster.kubelets.books:
             fits &= self._refused[index] != nodes.book_numbers[index]
-        offer = scores.Offer(shape, index, left, share, close)
+        offer = scores.Offer(shape, index, left, share, close, spare)
         score = self.preference[index] + self._scoring.scores(self._cluster, offer)
         score = np.where(fits, score, scores.INFEASIBLE)
         self.score[index] = score
@@ -161,13 +193,14 @@ class Row:
         """How many pods fit, where `left` is what one of them would leave."""
         nodes = self._cluster.nodes
         copies = (left[self._asked] // self.shape.need[self._asked]).min(axis=0) + 1
-        if self.shape.request.gpu_milli:
-            milli = self.shape.request.gpu_milli
-            parts = (nodes.gpu_part_milli[:, index] // milli).sum(axis=0)
-            wholes = np.bitwise_count(nodes.gpu_free_bits[index]) * np.int64(WHOLE_GPU_MILLI // milli)
-            copies = np.minimum(copies, parts + wholes)
+        if self._parts is not None:
+            copies = np.minimum(copies, shares.copies(nodes, self.shape, index, self._parts.taken[index]))
         if self.shape.needs_links:
             copies = np.minimum(copies, links.times(nodes, index, nodes.gpu_free_bits[index], self.shape))
+        if self.shape.wants:
+            slots = np.arange(nodes.size)[index]
+            for i in np.flatnonzero(fits & (copies > 0)):
+                copies[i] = self._cluster.claims.times(int(slots[i]), self.shape, int(copies[i]))
         return np.where(fits, copies, 0)
 
     def _move_tallies(self, index: Index, change: NDArray[np.int64]) -> None:

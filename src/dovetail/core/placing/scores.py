@@ -22,7 +22,7 @@ from dovetail.core.cluster.selection import matches_term
 from dovetail.core.cluster.shapes import Shape
 from dovetail.core.devices.choose import PERMILLE
 from dovetail.core.labels import tolerates
-from dovetail.core.model import WHOLE_GPU_MILLI, Pod
+from dovetail.core.model import Pod
 
 if TYPE_CHECKING:
     from dovetail.core.cluster import Cluster
@@ -41,14 +41,17 @@ Scores = NDArray[np.int64]
 @dataclass(frozen=True, slots=True)
 class Offer:
     """Some nodes for a shape. `left[r]` is what one such pod would leave of resource r on each slot of `index`;
-    `share`, for a shape that asks for a part of a GPU, what it would leave of the tightest one; `close`, for a shape
-    that asks for several GPUs, how close they would be (`links.closeness`)."""
+    `share`, for a shape that may take a part of a GPU, how that GPU suits (`shares.Parts.rank`: where it must take a
+    part, what it would leave of the tightest one), or for one that asks for MIG instances, how many idle cards it would
+    break into; `close`, for a shape that asks for several GPUs, how close they would be (`links.closeness`); `spare`,
+    for a shape that claims devices, how many that would serve it would be left."""
 
     shape: Shape
     index: Index
     left: NDArray[np.int64]
     share: Scores | None = None
     close: Scores | None = None
+    spare: Scores | None = None
 
 
 class Scoring(Protocol):
@@ -60,8 +63,8 @@ class Scoring(Protocol):
     def best(self, row: Row, pod: Pod) -> int:
         """The slot for one pod; where none fits, any slot."""
 
-    def share_gpu(self, cluster: Cluster, slot: int, pod: Pod) -> int:
-        """Which GPU of the node a pod gets its part of; -1 where none has room."""
+    def share_gpu(self, cluster: Cluster, slot: int, pod: Pod, share: int) -> int:
+        """Which GPU of the node a pod gets its share of; -1 where none has room."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,8 @@ class Tightest:
 
     def scores(self, cluster: Cluster, offer: Offer) -> Scores:
         units = np.minimum(np.maximum(offer.left[:4] >> _UNIT_BITS, 0), _LARGEST)
+        if offer.spare is not None:
+            units[3] = np.minimum(units[3] + offer.spare, _LARGEST[3])
         looseness: Scores = (units << _PLACE_BITS).sum(axis=0)
         first = offer.share if offer.close is None else PERMILLE - offer.close
         return -looseness if first is None else -looseness - (first << _FIRST_BITS)
@@ -77,27 +82,20 @@ class Tightest:
     def best(self, row: Row, pod: Pod) -> int:
         return row.best()
 
-    def share_gpu(self, cluster: Cluster, slot: int, pod: Pod) -> int:
-        return tightest_gpu(cluster.nodes, slot, pod.request.gpu_milli)
+    def share_gpu(self, cluster: Cluster, slot: int, pod: Pod, share: int) -> int:
+        return tightest_gpu(cluster.nodes, slot, share)
 
 
-def tightest_gpu(nodes: Nodes, slot: int, milli: int) -> int:
+def tightest_gpu(nodes: Nodes, slot: int, share: int) -> int:
     """The opened GPU with the least room that suffices, the first of equals; else the first whole one; else -1."""
-    parts = nodes.gpu_part_milli[:, slot]
-    fitting = np.flatnonzero(parts >= milli)
-    if len(fitting):
-        return int(fitting[np.argmin(parts[fitting])])
+    best, least = -1, 0
+    for gpu, part in enumerate(nodes.gpu_parts[:, slot].tolist()):
+        if part >= share and (best < 0 or part < least):
+            best, least = gpu, part
+    if best >= 0:
+        return best
     free = int(nodes.gpu_free_bits[slot])
     return (free & -free).bit_length() - 1
-
-
-def share_left(nodes: Nodes, index: Index, gpu_milli: int) -> Scores:
-    """What the tightest fitting GPU of each node would have left; a whole GPU's worth or more where none fits."""
-    # Seen without a sign, a GPU with too little left has a huge rest: never the smallest.
-    opened = (nodes.gpu_part_milli[:, index] - np.int32(gpu_milli)).view(np.uint32).min(axis=0)
-    whole = np.where(nodes.gpu_free_bits[index] != 0, WHOLE_GPU_MILLI - gpu_milli, WHOLE_GPU_MILLI)
-    least: Scores = np.minimum(opened, whole).astype(np.int64)
-    return least
 
 
 def preference(nodes: Nodes, shape: Shape, index: Index) -> Scores:

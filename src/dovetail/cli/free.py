@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`dovetail free`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import click
+import msgspec
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from dovetail.cli.cluster import config_of, fabric_option, kubeconfig_options, run, scheduler_name_option, snapshot
+from dovetail.core.policy import Policy
+from dovetail.core.quantities import QuantityError, amount
+from dovetail.views.free import ClassDevices, Free, Gpus, MigCards, SharedCards, free
+from dovetail.views.holders import DEVICES, SHARE
+from dovetail.views.probe import Beside, Blocked
+from dovetail.views.why import unhurried
+
+_WIDTH = 100
+_LEVELS_SHOWN = 3
+_NAMES_SHOWN = 4
+_UNLABELLED = "GPUs without the label nvidia.com/gpu.product"
+_ISOLATION = {
+    "none": "time-slicing: nothing keeps pods apart",
+    "memory": "MPS: each pod has its part of the memory",
+    "strong": "strongly isolated",
+}
+
+
+def _quantity(resource: str) -> object:
+    def read(_ctx: click.Context, _param: click.Parameter, value: str) -> int:
+        try:
+            found = amount(resource, value)
+        except QuantityError as error:
+            raise click.BadParameter(str(error)) from error
+        if found < 0:
+            raise click.BadParameter(f"{value!r} is less than nothing")
+        return found
+
+    return read
+
+
+@click.command(name="free")
+@kubeconfig_options
+@scheduler_name_option
+@fabric_option
+@click.option(
+    "--cpu", "cpu_milli", default="0", show_default=True, metavar="CPU", callback=_quantity("cpu"),
+    help="CPU that each GPU, instance, share or device of a pod comes with.",
+)  # fmt: skip
+@click.option(
+    "--memory", "memory_bytes", default="0", show_default=True, metavar="MEMORY", callback=_quantity("memory"),
+    help="Memory that each of them comes with.",
+)  # fmt: skip
+@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+def command(
+    kubeconfig: str | None,
+    context: str | None,
+    scheduler_name: str,
+    fabric: tuple[str, ...],
+    cpu_milli: int,
+    memory_bytes: int,
+    output: str,
+) -> None:
+    """Say what still fits: whole GPUs, MIG instances, shares and devices by claim, and what blocks the next size.
+
+    Reads the cluster and asks the scheduler's own core; writes nothing and needs no running scheduler. CPU and memory
+    are asked for only where --cpu and --memory say so.
+    """
+    config = config_of(kubeconfig, context)
+    state = run(snapshot(config, unhurried(Policy(fabric=fabric)), scheduler_name), config.server)
+    answer = free(state, Beside(cpu_milli, memory_bytes))
+    if output == "json":
+        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(answer), indent=2) + b"\n")
+    else:
+        console = Console(width=min(Console().width, _WIDTH))
+        show(answer, console)
+        if not cpu_milli and not memory_bytes:
+            console.print("\nCPU and memory are not asked for; --cpu and --memory say how much goes with each.")
+
+
+def show(answer: Free, console: Console) -> None:
+    """For people."""
+    blocks = [_gpus(one) for one in answer.gpus]
+    blocks += [_mig(one) for one in answer.mig]
+    blocks += [_shared(one) for one in answer.shared]
+    if answer.classes:
+        blocks.append(_classes(answer.classes))
+    if not blocks:
+        console.print("No node offers GPUs, and there are no device classes.")
+    for i, block in enumerate(blocks):
+        if i:
+            console.print()
+        for part in block:
+            console.print(escape(part) if isinstance(part, str) else part, highlight=False)
+
+
+_Block = Iterator[str | Table]
+
+
+def _table(*columns: str) -> Table:
+    return Table(*columns, box=None, pad_edge=False)
+
+
+def _gpus(found: Gpus) -> _Block:
+    yield (
+        f"{found.model or _UNLABELLED}: {found.free} of {found.gpus} GPUs on {_count(found.nodes, 'node')} are free"
+        f"{_closed(found.closed)}; largest pod: {found.largest}, {found.largest_when_empty} when empty"
+    )
+    levels = [domain.level for domain in found.sizes[0].domains][-_LEVELS_SHOWN:] if found.sizes else []
+    table = _table("GPUs per pod", "pods now", *(f"in one {level.rpartition('/')[2]}" for level in levels))
+    for size in found.sizes:
+        best = {domain.level: domain for domain in size.domains}
+        cells = [f"{best[level].pods} ({best[level].name})" if best[level].pods else "0" for level in levels]
+        table.add_row(str(size.gpus), str(size.pods), *map(escape, cells))
+    if found.sizes:
+        yield table
+    for size in found.sizes:
+        if size.blocked is not None:
+            yield from _blocked(_count(size.gpus, "GPU"), size.blocked)
+            break
+
+
+def _mig(found: MigCards) -> _Block:
+    if found.cards:
+        yield (
+            f"MIG {found.model}: {_count(found.cards, 'card')} on {_count(found.nodes, 'node')}{_closed(found.closed)}"
+            f"; pods hold {found.compute_held} of {found.compute} compute slices and {found.memory_held} of "
+            f"{found.memory} memory slices"
+        )
+    else:
+        yield f"MIG {found.model or _UNLABELLED}: {_count(found.nodes, 'node')}, instances are only counted"
+    table = _table("profile", "compute, memory slices", "instances", "free", "most on one node")
+    for row in found.profiles:
+        slices = f"{row.compute}, {row.memory}" if row.compute is not None else "not known"
+        table.add_row(row.profile, slices, str(row.instances), str(row.free), str(row.most_on_one_node))
+    yield table
+    for row in found.profiles:
+        if row.blocked is not None:
+            yield from _blocked(row.profile, row.blocked)
+
+
+def _shared(found: SharedCards) -> _Block:
+    what = f"{_count(found.cards, 'card')} on" if found.cards else "replicas of cards that nobody tells, on"
+    yield (
+        f"Shared {found.model or _UNLABELLED} as {found.resource}: {what} {_count(found.nodes, 'node')}"
+        f"{_closed(found.closed)}; {_ISOLATION[found.isolation]}"
+    )
+    memory = f" ({found.largest_mib} MiB)" if found.largest_mib else ""
+    largest = f"; the largest share that is free: {found.largest_milli}/1000{memory}" if found.cards else ""
+    yield f"{found.replicas_free} of {found.replicas} replicas are free{largest}"
+    if found.shares:
+        table = _table("share of a GPU", "pods now")
+        for share in found.shares:
+            table.add_row(f"{share.milli}/1000", str(share.pods))
+        yield table
+    for share in found.shares:
+        if share.blocked is not None:
+            yield from _blocked(f"{share.milli}/1000", share.blocked)
+            break
+
+
+def _classes(found: tuple[ClassDevices, ...]) -> _Block:
+    table = _table("device class", "nodes", "devices", "free", "most on one node")
+    for one in found:
+        table.add_row(one.name, *map(str, (one.nodes, one.devices, one.free, one.most_on_one_node)))
+    yield table
+    for one in found:
+        if one.problem:
+            yield f"{one.name}: {one.problem}"
+        if one.blocked is not None:
+            yield from _blocked(f"{one.most_on_one_node + 1} of {one.name}", one.blocked)
+
+
+def _blocked(size: str, blocked: Blocked) -> Iterator[str]:
+    """What stands in the way of a size, in one or a few lines."""
+    if blocked.node and blocked.missing:
+        # Who has devices by claim stands beside each of them.
+        shown = blocked.holders[:_NAMES_SHOWN] if blocked.lacking != DEVICES else ()
+        held = "; ".join(f"{one.pod} has {_amount(one.amount, one.devices)}" for one in shown)
+        yield f"next, {size}: {blocked.node} lacks {_lacking(blocked)}{f': {held}' if held else ''}"
+    else:
+        yield f"next, {size}: {blocked.rule}"
+    if blocked.repartition is not None:
+        yield f"  it can be made of idle cards: {blocked.repartition}"
+    elif blocked.lacking != SHARE:
+        for one in blocked.devices[:_NAMES_SHOWN]:
+            held = f" (held by {', '.join(one.holders[:_NAMES_SHOWN])})" if one.holders else ""
+            yield f"  {one.node} {', '.join(one.devices[:_NAMES_SHOWN])}: {one.rule}{held}"
+
+
+def _lacking(blocked: Blocked) -> str:
+    if blocked.lacking == DEVICES:
+        return _count(int(blocked.missing), "device")
+    return f"{blocked.missing} of a GPU" if blocked.lacking == SHARE else f"{blocked.missing} {blocked.lacking}"
+
+
+def _amount(amount: str, devices: tuple[str, ...]) -> str:
+    some = ", ".join(devices[:_NAMES_SHOWN]) + (" ..." if len(devices) > _NAMES_SHOWN else "")
+    return f"{amount} ({some})" if devices else amount
+
+
+def _closed(count: int) -> str:
+    return f", {count} on closed nodes" if count else ""
+
+
+def _count(number: int, one: str) -> str:
+    return f"{number} {one if number == 1 else one + 's'}"

@@ -1,0 +1,535 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ResourceClaims, DeviceClasses and ResourceSlices: which devices are allocated, and what can be on which node.
+
+Rules: a claim that the API tells as allocated holds its devices; what was decided here (`hold`) is assumed until the
+API tells the claim as allocated, with the same devices or others, or it is given back (`release`). Nodes of one kind
+that have the same devices taken have one number, so that equal questions are answered once. Numbers are brought up to
+date when something is asked. What is allocated, and where it can be used, is written as the upstream scheduler does it.
+Sources: kube-scheduler's plugin dynamicresources, dynamic-resource-allocation/structured (1.37).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.core.cluster.columns import Index, Mask
+from dovetail.core.cluster.nodes import Nodes
+from dovetail.core.cluster.selection import matches_terms
+from dovetail.core.cluster.shapes import Shape
+from dovetail.core.decisions import ClaimGrant
+from dovetail.core.devices.choose import PERMILLE
+from dovetail.core.dra.allocate import Outcome, allocate
+from dovetail.core.dra.asks import Ask, Asks, Fault
+from dovetail.core.dra.books import Pool, Pools, enter
+from dovetail.core.dra.capacity import Draw
+from dovetail.core.dra.grants import allocation
+from dovetail.core.dra.kinds import Kind, Kinds
+from dovetail.core.dra.pools import Offer, PoolHere, PoolId, pools_on
+from dovetail.core.dra.records import (
+    SHARED,
+    Allocation,
+    Claim,
+    ClaimSpec,
+    DeviceClass,
+    Slice,
+)
+from dovetail.core.dra.search import Taken
+from dovetail.core.dra.selectors import Compile
+from dovetail.core.model import NodeTerm, Pod
+from dovetail.core.reasons import Reason, Refusal, When
+
+MOST_CONSUMERS = 256
+"""Consumers of one claim (resource.k8s.io: ResourceClaimReservedForMaxSize)."""
+IMPLICIT = "deviceclass.resource.kubernetes.io/"
+"""Before the name of any device class, an extended resource for it."""
+_REMEMBERED = 65_536
+_CLOSE_BITS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Whether the node can allocate what a shape wants. `spare` are devices that would match and are left after it,
+    `close` how close its GPUs would be, in thousandths. `error` is true where upstream would give up on the pod and not
+    on the node alone."""
+
+    fits: bool
+    detail: str = ""
+    spare: int = 0
+    close: int = PERMILLE
+    error: bool = False
+
+
+class _State(NamedTuple):
+    """What a node has, and what of it is taken. States that answer alike have one number, 0 where there is nothing."""
+
+    kind: Kind
+    taken: Taken
+    number: int
+
+
+class _Memo(NamedTuple):
+    outcome: Outcome
+    after: _State
+    answer: Answer
+
+
+@dataclass(slots=True)
+class _Place:
+    """What a slot's node is offered. `offers[bit]` are its devices."""
+
+    name: str
+    pools: tuple[PoolHere, ...]
+    offers: list[tuple[PoolId, Offer]]
+    bits: dict[tuple[PoolId, str], int]
+    state: _State
+
+
+class Claims:
+    """`claims` by key, `slices` and `classes` by name, as they were told. The node table's `device_numbers[slot]` is
+    the number of what is free there."""
+
+    def __init__(self, nodes: Nodes, compile: Compile) -> None:
+        self._nodes = nodes
+        self.claims: dict[str, Claim] = {}
+        self.slices: dict[str, Slice] = {}
+        self.classes: dict[str, DeviceClass] = {}
+        self._kinds = Kinds()
+        self._asks = Asks(self._kinds, self.classes, compile)
+        self._pools: Pools = {}
+        self._on_node: dict[str, dict[PoolId, int]] = {}
+        """How many slices of each pool are a node's own."""
+        self._wide: dict[PoolId, int] = {}
+        """How many slices of each pool are not one node's."""
+        self._assumed: dict[str, Allocation] = {}
+        self._users: dict[str, dict[str, None]] = {}
+        self._places: dict[int, _Place] = {}
+        self._unbuilt: dict[int, None] = {}
+        self._unsettled: dict[int, None] = {}
+        self._version = self._kinds.version
+        self._numbers: dict[tuple[int, Taken], int] = {}
+        self._given_numbers = 0
+        self._memos: dict[tuple[int, int], _Memo] = {}
+        self._known: dict[int, dict[int, int]] = {}
+        """What `answers` says, by ask and number: spare devices, closeness and whether it fits, in one integer."""
+        self._nothing = _State(self._kinds.of((), None), Taken(), 0)
+
+    # What the world tells.
+
+    def put_slice(self, one: Slice) -> bool:
+        """Insert or replace."""
+        if self.slices.get(one.name) == one:
+            return False
+        self.remove_slice(one.name)
+        self.slices[one.name] = one
+        pool = one.driver, one.pool
+        self._pools.setdefault(pool, Pool()).slices[one.name] = one
+        where = self._where(one)
+        where[pool] = where.get(pool, 0) + 1
+        self._rebuild(one)
+        return True
+
+    def remove_slice(self, name: str) -> bool:
+        one = self.slices.pop(name, None)
+        if one is None:
+            return False
+        pool, where = (one.driver, one.pool), self._where(one)
+        del self._pools[pool].slices[name]
+        where[pool] -= 1
+        if not where[pool]:
+            del where[pool]
+        if one.node and not where:
+            del self._on_node[one.node]
+        self._rebuild(one)
+        return True
+
+    def _where(self, one: Slice) -> dict[PoolId, int]:
+        return self._on_node.setdefault(one.node, {}) if one.node else self._wide
+
+    def _rebuild(self, one: Slice) -> None:
+        """The slots that such a slice reaches, or reached, are to be worked out anew; so are those that know its pool,
+        which may have become complete, or outdated."""
+        pool = one.driver, one.pool
+        if pool in self._wide or not one.node:
+            slots = [slot for slot, record in enumerate(self._nodes.records) if record is not None]
+        else:
+            names = dict.fromkeys((one.node, *(each.node for each in self._pools[pool].slices.values())))
+            slots = [self._nodes.slots[name] for name in names if name in self._nodes.slots]
+        self._unbuilt.update(dict.fromkeys(slots))
+        self._nodes.amounts_journal.extend(slots)
+
+    def put_class(self, found: DeviceClass) -> bool:
+        if self.classes.get(found.name) == found:
+            return False
+        self.classes[found.name] = found
+        self._classes_changed()
+        return True
+
+    def remove_class(self, name: str) -> bool:
+        if self.classes.pop(name, None) is None:
+            return False
+        self._classes_changed()
+        return True
+
+    def _classes_changed(self) -> None:
+        self._asks.forget()
+        self._forget_answers()
+        self._nodes.amounts_journal.extend(self._places)
+
+    def put_claim(self, claim: Claim) -> bool:
+        """Insert or replace. An allocation that is told replaces the one that was assumed."""
+        old = self.claims.get(claim.key)
+        if old == claim:
+            return False
+        held = self._allocation_of(claim.key)
+        self.claims[claim.key] = claim
+        if claim.allocation is not None or (old is not None and old.uid != claim.uid):
+            self._assumed.pop(claim.key, None)
+        now = self._allocation_of(claim.key)
+        if held != now:
+            self._count(held, -1)
+            self._count(now, 1)
+        if old is None or len(claim.reserved_for) < len(old.reserved_for):
+            return True
+        # What we assumed and is told now is no news, nor are more consumers.
+        bare, old_bare = (replace(one, allocation=None, reserved_for=()) for one in (claim, old))
+        return held != now or bare != old_bare
+
+    def remove_claim(self, key: str) -> bool:
+        held = self._allocation_of(key)
+        if self.claims.pop(key, None) is None:
+            return False
+        self._assumed.pop(key, None)
+        self._count(held, -1)
+        return held is not None
+
+    def node_changed(self, slot: int) -> bool:
+        """The node's record, labels or layout changed, or it is gone, or another one has the slot."""
+        self._unbuilt[slot] = None
+        self._nodes.amounts_journal.add(slot)
+        return bool(self._wide) or self._nodes.names[slot] in self._on_node
+
+    def know(self, pod: Pod) -> None:
+        """The pod uses its claims."""
+        for key in pod.device_claims:
+            self._users.setdefault(key, {})[pod.uid] = None
+
+    def forget(self, pod: Pod) -> None:
+        """The pod is gone."""
+        for key in pod.device_claims:
+            users = self._users.get(key)
+            if users is not None:
+                users.pop(pod.uid, None)
+                if not users:
+                    del self._users[key]
+
+    def users(self, key: str) -> Iterable[str]:
+        """The uids of the pods that use a claim, in the order in which they were told."""
+        return self._users.get(key, ())
+
+    # What a pod's claims allow.
+
+    def _allocation_of(self, key: str) -> Allocation | None:
+        claim = self.claims.get(key)
+        return claim.allocation if claim is not None and claim.allocation is not None else self._assumed.get(key)
+
+    def _unallocated(self, pod: Pod) -> list[tuple[str, Claim]]:
+        """The pod's claims that have nothing yet, by key; those that are not told are left out."""
+        claims, assumed = self.claims, self._assumed
+        return [
+            (key, claim)
+            for key in dict.fromkeys(pod.device_claims)
+            if (claim := claims.get(key)) is not None and claim.allocation is None and key not in assumed
+        ]
+
+    def wanted(self, pod: Pod) -> tuple[ClaimSpec, ...]:
+        """What is to be allocated with the pod: the specs of its claims that have nothing yet."""
+        return tuple([claim.spec for _, claim in self._unallocated(pod)])
+
+    def refusal(self, pod: Pod) -> Refusal | None:
+        """Why the pod cannot go to any node whatever, or None."""
+        for key in pod.device_claims:
+            claim = self.claims.get(key)
+            name = key.partition("/")[2]
+            if claim is None:
+                return Refusal(Reason.DEVICE_CLAIM, When.NOT_YET, f"resourceclaim {name!r} does not exist")
+            if claim.deleting:
+                return Refusal(Reason.DEVICE_CLAIM, When.NOT_YET, f"resourceclaim {name!r} is being deleted")
+            if claim.problem is not None:
+                return Refusal(Reason.DEVICE_CLAIM_INVALID, When.NEVER, f"resourceclaim {name!r}: {claim.problem}")
+            if claim.owner_pod and claim.owner_pod != pod.uid:
+                detail = f"resourceclaim {name!r} was not created for this pod"
+                return Refusal(Reason.DEVICE_CLAIM_TAKEN, When.NEVER, detail)
+            if len(claim.reserved_for) >= MOST_CONSUMERS and pod.uid not in claim.reserved_for:
+                detail = f"resourceclaim {name!r} is reserved for {len(claim.reserved_for)} others"
+                return Refusal(Reason.DEVICE_CLAIM_TAKEN, When.NOT_YET, detail)
+            if self._allocation_of(key) is None:
+                ask = self._asks.of((claim.spec,))
+                if ask.missing:
+                    return Refusal(Reason.DEVICE_CLAIM, When.NOT_YET, f"resourceclaim {name!r}, {ask.missing}")
+                if ask.broken:
+                    detail = f"resourceclaim {name!r}, {ask.broken}"
+                    return Refusal(Reason.DEVICE_CLAIM_INVALID, When.NEVER, detail)
+        return None
+
+    def alone(self, pod: Pod) -> bool:
+        """Whether the pod's shape says all about its claims: nothing is allocated yet, nobody else uses them, and what
+        is allocated on one node changes nothing on others."""
+        if self._wide:
+            return False
+        for key in pod.device_claims:
+            claim = self.claims.get(key)
+            if claim is None or claim.allocation is not None or key in self._assumed:
+                return False
+            if claim.owner_pod != pod.uid and self._users.get(key, {}).keys() != {pod.uid}:
+                return False
+        return True
+
+    def reach(self, pod: Pod) -> Mask:
+        """The nodes where the devices that its claims have can be used."""
+        mask = np.ones(self._nodes.size, dtype=np.bool_)
+        for key in dict.fromkeys(pod.device_claims):
+            allocation = self._allocation_of(key)
+            if allocation is None:
+                continue
+            if allocation.node:
+                only = np.zeros(self._nodes.size, dtype=np.bool_)
+                slot = self._nodes.slots.get(allocation.node)
+                if slot is not None:
+                    only[slot] = True
+                mask &= only
+            else:
+                mask &= matches_terms(self._nodes, allocation.node_terms, slice(0, self._nodes.size))
+        return mask
+
+    # What nodes can allocate.
+
+    def answer(self, slot: int, shape: Shape) -> Answer:
+        """Whether the node can allocate what the shape wants."""
+        ask = self._ask(shape.wants)
+        return self._answer(slot, ask, self._state(slot))
+
+    def answer_unused(self, slot: int, shape: Shape) -> Answer:
+        """Whether the node could allocate what the shape wants if nothing were allocated."""
+        ask = self._ask(shape.wants)
+        return self._answer(slot, ask, self._numbered(self._state(slot).kind, Taken()))
+
+    def _answer(self, slot: int, ask: Ask, state: _State) -> Answer:
+        memo = self._memo(ask, state)
+        fault = memo.outcome.fault
+        if fault is None or fault.device < 0:
+            return memo.answer
+        pool, offer = self._places[slot].offers[fault.device]
+        detail = f"{fault.text}{pool[0]}/{pool[1]}/{offer.device.name}{fault.rest}"
+        return replace(memo.answer, detail=detail)
+
+    def answers(self, index: Index, shape: Shape) -> tuple[Mask, NDArray[np.int64], NDArray[np.int64]]:
+        """(whether it fits, `spare`, `close`) for the slots of the index."""
+        ask = self._ask(shape.wants)
+        known = self._known.setdefault(ask.number, {})
+        numbers = self._nodes.device_numbers[index].tolist()
+        found = [known.get(number) for number in numbers]
+        if None in found:
+            slots = range(*index.indices(self._nodes.size)) if isinstance(index, slice) else index.tolist()
+            for number, slot in dict(zip(numbers, slots, strict=True)).items():
+                if number not in known:
+                    answer = self._memo(ask, self._state(slot)).answer
+                    known[number] = (answer.spare << _CLOSE_BITS | answer.close) << 1 | answer.fits
+            found = [known[number] for number in numbers]
+        packed = np.array(found, dtype=np.int64)
+        return packed & 1 == 1, packed >> 1 + _CLOSE_BITS, packed >> 1 & (1 << _CLOSE_BITS) - 1
+
+    def times(self, slot: int, shape: Shape, most: int) -> int:
+        """How many pods of the shape the node can allocate for, one after the other, at most `most`."""
+        ask = self._ask(shape.wants)
+        state, times = self._state(slot), 0
+        while times < most:
+            memo = self._memo(ask, state)
+            if memo.outcome.picks is None:
+                break
+            state, times = memo.after, times + 1
+        return times
+
+    def hold(self, slot: int, pod: Pod, shape: Shape) -> tuple[ClaimGrant, ...]:
+        """Allocate what the shape wants, which is what the pod `wanted`; nothing where it does not fit. It is held
+        until the API tells it or it is given back. The caller notes in the journal that its slot changed."""
+        ask = self._ask(shape.wants)
+        memo = self._memo(ask, self._state(slot))
+        picks = memo.outcome.picks
+        if picks is None:
+            return ()
+        place = self._places.get(slot)
+        name, offers = (place.name, place.offers) if place is not None else (SHARED, [])
+        grants = []
+        for (key, claim), own in zip(self._unallocated(pod), picks, strict=True):
+            granted = self._assumed[key] = allocation(claim, name, offers, own)
+            self._count(granted, 1, settled=slot)
+            grants.append(ClaimGrant(key, granted))
+        if place is not None:
+            # What is held there now is known: it need not be counted.
+            place.state = memo.after
+            self._nodes.device_numbers[slot] = memo.after.number
+        return tuple(grants)
+
+    def assume(self, grants: Iterable[ClaimGrant]) -> None:
+        """Hold what was decided, for claims that have nothing yet."""
+        for grant in grants:
+            if grant.claim in self.claims and self._allocation_of(grant.claim) is None:
+                self._assumed[grant.claim] = grant.allocation
+                self._count(grant.allocation, 1)
+
+    def release(self, grants: Iterable[ClaimGrant]) -> None:
+        """Give back what was only assumed."""
+        for grant in grants:
+            if self._assumed.get(grant.claim) == grant.allocation:
+                del self._assumed[grant.claim]
+                self._count(grant.allocation, -1)
+
+    def _ask(self, specs: tuple[ClaimSpec, ...]) -> Ask:
+        ask = self._asks.of(specs)
+        self._catch_up()
+        return ask
+
+    def _state(self, slot: int) -> _State:
+        place = self._places.get(slot)
+        return place.state if place is not None else self._nothing
+
+    def _memo(self, ask: Ask, state: _State) -> _Memo:
+        memo = self._memos.get((ask.number, state.number))
+        if memo is None:
+            outcome = allocate(self._asks.view(ask, state.kind), state.taken)
+            after = self._numbered(state.kind, outcome.after) if outcome.picks is not None else state
+            fault = outcome.fault or Fault(outcome.detail)
+            answer = Answer(
+                outcome.picks is not None,
+                fault.text + fault.rest,
+                outcome.spare,
+                outcome.close,
+                outcome.fault is not None,
+            )
+            memo = self._memos[ask.number, state.number] = _Memo(outcome, after, answer)
+        return memo
+
+    # Books.
+
+    def _count(self, allocation: Allocation | None, sign: int, settled: int = -1) -> None:
+        """Enter an allocation into the books, or take it out. Of the slot `settled` the caller sees to the number."""
+        for pool in enter(self._pools, allocation, sign):
+            slots = [slot for slot in pool.slots if slot != settled]
+            self._unsettled.update(dict.fromkeys(slots))
+            self._nodes.amounts_journal.extend(slots)
+
+    def _catch_up(self) -> None:
+        """Bring places and numbers up to date."""
+        if self._version != self._kinds.version:
+            self._version = self._kinds.version
+            self._forget_answers()
+            self._nothing = _State(self._kinds.of((), None), Taken(), 0)
+            for slot, place in self._places.items():
+                place.state = self._new_state(slot, place.pools)
+                self._unsettled[slot] = None
+        if len(self._memos) >= _REMEMBERED:
+            self._forget_answers()
+        while self._unbuilt:
+            slot = self._unbuilt.popitem()[0]
+            self._build(slot)
+            self._unsettled[slot] = None
+        while self._unsettled:
+            self._settle(self._unsettled.popitem()[0])
+
+    def _forget_answers(self) -> None:
+        self._memos.clear()
+        self._known.clear()
+        self._numbers.clear()
+
+    def _build(self, slot: int) -> None:
+        place = self._places.pop(slot, None)
+        for pool in place.pools if place is not None else ():
+            self._pools[pool.id].slots.discard(slot)
+        nodes, record = self._nodes, self._nodes.records[slot]
+        if record is None:
+            return
+
+        def reaches(terms: tuple[NodeTerm, ...]) -> bool:
+            return bool(matches_terms(nodes, terms, slice(slot, slot + 1))[0])
+
+        known = dict.fromkeys((*self._on_node.get(record.name, ()), *self._wide))
+        pools = pools_on(record.name, reaches, [tuple(self._pools[pool].slices.values()) for pool in known])
+        if not pools:
+            return
+        offers = [(pool.id, offer) for pool in pools for offer in pool.offers]
+        bits = {(pool, offer.device.name): bit for bit, (pool, offer) in enumerate(offers)}
+        self._places[slot] = _Place(record.name, pools, offers, bits, self._new_state(slot, pools))
+        for pool in pools:
+            self._pools[pool.id].slots.add(slot)
+
+    def _new_state(self, slot: int, pools: tuple[PoolHere, ...]) -> _State:
+        """A state that is yet to be settled."""
+        record = self._nodes.records[slot]
+        return _State(self._kinds.of(pools, record.layout if record is not None else None), Taken(), 0)
+
+    def _settle(self, slot: int) -> None:
+        place = self._places.get(slot)
+        if place is None:
+            self._nodes.device_numbers[slot] = 0
+            return
+        place.state = self._numbered(place.state.kind, self._taken(place))
+        self._nodes.device_numbers[slot] = place.state.number
+
+    def _taken(self, place: _Place) -> Taken:
+        whole = 0
+        shares: dict[int, Draw] = {}
+        foreign: list[int] = []
+        for number, pool in enumerate(place.pools):
+            taken = self._pools[pool.id].taken
+            for name, use in taken.items():
+                bit = place.bits.get((pool.id, name))
+                if bit is not None and use.whole:
+                    whole |= 1 << bit
+                if bit is not None and use.shares:
+                    shares[bit] = use.drawn(pool.id[0], place.offers[bit][1].device)
+            first = place.state.kind.pools[number].counters.start
+            index = {counter: first + i for i, (counter, _) in enumerate(pool.counters)} if pool.elsewhere else {}
+            for name, uses in pool.elsewhere:
+                if name in taken:
+                    foreign = foreign or [0] * len(place.state.kind.counters)
+                    for counter, milli in uses:
+                        foreign[index[counter]] += milli
+        return Taken(whole, tuple(sorted(shares.items())), tuple(foreign))
+
+    def _numbered(self, kind: Kind, taken: Taken) -> _State:
+        number = self._numbers.get((kind.number, taken))
+        if number is None:
+            self._given_numbers += 1
+            number = self._numbers[kind.number, taken] = self._given_numbers
+        return _State(kind, taken, number)
+
+    def check(self) -> list[str]:
+        """Recount the books from the claims; each difference in a sentence, none where they are right."""
+        self._catch_up()
+        true: Pools = {}
+        for key in self.claims.keys() | self._assumed.keys():
+            enter(true, self._allocation_of(key), 1)
+        wrong = []
+        for pool in self._pools.keys() | true.keys():
+            kept, counted = (books.get(pool, Pool()).holders() for books in (self._pools, true))
+            if kept != counted:
+                wrong.append(f"devices of pool {pool}: {kept}, but {counted} is true")
+        for slot, place in self._places.items():
+            taken, number = self._taken(place), self._nodes.device_numbers[slot]
+            if (place.state.taken, place.state.number) != (taken, number):
+                wrong.append(f"devices of slot {slot}: {place.state} with number {number}, but {taken} is true")
+        return wrong
+
+    # Extended resources.
+
+    def extended(self, resource: str) -> DeviceClass | None:
+        """The class whose devices stand for an extended resource: of several the newest, then the first by name."""
+        if resource.startswith(IMPLICIT):
+            return self.classes.get(resource.removeprefix(IMPLICIT))
+        found = [one for one in self.classes.values() if one.extended_resource == resource]
+        return min(found, key=lambda one: (-one.created_ms, one.name), default=None)

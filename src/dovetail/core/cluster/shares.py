@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a shape takes of one GPU on each node: the whole, or a share, or nothing because it may not.
+
+Rules
+- A share is a part of the GPU, exactly (in units of `Nodes.gpu_whole`), so that memory is never promised twice and
+  never lost. A node whose GPUs are of unknown memory has none to promise.
+- On a node that shares its GPUs a pod takes as many replicas as it asks for, each on another GPU, and of each GPU what
+  it asks for, or the replica's equal part where it does not say. Where the plugin limits each client's memory (MPS), it
+  takes the equal part and cannot have more. Where it is not known how a node shares, replicas are only counted, and
+  nothing is promised of them.
+- A node that slices its GPUs under the plain resource name (MIG strategy `single`) gives one slice to a pod: slices
+  cannot talk to each other over NVLink, so whoever asks for several GPUs is not sent there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.core.cluster.columns import Index, Mask
+from dovetail.core.cluster.nodes import Nodes
+from dovetail.core.cluster.shapes import Shape
+from dovetail.core.devices.sharing import ISOLATIONS, Sharing
+from dovetail.core.model import GPU, WHOLE_GPU_MILLI
+from dovetail.core.reasons import Reason
+
+Take = NDArray[np.int64]
+"""The part of one GPU; 0 where the shape takes whole GPUs, or none; NOWHERE where it may not have any."""
+NOWHERE = 2**31 - 1
+_SLICE, _WHOLE, _REPLICA = 0, 1, 2
+_VERY_MANY = 2**31
+_ALWAYS = 2**62
+
+
+def take(nodes: Nodes, shape: Shape, index: Index) -> Take | None:
+    """None where the shape takes no share anywhere, and nothing of this module keeps it from a node."""
+    if not concerns(nodes, shape):
+        return None
+    asked = _asked(nodes, shape, index)
+    taken = np.zeros(len(asked), dtype=np.int64)
+    for where, sharing in _by_sharing(nodes, index):
+        count = shape.replicas(sharing) if sharing is not None else 0
+        if sharing is not None and count and not sharing.cards:
+            taken[where] = NOWHERE if shape.fraction else 0
+        elif sharing is not None and count:
+            equal = nodes.gpu_whole[index] // sharing.replicas
+            taken[where] = (equal if sharing.isolation == "memory" or not shape.fraction else asked)[where]
+            if sharing.cards < count:
+                taken[where] = NOWHERE
+        elif shape.fraction and not shape.gpus:
+            opens = sharing is None and not shape.shared
+            taken[where] = np.where(nodes.sliced[index], NOWHERE, asked)[where] if opens else NOWHERE
+    for _, refused in refusals(nodes, shape, index):
+        taken[refused] = NOWHERE
+    return taken
+
+
+def refusals(nodes: Nodes, shape: Shape, index: Index) -> Iterator[tuple[Reason, Mask]]:
+    """The nodes that can never give the shape what it asks of a GPU, by reason."""
+    if not concerns(nodes, shape):
+        return
+    request = shape.request
+    some = (nodes.allocatable[nodes.resources[GPU], index] > 0) | (nodes.sharing_ids[index] > 0)
+    small = some & (_asked(nodes, shape, index) == NOWHERE)
+    open_ = np.zeros(len(small), dtype=np.bool_)
+    several = nodes.sliced[index] & (shape.gpus > 1)
+    for where, sharing in _by_sharing(nodes, index):
+        count = shape.replicas(sharing) if sharing is not None else 0
+        if sharing is None or not count:
+            continue
+        if count > 1 and sharing.one_only:
+            several = several | where
+        if request.isolation and ISOLATIONS.index(sharing.isolation) < ISOLATIONS.index(request.isolation):
+            open_ |= where
+        if sharing.isolation == "memory":
+            memory = request.gpu_memory_mib * sharing.replicas > nodes.gpu_memory_mib[index]
+            small = small | (where & (memory | (request.gpu_milli * sharing.replicas > WHOLE_GPU_MILLI)))
+    yield Reason.GPU_MEMORY, small
+    yield Reason.GPU_ISOLATION, open_
+    yield Reason.GPU_PARTS, several
+
+
+class Parts:
+    """What is asked again and again of some nodes, as far as it depends on records alone. In the rows of one array: the
+    share that is `taken`; it fits where less than `limit` is left of a GPU; whole GPUs are opened where `opens` is not
+    0; how a GPU suits is `base` and what is left of it in multiples of `unit`."""
+
+    __slots__ = ("_opens", "_rows")
+
+    def __init__(self, rows: NDArray[np.int64], opens: bool) -> None:
+        self._rows = rows
+        self._opens = opens
+
+    @property
+    def taken(self) -> Take:
+        taken: Take = self._rows[0]
+        return taken
+
+    @property
+    def limit(self) -> NDArray[np.int64]:
+        limit: NDArray[np.int64] = self._rows[1]
+        return limit
+
+    def at(self, index: Index) -> Parts:
+        return Parts(self._rows[:, index], self._opens)
+
+    def put(self, index: Index, some: Parts) -> None:
+        self._rows[:, index] = some._rows
+        self._opens |= some._opens
+
+    def left(self, nodes: Nodes, index: Index) -> NDArray[np.int64]:
+        """What the tightest GPU with room for the share would have left, on the nodes of `index`, which are those of
+        these parts; a whole GPU's worth or more if there is none."""
+        taken, _, opens, _, _ = self._rows
+        # Seen without a sign, a GPU with too little left has a huge rest: never the smallest.
+        opened = (nodes.gpu_parts[:, index] - taken).view(np.uint64).min(axis=0)
+        whole = nodes.gpu_whole[index]
+        if self._opens:
+            whole = whole - np.where(nodes.gpu_free_bits[index] & opens, taken, 0)
+        least: NDArray[np.int64] = np.minimum(opened, whole.view(np.uint64)).view(np.int64)
+        return least
+
+    def rank(self, least: NDArray[np.int64]) -> NDArray[np.int64]:
+        """How a node's GPU suits, from 0 (the best) to 1000, where `least` is what `left` says: the tightest, a slice
+        before a whole GPU is broken; replicas before whole GPUs only where the shape says that a part is enough."""
+        _, _, _, base, unit = self._rows
+        suits: NDArray[np.int64] = base + least // unit
+        return suits
+
+
+def parts(nodes: Nodes, shape: Shape, index: Index) -> Parts | None:
+    """None where the shape takes no share anywhere, and nothing of this module keeps it from a node."""
+    taken = take(nodes, shape, index)
+    if taken is None:
+        return None
+    whole = nodes.gpu_whole[index]
+    limit = np.where(taken == NOWHERE, -_ALWAYS, np.where(taken == 0, _ALWAYS, whole))
+    opens = np.where(nodes.sharing_ids[index] == 0, np.int64(-1), 0)
+    unit, sliced = whole // WHOLE_GPU_MILLI, nodes.sliced[index]
+    if shape.fraction:
+        base = np.where(taken == 0, WHOLE_GPU_MILLI, 0)
+        unit = np.where(taken == 0, _ALWAYS, unit)
+    else:
+        replicas = replicated(nodes, shape, index)
+        base = np.where(replicas, _REPLICA, _WHOLE)
+        unit = np.where(replicas, 2 * unit, _ALWAYS)
+    base, unit = np.where(sliced, _SLICE, base), np.where(sliced, _ALWAYS, unit)
+    return Parts(np.stack([taken, limit, opens, base, unit]), bool(opens.any()))
+
+
+def replicated(nodes: Nodes, shape: Shape, index: Index) -> Mask:
+    """Where what the shape asks for are replicas of shared GPUs."""
+    found = np.zeros(len(nodes.sharing_ids[index]), dtype=np.bool_)
+    for where, sharing in _by_sharing(nodes, index):
+        if sharing is not None and shape.replicas(sharing):
+            found |= where
+    return found
+
+
+def copies(nodes: Nodes, shape: Shape, index: Index, taken: Take) -> NDArray[np.int64]:
+    """How many pods of the shape find their shares, one after another; very many where it takes none."""
+    room = nodes.gpu_parts[:, index] // np.maximum(taken, 1)
+    each = nodes.gpu_whole[index] // np.maximum(taken, 1)
+    wholes = np.bitwise_count(nodes.gpu_free_bits[index]) * each
+    found: NDArray[np.int64] = np.full(len(taken), _VERY_MANY, dtype=np.int64)
+    for where, sharing in _by_sharing(nodes, index):
+        where = where & (taken > 0)
+        if sharing is None:
+            found[where] = (room.sum(axis=0) + wholes)[where]
+        else:
+            seats = np.minimum(room, nodes.gpu_seats[:, index])[:, where]
+            found[where] = [_rounds(cards, shape.replicas(sharing)) for cards in seats.T.tolist()]
+    return found
+
+
+def copies_when_empty(nodes: Nodes, shape: Shape) -> NDArray[np.int64]:
+    """As `copies`, on every node if nobody held a share of anything, and as if each replica were there more than once:
+    how many there are is counted as of any resource."""
+    everywhere = slice(0, nodes.size)
+    found: NDArray[np.int64] = np.full(nodes.size, _VERY_MANY, dtype=np.int64)
+    taken = take(nodes, shape, everywhere)
+    if taken is None:
+        return found
+    each = nodes.gpu_whole // np.maximum(taken, 1)
+    for where, sharing in _by_sharing(nodes, everywhere):
+        where = where & (taken > 0)
+        if sharing is None:
+            found[where] = (nodes.allocatable[nodes.resources[GPU]] * each)[where]
+        else:
+            found[where] = (sharing.cards * each // max(shape.replicas(sharing), 1))[where]
+    return np.where(taken == NOWHERE, 0, found)
+
+
+def _rounds(cards: list[int], count: int) -> int:
+    """How often `count` different cards can be taken from, where each card can be taken from so often."""
+    rounds = sum(cards) // max(count, 1)
+    while sum(min(card, rounds) for card in cards) < rounds * count:
+        rounds -= 1
+    return rounds
+
+
+def fits(nodes: Nodes, shape: Shape, index: Index, some: Parts, least: NDArray[np.int64]) -> Mask:
+    """Where the shape finds its share of a GPU, or of as many different ones as it asks for, or takes none;
+    `least` is what `Parts.left` says."""
+    room: Mask = least < some.limit
+    if max(shape.gpus, shape.shared) > 1 and nodes.divided:
+        for where, sharing in _by_sharing(nodes, index):
+            if sharing is not None and (count := shape.replicas(sharing)) > 1:
+                enough = (nodes.gpu_parts[:, index] >= some.taken).sum(axis=0) >= count
+                room &= ~where | (some.taken == 0) | enough
+    return room
+
+
+def concerns(nodes: Nodes, shape: Shape) -> bool:
+    """Whether the shape may take a share anywhere, or be kept from a node by what is said here."""
+    return bool(shape.fraction or shape.shared or shape.request.isolation or (shape.gpus and nodes.divided))
+
+
+def _asked(nodes: Nodes, shape: Shape, index: Index) -> NDArray[np.int64]:
+    request = shape.request
+    if not request.gpu_memory_mib:
+        asked: NDArray[np.int64] = nodes.gpu_whole[index] // WHOLE_GPU_MILLI * np.int64(request.gpu_milli)
+        return asked
+    enough = nodes.gpu_memory_mib[index] >= request.gpu_memory_mib
+    return np.where(enough, np.int64(request.gpu_memory_mib) * WHOLE_GPU_MILLI, NOWHERE)
+
+
+def _by_sharing(nodes: Nodes, index: Index) -> Iterator[tuple[Mask, Sharing | None]]:
+    ids = nodes.sharing_ids[index]
+    for number, sharing in enumerate(nodes.sharings):
+        yield ids == number, sharing

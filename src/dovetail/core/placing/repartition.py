@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the MIG cards of a node could be divided anew, so that a pod that waits finds its instances.
+
+Rules: only idle instances and idle cards are touched (`mig.plan`), on nodes that the pod may go to and that have room
+for the rest of it. Of the nodes it is the one with the fewest cards to touch, then the fewest changes of mode, then the
+fewest instances to destroy. At most 32 nodes that differ are looked at. It is a proposal: whoever carries it out does
+so on the node, and the core sees the result.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dovetail.core.cluster import Cluster
+from dovetail.core.cluster.columns import Mask
+from dovetail.core.cluster.nodes import Nodes
+from dovetail.core.cluster.shapes import Shape
+from dovetail.core.devices.mig.plan import Divided, Impossible, Plan, plan
+from dovetail.core.model import GPU
+from dovetail.core.placing import feasibility
+from dovetail.core.reasons import Repartition
+
+_MOST_TRIED = 32
+
+
+def proposal(cluster: Cluster, shape: Shape) -> Repartition | None:
+    """For one pod of the shape; None where no node could be divided so, or it asks for no MIG instances."""
+    if not shape.slices:
+        return None
+    nodes, wanted = cluster.nodes, dict(shape.slices)
+    fits = feasibility.suitable(nodes, shape.request, slice(0, nodes.size)) & _rest_fits(nodes, shape)
+    best: tuple[tuple[int, int, int, int], Plan] | None = None
+    seen: set[tuple[Divided, ...]] = set()
+    for slot in np.flatnonzero(fits).tolist():
+        cards = _cards(cluster, slot)
+        if not cards or cards in seen:
+            continue
+        if len(seen) >= _MOST_TRIED:
+            break
+        seen.add(cards)
+        found = plan(cards, wanted)
+        if isinstance(found, Impossible) or not found.changes:
+            continue
+        cost = (
+            len(found.changes),
+            sum(change.turns_on for change in found.changes),
+            sum(len(change.destroy) for change in found.changes),
+            slot,
+        )
+        if best is None or cost < best[0]:
+            best = cost, found
+    return Repartition(nodes.names[best[0][3]], best[1].changes) if best is not None else None
+
+
+def _rest_fits(nodes: Nodes, shape: Shape) -> Mask:
+    """Where everything but the instances is free."""
+    left = nodes.free[: shape.width] - shape.need
+    instances = [nodes.resources[resource] for resource, _ in shape.slices]
+    floor = shape.floor.copy()
+    floor[instances] = np.iinfo(np.int64).min
+    return np.asarray((left >= floor).all(axis=0))
+
+
+def _cards(cluster: Cluster, slot: int) -> tuple[Divided, ...]:
+    """Every card of a node that is divided or could be; none where it is not known which these are."""
+    record, cards = cluster.nodes.records[slot], cluster.slices.cards(slot)
+    divided = [] if cards is None else [
+        Divided(card.gpu, card.geometry, True, card.instances, used)
+        for card, used in zip(cards.cards, cluster.slices.used[slot], strict=True)
+        if not card.assumed
+    ]  # fmt: skip
+    if record is None or record.geometry is None:
+        return tuple(divided)
+    in_mig = {card.gpu for card in record.mig}
+    count = int(cluster.nodes.allocatable[cluster.nodes.resources[GPU], slot]) + len(in_mig)
+    free = int(cluster.nodes.gpu_free_bits[slot])
+    whole = [gpu for gpu in range(count) if gpu not in in_mig]
+    divided += [
+        Divided(gpu, record.geometry, False, busy=not free >> bit & 1)
+        for bit, gpu in enumerate(whole[: cluster.nodes.gpu_count(slot)])
+    ]
+    return tuple(divided)

@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ResourceClaims on their way to a bind: allocated and reserved for the pod first, given back when the bind fails.
+
+Rules
+- Of each claim that has no allocation yet: the finalizer first, then allocation and reservation in one status update.
+  Of the others: the reservation alone. What is there already is not written again, so everything may be repeated, and
+  a claim that was reserved before a crash is found as such.
+- A claim is written as it was when the bind was decided. After a conflict it is read again: as long as it is the same
+  claim with the same allocation, or still none, or ours, it is tried again; else the bind fails.
+- A claim whose opaque parameters no patch leaves as they are is written as protobuf (see `wire_protobuf`).
+- Pods that share a claim take turns, and whoever comes first writes what was allocated for all.
+- Giving back takes the pod from the consumers; the last one takes the allocation along, as the claim controller does.
+- Devices with binding conditions are waited for; one that has failed fails the bind at once.
+Source: plugins/dynamicresources (PreBind, Unreserve, isClaimReadyForBinding), controller/resourceclaim (syncClaim).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from dovetail.core.decisions import Bind
+from dovetail.core.dra.records import Allocation
+from dovetail.kube import resources as kinds
+from dovetail.kube.client import MERGE_PATCH, Client
+from dovetail.kube.errors import ApiError, Conflict, Invalid, KubeError, NotFound
+from dovetail.kube.objects_claims import AllocationResult, DeviceClass, DeviceResult, DeviceStatus, ResourceClaim
+from dovetail.scheduler import metrics, wire_claims
+from dovetail.scheduler.clock import Clock
+from dovetail.scheduler.mirror import Mirror
+from dovetail.scheduler.wire_protobuf import CONTENT_TYPE, with_consumer, with_finalizer
+
+_TRIES = 5
+_NOT_ACCEPTABLE = 406
+
+
+class NotReady(Exception):
+    """Why a bind cannot go out to the node that was chosen."""
+
+
+@dataclass(slots=True)
+class _InFlight:
+    """A claim of pods that are being bound: as it is known best, and what was decided to allocate for it."""
+
+    claim: ResourceClaim | None
+    allocation: Allocation | None = None
+    pods: int = 0
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class Reservations:
+    """`expect` is told each bind when it is decided, `forget` when it has ended, however it ended."""
+
+    def __init__(self, client: Client, clock: Clock, mirror: Mirror, check_leader: Callable[[], None]) -> None:
+        self._client = client
+        self._clock = clock
+        self._mirror = mirror
+        self._check_leader = check_leader
+        self._in_flight: dict[str, _InFlight] = {}
+
+    def expect(self, bind: Bind) -> None:
+        for key in bind.reserve:
+            known = self._in_flight.get(key)
+            if known is None:
+                known = self._in_flight[key] = _InFlight(self._mirror.device_claims.known.get(_named(key)))
+            known.pods += 1
+        for grant in bind.claims:
+            self._in_flight[grant.claim].allocation = grant.allocation
+
+    def forget(self, bind: Bind) -> None:
+        for key in bind.reserve:
+            known = self._in_flight[key]
+            known.pods -= 1
+            if not known.pods:
+                del self._in_flight[key]
+
+    def waits(self, bind: Bind) -> bool:
+        """Whether a driver has to make devices ready before the pod can be bound."""
+        for known in (self._in_flight[key] for key in bind.reserve):
+            granted = known.allocation.grants if known.allocation is not None else ()
+            if any(grant.conditions for grant in granted):
+                return True
+            if any(result.binding_conditions for result in _results(known.claim)):
+                return True
+        return False
+
+    async def reserve(self, bind: Bind, pod: str, uid: str) -> None:
+        """Allocate and reserve all claims of the pod. Raises NotReady and KubeError; what was reserved until then is
+        to be given back."""
+        for key in bind.reserve:
+            known = self._in_flight[key]
+            async with known.turn:
+                await self._reserve(key, known, pod, uid)
+
+    async def _reserve(self, key: str, known: _InFlight, pod: str, uid: str) -> None:
+        decided = known.claim
+        if decided is None:
+            raise NotReady(f"the resourceclaim {key} was deleted")
+        if decided.status.allocation is None and known.allocation is None:
+            # The bind of another pod has allocated it a moment ago, and the watch has not told yet.
+            decided = known.claim = await self._get(key)
+        claim = decided
+        for _ in range(_TRIES):
+            if claim.metadata.deletion_timestamp is not None:
+                raise NotReady(f"the resourceclaim {key} is being deleted")
+            if any(consumer.uid == uid for consumer in claim.status.reserved_for):
+                return
+            self._check_leader()
+            try:
+                try:
+                    if claim.status.allocation is None and wire_claims.FINALIZER not in claim.metadata.finalizers:
+                        claim = _same(key, await self._protect(claim), decided, known.allocation)
+                    known.claim = await self._write(key, claim, known.allocation, pod, uid)
+                    _same(key, known.claim, decided, known.allocation)
+                    return
+                except Conflict:
+                    claim = known.claim = _same(key, await self._get(key), decided, known.allocation)
+            except NotFound:
+                raise NotReady(f"the resourceclaim {key} was deleted") from None
+        raise NotReady(f"the resourceclaim {key} is changed by others all the time")
+
+    async def _protect(self, claim: ResourceClaim) -> ResourceClaim:
+        patch = wire_claims.with_finalizer(claim.metadata)
+        return await self._add(_path(claim), patch, lambda stored: with_finalizer(stored, wire_claims.FINALIZER))
+
+    async def _write(
+        self, key: str, claim: ResourceClaim, granted: Allocation | None, pod: str, uid: str
+    ) -> ResourceClaim:
+        path = f"{_path(claim)}/status"
+        if claim.status.allocation is not None:
+            patch = wire_claims.reserved(claim, pod, uid, None)
+            return await self._add(path, patch, lambda stored: with_consumer(stored, pod, uid))
+        if granted is None:
+            raise NotReady(f"nothing is allocated for the resourceclaim {key}")
+        allocation = wire_claims.allocation(claim, granted, self._class, self._clock.now_ms())
+        return await self._patch(path, wire_claims.reserved(claim, pod, uid, allocation))
+
+    async def _add(self, path: str, patch: bytes, add: Callable[[bytes], bytes]) -> ResourceClaim:
+        """Patch a claim, or, where a patch would change what must not change, add to what is stored."""
+        try:
+            return await self._patch(path, patch)
+        except Invalid as refusal:
+            try:
+                stored = await self._client.fetch("GET", path, accept=CONTENT_TYPE)
+            except ApiError as error:
+                raise refusal if error.status == _NOT_ACCEPTABLE else error from None
+            return await self._client.request("PUT", path, add(stored), decode=ResourceClaim, content_type=CONTENT_TYPE)
+
+    async def _patch(self, path: str, body: bytes) -> ResourceClaim:
+        return await self._client.request("PATCH", path, body, decode=ResourceClaim, content_type=MERGE_PATCH)
+
+    async def _get(self, key: str) -> ResourceClaim:
+        return await self._client.request("GET", kinds.RESOURCE_CLAIMS.path(*_named(key)), decode=ResourceClaim)
+
+    def _class(self, name: str) -> DeviceClass | None:
+        return self._mirror.device_classes.known.get(("", name))
+
+    def unmet(self, bind: Bind) -> list[str]:
+        """The binding conditions that are still to come true. Raises NotReady where one never will."""
+        return [what for key in bind.reserve for what in self._unmet(key)]
+
+    def _unmet(self, key: str) -> Iterator[str]:
+        # What is seen may be older than our own write.
+        claim = self._mirror.device_claims.known.get(_named(key))
+        written = self._in_flight[key].claim
+        if claim is None or written is None or claim.metadata.uid != written.metadata.uid:
+            raise NotReady(f"the resourceclaim {key} was deleted")
+        said = {(s.driver, s.pool, s.device, s.share_id): s for s in claim.status.devices}
+        for result in _results(written):
+            status = said.get((result.driver, result.pool, result.device, result.share_id), DeviceStatus())
+            states = {condition.type: condition for condition in status.conditions or ()}
+            for name in result.binding_failure_conditions if result.binding_conditions else ():
+                if name in states and states[name].status == "True":
+                    raise NotReady(f"device {result.device} of {key}: {name}: {states[name].message}")
+            for name in result.binding_conditions:
+                if name not in states or states[name].status != "True":
+                    yield f"{name} of device {result.device} of {key}"
+
+    async def give_back(self, bind: Bind, uid: str) -> None:
+        """Take the pod from the consumers of its claims. What cannot be written now stays reserved for the pod, which
+        is tried again with it."""
+        for key in bind.reserve:
+            known = self._in_flight[key]
+            async with known.turn:
+                try:
+                    await self._give_back(key, known, uid)
+                except KubeError as error:
+                    metrics.log.warning("the resourceclaim %s stays reserved: %s", key, error)
+
+    async def _give_back(self, key: str, known: _InFlight, uid: str) -> None:
+        path = kinds.RESOURCE_CLAIMS.path(*_named(key))
+        claim = known.claim
+        for _ in range(_TRIES):
+            if claim is None or all(consumer.uid != uid for consumer in claim.status.reserved_for):
+                return
+            self._check_leader()
+            try:
+                known.claim = await self._patch(f"{path}/status", wire_claims.given_back(claim, uid))
+                return
+            except NotFound:
+                return
+            except Conflict:
+                claim = known.claim = await self._get(key)
+
+
+def _same(key: str, claim: ResourceClaim, decided: ResourceClaim, granted: Allocation | None) -> ResourceClaim:
+    """The claim as it is now. Raises NotReady where it is not any more what was decided about."""
+    if claim.metadata.uid != decided.metadata.uid:
+        raise NotReady(f"the resourceclaim {key} was deleted and made again")
+    now = claim.status.allocation
+    if now == decided.status.allocation if granted is None else now is None or _is(now, granted):
+        return claim
+    what = "was given back" if now is None else "was allocated by somebody else"
+    raise NotReady(f"the resourceclaim {key} {what} in the meantime")
+
+
+def _path(claim: ResourceClaim) -> str:
+    return kinds.RESOURCE_CLAIMS.path(claim.metadata.namespace, claim.metadata.name)
+
+
+def _named(key: str) -> tuple[str, str]:
+    namespace, _, name = key.partition("/")
+    return namespace, name
+
+
+def _results(claim: ResourceClaim | None) -> tuple[DeviceResult, ...]:
+    allocation = claim.status.allocation if claim is not None else None
+    return allocation.devices.results if allocation is not None else ()
+
+
+def _is(allocation: AllocationResult, granted: Allocation) -> bool:
+    """Whether it is what we decided on: an answer of ours may have been lost."""
+    mine = [(g.request, g.driver, g.pool, g.device, g.share) for g in granted.grants]
+    return mine == [(r.request, r.driver, r.pool, r.device, r.share_id) for r in allocation.devices.results]

@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The bodies that the scheduler writes into ResourceClaims. Pure; encoded once each.
+
+All are merge patches that name the uid and the version that was read: a claim that has changed since, or that was made
+again under the name, is left alone. The status has no say over the metadata, and an update of the claim none over its
+status (registry/resource/resourceclaim/strategy.go): the finalizer needs a write of its own.
+
+Rules of an allocation, as kube-scheduler writes it: results in the order of the grants, with the tolerations of the
+request and the conditions of the device; configurations of classes first, each class once, then those of the claim as
+far as they are about what was chosen; one that is about all requests names none.
+Source: k8s.io/dynamic-resource-allocation/structured (Allocate).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from dovetail.core.dra.records import Allocation, Grant
+from dovetail.core.model import Requirement
+from dovetail.kube.objects_claims import (
+    ClaimMeta,
+    Consumer,
+    DeviceClass,
+    DeviceRequest,
+    ExactRequest,
+    OpaqueConfiguration,
+    ResourceClaim,
+)
+from dovetail.scheduler.wire import timestamp
+
+FINALIZER = "resource.kubernetes.io/delete-protection"
+"""Keeps a claim from going away while something is allocated for it."""
+_encode = msgspec.json.Encoder().encode
+_Json = dict[str, Any]
+
+
+def with_finalizer(meta: ClaimMeta) -> bytes:
+    return _encode({"metadata": _version(meta) | {"finalizers": [*meta.finalizers, FINALIZER]}})
+
+
+def reserved(claim: ResourceClaim, pod_name: str, pod_uid: str, allocation: _Json | None) -> bytes:
+    """Makes the pod a consumer of the claim, with what was allocated where that is new."""
+    consumers = [*claim.status.reserved_for, Consumer(resource="pods", name=pod_name, uid=pod_uid)]
+    status: _Json = {"reservedFor": consumers}
+    if allocation is not None:
+        status["allocation"] = allocation
+    return _encode({"metadata": _version(claim.metadata), "status": status})
+
+
+def given_back(claim: ResourceClaim, pod_uid: str) -> bytes:
+    """Takes the pod from the claim's consumers. When no other is left the devices are free again."""
+    others = [consumer for consumer in claim.status.reserved_for if consumer.uid != pod_uid]
+    status: _Json = {"reservedFor": others} if others else {"reservedFor": None, "allocation": None}
+    return _encode({"metadata": _version(claim.metadata), "status": status})
+
+
+def _version(meta: ClaimMeta) -> _Json:
+    return {"uid": meta.uid, "resourceVersion": meta.resource_version}
+
+
+def allocation(
+    claim: ResourceClaim,
+    granted: Allocation,
+    class_named: Callable[[str], DeviceClass | None],
+    now_ms: int,
+) -> _Json:
+    """`status.allocation` of a claim that was granted these devices."""
+    requests = claim.spec.devices.requests or ()
+    chosen = {grant.request for grant in granted.grants}
+    picked = [_picked(request, chosen) for request in requests]
+    devices: _Json = {
+        "results": [_result(grant, dict(picked).get(grant.request)) for grant in granted.grants]
+    }
+    if config := _config(claim, picked, class_named):
+        devices["config"] = config
+    found: _Json = {"devices": devices, "allocationTimestamp": timestamp(now_ms)}
+    if granted.node:
+        here = {"key": "metadata.name", "operator": "In", "values": [granted.node]}
+        found["nodeSelector"] = {"nodeSelectorTerms": [{"matchFields": [here]}]}
+    elif granted.node_terms is not None:
+        terms = [
+            {name: _requirements(part) for name, part in parts if part}
+            for term in granted.node_terms
+            for parts in [(("matchExpressions", term.expressions), ("matchFields", term.fields))]
+        ]
+        found["nodeSelector"] = {"nodeSelectorTerms": terms}
+    return found
+
+
+def _picked(request: DeviceRequest, chosen: set[str]) -> tuple[str, ExactRequest | None]:
+    """The name under which a request was granted, and the alternative that it was."""
+    if request.exactly is not None:
+        return request.name, request.exactly
+    for one in request.first_available:
+        if (name := f"{request.name}/{one.name}") in chosen:
+            return name, one
+    return request.name, None
+
+
+def _result(grant: Grant, request: ExactRequest | None) -> _Json:
+    found: _Json = {
+        "request": grant.request, "driver": grant.driver, "pool": grant.pool, "device": grant.device,
+    }  # fmt: skip
+    if grant.admin_access:
+        found["adminAccess"] = True
+    if request is not None and request.tolerations:
+        found["tolerations"] = request.tolerations
+    if grant.conditions:
+        found["bindingConditions"] = grant.conditions
+    if grant.failure_conditions:
+        found["bindingFailureConditions"] = grant.failure_conditions
+    if grant.share:
+        found["shareID"] = grant.share
+    if grant.consumed:
+        found["consumedCapacity"] = {name: _quantity(milli) for name, milli in grant.consumed}
+    return found
+
+
+def _quantity(milli: int) -> str:
+    return f"{milli}m" if milli % 1000 else str(milli // 1000)
+
+
+def _requirements(part: Iterable[Requirement]) -> list[_Json]:
+    return [
+        {"key": r.key, "operator": r.operator} | ({"values": list(r.values)} if r.values else {}) for r in part
+    ]  # fmt: skip
+
+
+def _config(
+    claim: ResourceClaim,
+    picked: Sequence[tuple[str, ExactRequest | None]],
+    class_named: Callable[[str], DeviceClass | None],
+) -> list[_Json]:
+    of_class: dict[str, list[str]] = {}
+    for name, request in picked:
+        if request is not None:
+            of_class.setdefault(request.device_class_name, []).append(name)
+    found = []
+    for class_name, names in of_class.items():
+        device_class = class_named(class_name)
+        for config in device_class.spec.config if device_class is not None else ():
+            found.append(_entry("FromClass", names, picked, config.opaque))
+    for one in claim.spec.devices.config:
+        if not one.requests or any(_is_about(one.requests, name) for name, _ in picked):
+            found.append(_entry("FromClaim", one.requests, picked, one.opaque))
+    return found
+
+
+def _entry(
+    source: str,
+    requests: Sequence[str],
+    picked: Sequence[tuple[str, ExactRequest | None]],
+    opaque: OpaqueConfiguration | None,
+) -> _Json:
+    found: _Json = {"source": source}
+    if requests and not all(_is_about(requests, name) for name, _ in picked):
+        found["requests"] = requests
+    if opaque is not None:
+        found["opaque"] = opaque
+    return found
+
+
+def _is_about(requests: Sequence[str], name: str) -> bool:
+    """Whether one of these names is that of a request, or of the request whose alternative it is."""
+    return name in requests or name.partition("/")[0] in requests

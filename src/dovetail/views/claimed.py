@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Devices by claim as one request sees them: which of a node's it could have, and what keeps it from the others.
+
+Rules: each device is kept away by the first rule that does so: its pool, a selector, a taint, whoever has it, counters
+of its pool, capacities of a shared device, constraints of the claim. What is asked is compiled and seen on the node by
+the allocator's own parts (`core.dra`); whether the claim fits as a whole is the allocator's to say, not said here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from dovetail.core.cluster import Cluster
+from dovetail.core.cluster.selection import matches_terms
+from dovetail.core.dra import cel
+from dovetail.core.dra.asks import Alternative, Asks, Option
+from dovetail.core.dra.kinds import Kind, Kinds
+from dovetail.core.dra.pools import Offer, PoolHere, PoolId, pools_on, uses_of
+from dovetail.core.dra.records import SHARED, Allocation, ClaimSpec, Device, DeviceTaint, Grant, Slice
+from dovetail.core.model import NodeTerm
+
+DeviceId = tuple[PoolId, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A device of a node for one request. `matches`: the request means such devices; `free`: it could have this one
+    now, were it alone. `rule` keeps it away, or, where it is free, what the constraints of the claim compare; "" for
+    nothing. `users` are the claims that have it, with their pods."""
+
+    device: str
+    request: str
+    rule: str
+    users: tuple[str, ...] = ()
+    matches: bool = False
+    free: bool = False
+
+
+class Claimed:
+    """The devices of a cluster, and who has them, at this moment."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._kinds = Kinds()
+        self._asks = Asks(self._kinds, cluster.claims.classes, cel.compile)
+        self._pools: dict[PoolId, list[Slice]] = {}
+        self._reaching: dict[str, dict[PoolId, None]] = {}
+        """By the node of their slices, SHARED for those that are not one node's."""
+        for one in cluster.claims.slices.values():
+            self._pools.setdefault((one.driver, one.pool), []).append(one)
+            self._reaching.setdefault(one.node, {})[one.driver, one.pool] = None
+        self._grants: dict[DeviceId, list[tuple[Grant, str]]] = {}
+        for user, allocation in self._given():
+            for grant in allocation.grants:
+                if not grant.admin_access:
+                    self._grants.setdefault(((grant.driver, grant.pool), grant.device), []).append((grant, user))
+
+    def _given(self) -> Iterator[tuple[str, Allocation]]:
+        """What every claim has, told or decided, by the claim and its pods in words."""
+        claims, placements = self._cluster.claims.claims, self._cluster.placements.values()
+        given = {grant.claim: grant.allocation for placement in placements for grant in placement.grants}
+        given |= {key: claim.allocation for key, claim in claims.items() if claim.allocation is not None}
+        pods: dict[str, list[str]] = {}
+        for placement in placements:
+            for key in placement.pod.device_claims:
+                pods.setdefault(key, []).append(placement.pod.key)
+        for key, allocation in given.items():
+            users = f" (pod {', '.join(pods[key])})" if key in pods else ""
+            yield f"claim {key}{users}", allocation
+
+    def seen(self, slot: int, specs: Sequence[ClaimSpec]) -> list[Seen]:
+        """All devices of the node for every request of these claims, alternatives included."""
+        record = self._cluster.nodes.records[slot]
+        if record is None:
+            return []
+
+        def reaches(terms: tuple[NodeTerm, ...]) -> bool:
+            return bool(matches_terms(self._cluster.nodes, terms, slice(slot, slot + 1))[0])
+
+        near = self._reaching.get(record.name, {}) | self._reaching.get(SHARED, {})
+        pools = pools_on(record.name, reaches, [tuple(self._pools[pool]) for pool in near])
+        ask = self._asks.of(tuple(specs))
+        kind = self._kinds.of(pools, record.layout)
+        view = self._asks.view(ask, kind)
+        found = [
+            Seen(f"{pool.id[0]}/{pool.id[1]}", "", "its pool is incomplete" if pool.incomplete else pool.invalid)
+            for pool in pools
+            if pool.incomplete or pool.invalid
+        ]
+        for spec, compiled, requests in zip(specs, ask.claims, view.claims, strict=True):
+            for alternatives, options in zip(compiled.requests, requests, strict=True):
+                for alternative, option in zip(alternatives, options, strict=True):
+                    found += self._of_option(pools, kind, alternative, option, spec)
+        return found
+
+    def _of_option(
+        self, pools: Sequence[PoolHere], kind: Kind, alternative: Alternative, option: Option, spec: ClaimSpec
+    ) -> Iterator[Seen]:
+        bit = 0
+        for pool in pools:
+            left = self._left(pool)
+            for offer in pool.offers:
+                name = f"{pool.id[0]}/{pool.id[1]}/{offer.device.name}"
+                matches = bool(option.matching >> bit & 1)
+                rule = self._unsuitable(kind, alternative, option, bit, offer)
+                users: tuple[str, ...] = ()
+                if not rule and not option.request.admin_access:
+                    rule, users = self._in_use(pool, offer, option.draws[bit], left)
+                free = not rule
+                if free:
+                    rule = _constrained(spec, option, offer.device)
+                yield Seen(name, option.request.name, rule, users, matches, free)
+                bit += 1
+
+    def _unsuitable(self, kind: Kind, alternative: Alternative, option: Option, bit: int, offer: Offer) -> str:
+        """Why the device is none that is meant, whoever has it."""
+        fault = option.faults.get(bit)
+        if fault is not None:
+            return f"{fault.text}{offer.device.name}{fault.rest}"
+        if not option.matching >> bit & 1:
+            for where, test in alternative.tests:
+                if test.of(kind.profiles[bit]) is False:
+                    return f"{where} does not match"
+            return "has not the capacity that is asked for" if offer.here else "is not for this node"
+        if not option.fitting >> bit & 1:
+            taints = ", ".join(map(_taint, offer.device.taints))
+            return f"has a taint that is not tolerated: {taints}"
+        return ""
+
+    def _in_use(
+        self, pool: PoolHere, offer: Offer, draw: Sequence[int], left: dict[tuple[str, str], int]
+    ) -> tuple[str, tuple[str, ...]]:
+        device = offer.device
+        given = self._grants.get((pool.id, device.name), [])
+        users = tuple(dict.fromkeys(user for _, user in given))
+        if any(not grant.share for grant, _ in given):
+            return "is in use", users
+        if given:
+            for (name, capacity), wanted in zip(device.capacity, draw, strict=True):
+                rest = capacity.milli - sum(dict(grant.consumed).get(name, 0) for grant, _ in given)
+                if wanted > rest:
+                    return f"needs {_amount(wanted)} of its {name}, {_amount(rest)} is left", users
+            return "", ()
+        for counter, wanted in uses_of(device):
+            if left[counter] < wanted:
+                rule = f"needs {_amount(wanted)} of {'/'.join(counter)}, {_amount(left[counter])} is left"
+                return rule, self._users_of(pool, counter)
+        return "", ()
+
+    def _left(self, pool: PoolHere) -> dict[tuple[str, str], int]:
+        """What is left of the counters of a pool."""
+        left = dict(pool.counters)
+        for name, uses in self._consuming(pool):
+            if (pool.id, name) in self._grants:
+                for counter, milli in uses:
+                    left[counter] -= milli
+        return left
+
+    def _users_of(self, pool: PoolHere, counter: tuple[str, str]) -> tuple[str, ...]:
+        return tuple(
+            dict.fromkeys(
+                user
+                for name, uses in self._consuming(pool)
+                if counter in dict(uses)
+                for _, user in self._grants.get((pool.id, name), ())
+            )
+        )
+
+    @staticmethod
+    def _consuming(pool: PoolHere) -> Iterator[tuple[str, tuple[tuple[tuple[str, str], int], ...]]]:
+        for offer in pool.offers:
+            yield offer.device.name, uses_of(offer.device)
+        yield from pool.elsewhere
+
+
+def _constrained(spec: ClaimSpec, option: Option, device: Device) -> str:
+    """What the constraints of the claim compare of a device that is free."""
+    attributes, said = dict(device.attributes), []
+    for number in option.rules:
+        one = spec.constraints[number]
+        name = one.match or one.distinct
+        value = attributes.get(name)
+        has = "is not there" if value is None else f"is {value}"
+        said.append(f"{'matchAttribute' if one.match else 'distinctAttribute'} {name} {has}")
+    return f"is free, but by the claim's constraint {', '.join(said)}" if said else ""
+
+
+def _taint(taint: DeviceTaint) -> str:
+    return f"{taint.key}{f'={taint.value}' if taint.value else ''}:{taint.effect}"
+
+
+def _amount(milli: int) -> str:
+    return str(milli // 1000) if milli % 1000 == 0 else f"{milli / 1000:g}"

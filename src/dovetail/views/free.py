@@ -1,0 +1,338 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What still fits on a cluster, by GPU model and size, and what blocks the next size.
+
+Rules
+- Each number is the scheduler's own answer to a pod that asks for nothing but GPUs, MIG instances, a share or devices,
+  and for what goes with each of them (`probe.Beside`). What closed nodes have is counted apart.
+- Whole GPUs go by the label nvidia.com/gpu.product, MIG cards by the geometry of their product. Instances of which
+  nobody knows the cards are only counted. Slices are what instances truly take, not the digit in their name.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.core.cluster.columns import ABSENT, Mask
+from dovetail.core.devices.mig.geometry import RESOURCE_PREFIX, Geometry, Profile
+from dovetail.core.devices.mig.slices import slices
+from dovetail.core.devices.sharing import Isolation
+from dovetail.core.dra.asks import MOST_RESULTS
+from dovetail.core.dra.records import Claim, ClaimSpec, DeviceRequest
+from dovetail.core.model import GPU, WHOLE_GPU_MILLI, Pod
+from dovetail.core.state import State
+from dovetail.views.claimed import Claimed
+from dovetail.views.probe import NAME, Beside, Blocked, Probe
+
+SHARES_MILLI = (125, 250, 500)
+
+
+@dataclass(frozen=True, slots=True)
+class Domain:
+    """The domain of a fabric level that takes most such pods."""
+
+    level: str
+    name: str
+    pods: int
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """`pods` that ask for `gpus` GPUs each start now, one after another."""
+
+    gpus: int
+    pods: int
+    domains: tuple[Domain, ...]
+    blocked: Blocked | None
+
+
+@dataclass(frozen=True, slots=True)
+class Gpus:
+    """Whole GPUs of one model: those on open nodes are `free` or held, those of closed ones are `closed`. `largest` is
+    the most that one pod can have now, `largest_when_empty` if nobody had any."""
+
+    model: str
+    nodes: int
+    gpus: int
+    free: int
+    closed: int
+    largest: int
+    largest_when_empty: int
+    sizes: tuple[Size, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Instances:
+    """MIG instances of one profile on open nodes. `compute` and `memory` are the slices that one of them takes, None
+    where the cards are not known."""
+
+    profile: str
+    compute: int | None
+    memory: int | None
+    resource: str
+    instances: int
+    free: int
+    most_on_one_node: int
+    blocked: Blocked | None
+
+
+@dataclass(frozen=True, slots=True)
+class MigCards:
+    """Cards in MIG mode. Slices are those of the cards of open nodes; those held are what instances with a pod take.
+    `model` is the geometry; where the cards are not known it is the node's label and there are no numbers."""
+
+    model: str
+    nodes: int
+    cards: int
+    closed: int
+    compute: int
+    compute_held: int
+    memory: int
+    memory_held: int
+    profiles: tuple[Instances, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """`pods` that ask for `milli` thousandths of a GPU each start now."""
+
+    milli: int
+    pods: int
+    blocked: Blocked | None
+
+
+@dataclass(frozen=True, slots=True)
+class SharedCards:
+    """Cards of one model that are shared with one isolation. `largest_milli` and `largest_mib` are the largest share
+    that one pod can have now. `cards` 0: how they are shared is not known, and replicas are only counted."""
+
+    model: str
+    isolation: Isolation
+    resource: str
+    nodes: int
+    cards: int
+    closed: int
+    replicas: int
+    replicas_free: int
+    largest_milli: int
+    largest_mib: int
+    shares: tuple[Share, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ClassDevices:
+    """Devices that a DeviceClass means on open nodes. `most_on_one_node` of them one claim can have now; `blocked` is
+    why not one more, where a node has more. `problem` is why nothing can be asked of the class."""
+
+    name: str
+    nodes: int
+    devices: int
+    free: int
+    most_on_one_node: int
+    blocked: Blocked | None
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Free:
+    gpus: tuple[Gpus, ...]
+    mig: tuple[MigCards, ...]
+    shared: tuple[SharedCards, ...]
+    classes: tuple[ClassDevices, ...]
+
+
+def free(state: State, beside: Beside | None = None) -> Free:
+    """What fits now. `state` holds the cluster's events and is used up: claims to ask with are put into it."""
+    ask = Probe(state, beside or Beside())
+    return Free(tuple(_gpus(ask)), tuple(_mig(ask)), tuple(_shared(ask)), tuple(_classes(ask)))
+
+
+def _gpus(ask: Probe) -> Iterator[Gpus]:
+    nodes, amounts = ask.nodes, ask.allocatable(GPU)
+    replicas = [sharing is not None and sharing.resource == GPU for sharing in nodes.sharings]
+    whole = ask.there & (amounts > 0) & ~nodes.sliced & ~np.array(replicas)[nodes.sharing_ids]
+    for model, where in ask.by_model(whole):
+        here = where & ask.open
+        most = int(np.where(here, amounts, 0).max())
+        sizes = sorted({1 << power for power in range(most.bit_length()) if 1 << power <= most} | ({most} - {0}))
+        left = np.where(here, ask.free(GPU), 0)
+        found = [_size(ask, model, here, size) for size in sizes]
+        yield Gpus(
+            model, int(where.sum()), int(amounts[where].sum()), int(left.sum()), int(amounts[where & ~here].sum()),
+            _largest(ask, model, here, int(left.max())), most, tuple(found),
+        )  # fmt: skip
+
+
+def _largest(ask: Probe, model: str, here: Mask, most: int) -> int:
+    while most and not ask.copies(ask.pod(model, most, (GPU, most)), here).any():
+        most -= 1
+    return most
+
+
+def _size(ask: Probe, model: str, here: Mask, gpus: int) -> Size:
+    pod = ask.pod(model, gpus, (GPU, gpus))
+    copies = ask.copies(pod, here)
+    pods = int(copies.sum())
+    return Size(gpus, pods, tuple(_domains(ask, copies)), None if pods else ask.blocked(pod, here, gpus))
+
+
+def _domains(ask: Probe, copies: NDArray[np.int64]) -> Iterator[Domain]:
+    fabric = ask.cluster.fabric
+    for level in fabric.levels:
+        domains = fabric.domains(level)
+        inside = domains != ABSENT
+        sums = np.bincount(domains[inside], weights=copies[inside], minlength=1).astype(np.int64)
+        best = int(sums.argmax())
+        yield Domain(level, fabric.name(level, best) if sums[best] else "", int(sums[best]))
+
+
+def _mig(ask: Probe) -> Iterator[MigCards]:
+    """Cards that are known by their geometry, then what is only counted."""
+    by_geometry: dict[str, tuple[Geometry, Mask]] = {}
+    known = np.zeros(ask.nodes.size, dtype=np.bool_)
+    for slot, record in enumerate(ask.nodes.records):
+        for card in record.mig if record is not None else ():
+            known[slot] = True
+            _, where = by_geometry.setdefault(card.geometry.key, (card.geometry, np.zeros_like(known)))
+            where[slot] = True
+    for key in sorted(by_geometry):
+        yield _cards(ask, *by_geometry[key])
+    resources = [name for name in ask.nodes.resources if name.startswith(RESOURCE_PREFIX)]
+    counted = np.zeros_like(known)
+    for resource in resources:
+        counted |= (ask.allocatable(resource) > 0) & ~known
+    counted |= ask.nodes.sliced & (ask.allocatable(GPU) > 0)
+    for model, where in ask.by_model(counted & ask.there):
+        here = where & ask.open
+        offered = [name for name in resources if ask.allocatable(name)[here].any()]
+        rows = [_instances(ask, here, name.removeprefix(RESOURCE_PREFIX), name) for name in offered]
+        if (here & ask.nodes.sliced).any():
+            rows.append(_instances(ask, here & ask.nodes.sliced, model.partition("-MIG-")[2], GPU))
+        yield MigCards(model, int(where.sum()), 0, 0, 0, 0, 0, 0, tuple(rows))
+
+
+def _cards(ask: Probe, geometry: Geometry, where: Mask) -> MigCards:
+    here = where & ask.open
+    held: list[Profile] = []
+    offered: Counter[int] = Counter()
+    cards = closed = 0
+    for slot in np.flatnonzero(where).tolist():
+        known = ask.cluster.slices.cards(slot)
+        assert known is not None
+        for card, used in zip(known.cards, ask.cluster.slices.used[slot], strict=True):
+            if card.geometry != geometry:
+                continue
+            cards, closed = cards + 1, closed + (not here[slot])
+            if here[slot]:
+                held += [geometry.profiles[i] for i, _ in geometry.members(used)]
+                offered.update(i for i, _ in geometry.members(card.instances))
+    order = sorted(range(len(geometry.profiles)), key=lambda i: _extent(geometry.profiles[i]))
+    rows = {i: _instances(ask, here, geometry.profiles[i], geometry.profiles[i].resource) for i in offered}
+    largest = max((_extent(geometry.profiles[i]) for i, row in rows.items() if row.free), default=(0, 0))
+    larger = [i for i in order if _extent(geometry.profiles[i]) > largest and _is_plain(geometry.profiles[i])]
+    for i in larger[:1]:
+        rows.setdefault(i, _instances(ask, here, geometry.profiles[i], geometry.profiles[i].resource))
+    cost, open_cards = slices(geometry, held), cards - closed
+    return MigCards(
+        geometry.key, int(where.sum()), cards, closed,
+        open_cards * geometry.compute_slices, cost.compute, open_cards * geometry.memory_slices, cost.memory,
+        tuple(rows[i] for i in order if i in rows),
+    )  # fmt: skip
+
+
+def _is_plain(profile: Profile) -> bool:
+    """Neither with more engines than usual nor without any."""
+    return "+" not in profile.name and not profile.name.endswith("-me")
+
+
+def _extent(profile: Profile) -> tuple[int, int]:
+    return profile.memory_slices, profile.compute_slices
+
+
+def _instances(ask: Probe, here: Mask, profile: Profile | str, resource: str) -> Instances:
+    """`profile` is a name where nothing more is known."""
+    pod = ask.pod(None, 1, (resource, 1))
+    copies = ask.copies(pod, here)
+    name, compute, memory = (
+        (profile, None, None)
+        if isinstance(profile, str)
+        else (profile.name, profile.compute_slices, profile.memory_slices)
+    )
+    return Instances(
+        name, compute, memory, resource,
+        int(ask.allocatable(resource)[here].sum()), int(copies.sum()), int(copies.max(initial=0)),
+        None if copies.any() else ask.blocked(pod, here, 1),
+    )  # fmt: skip
+
+
+def _shared(ask: Probe) -> Iterator[SharedCards]:
+    sharings = ask.nodes.sharings
+    for kind in sorted({(s.isolation, s.resource, s.cards > 0) for s in sharings if s}):
+        alike = [s is not None and (s.isolation, s.resource, s.cards > 0) == kind for s in sharings]
+        for model, where in ask.by_model(ask.there & np.array(alike)[ask.nodes.sharing_ids]):
+            yield _shared_cards(ask, model, where, kind[0], kind[1])
+
+
+def _shared_cards(ask: Probe, model: str, where: Mask, isolation: Isolation, resource: str) -> SharedCards:
+    here = where & ask.open
+    cards = {slot: ask.sharing(slot).cards for slot in np.flatnonzero(where).tolist()}
+    largest = max(((_largest_share(ask, slot), slot) for slot in cards if here[slot]), default=(0, 0))
+    shares = []
+    for milli in SHARES_MILLI if any(cards.values()) else ():
+        pod = ask.pod(model, 1, (resource, 1), gpu_milli=milli)
+        pods = int(ask.copies(pod, here).sum())
+        shares.append(Share(milli, pods, None if pods else ask.blocked(pod, here, milli)))
+    return SharedCards(
+        model, isolation, resource, int(where.sum()), sum(cards.values()),
+        sum(count for slot, count in cards.items() if not here[slot]),
+        int(ask.allocatable(resource)[here].sum()), int(ask.free(resource)[here].sum()),
+        largest[0], largest[0] * int(ask.nodes.gpu_memory_mib[largest[1]]) // WHOLE_GPU_MILLI, tuple(shares),
+    )  # fmt: skip
+
+
+def _largest_share(ask: Probe, slot: int) -> int:
+    """In thousandths. Where each client's memory is limited (MPS), nobody has more than the equal part."""
+    sharing, most = ask.sharing(slot), int(ask.nodes.part_milli(slice(slot, slot + 1)).max())
+    equal = WHOLE_GPU_MILLI // max(sharing.replicas, 1)
+    if sharing.isolation == "memory":
+        return equal if most >= equal else 0
+    return most
+
+
+def _classes(ask: Probe) -> Iterator[ClassDevices]:
+    claimed = Claimed(ask.cluster)
+    for name in sorted(ask.cluster.claims.classes):
+        pod = _claiming(ask, name, 1)
+        problem = ask.cluster.claims.refusal(pod)
+        if problem is not None:
+            yield ClassDevices(name, 0, 0, 0, 0, None, problem.detail.partition(", ")[2])
+            continue
+        seen = [
+            [one for one in claimed.seen(slot, ask.cluster.shape_of(pod).wants) if one.matches]
+            for slot in np.flatnonzero(ask.open).tolist()
+        ]
+        able = [{one.device for one in here if one.free} for here in seen]
+        copies = ask.copies(pod, ask.open)
+        # One device that many claims share is one device to each of them.
+        most = min(int(copies.max(initial=0)), max(map(len, able), default=0), MOST_RESULTS)
+        blocked = None
+        if most < min(max(map(len, seen), default=0), MOST_RESULTS):
+            blocked = ask.blocked(_claiming(ask, name, most + 1), ask.open, most + 1)
+        # Devices that several nodes reach are there once.
+        devices = {one.device for here in seen for one in here}
+        free_devices: set[str] = set().union(*able)
+        yield ClassDevices(
+            name, sum(map(bool, seen)), len(devices), min(int(copies.sum()), len(free_devices)), most, blocked
+        )
+
+
+def _claiming(ask: Probe, name: str, count: int) -> Pod:
+    """A pod with a claim for so many devices of the class. Nothing of the API has an empty namespace."""
+    spec = ClaimSpec(((DeviceRequest("devices", name, count=count),),))
+    claim = Claim(f"{NAME}-{name}-{count}", "", f"{NAME}-{name}-{count}", spec)
+    ask.cluster.claims.put_claim(claim)
+    return replace(ask.pod(None, count), device_claims=(claim.key,))

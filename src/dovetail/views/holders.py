@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who has what of GPUs and devices: whole ones, MIG instances, shares of a card, devices by claim.
+
+Rules: a MIG instance is `GPU/PROFILE@START`, a GPU its index, a device by claim DRIVER/POOL/DEVICE. Instances and cards
+are those of the scheduler's books: they are true where they were written down for the pod.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from dovetail.core.cluster import Cluster
+from dovetail.core.cluster.placement import Placement, indices
+from dovetail.core.devices.mig.geometry import RESOURCE_PREFIX
+from dovetail.core.dra.records import Allocation, Grant
+from dovetail.core.model import CPU, GPU, MEMORY, WHOLE_GPU_MILLI
+from dovetail.core.placing.refusals import Verdict
+from dovetail.core.quantities import display
+from dovetail.core.reasons import Reason, When
+from dovetail.kube.instances import shown
+
+SHOWN_HOLDERS = 8
+SHARE, DEVICES = "share of a GPU", "devices"
+"""Stand for a resource name where it is a share that is lacking, or devices by claim."""
+_ORDER = {GPU: 0, CPU: 1, MEMORY: 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A pod that holds some of what is missing. `devices` are those that it has, where they are known."""
+
+    pod: str
+    node: str
+    resource: str
+    amount: str
+    devices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A MIG instance, a share of a GPU (`milli` of it, in thousandths; else 0) or a device by claim that a pod has.
+    `device` is "" where nobody wrote down which card a share is of."""
+
+    kind: Literal["instance", "share", "claimed"]
+    device: str
+    milli: int = 0
+
+
+def parts_of(cluster: Cluster, placement: Placement) -> tuple[Part, ...]:
+    """What a placed pod has beside whole GPUs."""
+    instances = [Part("instance", shown(one)) for one in cluster.slices.instances(placement)]
+    known = placement.pod.devices is not None or not placement.pod.node
+    gpus = indices(placement.share_bits)
+    shares = [Part("share", str(gpu) if known else "", placement.share_milli) for gpu in gpus]
+    claimed = [Part("claimed", device_of(one)) for one in grants_of(cluster, placement)]
+    return (*instances, *shares, *claimed)
+
+
+def grants_of(cluster: Cluster, placement: Placement) -> Iterator[Grant]:
+    """The devices that the claims of a placed pod have."""
+    decided = {grant.claim: grant.allocation for grant in placement.grants}
+    for key in dict.fromkeys(placement.pod.device_claims):
+        claim = cluster.claims.claims.get(key)
+        told: Allocation | None = claim.allocation if claim is not None else None
+        allocation = told or decided.get(key)
+        yield from allocation.grants if allocation is not None else ()
+
+
+def device_of(grant: Grant) -> str:
+    return f"{grant.driver}/{grant.pool}/{grant.device}"
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Devices of a node that `rule` keeps from a pod. `holders` are pods or claims that have them, or something of
+    them. `lacks` is how far off it is: of a MIG card the thousandths that are in use, of a shared card those that are
+    missing, else how many devices are missing on the node; less is nearer."""
+
+    node: str
+    devices: tuple[str, ...]
+    rule: str
+    holders: tuple[str, ...]
+    lacks: int
+
+
+def holders(
+    cluster: Cluster, asked: Iterable[str], found: Iterable[Verdict], refused: Iterable[Refused]
+) -> tuple[Holder, ...]:
+    """Who has most of what a pod that asks for these resources lacks, on nodes that could otherwise take it; of devices
+    by claim those that are among the refused ones."""
+    lacking = {*asked, *(device for one in refused for device in one.devices)}
+    amounts: list[tuple[int, Holder]] = []
+    for verdict in found:
+        if verdict.when is When.NEVER:
+            continue
+        for slot in verdict.slots.tolist():
+            for uid in cluster.on_slot.get(slot, ()):
+                held = _held(cluster, cluster.placements[uid], verdict, lacking)
+                if held is not None:
+                    amounts.append(held)
+    most = sorted(amounts, key=lambda item: (_ORDER.get(item[1].resource, 3), -item[0], item[1].pod, item[1].node))
+    return tuple(holder for _, holder in most[:SHOWN_HOLDERS])
+
+
+def _held(cluster: Cluster, placement: Placement, verdict: Verdict, lacking: set[str]) -> tuple[int, Holder] | None:
+    """What the pod has of what the verdict is about, to sort by and to show."""
+    holder = Holder(placement.pod.key, cluster.nodes.names[placement.slot], verdict.detail, "")
+    count = 0
+    if verdict.reason is Reason.INSUFFICIENT and verdict.detail in lacking:
+        count = dict(placement.pod.request.resources).get(verdict.detail, 0)
+        sliced = verdict.detail.startswith(RESOURCE_PREFIX)
+        which = tuple(map(shown, cluster.slices.instances(placement))) if sliced else ()
+        holder = replace(holder, amount=display(verdict.detail, count), devices=which)
+    elif verdict.reason is Reason.GPU_SHARE and placement.share_bits:
+        count = placement.share_milli
+        which = tuple(map(str, indices(placement.share_bits)))
+        holder = replace(holder, resource=SHARE, amount=f"{count}/{WHOLE_GPU_MILLI}", devices=which)
+    elif verdict.reason is Reason.DEVICES:
+        given = (device_of(one) for one in grants_of(cluster, placement) if not one.admin_access)
+        which = tuple(device for device in given if device in lacking)
+        count = len(which)
+        holder = replace(holder, resource=DEVICES, amount=str(count), devices=which)
+    return (count, holder) if count else None
+
+
+def only(verdict: Verdict, slot: int) -> Verdict:
+    """The verdict for one node."""
+    return replace(verdict, slots=np.array([slot]))

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pods that do not exist, to ask the core how many such would start now, and why not one more.
+
+Rules: an answer is that of the scheduler's own rows and refusals. Nodes that are cordoned, tainted or invalid are
+closed. A taint with the key nvidia.com/gpu closes no node, as pods that ask for GPUs mostly tolerate it. Kubelets are
+not asked, and pods that wait count for nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.core.cluster.columns import Mask
+from dovetail.core.devices.sharing import Sharing
+from dovetail.core.model import CPU, GPU, MEMORY, NodeTerm, Pod, Request, Requirement, Toleration
+from dovetail.core.placing import feasibility, refusals, repartition
+from dovetail.core.placing.refusals import Verdict
+from dovetail.core.quantities import display
+from dovetail.core.reasons import Reason, Repartition, When
+from dovetail.core.state import State
+from dovetail.kube.layouts import PRODUCT
+from dovetail.views.holders import DEVICES, SHARE, Holder, Refused, holders, only
+from dovetail.views.refused import refused
+
+NAME = "free"
+_TOLERATED = (Toleration(GPU, "Exists"),)
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What each GPU, instance, share or device of a pod comes with."""
+
+    cpu_milli: int = 0
+    memory_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """Why not one pod of a size starts: by `rule`, and so much (`missing`) of `lacking` (a resource, a share of a GPU,
+    devices) is missing on `node`, which comes nearest, where `holders` have it. `devices` are its cards and devices, or
+    those that come nearest; dividing idle cards anew (`repartition`) would make room."""
+
+    rule: str
+    node: str = ""
+    lacking: str = ""
+    missing: str = ""
+    holders: tuple[Holder, ...] = ()
+    devices: tuple[Refused, ...] = ()
+    repartition: Repartition | None = None
+
+
+class Probe:
+    """Asks the core for pods that do not exist."""
+
+    def __init__(self, state: State, beside: Beside) -> None:
+        self.state = state
+        self.cluster = state.cluster
+        self.nodes = state.cluster.nodes
+        self._beside = beside
+        self.there = np.array([record is not None for record in self.nodes.records], dtype=np.bool_)
+        self.there = np.append(self.there, np.zeros(self.nodes.size - len(self.there), dtype=np.bool_))
+        open_ = feasibility.suitable(self.nodes, Request(tolerations=_TOLERATED), slice(0, self.nodes.size))
+        self.open: Mask = self.there & open_
+
+    def by_model(self, where: Mask) -> Iterator[tuple[str, Mask]]:
+        """These nodes by the label of their GPUs, in the order of the labels."""
+        found: dict[str, Mask] = {}
+        for slot in np.flatnonzero(where).tolist():
+            found.setdefault(self.nodes.labels[slot].get(PRODUCT, ""), np.zeros_like(where))[slot] = True
+        yield from sorted(found.items())
+
+    def pod(self, model: str | None, count: int, *resources: tuple[str, int], **more: Any) -> Pod:
+        """One that may go to nodes of this label (None: all), with what goes with `count` GPUs or parts."""
+        amounts = [(CPU, count * self._beside.cpu_milli), (MEMORY, count * self._beside.memory_bytes), *resources]
+        request = Request(tuple(sorted(one for one in amounts if one[1])), tolerations=_TOLERATED)
+        if model:
+            request = replace(request, node_selector=((PRODUCT, model),))
+        elif model is not None:
+            request = replace(request, node_terms=(NodeTerm((Requirement(PRODUCT, "DoesNotExist"),)),))
+        return Pod("", "", NAME, replace(request, **more))
+
+    def copies(self, pod: Pod, where: Mask) -> NDArray[np.int64]:
+        """How many such pods each of these nodes takes now."""
+        row = self.state.rows.of(self.cluster.shape_of(pod))
+        return np.where(where & self.open, row.copies(), 0)
+
+    def allocatable(self, resource: str) -> NDArray[np.int64]:
+        return np.asarray(self.nodes.allocatable[self.nodes.resource_column(resource)])
+
+    def free(self, resource: str) -> NDArray[np.int64]:
+        return np.asarray(np.maximum(self.nodes.free[self.nodes.resource_column(resource)], 0))
+
+    def sharing(self, slot: int) -> Sharing:
+        """Of a node that shares its GPUs."""
+        found = self.nodes.sharing(slot)
+        assert found is not None
+        return found
+
+    def blocked(self, pod: Pod, where: Mask, need: int) -> Blocked:
+        """What keeps the pod, which needs so much of something, from each of these nodes."""
+        where = where & self.open
+        found = [
+            replace(verdict, slots=slots)
+            for verdict in refusals.verdicts(self.cluster, pod)
+            if len(slots := verdict.slots[where[verdict.slots]])
+        ]
+        devices = refused(self.cluster, pod, found)
+        proposal = repartition.proposal(self.cluster, self.cluster.shape_of(pod))
+        nearest = [self._nearest(pod, verdict, devices, need) for verdict in found if verdict.when is When.NOT_YET]
+        if not nearest:
+            rule = "; ".join(dict.fromkeys(f"{one.reason.text} {one.detail}".rstrip() for one in found))
+            return Blocked(rule or "all such nodes are closed", devices=devices[:1], repartition=proposal)
+        _, node, lacking, missing, verdict = min(nearest, key=lambda one: one[0])
+        own = tuple(one for one in devices if one.node == node)
+        here = only(verdict, self.nodes.slots[node])
+        asked = [name for name, _ in pod.request.resources]
+        rule = f"{verdict.reason.text} {verdict.detail}".rstrip()
+        return Blocked(rule, node, lacking, missing, holders(self.cluster, asked, [here], own), own, proposal)
+
+    def _nearest(
+        self, pod: Pod, verdict: Verdict, devices: tuple[Refused, ...], need: int
+    ) -> tuple[int, str, str, str, Verdict]:
+        """(how much is missing of what is needed, in thousandths; node; of what; how much; the verdict)."""
+        names = self.nodes.names
+        if verdict.reason is Reason.INSUFFICIENT:
+            column = self.nodes.resources[verdict.detail]
+            slot = int(verdict.slots[np.argmax(self.nodes.free[column, verdict.slots])])
+            wanted = dict(pod.request.resources)[verdict.detail]
+            missing = wanted - int(self.nodes.free[column, slot])
+            return 1000 * missing // wanted, names[slot], verdict.detail, display(verdict.detail, missing), verdict
+        told = {names[slot] for slot in verdict.slots.tolist()}
+        device = next((one for one in devices if one.node in told), None)
+        if verdict.reason is Reason.GPU_SHARE and device is not None:
+            return device.lacks, device.node, SHARE, f"{device.lacks}/1000", verdict
+        if verdict.reason is Reason.DEVICES and device is not None:
+            return 1000 * device.lacks // need, device.node, DEVICES, str(device.lacks), verdict
+        return 1000, names[int(verdict.slots[0])], "", "", verdict

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cards and devices of nodes that do not serve a pod: the rule that keeps each from it, and who has it.
+
+Rules: told are the nodes that refuse the pod for lack of MIG instances, of a share of a GPU, or of devices that its
+claims want; the nearest ones first, and of nodes that answer alike the first. A card comes nearer the less of it is in
+use, a shared card the more of it is left, a node with devices the more of them the claims could have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from dovetail.core.cluster import Cluster, shares
+from dovetail.core.devices.mig.geometry import RESOURCE_PREFIX
+from dovetail.core.devices.mig.instances import states
+from dovetail.core.devices.mig.slices import taken
+from dovetail.core.devices.mig.static import Card
+from dovetail.core.model import WHOLE_GPU_MILLI, Pod
+from dovetail.core.placing.refusals import Verdict
+from dovetail.core.reasons import Reason, When
+from dovetail.views.claimed import Claimed, Seen
+from dovetail.views.holders import Refused
+
+SHOWN_NODES = 8
+_MOST_LOOKED_AT = 64
+
+
+def refused(cluster: Cluster, pod: Pod, found: Iterable[Verdict]) -> tuple[Refused, ...]:
+    """For the verdicts about a pod, the nearest nodes first."""
+    told: list[Refused] = []
+    for verdict in found:
+        if verdict.reason is Reason.INSUFFICIENT and verdict.detail.startswith(RESOURCE_PREFIX):
+            told += _slices(cluster, verdict)
+        elif verdict.reason is Reason.GPU_SHARE and verdict.when is When.NOT_YET:
+            told += _shares(cluster, pod, verdict)
+        elif verdict.reason is Reason.DEVICES:
+            told += _devices(cluster, pod, verdict)
+    nearest: dict[str, int] = {}
+    for one in told:
+        nearest[one.node] = min(one.lacks, nearest.get(one.node, one.lacks))
+    shown = sorted(nearest, key=lambda node: nearest[node])[:SHOWN_NODES]
+    return tuple(sorted((one for one in told if one.node in shown), key=lambda one: (shown.index(one.node), one.lacks)))
+
+
+def _slices(cluster: Cluster, verdict: Verdict) -> Iterator[Refused]:
+    profile = verdict.detail
+    seen: set[int] = set()
+    for slot in verdict.slots.tolist():
+        cards, number = cluster.slices.cards(slot), int(cluster.nodes.slice_numbers[slot])
+        if cards is None or number in seen:
+            continue
+        seen.add(number)
+        pods = [cluster.placements[uid] for uid in cluster.on_slot.get(slot, ())]
+        for i, (card, used) in enumerate(zip(cards.cards, cluster.slices.used[slot], strict=True)):
+            own = tuple(one.pod.key for one in pods if one.slices and one.slices[i])
+            rule, lacks = slice_rule(card, used, profile), taken(card.geometry, used).milli
+            yield Refused(cluster.nodes.names[slot], (f"GPU {card.gpu}",), rule, own, lacks)
+
+
+def slice_rule(card: Card, used: int, name: str) -> str:
+    """Why a card of which so much is in use does not give (enough) instances of a profile or resource."""
+    geometry = card.geometry
+    profile = geometry.find(name)
+    if profile is None:
+        return f"{geometry.key} has no such profile"
+    wanted, known = geometry.profiles[profile].name, states(geometry)
+    own = known.of_profile[profile] & card.instances
+    if own:
+        free = (own & ~used).bit_count()
+        return f"{free} of its {own.bit_count()} {wanted} are free" if free else f"all its {wanted} are in use"
+    has = ", ".join(f"{geometry.profiles[i].name}@{start}" for i, start in geometry.members(card.instances))
+    rule = f"no {wanted} among its instances {has}" if has else "it has no instances"
+    refusal = known.refusal(used, profile)
+    if refusal:
+        return f"{rule}; beside those in use: {refusal}"
+    return f"{rule}; where these are is assumed, so it is not divided anew" if card.assumed else rule
+
+
+def _shares(cluster: Cluster, pod: Pod, verdict: Verdict) -> Iterator[Refused]:
+    """Of each node the card that comes nearest; of several replicas the last of as many cards."""
+    nodes = cluster.nodes
+    shape = cluster.shape_of(pod)
+    for slot in verdict.slots.tolist():
+        sharing = nodes.sharing(slot)
+        if sharing is None or not sharing.cards:
+            continue
+        parts, whole = nodes.gpu_parts[:, slot].tolist(), int(nodes.gpu_whole[slot])
+        first = nodes.gpu_count(slot)
+        cards = sorted(range(first, first + sharing.cards), key=lambda gpu: -parts[gpu])
+        card = cards[min(shape.replicas(sharing), len(cards)) - 1]
+        taken_of_one = shares.take(nodes, shape, slice(slot, slot + 1))
+        need = int(taken_of_one[0]) if taken_of_one is not None else 0
+        memory_mib = int(nodes.gpu_memory_mib[slot])
+        rule = f"needs {_share(need, whole, memory_mib)}, {_share(parts[card], whole, memory_mib)} is left"
+        pods = [cluster.placements[uid] for uid in cluster.on_slot.get(slot, ())]
+        own = tuple(f"{p.pod.key} ({p.share_milli}/{WHOLE_GPU_MILLI})" for p in pods if p.share_bits >> card & 1)
+        lacks = -((parts[card] - need) * WHOLE_GPU_MILLI // whole)
+        yield Refused(nodes.names[slot], (f"GPU {card}",), rule, own, lacks)
+
+
+def _share(part: int, whole: int, memory_mib: int) -> str:
+    share = f"{part * WHOLE_GPU_MILLI // whole}/{WHOLE_GPU_MILLI}"
+    return f"{share} ({part * memory_mib // whole} MiB)" if memory_mib else share
+
+
+def _devices(cluster: Cluster, pod: Pod, verdict: Verdict) -> Iterator[Refused]:
+    wants = cluster.shape_of(pod).wants
+    seen: set[int] = set()
+    wanted = sum(min(one.count for one in alternatives) for spec in wants for alternatives in spec.requests)
+    claimed = Claimed(cluster)
+    for slot in verdict.slots.tolist():
+        number = int(cluster.nodes.device_numbers[slot])
+        if number in seen or len(seen) >= _MOST_LOOKED_AT:
+            continue
+        seen.add(number)
+        yield from _grouped(cluster.nodes.names[slot], claimed.seen(slot, wants), wanted)
+
+
+def _grouped(node: str, seen: list[Seen], wanted: int) -> Iterator[Refused]:
+    """Devices by what is said of them; free ones of which nothing is to be said are left out."""
+    requests = {one.request for one in seen if one.request}
+    free = len({one.device for one in seen if one.free})
+    groups: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for one in seen:
+        if one.rule:
+            where = f"request {one.request}: " if one.request and len(requests) > 1 else ""
+            groups.setdefault((where + one.rule, one.users), []).append(one.device)
+    for (rule, users), devices in groups.items():
+        yield Refused(node, tuple(devices), rule, users, max(wanted - free, 0))

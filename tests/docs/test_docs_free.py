@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The reference names the fields of `dovetail free`, and the page that shows its answer shows what it prints."""
+
+from __future__ import annotations
+
+import io
+import re
+from dataclasses import fields
+
+import pytest
+from rich.console import Console
+
+from dovetail.cli.free import show
+from dovetail.core.devices.sharing import Sharing
+from dovetail.core.model import GPU, SHARED_GPU
+from dovetail.views.free import ClassDevices, Free, Gpus, Instances, MigCards, Share, SharedCards, Size, free
+from dovetail.views.holders import Holder, Part, Refused
+from dovetail.views.probe import Blocked
+from tests.docs.pages import Row, page
+from tests.views.divided import BIG, MIXED, card, cluster, mig, node, pod
+
+HERE = page("docs/reference/cli.md").section("dovetail free")
+
+
+def names(kind: type) -> list[str]:
+    return [field.name for field in fields(kind)]
+
+
+def rows(head: str, command: str = "dovetail free") -> dict[str, Row]:
+    return {row.code[0][0]: row for row in page("docs/reference/cli.md").section(command).rows(head)}
+
+
+@pytest.mark.parametrize(
+    ("head", "kind"),
+    [
+        ("field", Free),
+        ("field of `gpus`", Gpus),
+        ("field of `mig`", MigCards),
+        ("field of `shared`", SharedCards),
+        ("field of `classes`", ClassDevices),
+        ("field of `blocked`", Blocked),
+    ],
+)
+def test_fields_of_the_answer(head: str, kind: type) -> None:
+    assert list(rows(head)) == names(kind)
+
+
+@pytest.mark.parametrize(
+    ("row", "kind"),
+    [
+        (rows("field of `gpus`")["sizes"], Size),
+        (rows("field of `mig`")["profiles"], Instances),
+        (rows("field of `shared`")["shares"], Share),
+        (rows("field", "dovetail why")["holders"], Holder),
+        (rows("field", "dovetail why")["devices"], Refused),
+        (rows("field", "dovetail why")["parts"], Part),
+    ],
+    ids=["sizes", "profiles", "shares", "holders", "devices", "parts"],
+)
+def test_fields_of_what_is_inside(row: Row, kind: type) -> None:
+    assert set(names(kind)) <= set(re.findall(r"`(\w+)`", row.cells[1])) | {"node"}
+
+
+def test_the_page_shows_what_is_printed() -> None:
+    racks = {"gpu-1": "r1", "gpu-2": "r1", "gpu-3": "r2"}
+    state = cluster(
+        *(node(name, 8, "NVIDIA-H100-80GB-HBM3", rack) for name, rack in racks.items()),
+        *(pod(f"p{i}", (GPU, i), on=name) for name, i in (("gpu-1", 3), ("gpu-2", 5))),
+        pod("notebook", (GPU, 1), on="gpu-3", namespace="default"),
+        mig("gpu-4", card(0, *MIXED)), pod("infer", (BIG, 1), on="gpu-4", namespace="default"),
+        node("gpu-5", model="NVIDIA-A10", sharing=Sharing(SHARED_GPU, 1, 4), gpu_memory_mib=24_000),
+        pod("chat", (SHARED_GPU, 1), on="gpu-5", namespace="default", gpu_milli=600),
+    )  # fmt: skip
+    printed = io.StringIO()
+    show(free(state), Console(file=printed, width=100))
+    (shown,) = [block.text for block in page("docs/how-to/what-still-fits.md").blocks if block.language == "text"]
+    assert [line.split() for line in printed.getvalue().splitlines()] == [line.split() for line in shown.splitlines()]

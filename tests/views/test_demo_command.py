@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`dovetail demo`: who gets which slice, share and device, and what is said of who waits."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from dovetail.cli import cli
+
+Answers = dict[str, dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def settled() -> Answers:
+    """What is said while train runs, by pod."""
+    result = CliRunner().invoke(cli, ["demo", "-o", "json"])
+    assert result.exit_code == 0, result.output
+    return {answer["pod"].partition("/")[2]: answer for answer in json.loads(result.stdout)["settled"]}
+
+
+def test_parts_of_gpus_and_claimed_devices_are_placed(settled: Answers) -> None:
+    placed = {name: (answer["node"], answer["parts"]) for name, answer in settled.items() if answer["parts"]}
+    assert placed == {
+        "infer": ("mig-node", [{"kind": "instance", "device": "0/3g.20gb@0", "milli": 0}]),
+        "chat-0": ("shared-node", [{"kind": "share", "device": "0", "milli": 500}]),
+        "chat-1": ("shared-node", [{"kind": "share", "device": "0", "milli": 250}]),
+        "claim": ("dra-node", [{"kind": "claimed", "device": "gpu.nvidia.com/dra-node/gpu-1", "milli": 0}]),
+    }
+
+
+def test_who_waits_for_a_slice_is_told_who_has_it_and_how_it_could_be_made(settled: Answers) -> None:
+    tune = settled["tune"]
+    assert (tune["state"], tune["code"]) == ("NotYet", "NoNodeFits")
+    assert [(one["pod"], one["devices"]) for one in tune["holders"]] == [("default/infer", ["0/3g.20gb@0"])]
+    (change,) = tune["repartition"]["changes"]
+    assert (change["destroy"], change["create"]) == ([["2g.10gb", 4], ["1g.5gb", 6]], [["3g.20gb", 4]])
