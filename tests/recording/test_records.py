@@ -16,6 +16,10 @@ from dovetail.core.devices.kubelet.inventory import Cpu, Device, DevicePool, Inv
 from dovetail.core.devices.kubelet.pods import Asked, Container, Kind
 from dovetail.core.devices.kubelet.pods import Pod as ManagedPod
 from dovetail.core.devices.layout import BOARD, SYS, Layout, Nic
+from dovetail.core.devices.mig.geometry import Geometry
+from dovetail.core.devices.mig.instances import states
+from dovetail.core.devices.mig.products import GEOMETRIES
+from dovetail.core.devices.mig.static import Card
 from dovetail.core.dra.records import Value, Version
 from dovetail.core.events import Event, PodChanged, PodRemoved
 from dovetail.core.model import GPU, Pod, Request, Toleration
@@ -39,6 +43,14 @@ st.register_type_strategy(
             nics=tuple(Nic((SYS,) * count) for _ in range(nics)),
         ),
         st.integers(1, 4), st.integers(0, 12), st.integers(0, 2),
+    ),
+)  # fmt: skip
+st.register_type_strategy(Geometry, st.sampled_from(GEOMETRIES))
+st.register_type_strategy(
+    Card,
+    st.builds(
+        lambda gpu, geometry, chosen, assumed: Card(gpu, geometry, sorted(states(geometry).classes)[chosen], assumed),
+        st.integers(0, 7), st.sampled_from(GEOMETRIES[:2]), st.integers(0, 100), st.booleans(),
     ),
 )  # fmt: skip
 st.register_type_strategy(
