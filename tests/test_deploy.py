@@ -58,6 +58,8 @@ def _needed() -> set[tuple[str, str, str]]:
         ("", "persistentvolumeclaims", "patch"),
         (resources.EVENTS.group, resources.EVENTS.plural, "create"),
         ("resource.k8s.io", "resourceclaims", "patch"),
+        ("resource.k8s.io", "resourceclaims", "create"),
+        ("resource.k8s.io", "resourceclaims", "delete"),
         ("resource.k8s.io", "resourceclaims/status", "patch"),
         # Asked for by the API server itself (DRAResourceClaimGranularStatusAuthorization).
         ("resource.k8s.io", "resourceclaims/binding", "patch"),

@@ -185,6 +185,7 @@ async def test_a_claim_in_use_goes_with_its_last_consumer(api: Api) -> None:
     await write(api, allocation=ALLOCATION, reservedFor=[USER | {"uid": pod["metadata"]["uid"]}])
     deleted = await api.delete(claims(api, "c"))
     assert deleted.body["metadata"]["deletionTimestamp"]
-    await api.delete(api.path("pods", "p"))
-    if (await api.get(claims(api, "c"))).status == 200:
-        await becomes(api, claims(api), "c", None)
+    async with api.watch(claims(api), fieldSelector="metadata.name=c") as events:
+        await api.delete(api.path("pods", "p"))
+        while (await events.next())["type"] != "DELETED":
+            pass

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-from dovetail.core.dra.extended import Container, Use, claim_for
+from dovetail.core.dra.extended import Use, claim_for
 from dovetail.core.dra.records import DeviceClass
+from dovetail.core.model import Container
 from tests.dra.device_worlds import World
 
 GPU = "nvidia.com/gpu"

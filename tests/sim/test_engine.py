@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
-from dovetail.core.events import NodeChanged, PodChanged
-from dovetail.core.model import CPU, GPU, PODS, Gang, Node, Pod, Request
+from dovetail.core.dra.records import Device, DeviceClass, Slice
+from dovetail.core.events import DeviceClassChanged, Event, NodeChanged, PodChanged, SliceChanged
+from dovetail.core.model import CPU, GPU, PODS, Container, Gang, Node, Pod, Request
 from dovetail.core.policy import Policy
 from dovetail.core.reasons import Reason
 from dovetail.sim.engine import Simulation
@@ -36,7 +38,7 @@ def job(name: str, at_s: int, gpus: int, seconds: int | None, pods: int = 1) -> 
     return Job(1000 * at_s, members, gang, None if seconds is None else 1000 * seconds)
 
 
-def simulated(nodes: tuple[NodeChanged, ...], *jobs: Job) -> Simulation:
+def simulated(nodes: tuple[Event, ...], *jobs: Job) -> Simulation:
     simulation = Simulation(Workload("w", nodes, jobs), Policy())
     simulation.run()
     assert simulation.state.cluster.check() == []
@@ -53,6 +55,17 @@ def times(simulation: Simulation) -> list[tuple[int | None, int | None]]:
         (fate.started_ms and fate.started_ms // 1000, fate.ended_ms and fate.ended_ms // 1000)
         for fate in simulation.result.fates
     ]
+
+
+def test_devices_that_stand_in_for_a_resource_are_free_when_their_pod_leaves() -> None:
+    own = Slice("s", "d", "n0", 1, 1, node="n0", devices=(Device("a"), Device("b")))
+    told = (DeviceClassChanged(DeviceClass("c", extended_resource=GPU)), *cluster(0), SliceChanged(own))
+    jobs = [job(name, at_s, gpus, 5) for name, at_s, gpus in (("a", 0, 2), ("b", 1, 1), ("c", 2, 1))]
+    jobs = [
+        replace(j, pods=tuple(replace(p, containers=(Container("m", p.request.resources),)) for p in j.pods))
+        for j in jobs
+    ]
+    assert times(simulated(told, *jobs)) == [(0, 5), (5, 10), (5, 10)]
 
 
 def test_who_does_not_fit_waits_until_others_leave() -> None:

@@ -161,6 +161,7 @@ class Attempt:
                 p.pod.uid, names[p.slot], state.steps, gang, p.devices, p.picks, level, ranks.get(p.pod.uid, -1),
                 *links.bandwidth(state.cluster, p), self._unsure(p),
                 p.grants, state.cluster.slices.instances(p) if p.slices else (), p.pod.device_claims,
+                state.cluster.claims.to_make(p.pod, p.by_claim) if p.by_claim else None,
             )
             for p in placed
         ]  # fmt: skip
@@ -169,10 +170,9 @@ class Attempt:
         cluster = self._state.cluster
         if placement.entry is not None or placement.pod.request.managed is None:
             return ""
-        shape = cluster.shapes.of(placement.pod.request)
-        if not cluster.kubelets.decides(placement.slot, shape):
+        if not cluster.kubelets.decides(placement.slot, placement.shape):
             return ""
-        return cluster.kubelets.ask(placement.slot, shape).message
+        return cluster.kubelets.ask(placement.slot, placement.shape).message
 
     def _ranks(self, placed: list[Placement]) -> dict[str, int]:
         """The order in which the pods of a gang that starts lie in the fabric: domain by domain from the widest level

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from dovetail.core import events as ev
 from dovetail.core.cluster.rejections import Rejection
 from dovetail.core.decisions import ClaimGrant, VolumePick
+from dovetail.core.dra.extended import claim_key
 from dovetail.core.policy import Policy
 from dovetail.core.reasons import Refusal
 from dovetail.core.state import State
@@ -23,7 +24,8 @@ from dovetail.core.state import State
 @dataclass(frozen=True, slots=True)
 class Held:
     """A pod that was placed. `devices` are the indices of the GPUs that it holds on the node, `slices` its MIG
-    instances there, `grants` what was allocated for its claims with it."""
+    instances there, `grants` what was allocated for its claims with it, `by_claim` the extended resources that it has
+    by one of these."""
 
     uid: str
     node: str
@@ -31,6 +33,7 @@ class Held:
     picks: tuple[VolumePick, ...] = ()
     grants: tuple[ClaimGrant, ...] = ()
     slices: tuple[int, ...] = ()
+    by_claim: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +81,7 @@ def take(state: State) -> Checkpoint:
         now_ms=state.now_ms,
         events=tuple(_known(state)),
         held=tuple(
-            Held(uid, names[p.slot], p.devices, p.picks, p.grants, p.slices)
+            Held(uid, names[p.slot], p.devices, p.picks, p.grants, p.slices, p.by_claim)
             for uid in state.roster.pods
             if (p := cluster.placements.get(uid)) is not None
         ),
@@ -101,7 +104,8 @@ def restore(policy: Policy, checkpoint: Checkpoint) -> State:
     for held in checkpoint.held:
         if held.uid not in cluster.placements:
             pod = state.roster.pods[held.uid]
-            cluster.place(pod, cluster.nodes.slot_of(held.node), held.picks)
+            shape = cluster.shapes.without(pod.request, held.by_claim)
+            cluster.place(pod, cluster.nodes.slot_of(held.node), held.picks, shape)
             cluster.nominated.pop(held.uid, None)
             state.touch(state.roster.root_of(pod))
         elif held.picks:
@@ -110,7 +114,7 @@ def restore(policy: Policy, checkpoint: Checkpoint) -> State:
     for held in checkpoint.held:
         if held.grants:
             cluster.placements[held.uid].grants = held.grants
-            cluster.claims.assume(held.grants)
+            cluster.claims.assume(held.grants, claim_key(state.roster.pods[held.uid]) if held.by_claim else "")
     cluster.gpus.hold_exactly({held.uid: held.devices for held in checkpoint.held})
     cluster.slices.hold_exactly(cluster.placements, {held.uid: held.slices for held in checkpoint.held})
     for avoided in checkpoint.avoided:

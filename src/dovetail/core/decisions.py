@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dovetail.core.dra.records import Allocation
+from dovetail.core.dra.extended import Use
+from dovetail.core.dra.records import Allocation, ClaimSpec
 from dovetail.core.model import Instance
 from dovetail.core.reasons import Refusal
 
@@ -27,6 +28,21 @@ class ClaimGrant:
 
     claim: str
     allocation: Allocation
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimToMake:
+    """Make `claim` ("namespace/name") for the extended resources of the pod, if it is not there already, and tell its
+    kubelet which container has what by which request of it."""
+
+    claim: str
+    spec: ClaimSpec
+    uses: tuple[Use, ...]
+
+    @property
+    def resources(self) -> tuple[str, ...]:
+        """What the pod has by it, sorted."""
+        return tuple(sorted({use.resource for use in self.uses}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +70,10 @@ class Bind:
     instances: tuple[Instance, ...] = ()
     """The MIG instances that the state now holds for the pod, where those of the node are known."""
     reserve: tuple[str, ...] = ()
-    """All ResourceClaims of the pod: it must be among their consumers before it is bound."""
+    """The ResourceClaims that the pod names: it must be among their consumers before it is bound."""
+    made: ClaimToMake | None = None
+    """The claim of its extended resources, as far as the node has none of them; what it has is among `claims`, unless
+    it was allocated before."""
 
 
 @dataclass(frozen=True, slots=True)

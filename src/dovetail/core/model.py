@@ -178,13 +178,24 @@ class Instance:
 
 
 @dataclass(frozen=True, slots=True)
+class Container:
+    """A container with all that it requests, by resource name, sorted. `passing` is an init container that is no
+    sidecar. Init containers come first."""
+
+    name: str
+    amounts: tuple[tuple[str, int], ...]
+    passing: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Pod:
     """A pod that is not finished. `node` is "" while it is not bound; `created_ms` and `bound_ms` are the API server's
-    times (epoch milliseconds, 0 unknown). `gang` names the gang that it belongs to ("" = on its own). `managed` is
-    true where this scheduler is the one that the pod names. `claims` are names of PersistentVolumeClaims. `devices` are
-    the indices of the GPUs that were written down for it, None where nobody did. `owner` is the uid of the controller
-    that makes another one when it fails, "" for none. `device_claims` are the keys ("namespace/name") of its
-    ResourceClaims. `instances` are the MIG instances that were written down for it."""
+    times (epoch milliseconds, 0 unknown). `gang` names the gang that it belongs to ("" = on its own). `managed` is true
+    where this scheduler is the one that the pod names. `claims` are names of PersistentVolumeClaims. `devices` are the
+    indices of the GPUs that were written down for it, None where nobody did. `owner` is the uid of the controller that
+    makes another one when it fails, "" for none. `device_claims` are the keys ("namespace/name") of its ResourceClaims.
+    `instances` are the MIG instances that were written down for it. `containers` are known of a pod that waits and asks
+    for resources for which devices by claim may stand in; `by_claim` are those that it was given so."""
 
     uid: str
     namespace: str
@@ -207,6 +218,8 @@ class Pod:
     owner: str = ""
     device_claims: tuple[str, ...] = ()
     instances: tuple[Instance, ...] = ()
+    containers: tuple[Container, ...] = ()
+    by_claim: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:

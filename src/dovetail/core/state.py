@@ -133,7 +133,8 @@ class State:
         cluster = self.cluster
         slot = cluster.nodes.slot_of(pod.node)
         placement = cluster.placements.get(pod.uid)
-        if placement is None or placement.slot != slot or placement.pod.request != pod.request:
+        request = cluster.shapes.without(pod.request, pod.by_claim).request
+        if placement is None or placement.slot != slot or placement.shape.request != request:
             picks = placement.picks if placement is not None else ()
             cluster.unplace(pod.uid)
             cluster.place(pod, slot, picks)

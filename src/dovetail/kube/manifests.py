@@ -3,9 +3,7 @@
 
 Rules
 - What kubectl prints and what people write are taken alike. What an API server would add is added: namespace `default`,
-  a uid, the number of a priority class, a node's allocatable from its capacity, a claim's default storage class, and
-  ResourceClaims from the templates that pods name. What
-  has no creation time counts as made after everything that has one, in the order of the input.
+  a uid, and what `admission` says.
 - The part of the controllers is not played: a Deployment makes no pods. Kinds that say nothing to a scheduler are
   counted in `skipped`; so are finished pods, and owners that no pending pod needs.
 - What cannot be used is a problem with its place, and so is what keeps an object pending as it is written.
@@ -18,9 +16,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC
 from typing import Any
 
 import msgspec
@@ -28,37 +26,25 @@ from msgspec import structs
 
 from dovetail.core import events as ev
 from dovetail.core.model import Gang, Node, Pod, Problem
-from dovetail.kube import translate
+from dovetail.kube import admission, translate
+from dovetail.kube.admission import PRIORITY_CLASSES, Key, Object, PriorityClass, key_of, of_kind
 from dovetail.kube.discovery import Served
 from dovetail.kube.documents import Document, ManifestError, read_documents
 from dovetail.kube.feed import Feed
 from dovetail.kube.gangs_dialects import DIALECTS
 from dovetail.kube.listing import gc_paused
-from dovetail.kube.objects import ObjectMeta, OwnerReference, Wire
-from dovetail.kube.objects_claims import ClaimMeta, ResourceClaim, ResourceClaimTemplate
+from dovetail.kube.objects import ObjectMeta, Wire
+from dovetail.kube.objects_claims import ResourceClaimTemplate
 from dovetail.kube.objects_pod import Pod as PodObject
-from dovetail.kube.objects_pod import PodResourceClaimStatus
-from dovetail.kube.objects_storage import PersistentVolume, PersistentVolumeClaim, StorageClass
 from dovetail.kube.owners import OWNER_KINDS
 from dovetail.kube.reflector import Change
-from dovetail.kube.resources import CLAIM_TEMPLATES, RESOURCE_CLAIMS, STORAGE_CLASSES, Resource
+from dovetail.kube.resources import CLAIM_TEMPLATES, RESOURCE_CLAIMS, Resource
 from dovetail.kube.sources import sources
 from dovetail.kube.translate import UNMADE
 
-# (group, kind, namespace, name); the namespace of what has none is "".
-Key = tuple[str, str, str, str]
-
 _OURS = "dovetail"
 _NAMESPACE = "default"
-_DEFAULT_SCHEDULER = "default-scheduler"
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _AT = re.compile(r"(.*) - at `\$\.?(.*)`", re.DOTALL)
-_PRIORITY_CLASSES = Resource("scheduling.k8s.io", "v1", "priorityclasses", False, "PriorityClass")
-# https://github.com/kubernetes/kubernetes: pkg/apis/scheduling/types.go.
-_SYSTEM_PRIORITIES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
-# https://github.com/kubernetes/kubernetes: plugin/pkg/admission/storage/storageclass/setdefault.
-_DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
-_CLASS_OF_CLAIM = "volume.beta.kubernetes.io/storage-class"
 
 _READ_BY_OTHERS = {
     "": "ConfigMap Endpoints Event LimitRange PodTemplate ReplicationController ResourceQuota Secret Service "
@@ -82,14 +68,6 @@ _READ_BY_OTHERS = {
     "storage.k8s.io": "CSIDriver CSIStorageCapacity VolumeAttachment",
 }
 _UNUSED = {(group, kind) for group, names in _READ_BY_OTHERS.items() for kind in names.split()}
-
-
-class PriorityClass(Wire, frozen=True):
-    """scheduling.k8s.io/v1."""
-
-    metadata: ObjectMeta = ObjectMeta()
-    value: int = 0
-    global_default: bool = False
 
 
 class _Named(Wire, frozen=True):
@@ -132,13 +110,6 @@ class Manifests:
     skipped: dict[str, int]
 
 
-@dataclass(slots=True)
-class _Object:
-    document: Document
-    key: Key
-    wire: Any
-
-
 def read(names: Sequence[str], scheduler_name: str | None = None) -> Manifests:
     """The cluster that files, folders and "-" (standard input) describe. Pods of every scheduler are taken for ours,
     or only those that name `scheduler_name`. Raises ManifestError where a file cannot be read, or nothing is there."""
@@ -164,14 +135,14 @@ class _Reading:
         versions = {dialect.kind: tuple(r.version for r in dialect.resources) for dialect in DIALECTS}
         known = [
             *(_Kind(owner.resource, _Named) for owner in OWNER_KINDS),
-            _Kind(_PRIORITY_CLASSES, PriorityClass, (_PRIORITY_CLASSES.version,)),
+            _Kind(PRIORITY_CLASSES, PriorityClass, (PRIORITY_CLASSES.version,)),
             _Kind(CLAIM_TEMPLATES, ResourceClaimTemplate, (CLAIM_TEMPLATES.version,)),
             *(_Kind(s.resource, s.kind, versions.get(s.kind, (s.resource.version,))) for s in self._sources),
         ]
         self._kinds = {(kind.resource.group, kind.resource.kind): kind for kind in known}
-        self._objects: dict[Key, _Object] = {}
+        self._objects: dict[Key, Object] = {}
         self._uids: set[str] = set()
-        self._owner_of: dict[str, _Object] = {}
+        self._owner_of: dict[str, Object] = {}
 
     def take(self, document: Document) -> None:
         """Sort one document in, or say why not."""
@@ -197,11 +168,11 @@ class _Reading:
             if obj is not None:
                 self._objects[obj.key] = obj
 
-    def _decode(self, document: Document, known: _Kind) -> _Object | None:
+    def _decode(self, document: Document, known: _Kind) -> Object | None:
         resource, kind = known.resource, known.resource.kind
         value = document.value
         try:
-            wire = msgspec.convert(_with_allocatable(value) if kind == "Node" else value, known.wire)
+            wire = msgspec.convert(admission.with_allocatable(value) if kind == "Node" else value, known.wire)
         except msgspec.ValidationError as error:
             match = _AT.fullmatch(str(error))
             message, field = match.groups() if match else (str(error), "")
@@ -227,18 +198,20 @@ class _Reading:
         if created is not None and created.tzinfo is None:
             created = created.replace(tzinfo=UTC)
         meta = structs.replace(meta, name=name, namespace=key[2], uid=uid, creation_timestamp=created)
-        return _Object(document, key, structs.replace(wire, metadata=meta))
+        return Object(document, key, structs.replace(wire, metadata=meta))
 
     def tell(self) -> list[ev.Event]:
         """The events of everything, in the order of the table, owners last."""
-        self._stamp()
-        self._complete()
+        admission.stamp(self._objects)
+        self._drop_finished()
+        for obj, field, message in admission.complete(self._objects, _OURS if self._all_ours else None):
+            self._problem(obj.document, _shown(obj.key), field, message)
         events: list[ev.Event] = []
         for source in self._sources:
-            changes = [Change("added", obj.wire, None) for obj in self._of(source.resource)]
+            changes = [Change("added", obj.wire, None) for obj in of_kind(self._objects, source.resource)]
             if changes:
                 events += source.translate(changes)
-        unused = {obj.key for owner in OWNER_KINDS for obj in self._of(owner.resource)}
+        unused = {obj.key for owner in OWNER_KINDS for obj in of_kind(self._objects, owner.resource)}
         for ref in self._feed.wanted_owners():
             key = (ref.resource.group, ref.resource.kind, ref.namespace, ref.name)
             owner = self._objects.get(key)
@@ -250,77 +223,11 @@ class _Reading:
         self.skipped.update(kind for _, kind, _, _ in unused)
         return events
 
-    def _of(self, resource: Resource) -> Iterator[_Object]:
-        return (obj for obj in self._objects.values() if obj.key[:2] == (resource.group, resource.kind))
-
-    def _stamp(self) -> None:
-        """Give what has no creation time one after all others, a millisecond apart."""
-        known = [obj.wire.metadata.creation_timestamp for obj in self._objects.values()]
-        newest = max((moment for moment in known if moment is not None), default=_EPOCH)
-        for i, obj in enumerate(self._objects.values(), 1):
-            meta: ObjectMeta = obj.wire.metadata
-            if meta.creation_timestamp is None:
-                meta = structs.replace(meta, creation_timestamp=newest + timedelta(milliseconds=i))
-                obj.wire = structs.replace(obj.wire, metadata=meta)
-
-    def _complete(self) -> None:
-        """What admission and the volume controller would add."""
-        classes = {obj.key[3]: obj.wire for obj in self._of(_PRIORITY_CLASSES)}
-        priorities = _SYSTEM_PRIORITIES | {name: found.value for name, found in classes.items()}
-        usual = next((found.value for found in classes.values() if found.global_default), 0)
-        storage_class = self._default_storage_class()
+    def _drop_finished(self) -> None:
         for obj in list(self._objects.values()):
-            wire = obj.wire
-            if isinstance(wire, PodObject):
-                self._complete_pod(obj, wire, priorities, usual)
-            elif isinstance(wire, PersistentVolumeClaim):
-                if wire.spec.storage_class_name is None and _CLASS_OF_CLAIM not in wire.metadata.annotations:
-                    spec = structs.replace(wire.spec, storage_class_name=storage_class)
-                    obj.wire = structs.replace(wire, spec=spec)
-            elif isinstance(wire, PersistentVolume) and not wire.status.phase and wire.spec.claim_ref is None:
-                obj.wire = structs.replace(wire, status=structs.replace(wire.status, phase="Available"))
-
-    def _default_storage_class(self) -> str | None:
-        """The newest of those that are marked so."""
-        marked: list[StorageClass] = [obj.wire for obj in self._of(STORAGE_CLASSES)]
-        marked = [found for found in marked if found.metadata.annotations.get(_DEFAULT_CLASS) == "true"]
-        newest = max(marked, key=lambda found: found.metadata.creation_timestamp or _EPOCH, default=None)
-        return newest.metadata.name if newest is not None else None
-
-    def _complete_pod(self, obj: _Object, pod: PodObject, priorities: dict[str, int], usual: int) -> None:
-        if translate.is_finished(pod):
-            self.skipped["finished Pod"] += 1
-            del self._objects[obj.key]
-            return
-        spec = pod.spec
-        priority, class_name = spec.priority, str(obj.document.value.get("spec", {}).get("priorityClassName", ""))
-        if priority is None:
-            priority = priorities.get(class_name) if class_name else usual
-        if priority is None:
-            message = f"{class_name!r} does not exist: add the PriorityClass; the pod is not used"
-            self._problem(obj.document, _shown(obj.key), "spec.priorityClassName", message)
-            del self._objects[obj.key]
-            return
-        scheduler_name = _OURS if self._all_ours else spec.scheduler_name or _DEFAULT_SCHEDULER
-        obj.wire = structs.replace(pod, spec=structs.replace(spec, priority=priority, scheduler_name=scheduler_name))
-        self._make_claims(obj)
-
-    def _make_claims(self, obj: _Object) -> None:
-        """A ResourceClaim of the pod's own for each template that it names, unless the pod says that it has one."""
-        pod: PodObject = obj.wire
-        meta, statuses = pod.metadata, pod.status.resource_claim_statuses
-        made = {status.name for status in statuses}
-        owner = OwnerReference("v1", "Pod", meta.name, meta.uid, True)
-        for claim in pod.spec.resource_claims:
-            template = self._objects.get(_key(CLAIM_TEMPLATES, meta.namespace, claim.resource_claim_template_name))
-            if claim.name in made or template is None:
-                continue
-            name = f"{meta.name}-{claim.name}"
-            key = _key(RESOURCE_CLAIMS, meta.namespace, name)
-            own = ClaimMeta(name, meta.namespace, "/".join(key), owner_references=(owner,))
-            self._objects.setdefault(key, _Object(obj.document, key, ResourceClaim(own, template.wire.spec.spec)))
-            statuses = (*statuses, PodResourceClaimStatus(claim.name, name))
-        obj.wire = structs.replace(pod, status=structs.replace(pod.status, resource_claim_statuses=statuses))
+            if isinstance(obj.wire, PodObject) and translate.is_finished(obj.wire):
+                self.skipped["finished Pod"] += 1
+                del self._objects[obj.key]
 
     def check(self, events: Iterable[ev.Event]) -> None:
         """Say what keeps nodes, gangs and pods that wait from being used as they are written, and what of the inside of
@@ -339,7 +246,7 @@ class _Reading:
                     gangs[gang.id] = gang
                 case ev.ClaimChanged(claim):
                     claims.add(claim.key)
-                    self._keeps(self._objects[_key(RESOURCE_CLAIMS, claim.namespace, claim.name)], claim.problem)
+                    self._keeps(self._objects[key_of(RESOURCE_CLAIMS, claim.namespace, claim.name)], claim.problem)
         of_uid = {obj.wire.metadata.uid: obj for obj in self._objects.values()}
         for node in nodes.values():
             self._keeps(self._objects["", "Node", "", node.name], node.problem)
@@ -361,11 +268,11 @@ class _Reading:
                 self._keeps(declaring, gang.problem)
                 self._exists(declaring, "", gang.parent, gangs)
 
-    def _exists(self, obj: _Object, field: str, name: str, known: Container[str]) -> None:
+    def _exists(self, obj: Object, field: str, name: str, known: Container[str]) -> None:
         if name and name not in known:
             self._problem(obj.document, _shown(obj.key), field, f"'{name}' is not in the input")
 
-    def _claims_exist(self, obj: _Object, pod: Pod, claims: Container[str]) -> None:
+    def _claims_exist(self, obj: Object, pod: Pod, claims: Container[str]) -> None:
         templates = {c.name: c.resource_claim_template_name for c in obj.wire.spec.resource_claims}
         for key in pod.device_claims:
             name = key.partition("/")[2]
@@ -373,7 +280,7 @@ class _Reading:
                 name = f"ResourceClaimTemplate {templates[name.removeprefix(UNMADE)]}"
             self._exists(obj, "spec.resourceClaims", name, (name,) if key in claims else ())
 
-    def _declaring(self, gang_id: str) -> _Object | None:
+    def _declaring(self, gang_id: str) -> Object | None:
         """The PodGroup of a gang, in whatever dialect, or its owner."""
         ref = self._feed.gang_ref(gang_id)
         if ref is None:
@@ -381,7 +288,7 @@ class _Reading:
         resource = ref.dialect.resources[0]
         return self._objects[resource.group, resource.kind, ref.namespace, ref.name]
 
-    def _keeps(self, obj: _Object, problem: Problem | None) -> None:
+    def _keeps(self, obj: Object, problem: Problem | None) -> None:
         if problem is not None:
             shown = _shown(obj.key)
             message = f"{problem.value!r}: {problem.rule}" if problem.value else problem.rule
@@ -390,10 +297,6 @@ class _Reading:
     def _problem(self, document: Document, shown: str, field: str, message: str) -> None:
         line = document.line(field)
         self.problems.append(ManifestProblem(document.file, line, document.path, shown, field, message))
-
-
-def _key(resource: Resource, namespace: str, name: str) -> Key:
-    return resource.group, resource.kind, namespace, name
 
 
 def _shown(key: Key) -> str:
@@ -406,11 +309,3 @@ def _said(value: dict[str, Any]) -> str:
     meta = value.get("metadata")
     named = {"namespace": "", "name": "", **meta} if isinstance(meta, dict) else {"namespace": "", "name": ""}
     return _shown(("", str(value["kind"]), str(named["namespace"]), str(named["name"]))).rstrip()
-
-
-def _with_allocatable(value: dict[str, Any]) -> dict[str, Any]:
-    """The API server takes a node's capacity for its allocatable where that is missing."""
-    status = value.get("status")
-    if not isinstance(status, dict) or "capacity" not in status or "allocatable" in status:
-        return value
-    return value | {"status": status | {"allocatable": status["capacity"]}}

@@ -13,8 +13,9 @@ Rules
 - A node that is not ready says so by its taints, so conditions are not read. `pods` missing from allocatable means that
   no pod fits, as upstream.
 - Equal parts are built once: pods of one template share their Request.
-- A ResourceClaim that is still to be made from a template is named by UNMADE and its name in the pod.
-Not known here: preemption policies, runtime classes, extended resources that stand for a DeviceClass.
+- A ResourceClaim that is still to be made from a template is named by UNMADE and its name in the pod. That of extended
+  resources is one of the pod's once it is bound.
+Not known here: preemption policies, runtime classes.
 """
 
 from __future__ import annotations
@@ -103,14 +104,16 @@ def pod(obj: PodObject, scheduler_name: str = "dovetail") -> Pod:
     meta, spec = obj.metadata, obj.spec
     managed = spec.scheduler_name == scheduler_name
     wishes = wishes_of(meta)
-    problems = list(wishes.problems)
-    request = with_nvlink(_request_of(obj, problems), wishes.nvlink if managed else "")
+    asked = effective(obj)
+    problems = [*wishes.problems, *asked.problems]
+    request = with_nvlink(_request_of(obj, asked.resources, problems), wishes.nvlink if managed else "")
     if managed:
         problems += name_problems(obj)
     if managed and wishes.of_gpus:
         problems += share_problems(obj, request.resources, wishes)
         request = with_share(request, wishes)
-    device_claims = _device_claims(obj, problems) if spec.resource_claims else ()
+    extended = obj.status.extended_resource_claim_status
+    device_claims = _device_claims(obj, problems) if spec.resource_claims or extended is not None else ()
     return Pod(
         meta.uid,
         meta.namespace,
@@ -133,6 +136,8 @@ def pod(obj: PodObject, scheduler_name: str = "dovetail") -> Pod:
         owner_of(meta),
         device_claims,
         _instances_of(obj),
+        asked.containers if managed and not spec.node_name else (),
+        tuple(sorted({one.resource_name for one in extended.request_mappings or ()})) if extended is not None else (),
     )
 
 
@@ -147,7 +152,7 @@ def devices_of(obj: PodObject) -> tuple[tuple[int, ...] | None, tuple[Finding, .
     text = obj.metadata.annotations.get(DEVICES)
     if text is None or not obj.spec.node_name:
         return None, ()
-    amounts = dict(effective(obj)[0])
+    amounts = dict(effective(obj).resources)
     devices, asked = indices_of(text), amounts.get(GPU) or amounts.get(SHARED_GPU, 0)
     if devices is not None and len(devices) == asked:
         return devices, ()
@@ -168,11 +173,9 @@ def with_nvlink(request: Request, nvlink: str) -> Request:
     return request if request.nvlink_required == required else replace(request, nvlink_required=required)
 
 
-def _request_of(obj: PodObject, problems: list[Problem]) -> Request:
+def _request_of(obj: PodObject, resources: Resources, problems: list[Problem]) -> Request:
     meta, spec = obj.metadata, obj.spec
-    resources, bad_amounts = effective(obj)
     tolerations, bad_tolerations = _tolerations(spec.tolerations)
-    problems += bad_amounts
     problems += bad_tolerations
     node_selector = tuple(sorted(spec.node_selector.items()))
     ports = _ports(spec)
@@ -258,6 +261,9 @@ def _device_claims(obj: PodObject, problems: list[Problem]) -> tuple[str, ...]:
             problems.append(Problem(f"spec.resourceClaims[{i}]", claim.name, rule))
         if name:
             names.append(f"{obj.metadata.namespace}/{name}")
+    extended = obj.status.extended_resource_claim_status
+    if extended is not None and obj.spec.node_name:
+        names.append(f"{obj.metadata.namespace}/{extended.resource_claim_name}")
     return tuple(dict.fromkeys(names))
 
 

@@ -11,6 +11,7 @@ Rules
 - Sums are exact and rounded up once, at the end. What is zero is left out.
 - GPUs and all other extended resources are whole numbers, and request and limit are the same.
 - A quantity that breaks a rule gives a Problem and counts as absent.
+- Containers are told one by one where one asks for a resource for which devices by claim may stand in.
 Source: k8s.io/component-helpers/resource/helpers.go (1.37), core validation of ResourceRequirements.
 Not known here: node-allocatable resources of DRA claims.
 """
@@ -23,6 +24,8 @@ from functools import lru_cache
 from math import ceil
 from typing import NamedTuple
 
+from dovetail.core import model
+from dovetail.core.dra.extended import IMPLICIT
 from dovetail.core.model import CPU, MEMORY, Problem
 from dovetail.core.quantities import MAX_AMOUNT, QuantityError, parse
 from dovetail.kube.objects import Quantities, Quantity
@@ -38,6 +41,7 @@ class _Parts(NamedTuple):
 
     requests: _Items
     limits: _Items
+    name: str = ""
     sidecar: bool = False
     allocated: _Items | None = None
     in_force: _Items | None = None
@@ -46,14 +50,24 @@ class _Parts(NamedTuple):
 class _Container(NamedTuple):
     """The three views of one container's requests that upstream sums up separately."""
 
+    name: str
     sidecar: bool
     spec: Amounts
     allocated: Amounts
     in_force: Amounts
 
 
-def effective(pod: Pod) -> tuple[Resources, tuple[Problem, ...]]:
-    """Amounts by resource in the core's units, sorted by name, and what is wrong with the pod's quantities.
+class Effective(NamedTuple):
+    """Amounts by resource in the core's units, sorted by name, what is wrong with the pod's quantities, and its
+    containers where they matter."""
+
+    resources: Resources
+    problems: tuple[Problem, ...]
+    containers: tuple[model.Container, ...]
+
+
+def effective(pod: Pod) -> Effective:
+    """How much a pod asks for.
 
     The answer depends on the quantities alone and is remembered by them: pods of one template share it.
     """
@@ -78,9 +92,9 @@ def _parts(container: Container, status: ContainerStatus | None) -> _Parts:
     requests, limits = tuple(container.resources.requests.items()), tuple(container.resources.limits.items())
     sidecar = container.restart_policy == SIDECAR
     if status is None:
-        return _Parts(requests, limits, sidecar)
+        return _Parts(requests, limits, container.name, sidecar)
     in_force = _items(status.resources.requests) if status.resources is not None else None
-    return _Parts(requests, limits, sidecar, _items(status.allocated_resources), in_force)
+    return _Parts(requests, limits, container.name, sidecar, _items(status.allocated_resources), in_force)
 
 
 def _items(quantities: Quantities | None) -> _Items | None:
@@ -94,7 +108,7 @@ def _effective(
     pod_level: _Parts,
     overhead_items: _Items,
     infeasible: bool,
-) -> tuple[Resources, tuple[Problem, ...]]:
+) -> Effective:
     problems: list[Problem] = []
     main = [_read(parts, infeasible, f"spec.containers[{i}]", problems) for i, parts in enumerate(containers)]
     init = [_read(parts, infeasible, f"spec.initContainers[{i}]", problems) for i, parts in enumerate(init_containers)]
@@ -120,7 +134,18 @@ def _effective(
             _raise_to(whole, in_force)
         total.update({name: value for name, value in whole.items() if _at_pod_level(name)})
     _add(total, overhead)
-    return _rounded(total, problems), tuple(problems)
+    return Effective(_rounded(total, problems), tuple(problems), _told(init, main))
+
+
+def _told(init: list[_Container], main: list[_Container]) -> tuple[model.Container, ...]:
+    if not any(amount and _may_be_claimed(name) for one in (*init, *main) for name, amount in one.spec.items()):
+        return ()
+    passing = [(one, not one.sidecar) for one in init] + [(one, False) for one in main]
+    return tuple(model.Container(one.name, _rounded(one.spec, [], zeros=True), passes) for one, passes in passing)
+
+
+def _may_be_claimed(name: str) -> bool:
+    return not is_native(name) or name.startswith(IMPLICIT)
 
 
 def _read(parts: _Parts, infeasible: bool, path: str, problems: list[Problem]) -> _Container:
@@ -129,7 +154,7 @@ def _read(parts: _Parts, infeasible: bool, path: str, problems: list[Problem]) -
     fallback: Amounts = {} if infeasible else spec
     allocated = fallback if parts.allocated is None else _amounts(parts.allocated, status, problems)
     in_force = allocated if parts.in_force is None else _amounts(parts.in_force, status, problems)
-    return _Container(parts.sidecar, spec, allocated, in_force)
+    return _Container(parts.name, parts.sidecar, spec, allocated, in_force)
 
 
 def _requests(parts: _Parts, path: str, problems: list[Problem]) -> Amounts:
@@ -212,13 +237,13 @@ def _amounts(items: Iterable[tuple[str, Quantity]], path: str, problems: list[Pr
     return found
 
 
-def _rounded(total: Amounts, problems: list[Problem]) -> Resources:
+def _rounded(total: Amounts, problems: list[Problem], *, zeros: bool = False) -> Resources:
     found = []
     for name in sorted(total):
         amount = ceil(total[name] * 1000 if name == CPU else total[name])
         if amount >= MAX_AMOUNT:
             problems.append(Problem(f"sum of requests[{name}]", str(amount), "is too large (the limit is 2^62)"))
-        elif amount:
+        elif amount or zeros:
             found.append((name, amount))
     return tuple(found)
 

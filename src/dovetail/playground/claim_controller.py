@@ -49,7 +49,7 @@ class ClaimController:
 
     def note_pod(self, change: Change) -> None:
         pod = change.object
-        if not objects_at(pod, "spec.resourceClaims"):
+        if not names_of(pod):
             return
         self._pods[key_of(pod)] = None
         if change.removed or text_at(pod, "status.phase") in _FINISHED:

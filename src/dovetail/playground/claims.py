@@ -136,12 +136,49 @@ def usable_by(claim: Object | None, pod: Object) -> bool:
 
 
 def names_of(pod: Object) -> list[str]:
-    """The names of the pod's claims; "" for one that is still to be made."""
+    """The names of the pod's claims, that of its extended resources included; "" for one that is still to be made."""
     made = {
         text_at(status, "name"): text_at(status, "resourceClaimName")
         for status in objects_at(pod, "status.resourceClaimStatuses")
     }
+    extended = text_at(pod, "status.extendedResourceClaimStatus.resourceClaimName")
     return [
         text_at(claim, "resourceClaimName") or made.get(text_at(claim, "name"), "")
         for claim in objects_at(pod, "spec.resourceClaims")
-    ]
+    ] + ([extended] if extended else [])
+
+
+def extended_problems(new: Object, old: Object) -> list[Cause]:
+    """What the status of a pod may not say of its extended resources.
+
+    Source: pkg/apis/core/validation/validation.go (validatePodExtendedResourceClaimStatus).
+    """
+    path, found = "status.extendedResourceClaimStatus", []
+    told, before = (value_at(pod, path) for pod in (new, old))
+    if told is None or told == before:
+        return []
+    mappings = objects_at(new, f"{path}.requestMappings")
+    if not mappings:
+        found.append(missing(f"{path}.requestMappings", "at least one request mapping is required"))
+    containers = [*objects_at(new, "spec.initContainers"), *objects_at(new, "spec.containers")]
+    requests = {text_at(one, "name"): object_at(one, "resources.requests") for one in containers}
+    for i, mapping in enumerate(mappings):
+        container, resource = text_at(mapping, "containerName"), text_at(mapping, "resourceName")
+        if container not in requests:
+            why = "must match the name of an entry in spec.initContainers.name or spec.containers.name"
+            found.append(wrong(f"{path}.requestMappings[{i}].containerName", container, why))
+        elif resource not in requests[container]:
+            why = (
+                "must match the extended resource name of an entry in spec.initContainers.resources.requests or "
+                "spec.containers.resources.requests"
+            )
+            found.append(wrong(f"{path}.requestMappings[{i}].resourceName", resource, why))
+    if not text_at(new, f"{path}.resourceClaimName"):
+        found.append(missing(f"{path}.resourceClaimName"))
+    return found
+
+
+def by_claim(pod: Object) -> set[str]:
+    """The extended resources that the pod has by a claim."""
+    mappings = objects_at(pod, "status.extendedResourceClaimStatus.requestMappings")
+    return {text_at(mapping, "resourceName") for mapping in mappings}

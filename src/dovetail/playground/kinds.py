@@ -159,8 +159,8 @@ def _established(definition: Object, now_s: float) -> Object:
 
 RULES: dict[str, Rules] = {
     "pods": Rules(
-        pods.defaulted, pods.born, pods.problems, pods.update_problems, prioritised=True,
-        sticky_status=("qosClass", "resourceClaimStatuses"),
+        pods.defaulted, pods.born, pods.problems, pods.update_problems, claims.extended_problems, prioritised=True,
+        sticky_status=("qosClass", "resourceClaimStatuses", "extendedResourceClaimStatus"),
     ),
     "namespaces": Rules(_named_namespace, _phase("Active")),
     "persistentvolumeclaims": Rules(born=_phase("Pending")),

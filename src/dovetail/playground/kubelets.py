@@ -12,9 +12,9 @@ after `start_delay_s`, and
 
 A pod waits to be started for its ResourceClaims to be reserved for it, with devices that its node can use.
 
-A resource that the node does not declare is not checked. Pods on a node that does not exist, or whose kubelet is
-silenced, stay as they are. Not simulated: topology and device managers, images, probes, restarts of containers,
-heartbeats.
+A resource that the node does not declare, or that the pod has by a claim, is not checked. Pods on a node that does not
+exist, or whose kubelet is silenced, stay as they are. Not simulated: topology and device managers, images, probes,
+restarts of containers, heartbeats.
 
 Sources: k8s.io/kubernetes/pkg/kubelet/lifecycle/predicate.go, pkg/kubelet/kubelet_pods.go.
 """
@@ -29,7 +29,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from dovetail.core.quantities import QuantityError, amount
-from dovetail.playground.claims import names_of, usable_by
+from dovetail.playground.claims import by_claim, names_of, usable_by
 from dovetail.playground.deletions import Deletions
 from dovetail.playground.objects import (
     Clock,
@@ -210,7 +210,8 @@ class Kubelets:
         running = text_at(pod, "status.phase") == "Running"
         used = self._used.setdefault(name, {})
         try:
-            requests = requests_of(pod) | {"pods": 1}
+            claimed = by_claim(pod)
+            requests = {name: n for name, n in requests_of(pod).items() if name not in claimed} | {"pods": 1}
             refusal = None if running else self._rejection(name) or _refusal(pod, node, requests, used)
         except QuantityError as error:
             requests, refusal = {}, ("UnexpectedAdmissionError", str(error))

@@ -9,6 +9,8 @@ Rules
   claim with the same allocation, or still none, or ours, it is tried again; else the bind fails.
 - A claim whose opaque parameters no patch leaves as they are is written as protobuf (see `wire_protobuf`).
 - Pods that share a claim take turns, and whoever comes first writes what was allocated for all.
+- The claim of a pod's extended resources is made first, under a name that is its own: one that an earlier try left is
+  used. Then the pod's status says which container has what of it. Giving it back deletes it.
 - Giving back takes the pod from the consumers; the last one takes the allocation along, as the claim controller does.
 - Devices with binding conditions are waited for; one that has failed fails the bind at once.
 Source: plugins/dynamicresources (PreBind, Unreserve, isClaimReadyForBinding), controller/resourceclaim (syncClaim).
@@ -20,13 +22,13 @@ import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from dovetail.core.decisions import Bind
+from dovetail.core.decisions import Bind, ClaimToMake
 from dovetail.core.dra.records import Allocation
 from dovetail.kube import resources as kinds
-from dovetail.kube.client import MERGE_PATCH, Client
-from dovetail.kube.errors import ApiError, Conflict, Invalid, KubeError, NotFound
+from dovetail.kube.client import MERGE_PATCH, STRATEGIC_PATCH, Client
+from dovetail.kube.errors import AlreadyExists, ApiError, Conflict, Invalid, KubeError, NotFound
 from dovetail.kube.objects_claims import AllocationResult, DeviceClass, DeviceResult, DeviceStatus, ResourceClaim
-from dovetail.scheduler import metrics, wire_claims
+from dovetail.scheduler import metrics, wire, wire_claims
 from dovetail.scheduler.clock import Clock
 from dovetail.scheduler.mirror import Mirror
 from dovetail.scheduler.wire_protobuf import CONTENT_TYPE, with_consumer, with_finalizer
@@ -60,16 +62,19 @@ class Reservations:
         self._in_flight: dict[str, _InFlight] = {}
 
     def expect(self, bind: Bind) -> None:
-        for key in bind.reserve:
+        for key in _claims_of(bind):
             known = self._in_flight.get(key)
             if known is None:
-                known = self._in_flight[key] = _InFlight(self._mirror.device_claims.known.get(_named(key)))
+                claim = self._mirror.device_claims.known.get(_named(key))
+                if _is_made(bind, key) and claim is not None and not _owned(claim, bind.uid):
+                    claim = None
+                known = self._in_flight[key] = _InFlight(claim)
             known.pods += 1
         for grant in bind.claims:
             self._in_flight[grant.claim].allocation = grant.allocation
 
     def forget(self, bind: Bind) -> None:
-        for key in bind.reserve:
+        for key in _claims_of(bind):
             known = self._in_flight[key]
             known.pods -= 1
             if not known.pods:
@@ -77,7 +82,7 @@ class Reservations:
 
     def waits(self, bind: Bind) -> bool:
         """Whether a driver has to make devices ready before the pod can be bound."""
-        for known in (self._in_flight[key] for key in bind.reserve):
+        for known in (self._in_flight[key] for key in _claims_of(bind)):
             granted = known.allocation.grants if known.allocation is not None else ()
             if any(grant.conditions for grant in granted):
                 return True
@@ -88,10 +93,34 @@ class Reservations:
     async def reserve(self, bind: Bind, pod: str, uid: str) -> None:
         """Allocate and reserve all claims of the pod. Raises NotReady and KubeError; what was reserved until then is
         to be given back."""
-        for key in bind.reserve:
+        for key in _claims_of(bind):
             known = self._in_flight[key]
             async with known.turn:
+                if bind.made is not None and _is_made(bind, key):
+                    known.claim = await self._make(bind.made, pod, uid)
                 await self._reserve(key, known, pod, uid)
+        if bind.made is not None:
+            namespace, name = _named(bind.made.claim)
+            self._check_leader()
+            body, path = wire.extended_claim(uid, name, bind.made.uses), kinds.PODS.path(namespace, pod, "status")
+            await self._client.request("PATCH", path, body, content_type=STRATEGIC_PATCH)
+
+    async def _make(self, made: ClaimToMake, pod: str, uid: str) -> ResourceClaim:
+        """The claim for the extended resources of the pod, as it is now."""
+        self._check_leader()
+        path, body = kinds.RESOURCE_CLAIMS.path(_named(made.claim)[0]), wire_claims.extended(made, pod, uid)
+        try:
+            return await self._client.request("POST", path, body, decode=ResourceClaim, idempotent=True)
+        except AlreadyExists:
+            found = await self._get(made.claim)
+        if not _owned(found, uid):
+            raise NotReady(f"the resourceclaim {made.claim} is not the pod's")
+        asked = [(r.name, r.exactly) for r in found.spec.devices.requests or ()]
+        has = [(name, one.device_class_name, one.count) for name, one in asked if one is not None]
+        if has != [(one.name, one.device_class, one.count) for (one,) in made.spec.requests]:
+            await self._delete(found)
+            raise NotReady(f"the resourceclaim {made.claim} was made for other devices and is made anew")
+        return found
 
     async def _reserve(self, key: str, known: _InFlight, pod: str, uid: str) -> None:
         decided = known.claim
@@ -158,13 +187,17 @@ class Reservations:
 
     def unmet(self, bind: Bind) -> list[str]:
         """The binding conditions that are still to come true. Raises NotReady where one never will."""
-        return [what for key in bind.reserve for what in self._unmet(key)]
+        return [what for key in _claims_of(bind) for what in self._unmet(key, _is_made(bind, key))]
 
-    def _unmet(self, key: str) -> Iterator[str]:
+    def _unmet(self, key: str, made: bool) -> Iterator[str]:
         # What is seen may be older than our own write.
         claim = self._mirror.device_claims.known.get(_named(key))
         written = self._in_flight[key].claim
         if claim is None or written is None or claim.metadata.uid != written.metadata.uid:
+            if made:
+                # The watch has not told of it yet.
+                yield f"resourceclaim {key}"
+                return
             raise NotReady(f"the resourceclaim {key} was deleted")
         said = {(s.driver, s.pool, s.device, s.share_id): s for s in claim.status.devices}
         for result in _results(written):
@@ -180,11 +213,14 @@ class Reservations:
     async def give_back(self, bind: Bind, uid: str) -> None:
         """Take the pod from the consumers of its claims. What cannot be written now stays reserved for the pod, which
         is tried again with it."""
-        for key in bind.reserve:
+        for key in _claims_of(bind):
             known = self._in_flight[key]
             async with known.turn:
                 try:
-                    await self._give_back(key, known, uid)
+                    if not _is_made(bind, key):
+                        await self._give_back(key, known, uid)
+                    elif known.claim is not None:
+                        await self._delete(known.claim)
                 except KubeError as error:
                     metrics.log.warning("the resourceclaim %s stays reserved: %s", key, error)
 
@@ -202,6 +238,38 @@ class Reservations:
                 return
             except Conflict:
                 claim = known.claim = await self._get(key)
+
+    async def _delete(self, claim: ResourceClaim) -> None:
+        path = _path(claim)
+        self._check_leader()
+        try:
+            for _ in range(_TRIES):
+                try:
+                    if wire_claims.FINALIZER in claim.metadata.finalizers:
+                        claim = await self._patch(path, wire_claims.without_finalizer(claim.metadata))
+                    break
+                except Conflict:
+                    now = await self._get(f"{claim.metadata.namespace}/{claim.metadata.name}")
+                    if now.metadata.uid != claim.metadata.uid:
+                        return
+                    claim = now
+            await self._client.request("DELETE", path, {"preconditions": {"uid": claim.metadata.uid}})
+        except NotFound:
+            return
+
+
+def _claims_of(bind: Bind) -> tuple[str, ...]:
+    """All that must be reserved for the pod."""
+    return bind.reserve if bind.made is None else (*bind.reserve, bind.made.claim)
+
+
+def _is_made(bind: Bind, key: str) -> bool:
+    """Whether the claim is the one of the pod's extended resources."""
+    return bind.made is not None and bind.made.claim == key
+
+
+def _owned(claim: ResourceClaim, pod_uid: str) -> bool:
+    return any(owner.uid == pod_uid and owner.controller for owner in claim.metadata.owner_references)
 
 
 def _same(key: str, claim: ResourceClaim, decided: ResourceClaim, granted: Allocation | None) -> ResourceClaim:

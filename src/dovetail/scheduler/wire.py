@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterable
 from datetime import UTC, datetime
 
 import msgspec
 
 from dovetail.core.decisions import Bind
+from dovetail.core.dra.extended import Use
 from dovetail.kube.annotations import DECISION, DEVICES, RANK
 from dovetail.kube.instances import shown
 
@@ -53,6 +55,14 @@ def unschedulable(uid: str, reason: str, message: str, now_ms: int) -> bytes:
         "lastTransitionTime": timestamp(now_ms),
     }
     return _encode({"metadata": {"uid": uid}, "status": {"conditions": [condition]}})
+
+
+def extended_claim(uid: str, claim: str, uses: Iterable[Use]) -> bytes:
+    """A strategic merge patch of a pod's status: which container has which extended resource by which request of the
+    claim. It fails if the uid is another."""
+    mappings = [{"containerName": u.container, "resourceName": u.resource, "requestName": u.request} for u in uses]
+    status = {"requestMappings": mappings, "resourceClaimName": claim}
+    return _encode({"metadata": {"uid": uid}, "status": {"extendedResourceClaimStatus": status}})
 
 
 def group_condition(kind: str, status: bool, reason: str, message: str, now_ms: int) -> bytes:

@@ -18,6 +18,8 @@ from typing import Any
 
 import msgspec
 
+from dovetail.core.decisions import ClaimToMake
+from dovetail.core.dra.extended import name_base
 from dovetail.core.dra.records import Allocation, Grant
 from dovetail.core.model import Requirement
 from dovetail.kube.objects_claims import (
@@ -33,12 +35,41 @@ from dovetail.scheduler.wire import timestamp
 
 FINALIZER = "resource.kubernetes.io/delete-protection"
 """Keeps a claim from going away while something is allocated for it."""
+EXTENDED = "resource.kubernetes.io/extended-resource-claim"
+"""The annotation of a claim that was made for extended resources."""
 _encode = msgspec.json.Encoder().encode
 _Json = dict[str, Any]
 
 
+def extended(made: ClaimToMake, pod_name: str, pod_uid: str) -> bytes:
+    """The claim of a pod's extended resources, protected from the start. Source: preFilterExtendedResources."""
+    namespace, _, name = made.claim.partition("/")
+    requests = [
+        {
+            "name": one.name,
+            "exactly": {"deviceClassName": one.device_class, "allocationMode": one.mode, "count": one.count},
+        }
+        for (one,) in made.spec.requests
+    ]
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": pod_name, "uid": pod_uid, "controller": True}
+    metadata = {
+        "name": name,
+        "generateName": name_base(pod_name),
+        "namespace": namespace,
+        "annotations": {EXTENDED: "true"},
+        "ownerReferences": [owner],
+        "finalizers": [FINALIZER],
+    }
+    kind = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim"}
+    return _encode(kind | {"metadata": metadata, "spec": {"devices": {"requests": requests}}})
+
+
 def with_finalizer(meta: ClaimMeta) -> bytes:
     return _encode({"metadata": _version(meta) | {"finalizers": [*meta.finalizers, FINALIZER]}})
+
+
+def without_finalizer(meta: ClaimMeta) -> bytes:
+    return _encode({"metadata": _version(meta) | {"finalizers": [one for one in meta.finalizers if one != FINALIZER]}})
 
 
 def reserved(claim: ResourceClaim, pod_name: str, pod_uid: str, allocation: _Json | None) -> bytes:
@@ -71,9 +102,7 @@ def allocation(
     requests = claim.spec.devices.requests or ()
     chosen = {grant.request for grant in granted.grants}
     picked = [_picked(request, chosen) for request in requests]
-    devices: _Json = {
-        "results": [_result(grant, dict(picked).get(grant.request)) for grant in granted.grants]
-    }
+    devices: _Json = {"results": [_result(grant, dict(picked).get(grant.request)) for grant in granted.grants]}
     if config := _config(claim, picked, class_named):
         devices["config"] = config
     found: _Json = {"devices": devices, "allocationTimestamp": timestamp(now_ms)}

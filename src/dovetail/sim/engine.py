@@ -123,14 +123,15 @@ class Simulation:
 
     def _carry_out(self, decision: Decision, now_ms: int) -> None:
         match decision:
-            case Bind(uid, node):
+            case Bind(uid, node, made=made):
                 fate = self._owner[uid]
                 self.result.placed[uid] = node
                 self._allocated_milli += self._milli[uid]
                 self._waiting_pods -= 1
                 fate.waiting -= 1
                 pod = self.state.roster.pods[uid]
-                self._told.append(PodChanged(replace(pod, node=node, bound_ms=now_ms)))
+                by_claim = made.resources if made is not None else ()
+                self._told.append(PodChanged(replace(pod, node=node, bound_ms=now_ms, by_claim=by_claim)))
                 if not fate.waiting:
                     self._start(fate, now_ms)
             case Hold(_, uids, refusal):

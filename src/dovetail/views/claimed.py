@@ -63,7 +63,7 @@ class Claimed:
         given |= {key: claim.allocation for key, claim in claims.items() if claim.allocation is not None}
         pods: dict[str, list[str]] = {}
         for placement in placements:
-            for key in placement.pod.device_claims:
+            for key in dict.fromkeys((*placement.pod.device_claims, *(grant.claim for grant in placement.grants))):
                 pods.setdefault(key, []).append(placement.pod.key)
         for key, allocation in given.items():
             users = f" (pod {', '.join(pods[key])})" if key in pods else ""

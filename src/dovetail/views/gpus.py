@@ -29,7 +29,7 @@ class PodGpus:
 def gpus_of(state: State, pod: Pod) -> PodGpus:
     """Of a pod that is placed."""
     cluster, placement = state.cluster, state.cluster.placements[pod.uid]
-    count = dict(pod.request.resources).get(GPU, 0)
+    count = dict(placement.shape.request.resources).get(GPU, 0)
     devices = placement.devices
     written = pod.devices is not None and set(pod.devices) == set(devices)
     decided = not pod.node and cluster.nodes.layout(placement.slot) is not None

@@ -63,7 +63,7 @@ def parts_of(cluster: Cluster, placement: Placement) -> tuple[Part, ...]:
 def grants_of(cluster: Cluster, placement: Placement) -> Iterator[Grant]:
     """The devices that the claims of a placed pod have."""
     decided = {grant.claim: grant.allocation for grant in placement.grants}
-    for key in dict.fromkeys(placement.pod.device_claims):
+    for key in dict.fromkeys((*placement.pod.device_claims, *decided)):
         claim = cluster.claims.claims.get(key)
         told: Allocation | None = claim.allocation if claim is not None else None
         allocation = told or decided.get(key)
@@ -111,7 +111,7 @@ def _held(cluster: Cluster, placement: Placement, verdict: Verdict, lacking: set
     holder = Holder(placement.pod.key, cluster.nodes.names[placement.slot], verdict.detail, "")
     count = 0
     if verdict.reason is Reason.INSUFFICIENT and verdict.detail in lacking:
-        count = dict(placement.pod.request.resources).get(verdict.detail, 0)
+        count = dict(placement.shape.request.resources).get(verdict.detail, 0)
         sliced = verdict.detail.startswith(RESOURCE_PREFIX)
         which = tuple(map(shown, cluster.slices.instances(placement))) if sliced else ()
         holder = replace(holder, amount=display(verdict.detail, count), devices=which)

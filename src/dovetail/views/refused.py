@@ -104,15 +104,16 @@ def _share(part: int, whole: int, memory_mib: int) -> str:
 
 
 def _devices(cluster: Cluster, pod: Pod, verdict: Verdict) -> Iterator[Refused]:
-    wants = cluster.shape_of(pod).wants
+    shape = cluster.shape_of(pod)
     seen: set[int] = set()
-    wanted = sum(min(one.count for one in alternatives) for spec in wants for alternatives in spec.requests)
     claimed = Claimed(cluster)
     for slot in verdict.slots.tolist():
         number = int(cluster.nodes.device_numbers[slot])
         if number in seen or len(seen) >= _MOST_LOOKED_AT:
             continue
         seen.add(number)
+        wants = cluster.shapes.at(shape, slot).wants
+        wanted = sum(min(one.count for one in alternatives) for spec in wants for alternatives in spec.requests)
         yield from _grouped(cluster.nodes.names[slot], claimed.seen(slot, wants), wanted)
 
 

@@ -32,7 +32,7 @@ def differences(cluster: Cluster) -> list[str]:
             parts[whole : whole + sharing.cards, slot] = nodes.gpu_whole[slot]
             seats[whole : whole + sharing.cards, slot] = sharing.replicas
     for uid, placement in cluster.placements.items():
-        slot, shape = placement.slot, cluster.shapes.of(placement.pod.request)
+        slot, shape = placement.slot, placement.shape
         free[: shape.width, slot] -= shape.need[:, 0]
         if placement.gpu_bits & ~int(bits[slot]):
             wrong.append(f"pod {uid} holds a GPU of slot {slot} that another pod holds or that does not exist")

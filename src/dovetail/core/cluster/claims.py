@@ -20,13 +20,14 @@ from numpy.typing import NDArray
 from dovetail.core.cluster.columns import Index, Mask
 from dovetail.core.cluster.nodes import Nodes
 from dovetail.core.cluster.selection import matches_terms
-from dovetail.core.cluster.shapes import Shape
-from dovetail.core.decisions import ClaimGrant
+from dovetail.core.cluster.shapes import Classes, Shape
+from dovetail.core.decisions import ClaimGrant, ClaimToMake
 from dovetail.core.devices.choose import PERMILLE
 from dovetail.core.dra.allocate import Outcome, allocate
 from dovetail.core.dra.asks import Ask, Asks, Fault
 from dovetail.core.dra.books import Pool, Pools, enter
 from dovetail.core.dra.capacity import Draw
+from dovetail.core.dra.extended import IMPLICIT, claim_for, claim_key
 from dovetail.core.dra.grants import allocation
 from dovetail.core.dra.kinds import Kind, Kinds
 from dovetail.core.dra.pools import Offer, PoolHere, PoolId, pools_on
@@ -45,8 +46,6 @@ from dovetail.core.reasons import Reason, Refusal, When
 
 MOST_CONSUMERS = 256
 """Consumers of one claim (resource.k8s.io: ResourceClaimReservedForMaxSize)."""
-IMPLICIT = "deviceclass.resource.kubernetes.io/"
-"""Before the name of any device class, an extended resource for it."""
 _REMEMBERED = 65_536
 _CLOSE_BITS = 16
 
@@ -106,6 +105,10 @@ class Claims:
         self._wide: dict[PoolId, int] = {}
         """How many slices of each pool are not one node's."""
         self._assumed: dict[str, Allocation] = {}
+        self._unmade: set[str] = set()
+        """Those of the assumed ones whose claim is made with the bind: that an older one goes means nothing."""
+        self._extended: dict[str, DeviceClass | None] = {}
+        """What `extended` says."""
         self._users: dict[str, dict[str, None]] = {}
         self._places: dict[int, _Place] = {}
         self._unbuilt: dict[int, None] = {}
@@ -176,6 +179,7 @@ class Claims:
         return True
 
     def _classes_changed(self) -> None:
+        self._extended.clear()
         self._asks.forget()
         self._forget_answers()
         self._nodes.amounts_journal.extend(self._places)
@@ -187,8 +191,9 @@ class Claims:
             return False
         held = self._allocation_of(claim.key)
         self.claims[claim.key] = claim
-        if claim.allocation is not None or (old is not None and old.uid != claim.uid):
-            self._assumed.pop(claim.key, None)
+        another = old is not None and old.uid != claim.uid and claim.key not in self._unmade
+        if claim.allocation is not None or another:
+            self._forget_assumed(claim.key)
         now = self._allocation_of(claim.key)
         if held != now:
             self._count(held, -1)
@@ -203,9 +208,15 @@ class Claims:
         held = self._allocation_of(key)
         if self.claims.pop(key, None) is None:
             return False
+        if key in self._unmade:
+            return False
         self._assumed.pop(key, None)
         self._count(held, -1)
         return held is not None
+
+    def _forget_assumed(self, key: str) -> None:
+        self._assumed.pop(key, None)
+        self._unmade.discard(key)
 
     def node_changed(self, slot: int) -> bool:
         """The node's record, labels or layout changed, or it is gone, or another one has the slot."""
@@ -252,7 +263,7 @@ class Claims:
 
     def refusal(self, pod: Pod) -> Refusal | None:
         """Why the pod cannot go to any node whatever, or None."""
-        for key in pod.device_claims:
+        for key in self._keys(pod):
             claim = self.claims.get(key)
             name = key.partition("/")[2]
             if claim is None:
@@ -281,6 +292,8 @@ class Claims:
         is allocated on one node changes nothing on others."""
         if self._wide:
             return False
+        if pod.by_claim or self.made(pod):
+            return False
         for key in pod.device_claims:
             claim = self.claims.get(key)
             if claim is None or claim.allocation is not None or key in self._assumed:
@@ -290,9 +303,12 @@ class Claims:
         return True
 
     def reach(self, pod: Pod) -> Mask:
-        """The nodes where the devices that its claims have can be used."""
+        """The nodes where the devices that its claims have can be used. Once a pod was told to have resources by a
+        claim, that cannot be taken back: a kubelet that has some would look for the claim all the same."""
         mask = np.ones(self._nodes.size, dtype=np.bool_)
-        for key in dict.fromkeys(pod.device_claims):
+        for name in pod.by_claim:
+            mask &= self._nodes.allocatable[self._nodes.resource_column(name)] == 0
+        for key in self._keys(pod):
             allocation = self._allocation_of(key)
             if allocation is None:
                 continue
@@ -365,7 +381,12 @@ class Claims:
         place = self._places.get(slot)
         name, offers = (place.name, place.offers) if place is not None else (SHARED, [])
         grants = []
-        for (key, claim), own in zip(self._unallocated(pod), picks, strict=True):
+        unallocated = self._unallocated(pod)
+        if len(unallocated) < len(picks):
+            key = claim_key(pod)
+            unallocated.append((key, Claim(f"{pod.uid}/extended", pod.namespace, key, shape.wants[-1])))
+            self._unmade.add(key)
+        for (key, claim), own in zip(unallocated, picks, strict=True):
             granted = self._assumed[key] = allocation(claim, name, offers, own)
             self._count(granted, 1, settled=slot)
             grants.append(ClaimGrant(key, granted))
@@ -375,10 +396,12 @@ class Claims:
             self._nodes.device_numbers[slot] = memo.after.number
         return tuple(grants)
 
-    def assume(self, grants: Iterable[ClaimGrant]) -> None:
-        """Hold what was decided, for claims that have nothing yet."""
+    def assume(self, grants: Iterable[ClaimGrant], to_make: str = "") -> None:
+        """Hold what was decided, for claims that have nothing yet, and for the one that is made with the bind."""
         for grant in grants:
-            if grant.claim in self.claims and self._allocation_of(grant.claim) is None:
+            if (grant.claim in self.claims or grant.claim == to_make) and self._allocation_of(grant.claim) is None:
+                if grant.claim == to_make:
+                    self._unmade.add(to_make)
                 self._assumed[grant.claim] = grant.allocation
                 self._count(grant.allocation, 1)
 
@@ -386,7 +409,7 @@ class Claims:
         """Give back what was only assumed."""
         for grant in grants:
             if self._assumed.get(grant.claim) == grant.allocation:
-                del self._assumed[grant.claim]
+                self._forget_assumed(grant.claim)
                 self._count(grant.allocation, -1)
 
     def _ask(self, specs: tuple[ClaimSpec, ...]) -> Ask:
@@ -528,8 +551,33 @@ class Claims:
     # Extended resources.
 
     def extended(self, resource: str) -> DeviceClass | None:
-        """The class whose devices stand for an extended resource: of several the newest, then the first by name."""
+        """The class whose devices stand in for an extended resource: of several the newest, then the first by name."""
         if resource.startswith(IMPLICIT):
             return self.classes.get(resource.removeprefix(IMPLICIT))
-        found = [one for one in self.classes.values() if one.extended_resource == resource]
-        return min(found, key=lambda one: (-one.created_ms, one.name), default=None)
+        if resource not in self._extended:
+            found = [one for one in self.classes.values() if one.extended_resource == resource]
+            self._extended[resource] = min(found, key=lambda one: (-one.created_ms, one.name), default=None)
+        return self._extended[resource]
+
+    def classes_for(self, pod: Pod) -> Classes:
+        """The classes whose devices may stand in for resources of a pod that waits. A pod that wishes for what no claim
+        promises, a part of a GPU, isolation or NVLinks, has GPUs that are counted."""
+        request = pod.request
+        if request.gpu_milli or request.gpu_memory_mib or request.isolation or request.nvlink_required:
+            return ()
+        found = [(name, self.extended(name)) for name, _ in request.resources]
+        return tuple((name, one.name) for name, one in found if one is not None)
+
+    def to_make(self, pod: Pod, resources: tuple[str, ...]) -> ClaimToMake:
+        """The claim for these resources of the pod."""
+        classes = {name: one for name, one in self.classes_for(pod) if name in resources}
+        return ClaimToMake(claim_key(pod), *claim_for(pod.containers, classes))
+
+    def made(self, pod: Pod) -> bool:
+        """Whether the claim of its extended resources has devices already, as an earlier try left it."""
+        claim = self.claims.get(claim_key(pod)) if pod.containers and self.classes_for(pod) else None
+        return claim is not None and claim.allocation is not None
+
+    def _keys(self, pod: Pod) -> dict[str, None]:
+        """The claims that a pod that waits names, and the one that an earlier try left."""
+        return dict.fromkeys((*pod.device_claims, claim_key(pod)) if self.made(pod) else pod.device_claims)

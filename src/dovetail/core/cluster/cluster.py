@@ -109,21 +109,23 @@ class Cluster:
         for uid in self.on_slot.get(slot, ()):
             placement = self.placements[uid]
             placement.slices = ()
-            shape = self.shapes.of(placement.pod.request)
-            if shape.slices:
-                self.slices.hold(placement, shape)
+            if placement.shape.slices:
+                self.slices.hold(placement, placement.shape)
 
     def placed(self) -> Iterator[tuple[Pod, int]]:
         return ((p.pod, p.slot) for p in self.placements.values())
 
     def shape_of(self, pod: Pod) -> Shape:
         """The shape of a pod that waits: what it asks for, with what its claims still want."""
-        return self.shapes.of(pod.request, self.claims.wanted(pod) if pod.device_claims else ())
+        shape = self.shapes.of(pod.request, self.claims.wanted(pod) if pod.device_claims else ())
+        if pod.containers and (classes := self.claims.classes_for(pod)):
+            return self.shapes.of_several(shape, classes, pod.containers, self.claims.made(pod))
+        return shape
 
     def place(self, pod: Pod, slot: int, picks: tuple[VolumePick, ...] = (), shape: Shape | None = None) -> Placement:
         """Put one pod on a slot, whether it fits or not (the world may have decided so). Devices for its claims are
         allocated where `shape` says that it wants some."""
-        self.place_alike(shape or self.shapes.of(pod.request), [(pod, slot)])
+        self.place_alike(shape or self.shapes.without(pod.request, pod.by_claim), [(pod, slot)])
         placement = self.placements[pod.uid]
         if picks:
             placement.picks = picks
@@ -132,6 +134,14 @@ class Cluster:
 
     def place_alike(self, shape: Shape, where: Sequence[tuple[Pod, int]]) -> None:
         """Put pods of one shape on slots. The arrays are updated once per slot, not once per pod."""
+        if shape.stand_ins is not None:
+            forms: dict[int, tuple[Shape, list[tuple[Pod, int]]]] = {}
+            for one in where:
+                form = self.shapes.at(shape, one[1])
+                forms.setdefault(form.id, (form, []))[1].append(one)
+            for form, some in forms.values():
+                self.place_alike(form, some)
+            return
         nodes = self.nodes
         if len(where) == 1:
             slot = where[0][1]
@@ -142,7 +152,7 @@ class Cluster:
             nodes.free[: shape.width, list(counts)] -= shape.need * np.array(list(counts.values()), dtype=np.int64)
             nodes.amounts_journal.extend(counts)
         for pod, slot in where:
-            placement = self.placements[pod.uid] = Placement(pod, slot)
+            placement = self.placements[pod.uid] = Placement(pod, slot, shape)
             self.on_slot.setdefault(slot, {})[pod.uid] = None
             self.gpus.hold(placement, shape)
             if shape.slices:
@@ -158,8 +168,7 @@ class Cluster:
         placement = self.placements.pop(uid, None)
         if placement is None:
             return
-        slot, pod, nodes = placement.slot, placement.pod, self.nodes
-        shape = self.shapes.of(pod.request)
+        slot, pod, shape, nodes = placement.slot, placement.pod, placement.shape, self.nodes
         nodes.free[: shape.width, slot] += shape.need[:, 0]
         self.gpus.free(placement)
         if placement.entry is not None:

@@ -139,14 +139,13 @@ class Gpus:
     def hold_again(self, slot: int) -> None:
         """The node has other devices now: hand them out anew to the pods on it, in the order they came."""
         for placement in self._let_go(slot):
-            shape = self._cluster.shapes.of(placement.pod.request)
-            self.hold(placement, shape)
+            self.hold(placement, placement.shape)
 
     def hold_exactly(self, devices: Mapping[str, tuple[int, ...]]) -> None:
         """Give every placed pod the GPUs of its node that it is told to hold, by index."""
         for slot in self._cluster.on_slot:
             for placement in self._let_go(slot):
-                held, shape = devices[placement.pod.uid], self._cluster.shapes.of(placement.pod.request)
+                held, shape = devices[placement.pod.uid], placement.shape
                 share, bits = self._share_of(slot, shape), sum(1 << gpu for gpu in held)
                 if share:
                     self._take_shares(placement, bits, share)

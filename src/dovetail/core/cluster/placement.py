@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from dovetail.core.cluster.kubelets import Entry
+from dovetail.core.cluster.shapes import Shape
 from dovetail.core.decisions import ClaimGrant, VolumePick
 from dovetail.core.model import Pod
 
@@ -24,13 +25,14 @@ def written_bits(pod: Pod) -> int:
 
 @dataclass(slots=True)
 class Placement:
-    """A pod on a node slot. `gpu_bits` are the whole GPUs it holds, `share_bits` those of which it has `share` each, in
-    units of the node's `gpu_whole`; `share_milli` is the same in thousandths, rounded up. `picks` are the volumes
-    chosen with it. `entry` is its entry in the kubelet's books, `grants` what was allocated for its claims with it,
-    `slices` its MIG instances, as bits for each card of the node."""
+    """A pod on a node slot, with the shape that it has there. `gpu_bits` are the whole GPUs it holds, `share_bits`
+    those of which it has `share` each, in units of the node's `gpu_whole`; `share_milli` is the same in thousandths,
+    rounded up. `picks` are the volumes chosen with it. `entry` is its entry in the kubelet's books, `grants` what was
+    allocated for its claims with it, `slices` its MIG instances, as bits for each card of the node."""
 
     pod: Pod
     slot: int
+    shape: Shape
     gpu_bits: int = 0
     share_bits: int = 0
     share: int = 0
@@ -39,6 +41,14 @@ class Placement:
     entry: Entry | None = None
     grants: tuple[ClaimGrant, ...] = ()
     slices: tuple[int, ...] = ()
+
+    @property
+    def by_claim(self) -> tuple[str, ...]:
+        """The resources that it asks for and has by a claim."""
+        if self.shape.request is self.pod.request:
+            return ()
+        counted = dict(self.shape.request.resources)
+        return tuple(name for name, _ in self.pod.request.resources if name not in counted)
 
     @property
     def devices(self) -> tuple[int, ...]:

@@ -1,28 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
 """Extended resources that devices stand for: the claim of a pod that asks for them in its containers.
 
-Rules: each container that asks for a resource has a request of its own. Init containers that end before the others
-start use the devices of the containers after them; for what they need beyond these they share the largest request.
-Source: kube-scheduler's plugin dynamicresources, createRequestsAndMappings (1.37).
+Rules: where a node offers none of a resource for which there is a class, devices of that class stand in, by one claim
+for all such resources of the pod. Its name is made of the pod's uid: who tries again, or after a crash, finds the one
+that was made, and it is of the form that the API server generates. Each container that asks for a resource has a
+request of its own. Init containers that end before the others start use the devices of the containers after them; for
+what they need beyond these they share the largest request.
+Source: kube-scheduler's plugin dynamicresources, filterExtendedResources and createRequestsAndMappings (1.37).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from functools import lru_cache
+from hashlib import sha256
 from typing import NamedTuple
 
 from dovetail.core.dra.records import ClaimSpec, DeviceRequest
+from dovetail.core.model import Container, Pod
 
-
-@dataclass(frozen=True, slots=True)
-class Container:
-    """A container with all that it requests, by resource name, sorted. `passing` is an init container that is no
-    sidecar. Init containers come first."""
-
-    name: str
-    amounts: tuple[tuple[str, int], ...]
-    passing: bool = False
+IMPLICIT = "deviceclass.resource.kubernetes.io/"
+"""Before the name of any device class, an extended resource for it."""
+_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
+_RANDOM, _LONGEST = 5, 63
+"""Of names that the API server generates (apiserver/pkg/storage/names)."""
 
 
 class Use(NamedTuple):
@@ -31,6 +32,23 @@ class Use(NamedTuple):
     container: str
     resource: str
     request: str
+
+
+def name_base(pod_name: str) -> str:
+    """`generateName` of such a claim."""
+    return f"{pod_name}-extended-resources-"
+
+
+def claim_key(pod: Pod) -> str:
+    """The key of the claim of the pod's extended resources."""
+    return _claim_key(pod.namespace, pod.name, pod.uid)
+
+
+@lru_cache(maxsize=65536)
+def _claim_key(namespace: str, name: str, uid: str) -> str:
+    code = int.from_bytes(sha256(uid.encode()).digest()[:8], "big")
+    letters = "".join([_LETTERS[code // len(_LETTERS) ** i % len(_LETTERS)] for i in range(_RANDOM)])
+    return f"{namespace}/{name_base(name)[: _LONGEST - _RANDOM]}{letters}"
 
 
 def claim_for(containers: Sequence[Container], classes: Mapping[str, str]) -> tuple[ClaimSpec, tuple[Use, ...]]:

@@ -68,11 +68,13 @@ def hindered(cluster: Cluster, shape: Shape, pods: Sequence[Pod]) -> bool:
     """Whether any of these pods of one shape needs `hindrances`; False for most, and then their row says it all."""
     if shape.scattered or cluster.peers.carriers or cluster.nominated:
         return True
-    if any(pod.claims or pod.nominated_node or pod.uid in cluster.avoided for pod in pods):
-        return True
-    claims = cluster.claims
-    if any(pod.device_claims and (not claims.alone(pod) or claims.refusal(pod) is not None) for pod in pods):
-        return True
+    claims, avoided, several = cluster.claims, cluster.avoided, shape.stand_ins is not None
+    for pod in pods:
+        if pod.claims or pod.nominated_node or pod.uid in avoided:
+            return True
+        claiming = several or pod.device_claims or pod.by_claim
+        if claiming and (not claims.alone(pod) or claims.refusal(pod) is not None):
+            return True
     return any(cluster.rejections.nodes(pod.owner, cluster.now_ms) for pod in pods if pod.owner)
 
 
@@ -83,7 +85,7 @@ def hindrances(cluster: Cluster, pod: Pod, shape: Shape) -> list[Hindrance]:
         found.append((Reason.NOMINATED, _beside_nominated(cluster, pod, shape)))
     if pod.uid in cluster.avoided:
         found.append((Reason.BIND_BACKOFF, _without(cluster, cluster.avoided[pod.uid])))
-    if pod.device_claims:
+    if pod.device_claims or pod.by_claim or shape.stand_ins is not None:
         found.append((Reason.CLAIM_NODE, cluster.claims.reach(pod)))
     if rejected := cluster.rejections.nodes(pod.owner, cluster.now_ms):
         found.append((Reason.REJECTED, _without(cluster, rejected)))
@@ -162,7 +164,8 @@ def _beside_nominated(cluster: Cluster, pod: Pod, shape: Shape) -> Mask:
             for other in others:
                 if other.uid not in cluster.placements:
                     cluster.place(other, slot)
-            passes[slot] = has_room(nodes, shape, slice(slot, slot + 1))[0] and all(
+            there = cluster.shapes.at(shape, slot)
+            passes[slot] = has_room(nodes, there, slice(slot, slot + 1))[0] and all(
                 satisfied[slot] for _, satisfied in _beside_placed(cluster, pod)
             )
     return passes

@@ -30,6 +30,7 @@ from dovetail.core.placing.pods import Scope
 from dovetail.core.placing.rows import Rows
 from dovetail.core.reasons import NodeCount, Reason, Refusal, When
 
+_VERY_MANY = 2**31
 _ALWAYS_NEVER = {Reason.NODE_INVALID, Reason.UNSCHEDULABLE, Reason.TAINT, Reason.NODE_AFFINITY, Reason.VOLUME_NODE,
                  Reason.SPREAD_LABEL}  # fmt: skip
 
@@ -137,8 +138,9 @@ def _amounts(cluster: Cluster, shape: Shape, remaining: Mask) -> Iterator[_Rule]
     asked = sorted(np.flatnonzero(shape.need).tolist(), key=lambda column: (names[column] != GPU, column))
     for column in asked:
         need, name = int(shape.need[column, 0]), names[column]
-        short = nodes.free[column] < need
-        too_small = nodes.allocatable[column] < need
+        counted = _counted(nodes, shape, column)
+        short = counted & (nodes.free[column] < need)
+        too_small = counted & (nodes.allocatable[column] < need)
         reason = Reason.TOO_MANY_PODS if name == PODS else Reason.INSUFFICIENT
         detail = "" if name == PODS else name
         for when, refused in ((When.NEVER, too_small), (When.NOT_YET, short)):
@@ -153,6 +155,12 @@ def _amounts(cluster: Cluster, shape: Shape, remaining: Mask) -> Iterator[_Rule]
         yield Reason.GPU_SHARE, When.NOT_YET, ~room, _asked_share(shape), ""
     if shape.needs_links:
         yield Reason.NVLINK, When.NOT_YET, _apart(nodes, shape, nodes.gpu_free_bits), f"({shape.gpus} GPUs)", ""
+
+
+def _counted(nodes: Nodes, shape: Shape, column: int) -> Mask:
+    """Where a resource is counted, as no devices by claim stand in for it."""
+    counted: Mask = nodes.allocatable[column] > 0
+    return counted if shape.stand_ins is not None and column in shape.stand_ins.columns else np.ones_like(counted)
 
 
 def _asked_share(shape: Shape) -> str:
@@ -178,10 +186,11 @@ def _why_never(nodes: Nodes, shape: Shape, reason: Reason, refused: Mask) -> tup
 def _devices(cluster: Cluster, shape: Shape, remaining: Mask) -> Iterator[_Rule]:
     """Nodes that cannot allocate what the pod's claims want, by what they lack."""
     found: dict[tuple[When, str], list[int]] = {}
-    for slot in np.flatnonzero(remaining) if shape.wants else ():
-        answer = cluster.claims.answer(int(slot), shape)
+    for slot in np.flatnonzero(remaining) if shape.wants or shape.stand_ins is not None else ():
+        there = cluster.shapes.at(shape, int(slot))
+        answer = cluster.claims.answer(int(slot), there)
         if not answer.fits:
-            never = not cluster.claims.answer_unused(int(slot), shape).fits
+            never = not cluster.claims.answer_unused(int(slot), there).fits
             found.setdefault((When.NEVER if never else When.NOT_YET, f"({answer.detail})"), []).append(int(slot))
     for (when, detail), slots in found.items():
         refused = np.zeros(cluster.nodes.size, dtype=np.bool_)
@@ -288,7 +297,8 @@ def _most_when_empty(cluster: Cluster, wanted: list[tuple[Shape, int]], level: s
     sums: Counter[int] = Counter()
     for shape, count in wanted:
         asked = np.flatnonzero(shape.need)
-        copies = (nodes.allocatable[asked] // shape.need[asked]).min(axis=0)
+        rates = nodes.allocatable[asked] // shape.need[asked]
+        copies = np.where([_counted(nodes, shape, column) for column in asked.tolist()], rates, _VERY_MANY).min(axis=0)
         copies = np.minimum(copies, shares.copies_when_empty(nodes, shape))
         if shape.needs_links:
             copies = np.minimum(copies, links.times(nodes, everywhere, links.all_gpus(nodes), shape))

@@ -3,10 +3,13 @@
 
 Rules: a row is brought up to date only when it is asked, by redoing the nodes that changed since it was last asked.
 Feasibility here is everything that depends on the node and the shape alone; what depends on other pods is added by
-`feasibility.hindrances`. Rows that were not asked for longest are dropped when they would take too much memory.
+`feasibility.hindrances`. A shape of several forms has on each node what the row of its form there says. Rows that were
+not asked for longest are dropped when they would take too much memory.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -135,7 +138,6 @@ class Row:
 
     def _start_over(self) -> None:
         nodes = self._cluster.nodes
-        self.shape = self._cluster.shapes.of(self.shape.request, self.shape.wants)
         self._resizes = nodes.resizes
         self._asked = np.flatnonzero(self.shape.need)
         everywhere = slice(0, nodes.size)
@@ -179,7 +181,9 @@ class Row:
             fits &= self._refused[index] != nodes.book_numbers[index]
         offer = scores.Offer(shape, index, left, share, close, spare)
         score = self.preference[index] + self._scoring.scores(self._cluster, offer)
-        score = np.where(fits, score, scores.INFEASIBLE)
+        self._put(index, np.where(fits, score, scores.INFEASIBLE), left, fits)
+
+    def _put(self, index: Index, score: scores.Scores, left: NDArray[np.int64], fits: Mask) -> None:
         self.score[index] = score
         if not isinstance(index, slice):
             self._stale[index // BLOCK] = True
@@ -213,6 +217,38 @@ class Row:
             np.add.at(tally, domains[inside], change[inside])
 
 
+class FormsRow(Row):
+    """The row of a shape of several forms."""
+
+    __slots__ = ("_rows",)
+
+    def __init__(self, cluster: Cluster, rows: Rows, shape: Shape) -> None:
+        super().__init__(cluster, rows.scoring, shape)
+        self._rows = rows
+
+    def refuse(self, slot: int) -> None:
+        self._rows.of(self._cluster.shapes.at(self.shape, slot)).refuse(slot)
+        self._redo(np.arange(self._cluster.nodes.used))
+
+    def _redo(self, index: Index) -> None:
+        score = np.full_like(self.score[index], scores.INFEASIBLE)
+        for row, here in self._by_form(index):
+            score[here] = row.score[index][here]
+        self._put(index, score, self._cluster.nodes.free[:0, index], score != scores.INFEASIBLE)
+
+    def _copies_at(self, index: Index, left: NDArray[np.int64], fits: Mask) -> NDArray[np.int64]:
+        copies = np.zeros_like(self.score[index])
+        for row, here in self._by_form(index):
+            copies[here] = row.copies()[index][here]
+        return copies
+
+    def _by_form(self, index: Index) -> Iterator[tuple[Row, Mask]]:
+        shapes = self._cluster.shapes
+        lacking = shapes.lacking(self.shape, index)
+        for bits in np.unique(lacking).tolist():
+            yield self._rows.of(shapes.form(self.shape, bits)), lacking == bits
+
+
 class Rows:
     """Rows by shape, least recently asked first."""
 
@@ -225,7 +261,8 @@ class Rows:
         """The up-to-date row of a shape."""
         row = self._rows.pop(shape.id, None)
         if row is None:
-            row = Row(self._cluster, self.scoring, shape)
+            several = shape.stand_ins is not None
+            row = FormsRow(self._cluster, self, shape) if several else Row(self._cluster, self.scoring, shape)
             most = max(16, _ROWS_BYTES // (25 * self._cluster.nodes.size))
             if len(self._rows) >= most:
                 del self._rows[next(iter(self._rows))]
