@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ResourceClaims, DeviceClasses and ResourceSlices: which devices are allocated, and what can be on which node.
+"""ResourceClaims and DeviceClasses: what is allocated for whom, and what can be allocated on which node.
 
 Rules: a claim that the API tells as allocated holds its devices; what was decided here (`hold`) is assumed until the
-API tells the claim as allocated, with the same devices or others, or it is given back (`release`). Nodes of one kind
-that have the same devices taken have one number, so that equal questions are answered once. Numbers are brought up to
-date when something is asked. What is allocated, and where it can be used, is written as the upstream scheduler does it.
+API tells the claim as allocated, with the same devices or others, or it is given back (`release`). What is allocated,
+and where it can be used, is written as the upstream scheduler does it. What nodes offer is in `offers`.
 Sources: kube-scheduler's plugin dynamicresources, dynamic-resource-allocation/structured (1.37).
 """
 
@@ -19,18 +18,16 @@ from numpy.typing import NDArray
 
 from dovetail.core.cluster.columns import Index, Mask
 from dovetail.core.cluster.nodes import Nodes
+from dovetail.core.cluster.offers import Offers, Stock
 from dovetail.core.cluster.selection import matches_terms
 from dovetail.core.cluster.shapes import Classes, Shape
 from dovetail.core.decisions import ClaimGrant, ClaimToMake
 from dovetail.core.devices.choose import PERMILLE
 from dovetail.core.dra.allocate import Outcome, allocate
 from dovetail.core.dra.asks import Ask, Asks, Fault
-from dovetail.core.dra.books import Pool, Pools, enter
-from dovetail.core.dra.capacity import Draw
+from dovetail.core.dra.books import Pools, enter
 from dovetail.core.dra.extended import IMPLICIT, claim_for, claim_key
 from dovetail.core.dra.grants import allocation
-from dovetail.core.dra.kinds import Kind, Kinds
-from dovetail.core.dra.pools import Offer, PoolHere, PoolId, pools_on
 from dovetail.core.dra.records import (
     SHARED,
     Allocation,
@@ -41,7 +38,7 @@ from dovetail.core.dra.records import (
 )
 from dovetail.core.dra.search import Taken
 from dovetail.core.dra.selectors import Compile
-from dovetail.core.model import NodeTerm, Pod
+from dovetail.core.model import Pod
 from dovetail.core.reasons import Reason, Refusal, When
 
 MOST_CONSUMERS = 256
@@ -63,29 +60,10 @@ class Answer:
     error: bool = False
 
 
-class _State(NamedTuple):
-    """What a node has, and what of it is taken. States that answer alike have one number, 0 where there is nothing."""
-
-    kind: Kind
-    taken: Taken
-    number: int
-
-
 class _Memo(NamedTuple):
     outcome: Outcome
-    after: _State
+    after: Stock
     answer: Answer
-
-
-@dataclass(slots=True)
-class _Place:
-    """What a slot's node is offered. `offers[bit]` are its devices."""
-
-    name: str
-    pools: tuple[PoolHere, ...]
-    offers: list[tuple[PoolId, Offer]]
-    bits: dict[tuple[PoolId, str], int]
-    state: _State
 
 
 class Claims:
@@ -95,75 +73,35 @@ class Claims:
     def __init__(self, nodes: Nodes, compile: Compile) -> None:
         self._nodes = nodes
         self.claims: dict[str, Claim] = {}
-        self.slices: dict[str, Slice] = {}
         self.classes: dict[str, DeviceClass] = {}
-        self._kinds = Kinds()
-        self._asks = Asks(self._kinds, self.classes, compile)
-        self._pools: Pools = {}
-        self._on_node: dict[str, dict[PoolId, int]] = {}
-        """How many slices of each pool are a node's own."""
-        self._wide: dict[PoolId, int] = {}
-        """How many slices of each pool are not one node's."""
+        self.offers = Offers(nodes)
+        self._asks = Asks(self.offers.kinds, self.classes, compile)
         self._assumed: dict[str, Allocation] = {}
         self._unmade: set[str] = set()
         """Those of the assumed ones whose claim is made with the bind: that an older one goes means nothing."""
         self._extended: dict[str, DeviceClass | None] = {}
         """What `extended` says."""
         self._users: dict[str, dict[str, None]] = {}
-        self._places: dict[int, _Place] = {}
-        self._unbuilt: dict[int, None] = {}
-        self._unsettled: dict[int, None] = {}
-        self._version = self._kinds.version
-        self._numbers: dict[tuple[int, Taken], int] = {}
-        self._given_numbers = 0
         self._memos: dict[tuple[int, int], _Memo] = {}
         self._known: dict[int, dict[int, int]] = {}
         """What `answers` says, by ask and number: spare devices, closeness and whether it fits, in one integer."""
-        self._nothing = _State(self._kinds.of((), None), Taken(), 0)
 
     # What the world tells.
 
+    @property
+    def slices(self) -> dict[str, Slice]:
+        return self.offers.slices
+
     def put_slice(self, one: Slice) -> bool:
         """Insert or replace."""
-        if self.slices.get(one.name) == one:
-            return False
-        self.remove_slice(one.name)
-        self.slices[one.name] = one
-        pool = one.driver, one.pool
-        self._pools.setdefault(pool, Pool()).slices[one.name] = one
-        where = self._where(one)
-        where[pool] = where.get(pool, 0) + 1
-        self._rebuild(one)
-        return True
+        return self.offers.put(one)
 
     def remove_slice(self, name: str) -> bool:
-        one = self.slices.pop(name, None)
-        if one is None:
-            return False
-        pool, where = (one.driver, one.pool), self._where(one)
-        del self._pools[pool].slices[name]
-        where[pool] -= 1
-        if not where[pool]:
-            del where[pool]
-        if one.node and not where:
-            del self._on_node[one.node]
-        self._rebuild(one)
-        return True
+        return self.offers.remove(name)
 
-    def _where(self, one: Slice) -> dict[PoolId, int]:
-        return self._on_node.setdefault(one.node, {}) if one.node else self._wide
-
-    def _rebuild(self, one: Slice) -> None:
-        """The slots that such a slice reaches, or reached, are to be worked out anew; so are those that know its pool,
-        which may have become complete, or outdated."""
-        pool = one.driver, one.pool
-        if pool in self._wide or not one.node:
-            slots = [slot for slot, record in enumerate(self._nodes.records) if record is not None]
-        else:
-            names = dict.fromkeys((one.node, *(each.node for each in self._pools[pool].slices.values())))
-            slots = [self._nodes.slots[name] for name in names if name in self._nodes.slots]
-        self._unbuilt.update(dict.fromkeys(slots))
-        self._nodes.amounts_journal.extend(slots)
+    def node_changed(self, slot: int) -> bool:
+        """The node's record, labels or layout changed, or it is gone, or another one has the slot."""
+        return self.offers.node_changed(slot)
 
     def put_class(self, found: DeviceClass) -> bool:
         if self.classes.get(found.name) == found:
@@ -182,7 +120,7 @@ class Claims:
         self._extended.clear()
         self._asks.forget()
         self._forget_answers()
-        self._nodes.amounts_journal.extend(self._places)
+        self._nodes.amounts_journal.extend(self.offers.places)
 
     def put_claim(self, claim: Claim) -> bool:
         """Insert or replace. An allocation that is told replaces the one that was assumed."""
@@ -196,8 +134,8 @@ class Claims:
             self._forget_assumed(claim.key)
         now = self._allocation_of(claim.key)
         if held != now:
-            self._count(held, -1)
-            self._count(now, 1)
+            self.offers.enter(held, -1)
+            self.offers.enter(now, 1)
         if old is None or len(claim.reserved_for) < len(old.reserved_for):
             return True
         # What we assumed and is told now is no news, nor are more consumers.
@@ -211,18 +149,12 @@ class Claims:
         if key in self._unmade:
             return False
         self._assumed.pop(key, None)
-        self._count(held, -1)
+        self.offers.enter(held, -1)
         return held is not None
 
     def _forget_assumed(self, key: str) -> None:
         self._assumed.pop(key, None)
         self._unmade.discard(key)
-
-    def node_changed(self, slot: int) -> bool:
-        """The node's record, labels or layout changed, or it is gone, or another one has the slot."""
-        self._unbuilt[slot] = None
-        self._nodes.amounts_journal.add(slot)
-        return bool(self._wide) or self._nodes.names[slot] in self._on_node
 
     def know(self, pod: Pod) -> None:
         """The pod uses its claims."""
@@ -290,9 +222,7 @@ class Claims:
     def alone(self, pod: Pod) -> bool:
         """Whether the pod's shape says all about its claims: nothing is allocated yet, nobody else uses them, and what
         is allocated on one node changes nothing on others."""
-        if self._wide:
-            return False
-        if pod.by_claim or self.made(pod):
+        if self.offers.wide or pod.by_claim or self.made(pod):
             return False
         for key in pod.device_claims:
             claim = self.claims.get(key)
@@ -327,19 +257,19 @@ class Claims:
     def answer(self, slot: int, shape: Shape) -> Answer:
         """Whether the node can allocate what the shape wants."""
         ask = self._ask(shape.wants)
-        return self._answer(slot, ask, self._state(slot))
+        return self._answer(slot, ask, self.offers.stock(slot))
 
     def answer_unused(self, slot: int, shape: Shape) -> Answer:
         """Whether the node could allocate what the shape wants if nothing were allocated."""
         ask = self._ask(shape.wants)
-        return self._answer(slot, ask, self._numbered(self._state(slot).kind, Taken()))
+        return self._answer(slot, ask, self.offers.numbered(self.offers.stock(slot).kind, Taken()))
 
-    def _answer(self, slot: int, ask: Ask, state: _State) -> Answer:
-        memo = self._memo(ask, state)
+    def _answer(self, slot: int, ask: Ask, stock: Stock) -> Answer:
+        memo = self._memo(ask, stock)
         fault = memo.outcome.fault
         if fault is None or fault.device < 0:
             return memo.answer
-        pool, offer = self._places[slot].offers[fault.device]
+        pool, offer = self.offers.places[slot].offers[fault.device]
         detail = f"{fault.text}{pool[0]}/{pool[1]}/{offer.device.name}{fault.rest}"
         return replace(memo.answer, detail=detail)
 
@@ -353,7 +283,7 @@ class Claims:
             slots = range(*index.indices(self._nodes.size)) if isinstance(index, slice) else index.tolist()
             for number, slot in dict(zip(numbers, slots, strict=True)).items():
                 if number not in known:
-                    answer = self._memo(ask, self._state(slot)).answer
+                    answer = self._memo(ask, self.offers.stock(slot)).answer
                     known[number] = (answer.spare << _CLOSE_BITS | answer.close) << 1 | answer.fits
             found = [known[number] for number in numbers]
         packed = np.array(found, dtype=np.int64)
@@ -362,23 +292,23 @@ class Claims:
     def times(self, slot: int, shape: Shape, most: int) -> int:
         """How many pods of the shape the node can allocate for, one after the other, at most `most`."""
         ask = self._ask(shape.wants)
-        state, times = self._state(slot), 0
+        stock, times = self.offers.stock(slot), 0
         while times < most:
-            memo = self._memo(ask, state)
+            memo = self._memo(ask, stock)
             if memo.outcome.picks is None:
                 break
-            state, times = memo.after, times + 1
+            stock, times = memo.after, times + 1
         return times
 
     def hold(self, slot: int, pod: Pod, shape: Shape) -> tuple[ClaimGrant, ...]:
         """Allocate what the shape wants, which is what the pod `wanted`; nothing where it does not fit. It is held
         until the API tells it or it is given back. The caller notes in the journal that its slot changed."""
         ask = self._ask(shape.wants)
-        memo = self._memo(ask, self._state(slot))
+        memo = self._memo(ask, self.offers.stock(slot))
         picks = memo.outcome.picks
         if picks is None:
             return ()
-        place = self._places.get(slot)
+        place = self.offers.places.get(slot)
         name, offers = (place.name, place.offers) if place is not None else (SHARED, [])
         grants = []
         unallocated = self._unallocated(pod)
@@ -388,12 +318,10 @@ class Claims:
             self._unmade.add(key)
         for (key, claim), own in zip(unallocated, picks, strict=True):
             granted = self._assumed[key] = allocation(claim, name, offers, own)
-            self._count(granted, 1, settled=slot)
+            self.offers.enter(granted, 1, settled=slot)
             grants.append(ClaimGrant(key, granted))
         if place is not None:
-            # What is held there now is known: it need not be counted.
-            place.state = memo.after
-            self._nodes.device_numbers[slot] = memo.after.number
+            self.offers.settle(slot, memo.after)
         return tuple(grants)
 
     def assume(self, grants: Iterable[ClaimGrant], to_make: str = "") -> None:
@@ -403,29 +331,36 @@ class Claims:
                 if grant.claim == to_make:
                     self._unmade.add(to_make)
                 self._assumed[grant.claim] = grant.allocation
-                self._count(grant.allocation, 1)
+                self.offers.enter(grant.allocation, 1)
 
     def release(self, grants: Iterable[ClaimGrant]) -> None:
         """Give back what was only assumed."""
         for grant in grants:
             if self._assumed.get(grant.claim) == grant.allocation:
                 self._forget_assumed(grant.claim)
-                self._count(grant.allocation, -1)
+                self.offers.enter(grant.allocation, -1)
 
     def _ask(self, specs: tuple[ClaimSpec, ...]) -> Ask:
         ask = self._asks.of(specs)
         self._catch_up()
         return ask
 
-    def _state(self, slot: int) -> _State:
-        place = self._places.get(slot)
-        return place.state if place is not None else self._nothing
+    def _catch_up(self) -> None:
+        if len(self._memos) >= _REMEMBERED:
+            self._forget_answers()
+            self.offers.forget_numbers()
+        if self.offers.catch_up():
+            self._forget_answers()
 
-    def _memo(self, ask: Ask, state: _State) -> _Memo:
-        memo = self._memos.get((ask.number, state.number))
+    def _forget_answers(self) -> None:
+        self._memos.clear()
+        self._known.clear()
+
+    def _memo(self, ask: Ask, stock: Stock) -> _Memo:
+        memo = self._memos.get((ask.number, stock.number))
         if memo is None:
-            outcome = allocate(self._asks.view(ask, state.kind), state.taken)
-            after = self._numbered(state.kind, outcome.after) if outcome.picks is not None else state
+            outcome = allocate(self._asks.view(ask, stock.kind), stock.taken)
+            after = self.offers.numbered(stock.kind, outcome.after) if outcome.picks is not None else stock
             fault = outcome.fault or Fault(outcome.detail)
             answer = Answer(
                 outcome.picks is not None,
@@ -434,102 +369,8 @@ class Claims:
                 outcome.close,
                 outcome.fault is not None,
             )
-            memo = self._memos[ask.number, state.number] = _Memo(outcome, after, answer)
+            memo = self._memos[ask.number, stock.number] = _Memo(outcome, after, answer)
         return memo
-
-    # Books.
-
-    def _count(self, allocation: Allocation | None, sign: int, settled: int = -1) -> None:
-        """Enter an allocation into the books, or take it out. Of the slot `settled` the caller sees to the number."""
-        for pool in enter(self._pools, allocation, sign):
-            slots = [slot for slot in pool.slots if slot != settled]
-            self._unsettled.update(dict.fromkeys(slots))
-            self._nodes.amounts_journal.extend(slots)
-
-    def _catch_up(self) -> None:
-        """Bring places and numbers up to date."""
-        if self._version != self._kinds.version:
-            self._version = self._kinds.version
-            self._forget_answers()
-            self._nothing = _State(self._kinds.of((), None), Taken(), 0)
-            for slot, place in self._places.items():
-                place.state = self._new_state(slot, place.pools)
-                self._unsettled[slot] = None
-        if len(self._memos) >= _REMEMBERED:
-            self._forget_answers()
-        while self._unbuilt:
-            slot = self._unbuilt.popitem()[0]
-            self._build(slot)
-            self._unsettled[slot] = None
-        while self._unsettled:
-            self._settle(self._unsettled.popitem()[0])
-
-    def _forget_answers(self) -> None:
-        self._memos.clear()
-        self._known.clear()
-        self._numbers.clear()
-
-    def _build(self, slot: int) -> None:
-        place = self._places.pop(slot, None)
-        for pool in place.pools if place is not None else ():
-            self._pools[pool.id].slots.discard(slot)
-        nodes, record = self._nodes, self._nodes.records[slot]
-        if record is None:
-            return
-
-        def reaches(terms: tuple[NodeTerm, ...]) -> bool:
-            return bool(matches_terms(nodes, terms, slice(slot, slot + 1))[0])
-
-        known = dict.fromkeys((*self._on_node.get(record.name, ()), *self._wide))
-        pools = pools_on(record.name, reaches, [tuple(self._pools[pool].slices.values()) for pool in known])
-        if not pools:
-            return
-        offers = [(pool.id, offer) for pool in pools for offer in pool.offers]
-        bits = {(pool, offer.device.name): bit for bit, (pool, offer) in enumerate(offers)}
-        self._places[slot] = _Place(record.name, pools, offers, bits, self._new_state(slot, pools))
-        for pool in pools:
-            self._pools[pool.id].slots.add(slot)
-
-    def _new_state(self, slot: int, pools: tuple[PoolHere, ...]) -> _State:
-        """A state that is yet to be settled."""
-        record = self._nodes.records[slot]
-        return _State(self._kinds.of(pools, record.layout if record is not None else None), Taken(), 0)
-
-    def _settle(self, slot: int) -> None:
-        place = self._places.get(slot)
-        if place is None:
-            self._nodes.device_numbers[slot] = 0
-            return
-        place.state = self._numbered(place.state.kind, self._taken(place))
-        self._nodes.device_numbers[slot] = place.state.number
-
-    def _taken(self, place: _Place) -> Taken:
-        whole = 0
-        shares: dict[int, Draw] = {}
-        foreign: list[int] = []
-        for number, pool in enumerate(place.pools):
-            taken = self._pools[pool.id].taken
-            for name, use in taken.items():
-                bit = place.bits.get((pool.id, name))
-                if bit is not None and use.whole:
-                    whole |= 1 << bit
-                if bit is not None and use.shares:
-                    shares[bit] = use.drawn(pool.id[0], place.offers[bit][1].device)
-            first = place.state.kind.pools[number].counters.start
-            index = {counter: first + i for i, (counter, _) in enumerate(pool.counters)} if pool.elsewhere else {}
-            for name, uses in pool.elsewhere:
-                if name in taken:
-                    foreign = foreign or [0] * len(place.state.kind.counters)
-                    for counter, milli in uses:
-                        foreign[index[counter]] += milli
-        return Taken(whole, tuple(sorted(shares.items())), tuple(foreign))
-
-    def _numbered(self, kind: Kind, taken: Taken) -> _State:
-        number = self._numbers.get((kind.number, taken))
-        if number is None:
-            self._given_numbers += 1
-            number = self._numbers[kind.number, taken] = self._given_numbers
-        return _State(kind, taken, number)
 
     def check(self) -> list[str]:
         """Recount the books from the claims; each difference in a sentence, none where they are right."""
@@ -537,16 +378,7 @@ class Claims:
         true: Pools = {}
         for key in self.claims.keys() | self._assumed.keys():
             enter(true, self._allocation_of(key), 1)
-        wrong = []
-        for pool in self._pools.keys() | true.keys():
-            kept, counted = (books.get(pool, Pool()).holders() for books in (self._pools, true))
-            if kept != counted:
-                wrong.append(f"devices of pool {pool}: {kept}, but {counted} is true")
-        for slot, place in self._places.items():
-            taken, number = self._taken(place), self._nodes.device_numbers[slot]
-            if (place.state.taken, place.state.number) != (taken, number):
-                wrong.append(f"devices of slot {slot}: {place.state} with number {number}, but {taken} is true")
-        return wrong
+        return self.offers.differences(true)
 
     # Extended resources.
 
