@@ -8,8 +8,9 @@ Here what compiles, matches, errs and costs agrees with upstream on random expre
 microseconds a selector and device (benchmarks/cel_speed.py).
 
 What differs: an expression may nest NESTING and DEPTH deep instead of about 250, a value have a million characters or
-elements, and what costs nothing upstream is not done for ever; time zones have no names, regular expressions no Unicode
-scripts, and there are no protobuf messages. Maps are looked through in a fixed order, upstream in any.
+elements, a quantity or version LONGEST_NUMBER, and what upstream charges little for may go through WORK elements in
+all, counted anew each time and wherever they stand; time zones have no names, regular expressions no Unicode scripts,
+and there are no protobuf messages. Maps are looked through in a fixed order, upstream in any.
 """
 
 from dovetail.core.dra.cel.selector import MAX_LENGTH, Selector, compile

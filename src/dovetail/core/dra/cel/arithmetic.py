@@ -18,7 +18,6 @@ from dovetail.core.dra.cel.values import (
     MAX_UINT,
     MIN_INT,
     NO_OVERLOAD,
-    Abort,
     Duration,
     Err,
     Map,
@@ -28,13 +27,12 @@ from dovetail.core.dra.cel.values import (
     compare,
     equal,
     general,
+    hold,
     key_of,
     shown,
     type_of,
 )  # fmt: skip
 
-LARGEST = 1_000_000
-"""Characters or elements of one value: `x + x` may cost 1 whatever its size, so that only this ends its doubling."""
 _INT_OVERFLOW = Err("integer overflow")
 _UINT_OVERFLOW = Err("unsigned integer overflow")
 
@@ -60,8 +58,7 @@ def add(one: Value, other: Value) -> Value:
     if kind is float:
         return one + other
     if kind is str or kind is bytes or kind is list:
-        if len(one) + len(other) > LARGEST:
-            raise Abort("operation cancelled: a value became too large")
+        hold(len(one) + len(other))
         return one + other
     return NO_OVERLOAD
 
@@ -82,11 +79,14 @@ def divide(one: Value, other: Value) -> Value:
 
 
 def modulo(one: Value, other: Value) -> Value:
-    return NO_OVERLOAD if type(one) is float else _numeric(one, other, _remainder, _float_quotient)
+    return _numeric(one, other, _remainder)
 
 
 def _numeric(
-    one: Value, other: Value, whole: Callable[[int, int], int | Err], real: Callable[[float, float], float]
+    one: Value,
+    other: Value,
+    whole: Callable[[int, int], int | Err],
+    real: Callable[[float, float], float | Err] = lambda a, b: NO_OVERLOAD,
 ) -> Value:
     kind = type(one)
     if kind is not type(other) or kind not in (int, UInt, float):
@@ -295,5 +295,5 @@ def zero(value: Value) -> bool:
     if kind is UInt:
         return bool(value.n == 0)
     if kind is Timestamp:
-        return bool(value.ns == -62135596800 * 10**9)
+        return bool(value.ns == times.FIRST_S * 10**9)
     return kind is Duration and bool(value.ns == 0)

@@ -14,18 +14,9 @@ from typing import Final
 from dovetail.core.dra.cel import lexer, regex, text, types
 from dovetail.core.dra.cel.declarations import DEVICE, FIELDS, FUNCTIONS, TYPE_NAMES, Overload
 from dovetail.core.dra.cel.regex_syntax import RegexError
-from dovetail.core.dra.cel.syntax import (
-    Call,
-    Fold,
-    Ident,
-    ListLiteral,
-    Literal,
-    MapLiteral,
-    Node,
-    Select,
-    literal_type,
-)  # fmt: skip
+from dovetail.core.dra.cel.syntax import Call, Fold, Ident, ListLiteral, Literal, MapLiteral, Node, Select
 from dovetail.core.dra.cel.types import BOOL, DYN, ERROR, Bindings, Type, list_of, map_of, optional_of
+from dovetail.core.dra.cel.values import type_of
 from dovetail.core.dra.selectors import SelectorError
 
 DEPTH: Final = 120
@@ -77,7 +68,7 @@ class Checker:
             raise lexer.syntax_error(self._expression, node.at, f"expression recursion limit exceeded: {DEPTH}")
         match node:
             case Literal():
-                type_ = literal_type(node.value)
+                type_ = type_of(node.value)
             case Ident():
                 type_ = self._ident(node, node.name)
             case Select():

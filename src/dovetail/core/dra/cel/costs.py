@@ -9,16 +9,19 @@ ext/sets.go.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import ceil
 from typing import Final
 
+from dovetail.core.dra.cel.declarations import FUNCTIONS, ORDERED
 from dovetail.core.dra.cel.formats import Format
-from dovetail.core.dra.cel.values import Abort, Map, Value, size
+from dovetail.core.dra.cel.values import Abort, Map, Optional, UInt, Value, size
 
 LIMIT: Final = 1_000_000
-WORK: Final = 2_000_000
-"""Elements that may be gone through where upstream charges nothing for it; more would hold a scheduler up."""
+WORK: Final = 1_000_000
+"""Elements that may be gone through where upstream charges little for it; more would hold a scheduler up."""
+_TEXT: Final = 16
+"""Characters or bytes that are as fast to go through as one element."""
 LIST: Final = 10
 MAP: Final = 30
 Cost = int | Callable[[Sequence[Value], Value], int]
@@ -80,13 +83,13 @@ def _looked_through(value: Value) -> int:
     return 1
 
 
-def _network(factor: int, also: bool) -> Callable[[Sequence[Value], Value], int]:
-    """Of networks: `factor` times the network's bytes and, of a text, reading it."""
+def _within(network: bool, text: bool) -> Callable[[Sequence[Value], Value], int]:
+    """Of looking for an address, or a whole `network`, in a network; one that is given as `text` has to be read."""
 
     def cost(args: Sequence[Value], result: Value) -> int:
         prefix = size(args[0])
-        total = _tenth(2 * prefix) + (_tenth(prefix) + 1 if factor == 3 else 0)
-        return total + (_tenth(size(args[1])) if also else 0)
+        total = _tenth(2 * prefix) + (_tenth(prefix) + 1 if network else 0)
+        return total + (_tenth(size(args[1])) if text else 0)
 
     return cost
 
@@ -133,7 +136,7 @@ _BY_OVERLOAD: dict[str, Cost] = {
     "lists_range": _list_of_result, "list_reverse": _list_of_result, "list_distinct": _self_compared(0),
     "list_sets_contains_list": _sets(1), "list_sets_intersects_list": _sets(1), "list_sets_equivalent_list": _sets(2),
     **{f"list_{kind}_{call}": _self_compared(at) for call, at in (("sort", 0), ("sortByAssociatedKeys", 1))
-       for kind in ("int", "uint", "double", "bool", "duration", "timestamp", "string", "bytes")},
+       for kind in ORDERED},
 }  # fmt: skip
 _BY_FUNCTION: dict[str, Cost] = {
     **dict.fromkeys(("isSorted", "sum", "max", "min", "indexOf", "lastIndexOf", "includes"), _traversal),
@@ -145,8 +148,9 @@ _BY_FUNCTION: dict[str, Cost] = {
     "validate": _validated,
 }  # fmt: skip
 _BY_FUNCTION_AND_OVERLOAD: dict[str, Cost] = {
-    "string_to_ip": _of_first, "containsIP": _network(2, also=False), "cidr_contains_ip_string": _network(2, also=True),
-    "containsCIDR": _network(3, also=False), "cidr_contains_cidr_string": _network(3, also=True),
+    "string_to_ip": _of_first,
+    "containsIP": _within(network=False, text=False), "cidr_contains_ip_string": _within(network=False, text=True),
+    "containsCIDR": _within(network=True, text=False), "cidr_contains_cidr_string": _within(network=True, text=True),
     **dict.fromkeys(("starts_with_string", "ends_with_string"), _of_second),
     **dict.fromkeys(("string_to_bytes", "bytes_to_string", "strings_quote", "string_format"), _of_first),
     "in_list": lambda args, result: size(args[1]),
@@ -170,14 +174,73 @@ def of_call(function: str, ids: tuple[str, ...]) -> Cost:
     return _of_first if function == "ip" and overload != "cidr_ip" else 1
 
 
-def work_of(value: Value) -> int:
-    """The elements that an operator looks at which costs the same whatever its operand."""
-    kind = type(value)
-    if kind is list:
-        return len(value) + sum(work_of(one) for one in value if type(one) is list or type(one) is Map)
-    if kind is Map:
-        return len(value.entries) + sum(map(work_of, value.entries.values()))
-    return len(value) // 64 if kind is str or kind is bytes else 0
+SCALARS = frozenset((bool, int, UInt, float, type(None)))
+
+
+def work_of(values: Iterable[Value], left: int) -> int:
+    """The elements in the values, nested ones too, and a part that stands there twice counts twice.
+
+    A few lists that hold each other twice have more elements than can be counted: the count ends soon after `left`.
+    """
+    work, todo = 0, [one for one in values if type(one) not in SCALARS]
+    while todo and work <= left:
+        one = todo.pop()
+        kind = type(one)
+        if kind is str or kind is bytes:
+            work += len(one) // _TEXT
+        elif kind is list:
+            work += len(one)
+            todo += [inner for inner in one if type(inner) not in SCALARS]
+        elif kind is Map:
+            work += len(one.entries)
+            todo += [*one.keys(), *one.entries.values()]
+        elif kind is Optional:
+            work += 1
+            todo.append(one.value)
+        else:
+            work += getattr(one, "work", 0)
+    return work
+
+
+Work = Callable[[Sequence[Value], int], int]
+"""What a call goes through, of its arguments and the work that is left."""
+
+
+def _work_of_inserting(args: Sequence[Value], left: int) -> int:
+    """Of the last map, whose keys are looked up in the first, which nobody else sees."""
+    return 4 * work_of(args[-1:], left)
+
+
+def _work_of_pairs(args: Sequence[Value], left: int) -> int:
+    """Of comparing each element of the first list to each of the last."""
+    return size(args[0]) * work_of(args[-1:], left)
+
+
+_WORK: dict[str, Work | None] = {
+    **dict.fromkeys(("size", "type", "dyn", "charAt", "first", "last", "slice", "reverse", "value", "hasValue",
+                     "optional.of", "optional.ofNonZeroValue"), None),
+    **dict.fromkeys(("distinct", "sets.contains", "sets.intersects", "sets.equivalent"), _work_of_pairs),
+    "replace": work_of,
+    "cel.@mapInsert": _work_of_inserting,
+}  # fmt: skip
+_WORK_BY_OVERLOAD: dict[str, None] = {"in_map": None, "@mapInsert_map_key_value": None}
+_SHORT = frozenset(("bool", "int", "uint", "double", "google.protobuf.Duration", "google.protobuf.Timestamp",
+                    "kubernetes.Quantity", "kubernetes.Semver", "net.IP", "net.CIDR",
+                    "kubernetes.NamedFormat"))  # fmt: skip
+_TEXTS = frozenset(("string", "bytes"))
+
+
+def of_work(function: str, ids: tuple[str, ...], cost: Cost) -> Work | None:
+    """What counts the work of a call; None where there is not much: its arguments are short, or it takes as long
+    whatever they are, or they are texts that upstream charges for."""
+    overload = ids[0] if len(ids) == 1 else ""
+    if overload in _WORK_BY_OVERLOAD:
+        return None
+    if function in _WORK:
+        return _WORK[function]
+    quick = _SHORT if isinstance(cost, int) else _SHORT | _TEXTS
+    args = {arg.name for one in FUNCTIONS[function] if one.id in ids for arg in one.args}
+    return None if args <= quick else work_of
 
 
 def of_equality(one: Value, other: Value, opaque_is_one: bool) -> int:

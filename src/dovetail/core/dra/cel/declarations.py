@@ -237,7 +237,8 @@ _NAMES: dict[str, Type] = {
        for name in ("Authorizer", "PathCheck", "GroupCheck", "ResourceCheck", "Decision")},
 }  # fmt: skip
 _CONSTRUCTED = {"optional": types.OPTIONAL}
-_ORDERED = ("int", "uint", "double", "bool", "duration", "timestamp", "string", "bytes")
+ORDERED = ("int", "uint", "double", "bool", "duration", "timestamp", "string", "bytes")
+"""The types whose values have an order: their lists can be sorted."""
 _ACCESSORS = ("FullYear", "Month", "DayOfYear", "DayOfMonth", "Date", "DayOfWeek", "Hours", "Minutes", "Seconds",
               "Milliseconds")  # fmt: skip
 
@@ -271,7 +272,7 @@ def _relations() -> str:
 
 def _of_each_type() -> str:
     lines = []
-    for kind in _ORDERED:
+    for kind in ORDERED:
         lines += [
             f"list_{kind}_is_sorted_bool list({kind}).isSorted() -> bool",
             f"list_{kind}_max_{kind} list({kind}).max() -> {kind}",

@@ -8,6 +8,9 @@ Source: cel-go v0.29.2, interpreter/{interpretable,runtimecost}.go, cel/library.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from itertools import repeat
+
 from dovetail.core.dra.cel import costs, functions
 from dovetail.core.dra.cel.paths import Frame, Run
 from dovetail.core.dra.cel.values import (
@@ -17,10 +20,11 @@ from dovetail.core.dra.cel.values import (
     Err,
     Map,
     Optional,
-    UInt,
     Value,
     equal,
+    equal_keys,
     key_of,
+    number,
     shown,
     type_of,
 )
@@ -44,8 +48,8 @@ def equality(left: Run, right: Run, wanted: bool) -> Run:
     def evaluate(frame: Frame) -> Value:
         one, other = left(frame), right(frame)
         frame.cost += costs.of_equality(one, other, wanted)
-        if type(one) is list or type(one) is Map:
-            frame.weigh(one)
+        if type(one) is not str and type(one) not in costs.SCALARS:
+            frame.weigh((one,))
         if type(one) is Err:
             return one
         if type(other) is Err:
@@ -97,10 +101,9 @@ def collected(run: functions.Function, accu: Run, arg: Run, cost: costs.Cost) ->
     return evaluate
 
 
-def call(run: functions.Function, args: list[Run], cost: costs.Cost, stops: bool, weighs: bool = False) -> Run:
-    """`weighs`: the call goes through its arguments at no cost."""
-    if not isinstance(cost, int) or len(args) > 2 or stops or weighs:
-        return _long_call(run, args, cost, stops, weighs)
+def call(run: functions.Function, args: list[Run], cost: costs.Cost, stops: bool, work: costs.Work | None) -> Run:
+    if not isinstance(cost, int) or len(args) > 2 or stops or work:
+        return _long_call(run, args, cost, stops, work)
     if len(args) == 2:
         left, right = args
 
@@ -129,12 +132,10 @@ def call(run: functions.Function, args: list[Run], cost: costs.Cost, stops: bool
     return nullary
 
 
-def _long_call(run: functions.Function, args: list[Run], cost: costs.Cost, stops: bool, weighs: bool) -> Run:
+def _long_call(run: functions.Function, args: list[Run], cost: costs.Cost, stops: bool, work: costs.Work | None) -> Run:
     last = len(args) - 1
     late = costs.of_result(cost)
-
-    def charge(values: list[Value], result: Value) -> int:
-        return cost if isinstance(cost, int) else cost(values, result)
+    price: Callable[[list[Value], Value], int] = (lambda values, result: cost) if isinstance(cost, int) else cost
 
     def evaluate(frame: Frame) -> Value:
         values: list[Value] = []
@@ -147,15 +148,19 @@ def _long_call(run: functions.Function, args: list[Run], cost: costs.Cost, stops
                 if stops and i < last:
                     # What was not looked at cannot be charged for.
                     return error
-        if error is None and weighs:
-            for value in values:
-                frame.weigh(value)
+        if work is not None and error is None:
+            frame.weigh(values, work)
         if late:
             result: Value = run(*values) if error is None else error
-            frame.pay(charge(values, result))
+            frame.pay(price(values, result))
             return result
-        frame.pay(charge(values, None))
-        return run(*values) if error is None else error
+        frame.pay(price(values, None))
+        if error is not None:
+            return error
+        result = run(*values)
+        if work is not None and type(result) is str:
+            frame.weigh((result,))
+        return result
 
     return evaluate
 
@@ -208,14 +213,9 @@ def map_literal(entries: list[tuple[Run, Run, bool]]) -> Run:
 def equal_members(value: Value) -> list[Value]:
     """The value and the numbers of other types that upstream takes for the same."""
     found = [value]
-    if type(value) is float:
-        found += [int(value), UInt(int(value))] if value.is_integer() and 0 <= value < 2**63 else []
-        found += [int(value)] if value.is_integer() and -(2**63) < value < 0 else []
-        found += [UInt(int(value))] if value.is_integer() and 2**63 <= value < 2**64 else []
-    elif type(value) is int:
-        found += [float(value), *([UInt(value)] if value >= 0 else [])]
-    elif type(value) is UInt:
-        found += [float(value.n), *([value.n] if value.n < 2**63 else [])]
+    whole = number(value)
+    if whole is not None:
+        found += [float(whole), *equal_keys(value)]
     return [key_of(one) for one in found]
 
 
@@ -226,9 +226,9 @@ def own(value: Value) -> Value:
     return Map({}) if type(value) is Map and not value.entries and value.default is MISSING else value
 
 
-def pairs(values: Value, two: bool) -> list[tuple[Value, Value]] | Err:
+def pairs(values: Value, two: bool) -> Iterable[tuple[Value, Value]] | Err:
     if type(values) is list:
-        return list(enumerate(values)) if two else [(value, None) for value in values]
+        return enumerate(values) if two else zip(values, repeat(None))
     if type(values) is Map:
         return values.items()
     kind = type_of(values).name

@@ -71,16 +71,20 @@ _VARIADIC = frozenset(("string_format",))
 """Overloads of two arguments that stop at the first that errs, as those of three do."""
 
 
+def _takes_all(type_: Type) -> bool:
+    return type_ == types.DYN or types.is_parameter(type_)
+
+
 def takes(type_: Type, value: Value) -> bool:
     """Whether a value is of a declared type: of a list or map, the first element is looked at."""
-    if type_ == types.DYN or types.is_parameter(type_):
+    if _takes_all(type_):
         return True
     if type_of(value).name != type_.name:
         return False
     if type_.name == types.LIST:
         return not value or takes(type_.params[0], value[0])
     if type_.name == types.MAP and value.entries:
-        key, first = value.items()[0]
+        key, first = next(value.items())
         return takes(type_.params[0], key) and takes(type_.params[1], first)
     return True
 
@@ -99,7 +103,7 @@ _EXACT: dict[Type, type] = {types.STRING: str, types.INT: int, types.BOOL: bool,
 
 def _guarded(overload: Overload) -> Function:
     run, function = _BOUND[overload.id], overload.function
-    if overload.id in _UNGUARDED:
+    if overload.id in _UNGUARDED or all(map(_takes_all, overload.args)):
         return run
     exact = [_EXACT.get(type_) for type_ in overload.args]
     if len(exact) == 1 and exact[0]:

@@ -6,12 +6,13 @@ Source: cel-go v0.29.2, ext/{lists,sets}.go and cel/library.go; k8s.io/apiserver
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cmp_to_key
 from itertools import pairwise
 from typing import Final
 
 from dovetail.core.dra.cel import arithmetic
+from dovetail.core.dra.cel.declarations import ORDERED
 from dovetail.core.dra.cel.values import (
     NO_OVERLOAD,
     NONE,
@@ -77,7 +78,9 @@ def _same(one: Value, other: Value) -> bool:
 
 def _includes(target: Value, value: Value) -> bool:
     """Whether a list has the element, or a single value is the other: attributes may be either."""
-    return any(_same(one, value) for one in target) if type(target) is list else _same(target, value)
+    if type(target) is list:
+        return any(equal(one, value) is True for one in target)
+    return _same(target, value)
 
 
 def _slice(values: list[Value], start: int, end: int) -> Value:
@@ -95,11 +98,15 @@ def _flatten(values: Value, depth: Value = 1) -> Value:
         return Err("no such overload: flatten()")
     if depth < 0:
         return Err("level must be non-negative")
-    flat = values
-    while depth and any(type(one) is list for one in flat):
-        flat = [inner for one in flat for inner in (one if type(one) is list else (one,))]
-        depth -= 1
-    return flat
+    return list(_leaves(values, depth))
+
+
+def _leaves(values: list[Value], depth: int) -> Iterator[Value]:
+    for one in values:
+        if depth and type(one) is list:
+            yield from _leaves(one, depth - 1)
+        else:
+            yield one
 
 
 def sort_by(values: Value, keys: Value) -> Value:
@@ -157,12 +164,11 @@ def _value(optional: Optional) -> Value:
     return Err("optional.none() dereference") if optional is NONE else optional.value
 
 
-_ORDERED = ("int", "uint", "double", "bool", "duration", "timestamp", "string", "bytes")
 _ZEROS = {"int": 0, "uint": UInt(0), "double": 0.0, "duration": Duration(0)}
 OVERLOADS: dict[str, Callable[..., Value]] = {
-    **{f"list_{kind}_is_sorted_bool": _is_sorted for kind in _ORDERED},
-    **{f"list_{kind}_max_{kind}": _most("max", -1) for kind in _ORDERED},
-    **{f"list_{kind}_min_{kind}": _most("min", 1) for kind in _ORDERED},
+    **{f"list_{kind}_is_sorted_bool": _is_sorted for kind in ORDERED},
+    **{f"list_{kind}_max_{kind}": _most("max", -1) for kind in ORDERED},
+    **{f"list_{kind}_min_{kind}": _most("min", 1) for kind in ORDERED},
     **{f"list_{kind}_sum_{kind}": _sum(zero) for kind, zero in _ZEROS.items()},
     "list_a_index_of_int": _index_of,
     "list_a_last_index_of_int": _last_index_of,

@@ -13,7 +13,7 @@ from dovetail.core.dra.cel.syntax import Call, Fold, Ident, ListLiteral, Literal
 
 ACCU = "@result"
 """The variable that a macro collects its result in; no expression can name it."""
-UNUSED = "#unused"
+_UNUSED = "#unused"
 _SORTED = "@__sortBy_input__"
 
 
@@ -55,7 +55,7 @@ def _fold(at: int, range_: Node, names: tuple[str, str], init: Node, cond: Node,
 
 def _let(at: int, name: str, init: Node, body: Node) -> Node:
     """A local variable: a loop over nothing, whose accumulator is the variable."""
-    return Fold(at, ListLiteral(at, []), UNUSED, "", name, init, Literal(at, False), Ident(at, name), body)
+    return Fold(at, ListLiteral(at, []), _UNUSED, "", name, init, Literal(at, False), Ident(at, name), body)
 
 
 Macro = Callable[[Parser, int, Node, list[Node]], Node | None]

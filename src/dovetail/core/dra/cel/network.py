@@ -55,14 +55,18 @@ class CIDR:
 
 @dataclass(frozen=True, slots=True)
 class Url:
-    """`host` as written, with the port; `path` decoded, and `escaped_path` as it is sent."""
+    """`host` with the port; `escaped_path` as it is sent."""
 
     text: str
     scheme: str
     host: str
-    path: bytes
     escaped_path: str
     query: str
+
+    @property
+    def work(self) -> int:
+        """What looking at its parts takes, in elements."""
+        return len(self.text)
 
     def equals(self, other: Value) -> bool | Err:
         return self.text == other.text if type(other) is Url else NO_OVERLOAD
@@ -154,7 +158,7 @@ def url_of(text: str, fragment: bool = False) -> Url | Err:
     if not whole:
         return wrong("empty url")
     if whole == "*":
-        return Url(text, "", "", b"*", "*", "")
+        return Url(text, "", "", "*", "")
     match = _URL.fullmatch(whole)
     assert match is not None
     scheme, rest = (match[1] or "").lower(), match[2]
@@ -163,33 +167,34 @@ def url_of(text: str, fragment: bool = False) -> Url | Err:
     rest, _, query = rest.partition("?")
     if not rest.startswith("/"):
         # "mailto:x" is a URL without a path; "x/y" is relative.
-        return Url(text, scheme, "", b"", "", query) if scheme else wrong("invalid URI for request")
+        return Url(text, scheme, "", "", query) if scheme else wrong("invalid URI for request")
     host = ""
     if rest.startswith("//") and (scheme or (fragment and not rest.startswith("///"))):
-        host, slash, path = rest[2:].partition("/")
+        authority, slash, path = rest[2:].partition("/")
         rest = slash + path
-        host = _host(host) or ""
-        if host == "\x00":
+        read = _host(authority)
+        if read is None:
             return wrong("invalid character in host name or port")
+        host = read
     path_bytes = _decoded(rest)
     if path_bytes is None:
         return wrong("invalid URL escape")
-    return Url(text, scheme, host, path_bytes, _escaped(rest, path_bytes), query)
+    return Url(text, scheme, host, _escaped(rest, path_bytes), query)
 
 
 def _host(authority: str) -> str | None:
-    """The host and port; NUL where they are malformed."""
+    """The host and port; None where they are malformed."""
     user, at, host = authority.rpartition("@")
     if at and (re.search(r"[^A-Za-z0-9\-._:~!$&'()*+,;=%@]", user) or _decoded(user) is None):
-        return "\x00"
+        return None
     if host.startswith("["):
         inside, bracket, port = host[1:].rpartition("]")
         if not bracket or not _PORT.fullmatch(port) or not re.fullmatch(r"(?a)[0-9A-Fa-f:.]+(?:%25.*)?", inside):
-            return "\x00"
+            return None
         return host.replace("%25", "%", 1) if "%25" in inside else host
     _, colon, port = host.rpartition(":")
     if (colon and not _PORT.fullmatch(colon + port)) or not _HOST_BYTES.fullmatch(host):
-        return "\x00"
+        return None
     return unquote_to_bytes(host).decode("utf-8", "replace")
 
 

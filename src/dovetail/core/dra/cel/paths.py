@@ -41,9 +41,9 @@ class Frame:
         self.cost = 0
         self.work = 0
 
-    def weigh(self, value: Value) -> None:
-        """Counts the elements of a list or map, or a long text, that is gone through. Raises Abort where it is much."""
-        self.work += costs.work_of(value)
+    def weigh(self, values: Sequence[Value], work: costs.Work = costs.work_of) -> None:
+        """Counts the elements and texts in values that are gone through. Raises Abort where they are many."""
+        self.work += work(values, costs.WORK - self.work)
         if self.work > costs.WORK:
             raise Abort("operation cancelled: too many elements were looked at")
 
@@ -218,7 +218,7 @@ def _qualified(value: Value, key: Value, missing: bool = False) -> Value:
     index = number(key) if type(key) is not bool else None
     if index is None:
         return Err("unsupported index type in list")
-    if index != int(index) if index == index and abs(index) != float("inf") else True:
+    if not float(index).is_integer():
         return Err(f"unsupported index value {shown(key)} in list")
     if 0 <= index < len(value):
         return value[int(index)]

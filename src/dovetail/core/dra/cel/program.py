@@ -39,7 +39,6 @@ from dovetail.core.dra.cel.values import Err, Value, key_of
 _UNSET: Final = object()
 """A local variable that nothing has asked for yet."""
 _FOLDED = frozenset(("bool", "bytes", "double", "duration", "dyn", "int", "string", "timestamp", "type", "uint"))
-_NUMBERS = frozenset(("add_int64", "add_uint64", "add_double"))
 _PATTERNS = frozenset(("matches", "find", "findAll"))
 
 
@@ -202,9 +201,8 @@ class Planner:
             stops = True
         if node.function == "_+_" and isinstance(node.args[0], Ident) and node.args[0].name == ACCU:
             return Code(evaluation.collected(run, args[0], args[1], cost))
-        # The sums and look-ups of numbers go through nothing.
-        weighs = node.function in ("_+_", "@in") and not _NUMBERS.issuperset(node.overloads)
-        return Code(evaluation.call(run, args, cost, stops, weighs))
+        work = costs.of_work(node.function, node.overloads, cost)
+        return Code(evaluation.call(run, args, cost, stops, work))
 
     def _list(self, node: ListLiteral) -> Step:
         steps = [self._step(element) for element in node.elements]

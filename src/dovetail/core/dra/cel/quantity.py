@@ -15,7 +15,17 @@ from dataclasses import dataclass
 from typing import Final
 
 from dovetail.core.dra.cel import types
-from dovetail.core.dra.cel.values import MAX_INT, MIN_INT, NO_OVERLOAD, Err, Value, register
+from dovetail.core.dra.cel.values import (
+    LONGEST_NUMBER,
+    MAX_INT,
+    MIN_INT,
+    NO_OVERLOAD,
+    TOO_LARGE,
+    Abort,
+    Err,
+    Value,
+    register,
+)
 
 _NUMBER = re.compile(r"(?a)([+-]?)(0*)(\d*)(?:\.(\d*))?([eEinumkKMGTP]*[+-]?\d*)")
 _DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
@@ -52,6 +62,8 @@ def of_milli(milli: int) -> Quantity:
 
 
 def of_text(text: str) -> Quantity | Err:
+    if len(text) > LONGEST_NUMBER:
+        raise Abort(TOO_LARGE)
     match = _NUMBER.fullmatch(text)
     if not text or match is None:
         return _BAD_FORMAT

@@ -56,7 +56,7 @@ class Regex:
         # The tree is compiled backwards, from the end to the start.
         self._start = self._compile(regex_syntax.parse(pattern), _END)
         self._searching = self._emit(None, self._start, 0)
-        anything = self._emit(_any, self._searching, _END)
+        anything = self._emit(regex_syntax.any_char, self._searching, _END)
         self._program[self._searching] = (None, self._start, anything)
         self._states: dict[tuple[int, ...], _State] = {}
 
@@ -198,10 +198,6 @@ class Regex:
 
     def _fork(self, tree: Repeat, inside: int, following: int) -> int:
         return self._emit(None, *((inside, following) if tree.greedy else (following, inside)))
-
-
-def _any(char: str) -> bool:
-    return True
 
 
 def _edges(text: str, at: int) -> frozenset[str]:

@@ -18,7 +18,7 @@ from typing import Final
 
 Holds = Callable[[str], bool]
 """Whether a character is meant."""
-MAX_REPEAT: Final = 1000
+_MAX_REPEAT: Final = 1000
 _NESTING: Final = 50
 
 
@@ -91,7 +91,7 @@ _STRAYS = {"k": "\u212a", "s": "\u017f", "\xe5": "\u212b", "\u03c9": "\u2126", "
 """Characters that no other one becomes by a change of case, by what they fold to."""
 
 
-def _any(char: str) -> bool:
+def any_char(char: str) -> bool:
     return True
 
 
@@ -117,7 +117,7 @@ def _folding(holds: Holds) -> Holds:
 
 def _category(name: str) -> Holds:
     if name == "Any":
-        return _any
+        return any_char
     if name not in _CATEGORIES:
         raise RegexError(f"invalid character class range: `\\p{{{name}}}` (only general categories are supported here)")
     return lambda char: unicodedata.category(char).startswith(name)
@@ -180,7 +180,7 @@ class _Parser:
         elif sign == "{" and (count := _COUNT.match(self._text, self._at)):
             least = int(count[1])
             most = (int(count[3]) if count[3] else None) if count[2] else least
-            if max(least, most or 0) > MAX_REPEAT or (most is not None and most < least):
+            if max(least, most or 0) > _MAX_REPEAT or (most is not None and most < least):
                 raise self._error("invalid repeat count", count[0])
             self._at = count.end()
         else:
@@ -198,7 +198,7 @@ class _Parser:
                 return Char(self._set())
             case ".":
                 self._at += 1
-                return Char(_any if self._dotall else _not_newline)
+                return Char(any_char if self._dotall else _not_newline)
             case "^" | "$":
                 self._at += 1
                 place = "start" if char == "^" else "end"
@@ -223,7 +223,7 @@ class _Parser:
     def _escaped(self) -> Tree:
         kind = self._text[self._at + 1 : self._at + 2]
         edges = {"A": "text_start", "z": "text_end", "b": "word", "B": "inner"}
-        if kind in edges and kind:
+        if kind in edges:
             self._at += 2
             return Edge(edges[kind])
         holds = self._class_escape()
@@ -234,7 +234,7 @@ class _Parser:
     def _class_escape(self) -> Holds | None:
         """\\d and \\p{L}, where one of them is next."""
         kind = self._text[self._at + 1 : self._at + 2]
-        if kind.lower() in _PERL and kind:
+        if kind.lower() in _PERL:
             self._at += 2
             holds = _PERL[kind.lower()]
         elif kind in ("p", "P"):

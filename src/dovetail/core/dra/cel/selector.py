@@ -23,6 +23,7 @@ from dovetail.core.dra.selectors import Read, SelectorError
 
 MAX_LENGTH: Final = 10 * 1024
 """Bytes of an expression, as the API allows."""
+_TOO_DEEP: Final = "operation cancelled: lists, maps or optionals are nested too deeply in each other"
 _NOTHING: Final = Map({}, named=True)
 
 
@@ -50,6 +51,8 @@ class Selector:
             frame.pay(0)
         except Abort as error:
             raise SelectorError(str(error)) from None
+        except RecursionError:
+            raise SelectorError(_TOO_DEEP) from None
         if type(value) is bool:
             return value, frame.cost
         if type(value) is Err:
@@ -64,12 +67,14 @@ def compile(expression: str) -> Selector:
         raise SelectorError(f"the expression has {length} bytes: at most {MAX_LENGTH} are allowed")
     root = Parser(expression, macros.expand).parse()
     checker = Checker(expression)
-    checker.check(root)
     planner = Planner(expression)
     try:
+        checker.check(root)
         run = planner.plan(root)
     except Abort as error:
         raise SelectorError(f"program instantiation failed: {error}") from None
+    except RecursionError:
+        raise SelectorError(_TOO_DEEP) from None
     return Selector(expression, run, checker.slots, _reads(planner.reads))
 
 

@@ -14,7 +14,17 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from dovetail.core.dra.cel import types
-from dovetail.core.dra.cel.values import MAX_INT, MAX_UINT, NO_OVERLOAD, Err, Value, register
+from dovetail.core.dra.cel.values import (
+    LONGEST_NUMBER,
+    MAX_INT,
+    MAX_UINT,
+    NO_OVERLOAD,
+    TOO_LARGE,
+    Abort,
+    Err,
+    Value,
+    register,
+)
 
 _NUMBER = r"(0|[1-9][0-9]*|)"
 _VERSION = re.compile(rf"{_NUMBER}\.{_NUMBER}\.{_NUMBER}(?:-([^+]*))?(?:\+(.*))?", re.DOTALL)
@@ -41,6 +51,8 @@ register(Semver, types.SEMVER)
 
 @lru_cache(maxsize=4096)
 def of_text(text: str) -> Semver | Err:
+    if len(text) > LONGEST_NUMBER:
+        raise Abort(TOO_LARGE)
     if not text:
         return Err("Version string empty")
     match = _VERSION.fullmatch(text)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from dovetail.core.dra.cel import lexer, types
+from dovetail.core.dra.cel import lexer
 from dovetail.core.dra.cel.lexer import Token
 from dovetail.core.dra.cel.types import Type
 from dovetail.core.dra.cel.values import MAX_INT, MAX_UINT, MIN_INT, UInt, Value
@@ -310,13 +310,3 @@ class Parser:
         if not MIN_INT <= number <= MAX_INT:
             raise self.error(at, "invalid int literal")
         return Literal(at, number)
-
-
-def literal_type(value: Value) -> Type:
-    """The type of a literal's value."""
-    return types.NULL if value is None else _LITERALS[type(value)]
-
-
-_LITERALS: dict[type, Type] = {
-    bool: types.BOOL, int: types.INT, UInt: types.UINT, float: types.DOUBLE, str: types.STRING, bytes: types.BYTES,
-}  # fmt: skip

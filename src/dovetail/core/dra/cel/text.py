@@ -10,25 +10,23 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 
 from dovetail.core.dra.cel import times
 from dovetail.core.dra.cel.types import Type
 from dovetail.core.dra.cel.values import (
-    Abort,
     Duration,
     Err,
     Map,
     Timestamp,
     UInt,
     Value,
+    hold,
     number,
     shortest,
     shown,
     type_of,
 )  # fmt: skip
-
-_LARGEST = 1_000_000
 
 
 def _out_of_range(at: int) -> Err:
@@ -62,9 +60,8 @@ _ASCII_UPPER = {code + 32: code for code in _ASCII_LOWER}
 def replace(text: str, old: str, new: str, count: int = -1) -> Value:
     places = text.count(old) if old else len(text) + 1
     replaced = places if count < 0 else min(count, places)
-    if len(text) + replaced * (len(new) - len(old)) > _LARGEST:
-        raise Abort("operation cancelled: a value became too large")
-    return text.replace(old, new, count if count >= 0 else -1)
+    hold(len(text) + replaced * (len(new) - len(old)))
+    return text.replace(old, new, count)
 
 
 def split(text: str, separator: str, count: int = -1) -> Value:
@@ -93,6 +90,7 @@ def join(parts: list[Value], separator: str = "") -> Value:
     for part in parts:
         if type(part) is not str:
             return Err(f"join: invalid input: {shown(part)}")
+    hold(sum(map(len, parts)) + len(separator) * len(parts))
     return separator.join(parts)
 
 
@@ -128,14 +126,27 @@ CLAUSES: dict[str, tuple[frozenset[str], str]] = {
 def formatted(text: str, count: int, write: Callable[[int, str, int | None], str]) -> str:
     """The text with its clauses replaced by what `write` (argument, clause, precision) makes of them.
 
-    `count` is how many arguments there are. Raises FormatError.
+    `count` is how many arguments there are. Raises FormatError, and Abort where it grows too long.
     """
-    parts, at, argument = [], 0, 0
+    return "".join(_held(_pieces(text, count, write)))
+
+
+def _held(pieces: Iterable[str]) -> Iterator[str]:
+    """The pieces of a text that does not become too long; else none is made any more."""
+    length = 0
+    for piece in pieces:
+        length += len(piece)
+        hold(length)
+        yield piece
+
+
+def _pieces(text: str, count: int, write: Callable[[int, str, int | None], str]) -> Iterator[str]:
+    at, argument = 0, 0
     for match in _CLAUSE.finditer(text):
-        parts.append(text[at : match.start()])
+        yield text[at : match.start()]
         at = match.end()
         if match[1] == "%":
-            parts.append("%")
+            yield "%"
             continue
         if argument >= count:
             raise FormatError(f"index {argument} out of range")
@@ -143,9 +154,9 @@ def formatted(text: str, count: int, write: Callable[[int, str, int | None], str
             raise FormatError("unexpected end of string")
         if match[3] not in CLAUSES or match[2] == "" or len(match[2] or "") > 6:
             raise FormatError(f'could not parse formatting clause: unrecognized formatting clause "{match[3]}"')
-        parts.append(write(argument, match[3], None if match[2] is None else int(match[2])))
+        yield write(argument, match[3], None if match[2] is None else int(match[2]))
         argument += 1
-    return "".join([*parts, text[at:]])
+    yield text[at:]
 
 
 def format_(text: str, arguments: list[Value]) -> Value:
@@ -196,7 +207,7 @@ _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 def _string(value: Value) -> str:
     kind = type(value)
     if kind is list:
-        return f"[{', '.join(map(_literal, value))}]"
+        return f"[{', '.join(_held(map(_literal, value)))}]"
     if kind is Map:
         return f"{{{', '.join(f'{key}:{one}' for key, one in sorted(_entries(value)))}}}"
     if kind is bytes:
@@ -210,6 +221,8 @@ def _string(value: Value) -> str:
         return times.timestamp_text(value)
     if kind is Type:
         return str(value.name)
+    if kind is str:
+        return str(value)
     return "null" if value is None else shown(value)
 
 

@@ -21,14 +21,16 @@ _PART = re.compile(r"(?a)(\d*)(?:\.(\d*))?([^\d.]+)")
 _RFC3339 = re.compile(r"(?a)(\d{4})-(\d\d)-(\d\d)T(\d\d?):(\d\d):(\d\d)(?:[.,](\d+))?(Z|([+-])(\d\d):(\d\d))")
 _DAY_S: Final = 86400
 _MONTH_DAYS = (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
-_FIRST_S, _LAST_S = -62135596800, 253402300799
+FIRST_S: Final = -62135596800
+"""The year 1 begins, in seconds since 1970: Go's zero time."""
+_LAST_S: Final = 253402300799
 _OVERFLOW = Err("timestamp overflow")
 _INT_OVERFLOW = Err("integer overflow")
 
 
 def duration_of(text: str) -> Duration | None:
     """The duration, or None where the text is none."""
-    sign, rest = (text[0], text[1:]) if text[:1] in ("+", "-") and text else ("+", text)
+    sign, rest = (text[0], text[1:]) if text[:1] in ("+", "-") else ("+", text)
     if rest == "0":
         return Duration(0)
     total, at = 0, 0
@@ -60,7 +62,7 @@ def timestamp_of(text: str) -> Timestamp | Err | None:
     if not (is_date(year, month, day) and hour < 24 and minute < 60 and second < 60):
         return None
     seconds = _days(year, month, day) * _DAY_S + hour * 3600 + minute * 60 + second - offset_s
-    if not _FIRST_S <= seconds <= _LAST_S:
+    if not FIRST_S <= seconds <= _LAST_S:
         return _OVERFLOW
     return Timestamp(seconds * _SECOND + int((match[7] or "0")[:9].ljust(9, "0")), offset_s)
 
@@ -93,7 +95,7 @@ def _date(days: int) -> tuple[int, int, int]:
 
 
 def timestamp_of_seconds(seconds: int) -> Timestamp | Err:
-    return Timestamp(seconds * _SECOND) if _FIRST_S <= seconds <= _LAST_S else _OVERFLOW
+    return Timestamp(seconds * _SECOND) if FIRST_S <= seconds <= _LAST_S else _OVERFLOW
 
 
 def duration_text(duration: Duration) -> str:
@@ -136,7 +138,7 @@ def _duration(ns: int) -> Duration | Err:
 
 
 def _timestamp(ns: int, offset_s: int) -> Timestamp | Err:
-    return Timestamp(ns, offset_s) if _FIRST_S <= ns // _SECOND <= _LAST_S else _OVERFLOW
+    return Timestamp(ns, offset_s) if FIRST_S <= ns // _SECOND <= _LAST_S else _OVERFLOW
 
 
 def negated(duration: Duration) -> Duration | Err:

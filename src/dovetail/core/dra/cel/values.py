@@ -11,6 +11,7 @@ Source: cel-go v0.29.2, common/types.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,8 +23,23 @@ Value = Any
 MIN_INT, MAX_INT, MAX_UINT = -(2**63), 2**63 - 1, 2**64 - 1
 
 
+LARGEST = 1_000_000
+"""Characters or elements of one value: `x + x` may cost 1 whatever its size, so that only this ends its doubling."""
+LONGEST_NUMBER = 256
+"""Characters of a quantity or version: comparing two costs 1, however long they are."""
+
+
 class Abort(Exception):
     """The evaluation ends here, whatever stands around it: too costly, or a fault that upstream does not survive."""
+
+
+TOO_LARGE = "operation cancelled: a value became too large"
+
+
+def hold(length: int) -> None:
+    """Raises Abort where a value of that length, in characters or elements, would be too large."""
+    if length > LARGEST:
+        raise Abort(TOO_LARGE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +113,7 @@ class Map:
         if found is not MISSING:
             return found
         if type(key) in (int, UInt, float):
-            for other in _equal_keys(key):
+            for other in equal_keys(key):
                 found = self.entries.get(key_of(other), MISSING)
                 if found is not MISSING:
                     return found
@@ -106,11 +122,11 @@ class Map:
     def __contains__(self, key: Value) -> bool:
         return Map(self.entries, named=self.named).find(key) is not MISSING
 
-    def keys(self) -> list[Value]:
-        return [key.value if type(key) is _Key else key for key in self.entries]
+    def keys(self) -> Iterator[Value]:
+        return (key.value if type(key) is _Key else key for key in self.entries)
 
-    def items(self) -> list[tuple[Value, Value]]:
-        return list(zip(self.keys(), self.entries.values(), strict=True))
+    def items(self) -> Iterator[tuple[Value, Value]]:
+        return zip(self.keys(), self.entries.values(), strict=True)
 
 
 def key_of(key: Value) -> Value:
@@ -127,7 +143,8 @@ def key_of(key: Value) -> Value:
 _UNHASHABLE = frozenset(("Semver",))
 
 
-def _equal_keys(key: Value) -> list[Value]:
+def equal_keys(key: Value) -> list[Value]:
+    """The ints and uints of another type that an int, uint or double is equal to."""
     if type(key) is float:
         if not key.is_integer():
             return []
@@ -273,9 +290,12 @@ def general(value: float) -> str:
 
 
 def shown(value: Value) -> str:
-    """A value as error texts of upstream show it."""
+    """A value as error texts of upstream show it; of a long or nested one only what it is."""
     if type(value) is bool:
         return "true" if value else "false"
     if type(value) is UInt:
         return str(value.n)
-    return general(value) if type(value) is float else str(value)
+    if type(value) is float:
+        return general(value)
+    short = type(value) in (int, Type) or (type(value) is str and len(value) < 100)
+    return str(value) if short else type_of(value).name
