@@ -50,7 +50,7 @@ st.register_type_strategy(
     Card,
     st.builds(
         lambda gpu, geometry, chosen, assumed: Card(gpu, geometry, sorted(states(geometry).classes)[chosen], assumed),
-        st.integers(0, 7), st.sampled_from(GEOMETRIES[:2]), st.integers(0, 100), st.booleans(),
+        st.integers(0, 7), st.sampled_from(GEOMETRIES[:2]), st.integers(0, 75), st.booleans(),
     ),
 )  # fmt: skip
 st.register_type_strategy(
