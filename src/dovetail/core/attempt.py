@@ -121,7 +121,8 @@ class Attempt:
             return [], lately
         else:
             refusal = refusals.for_gang(state.cluster, state.rows, group)
-            refusal = replace(refusal, repartition=repartition.proposal(state.cluster, state.cluster.shape_of(pods[0])))
+            proposal = repartition.proposal(state.cluster, state.cluster.shape_of(pods[0]))
+            refusal = refusal if proposal is None else replace(refusal, repartition=proposal)
         if not binds and (signature := self._signature(group)) is not None:
             state.failed[signature] = refusal
         return binds, refusal

@@ -44,12 +44,12 @@ def refused(cluster: Cluster, pod: Pod, found: Iterable[Verdict]) -> tuple[Refus
 
 def _slices(cluster: Cluster, verdict: Verdict) -> Iterator[Refused]:
     profile = verdict.detail
-    seen: set[int] = set()
+    seen: set[object] = set()
     for slot in verdict.slots.tolist():
-        cards, number = cluster.slices.cards(slot), int(cluster.nodes.slice_numbers[slot])
-        if cards is None or number in seen:
+        cards, used_here = cluster.slices.cards(slot), cluster.slices.used.get(slot)
+        if cards is None or (cards, used_here) in seen:
             continue
-        seen.add(number)
+        seen.add((cards, used_here))
         pods = [cluster.placements[uid] for uid in cluster.on_slot.get(slot, ())]
         for i, (card, used) in enumerate(zip(cards.cards, cluster.slices.used[slot], strict=True)):
             own = tuple(one.pod.key for one in pods if one.slices and one.slices[i])

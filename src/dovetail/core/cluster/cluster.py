@@ -80,8 +80,7 @@ class Cluster:
             self.rejections.forget_node(node.name)
             self.claims.node_changed(slot)
             if self._devices(slot) != before:
-                self.gpus.hold_again(slot)
-                self._hold_slices_again(slot)
+                self._hand_out_again(slot)
 
     def _devices(self, slot: int) -> tuple[object, ...]:
         """What the GPUs that pods hold there depend on."""
@@ -99,18 +98,12 @@ class Cluster:
         if slot is not None and self.nodes.remove(name):
             self.rejections.forget_node(name)
             self.claims.node_changed(slot)
-            self.gpus.hold_again(slot)
-            self._hold_slices_again(slot)
+            self._hand_out_again(slot)
             self.vacate_if_gone(slot)
 
-    def _hold_slices_again(self, slot: int) -> None:
-        """The node has other MIG instances now: hand them out anew to the pods on it, in the order they came."""
-        self.slices.open(slot)
-        for uid in self.on_slot.get(slot, ()):
-            placement = self.placements[uid]
-            placement.slices = ()
-            if placement.shape.slices:
-                self.slices.hold(placement, placement.shape)
+    def _hand_out_again(self, slot: int) -> None:
+        self.gpus.hold_again(slot)
+        self.slices.hold_again(slot, [self.placements[uid] for uid in self.on_slot.get(slot, ())])
 
     def placed(self) -> Iterator[tuple[Pod, int]]:
         return ((p.pod, p.slot) for p in self.placements.values())

@@ -169,11 +169,16 @@ class Gpus:
         return placements
 
 
+def tightest_opened(parts: list[int], share: int) -> tuple[int, ...]:
+    """The GPU with the least left that suffices, the first of equals; empty where none does."""
+    fitting = [gpu for gpu, part in enumerate(parts) if part >= share]
+    return (min(fitting, key=parts.__getitem__),) if fitting else ()
+
+
 def _replicas(nodes: Nodes, slot: int, share: int, count: int) -> tuple[int, ...]:
     """Different GPUs with so much left of each: the tightest, or of several the ones that most could take from."""
     parts = nodes.gpu_parts[:, slot].tolist()
-    fitting = [gpu for gpu, part in enumerate(parts) if part >= share]
     if count == 1:
-        return (min(fitting, key=parts.__getitem__),) if fitting else ()
-    seats = nodes.gpu_seats[:, slot].tolist()
+        return tightest_opened(parts, share)
+    fitting, seats = [gpu for gpu, part in enumerate(parts) if part >= share], nodes.gpu_seats[:, slot].tolist()
     return tuple(sorted(fitting, key=lambda gpu: -min(parts[gpu] // share, seats[gpu]))[:count])

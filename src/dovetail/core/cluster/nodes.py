@@ -35,7 +35,7 @@ class Nodes:
     free; `gpu_parts[i, slot]` is what is left of GPU i once a part of it is taken, else 0, where `gpu_whole[slot]` is
     the whole: thousandths of its MiB, so that parts are exact by memory as well as in thousandths. Shared GPUs follow
     the whole ones; they are never wholly free, and have `gpu_seats[i, slot]` replicas left. `book_numbers` are
-    kept by `Kubelets`, `device_numbers` by `Claims`, `slice_numbers` by `Slices`."""
+    kept by `Kubelets`, `device_numbers` by `Claims`."""
 
     def __init__(self, size: int = BLOCK) -> None:
         self.slots: dict[str, int] = {}
@@ -61,7 +61,6 @@ class Nodes:
         self.layout_ids: NDArray[np.int32] = np.zeros(size, dtype=np.int32)
         self.layouts: list[Layout | None] = [None]
         self.book_numbers: NDArray[np.int64] = np.zeros(size, dtype=np.int64)
-        self.slice_numbers: NDArray[np.int64] = np.zeros(size, dtype=np.int64)
         self.device_numbers: NDArray[np.int64] = np.zeros(size, dtype=np.int64)
         self.columns = Columns(size, self.labels)
         self.amounts_journal = Journal(limit=4096)
@@ -115,7 +114,6 @@ class Nodes:
         self.taint_ids = _larger(self.taint_ids, rows)
         self.layout_ids = _larger(self.layout_ids, rows)
         self.book_numbers = _larger(self.book_numbers, rows)
-        self.slice_numbers = _larger(self.slice_numbers, rows)
         self.device_numbers = _larger(self.device_numbers, rows)
         self.columns.resize(rows)
         self.resizes += 1

@@ -3,13 +3,12 @@
 
 Rules: the instances are those that the node has; none is made for a pod. What was written down for a pod is taken again
 if it is free, else what breaks into the fewest idle cards (`mig.static`). A node of which only the numbers of instances
-are known, and no arrangement of them, is only counted. Nodes with equal cards that are equally used have one number:
-they answer alike.
+are known, and no arrangement of them, is only counted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
 import numpy as np
@@ -19,36 +18,35 @@ from dovetail.core.cluster.columns import Index
 from dovetail.core.cluster.nodes import Nodes
 from dovetail.core.cluster.placement import Placement
 from dovetail.core.cluster.shapes import Shape
+from dovetail.core.devices.mig.geometry import Asked
 from dovetail.core.devices.mig.static import Cards, cards_of
 from dovetail.core.model import Instance
 
 Used = tuple[int, ...]
 """The instances in use of each card, as bits in the order of the node's cards."""
-_REMEMBERED = 65_536
 
 
 class Slices:
-    """`used[slot]` of the nodes whose cards are known. The node table's `slice_numbers[slot]` says the same in one
-    number, 0 where nothing is known."""
+    """`used[slot]` of the nodes whose cards are known."""
 
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
         self._cards: dict[int, Cards] = {}
         self.used: dict[int, Used] = {}
-        self._numbers: dict[tuple[Cards, Used], int] = {}
-        self._states: dict[int, tuple[Cards, Used]] = {}
-        self._opened: dict[tuple[int, int], int] = {}
 
-    def open(self, slot: int) -> None:
-        """Begin anew, with every instance of the node free."""
+    def hold_again(self, slot: int, placements: Iterable[Placement]) -> None:
+        """The node has other instances now: hand them out anew to the pods on it, in the order they came."""
         record = self._nodes.records[slot]
         cards = record.mig if record is not None else ()
         self._cards.pop(slot, None)
         self.used.pop(slot, None)
-        self._nodes.slice_numbers[slot] = 0
         if cards:
             self._cards[slot] = cards_of(cards)
-            self._put(slot, (0,) * len(cards))
+            self.used[slot] = (0,) * len(cards)
+        for placement in placements:
+            placement.slices = ()
+            if placement.shape.slices:
+                self.hold(placement, placement.shape)
 
     def cards(self, slot: int) -> Cards | None:
         """The cards in MIG mode of a node, where they are known."""
@@ -65,13 +63,12 @@ class Slices:
             chosen = self._cards[slot].choose(used, shape.slices)
         if chosen is not None:
             placement.slices = chosen
-            self._put(slot, tuple([held | more for held, more in zip(used, chosen, strict=True)]))
+            self.used[slot] = tuple([held | more for held, more in zip(used, chosen, strict=True)])
 
     def free(self, placement: Placement) -> None:
         if placement.slices:
             used = self.used[placement.slot]
-            left = tuple(held & ~own for held, own in zip(used, placement.slices, strict=True))
-            self._put(placement.slot, left)
+            self.used[placement.slot] = tuple([held & ~own for held, own in zip(used, placement.slices, strict=True)])
             placement.slices = ()
 
     def hold_exactly(self, placements: Mapping[str, Placement], slices: Mapping[str, Used]) -> None:
@@ -82,7 +79,7 @@ class Slices:
             slot = placements[uid].slot
             if own and slot in self.used:
                 placements[uid].slices = own
-                self._put(slot, tuple(held | more for held, more in zip(self.used[slot], own, strict=True)))
+                self.used[slot] = tuple(held | more for held, more in zip(self.used[slot], own, strict=True))
 
     def instances(self, placement: Placement) -> tuple[Instance, ...]:
         """What the pod has, by card and start."""
@@ -93,20 +90,11 @@ class Slices:
 
     def opened(self, index: Index, shape: Shape) -> NDArray[np.int64]:
         """How many idle cards a pod of the shape would break into on each slot, where its instances are free."""
-        numbers = self._nodes.slice_numbers[index].tolist()
-        return np.array([self._opens(number, shape) if number else 0 for number in numbers], dtype=np.int64)
-
-    def _opens(self, number: int, shape: Shape) -> int:
-        key = number, shape.id
-        opened = self._opened.get(key)
-        if opened is None:
-            if len(self._opened) >= _REMEMBERED:
-                self._opened.clear()
-            cards, used = self._states[number]
-            chosen = cards.choose(used, shape.slices) or ()
-            opened = sum(1 for held, more in zip(used, chosen, strict=False) if more and not held)
-            self._opened[key] = opened
-        return opened
+        slots = range(*index.indices(self._nodes.size)) if isinstance(index, slice) else index.tolist()
+        asked, known, used = shape.slices, self._cards, self.used
+        return np.array(
+            [_opened(known[slot], used[slot], asked) if slot in known else 0 for slot in slots], dtype=np.int64
+        )
 
     def _written(self, slot: int, placement: Placement, shape: Shape) -> Used | None:
         """What was written down for the pod, if it is what it asks for and is free."""
@@ -126,15 +114,6 @@ class Slices:
         )
         return tuple(chosen.values()) if free and counts == dict(shape.slices) else None
 
-    def _put(self, slot: int, used: Used) -> None:
-        self.used[slot] = used
-        state = self._cards[slot], used
-        number = self._numbers.get(state)
-        if number is None:
-            number = self._numbers[state] = len(self._numbers) + 1
-            self._states[number] = state
-        self._nodes.slice_numbers[slot] = number
-
     def check(self, held: dict[int, list[Used]]) -> list[str]:
         """Differences to what the pods on each slot have, in sentences."""
         wrong = []
@@ -148,6 +127,12 @@ class Slices:
             if tuple(true) != used:
                 wrong.append(f"instances in use of slot {slot}: {used} but {true} is true")
         return wrong
+
+
+@lru_cache(maxsize=65536)
+def _opened(cards: Cards, used: Used, asked: Asked) -> int:
+    chosen = cards.choose(used, asked) or ()
+    return sum(1 for held, more in zip(used, chosen, strict=False) if more and not held)
 
 
 @lru_cache(maxsize=65536)

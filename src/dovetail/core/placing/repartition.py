@@ -14,7 +14,7 @@ import numpy as np
 from dovetail.core.cluster import Cluster
 from dovetail.core.cluster.columns import Mask
 from dovetail.core.cluster.nodes import Nodes
-from dovetail.core.cluster.shapes import Shape
+from dovetail.core.cluster.shapes import UNASKED, Shape
 from dovetail.core.devices.mig.plan import Divided, Impossible, Plan, plan
 from dovetail.core.model import GPU
 from dovetail.core.placing import feasibility
@@ -57,7 +57,7 @@ def _rest_fits(nodes: Nodes, shape: Shape) -> Mask:
     left = nodes.free[: shape.width] - shape.need
     instances = [nodes.resources[resource] for resource, _ in shape.slices]
     floor = shape.floor.copy()
-    floor[instances] = np.iinfo(np.int64).min
+    floor[instances] = UNASKED
     return np.asarray((left >= floor).all(axis=0))
 
 

@@ -30,23 +30,8 @@ class Row:
     """`score[slot]` is INFEASIBLE where the shape does not fit now."""
 
     __slots__ = (
-        "_amounts_seen",
-        "_asked",
-        "_cluster",
-        "_copies",
-        "_parts",
-        "_records_seen",
-        "_refused",
-        "_resizes",
-        "_scoring",
-        "_stale",
-        "_tallies",
-        "_tallies_of",
-        "_tops",
-        "preference",
-        "score",
-        "shape",
-        "suitable",
+        "_amounts_seen", "_asked", "_cluster", "_copies", "_parts", "_records_seen", "_refused", "_resizes", "_scoring",
+        "_stale", "_tallies", "_tallies_of", "_tops", "preference", "score", "shape", "suitable",
     )  # fmt: skip
 
     def __init__(self, cluster: Cluster, scoring: Scoring, shape: Shape) -> None:

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.core.cluster.columns import Index
+from dovetail.core.cluster.gpus import tightest_opened
 from dovetail.core.cluster.nodes import Nodes
 from dovetail.core.cluster.selection import matches_term
 from dovetail.core.cluster.shapes import Shape
@@ -88,12 +89,9 @@ class Tightest:
 
 def tightest_gpu(nodes: Nodes, slot: int, share: int) -> int:
     """The opened GPU with the least room that suffices, the first of equals; else the first whole one; else -1."""
-    best, least = -1, 0
-    for gpu, part in enumerate(nodes.gpu_parts[:, slot].tolist()):
-        if part >= share and (best < 0 or part < least):
-            best, least = gpu, part
-    if best >= 0:
-        return best
+    opened = tightest_opened(nodes.gpu_parts[:, slot].tolist(), share)
+    if opened:
+        return opened[0]
     free = int(nodes.gpu_free_bits[slot])
     return (free & -free).bit_length() - 1
 
