@@ -87,17 +87,18 @@ def main() -> None:
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
     options = parser.parse_args()
     devices = [gpu(number) for number in range(options.devices)]
-    found = {}
+    found, rows = {}, []
     for name, expression in SELECTORS.items():
         taken, matched = asking(expression, devices)
-        found[name] = {"compile": summary(compiling(expression)), "ask": summary(taken), "matched": matched}
+        compiled, asked = summary(compiling(expression)), summary(taken)
+        found[name] = {"compile": compiled, "ask": asked, "matched": matched}
+        figures = [*compiled.values(), *asked.values()]
+        rows.append(f"{name:20} {figures[0]:12} {figures[1]:8} {figures[2]:8} {figures[3]:8} {matched:8}")
     if options.output == "json":
         print(json.dumps(found, indent=2))
         return
     print(f"{'selector':20} {'compile us':>12} {'p99':>8} {'ask us':>8} {'p99':>8} {'matched':>8}")
-    for name, row in found.items():
-        figures = [row[part][of] for part in ("compile", "ask") for of in ("median_us", "p99_us")]  # type: ignore[index]
-        print(f"{name:20} {figures[0]:12} {figures[1]:8} {figures[2]:8} {figures[3]:8} {row['matched']:8}")
+    print("\n".join(rows))
 
 
 if __name__ == "__main__":

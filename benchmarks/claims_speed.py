@@ -64,7 +64,7 @@ STARTS = {
 """(compute slices, memory slices) and where on the memory they can begin, of an H100."""
 
 
-def gpu(node: int, index: int, kind: str = "gpu", **more: object) -> Device:
+def gpu(node: int, index: int, kind: str = "gpu") -> Device:
     attributes: dict[str, Value] = {
         f"{DRIVER}/type": kind,
         f"{DRIVER}/uuid": f"GPU-{node}-{index}",
@@ -73,8 +73,8 @@ def gpu(node: int, index: int, kind: str = "gpu", **more: object) -> Device:
         f"{DRIVER}/driverVersion": Version("580.65.6"),
         "resource.kubernetes.io/pciBusID": f"0000:{index:02x}:00.0",
     }
-    fields = {"name": f"gpu-{index}", "capacity": ((f"{DRIVER}/memory", Capacity(80 * GIB_MILLI)),), **more}
-    return Device(attributes=tuple(sorted(attributes.items())), **fields)  # type: ignore[arg-type]
+    memory = ((f"{DRIVER}/memory", Capacity(80 * GIB_MILLI)),)
+    return Device(f"gpu-{index}", tuple(sorted(attributes.items())), memory)
 
 
 def partitions(node: int, index: int) -> list[Device]:
@@ -82,8 +82,9 @@ def partitions(node: int, index: int) -> list[Device]:
         compute, memory = SLICES[profile]
         slots = [(f"memory-slice-{i}", 1000) for i in range(start, start + memory)]
         uses = CounterUse(f"gpu-{index}", tuple(sorted([("compute", 1000 * compute), *slots])))
-        made = gpu(node, index, "mig", name=f"gpu-{index}-mig-{profile}-{start}", consumes=(uses,))
-        return replace(made, attributes=tuple(sorted((*made.attributes, (f"{DRIVER}/profile", profile)))))
+        made = gpu(node, index, "mig")
+        attributes = tuple(sorted((*made.attributes, (f"{DRIVER}/profile", profile))))
+        return replace(made, name=f"gpu-{index}-mig-{profile}-{start}", attributes=attributes, consumes=(uses,))
 
     return [part(profile, start) for profile, starts in STARTS.items() for start in starts]
 
@@ -100,7 +101,7 @@ def node_slices(node: int, case: str) -> Iterator[Slice]:
     elif case == "shares":
         policy = RequestPolicy(80 * GIB_MILLI, least_milli=GIB_MILLI, step_milli=GIB_MILLI)
         memory = ((f"{DRIVER}/memory", Capacity(80 * GIB_MILLI, policy)),)
-        yield replace(made, devices=tuple(gpu(node, i, capacity=memory, shareable=True) for i in range(GPUS)))
+        yield replace(made, devices=tuple(replace(gpu(node, i), capacity=memory, shareable=True) for i in range(GPUS)))
     else:
         yield replace(made, devices=tuple(gpu(node, i) for i in range(GPUS)))
 

@@ -15,12 +15,19 @@ from math import ceil
 
 from msgspec import Struct
 
-from benchmarks.live.scenario import GPUS_PER_NODE, NAMESPACE, Document, Kinds, Meta, SeenPod, node_documents
-from dovetail.kube.resources import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Resource
+from benchmarks.live.scenario import (
+    AMOUNTS_BESIDE_GPUS,
+    GPUS_PER_NODE,
+    NAMESPACE,
+    Document,
+    Kinds,
+    Meta,
+    SeenPod,
+    node_documents,
+)
+from dovetail.kube.resources import CLAIM_TEMPLATES, DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 
 DRIVER = "gpu.nvidia.com"
-TEMPLATES = Resource("resource.k8s.io", "v1", "resourceclaimtemplates", True, "ResourceClaimTemplate")
-AMOUNTS = {"cpu": "96", "memory": "1Ti", "pods": "110"}
 _CLAIM_CONTROLLER = "resourceclaim-controller"
 
 
@@ -76,11 +83,11 @@ class ClaimScenario:
         return replace(self, nodes=ceil(self.nodes * scale), pods=max(1, int(self.pods * scale)))
 
     def kinds(self, scheduler_name: str) -> Kinds:
-        yield NODES, node_documents(self.nodes, self.nodes, AMOUNTS)
+        yield NODES, node_documents(self.nodes, self.nodes, AMOUNTS_BESIDE_GPUS)
         yield DEVICE_CLASSES, [self._class()]
         yield RESOURCE_SLICES, self._slices()
         if self.templates:
-            yield TEMPLATES, [{"metadata": {"name": "gpus"}, "spec": {"spec": self._spec()}}]
+            yield CLAIM_TEMPLATES, [{"metadata": {"name": "gpus"}, "spec": {"spec": self._spec()}}]
         else:
             spec = self._spec()
             yield RESOURCE_CLAIMS, ({"metadata": {"name": f"pod-{i:05}"}, "spec": spec} for i in range(self.pods))
@@ -135,7 +142,7 @@ class ClaimScenario:
 
     def ready(self, pods: Iterable[SeenPod]) -> bool:
         """Whether the claims of all pods are made."""
-        return not self.templates or sum(bool(pod.status.resource_claim_statuses) for pod in pods) == self.pods
+        return sum(bool(pod.status.resource_claim_statuses) for pod in pods) == self.pods
 
     def problems(self, pods: Iterable[SeenPod], claims: Iterable[SeenClaim]) -> list[str]:
         """What is wrong with the placement and the allocations, one line for each kind of mistake."""

@@ -21,7 +21,8 @@ POD_GROUP = POD_GROUPS[0]
 GPUS_PER_NODE = 8
 NODES_PER_RACK = 16
 RACK, BLOCK, ZONE = "dovetail.dev/rack", "dovetail.dev/block", "topology.kubernetes.io/zone"
-AMOUNTS = {"cpu": "96", "memory": "1Ti", "pods": "110", "nvidia.com/gpu": str(GPUS_PER_NODE)}
+AMOUNTS_BESIDE_GPUS = {"cpu": "96", "memory": "1Ti", "pods": "110"}
+AMOUNTS = AMOUNTS_BESIDE_GPUS | {"nvidia.com/gpu": str(GPUS_PER_NODE)}
 
 Document = dict[str, object]
 Kinds = Iterator[tuple[Resource, Iterable[Document]]]

@@ -10,7 +10,6 @@ from itertools import combinations, product
 
 from dovetail.core.dra.records import Claim, ClaimSpec, Device, DeviceRequest, Slice, Value
 from dovetail.core.labels import holds
-from dovetail.core.model import Node
 from tests.dra.device_worlds import Plain, World
 
 Place = tuple[str, str, str]
@@ -229,7 +228,7 @@ def _values(device: Device, attribute: str) -> frozenset[Value]:
     return frozenset(value if isinstance(value, tuple) else () if value is None else (value,))
 
 
-def assignment_of(world: World, node: Node, specs: tuple[ClaimSpec, ...], keys: tuple[str, ...]) -> Assignment:
+def assignment_of(world: World, specs: tuple[ClaimSpec, ...], keys: tuple[str, ...]) -> Assignment:
     """What claims were given, as an assignment."""
     found = []
     for spec, key in zip(specs, keys, strict=True):

@@ -104,7 +104,7 @@ def test_schedule_explain_and_replay(deployed_plane: Any, tmp_path: Path) -> Non
         [DOVETAIL, "why", "cmd-wait", "--kubeconfig", admin], capture_output=True, text=True, check=False
     )
     assert missing.returncode == 1
-    assert "did you mean default/cmd-waits?" in missing.stderr
+    assert "did you mean default/cmd-waits" in missing.stderr
     for pod in ("cmd-fits", "cmd-waits"):
         plane.kubectl("delete", "pod", pod, "--force", "--grace-period=0")
     plane.kubectl("delete", "node", "cmd-node")

@@ -31,6 +31,7 @@ from dovetail.scheduler.binder import Binder, NotLeader, Target
 from dovetail.scheduler.clock import Clock
 from tests.scheduler.scripted import AWAY, BROKEN, BUSY, FORBIDDEN, GONE, TAKEN, Scripted, until
 
+pytestmark = pytest.mark.usefixtures("short_waits")
 NOW_MS = 1_000_000
 POD = Target("d", "p", "u")
 PICK = Bind("u", "n", 1, volumes=(VolumePick("d/data", "disk"),))
@@ -102,12 +103,6 @@ class Bench:
         async with self.running():
             self.binder.put(bind, POD)
             await until(lambda: bool(self.bound or self.failed))
-
-
-@pytest.fixture(autouse=True)
-def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_ASK_AGAIN_S", 0.001)
-    monkeypatch.setattr(module, "_PREPARE_POLL_S", 0.005)
 
 
 @pytest.fixture

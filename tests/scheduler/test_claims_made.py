@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -12,27 +11,12 @@ from dovetail.core.decisions import Bind, ClaimGrant, ClaimToMake
 from dovetail.core.dra.extended import Use, claim_for, claim_key
 from dovetail.core.model import Container, Pod, Request
 from dovetail.playground.faults import Fault
-from dovetail.scheduler import binder as module
 from dovetail.scheduler.binder import Target
 from tests.scheduler.claimed import CLAIMS, DRIVER, FINALIZER, NOW_MS, Cluster, granted
 from tests.scheduler.scripted import until
 
 RESOURCE, REQUEST = "example.com/gpu", "container-0-request-0"
 SPEC, USES = claim_for((Container("main", ((RESOURCE, 1),)),), {RESOURCE: DRIVER})
-
-
-@pytest.fixture(autouse=True)
-def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_ASK_AGAIN_S", 0.001)
-    monkeypatch.setattr(module, "_PREPARE_POLL_S", 0.005)
-
-
-@pytest.fixture
-async def cluster() -> AsyncIterator[Cluster]:
-    async with Cluster().running() as cluster:
-        cluster.node()
-        await until(lambda: ("", "n") in cluster.mirror.nodes.known)
-        yield cluster
 
 
 def pod(cluster: Cluster, name: str = "p") -> Target:

@@ -39,7 +39,6 @@ class Bench:
         mirror: Any = SimpleNamespace(
             device_claims=SimpleNamespace(known=self.known),
             device_classes=SimpleNamespace(known={}),
-            feed=SimpleNamespace(pools=SimpleNamespace(device=lambda *_: None)),
         )
         self.reservations = Reservations(client, Clock(lambda: 1.0, lambda: 0.0), mirror, lambda: None)
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -20,20 +19,6 @@ OTHERS = {
     "nodeSelector": HERE,
 }
 CONDITION = {"type": "Ready", "status": "True", "reason": "Attached", "message": "", "lastTransitionTime": None}
-
-
-@pytest.fixture(autouse=True)
-def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_ASK_AGAIN_S", 0.001)
-    monkeypatch.setattr(module, "_PREPARE_POLL_S", 0.005)
-
-
-@pytest.fixture
-async def cluster() -> AsyncIterator[Cluster]:
-    async with Cluster().running() as cluster:
-        cluster.node()
-        await until(lambda: ("", "n") in cluster.mirror.nodes.known)
-        yield cluster
 
 
 async def test_the_finalizer_comes_first_then_devices_and_consumer_at_once_then_the_bind(cluster: Cluster) -> None:

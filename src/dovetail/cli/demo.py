@@ -5,18 +5,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import click
-import msgspec
 from rich.console import Console
 from rich.table import Table
 
 from dovetail.cli.cluster import now_ms, run, snapshot
+from dovetail.cli.output import output_option, write_json
 from dovetail.cli.why import parts, show
 from dovetail.core.policy import Policy
 from dovetail.kube.config import ClusterConfig
@@ -45,7 +44,7 @@ Document = dict[str, object]
 
 @click.command(name="demo")
 @click.option("--keep", is_flag=True, help="Leave the cluster running for kubectl until Ctrl-C.")
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@output_option
 def command(keep: bool, output: str) -> None:
     """Run a small cluster on this machine and show what Dovetail does with it.
 
@@ -57,7 +56,7 @@ def command(keep: bool, output: str) -> None:
     console = Console(stderr=output == "json")
     stages = run(_demo(console, keep=keep, quiet=output == "json"), "the demo's cluster")
     if output == "json":
-        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(stages), indent=2) + b"\n")
+        write_json(stages)
 
 
 async def _demo(console: Console, *, keep: bool, quiet: bool) -> dict[str, list[Why]]:

@@ -3,16 +3,15 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 
 import click
-import msgspec
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from dovetail.cli.cluster import config_of, fabric_option, kubeconfig_options, run, scheduler_name_option, snapshot
+from dovetail.cli.output import count, output_option, write_json
 from dovetail.core.policy import Policy
 from dovetail.core.quantities import QuantityError, amount
 from dovetail.views.free import ClassDevices, Free, Gpus, MigCards, SharedCards, free
@@ -56,7 +55,7 @@ def _quantity(resource: str) -> object:
     "--memory", "memory_bytes", default="0", show_default=True, metavar="MEMORY", callback=_quantity("memory"),
     help="Memory that each of them comes with.",
 )  # fmt: skip
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@output_option
 def command(
     kubeconfig: str | None,
     context: str | None,
@@ -75,7 +74,7 @@ def command(
     state = run(snapshot(config, unhurried(Policy(fabric=fabric)), scheduler_name), config.server)
     answer = free(state, Beside(cpu_milli, memory_bytes))
     if output == "json":
-        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(answer), indent=2) + b"\n")
+        write_json(answer)
     else:
         console = Console(width=min(Console().width, _WIDTH))
         show(answer, console)
@@ -108,7 +107,7 @@ def _table(*columns: str) -> Table:
 
 def _gpus(found: Gpus) -> _Block:
     yield (
-        f"{found.model or _UNLABELLED}: {found.free} of {found.gpus} GPUs on {_count(found.nodes, 'node')} are free"
+        f"{found.model or _UNLABELLED}: {found.free} of {found.gpus} GPUs on {count(found.nodes, 'node')} are free"
         f"{_closed(found.closed)}; largest pod: {found.largest}, {found.largest_when_empty} when empty"
     )
     levels = [domain.level for domain in found.sizes[0].domains][-_LEVELS_SHOWN:] if found.sizes else []
@@ -121,19 +120,19 @@ def _gpus(found: Gpus) -> _Block:
         yield table
     for size in found.sizes:
         if size.blocked is not None:
-            yield from _blocked(_count(size.gpus, "GPU"), size.blocked)
+            yield from _blocked(count(size.gpus, "GPU"), size.blocked)
             break
 
 
 def _mig(found: MigCards) -> _Block:
     if found.cards:
         yield (
-            f"MIG {found.model}: {_count(found.cards, 'card')} on {_count(found.nodes, 'node')}{_closed(found.closed)}"
+            f"MIG {found.model}: {count(found.cards, 'card')} on {count(found.nodes, 'node')}{_closed(found.closed)}"
             f"; pods hold {found.compute_held} of {found.compute} compute slices and {found.memory_held} of "
             f"{found.memory} memory slices"
         )
     else:
-        yield f"MIG {found.model or _UNLABELLED}: {_count(found.nodes, 'node')}, instances are only counted"
+        yield f"MIG {found.model or _UNLABELLED}: {count(found.nodes, 'node')}, instances are only counted"
     table = _table("profile", "compute, memory slices", "instances", "free", "most on one node")
     for row in found.profiles:
         slices = f"{row.compute}, {row.memory}" if row.compute is not None else "not known"
@@ -145,9 +144,9 @@ def _mig(found: MigCards) -> _Block:
 
 
 def _shared(found: SharedCards) -> _Block:
-    what = f"{_count(found.cards, 'card')} on" if found.cards else "replicas of cards that nobody tells, on"
+    what = f"{count(found.cards, 'card')} on" if found.cards else "replicas of cards that nobody tells, on"
     yield (
-        f"Shared {found.model or _UNLABELLED} as {found.resource}: {what} {_count(found.nodes, 'node')}"
+        f"Shared {found.model or _UNLABELLED} as {found.resource}: {what} {count(found.nodes, 'node')}"
         f"{_closed(found.closed)}; {_ISOLATION[found.isolation]}"
     )
     memory = f" ({found.largest_mib} MiB)" if found.largest_mib else ""
@@ -195,7 +194,7 @@ def _blocked(size: str, blocked: Blocked) -> Iterator[str]:
 
 def _lacking(blocked: Blocked) -> str:
     if blocked.lacking == DEVICES:
-        return _count(int(blocked.missing), "device")
+        return count(int(blocked.missing), "device")
     return f"{blocked.missing} of a GPU" if blocked.lacking == SHARE else f"{blocked.missing} {blocked.lacking}"
 
 
@@ -204,9 +203,5 @@ def _amount(amount: str, devices: tuple[str, ...]) -> str:
     return f"{amount} ({some})" if devices else amount
 
 
-def _closed(count: int) -> str:
-    return f", {count} on closed nodes" if count else ""
-
-
-def _count(number: int, one: str) -> str:
-    return f"{number} {one if number == 1 else one + 's'}"
+def _closed(number: int) -> str:
+    return f", {number} on closed nodes" if number else ""

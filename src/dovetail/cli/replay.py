@@ -7,13 +7,13 @@ import sys
 from pathlib import Path
 
 import click
-import msgspec
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from dovetail import __version__
+from dovetail.cli.output import output_option, write_json
 from dovetail.recording.reader import BadRecording, Run, find
 from dovetail.recording.replay import Replay, replay
 
@@ -24,7 +24,7 @@ _SHOWN = 10
 
 @click.command(name="replay")
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@output_option
 def command(paths: tuple[Path, ...], output: str) -> None:
     """Decide a recorded day again, and say whether every decision is the same.
 
@@ -35,7 +35,7 @@ def command(paths: tuple[Path, ...], output: str) -> None:
     replays = _replayed(runs)
     if output == "json":
         answer = {"dovetail": __version__, "runs": replays, "problems": [str(error) for error in wrong]}
-        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(answer), indent=2) + b"\n")
+        write_json(answer)
     else:
         _show(replays, wrong, Console())
     codes = [_EXIT_CODES[done.verdict] for done in replays] + [_EXIT_CODES["unusable"]] * len(wrong)

@@ -3,19 +3,18 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import click
-import msgspec
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from dovetail.cli.cluster import fabric_option
+from dovetail.cli.output import output_option, write_json
 from dovetail.cli.simulate_report import show
 from dovetail.core.events import NodeChanged
 from dovetail.core.model import Request
@@ -68,7 +67,7 @@ class _Task:
 @click.option(
     "--plot", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE.png", help="Also draw the result."
 )
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@output_option
 def command(
     paths: tuple[str, ...],
     nodes: str | None,
@@ -109,7 +108,7 @@ def command(
     run = _run(task, policy, seed, fabric, console)
     report = task.report(run)
     if output == "json":
-        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
+        write_json(report)
     else:
         show(report, Console())
     if plot is not None:

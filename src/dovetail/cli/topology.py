@@ -4,19 +4,18 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 from pathlib import Path
 
 import click
-import msgspec
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 from dovetail.cli.cluster import config_of, kubeconfig_options, run, told_by
+from dovetail.cli.output import output_option, write_json
 from dovetail.core.devices.layout import LayoutError
 from dovetail.core.policy import Policy
 from dovetail.core.state import State
@@ -42,7 +41,7 @@ _OUTPUT_FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("--nccl", type=_OUTPUT_FILE, metavar="FILE.xml", help="Also write the node's wiring for NCCL_TOPO_FILE.")
 @click.option("--pod", metavar="[NAMESPACE/]NAME", help="Write for NCCL what this pod of the node has.")
 @kubeconfig_options
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@output_option
 def command(
     what: str,
     product: str | None,
@@ -77,7 +76,7 @@ def command(
         if nccl is not None:
             _write(nccl, xml)
     if output == "json":
-        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n")
+        write_json(found)
     elif isinstance(found, Topology):
         show(found, Console())
     else:

@@ -3,10 +3,7 @@
 
 from __future__ import annotations
 
-import sys
-
 import click
-import msgspec
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -20,6 +17,7 @@ from dovetail.cli.cluster import (
     scheduler_name_option,
     snapshot,
 )
+from dovetail.cli.output import count, output_option, write_json
 from dovetail.core.policy import Policy
 from dovetail.core.reasons import When
 from dovetail.views.holders import Part
@@ -41,7 +39,7 @@ _DEVICES_SHOWN = 8
 @kubeconfig_options
 @scheduler_name_option
 @fabric_option
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@output_option
 def command(
     pod: str,
     namespace: str | None,
@@ -63,7 +61,7 @@ def command(
     except PodNotFound as error:
         raise click.ClickException(str(error)) from error
     if output == "json":
-        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(answer), indent=2) + b"\n")
+        write_json(answer)
     else:
         show(answer, Console())
 
@@ -83,7 +81,7 @@ def show(answer: Why, console: Console) -> None:
     console.print(f"[bold]{answer.pod}[/bold] {meaning}.")
     if answer.gang is not None:
         gang = answer.gang
-        needs = "an unknown number of pods" if gang.needs is None else _count(gang.needs, "pod")
+        needs = "an unknown number of pods" if gang.needs is None else count(gang.needs, "pod")
         levels = "".join(
             f"; {word} {', '.join(keys)}"
             for word, keys in (("inside one", gang.required), ("prefers", gang.preferred))
@@ -91,7 +89,7 @@ def show(answer: Why, console: Console) -> None:
         )
         console.print(f"Gang {gang.id}: needs {needs}, {gang.exist} exist, {gang.bound} are bound{levels}.")
     if answer.ahead:
-        console.print(f"{_count(answer.ahead, 'gang or lone pod', 'gangs and lone pods')} ahead of it in the line.")
+        console.print(f"{count(answer.ahead, 'gang or lone pod', 'gangs and lone pods')} ahead of it in the line.")
     if answer.code:
         console.print(f"[bold]{answer.code}[/bold] ({answer.state}): {escape(answer.head)}", highlight=False)
     if answer.rules:
@@ -141,7 +139,3 @@ def _gpus(answer: Why) -> str:
     if answer.mbps is not None and answer.ideal_mbps is not None:
         text += f": {answer.mbps / 1000:.1f} of {answer.ideal_mbps / 1000:.1f} GB/s between them"
     return text
-
-
-def _count(number: int, one: str, many: str = "") -> str:
-    return f"{number} {one if number == 1 else many or one + 's'}"

@@ -26,6 +26,7 @@ from dovetail.kube.objects_claims import ClaimMeta, ResourceClaim
 from dovetail.kube.objects_pod import Pod, PodResourceClaimStatus
 from dovetail.kube.objects_storage import PersistentVolume, PersistentVolumeClaim, StorageClass
 from dovetail.kube.resources import CLAIM_TEMPLATES, RESOURCE_CLAIMS, STORAGE_CLASSES, Resource
+from dovetail.kube.volumes import CLASS_ANNOTATION
 
 # (group, kind, namespace, name); the namespace of what has none is "".
 Key = tuple[str, str, str, str]
@@ -35,7 +36,6 @@ _DEFAULT_SCHEDULER = "default-scheduler"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SYSTEM_PRIORITIES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
 _DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
-_CLASS_OF_CLAIM = "volume.beta.kubernetes.io/storage-class"
 
 
 class PriorityClass(Wire, frozen=True):
@@ -111,7 +111,7 @@ def complete(objects: dict[Key, Object], scheduler_name: str | None) -> list[Ref
             obj.wire = structs.replace(wire, spec=structs.replace(spec, priority=priority, scheduler_name=name))
             _make_claims(objects, obj)
         elif isinstance(wire, PersistentVolumeClaim):
-            if wire.spec.storage_class_name is None and _CLASS_OF_CLAIM not in wire.metadata.annotations:
+            if wire.spec.storage_class_name is None and CLASS_ANNOTATION not in wire.metadata.annotations:
                 obj.wire = structs.replace(wire, spec=structs.replace(wire.spec, storage_class_name=storage_class))
         elif isinstance(wire, PersistentVolume) and not wire.status.phase and wire.spec.claim_ref is None:
             obj.wire = structs.replace(wire, status=structs.replace(wire.status, phase="Available"))

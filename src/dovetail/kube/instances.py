@@ -45,8 +45,7 @@ def divided(name: str, product: str, slices: Mapping[str, int], whole: int, gpu_
         if amount > 0 and (read := names.read(resource)) is not None and not read.shared
     }
     geometry = of_product(product) if product else None
-    told = gpu_node is not None and any(gpu.mig is not None for gpu in gpu_node.status.gpus)
-    if gpu_node is not None and told:
+    if gpu_node is not None and any(gpu.mig is not None for gpu in gpu_node.status.gpus):
         cards, findings = _told(gpu_node, product)
         return Divided(cards, geometry or (cards[0].geometry if cards else None), findings)
     if not counts:

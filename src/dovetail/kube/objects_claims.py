@@ -251,7 +251,6 @@ class Consumer(Wire, frozen=True, omit_defaults=True):
 class DeviceCondition(Wire, frozen=True):
     type: str = ""
     status: str = ""
-    reason: str = ""
     message: str = ""
 
 

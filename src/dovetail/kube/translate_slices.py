@@ -134,8 +134,7 @@ def qualified(found: Mapping[str, T], domain: str) -> list[tuple[str, T]]:
 
 
 def _value(obj: wire.DeviceAttribute, path: str, problems: Problems) -> Value | None:
-    scalars = (obj.number, obj.flag, obj.text)
-    for scalar in scalars:
+    for scalar in (obj.number, obj.flag, obj.text):
         if scalar is not None:
             return scalar
     if obj.version is not None:

@@ -21,7 +21,7 @@ from dovetail.kube import objects_storage as wire
 from dovetail.kube.objects import Quantities
 from dovetail.kube.selectors import label_selector, node_terms
 
-_CLASS = "volume.beta.kubernetes.io/storage-class"
+CLASS_ANNOTATION = "volume.beta.kubernetes.io/storage-class"
 _BOUND = "pv.kubernetes.io/bind-completed"
 _SELECTED_NODE = "volume.kubernetes.io/selected-node"
 _NO_PROVISIONER = "kubernetes.io/no-provisioner"
@@ -38,7 +38,7 @@ _ZONE_LABELS = {
 def claim(obj: wire.PersistentVolumeClaim) -> VolumeClaim:
     meta, spec = obj.metadata, obj.spec
     bound = _BOUND in meta.annotations
-    storage_class = meta.annotations.get(_CLASS, spec.storage_class_name or "")
+    storage_class = meta.annotations.get(CLASS_ANNOTATION, spec.storage_class_name or "")
     problems: list[Problem] = []
     return VolumeClaim(
         namespace=meta.namespace,
@@ -63,7 +63,7 @@ def volume(obj: wire.PersistentVolume) -> Volume:
     terms = node_terms(required, "spec.nodeAffinity.required", problems)
     return Volume(
         name=meta.name,
-        storage_class=meta.annotations.get(_CLASS, spec.storage_class_name),
+        storage_class=meta.annotations.get(CLASS_ANNOTATION, spec.storage_class_name),
         capacity_bytes=_bytes(spec.capacity, 0),
         access_modes=tuple(sorted(spec.access_modes)) if usable else (),
         node_terms=_in_zone(terms, meta.labels),

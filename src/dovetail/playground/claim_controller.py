@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from dovetail.playground.claims import names_of
-from dovetail.playground.deletions import Deletions
+from dovetail.playground.deletions import Deletions, finalizers_of
 from dovetail.playground.objects import (
     Key,
     Object,
@@ -24,6 +24,7 @@ from dovetail.playground.objects import (
     with_metadata,
     with_status,
 )
+from dovetail.playground.pods import is_finished
 from dovetail.playground.resources import BUILT_IN
 from dovetail.playground.store import Change, Store
 from dovetail.playground.writes import Writes
@@ -32,7 +33,6 @@ FINALIZER = "resource.kubernetes.io/delete-protection"
 POD_CLAIM_NAME = "resource.kubernetes.io/pod-claim-name"
 _CLAIMS = next(resource for resource in BUILT_IN if resource.plural == "resourceclaims")
 _TEMPLATES = "resourceclaimtemplates.resource.k8s.io"
-_FINISHED = ("Succeeded", "Failed")
 
 
 class ClaimController:
@@ -52,7 +52,7 @@ class ClaimController:
         if not names_of(pod):
             return
         self._pods[key_of(pod)] = None
-        if change.removed or text_at(pod, "status.phase") in _FINISHED:
+        if change.removed or is_finished(pod):
             namespace = text_at(pod, "metadata.namespace")
             self._claims |= {(namespace, name): None for name in names_of(pod) if name}
 
@@ -67,7 +67,7 @@ class ClaimController:
         pods, self._pods = self._pods, {}
         for key in pods:
             pod = self._store.get("pods", *key)
-            if pod is not None and not _over(pod) and not text_at(pod, "metadata.deletionTimestamp"):
+            if pod is not None and not is_finished(pod) and not text_at(pod, "metadata.deletionTimestamp"):
                 self._make_claims(pod)
         claims, self._claims = self._claims, {}
         for key in claims:
@@ -97,7 +97,7 @@ class ClaimController:
         consumers = objects_at(claim, "status.reservedFor")
         valid = [consumer for consumer in consumers if not self._ended(claim, consumer)]
         deleting = bool(text_at(claim, "metadata.deletionTimestamp"))
-        finalizers = list(object_at(claim, "metadata").get("finalizers") or ())
+        finalizers = finalizers_of(claim)
         if not valid and FINALIZER in finalizers and (consumers or deleting):
             claim = with_status(claim, reservedFor=None, allocation=None, devices=None)
             kept = [name for name in finalizers if name != FINALIZER]
@@ -115,15 +115,11 @@ class ClaimController:
         if consumer.get("resource") != "pods":
             return False
         pod = self._store.get("pods", text_at(claim, "metadata.namespace"), text_at(consumer, "name"))
-        return pod is None or value_at(pod, "metadata.uid") != consumer.get("uid") or _over(pod)
+        return pod is None or value_at(pod, "metadata.uid") != consumer.get("uid") or is_finished(pod)
 
     def _has_run(self, claim: Object, owner: Object) -> bool:
         pod = self._store.get("pods", text_at(claim, "metadata.namespace"), text_at(owner, "name"))
-        return owner.get("kind") == "Pod" and value_at(pod, "metadata.uid") == owner.get("uid") and _over(pod)
-
-
-def _over(pod: Object | None) -> bool:
-    return text_at(pod, "status.phase") in _FINISHED
+        return owner.get("kind") == "Pod" and value_at(pod, "metadata.uid") == owner.get("uid") and is_finished(pod)
 
 
 def _claim(pod: Object, name: str, template: Object) -> Object:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dovetail.playground.failures import Cause, missing, not_allowed, wrong
 from dovetail.playground.objects import Object, object_at, objects_at, text_at, value_at
+from dovetail.playground.pods import containers
 
 MOST_CONSUMERS = 256
 MOST_RESULTS = 32
@@ -115,10 +116,7 @@ def _allocation_problems(claim: Object) -> list[Cause]:
     for i, result in enumerate(results):
         found += [missing(f"{path}[{i}].{field}") for field in ("driver", "pool", "device") if not result.get(field)]
         if text_at(result, "request") not in names:
-            why = (
-                "must be the name of a request in the claim or the name of a request and a subrequest separated by '/'"
-            )
-            found.append(wrong(f"{path}[{i}].request", text_at(result, "request"), why))
+            found.append(wrong(f"{path}[{i}].request", text_at(result, "request"), _NO_REQUEST))
     return found
 
 
@@ -160,8 +158,7 @@ def extended_problems(new: Object, old: Object) -> list[Cause]:
     mappings = objects_at(new, f"{path}.requestMappings")
     if not mappings:
         found.append(missing(f"{path}.requestMappings", "at least one request mapping is required"))
-    containers = [*objects_at(new, "spec.initContainers"), *objects_at(new, "spec.containers")]
-    requests = {text_at(one, "name"): object_at(one, "resources.requests") for one in containers}
+    requests = {text_at(one, "name"): object_at(one, "resources.requests") for _, one in containers(new)}
     for i, mapping in enumerate(mappings):
         container, resource = text_at(mapping, "containerName"), text_at(mapping, "resourceName")
         if container not in requests:

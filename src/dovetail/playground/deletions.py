@@ -30,11 +30,11 @@ from dovetail.playground.objects import (
     with_metadata,
     with_status,
 )
+from dovetail.playground.pods import is_finished
 from dovetail.playground.resources import Catalogue, Resource
 from dovetail.playground.store import Store
 
 _DEFINITIONS = "customresourcedefinitions.apiextensions.k8s.io"
-_FINISHED = ("Succeeded", "Failed")
 
 
 class Deletions:
@@ -149,12 +149,16 @@ class Deletions:
 
 def held(obj: Object) -> bool:
     """Whether finalizers hold the object."""
-    return bool(object_at(obj, "metadata").get("finalizers"))
+    return bool(finalizers_of(obj))
+
+
+def finalizers_of(obj: Object) -> list[str]:
+    return list(object_at(obj, "metadata").get("finalizers") or ())
 
 
 def _grace_s(pod: Object, options: Object) -> int:
     """A pod that no kubelet runs goes at once; a negative period means one second."""
-    if not text_at(pod, "spec.nodeName") or text_at(pod, "status.phase") in _FINISHED:
+    if not text_at(pod, "spec.nodeName") or is_finished(pod):
         return 0
     period_s = options.get("gracePeriodSeconds")
     if period_s is None:

@@ -28,6 +28,7 @@ from dovetail.playground.objects import (
     with_condition,
     with_status,
 )
+from dovetail.playground.pods import is_finished
 from dovetail.playground.resources import PODS
 from dovetail.playground.store import Store
 from dovetail.playground.writes import Writes
@@ -154,8 +155,7 @@ def _in_phase(pods: Sequence[Object], phase: str) -> list[Object]:
 
 
 def _active(pod: Object) -> bool:
-    terminating = text_at(pod, "metadata.deletionTimestamp")
-    return not terminating and text_at(pod, "status.phase") not in ("Succeeded", "Failed")
+    return not text_at(pod, "metadata.deletionTimestamp") and not is_finished(pod)
 
 
 def _index(pod: Object) -> str:

@@ -46,14 +46,13 @@ from dovetail.playground.objects import (
     with_condition,
     with_status,
 )
-from dovetail.playground.pods import requests_of
+from dovetail.playground.pods import is_finished, requests_of
 from dovetail.playground.resources import PODS
 from dovetail.playground.store import Change, Store
 
 RUN_SECONDS = "playground.dovetail.dev/run-seconds"
 EXIT_CODE = "playground.dovetail.dev/exit-code"
 _CLAIMS = "resourceclaims.resource.k8s.io"
-_FINISHED = ("Succeeded", "Failed")
 _NUMBER = re.compile(r"\d+(\.\d+)?")
 _RUNNING_CONDITIONS = ("PodReadyToStartContainers", "Initialized", "ContainersReady", "Ready")
 _NO_AFFINITY = "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector"
@@ -173,7 +172,7 @@ class Kubelets:
         if node is None or text_at(node, "metadata.name") in self._silent:
             return
         uid = text_at(pod, "metadata.uid")
-        if text_at(pod, "status.phase") in _FINISHED:
+        if is_finished(pod):
             self._leave(uid)
         elif uid not in self._seats and (refusal := self._admit(pod, node)):
             self._end(pod, "Failed", *refusal)

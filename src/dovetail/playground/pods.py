@@ -29,6 +29,10 @@ _IMMUTABLE = (
 )
 
 
+def is_finished(pod: Object | None) -> bool:
+    return text_at(pod, "status.phase") in ("Succeeded", "Failed")
+
+
 def containers(pod: Object) -> list[tuple[str, Object]]:
     """Init containers, then containers, each with its path."""
     return [

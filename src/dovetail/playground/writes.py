@@ -23,7 +23,7 @@ from dovetail.playground.admission import (
     refuse,
     with_priority,
 )
-from dovetail.playground.deletions import Deletions, held
+from dovetail.playground.deletions import Deletions, finalizers_of, held
 from dovetail.playground.kinds import NO_RULES, RULES, metadata_problems
 from dovetail.playground.objects import (
     Clock,
@@ -116,7 +116,7 @@ class Writes:
         fixed = {field: value_at(old, f"metadata.{field}") for field in _FIXED_FIELDS}
         new = with_metadata(new, **fixed)
         problems = metadata_problems(new) + rules.problems(new) + rules.update_problems(new, old)
-        added = [name for name in _finalizers(new) if name not in _finalizers(old)]
+        added = [name for name in finalizers_of(new) if name not in finalizers_of(old)]
         if added and fixed["deletionTimestamp"]:
             problems.append(failures.not_allowed("metadata.finalizers", f"{_NO_NEW_FINALIZERS} {added}"))
         refuse(resource, new, problems)
@@ -154,17 +154,12 @@ def _with_new_status(resource: Resource, new: Object, old: Object) -> Object:
     """The old object with the status of the new one, and with some of its metadata if the kind allows that."""
     taken = () if "isolated" in resource.traits else _STATUS_METADATA
     metadata: Object = {field: object_at(new, "metadata").get(field) for field in taken}
-    sticky = RULES.get(resource.collection, NO_RULES).sticky_status
-    kept = {field: value for field, value in object_at(old, "status").items() if field in sticky}
+    rules = RULES.get(resource.collection, NO_RULES)
+    kept = {field: value for field, value in object_at(old, "status").items() if field in rules.sticky_status}
     updated = with_metadata(_status_from(new, old), **metadata)
     updated = updated | {"status": kept | object_at(new, "status")} if kept else updated
-    status_problems = RULES.get(resource.collection, NO_RULES).status_problems
-    refuse(resource, updated, metadata_problems(updated) + status_problems(updated, old))
+    refuse(resource, updated, metadata_problems(updated) + rules.status_problems(updated, old))
     return updated
-
-
-def _finalizers(obj: Object) -> list[str]:
-    return list(object_at(obj, "metadata").get("finalizers") or ())
 
 
 def _specification(obj: Object) -> Object:

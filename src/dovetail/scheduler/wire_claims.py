@@ -13,7 +13,7 @@ Source: k8s.io/dynamic-resource-allocation/structured (Allocate).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -101,8 +101,8 @@ def allocation(
     """`status.allocation` of a claim that was granted these devices."""
     requests = claim.spec.devices.requests or ()
     chosen = {grant.request for grant in granted.grants}
-    picked = [_picked(request, chosen) for request in requests]
-    devices: _Json = {"results": [_result(grant, dict(picked).get(grant.request)) for grant in granted.grants]}
+    picked = dict(_picked(request, chosen) for request in requests)
+    devices: _Json = {"results": [_result(grant, picked.get(grant.request)) for grant in granted.grants]}
     if config := _config(claim, picked, class_named):
         devices["config"] = config
     found: _Json = {"devices": devices, "allocationTimestamp": timestamp(now_ms)}
@@ -160,11 +160,11 @@ def _requirements(part: Iterable[Requirement]) -> list[_Json]:
 
 def _config(
     claim: ResourceClaim,
-    picked: Sequence[tuple[str, ExactRequest | None]],
+    picked: Mapping[str, ExactRequest | None],
     class_named: Callable[[str], DeviceClass | None],
 ) -> list[_Json]:
     of_class: dict[str, list[str]] = {}
-    for name, request in picked:
+    for name, request in picked.items():
         if request is not None:
             of_class.setdefault(request.device_class_name, []).append(name)
     found = []
@@ -173,7 +173,7 @@ def _config(
         for config in device_class.spec.config if device_class is not None else ():
             found.append(_entry("FromClass", names, picked, config.opaque))
     for one in claim.spec.devices.config:
-        if not one.requests or any(_is_about(one.requests, name) for name, _ in picked):
+        if not one.requests or any(_is_about(one.requests, name) for name in picked):
             found.append(_entry("FromClaim", one.requests, picked, one.opaque))
     return found
 
@@ -181,11 +181,11 @@ def _config(
 def _entry(
     source: str,
     requests: Sequence[str],
-    picked: Sequence[tuple[str, ExactRequest | None]],
+    picked: Iterable[str],
     opaque: OpaqueConfiguration | None,
 ) -> _Json:
     found: _Json = {"source": source}
-    if requests and not all(_is_about(requests, name) for name, _ in picked):
+    if requests and not all(_is_about(requests, name) for name in picked):
         found["requests"] = requests
     if opaque is not None:
         found["opaque"] = opaque

@@ -19,6 +19,7 @@ from dovetail.core.dra.kinds import Kind, Kinds
 from dovetail.core.dra.pools import Offer, PoolHere, PoolId, pools_on, uses_of
 from dovetail.core.dra.records import SHARED, Allocation, ClaimSpec, Device, DeviceTaint, Grant, Slice
 from dovetail.core.model import NodeTerm
+from dovetail.views.holders import device_of
 
 DeviceId = tuple[PoolId, str]
 
@@ -101,7 +102,7 @@ class Claimed:
         for pool in pools:
             left = self._left(pool)
             for offer in pool.offers:
-                name = f"{pool.id[0]}/{pool.id[1]}/{offer.device.name}"
+                name = device_of(*pool.id, offer.device.name)
                 matches = bool(option.matching >> bit & 1)
                 rule = self._unsuitable(kind, alternative, option, bit, offer)
                 users: tuple[str, ...] = ()

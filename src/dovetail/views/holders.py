@@ -56,7 +56,7 @@ def parts_of(cluster: Cluster, placement: Placement) -> tuple[Part, ...]:
     known = placement.pod.devices is not None or not placement.pod.node
     gpus = indices(placement.share_bits)
     shares = [Part("share", str(gpu) if known else "", placement.share_milli) for gpu in gpus]
-    claimed = [Part("claimed", device_of(one)) for one in grants_of(cluster, placement)]
+    claimed = [Part("claimed", device_of(one.driver, one.pool, one.device)) for one in grants_of(cluster, placement)]
     return (*instances, *shares, *claimed)
 
 
@@ -70,8 +70,8 @@ def grants_of(cluster: Cluster, placement: Placement) -> Iterator[Grant]:
         yield from allocation.grants if allocation is not None else ()
 
 
-def device_of(grant: Grant) -> str:
-    return f"{grant.driver}/{grant.pool}/{grant.device}"
+def device_of(driver: str, pool: str, device: str) -> str:
+    return f"{driver}/{pool}/{device}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,8 @@ def _held(cluster: Cluster, placement: Placement, verdict: Verdict, lacking: set
         which = tuple(map(str, indices(placement.share_bits)))
         holder = replace(holder, resource=SHARE, amount=f"{count}/{WHOLE_GPU_MILLI}", devices=which)
     elif verdict.reason is Reason.DEVICES:
-        given = (device_of(one) for one in grants_of(cluster, placement) if not one.admin_access)
+        grants = [one for one in grants_of(cluster, placement) if not one.admin_access]
+        given = (device_of(one.driver, one.pool, one.device) for one in grants)
         which = tuple(device for device in given if device in lacking)
         count = len(which)
         holder = replace(holder, resource=DEVICES, amount=str(count), devices=which)

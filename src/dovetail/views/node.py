@@ -17,7 +17,6 @@ from dovetail.core.devices.reading import Reading
 from dovetail.core.model import GPU
 from dovetail.core.state import State
 from dovetail.kube.feed import Feed
-from dovetail.kube.layouts import Finding
 from dovetail.kube.wiring import Wiring
 from dovetail.views.gpus import PodGpus, gpus_of
 from dovetail.views.topology import Topology, of_reading
@@ -80,20 +79,16 @@ def inside(state: State, feed: Feed, name: str) -> NodeInside:
         gpus=dict(record.allocatable).get(GPU, 0),
         free=max(0, int(cluster.nodes.free[column, slot])),
         topology=_topology(wiring),
-        findings=tuple(str(finding) for key in about for finding in _findings(feed, key)),
+        findings=tuple(str(finding) for key in about for finding in feed.findings.get(key, ())),
         policies=_policies(wiring.inventory),
         pods=tuple(sorted(holders, key=lambda held: (held.gpus is None, held.gpus or (), held.pod))),
     )
 
 
-def _findings(feed: Feed, about: str) -> tuple[Finding, ...]:
-    return feed.findings.get(about, ())
-
-
 def _topology(wiring: Wiring) -> Topology | None:
     if wiring.layout is None:
         return None
-    told = wiring.origin == _GPU_NODE or wiring.origin == "ResourceSlice"
+    told = wiring.origin in (_GPU_NODE, "ResourceSlice")
     notes = ((_SOME_ASSUMED if told else _ALL_ASSUMED),) if wiring.layout.assumed else ()
     return of_reading(wiring.origin if told else _LABELS, Reading(wiring.layout, notes))
 

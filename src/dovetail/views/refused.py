@@ -47,11 +47,11 @@ def _slices(cluster: Cluster, verdict: Verdict) -> Iterator[Refused]:
     seen: set[object] = set()
     for slot in verdict.slots.tolist():
         cards, used_here = cluster.slices.cards(slot), cluster.slices.used.get(slot)
-        if cards is None or (cards, used_here) in seen:
+        if cards is None or used_here is None or (cards, used_here) in seen:
             continue
         seen.add((cards, used_here))
         pods = [cluster.placements[uid] for uid in cluster.on_slot.get(slot, ())]
-        for i, (card, used) in enumerate(zip(cards.cards, cluster.slices.used[slot], strict=True)):
+        for i, (card, used) in enumerate(zip(cards.cards, used_here, strict=True)):
             own = tuple(one.pod.key for one in pods if one.slices and one.slices[i])
             rule, lacks = slice_rule(card, used, profile), taken(card.geometry, used).milli
             yield Refused(cluster.nodes.names[slot], (f"GPU {card.gpu}",), rule, own, lacks)

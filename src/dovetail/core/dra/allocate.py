@@ -12,7 +12,7 @@ from typing import NamedTuple
 from dovetail.core.devices.bandwidth import sets_of
 from dovetail.core.devices.choose import PERMILLE, choices
 from dovetail.core.dra.asks import Fault, View
-from dovetail.core.dra.kinds import NO_GPU, Kind, bits
+from dovetail.core.dra.kinds import Kind, bits
 from dovetail.core.dra.search import Ended, Pick, Search, Taken
 
 
@@ -75,9 +75,8 @@ def _plain(view: View, taken: Taken) -> Outcome:
     if free.bit_count() < count:
         return Outcome(None, taken, detail=f"{count} wanted, {free.bit_count()} of {view.plain.bit_count()} free")
     chosen = 0
-    free_gpus = _gpus_of(kind, free)
     if kind.layout is not None and free & ~kind.whole_gpus == 0:
-        gpus = choices(kind.layout).choose(free_gpus, count)
+        gpus = choices(kind.layout).choose(kind.gpus_of(bits(free)), count)
         chosen = sum(1 << bit for bit in bits(free) if gpus >> kind.gpus[bit] & 1)
     rest = free
     while chosen.bit_count() < count:
@@ -89,15 +88,7 @@ def _plain(view: View, taken: Taken) -> Outcome:
         for requests in view.claims
     )
     after = taken._replace(whole=taken.whole | chosen)
-    return Outcome(picks, after, (free ^ chosen).bit_count(), closeness(kind, _gpus_of(kind, chosen)))
-
-
-def _gpus_of(kind: Kind, devices: int) -> int:
-    gpus = 0
-    for bit in bits(devices if kind.layout is not None else 0):
-        if kind.gpus[bit] != NO_GPU:
-            gpus |= 1 << kind.gpus[bit]
-    return gpus
+    return Outcome(picks, after, (free ^ chosen).bit_count(), closeness(kind, kind.gpus_of(bits(chosen))))
 
 
 def _why_not(view: View, taken: Taken) -> str:

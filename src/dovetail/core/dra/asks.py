@@ -278,21 +278,17 @@ def _option(alternative: Alternative, kind: Kind) -> Option:
     matching = fitting = 0
     draws: dict[int, Draw] = {}
     faults: dict[int, Fault] = {}
-    for pool in kind.pools:
-        for bit in range(pool.first, pool.end):
-            profile = kind.profiles[bit]
-            judgement = judged.get(profile.number)
-            if judgement is None:
-                judgement = judged[profile.number] = _judge(alternative, profile)
-            if judgement.erred:
-                faults[bit] = Fault(judgement.text, bit, judgement.rest)
-            elif judgement.meant and kind.here >> bit & 1:
-                if judgement.capacity:
-                    faults[bit] = Fault(judgement.text, bit, judgement.rest)
-                elif judgement.draw is not None:
-                    matching |= 1 << bit
-                    draws[bit] = judgement.draw
-                    fitting |= judgement.tolerated << bit
+    for bit, profile in enumerate(kind.profiles):
+        judgement = judged.get(profile.number)
+        if judgement is None:
+            judgement = judged[profile.number] = _judge(alternative, profile)
+        here = bool(kind.here >> bit & 1)
+        if judgement.text and (here or judgement.erred):
+            faults[bit] = Fault(judgement.text, bit, judgement.rest)
+        elif judgement.draw is not None and here:
+            matching |= 1 << bit
+            draws[bit] = judgement.draw
+            fitting |= judgement.tolerated << bit
     every = request.mode == "All"
     count = matching.bit_count() if every else request.count
     return Option(request, every, count, matching, fitting, draws, faults, alternative.rules)
@@ -300,13 +296,12 @@ def _option(alternative: Alternative, kind: Kind) -> Option:
 
 @dataclass(frozen=True, slots=True)
 class _Judgement:
-    """What an alternative makes of a profile. It can err in a selector, or (`capacity`) in what it would take."""
+    """What an alternative makes of a profile; `draw` is None where it cannot take it. `text` and `rest` are those of a
+    fault: in a selector (`erred`), which is tried on devices that are not here too, or in what it would take."""
 
-    meant: bool = False
     draw: Draw | None = None
     tolerated: bool = False
     erred: bool = False
-    capacity: bool = False
     text: str = ""
     rest: str = ""
 
@@ -323,12 +318,12 @@ def _judge(alternative: Alternative, profile: Profile) -> _Judgement:
         draw = draw_of(profile.device, profile.driver, request.amounts)
     except CapacityError as error:
         text = f"request {request.name}: checking capacity for device "
-        return _Judgement(meant=True, capacity=True, text=text, rest=f": {error}")
+        return _Judgement(text=text, rest=f": {error}")
     kept_away = any(
         taint.effect != "None" and not any(_tolerates(one, taint) for one in request.tolerations)
         for taint in profile.device.taints
     )
-    return _Judgement(meant=True, draw=draw, tolerated=not kept_away)
+    return _Judgement(draw=draw, tolerated=not kept_away)
 
 
 def _tolerates(toleration: Toleration, taint: DeviceTaint) -> bool:

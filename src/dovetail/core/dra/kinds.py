@@ -81,6 +81,14 @@ class Kind:
     sizes: tuple[int, ...]
     """What each device takes of its counters, in thousandths of each, added up."""
 
+    def gpus_of(self, devices: Iterable[int]) -> int:
+        """The GPUs of these devices, as bits of the layout."""
+        found = 0
+        for bit in devices if self.layout is not None else ():
+            if self.gpus[bit] != NO_GPU:
+                found |= 1 << self.gpus[bit]
+        return found
+
 
 class Kinds:
     """Profiles and kinds, and what is read. Once something reads what cannot be told, all attributes count."""

@@ -63,9 +63,9 @@ def _pool_on(name: str, reaches: Reaches, slices: Sequence[Slice]) -> PoolHere |
     if not near:
         return None
     generation = max(one.generation for one in near)
+    near = [one for one in near if one.generation == generation]
     # A node's own slices come first, and the first says how many there are.
-    near = sorted((one for one in near if one.generation == generation), key=lambda s: s.node == SHARED)
-    wanted, near = near[0].pool_slices, sorted(near, key=lambda s: s.name)
+    wanted = min(near, key=lambda s: s.node == SHARED).pool_slices
     whole, own = near, (near[0].driver, near[0].pool)
     if len(near) != wanted:
         if any(one.generation > generation for one in ordered):

@@ -22,7 +22,7 @@ import numpy as np
 from dovetail.core.devices.bandwidth import sets_of
 from dovetail.core.dra.asks import MOST_RESULTS, Fault, Option, View
 from dovetail.core.dra.capacity import Draw
-from dovetail.core.dra.kinds import NO_GPU, Kind, bits
+from dovetail.core.dra.kinds import Kind, bits
 from dovetail.core.dra.records import DeviceRequest
 
 MOST_STEPS = 50_000
@@ -132,7 +132,7 @@ class Search:
                 if self.kind.layout is not None and all(self._is_gpu(bit) for bit in able):
                     yield from self._linked(claim, option, able)
                 else:
-                    yield from self._some(claim, option, option.count, self._preferred(option, able))
+                    yield from self._some(claim, option, option.count, self._preferred(able))
 
     def _exactly(self, claim: int, option: Option, devices: list[int]) -> Iterator[None]:
         undos = []
@@ -161,9 +161,7 @@ class Search:
                     yield
                 else:
                     rest = devices[i + 1 :]
-                    yield from self._some(
-                        claim, option, count - 1, rest if self.as_upstream else self._preferred(option, rest)
-                    )
+                    yield from self._some(claim, option, count - 1, rest if self.as_upstream else self._preferred(rest))
                 self._give_back(undo)
             tried.add(alike)
 
@@ -206,7 +204,7 @@ class Search:
         if self.as_upstream and not option.every and (fault := option.faults.get(bit)) is not None:
             raise Ended(fault)
         shareable = bool(kind.shareable >> bit & 1)
-        counters = bool(kind.uses[bit]) and not (shareable and bit in self.shares)
+        counters = bool(kind.uses[bit]) and not self._is_shared(bit)
         if (counters and not self._has_counters(bit)) or not option.fitting >> bit & 1:
             return None
         met = self._meet(claim, option, bit)
@@ -217,12 +215,11 @@ class Search:
             return None
         if not self._has_capacity(option, bit):
             return None
-        undo = _Undo(claim, bit, self.met[claim], self.shares.get(bit), counters, self.own[claim])
+        draw, before = option.draws[bit], self.shares.get(bit)
+        undo = _Undo(claim, bit, self.met[claim], before, counters, self.own[claim])
         self.met[claim] = met
-        draw = option.draws[bit]
         if shareable:
-            before = self.shares.get(bit)
-            self.shares[bit] = draw if before is None else tuple(map(sum, zip(before, draw, strict=True)))
+            self.shares[bit] = _added(before, draw)
         else:
             self.own[claim] |= 1 << bit
             self.whole = self._held_whole()
@@ -254,17 +251,17 @@ class Search:
         return whole
 
     def _note_gpus(self) -> None:
-        self.gpus = 0
-        for picks in self.picks:
-            for pick in picks:
-                if self.kind.gpus[pick.bit] != NO_GPU:
-                    self.gpus |= 1 << self.kind.gpus[pick.bit]
+        self.gpus = self.kind.gpus_of(pick.bit for picks in self.picks for pick in picks)
 
     def _is_free(self, claim: int, request: DeviceRequest, bit: int) -> bool:
         """Admin access shares devices with all but its own claim; what it takes is taken for the pod's others."""
         if request.admin_access:
             return not self.own[claim] >> bit & 1
         return not (self.taken.whole | self.whole) >> bit & 1
+
+    def _is_shared(self, bit: int) -> bool:
+        """Whether somebody has a share of it: its counters are then taken."""
+        return bool(self.kind.shareable >> bit & 1) and bit in self.shares
 
     def _has_counters(self, bit: int) -> bool:
         return not self.blocked >> bit & 1 and all(self.left[i] >= milli for i, milli in self.kind.uses[bit])
@@ -304,32 +301,29 @@ class Search:
         """Whether the device could be had now by a request of its own."""
         if not option.request.admin_access and (self.taken.whole | self.whole) >> bit & 1:
             return False
-        shared = self.kind.shareable >> bit & 1 and bit in self.shares
-        return (bool(shared) or self._has_counters(bit)) and self._has_capacity(option, bit)
+        return (self._is_shared(bit) or self._has_counters(bit)) and self._has_capacity(option, bit)
 
-    def _preferred(self, option: Option, devices: list[int]) -> list[int]:
+    def _preferred(self, devices: list[int]) -> list[int]:
         """In the order in which they are best given away."""
         kind = self.kind
-        mixed = {kind.sizes[bit] for bit in bits(kind.partitioned)}
         fitting = sum(
             1 << bit for bit in bits(kind.partitioned & ~(self.taken.whole | self.whole)) if self._has_counters(bit)
         )
-        sizes = sorted(mixed, reverse=True)
+        sizes = sorted({kind.sizes[bit] for bit in bits(kind.partitioned)}, reverse=True)
 
         def key(bit: int) -> tuple[int, tuple[int, ...], int, int, int]:
             left = 0
             if kind.shareable >> bit & 1:
                 held = self.shares.get(bit, ())
                 left = sum(one.milli for _, one in kind.profiles[bit].device.capacity) - sum(held)
-            opened = kind.shareable >> bit & 1 and bit in self.shares
-            return kind.conditional >> bit & 1, self._losses(bit, fitting, sizes), not opened, left, bit
+            return kind.conditional >> bit & 1, self._losses(bit, fitting, sizes), not self._is_shared(bit), left, bit
 
         return sorted(devices, key=key)
 
     def _losses(self, bit: int, fitting: int, sizes: list[int]) -> tuple[int, ...]:
         """How many partitions of each size, the largest first, cannot be had any more once this one is taken."""
         kind = self.kind
-        if not kind.uses[bit] or (kind.shareable >> bit & 1 and bit in self.shares):
+        if not kind.uses[bit] or self._is_shared(bit):
             return ()
         taken = dict(kind.uses[bit])
         lost = dict.fromkeys(sizes, 0)
@@ -347,8 +341,7 @@ class Search:
                     if draw is None:
                         whole |= 1 << bit
                     else:
-                        before = shares.get(bit)
-                        shares[bit] = draw if before is None else tuple(map(sum, zip(before, draw, strict=True)))
+                        shares[bit] = _added(shares.get(bit), draw)
         return Taken(whole, tuple(sorted(shares.items())), self.taken.foreign)
 
     def spare(self) -> int:
@@ -358,6 +351,10 @@ class Search:
             for bit in bits(option.fitting & ~able):
                 able |= self._is_able(option, bit) << bit
         return able.bit_count()
+
+
+def _added(held: Draw | None, draw: Draw) -> Draw:
+    return draw if held is None else tuple(map(sum, zip(held, draw, strict=True)))
 
 
 def _counters_left(kind: Kind, taken: Taken) -> list[int]:

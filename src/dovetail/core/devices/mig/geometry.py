@@ -13,7 +13,7 @@ the profiles with media extensions, and that two different ones of these exclude
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -154,12 +154,15 @@ class Geometry:
 
     def members(self, bits: int) -> tuple[Instance, ...]:
         """The instances of a set, in the order of their starts."""
-        found = []
-        while bits:
-            lowest = bits & -bits
-            found.append(self.instances[lowest.bit_length() - 1])
-            bits ^= lowest
+        found = [self.instances[bit.bit_length() - 1] for bit in bits_of(bits)]
         return tuple(sorted(found, key=lambda instance: (instance.start, instance.profile)))
+
+
+def bits_of(state: int) -> Iterator[int]:
+    """The bits of a set of instances, one by one, ascending."""
+    while state:
+        yield state & -state
+        state &= state - 1
 
 
 def merged(geometries: Iterable[Geometry], asked: Iterable[tuple[str, int]]) -> Asked:

@@ -16,11 +16,12 @@ where W is the sum of all weights. It is kept exactly, as an integer in parts of
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
+from operator import le
 from typing import NamedTuple
 
-from dovetail.core.devices.mig.geometry import Geometry, GeometryError
+from dovetail.core.devices.mig.geometry import Geometry, GeometryError, bits_of
 
 Counts = tuple[int, ...]
 """A number for each profile of a geometry."""
@@ -218,6 +219,11 @@ def best_start(geometry: Geometry, state: int, profile: int, weights: Counts | N
     return starts_of(geometry, weights or equal_weights(geometry)).best(state, profile)
 
 
+def within(counts: Counts, most: Counts) -> bool:
+    """Whether there is of nothing more than its most."""
+    return all(map(le, counts, most))
+
+
 def equal_weights(geometry: Geometry) -> Counts:
     return (1,) * len(geometry.profiles)
 
@@ -229,13 +235,6 @@ def counts_of(geometry: Geometry, by_name: Mapping[str, int]) -> Counts:
     for name, count in by_name.items():
         counts[geometry.index(name)] += count
     return tuple(counts)
-
-
-def bits_of(state: int) -> Iterator[int]:
-    """The bits of a set of instances, one by one, ascending."""
-    while state:
-        yield state & -state
-        state &= state - 1
 
 
 @lru_cache(maxsize=64)

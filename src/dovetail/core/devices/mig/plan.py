@@ -14,11 +14,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from operator import le
 from typing import NamedTuple
 
-from dovetail.core.devices.mig.geometry import Asked, Geometry, GeometryError, merged
-from dovetail.core.devices.mig.instances import Counts, bits_of, counts_of, equal_weights, starts_of, states
+from dovetail.core.devices.mig.geometry import Asked, Geometry, GeometryError, bits_of, merged
+from dovetail.core.devices.mig.instances import Counts, counts_of, equal_weights, starts_of, states, within
 from dovetail.core.devices.mig.slices import slices, taken
 
 
@@ -126,11 +125,11 @@ def _cheapest(cards: Sequence[Divided], asked: Asked) -> _Chosen | None:
         reached: dict[Counts, tuple[_Cost, _Chosen]] = {}
         for lacking, (cost, so_far) in best.items():
             left = _less(lacking, idle[place])
-            if _within(left, most) and (left not in reached or cost < reached[left][0]):
+            if within(left, most) and (left not in reached or cost < reached[left][0]):
                 reached[left] = (cost, so_far)
             for way in ways[place]:
                 left = _less(lacking, way.gain)
-                if not _within(left, most):
+                if not within(left, most):
                     continue
                 more = _Cost(
                     cost.cards + 1,
@@ -152,10 +151,6 @@ def _coming(idle: list[Counts], ways: list[tuple[_Way, ...]], kinds: int) -> lis
         most = [max(each) for each in zip(here, *(way.gain for way in own), strict=True)]
         coming.append(tuple(a + b for a, b in zip(coming[-1], most, strict=True)))
     return coming[::-1]
-
-
-def _within(counts: Counts, most: Counts) -> bool:
-    return all(map(le, counts, most))
 
 
 def _less(counts: Counts, gain: Counts) -> Counts:
@@ -198,7 +193,7 @@ def _ways(geometry: Geometry, instances: int, used: int, asked: Asked) -> tuple[
     return tuple(
         _Way(gain, milli)
         for gain, milli in least.items()
-        if not any(milli >= other and gain != more and _within(gain, more) for more, other in least.items())
+        if not any(milli >= other and gain != more and within(gain, more) for more, other in least.items())
     )
 
 
@@ -211,7 +206,7 @@ def _additions(geometry: Geometry, state: int, asked: Asked) -> tuple[Counts, ..
     while todo:
         more = todo.pop()
         for bit in bits_of(known.allowed(state | more) & of):
-            if more | bit not in found and _within(_counted(geometry, more | bit, asked), most):
+            if more | bit not in found and within(_counted(geometry, more | bit, asked), most):
                 found.add(more | bit)
                 todo.append(more | bit)
     return tuple(sorted({_counted(geometry, more, asked) for more in found - {0}}))

@@ -17,8 +17,8 @@ from itertools import combinations, product
 from operator import sub
 from typing import NamedTuple
 
-from dovetail.core.devices.mig.geometry import Asked, Geometry, GeometryError, merged
-from dovetail.core.devices.mig.instances import Counts, bits_of, counts_of, equal_weights, starts_of, states
+from dovetail.core.devices.mig.geometry import Asked, Geometry, GeometryError, bits_of, merged
+from dovetail.core.devices.mig.instances import Counts, counts_of, equal_weights, starts_of, states, within
 from dovetail.core.devices.mig.slices import taken
 
 _MOST_TRIES = 1_000
@@ -181,8 +181,8 @@ class _Spread:
             raise GeometryError("counts", f"no way found to have them on cards of {self._geometry.key}")
         even = tuple(-(-count // cards) for count in counts)
         largest = max(i for i, count in enumerate(counts) if count)
-        within = [mix for mix in self._mixes if mix[largest] and _at_least(counts, mix)]
-        fullest = [mix for mix in within if not any(other != mix and _at_least(other, mix) for other in within)]
+        fitting = [mix for mix in self._mixes if mix[largest] and within(mix, counts)]
+        fullest = [mix for mix in fitting if not any(other != mix and within(mix, other) for other in fitting)]
         for mix in ([even] if even in self._mixes else []) + sorted(fullest, key=lambda mix: mix[::-1], reverse=True):
             left = tuple(count - own for count, own in zip(counts, mix, strict=True))
             rest = self.over(left, cards - 1)
@@ -196,10 +196,6 @@ class _Spread:
         compute = sum(own.compute_slices * count for own, count in zip(profiles, counts, strict=True))
         memory = sum(own.memory_slices * count for own, count in zip(profiles, counts, strict=True))
         return compute <= cards * self._geometry.compute_slices and memory <= cards * self._geometry.memory_slices
-
-
-def _at_least(one: Counts, other: Counts) -> bool:
-    return all(a >= b for a, b in zip(one, other, strict=True))
 
 
 @lru_cache(maxsize=64)
