@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint check format lock controlplane bench clean
+.PHONY: help demo test lint check format lock protos controlplane bench clean
 
 help: ## show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -33,7 +33,10 @@ bench: .venv/.dev ## the benchmarks: the core alone, then live against kube-sche
 
 lock: ## pin the dependencies anew (needs pip-tools)
 	pip-compile -q --generate-hashes --strip-extras --no-header --no-emit-index-url --no-emit-find-links --no-emit-trusted-host -o requirements/run.lock pyproject.toml
-	pip-compile -q --generate-hashes --strip-extras --no-header --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --extra dev -c requirements/run.lock -o requirements/dev.lock pyproject.toml
+	pip-compile -q --generate-hashes --strip-extras --allow-unsafe --no-header --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --extra dev -c requirements/run.lock -o requirements/dev.lock pyproject.toml
+
+protos: .venv/.dev ## generate the messages of the kubelet's gRPC interfaces anew
+	$(BIN)/python -m grpc_tools.protoc -Isrc --python_out=src --pyi_out=src src/dovetail/agent/apis/*.proto
 
 clean: ## remove the virtual environment and caches of this clone
 	rm -rf .venv build .mypy_cache .ruff_cache .pytest_cache .hypothesis src/*.egg-info

@@ -17,10 +17,11 @@ ROOMS = {
     "kube": {"core"},
     "recording": {"core"},
     "scheduler": {"core", "kube", "recording"},
+    "agent": {"core", "kube"},
     "playground": {"core", "kube"},
     "views": {"core", "kube"},
     "sim": {"core"},
-    "cli": {"core", "kube", "scheduler", "playground", "views", "sim", "recording"},
+    "cli": {"core", "kube", "scheduler", "playground", "views", "sim", "recording", "agent"},
 }
 CORE_LIBRARIES = {"numpy"}
 IMPURE = {"time", "random", "os", "logging", "asyncio", "socket", "pathlib", "datetime", "uuid", "threading"}

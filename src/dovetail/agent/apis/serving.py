@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Serving and calling the kubelet's interfaces on unix sockets.
+
+Rules: a socket that is left over from an earlier process is removed before it is served; a path that is too long for a
+unix socket is refused by name. Which methods a service has, and of which messages, is data.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import grpc
+import grpc.aio
+from google.protobuf.message import Message
+
+Reply = TypeVar("Reply", bound=Message)
+Unary = Callable[[Any, grpc.aio.ServicerContext[Any, Any]], Awaitable[Message]]
+Stream = Callable[[Any, grpc.aio.ServicerContext[Any, Any]], AsyncIterator[Message]]
+_LONGEST_PATH = 107
+
+
+class SocketError(Exception):
+    """A socket cannot be served or reached; the text says which and why."""
+
+
+def service(
+    name: str,
+    unary: Mapping[str, tuple[type[Message], Unary]],
+    streams: Mapping[str, tuple[type[Message], Stream]] | None = None,
+) -> grpc.GenericRpcHandler:
+    """The service `name` (with its package): each method with the message that it takes and what answers it."""
+    handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+        method: grpc.unary_unary_rpc_method_handler(
+            answer, request_deserializer=takes.FromString, response_serializer=Message.SerializeToString
+        )
+        for method, (takes, answer) in unary.items()
+    }
+    for method, (takes, answers) in (streams or {}).items():
+        handlers[method] = grpc.unary_stream_rpc_method_handler(
+            answers, request_deserializer=takes.FromString, response_serializer=Message.SerializeToString
+        )
+    return grpc.method_handlers_generic_handler(name, handlers)
+
+
+async def serve(path: Path, *services: grpc.GenericRpcHandler) -> grpc.aio.Server:
+    """A server on the socket `path`. Raises SocketError."""
+    if len(str(path).encode()) > _LONGEST_PATH:
+        raise SocketError(f"the path of the socket {path} is longer than {_LONGEST_PATH} bytes")
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers(services)
+    try:
+        _clear(path)
+        server.add_insecure_port(f"unix:{path}")
+        await server.start()
+    except (OSError, RuntimeError) as error:
+        raise SocketError(f"cannot serve {path}: {error}") from error
+    return server
+
+
+def _clear(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+
+
+def answers(path: Path) -> bool:
+    """Whether a process listens there. A socket file outlives its process."""
+    with contextlib.closing(socket.socket(socket.AF_UNIX)) as probe:
+        probe.settimeout(1)
+        return probe.connect_ex(str(path)) == 0
+
+
+async def call(path: Path, method: str, request: Message, reply: type[Reply], *, timeout_s: float = 10.0) -> Reply:
+    """What the method (`/package.Service/Method`) served at `path` answers. Raises SocketError."""
+    async with grpc.aio.insecure_channel(f"unix:{path}") as channel:
+        ask = channel.unary_unary(
+            method, request_serializer=Message.SerializeToString, response_deserializer=reply.FromString
+        )
+        try:
+            return await ask(request, timeout=timeout_s)
+        except grpc.aio.AioRpcError as error:
+            raise SocketError(f"{path}: {method}: {error.code().name}: {error.details()}") from None

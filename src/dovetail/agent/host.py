@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a machine has: its GPUs with all that is on them, how they are wired, its NICs, and what nobody could read.
+
+Rules: a record says what was seen. What could not be read is None (or UNKNOWN in a matrix) and stands in `unread` with
+the reason; nothing is assumed here. GPUs are in the order of NVML's indices.
+PCI bus ids are written as in sysfs (`0000:19:00.0`). Memory is in MiB, rates in MB/s (10^6 bytes), one way.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dovetail.core.devices.layout import Matrix
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """`what` is a field as `dovetail agent inspect` shows it (`gpus[3].fabric`), `why` names the call or the file."""
+
+    what: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Engines:
+    """What a GPU or a MIG instance has of each. `multiprocessors` 0: not told."""
+
+    multiprocessors: int = 0
+    copy_engines: int = 0
+    decoders: int = 0
+    encoders: int = 0
+    jpeg_engines: int = 0
+    ofa_engines: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """A kind of MIG instance that a GPU can have, as its driver tells it. `index` is NVML's enumerator, `id` the number
+    that nvidia-smi shows (19 for 1g). It takes `size` memory slices, beginning at one of `starts`."""
+
+    index: int
+    id: int
+    name: str
+    compute: int
+    size: int
+    starts: tuple[int, ...]
+    most: int
+    memory_mib: int
+    engines: Engines = Engines()
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """A MIG instance: the compute instance `ci` that fills the GPU instance `gi`, at memory slices
+    [start, start + size). `uuid` begins with MIG-."""
+
+    uuid: str
+    profile: str
+    gi: int
+    ci: int
+    start: int
+    size: int
+    memory_mib: int
+    engines: Engines = Engines()
+
+
+@dataclass(frozen=True, slots=True)
+class Fabric:
+    """The NVLink fabric of a GPU. `state` is completed, in-progress, not-started or not-supported."""
+
+    state: str
+    cluster_uuid: str = ""
+    clique: int = 0
+
+    @property
+    def domain(self) -> str:
+        """`CLUSTER.CLIQUE`, as in the label nvidia.com/gpu.clique; "" where the GPU is in none. A board of its own
+        reports a completed fabric with an all-zero uuid, which is none."""
+        joined = self.state == "completed" and self.cluster_uuid.strip("0-")
+        return f"{self.cluster_uuid}.{self.clique}" if joined else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """`minor` is that of /dev/nvidiaN. `compute` is the compute capability. `mig` is None where MIG mode is off;
+    `mig_pending` is the mode after the next reset where that differs, else None. `profiles` is empty where the GPU
+    cannot be divided."""
+
+    index: int
+    minor: int
+    uuid: str
+    product: str
+    pci_bus_id: str
+    memory_mib: int
+    brand: str = ""
+    architecture: str = ""
+    compute: tuple[int, int] | None = None
+    serial: str = ""
+    module: int | None = None
+    addressing: str = ""
+    numa: int | None = None
+    pcie_root: str = ""
+    fabric: Fabric | None = None
+    mig: tuple[Instance, ...] | None = None
+    mig_pending: bool | None = None
+    profiles: tuple[Profile, ...] = ()
+    engines: Engines = Engines()
+
+    @property
+    def mig_capable(self) -> bool:
+        return bool(self.profiles) or self.mig is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Nic:
+    """`name` is the RDMA device (mlx5_0), or the network interface where it speaks no RDMA. `speed_mbps` 0: not known.
+    `levels[i]` is how far GPU i is."""
+
+    name: str
+    interface: str
+    pci_bus_id: str
+    pcie_root: str
+    numa: int | None
+    speed_mbps: int
+    rdma: bool
+    levels: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """`driver` and `nvml` are versions as text, `cuda` the newest CUDA that the driver supports. `pcie[i][j]` is a
+    level of `core.devices.layout`, `nvlinks[i][j]` how many NVLinks that work join the GPUs i and j, through switches or
+    not. `machine` is the product name that the firmware gives."""
+
+    driver: str = ""
+    nvml: str = ""
+    cuda: tuple[int, int] | None = None
+    machine: str = ""
+    gpus: tuple[Gpu, ...] = ()
+    pcie: Matrix = ()
+    nvlinks: Matrix | None = ()
+    nics: tuple[Nic, ...] | None = ()
+    unread: tuple[Unread, ...] = ()
+
+    @property
+    def clique(self) -> str:
+        """The NVLink domain that all GPUs agree on, or ""."""
+        domains = {gpu.fabric.domain if gpu.fabric else "" for gpu in self.gpus}
+        return domains.pop() if len(domains) == 1 else ""
+
+    def gpu(self, uuid: str) -> Gpu | None:
+        return next((gpu for gpu in self.gpus if gpu.uuid == uuid), None)

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NVIDIA's management library, through NVIDIA's own binding (nvidia-ml-py).
+
+Rules: every call can fail, and fails as NvmlError, which names the call: the driver may be missing, older than the
+binding or of another version than its library, and a GPU may vanish between two calls. Texts are str. Calls block;
+those that wait for events run in a thread. Nothing is kept here but that the library is open.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any
+
+import pynvml
+
+UNINITIALIZED = pynvml.NVML_ERROR_UNINITIALIZED
+NOT_SUPPORTED = pynvml.NVML_ERROR_NOT_SUPPORTED
+NO_PERMISSION = pynvml.NVML_ERROR_NO_PERMISSION
+NOT_FOUND = pynvml.NVML_ERROR_NOT_FOUND
+INVALID_ARGUMENT = pynvml.NVML_ERROR_INVALID_ARGUMENT
+TIMEOUT = pynvml.NVML_ERROR_TIMEOUT
+IN_USE = pynvml.NVML_ERROR_IN_USE
+FUNCTION_NOT_FOUND = pynvml.NVML_ERROR_FUNCTION_NOT_FOUND
+LIBRARY_NOT_FOUND = pynvml.NVML_ERROR_LIBRARY_NOT_FOUND
+DRIVER_NOT_LOADED = pynvml.NVML_ERROR_DRIVER_NOT_LOADED
+MISMATCH = pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
+GPU_IS_LOST = pynvml.NVML_ERROR_GPU_IS_LOST
+RESET_REQUIRED = pynvml.NVML_ERROR_RESET_REQUIRED
+
+_WHAT_TO_DO = {
+    LIBRARY_NOT_FOUND: "libnvidia-ml.so.1 is not to be found: install NVIDIA's driver, or mount it into the container",
+    DRIVER_NOT_LOADED: "the nvidia kernel module is not loaded: see `dmesg`, then `modprobe nvidia`",
+    MISMATCH: "kernel module and libnvidia-ml.so.1 are of different versions: a driver was updated without a reboot",
+    NO_PERMISSION: "this process may not: see docs/reference/agent-privileges.md",
+    FUNCTION_NOT_FOUND: "the driver is too old to have this call",
+    GPU_IS_LOST: "the GPU has fallen off the bus",
+}
+
+
+class NvmlError(Exception):
+    """`call` failed with NVML's error number `code`."""
+
+    def __init__(self, call: str, code: int, text: str) -> None:
+        self.call, self.code, self.text = call, code, text
+        super().__init__(call, code, text)
+
+    def __str__(self) -> str:
+        return f"{self.call}: {_WHAT_TO_DO.get(self.code, self.text)}"
+
+
+class Nvml:
+    """The open library, as a context: `with Nvml() as nvml`. Raises NvmlError where it cannot be opened.
+
+    Opened again after it was closed it sees GPUs that have come or gone."""
+
+    def __enter__(self) -> Nvml:
+        self.call("nvmlInit")
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        try:
+            self.call("nvmlShutdown")
+        except NvmlError:
+            # Whoever closes has no more use for it, whatever state it is in.
+            return
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        """What the binding's function of that name returns; texts of C are decoded. Raises NvmlError."""
+        try:
+            answer = getattr(pynvml, name)(*arguments)
+        except pynvml.NVMLError as error:
+            raise NvmlError(name, error.value, str(error)) from None
+        except AttributeError:
+            raise NvmlError(name, FUNCTION_NOT_FOUND, "the binding does not have it") from None
+        return answer.decode(errors="replace") if isinstance(answer, bytes) else answer
