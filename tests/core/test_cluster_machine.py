@@ -69,14 +69,25 @@ LAYOUTS = {
 }
 
 nodes = st.builds(
-    lambda name, cpu, gpus, pods, zone, rack, nic, taint, state, wired: Node(
+    lambda name, cpu, gpus, pods, zone, rack, nic, taint, state, wired, out: Node(
         name,
-        tuple(sorted({CPU: cpu, MEMORY: 16, GPU: gpus, PODS: pods, **({"example.com/nic": 1} if nic else {})}.items())),
+        tuple(
+            sorted(
+                {
+                    CPU: cpu,
+                    MEMORY: 16,
+                    GPU: gpus - (wired and gpus in LAYOUTS and out > 0),
+                    PODS: pods,
+                    **({"example.com/nic": 1} if nic else {}),
+                }.items()
+            )
+        ),
         tuple(sorted({HOST: name, **({ZONE: zone} if zone else {}), **({RACK: rack} if rack else {})}.items())),
         (Taint("t", "", "NoSchedule"),) if taint else (),
         unschedulable=state == "cordoned",
         problem=Problem("status", "", "is bad") if state == "bad" else None,
         layout=LAYOUTS.get(gpus) if wired else None,
+        gpus_out=out,
     ),
     st.sampled_from(["n0", "n1", "n2", "n3", "n4"]),
     st.sampled_from([2000, 4000]),
@@ -88,6 +99,7 @@ nodes = st.builds(
     st.integers(0, 9).map(lambda n: n == 0),
     st.sampled_from(["", "", "", "", "", "", "cordoned", "bad"]),
     st.booleans(),
+    st.sampled_from([0, 0, 0, 1, 2]),
 )
 requests = st.sampled_from(REQUESTS)
 labels = st.sampled_from([(), (("app", "web"),), (("app", "db"),)])

@@ -96,12 +96,68 @@ def test_the_gpus_that_were_written_down_are_held_and_others_are_chosen_where_th
     assert {uid: p.devices for uid, p in state.cluster.placements.items()} == {"a": (2, 7), "b": (0, 1)}
 
 
+def test_what_the_kubelet_gave_instead_is_held_when_it_becomes_known() -> None:
+    state = State()
+    decided(state, node("n", wired(ISLANDS)), held("a", "n", 0, 1), held("b", "n", 2, 3))
+    decided(state, held("a", "n", 2, 3), held("b", "n", 0, 1))
+    assert {uid: p.devices for uid, p in state.cluster.placements.items()} == {"a": (2, 3), "b": (0, 1)}
+    [bind] = decided(state, ev.PodChanged(pod("job", 4)))
+    assert isinstance(bind, Bind)
+    assert bind.devices == (4, 5, 6, 7)
+
+
+def test_what_was_decided_stays_when_its_node_changes_before_the_bind_is_seen() -> None:
+    state, layout = State(), wired(ISLANDS)
+    [bind] = decided(state, node("n", layout), held("a", "n", 0, 1), ev.PodChanged(pod("job", 2)))
+    assert isinstance(bind, Bind)
+    assert bind.devices == (2, 3)
+    decided(state, ev.PodRemoved("a"), broken("n", layout, 1 << 7, 7))
+    assert state.cluster.placements["job"].devices == (2, 3)
+
+
 def test_without_a_layout_or_with_one_of_other_gpus_the_lowest_gpus_are_counted_off() -> None:
     for layout in (None, wired(ISLANDS)):
         state = State()
         [bind] = decided(state, node("n", layout, 6), held("a", "n", 1), ev.PodChanged(pod("job", 2)))
         assert isinstance(bind, Bind)
         assert bind.devices == (0, 2)
+
+
+def broken(name: str, layout: Layout, out: int, gpus: int) -> ev.Event:
+    return ev.NodeChanged(Node(name, ((CPU, 64_000), (GPU, gpus), (PODS, 100)), layout=layout, gpus_out=out))
+
+
+@pytest.mark.parametrize("offered", [7, 8], ids=["its kubelet knows", "its kubelet does not know yet"])
+def test_a_broken_gpu_is_not_given_out_and_the_wiring_of_the_others_still_counts(offered: int) -> None:
+    state = State()
+    [bind] = decided(state, broken("n", wired(ISLANDS), 1 << 1, offered), ev.PodChanged(pod("job", 4)))
+    assert isinstance(bind, Bind)
+    assert bind.devices == (4, 5, 6, 7)
+    [bind, hold] = decided(state, ev.PodChanged(pod("a", 3)), ev.PodChanged(pod("b", 1)))
+    assert isinstance(bind, Bind)
+    assert bind.devices == (0, 2, 3)
+    assert isinstance(hold, Hold)
+
+
+def test_a_pod_keeps_the_gpu_that_broke_under_it_and_nobody_gets_it_afterwards() -> None:
+    state, layout = State(), wired(ISLANDS)
+    decided(state, node("n", layout), held("a", "n", 0, 1))
+    decided(state, broken("n", layout, 1 << 1, 7))
+    assert state.cluster.placements["a"].devices == (0, 1)
+    decided(state, ev.PodRemoved("a"))
+    binds = decided(state, *(ev.PodChanged(pod(f"p{i}", 1)) for i in range(8)))
+    assert sorted(bind.devices for bind in binds if isinstance(bind, Bind)) == [(i,) for i in (0, 2, 3, 4, 5, 6, 7)]
+    [bind] = decided(state, node("n", layout))
+    assert isinstance(bind, Bind)
+    assert bind.devices == (1,)
+
+
+def test_more_gpus_missing_than_are_told_to_be_broken_means_that_they_are_only_counted() -> None:
+    state = State()
+    [bind] = decided(state, broken("n", wired(ISLANDS), 1 << 1, 6), ev.PodChanged(pod("job", 2)))
+    assert isinstance(bind, Bind)
+    assert bind.devices == (0, 1)
+    assert state.cluster.nodes.layout(0) is None
 
 
 def test_who_requires_nvlinks_waits_where_the_free_gpus_have_none() -> None:

@@ -112,11 +112,19 @@ def test_a_wrong_type_is_named_with_its_path(change: Change, path: str) -> None:
         msgspec.convert({"metadata": {"name": "n1"}, "status": changed(change)}, GPUNode)
 
 
-def test_fewer_gpus_than_are_told_are_only_counted_and_the_broken_one_is_named() -> None:
+def test_a_broken_gpu_and_a_card_in_mig_mode_are_out() -> None:
+    status = changed(lambda s: (s["gpus"][3].update(healthy=False), s["gpus"][0].update(mig=[])))
+    for offered in (2, 3, 4):
+        found = wiring(node(gpus=offered), gpu_node(status))
+        assert found.findings == ()
+        assert found.parts.gpus_out == 0b1001
+
+
+def test_fewer_gpus_than_work_are_only_counted_and_the_broken_one_is_named() -> None:
     status = changed(lambda s: s["gpus"][3].update(healthy=False))
-    (finding,) = wiring(node(gpus=3), gpu_node(status)).findings
+    (finding,) = wiring(node(gpus=2), gpu_node(status)).findings
     assert (finding.kind, finding.problem.field, finding.problem.value) == (
-        "Node", "status.allocatable[nvidia.com/gpu]", "3",
+        "Node", "status.allocatable[nvidia.com/gpu]", "2",
     )  # fmt: skip
     assert finding.problem.rule == "GPUNode tells of 4 GPUs (not healthy: 3): they are only counted"
 

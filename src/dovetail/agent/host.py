@@ -129,8 +129,8 @@ class Nic:
 @dataclass(frozen=True, slots=True)
 class Host:
     """`driver` and `nvml` are versions as text, `cuda` the newest CUDA that the driver supports. `pcie[i][j]` is a
-    level of `core.devices.layout`, `nvlinks[i][j]` how many NVLinks that work join the GPUs i and j, through switches or
-    not. `machine` is the product name that the firmware gives."""
+    level of `core.devices.layout`, `nvlinks[i][j]` how many working NVLinks join the GPUs i and j, through switches
+    or not. `machine` is the product name that the firmware gives."""
 
     driver: str = ""
     nvml: str = ""

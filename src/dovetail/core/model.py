@@ -253,13 +253,14 @@ class Gang:
 @dataclass(frozen=True, slots=True)
 class Node:
     """`allocatable` by resource name, `pods` included. `layout` says how its GPUs are wired; where it is None, or is of
-    another number of GPUs than are allocatable, they are only counted. `inventory` is what its kubelet manages; None
-    where that is not known, and what the kubelet will say is not either. `unschedulable` is `spec.unschedulable`.
+    another number of GPUs than are allocatable and out, they are only counted. `inventory` is what its kubelet manages;
+    None where that is not known, and what the kubelet will say is not either. `unschedulable` is `spec.unschedulable`.
     `attach_limits` are the CSI drivers' limits of volumes by driver name. `problem` keeps the node out of use, with its
     reason shown. `gpu_memory_mib` is what each of its GPUs has (0 unknown), `sharing` how it offers them to several
     pods; `sliced` nodes offer MIG slices under the name of whole GPUs (strategy `single`), of which that is the
     memory. `mig` are its cards in MIG mode with their instances, where these are known;
-    `geometry` says how its whole GPUs could be divided."""
+    `geometry` says how its whole GPUs could be divided. `gpus_out` are GPUs of the layout that the node does not offer
+    as whole ones, as bits: broken ones, and cards in MIG mode."""
 
     name: str
     allocatable: tuple[tuple[str, int], ...] = ()
@@ -276,6 +277,7 @@ class Node:
     sliced: bool = False
     mig: tuple[Card, ...] = ()
     geometry: Geometry | None = None
+    gpus_out: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,10 +138,14 @@ class State:
             picks = placement.picks if placement is not None else ()
             cluster.unplace(pod.uid)
             cluster.place(pod, slot, picks)
-        elif _seen_alike(placement.pod, pod):
+            return
+        contradicts = placement.contradicts(pod)
+        if _seen_alike(placement.pod, pod):
             placement.pod = pod
         else:
             cluster.recount(placement, pod)
+        if contradicts:
+            cluster.rewrite(placement)
 
     def _remove_pod(self, event: ev.PodRemoved) -> None:
         cluster = self.cluster

@@ -53,6 +53,7 @@ class Parts(NamedTuple):
     sliced: bool = False
     mig: tuple[Card, ...] = ()
     geometry: Geometry | None = None
+    gpus_out: int = 0
 
     @property
     def divided(self) -> bool:

@@ -114,7 +114,8 @@ class Wirings:
         layout = _layout(name, described, zones, seen, findings)
         parts, unclear = parts_of(name, seen.offer, gpu_node)
         divided = instances.divided(name, seen.offer.product, dict(seen.offer.slices), seen.offer.gpus, gpu_node)
-        parts = parts._replace(mig=divided.cards, geometry=divided.geometry)
+        out = _out(gpu_node) if told[0] is not None and not parts.divided else 0
+        parts = parts._replace(mig=divided.cards, geometry=divided.geometry, gpus_out=out)
         findings += [*unclear, *divided.findings]
         # What zones count where GPUs are divided is not GPUs.
         inventory, contradictions = inventories.inventory_of(name, gpu_node, zones, None if parts.divided else layout)
@@ -123,7 +124,7 @@ class Wirings:
         if layout is None:
             return Wiring(inventory=inventory, parts=parts, findings=tuple(findings))
         if not parts.divided:
-            findings += _uncounted(name, layout, origin, described, seen)
+            findings += _uncounted(name, layout, out, origin, described, seen)
         return Wiring(layouts.shared(layout), origin, inventory, parts, tuple(findings))
 
 
@@ -276,10 +277,18 @@ def _beside(assumed: Layout, zones: Zones | None, findings: list[Finding]) -> La
     )
 
 
-def _uncounted(name: str, layout: Layout, origin: str, described: list[Description], seen: _Seen) -> Iterable[Finding]:
+def _out(gpu_node: GPUNode | None) -> int:
+    """The GPUs that the node does not offer as whole ones: broken ones, and cards in MIG mode."""
+    gpus = gpu_node.status.gpus if gpu_node is not None else ()
+    return sum(1 << gpu.index for gpu in gpus if not gpu.healthy or gpu.mig is not None)
+
+
+def _uncounted(
+    name: str, layout: Layout, out: int, origin: str, described: list[Description], seen: _Seen
+) -> Iterable[Finding]:
     """Why the layout cannot be used for what the node offers."""
     field = f"status.allocatable[{GPU}]"
-    if seen.gpus is not None and seen.gpus != layout.gpus:
+    if seen.gpus is not None and not layout.gpus - out.bit_count() <= seen.gpus <= layout.gpus:
         broken = described[0].unhealthy if described else ()
         why = f" (not healthy: {', '.join(map(str, broken))})" if broken else ""
         teller = f"{origin} tells" if described else "the labels of the node tell"

@@ -21,6 +21,7 @@ def differences(cluster: Cluster) -> list[str]:
     nodes = cluster.nodes
     free = nodes.allocatable.copy()
     bits = np.zeros_like(nodes.gpu_free_bits)
+    out = np.zeros_like(nodes.gpu_free_bits)
     parts = np.zeros_like(nodes.gpu_parts)
     seats = np.zeros_like(nodes.gpu_seats)
     opened: set[tuple[int, int]] = set()
@@ -28,6 +29,7 @@ def differences(cluster: Cluster) -> list[str]:
     for slot in range(len(nodes.records)):
         whole, sharing = nodes.gpu_count(slot), nodes.sharing(slot)
         bits[slot] = (1 << whole) - 1
+        out[slot] = nodes.gpus_out(slot)
         if sharing is not None:
             parts[whole : whole + sharing.cards, slot] = nodes.gpu_whole[slot]
             seats[whole : whole + sharing.cards, slot] = sharing.replicas
@@ -54,7 +56,7 @@ def differences(cluster: Cluster) -> list[str]:
     wrong += _differences("free amounts", free, nodes.free)
     wrong += _differences("parts of GPUs", parts, nodes.gpu_parts)
     wrong += _differences("replicas of GPUs", seats, nodes.gpu_seats)
-    wrong += _differences("free GPU bits", bits, nodes.gpu_free_bits)
+    wrong += _differences("free GPU bits", bits & ~out, nodes.gpu_free_bits)
     for slot, entered in cluster.kubelets.books.items():
         placed = [cluster.placements[uid] for uid in cluster.on_slot.get(slot, ())]
         true = cluster.kubelets.recounted(slot, [p.entry for p in placed if p.entry is not None])

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -89,7 +90,7 @@ class Cluster:
         record = nodes.records[slot]
         return (
             nodes.gpu_count(slot), nodes.layout(slot), nodes.inventory(slot), nodes.sharing(slot), memory_mib, sliced,
-            record.mig if record is not None else (),
+            record.mig if record is not None else (), nodes.gpus_out(slot),
         )  # fmt: skip
 
     def remove_node(self, name: str) -> None:
@@ -102,8 +103,14 @@ class Cluster:
             self.vacate_if_gone(slot)
 
     def _hand_out_again(self, slot: int) -> None:
+        placements = [self.placements[uid] for uid in self.on_slot.get(slot, ())]
+        for placement in placements:
+            if not placement.pod.node:
+                # What was decided is being written down.
+                devices, instances = placement.devices or None, self.slices.instances(placement)
+                placement.pod = replace(placement.pod, devices=devices, instances=instances)
         self.gpus.hold_again(slot)
-        self.slices.hold_again(slot, [self.placements[uid] for uid in self.on_slot.get(slot, ())])
+        self.slices.hold_again(slot, placements)
 
     def placed(self) -> Iterator[tuple[Pod, int]]:
         return ((p.pod, p.slot) for p in self.placements.values())
@@ -192,6 +199,11 @@ class Cluster:
         self._uncount(placement.pod, placement.slot)
         placement.pod = pod
         self._count(pod, placement.slot)
+        self.freed += 1
+
+    def rewrite(self, placement: Placement) -> None:
+        """What was written down for a bound pod has changed: the devices of its node are handed out anew."""
+        self._hand_out_again(placement.slot)
         self.freed += 1
 
     def unplace_if_bound(self, pod: Pod) -> None:

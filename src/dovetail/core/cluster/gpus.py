@@ -36,7 +36,8 @@ class Gpus:
         give it, else the best; fewer than it wants where the node has fewer."""
         slot, written = placement.slot, written_bits(placement.pod)
         free = int(self._cluster.nodes.gpu_free_bits[slot])
-        if written.bit_count() != shape.gpus or written & ~free:
+        held_still = free | (self._out(slot) if written & ~free else 0)
+        if written.bit_count() != shape.gpus or written & ~held_still:
             written = 0
         if self._cluster.kubelets.decides(slot, shape):
             answer = self._cluster.kubelets.ask(slot, shape)
@@ -44,7 +45,7 @@ class Gpus:
             if not self._cluster.nodes.gpu_count(slot):
                 # What the kubelet counts there are parts of GPUs.
                 placement.entry = self._cluster.kubelets.enter(slot, answer, 0)
-            elif given.bit_count() == shape.gpus and not given & ~free:
+            elif given.bit_count() == shape.gpus and not given & ~held_still:
                 placement.entry = self._cluster.kubelets.enter(slot, answer, given)
                 written = given
         share = self._share_of(slot, shape)
@@ -53,6 +54,11 @@ class Gpus:
         elif shape.gpus:
             placement.gpu_bits = written or self._best_gpus(slot, free, shape)
             self._cluster.nodes.gpu_free_bits[slot] = free & ~placement.gpu_bits
+
+    def _out(self, slot: int) -> int:
+        """The GPUs that the node offers no more and that nobody holds. A pod that has one keeps it."""
+        held = (self._cluster.placements[uid].gpu_bits for uid in self._cluster.on_slot.get(slot, ()))
+        return self._cluster.nodes.gpus_out(slot) & ~sum(held)
 
     def _best_gpus(self, slot: int, free: int, shape: Shape) -> int:
         """By the node's layout; the lowest ones where it is not known, or where the world gave what we would not."""
@@ -124,7 +130,7 @@ class Gpus:
 
     def free(self, placement: Placement) -> None:
         nodes, slot = self._cluster.nodes, placement.slot
-        nodes.gpu_free_bits[slot] |= placement.gpu_bits
+        nodes.gpu_free_bits[slot] |= placement.gpu_bits & int(nodes.gpu_bits[slot])
         for gpu in indices(placement.share_bits):
             shared = bool(nodes.gpu_seats[gpu, slot]) or (slot, gpu) in self._locked
             left = self._locked.pop((slot, gpu), int(nodes.gpu_parts[gpu, slot])) + placement.share

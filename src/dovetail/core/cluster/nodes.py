@@ -46,6 +46,8 @@ class Nodes:
         self.allocatable: Amounts = np.zeros((8, size), dtype=np.int64)
         self.free: Amounts = np.zeros((8, size), dtype=np.int64)
         self.gpu_free_bits: Amounts = np.zeros(size, dtype=np.int64)
+        self.gpu_bits: Amounts = np.zeros(size, dtype=np.int64)
+        """Every GPU that the node offers as a whole one, free or not."""
         self.gpu_parts: Amounts = np.zeros((8, size), dtype=np.int64)
         self.gpu_whole: Amounts = np.full(size, WHOLE_GPU_MILLI, dtype=np.int64)
         self.gpu_seats: NDArray[np.int32] = np.zeros((8, size), dtype=np.int32)
@@ -105,6 +107,7 @@ class Nodes:
         self.allocatable = _larger(self.allocatable, width, rows)
         self.free = _larger(self.free, width, rows)
         self.gpu_free_bits = _larger(self.gpu_free_bits, rows)
+        self.gpu_bits = _larger(self.gpu_bits, rows)
         self.gpu_parts = _larger(self.gpu_parts, gpus, rows)
         self.gpu_seats = _larger(self.gpu_seats, gpus, rows)
         self.gpu_memory_mib = _larger(self.gpu_memory_mib, rows)
@@ -141,7 +144,7 @@ class Nodes:
             taints = (*taints, UNSCHEDULABLE_TAINT)
         self.taint_ids[slot] = self._taint_id(taints)
         self.usable[slot] = node.problem is None
-        self._set_allocatable(slot, dict(node.allocatable))
+        self._set_allocatable(slot, _offered(node))
         self.gpu_memory_mib[slot] = node.gpu_memory_mib
         self.sharing_ids[slot] = self._sharing_id(node.sharing)
         self.sliced[slot] = node.sliced
@@ -184,11 +187,20 @@ class Nodes:
         self.amounts_journal.add(slot)
 
     def gpu_count(self, slot: int) -> int:
-        """How many whole GPUs the node offers, as far as they can be told apart."""
+        """How many whole GPUs the node has, as far as they can be told apart; those that are out count with them."""
         sharing = self.sharing(slot)
         if self.sliced[slot] or (sharing is not None and sharing.resource == GPU):
             return 0
-        return min(int(self.allocatable[self.resources[GPU], slot]), MAX_GPUS)
+        offered = int(self.allocatable[self.resources[GPU], slot])
+        return min(offered + self.gpus_out(slot).bit_count(), MAX_GPUS)
+
+    def gpus_out(self, slot: int) -> int:
+        """The GPUs of a known layout that the node does not offer, as bits."""
+        record = self.records[slot]
+        if record is None or not record.gpus_out or record.layout is None:
+            return 0
+        offered = int(self.allocatable[self.resources[GPU], slot])
+        return record.gpus_out if offered + record.gpus_out.bit_count() == record.layout.gpus else 0
 
     def sharing(self, slot: int) -> Sharing | None:
         """How the node offers GPUs to several pods, if it does."""
@@ -206,7 +218,7 @@ class Nodes:
         if sharing is not None:
             self.gpu_parts[cards, slot] = self.gpu_whole[slot]
             self.gpu_seats[cards, slot] = sharing.replicas
-        self.gpu_free_bits[slot] = (1 << count) - 1
+        self.gpu_bits[slot] = self.gpu_free_bits[slot] = (1 << count) - 1 & ~self.gpus_out(slot)
 
     def part_milli(self, index: Index | int) -> Amounts:
         """What `gpu_parts` says, in thousandths of a GPU, rounded down."""
@@ -244,6 +256,14 @@ class Nodes:
             found = self._taint_index[taints] = len(self.taint_sets)
             self.taint_sets.append(taints)
         return found
+
+
+def _offered(node: Node) -> dict[str, int]:
+    """What can be had of a node. Of GPUs that are out its kubelet learns a little later than we do."""
+    amounts = dict(node.allocatable)
+    if node.gpus_out and node.layout is not None and GPU in amounts:
+        amounts[GPU] = min(amounts[GPU], node.layout.gpus - node.gpus_out.bit_count())
+    return amounts
 
 
 _Scalar = TypeVar("_Scalar", bound=np.generic)

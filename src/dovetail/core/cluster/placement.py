@@ -53,3 +53,9 @@ class Placement:
     @property
     def devices(self) -> tuple[int, ...]:
         return indices(self.gpu_bits | self.share_bits)
+
+    def contradicts(self, pod: Pod) -> bool:
+        """Whether other devices are written down for the pod now than were before and than it holds."""
+        if (pod.devices, pod.instances) == (self.pod.devices, self.pod.instances):
+            return False
+        return bool(self.pod.node) or (pod.devices is not None and pod.devices != self.devices)

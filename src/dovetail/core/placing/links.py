@@ -13,12 +13,11 @@ from numpy.typing import NDArray
 
 from dovetail.core.cluster import Cluster
 from dovetail.core.cluster.columns import Index
-from dovetail.core.cluster.nodes import MAX_GPUS, Nodes
+from dovetail.core.cluster.nodes import Nodes
 from dovetail.core.cluster.placement import Placement
 from dovetail.core.cluster.shapes import Shape
 from dovetail.core.devices.bandwidth import sets_of
 from dovetail.core.devices.choose import PERMILLE, choices
-from dovetail.core.model import GPU
 
 TOO_FAR = -1
 Free = NDArray[np.int64]
@@ -60,7 +59,5 @@ def bandwidth(cluster: Cluster, placement: Placement) -> tuple[int, int]:
 
 
 def all_gpus(nodes: Nodes) -> Free:
-    """Every GPU of every node, free or not."""
-    counts = np.minimum(nodes.allocatable[nodes.resources[GPU]], MAX_GPUS)
-    everything: Free = (np.int64(1) << counts) - 1
-    return everything
+    """Every GPU of every node that it offers, free or not."""
+    return nodes.gpu_bits

@@ -14,6 +14,7 @@ import numpy as np
 from dovetail.core.cluster import Cluster
 from dovetail.core.cluster.columns import Mask
 from dovetail.core.cluster.nodes import Nodes
+from dovetail.core.cluster.placement import indices
 from dovetail.core.cluster.shapes import UNASKED, Shape
 from dovetail.core.devices.mig.plan import Divided, Impossible, Plan, plan
 from dovetail.core.model import GPU
@@ -74,9 +75,10 @@ def _cards(cluster: Cluster, slot: int) -> tuple[Divided, ...]:
     in_mig = {card.gpu for card in record.mig}
     count = int(cluster.nodes.allocatable[cluster.nodes.resources[GPU], slot]) + len(in_mig)
     free = int(cluster.nodes.gpu_free_bits[slot])
-    whole = [gpu for gpu in range(count) if gpu not in in_mig]
-    divided += [
-        Divided(gpu, record.geometry, False, busy=not free >> bit & 1)
-        for bit, gpu in enumerate(whole[: cluster.nodes.gpu_count(slot)])
-    ]
+    if cluster.nodes.gpus_out(slot):
+        # Bits are the GPUs' own numbers.
+        whole = [(gpu, gpu) for gpu in indices(int(cluster.nodes.gpu_bits[slot]))]
+    else:
+        whole = list(enumerate(gpu for gpu in range(count) if gpu not in in_mig))[: cluster.nodes.gpu_count(slot)]
+    divided += [Divided(gpu, record.geometry, False, busy=not free >> bit & 1) for bit, gpu in whole]
     return tuple(divided)
