@@ -57,6 +57,7 @@ def _needed() -> set[tuple[str, str, str]]:
         ("", "persistentvolumes", "patch"),
         ("", "persistentvolumeclaims", "patch"),
         (resources.EVENTS.group, resources.EVENTS.plural, "create"),
+        (resources.GPU_NODES.group, resources.GPU_NODES.plural, "patch"),
         ("resource.k8s.io", "resourceclaims", "patch"),
         ("resource.k8s.io", "resourceclaims", "create"),
         ("resource.k8s.io", "resourceclaims", "delete"),

@@ -14,6 +14,7 @@ import pytest
 
 from dovetail.core.decisions import Bind, VolumePick
 from dovetail.core.events import BindFailed
+from dovetail.kube.admissions import Admissions
 from dovetail.kube.client import Client
 from dovetail.kube.config import ClusterConfig
 from dovetail.kube.feed import PodRef
@@ -63,7 +64,10 @@ class Bench:
             nodes=SimpleNamespace(known={("", "n"): object()}),
             claims=SimpleNamespace(known={("d", "data"): claim()}),
             volumes=SimpleNamespace(known={("", "disk"): disk()}),
-            feed=SimpleNamespace(pod_ref=lambda uid: self.pods.get(uid, PodRef("d", uid, uid) if uid != "u" else None)),
+            feed=SimpleNamespace(
+                pod_ref=lambda uid: self.pods.get(uid, PodRef("d", uid, uid) if uid != "u" else None),
+                admissions=Admissions(),
+            ),
         )
         self.leads = True
         self.bound: list[str] = []

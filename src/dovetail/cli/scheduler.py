@@ -77,6 +77,11 @@ def _default_recording() -> Path | None:
     help="MiB that the recording may take; the oldest part makes room.",
 )
 @click.option(
+    "--divide-mig",
+    is_flag=True,
+    help="Have the agents of nodes divide idle MIG cards anew for pods that wait for instances nobody has.",
+)
+@click.option(
     "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
 )
 def command(
@@ -92,6 +97,7 @@ def command(
     recording: Path | None,
     no_recording: bool,
     recording_mib: int,
+    divide_mig: bool,
     log_level: str,
 ) -> None:
     """Schedule the pods of a cluster that name this scheduler.
@@ -111,6 +117,7 @@ def command(
         policy=policy,
         recording=None if no_recording else recording or _default_recording(),
         recording_mib=recording_mib,
+        divide_mig=divide_mig,
     )
     config = config_of(kubeconfig, context)
 

@@ -28,9 +28,11 @@ from dovetail.core import events as ev
 from dovetail.core.dra.records import Claim
 from dovetail.core.model import Gang, Node, Pod, Problem
 from dovetail.kube import gangs, objects, objects_storage, objects_topology, owners, translate, volumes
+from dovetail.kube.admissions import Admissions
 from dovetail.kube.annotations import Wishes, wishes_of
 from dovetail.kube.gangs import Declared, Membership, OwnerRef
 from dovetail.kube.gangs_dialects import Dialect, membership
+from dovetail.kube.given import Devices, Given
 from dovetail.kube.layouts import Finding
 from dovetail.kube.objects_claims import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
 from dovetail.kube.objects_pod import Pod as PodObject
@@ -72,12 +74,15 @@ class GangRef:
 
 @dataclass(slots=True)
 class _Known:
-    """A pod as it was told. `problem` is its own, without what its gang adds."""
+    """A pod as it was told. `problem` is its own, without what its gang adds; `written` are the devices that were
+    written down for it, `findings` what is wrong with them."""
 
     told: Pod
     problem: Problem | None
     wishes: Wishes
     member: Membership | None
+    written: Devices
+    findings: tuple[Finding, ...]
 
 
 class Feed:
@@ -94,6 +99,8 @@ class Feed:
         self._csi_nodes: dict[str, objects_storage.CSINode] = {}
         self._wirings = Wirings()
         self.pools = Pools(self._find)
+        self.admissions = Admissions()
+        self.given = Given()
         self._records: dict[type, dict[str, Any]] = {}
         self._queues: frozenset[str] | None = None
         # Gangs: pods by the id of what they belong to, what is known of it (None: its pods are on their own), the
@@ -116,6 +123,7 @@ class Feed:
             obj = change.object
             if change.kind == "deleted" or translate.is_finished(obj):
                 known = self._pods.pop(obj.metadata.uid, None)
+                self.admissions.drop(obj.metadata.uid)
                 events += self._rejection(change, known)
                 if known is not None:
                     self._find(f"Pod {known.told.key}", ())
@@ -151,11 +159,12 @@ class Feed:
         elif member is not None and old.wishes != wishes:
             unsettled[member.id] = None
         pod = translate.pod(obj, self._scheduler_name)
-        known = _Known(pod, pod.problem, wishes, member)
+        known = _Known(pod, pod.problem, wishes, member, Devices.of(pod), translate.devices_of(obj)[1])
         if managed:
             self._add_gang(known)
         self._pods[uid] = known
-        self._find(f"Pod {pod.key}", translate.devices_of(obj)[1])
+        self.admissions.put(obj)
+        self._add_given(known)
         if old is None or old.told != known.told:
             events.append(ev.PodChanged(known.told))
 
@@ -209,6 +218,13 @@ class Feed:
             return False
         pod.told = replace(pod.told, gang=gang, queue=queue, problem=problem, request=request)
         return True
+
+    def _add_given(self, pod: _Known) -> bool:
+        """Correct the devices of a pod that has others than were chosen; whether that changed the pod."""
+        before = pod.told
+        pod.told, findings = self.given.corrected(before, pod.written)
+        self._find(f"Pod {before.key}", pod.findings + findings)
+        return pod.told != before
 
     def _settle(self, declared_id: str) -> list[ev.Event]:
         """Tell the gangs of a declared thing and its pods, as far as they differ from what was told."""
@@ -285,7 +301,12 @@ class Feed:
         return events
 
     def gpu_nodes(self, changes: Iterable[Change[objects_topology.GPUNode]]) -> list[ev.Event]:
-        return self._wired(changes, self._wirings.put_gpu_node)
+        """GPUNodes tell of the inside of nodes, and of pods that were given other devices than were chosen."""
+        changes = list(changes)
+        events = self._wired(changes, self._wirings.put_gpu_node)
+        uids = [uid for change in changes for uid in self.given.put(change.object, change.kind == "deleted")]
+        known = [self._pods[uid] for uid in uids if uid in self._pods]
+        return events + [ev.PodChanged(pod.told) for pod in known if self._add_given(pod)]
 
     def node_topologies(self, changes: Iterable[Change[objects_topology.NodeResourceTopology]]) -> list[ev.Event]:
         return self._wired(changes, self._wirings.put_topology)

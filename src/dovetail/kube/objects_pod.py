@@ -181,6 +181,7 @@ class ExtendedClaimStatus(Wire, frozen=True):
 class PodStatus(Wire, frozen=True):
     phase: str = ""
     reason: str = ""
+    start_time: str = ""
     conditions: tuple[PodCondition, ...] = ()
     nominated_node_name: str = ""
     container_statuses: tuple[ContainerStatus, ...] = ()

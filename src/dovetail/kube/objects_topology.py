@@ -24,7 +24,8 @@ class MigInstance(Wire, frozen=True):
 
 
 class Gpu(Wire, frozen=True):
-    """One GPU. Without `numa_node` it is not known where it is; without `mig` it is not in MIG mode."""
+    """One GPU. Without `numa_node` it is not known where it is; without `mig` it is not in MIG mode; without `uuid` it
+    cannot be read, and only its place among the others is known."""
 
     index: int = 0
     uuid: str = ""
@@ -122,10 +123,77 @@ class GpuSharing(Wire, frozen=True):
     resource: str = ""
 
 
+class Condition(Wire, frozen=True):
+    """As in all of Kubernetes. `status` is True, False or Unknown."""
+
+    type: str = ""
+    status: str = ""
+    reason: str = ""
+    message: str = ""
+    last_transition_time: datetime | None = None
+
+
+class UnreadField(Wire, frozen=True):
+    """What the agent could not read, and why."""
+
+    field: str = ""
+    reason: str = ""
+
+
+class AgentState(Wire, frozen=True):
+    """`honours_choice`: the device plugin gives a pod the devices of its annotation dovetail.dev/devices."""
+
+    version: str = ""
+    honours_choice: bool = False
+
+
+class DeviceDifference(Wire, frozen=True):
+    """A pod that was given other devices than the scheduler chose, both as in the annotation dovetail.dev/devices."""
+
+    namespace: str = ""
+    pod: str = ""
+    uid: str = ""
+    resource: str = ""
+    chosen: str = ""
+    given: str = ""
+
+
+class MigState(Wire, frozen=True):
+    """What became of the layout `id`: pending, applying, applied or refused."""
+
+    id: str = ""
+    state: str = ""
+    message: str = ""
+
+
+class MigGpu(Wire, frozen=True):
+    """The instances that a GPU is to have, all of them."""
+
+    uuid: str = ""
+    instances: tuple[MigInstance, ...] = ()
+
+
+class MigLayout(Wire, frozen=True):
+    """What the scheduler wants of some GPUs of the node; the others stay as they are. A new decision has a new `id`."""
+
+    id: str = ""
+    gpus: tuple[MigGpu, ...] = ()
+
+
+class GPUNodeSpec(Wire, frozen=True):
+    mig: MigLayout | None = None
+
+
 class GPUNodeStatus(Wire, frozen=True):
     """Row i of a matrix and `gpus[i]` are the same GPU. An empty matrix is one that is not known."""
 
     observed_time: datetime | None = None
+    conditions: tuple[Condition, ...] = ()
+    unread: tuple[UnreadField, ...] = ()
+    driver_version: str = ""
+    nvml_version: str = ""
+    cuda_version: str = ""
+    machine: str = ""
     gpus: tuple[Gpu, ...] = ()
     pcie_levels: tuple[tuple[str, ...], ...] = ()
     nvlinks: tuple[tuple[int, ...], ...] = ()
@@ -134,12 +202,16 @@ class GPUNodeStatus(Wire, frozen=True):
     clique: str = ""
     sharing: GpuSharing | None = None
     kubelet: KubeletState | None = None
+    agent: AgentState | None = None
+    differences: tuple[DeviceDifference, ...] = ()
+    mig: MigState | None = None
 
 
 class GPUNode(Wire, frozen=True):
     """It bears the name of its node."""
 
     metadata: ObjectMeta = ObjectMeta()
+    spec: GPUNodeSpec = GPUNodeSpec()
     status: GPUNodeStatus = GPUNodeStatus()
 
 

@@ -4,8 +4,9 @@
 Rules: nothing is written unless this process is the leader at that moment. A bind is sent with the pod's uid, so it
 cannot hit another pod of the same name, and may be repeated. Whatever the answer to it, if it was not a plain yes, the
 pod is read until it is known what became of it; only then the core is told, always, as what is not bound must not stay
-assumed. A pod that is bound elsewhere is left to the watch to tell. Who waits for volumes, or for drivers to make
-devices ready, holds up nobody else. A bind that fails gives back the pod's ResourceClaims before the core hears of it.
+assumed. A pod that is bound elsewhere is left to the watch to tell. Who waits for volumes, for drivers to make devices
+ready, or for its turn on a node (see `turns`) holds up nobody else. A bind that fails gives back the pod's
+ResourceClaims before the core hears of it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dovetail.core.decisions import Bind, VolumePick
 from dovetail.core.events import BindFailed
@@ -25,6 +26,7 @@ from dovetail.scheduler import metrics, wire
 from dovetail.scheduler.clock import Clock
 from dovetail.scheduler.mirror import Mirror
 from dovetail.scheduler.reservations import NotReady, Reservations
+from dovetail.scheduler.turns import Turns
 
 WORKERS = 96
 _SOON_MS = 1_000
@@ -47,6 +49,16 @@ class Target:
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    """A bind that was decided at `decided_s`; `slow` where it waits for volumes or drivers first."""
+
+    bind: Bind
+    target: Target
+    decided_s: float
+    slow: bool
 
 
 class NotLeader(Exception):
@@ -76,21 +88,25 @@ class Binder:
         self._bound = bound
         self._run_id = run_id
         self._reservations = Reservations(client, clock, mirror, self._check_leader)
-        self._queue: asyncio.Queue[tuple[Bind, Target, float, bool]] = asyncio.Queue()
+        self._queue: asyncio.Queue[_Item] = asyncio.Queue()
+        self._turns: Turns[_Item] = Turns(mirror.feed, self._enqueue)
         self._in_flight = 0
         self.idle = asyncio.Event()
-        """Set while nothing is on its way but what waits for volumes and drivers."""
+        """Set while nothing is on its way but what waits for volumes, drivers and its turn."""
         self.idle.set()
 
     def put(self, bind: Bind, target: Target) -> None:
         self._reservations.expect(bind)
-        slow = bool(bind.volumes) or self._reservations.waits(bind)
-        self._put(bind, target, time.monotonic(), slow)
+        item = _Item(bind, target, time.monotonic(), bool(bind.volumes) or self._reservations.waits(bind))
+        if item.slow:
+            self._enqueue(item)
+        else:
+            self._turns.take(bind.node, bind.uid, item)
 
-    def _put(self, bind: Bind, target: Target, decided_s: float, slow: bool) -> None:
+    def _enqueue(self, item: _Item) -> None:
         self._in_flight += 1
         self.idle.clear()
-        self._queue.put_nowait((bind, target, decided_s, slow))
+        self._queue.put_nowait(item)
 
     async def run(self) -> None:
         """Work until cancelled. Raises NotLeader when a bind is due and another process leads."""
@@ -100,20 +116,22 @@ class Binder:
 
     async def _work(self, tasks: asyncio.TaskGroup) -> None:
         while True:
-            bind, target, decided_s, slow = await self._queue.get()
-            if slow:
+            item = await self._queue.get()
+            if item.slow:
                 # A provisioner or driver may take minutes, which no worker has to spare.
-                tasks.create_task(self._prepare(bind, target, decided_s))
+                tasks.create_task(self._prepare(item))
             else:
-                self._end(bind, await self._carry_out(bind, target), decided_s)
+                self._end(item, await self._carry_out(item.bind, item.target))
             self._in_flight -= 1
             if not self._in_flight:
                 self.idle.set()
 
-    def _end(self, bind: Bind, result: str, decided_s: float) -> None:
-        self._reservations.forget(bind)
+    def _end(self, item: _Item, result: str) -> None:
+        self._reservations.forget(item.bind)
+        if result != "bound":
+            self._turns.failed(item.bind.uid)
         metrics.BINDS.labels(result).inc()
-        metrics.BIND_SECONDS.observe(time.monotonic() - decided_s)
+        metrics.BIND_SECONDS.observe(time.monotonic() - item.decided_s)
 
     async def _carry_out(self, bind: Bind, target: Target) -> str:
         """Bind one pod; the name of how it ended, for the metric."""
@@ -180,13 +198,14 @@ class Binder:
         if not self._may_write():
             raise NotLeader("the lease is no longer ours: nothing more is written")
 
-    async def _prepare(self, bind: Bind, target: Target, decided_s: float) -> None:
+    async def _prepare(self, item: _Item) -> None:
         """Reserve the chosen volumes and devices, ask for other volumes to be provisioned, and bind once everything is
         ready.
 
         Gives up after ten minutes (kube-scheduler's bindTimeoutSeconds and bindingTimeout), and at once when a claim
         goes away.
         """
+        bind, target = item.bind, item.target
         deadline_s = time.monotonic() + _PREPARE_TIMEOUT_S
         asked: set[str] = set()
         try:
@@ -195,7 +214,7 @@ class Binder:
             await self._reservations.reserve(bind, target.name, target.uid)
             while waiting := self._waiting(bind, asked):
                 if self._mirror.feed.pod_ref(target.uid) is None:
-                    self._end(bind, "gone", decided_s)
+                    self._end(item, "gone")
                     return
                 if time.monotonic() > deadline_s:
                     raise NotReady(f"not within {_PREPARE_TIMEOUT_S:g} s: {', '.join(waiting)}")
@@ -203,9 +222,9 @@ class Binder:
         except (KubeError, NotReady) as error:
             result = "volumes" if bind.volumes else "claims"
             ended = await self._fail(bind, target, bind.node, _NODE_RETRY_MS, str(error), result)
-            self._end(bind, ended, decided_s)
+            self._end(item, ended)
         else:
-            self._put(bind, target, decided_s, slow=False)
+            self._turns.take(bind.node, bind.uid, replace(item, slow=False))
 
     def _waiting(self, bind: Bind, asked: set[str]) -> list[str]:
         """What has still to be made ready by others, in words."""

@@ -29,6 +29,7 @@ from dovetail.recording.recorder import Recorder
 from dovetail.scheduler import metrics, wire
 from dovetail.scheduler.binder import Binder, Target
 from dovetail.scheduler.clock import Clock
+from dovetail.scheduler.divider import Divider
 from dovetail.scheduler.mirror import Mirror
 from dovetail.scheduler.reporter import Report, Reporter
 
@@ -52,6 +53,7 @@ class Driver:
         run_id: str,
         instance: str,
         recorder: Recorder | None = None,
+        divider: Divider | None = None,
     ) -> None:
         self.state = state
         self.last_step_s: float | None = None
@@ -62,6 +64,7 @@ class Driver:
         self._leads = leads
         self._instance = instance
         self._recorder = recorder
+        self._divider = divider
         self.binder = Binder(
             client, clock, mirror, may_write=leads, failed=self._failed, bound=self._bound, run_id=run_id
         )
@@ -69,6 +72,11 @@ class Driver:
         self._tasks: asyncio.TaskGroup
         self._starting: dict[str, str] = {}
         """Gangs that were decided and are not seen to have started yet, with the fabric level that holds each."""
+
+    @property
+    def differences(self) -> int:
+        """How many pods are known to have other devices than were chosen for them."""
+        return len(self._mirror.feed.given)
 
     async def run(self) -> None:
         """Decide until cancelled."""
@@ -119,6 +127,8 @@ class Driver:
         match decision:
             case Bind():
                 ref = self._mirror.feed.pod_ref(decision.uid)
+                if self._divider is not None:
+                    self._divider.wish(decision.uid, None)
                 if ref is not None:
                     self._bind(self._named(decision), Target(ref.namespace, ref.name, ref.uid))
                 if decision.gang and not self.state.roster.has_started(decision.gang):
@@ -199,6 +209,8 @@ class Driver:
             # The API server has said so itself; the scheduler does not consider such pods at all.
             return
         message = told(refusal)
+        if self._divider is not None and hold.uids:
+            self._divider.wish(hold.uids[0], refusal.repartition)
         for uid in hold.uids:
             ref = self._mirror.feed.pod_ref(uid)
             if ref is None:

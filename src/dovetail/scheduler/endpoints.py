@@ -39,6 +39,7 @@ def application(driver: Driver, reflectors: Iterable[Reflector[Any]]) -> web.App
         waiting, parked = driver.state.pending.lengths()
         metrics.PENDING.labels("queued").set(waiting)
         metrics.PENDING.labels("refused").set(parked)
+        metrics.DIFFERENCES.set(driver.differences)
         metrics.REPORTS_QUEUED.set(driver.reporter.queued)
         return web.Response(body=generate_latest(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 

@@ -22,6 +22,8 @@ REFUSALS = Counter(
     "dovetail_refusals_total", "Refusals told, by reason and whether waiting can help", ["reason", "when"]
 )
 REJECTIONS = Counter("dovetail_kubelet_rejections_total", "Pods that a kubelet did not admit", ["reason"])
+DIFFERENCES = Gauge("dovetail_device_differences", "Pods that have other devices than were chosen for them")
+LAYOUTS = Counter("dovetail_mig_layouts_total", "Layouts of MIG cards that agents were asked for")
 REPORTS_QUEUED = Gauge("dovetail_reports_queued", "Conditions and events that are not written yet")
 REPORTS = Counter("dovetail_reports_total", "Conditions and events by how writing them ended", ["kind", "result"])
 LEADER = Gauge("dovetail_leader", "1 while this process is the leader")

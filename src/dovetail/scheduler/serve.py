@@ -25,6 +25,7 @@ from dovetail.recording.folder import MIB
 from dovetail.recording.recorder import Recorder
 from dovetail.scheduler import metrics
 from dovetail.scheduler.clock import Clock
+from dovetail.scheduler.divider import Divider
 from dovetail.scheduler.driver import Driver
 from dovetail.scheduler.endpoints import application
 from dovetail.scheduler.mirror import Mirror
@@ -40,7 +41,7 @@ class LeadershipLost(Exception):
 class Options:
     """What `dovetail scheduler` can be told. `listen` is HOST:PORT of the health and metrics endpoints, "" for none.
     `policy.attempts_per_step` is small so that binds go out between steps. `recording` is the directory to record into,
-    None for none, and `recording_mib` the most that it may take."""
+    None for none, and `recording_mib` the most that it may take. `divide_mig`: agents are to divide idle MIG cards."""
 
     scheduler_name: str = "dovetail"
     leader_elect: bool = True
@@ -51,6 +52,7 @@ class Options:
     policy: Policy = field(default_factory=lambda: Policy(attempts_per_step=64))
     recording: Path | None = None
     recording_mib: int = 512
+    divide_mig: bool = False
 
 
 async def run(config: ClusterConfig, options: Options) -> None:
@@ -78,9 +80,11 @@ async def run(config: ClusterConfig, options: Options) -> None:
         leads = (lambda: elector.is_leader) if options.leader_elect else (lambda: True)
         run_id = secrets.token_hex(4)
         with _recording(options, run_id) as recorder:
+            clock = Clock()
+            divider = Divider(client, mirror.feed, clock, leads) if options.divide_mig else None
             driver = Driver(
-                State(options.policy), mirror, client, Clock(),
-                leads=leads, run_id=run_id, instance=options.identity, recorder=recorder,
+                State(options.policy), mirror, client, clock,
+                leads=leads, run_id=run_id, instance=options.identity, recorder=recorder, divider=divider,
             )  # fmt: skip
             runner = await _listen(options.listen, driver, mirror)
             metrics.log.info("reading the cluster at %s", config.server)
@@ -93,6 +97,8 @@ async def run(config: ClusterConfig, options: Options) -> None:
                     tasks.create_task(driver.binder.run())
                     tasks.create_task(driver.reporter.run())
                     tasks.create_task(driver.run())
+                    if divider is not None:
+                        tasks.create_task(divider.run())
                     if options.leader_elect:
                         # Not before: who cannot read the cluster must not keep the lease from who can.
                         tasks.create_task(elector.run())

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which pods are on their way into a node: bound to it, and not yet admitted by its kubelet.
+
+A device plugin is asked for so many devices of a resource, not for those of a pod. While one pod at most is on its way
+for each resource and number, it is known whose they are. A kubelet has admitted a pod that has a start time.
+Source: k8s.io/kubernetes pkg/kubelet/status/status_manager.go (startTime), pkg/apis/deviceplugin/v1beta1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+
+from dovetail.core.devices.mig.geometry import RESOURCE_PREFIX
+from dovetail.core.model import GPU, SHARED_GPU
+from dovetail.kube.objects_pod import Pod as PodObject
+
+Sizes = frozenset[tuple[str, str]]
+"""Resources with the amounts that some container asks for, as written."""
+_NONE: Sizes = frozenset()
+
+
+def _nobody(uid: str, node: str) -> None:
+    """Nobody listens."""
+
+
+class Admissions:
+    """`ended` is called when a pod that asks for GPUs is admitted or gone, with its uid and its node ("" for none)."""
+
+    def __init__(self) -> None:
+        self.ended: Callable[[str, str], None] = _nobody
+        self._sizes: dict[str, Sizes] = {}
+        self._node_of: dict[str, str] = {}
+        self._coming: dict[str, dict[str, Sizes]] = {}
+
+    def put(self, obj: PodObject) -> None:
+        """A pod that is not finished."""
+        uid, node = obj.metadata.uid, obj.spec.node_name
+        if obj.status.start_time:
+            self.drop(uid)
+        elif uid not in self._sizes and (sizes := sizes_of(obj)):
+            self._sizes[uid] = sizes
+        if node and uid in self._sizes and uid not in self._node_of:
+            self._node_of[uid] = node
+            self._coming.setdefault(node, {})[uid] = self._sizes[uid]
+
+    def drop(self, uid: str) -> None:
+        """It was admitted, or is gone."""
+        if self._sizes.pop(uid, None) is None:
+            return
+        node = self._node_of.pop(uid, "")
+        if node:
+            del self._coming[node][uid]
+            if not self._coming[node]:
+                del self._coming[node]
+        self.ended(uid, node)
+
+    def sizes(self, uid: str) -> Sizes:
+        """What a pod that is not admitted asks device plugins of GPUs for."""
+        return self._sizes.get(uid, _NONE)
+
+    def coming(self, node: str) -> dict[str, Sizes]:
+        """The pods that are on their way to a node."""
+        return self._coming.get(node, {})
+
+
+def sizes_of(obj: PodObject) -> Sizes:
+    found = [
+        pair
+        for container in (*obj.spec.init_containers, *obj.spec.containers)
+        for pair in (container.resources.limits or {}).items()
+        if _is_gpu(pair[0])
+    ]
+    return _shared(frozenset((name, str(amount)) for name, amount in found)) if found else _NONE
+
+
+def _is_gpu(resource: str) -> bool:
+    return resource in (GPU, SHARED_GPU) or resource.startswith(RESOURCE_PREFIX)
+
+
+@lru_cache(maxsize=4096)
+def _shared(sizes: Sizes) -> Sizes:
+    """One object for all equal ones."""
+    return sizes

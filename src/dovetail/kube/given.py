@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Devices that a kubelet gave to pods instead of those that were chosen, as the agents of the nodes tell it.
+
+Rules: what was given counts, as it is true; what was written down with the bind was a wish. It is told by the GPUNode
+of the node that the pod is on, for as long as the pod is there. A text that names no devices is not used, and said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from dovetail.core.model import Instance, Pod, Problem
+from dovetail.kube import instances
+from dovetail.kube.annotations import indices_of
+from dovetail.kube.layouts import Finding
+from dovetail.kube.objects_topology import DeviceDifference, GPUNode
+
+
+@dataclass(frozen=True, slots=True)
+class Devices:
+    """GPUs by index, or MIG instances, of a bound pod."""
+
+    gpus: tuple[int, ...] | None = None
+    instances: tuple[Instance, ...] = ()
+
+    @staticmethod
+    def of(pod: Pod) -> Devices:
+        return Devices(pod.devices, pod.instances)
+
+
+class Given:
+    """What GPUNodes tell, by uid of the pod."""
+
+    def __init__(self) -> None:
+        self._told: dict[str, dict[str, DeviceDifference]] = {}
+        self._node_of: dict[str, str] = {}
+
+    def __len__(self) -> int:
+        return len(self._node_of)
+
+    def put(self, obj: GPUNode, deleted: bool) -> Iterable[str]:
+        """The uids of the pods for which something else counts now."""
+        name = obj.metadata.name
+        before = self._told.pop(name, {})
+        now = {} if deleted else {one.uid: one for one in obj.status.differences}
+        if now:
+            self._told[name] = now
+        for uid in before:
+            self._node_of.pop(uid, None)
+        self._node_of.update(dict.fromkeys(now, name))
+        return [uid for uid in before | now if before.get(uid) != now.get(uid)]
+
+    def corrected(self, pod: Pod, written: Devices) -> tuple[Pod, tuple[Finding, ...]]:
+        """The pod with the devices that it has, and what is to be said of it; `written` are those of its annotation."""
+        node = self._node_of.get(pod.uid, "")
+        told = self._told[node][pod.uid] if node and node == pod.node else None
+        if told is None:
+            return _with(pod, written), ()
+        given = Devices(indices_of(told.given), instances.written(told.given) or ())
+        field = f"status.differences[{told.namespace}/{told.pod}].given"
+        if given == Devices():
+            rule = "must name devices as the annotation dovetail.dev/devices does: not used"
+            return _with(pod, written), (Finding("GPUNode", node, Problem(field, told.given, rule)),)
+        rule = f"the kubelet gave these where {told.chosen or 'nothing'} was chosen: what was given counts"
+        return _with(pod, given), (Finding("GPUNode", node, Problem(field, told.given, rule)),)
+
+
+def _with(pod: Pod, devices: Devices) -> Pod:
+    return pod if Devices.of(pod) == devices else replace(pod, devices=devices.gpus, instances=devices.instances)

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One pod at a time goes to a node for so many devices of a resource, where its device plugin gives pods what was
+chosen for them; nobody waits for ever, and nobody elsewhere waits at all."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+import msgspec
+import pytest
+
+from dovetail.kube.feed import Feed
+from dovetail.kube.objects_pod import Pod
+from dovetail.kube.objects_topology import GPUNode
+from dovetail.scheduler import turns as module
+from dovetail.scheduler.turns import Turns
+from tests.translate.yaml_objects import Change
+
+GPU, SLICE = "nvidia.com/gpu", "nvidia.com/mig-1g.5gb"
+
+
+def pod(uid: str, *containers: dict[str, str], node: str = "", started: bool = False, phase: str = "Pending") -> Pod:
+    document: dict[str, Any] = {
+        "metadata": {"name": uid, "namespace": "d", "uid": uid},
+        "spec": {
+            "nodeName": node,
+            "schedulerName": "dovetail",
+            "containers": [
+                {"name": f"c{i}", "resources": {"limits": limits, "requests": limits}}
+                for i, limits in enumerate(containers)
+            ],
+        },
+        "status": {"phase": phase} | ({"startTime": "2026-01-31T12:00:00Z"} if started else {}),
+    }
+    return msgspec.convert(document, Pod)
+
+
+def gpu_node(name: str, *, honours: bool = True) -> GPUNode:
+    agent = {"version": "0.1.0", "honoursChoice": honours}
+    return msgspec.convert({"metadata": {"name": name}, "status": {"agent": agent}}, GPUNode)
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.feed = Feed()
+        self.feed.gpu_nodes([Change("added", gpu_node("n")), Change("added", gpu_node("other", honours=False))])
+        self.gone: list[str] = []
+        self.turns: Turns[str] = Turns(self.feed, self.gone.append)
+
+    def see(self, obj: Pod, kind: Any = "modified") -> None:
+        self.feed.pods([Change(kind, obj)])
+
+    def decide(self, uid: str, *containers: dict[str, str], node: str = "n") -> None:
+        self.see(pod(uid, *containers), "added")
+        self.turns.take(node, uid, uid)
+
+
+@pytest.fixture
+async def bench() -> Bench:
+    return Bench()
+
+
+async def test_a_second_pod_for_as_many_devices_waits_until_the_first_is_admitted(bench: Bench) -> None:
+    bench.decide("a", {GPU: "2"})
+    bench.decide("b", {GPU: "2"})
+    assert bench.gone == ["a"]
+    bench.see(pod("a", {GPU: "2"}, node="n"))
+    assert bench.gone == ["a"]
+    bench.see(pod("a", {GPU: "2"}, node="n", started=True))
+    assert bench.gone == ["a", "b"]
+
+
+@pytest.mark.parametrize("end", ["deleted", "rejected", "failed bind"])
+async def test_a_pod_that_does_not_get_there_keeps_nobody_waiting(bench: Bench, end: str) -> None:
+    bench.decide("a", {GPU: "2"})
+    bench.decide("b", {GPU: "2"})
+    if end == "deleted":
+        bench.see(pod("a", {GPU: "2"}, node="n"), "deleted")
+    elif end == "rejected":
+        bench.see(pod("a", {GPU: "2"}, node="n", phase="Failed"))
+    else:
+        bench.turns.failed("a")
+    assert bench.gone == ["a", "b"]
+
+
+async def test_other_numbers_other_resources_and_other_nodes_do_not_wait(bench: Bench) -> None:
+    bench.decide("a", {GPU: "2"})
+    bench.decide("b", {GPU: "1"})
+    bench.decide("c", {SLICE: "2"})
+    bench.decide("d", {GPU: "2"}, node="other")
+    bench.decide("e", {GPU: "2"}, node="other")
+    bench.decide("f", {"cpu": "2"})
+    assert bench.gone == ["a", "b", "c", "d", "e", "f"]
+
+
+async def test_containers_count_one_by_one(bench: Bench) -> None:
+    bench.decide("a", {GPU: "1"}, {GPU: "2"})
+    bench.decide("b", {GPU: "2"})
+    bench.decide("c", {GPU: "3"})
+    assert bench.gone == ["a", "c"]
+
+
+async def test_nobody_overtakes_who_asks_for_the_same(bench: Bench) -> None:
+    bench.decide("a", {GPU: "1"})
+    bench.decide("b", {GPU: "1"}, {GPU: "2"})
+    bench.decide("c", {GPU: "2"})
+    assert bench.gone == ["a"]
+    bench.see(pod("a", {GPU: "1"}, node="n", started=True))
+    assert bench.gone == ["a", "b"]
+
+
+async def test_a_pod_that_an_earlier_process_bound_is_waited_for(bench: Bench) -> None:
+    bench.see(pod("a", {GPU: "1"}, node="n"), "added")
+    bench.decide("b", {GPU: "1"})
+    assert bench.gone == []
+    bench.see(pod("a", {GPU: "1"}, node="n", started=True))
+    assert bench.gone == ["b"]
+
+
+async def test_a_kubelet_that_admits_nobody_is_not_waited_for_for_ever(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_PATIENCE_S", 0.01)
+    bench.see(pod("a", {GPU: "1"}, node="n"), "added")
+    for uid in ("b", "c"):
+        bench.decide(uid, {GPU: "1"})
+    assert bench.gone == []
+    await asyncio.sleep(0.2)
+    assert bench.gone == ["b", "c"]
+
+
+@pytest.mark.parametrize("seed", range(30))
+async def test_random_streams_keep_the_rule_and_let_everybody_go(seed: int) -> None:
+    dice, bench = random.Random(seed), Bench()
+    sizes: dict[str, dict[str, str]] = {}
+    under_way: dict[str, str] = {}
+    for number in range(200):
+        if under_way and dice.random() < 0.5:
+            uid = dice.choice(sorted(under_way))
+            bench.see(pod(uid, sizes[uid], node="n", started=dice.random() < 0.8, phase="Pending"))
+        else:
+            uid = f"p{number}"
+            sizes[uid] = {dice.choice([GPU, SLICE]): str(dice.randint(1, 2))}
+            bench.decide(uid, sizes[uid])
+        coming = bench.feed.admissions
+        under_way = {uid: str(sizes[uid]) for uid in bench.gone if coming.sizes(uid)}
+        assert len(set(under_way.values())) == len(under_way)
+    while under_way:
+        for uid in under_way:
+            bench.see(pod(uid, sizes[uid], node="n", started=True))
+        under_way = {uid: "" for uid in bench.gone if bench.feed.admissions.sizes(uid)}
+    assert sorted(bench.gone) == sorted(sizes)
