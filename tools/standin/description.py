@@ -1,0 +1,295 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Machines that the stand-in can be: a few lines of JSON each, and what follows from them.
+
+Rules: a host is a file in hosts/, or a dict of the same fields; with `like` it is that host with some fields replaced.
+PCIe is written as it is nested: a list is a switch, a name a device, each thing of `below` has a root port of its own.
+Whatever can be told from a product (products.json) or from the core's MIG tables is not written again. A field that
+does not exist is an error.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dovetail.core.devices.layout import BOARD, NODE, PHB, PIX, PXB, SYS
+
+_FOLDER = Path(__file__).with_name("hosts")
+PRODUCTS: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("products.json").read_text())
+HOSTS = tuple(sorted(path.stem for path in _FOLDER.glob("*.json")))
+
+_FIELDS = (
+    "like", "name", "seed", "machine", "driver", "nvml", "cuda", "product", "threads", "numa", "pcie",
+    "gpus", "gpu_memory_nodes", "nvlinks", "links_down", "fabric", "platform", "nics", "missing", "mig",
+    "placements_need_mode",
+)  # fmt: skip
+_GPU_FIELDS = ("bus", "module", "minor", "serial", "product", "uuid")
+_STATES = {"not-supported": 0, "not-started": 1, "in-progress": 2, "completed": 3}
+_NAMESPACE = uuid.UUID("5d7cb2f6-3c1d-4b44-9a55-6a1f4a9f7a10")
+
+
+class HostError(ValueError):
+    """A description that is no machine; the text says where."""
+
+
+@dataclass(frozen=True, slots=True)
+class Numa:
+    """A NUMA node. Those without CPUs are the memory of a GPU."""
+
+    cpus: tuple[int, ...]
+    memory_mib: int
+    socket: int
+    hugepages_2mib: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A PCI device. `bridges` are those from the root down to it; `switch` names the switches that it is below."""
+
+    name: str
+    bdf: str
+    root: str
+    numa: int
+    bridges: tuple[str, ...]
+    switches: tuple[int, ...]
+
+    @property
+    def path(self) -> str:
+        """Below /sys/devices."""
+        return "/".join((f"pci{self.root}", *self.bridges, self.bdf))
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """The other end of an NVLink: a GPU, a switch of the machine, or, with neither, a switch outside."""
+
+    gpu: int | None = None
+    switch: str | None = None
+    up: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    index: int
+    minor: int
+    module: int
+    uuid: str
+    serial: str
+    product: Mapping[str, Any]
+    device: Device
+    links: tuple[Link, ...]
+    memory_node: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Nic:
+    name: str
+    device: Device
+    gbps: int
+    rdma: bool = True
+    ethernet: bool = False
+    down: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """`threads` is how many a core has. `missing` are calls that an older driver does not have; `placements_need_mode`:
+    as with an older one, the starts of MIG profiles are told only with MIG mode on. `mig` is the layout at the start:
+    by GPU, pairs of profile and start."""
+
+    name: str
+    machine: str
+    driver: str
+    nvml: str
+    cuda: tuple[int, int]
+    threads: int
+    numa: tuple[Numa, ...]
+    devices: tuple[Device, ...]
+    gpus: tuple[Gpu, ...]
+    nics: tuple[Nic, ...]
+    fabric: Mapping[str, Any] = field(default_factory=dict)
+    platform: Mapping[str, Any] = field(default_factory=dict)
+    missing: tuple[str, ...] = ()
+    placements_need_mode: bool = False
+    mig: Mapping[int, tuple[tuple[str, int], ...]] = field(default_factory=dict)
+
+    @property
+    def bridges(self) -> Iterator[tuple[str, str, int]]:
+        """Path, address and NUMA node of every bridge, outer ones first."""
+        seen = set()
+        for device in self.devices:
+            for depth, bdf in enumerate(device.bridges):
+                if bdf not in seen:
+                    seen.add(bdf)
+                    yield "/".join((f"pci{device.root}", *device.bridges[: depth + 1])), bdf, device.numa
+
+
+def level(one: Device, other: Device) -> int:
+    """How far apart two devices are, as NVML and `nvidia-smi topo -m` count it."""
+    if one is other:
+        return BOARD
+    if one.root != other.root:
+        return NODE if one.numa == other.numa >= 0 else SYS
+    common = [a for a, b in zip(one.switches, other.switches, strict=False) if a == b]
+    if not common:
+        return PHB
+    return PIX if common[-1] == one.switches[-1] == other.switches[-1] else PXB
+
+
+def load(host: str | Mapping[str, Any]) -> Description:
+    """The machine of that name, or of a dict. Raises HostError."""
+    told: dict[str, Any] = {"like": host} if isinstance(host, str) else dict(host)
+    raw: dict[str, Any] = {**_file(told["like"]), **told} if "like" in told else told
+    raw.setdefault("name", "custom")
+    _known("host", raw, _FIELDS)
+    numa = [
+        Numa(cpus_of(each["cpus"]), each["memory_gib"] * 1024, each["socket"], each.get("hugepages_2mib", 0))
+        for each in raw["numa"]
+    ]
+    gpus_raw = raw.get("gpus", [])
+    for i, each in enumerate(gpus_raw):
+        _known(f"gpus[{i}]", each, _GPU_FIELDS)
+    fixed = {f"gpu{i}": each["bus"] for i, each in enumerate(gpus_raw) if "bus" in each}
+    devices = _Tree(fixed).devices(raw["pcie"], len(numa))
+    by_name = {device.name: device for device in devices}
+    for name in (*(f"gpu{i}" for i in range(len(gpus_raw))), *raw.get("nics", {})):
+        if name not in by_name:
+            raise HostError(f"pcie: {name} is nowhere")
+    memory_nodes = raw.get("gpu_memory_nodes", 0)
+    gpus = []
+    for i, each in enumerate(gpus_raw):
+        product = PRODUCTS[_one_of(f"gpus[{i}].product", each.get("product", raw.get("product", "")), PRODUCTS)]
+        device = by_name[f"gpu{i}"]
+        node = len(numa) if memory_nodes else None
+        if memory_nodes:
+            socket = numa[device.numa].socket
+            sizes = (product["memory_mib"], *[0] * (memory_nodes - 1))
+            numa.extend(Numa((), size, socket) for size in sizes)
+        seed = f"{raw.get('seed', raw['name'])}/{i}"
+        gpus.append(
+            Gpu(
+                index=i,
+                minor=each.get("minor", i),
+                module=each.get("module", i + 1),
+                uuid=each.get("uuid", f"GPU-{uuid.uuid5(_NAMESPACE, seed)}"),
+                serial=each.get("serial", f"165{uuid.uuid5(_NAMESPACE, seed).int % 10**10:010}"),
+                product=product,
+                device=device,
+                links=_links(raw, i, product, by_name),
+                memory_node=node,
+            )
+        )
+    cuda = re.fullmatch(r"(\d+)\.(\d+)", raw["cuda"])
+    if not cuda:
+        raise HostError(f"cuda: {raw['cuda']!r} is no version")
+    return Description(
+        name=raw["name"],
+        machine=raw["machine"],
+        driver=raw["driver"],
+        nvml=raw.get("nvml", f"{cuda[1]}.{raw['driver']}"),
+        cuda=(int(cuda[1]), int(cuda[2])),
+        threads=raw.get("threads", 2),
+        numa=tuple(numa),
+        devices=devices,
+        gpus=tuple(gpus),
+        nics=tuple(Nic(name, by_name[name], **each) for name, each in raw.get("nics", {}).items()),
+        fabric=raw.get("fabric", {}),
+        platform=raw.get("platform", {}),
+        missing=tuple(raw.get("missing", ())),
+        placements_need_mode=raw.get("placements_need_mode", False),
+        mig={int(gpu): tuple((name, start) for name, start in layout) for gpu, layout in raw.get("mig", {}).items()},
+    )
+
+
+def cpus_of(text: str) -> tuple[int, ...]:
+    """`0-3,8` as numbers."""
+    ranges = (part.partition("-") for part in text.split(",") if part)
+    return tuple(cpu for low, _, high in ranges for cpu in range(int(low), int(high or low) + 1))
+
+
+def fabric_state(fabric: Mapping[str, Any]) -> int:
+    """NVML's number of a fabric's state."""
+    return _STATES[_one_of("fabric.state", fabric.get("state", "not-supported"), _STATES)]
+
+
+def _file(name: str) -> dict[str, Any]:
+    raw: dict[str, Any] = json.loads((_FOLDER / f"{_one_of('host', name, HOSTS)}.json").read_text())
+    return {"name": name, **raw}
+
+
+def _links(
+    raw: Mapping[str, Any], gpu: int, product: Mapping[str, Any], devices: Mapping[str, Device]
+) -> tuple[Link, ...]:
+    wiring, down = raw.get("nvlinks", {}), {tuple(pair) for pair in raw.get("links_down", ())}
+    links: list[Link] = []
+    if switches := wiring.get("switches"):
+        outside = wiring.get("outside", False)
+        names = [None if outside else devices[f"nvswitch{i % switches}"].bdf for i in range(product["links"])]
+        links = [Link(switch=name) for name in names]
+    for one, other, count in wiring.get("pairs", ()):
+        if gpu in (one, other):
+            links += [Link(gpu=other if gpu == one else one)] * count
+    if len(links) > product["links"]:
+        raise HostError(f"nvlinks: GPU {gpu} has {len(links)} of {product['links']}")
+    return tuple(Link(link.gpu, link.switch, (gpu, number) not in down) for number, link in enumerate(links))
+
+
+class _Tree:
+    """Gives bus numbers to bridges and devices, as firmware does: depth first, each bus once."""
+
+    def __init__(self, fixed: Mapping[str, str]) -> None:
+        self._fixed = fixed
+        self._taken = {bus.rpartition(":")[0] for bus in fixed.values()}
+        self._found: list[Device] = []
+        self._switch = 0
+
+    def devices(self, roots: list[Mapping[str, Any]], numa_nodes: int) -> tuple[Device, ...]:
+        self._taken |= {root["root"] for root in roots}
+        for root in roots:
+            if root["numa"] >= numa_nodes:
+                raise HostError(f"pcie: root {root['root']}: there is no NUMA node {root['numa']}")
+            for slot, below in enumerate(root["below"], start=1):
+                port = f"{root['root']}:{slot:02x}.0"
+                self._walk(below, root, (port,), ())
+        names = [device.name for device in self._found]
+        if len(set(names)) < len(names):
+            raise HostError(f"pcie: {', '.join(sorted({name for name in names if names.count(name) > 1}))} twice")
+        return tuple(self._found)
+
+    def _walk(self, node: Any, root: Mapping[str, Any], bridges: tuple[str, ...], switches: tuple[int, ...]) -> None:
+        if isinstance(node, str):
+            bdf = f"{self._fixed.get(node) or self._bus(root['root']) + ':00'}.0"
+            self._found.append(Device(node, bdf, root["root"], root["numa"], bridges, switches))
+            return
+        self._switch += 1
+        inside = (*switches, self._switch)
+        upstream, internal = f"{self._bus(root['root'])}:00.0", self._bus(root["root"])
+        for slot, child in enumerate(node):
+            self._walk(child, root, (*bridges, upstream, f"{internal}:{slot:02x}.0"), inside)
+
+    def _bus(self, root: str) -> str:
+        domain, _, first = root.partition(":")
+        for number in range(int(first, 16) + 1, 256):
+            bus = f"{domain}:{number:02x}"
+            if bus not in self._taken:
+                self._taken.add(bus)
+                return bus
+        raise HostError(f"pcie: no bus number is left below {root}")
+
+
+def _known(where: str, given: Mapping[str, Any], fields: tuple[str, ...]) -> None:
+    for name in given:
+        _one_of(where, name, fields)
+
+
+def _one_of(where: str, name: str, known: Any) -> str:
+    if name not in known:
+        near = difflib.get_close_matches(name, list(known), 1)
+        raise HostError(f"{where}: {name!r} is not known" + (f"; did you mean {near[0]}?" if near else ""))
+    return name

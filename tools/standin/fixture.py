@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A machine with GPUs for tests, as a pytest fixture: `from tools.standin.fixture import standin` in a conftest."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tools.standin import Standin, StandinUnavailable, loaded
+
+MakeStandin = Callable[[str | Mapping[str, Any]], Standin]
+
+
+@pytest.fixture
+def standin(tmp_path: Path) -> Iterator[MakeStandin]:
+    """`standin(host)` makes a machine and has NVIDIA's binding use it in this process; the last one made counts.
+
+    Without a C compiler the test is skipped, and says so."""
+    with ExitStack() as stack:
+        made: list[Standin] = []
+
+        def make(host: str | Mapping[str, Any]) -> Standin:
+            try:
+                made.append(Standin(tmp_path / f"machine-{len(made)}", host))
+            except StandinUnavailable as error:
+                pytest.skip(str(error))
+            return stack.enter_context(loaded(made[-1]))
+
+        yield make

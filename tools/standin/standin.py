@@ -1,0 +1,317 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A machine with NVIDIA's GPUs that is none: a library that answers as their driver does, and the files around it.
+
+Rules: everything lies in one folder, and what happens to the machine is written there, so that several processes see
+one machine, and one that comes later finds it as it was left. What is done here is seen by the next call of whoever
+uses the library. GPUs are numbered as the host describes them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import json
+import mmap
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pynvml
+
+from tools.standin import layout, library, machine
+from tools.standin.description import Description, HostError, load
+from tools.standin.state import divide, state_of
+
+VARIABLE = "DOVETAIL_STANDIN"
+
+
+class Part(NamedTuple):
+    """A MIG instance as it is: `cis` are the ids of its compute instances."""
+
+    profile: str
+    start: int
+    gi: int
+    cis: tuple[int, ...]
+
+
+class Standin:
+    """The machine `host` (a name of HOSTS, or a description as a dict) in `folder`; where the folder holds that machine
+    already it is taken as it is.
+
+    `environment` is what a process needs to use it instead of a driver; `sysfs`, `dev`, `proc` and `driver_root` are
+    what it would find at /sys, /dev, /proc and / (the driver's libraries and programs); /sys and the driver's files are
+    written when they are asked for.
+    Raises StandinUnavailable without a C compiler, HostError for a description that is no machine.
+    """
+
+    def __init__(self, folder: Path, host: str | Mapping[str, Any]) -> None:
+        self.description = load(host)
+        self.library = library.build(self.description.missing) / library.NAME
+        self.folder = folder.absolute()
+        self.dev, self.proc = self.folder / "dev", self.folder / "proc"
+        self.state_file = self.folder / "state"
+        self._describe(host)
+        self._file = self.state_file.open("r+b")
+        self._map = mmap.mmap(self._file.fileno(), ctypes.sizeof(layout.Host))
+        self._state = layout.Host.from_buffer(self._map)
+        self._wake = ctypes.CDLL(str(self.library)).standin_wake
+        self._wake.argtypes = [ctypes.c_void_p]
+
+    @cached_property
+    def sysfs(self) -> Path:
+        return self._written("sys", machine.write_sysfs)
+
+    @cached_property
+    def driver_root(self) -> Path:
+        return self._written("driver", machine.write_driver)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        inherited = os.environ.get("LD_LIBRARY_PATH")
+        path = f"{self.library.parent}:{inherited}" if inherited else str(self.library.parent)
+        return {"LD_LIBRARY_PATH": path, VARIABLE: str(self.state_file)}
+
+    # Faults
+
+    def xid(self, gpu: int, code: int, gi: int | None = None, ci: int | None = None) -> None:
+        """The driver tells of an XID, of the whole GPU or of a MIG instance of it."""
+        self._tell(gpu, pynvml.nvmlEventTypeXidCriticalError, code, gi, ci)
+
+    def ecc(self, gpu: int, corrected: int = 0, uncorrected: int = 0) -> None:
+        """So many more ECC errors, with the events for them."""
+        with self._changing() as state:
+            for error, count in enumerate((corrected, uncorrected)):
+                for counter in range(2):
+                    state.gpu[gpu].ecc[error * 2 + counter] += count
+        if corrected:
+            self._tell(gpu, pynvml.nvmlEventTypeSingleBitEccError, 0)
+        if uncorrected:
+            self._tell(gpu, pynvml.nvmlEventTypeDoubleBitEccError, 0)
+
+    def lose(self, gpu: int) -> None:
+        """The GPU falls off the bus: it is counted, and every call for it fails."""
+        self.set(gpu, lost=1)
+
+    def remove(self, gpu: int) -> None:
+        """The GPU is taken out: lost to who has the library open, and not there for who opens it anew, nor in sysfs."""
+        machine.remove_gpu(self.description, gpu, self.sysfs)
+        self.set(gpu, gone=1)
+
+    def restore(self, gpu: int) -> None:
+        """The GPU is back, without the XIDs that were told while it was away."""
+        machine.restore_gpu(self.description, gpu, self.sysfs)
+        self.set(gpu, lost=0, gone=0)
+
+    def fail(self, call: str, code: int, gpu: int | None = None, times: int = 0) -> None:
+        """`call` fails with NVML's error `code`: for one GPU or all, so many times or (0) until clear()."""
+        self._fault(call, gpu, code=code, times=times)
+
+    def slow(self, call: str, ms: int, gpu: int | None = None, times: int = 0) -> None:
+        """`call` takes so much longer."""
+        self._fault(call, gpu, ms=ms, times=times)
+
+    def mismatch(self, module: str = "535.104.05") -> None:
+        """The library was updated and the kernel module is still of another version: it cannot be opened."""
+        machine.tell_module(module, self.sysfs, self.proc)
+        with self._changing() as state:
+            state.mismatch = 1
+
+    def clear(self) -> None:
+        """No call fails or is slow any more, no GPU is lost, and library and kernel module agree."""
+        machine.tell_module(self.description.driver, self.sysfs, self.proc)
+        with self._changing() as state:
+            state.mismatch = 0
+            for fault in state.fault:
+                fault.used = 0
+        for gpu in self.description.gpus:
+            self.restore(gpu.index)
+
+    # What else happens to a machine
+
+    def set(self, gpu: int, **fields: int) -> None:
+        """Set fields of layout.Gpu: temperature_c, power_mw, utilization, used_mib, rows_pending, ..."""
+        with self._changing() as state:
+            for name, value in fields.items():
+                getattr(state.gpu[gpu], name)  # a field that is not there is an error
+                setattr(state.gpu[gpu], name, value)
+
+    def link(self, gpu: int, number: int, up: bool) -> None:
+        """An NVLink of the GPU goes up or down, and the one at its other end."""
+        with self._changing() as state:
+            mine = state.gpu[gpu].link[number]
+            mine.up = up
+            ends = [one for one in range(state.gpu_count) if _address(state.gpu[one]) == _address(mine)]
+            back = [link for one in ends for link in state.gpu[one].link if _address(link) == _address(state.gpu[gpu])]
+            ours = [link for link in state.gpu[gpu].link if link.wired and _address(link) == _address(mine)]
+            for one, other in zip(ours, back, strict=False):
+                other.up = one.up
+
+    def hold(
+        self,
+        gpu: int,
+        gi: int | None = None,
+        ci: int | None = None,
+        pid: int = 4242,
+        memory_mib: int = 0,
+        mps: bool = False,
+    ) -> None:
+        """A process opens the GPU, or a MIG instance of it: until release(pid) it cannot be reset or destroyed."""
+        with self._changing() as state:
+            seat = next(process for process in state.gpu[gpu].process if not process.used)
+            seat.pid, seat.memory_mib, seat.mps = pid, memory_mib, mps
+            seat.gi, seat.ci = _or_none(gi), _or_none(ci)
+            seat.used = 1
+
+    def release(self, pid: int = 4242) -> None:
+        """The process ends."""
+        with self._changing() as state:
+            for gpu in state.gpu:
+                for process in gpu.process:
+                    if process.pid == pid:
+                        process.used = 0
+
+    def divide(self, gpu: int, parts: Sequence[tuple[str, int]]) -> None:
+        """MIG mode is on, with these instances: pairs of a profile's name and its start, each with one compute instance
+        that fills it. Raises HostError for a profile that the GPU does not have."""
+        with self._changing() as state:
+            divide(state.gpu[gpu], parts)
+
+    def parts(self, gpu: int) -> tuple[Part, ...]:
+        """The MIG instances, by their ids."""
+        with self._changing() as state:
+            mine = state.gpu[gpu]
+            return tuple(
+                Part(
+                    mine.profile[instance.profile].name.decode(),
+                    instance.start,
+                    gi,
+                    tuple(ci for ci, compute in enumerate(instance.compute) if compute.used),
+                )
+                for gi, instance in enumerate(mine.instance)
+                if instance.used
+            )
+
+    def mig_mode(self, gpu: int) -> tuple[bool, bool]:
+        """The mode, and the one after the next reset."""
+        with self._changing() as state:
+            return bool(state.gpu[gpu].mig_mode), bool(state.gpu[gpu].mig_pending)
+
+    def reset(self, gpu: int) -> None:
+        """The GPU is reset: instances are gone, the pending mode holds."""
+        with self._changing() as state:
+            for instance in state.gpu[gpu].instance:
+                instance.used = 0
+            state.gpu[gpu].mig_mode = state.gpu[gpu].mig_pending
+
+    def reboot(self) -> None:
+        """The machine starts anew: nobody holds anything, instances are gone, and from Hopper on MIG mode is off."""
+        with self._changing() as state:
+            for gpu in state.gpu:
+                for process in gpu.process:
+                    process.used = 0
+                if not gpu.mode_change_resets:
+                    gpu.mig_pending = 0
+        for each in self.description.gpus:
+            self.reset(each.index)
+        self.clear()
+
+    @contextmanager
+    def _changing(self) -> Iterator[layout.Host]:
+        fcntl.flock(self._file, fcntl.LOCK_EX)
+        try:
+            yield self._state
+        finally:
+            self._state.changes = (self._state.changes + 1) % 2**32
+            fcntl.flock(self._file, fcntl.LOCK_UN)
+            self._wake(ctypes.addressof(self._state) + layout.Host.changes.offset)
+
+    def _tell(self, gpu: int, kind: int, data: int, gi: int | None = None, ci: int | None = None) -> None:
+        with self._changing() as state:
+            event = state.event[state.events_told % layout.EVENTS]
+            event.gpu, event.type, event.data, event.gi, event.ci = gpu, kind, data, _or_none(gi), _or_none(ci)
+            state.events_told = (state.events_told + 1) % 2**32
+
+    def _fault(self, call: str, gpu: int | None, code: int = 0, ms: int = 0, times: int = 0) -> None:
+        with self._changing() as state:
+            for symbol in library.symbols_of(call):
+                fault = next((fault for fault in state.fault if not fault.used), None)
+                if fault is None:
+                    raise HostError(f"more than {layout.MOST_FAULTS} faults: clear() some")
+                fault.call, fault.code, fault.ms, fault.left = symbol.encode(), code, ms, times
+                fault.gpu = _or_none(gpu)
+                fault.used = 1
+
+    def _describe(self, host: str | Mapping[str, Any]) -> None:
+        told = json.dumps(host, sort_keys=True)
+        note = self.folder / "host.json"
+        if self.state_file.exists():
+            if note.read_text() != told:
+                raise HostError(f"{self.folder} holds another machine: {note.read_text()}")
+            return
+        self._written("dev", machine.write_dev)
+        self._written("proc", machine.write_proc)
+        note.write_text(told)
+        fresh = self.folder / f"state.{uuid.uuid4().hex}"
+        fresh.write_bytes(state_of(self.description, self.proc, self.dev))
+        # Whoever is first makes the machine, and the others use that one.
+        with suppress(FileExistsError):
+            os.link(fresh, self.state_file)
+        fresh.unlink()
+
+    def _written(self, name: str, write: Callable[[Description, Path], None]) -> Path:
+        """The folder of that name, which appears there complete."""
+        target = self.folder / name
+        if not target.is_dir():
+            partial = self.folder / f"{name}.{uuid.uuid4().hex}"
+            write(self.description, partial)
+            try:
+                partial.rename(target)
+            except OSError:
+                # Another process was as quick.
+                if not target.is_dir():
+                    raise
+                shutil.rmtree(partial)
+        return target
+
+
+@contextmanager
+def loaded(standin: Standin) -> Iterator[Standin]:
+    """NVIDIA's binding uses this machine in this process, and none afterwards."""
+    before = os.environ.get(VARIABLE)
+    _unload()
+    os.environ[VARIABLE] = str(standin.state_file)
+    pynvml.nvmlLib = ctypes.CDLL(str(standin.library))
+    try:
+        yield standin
+    finally:
+        _unload()
+        if before is None:
+            del os.environ[VARIABLE]
+        else:
+            os.environ[VARIABLE] = before
+
+
+def _unload() -> None:
+    """Close what this process has open, however often it was opened, and forget the library."""
+    if pynvml.nvmlLib is not None:
+        try:
+            while True:
+                pynvml.nvmlShutdown()
+        except pynvml.NVMLError:
+            pass
+    pynvml.nvmlLib = None
+    pynvml._nvmlLib_refcount = 0
+    pynvml._nvmlGetFunctionPointer_cache.clear()
+
+
+def _address(thing: Any) -> tuple[int, int, int]:
+    return thing.domain, thing.bus, thing.device
+
+
+def _or_none(number: int | None) -> int:
+    return layout.NONE if number is None else number
