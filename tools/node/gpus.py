@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The agent of a real node, on a machine that stands in for one with GPUs (tools/standin)."""
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+from tools.node.node import Node
+from tools.standin import Standin
+
+_RUN = "from dovetail.cli import main; main()"
+
+
+def real_devices(folder: Path) -> None:
+    """Make a stand-in's device nodes character devices, as a container runtime gives no others to containers. They have
+    the numbers of /dev/null, which anybody may open."""
+    for path in folder.rglob("*"):
+        if path.is_file() and not path.is_symlink():
+            path.unlink()
+            os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(1, 3))
+
+
+def start_agent(node: Node, standin: Standin, state: Path, *options: str, log: Path) -> subprocess.Popen[bytes]:
+    """`dovetail agent run` in the node, which finds the stand-in's machine; what it keeps is in the folder `state`."""
+    roots = {"sysfs": standin.sysfs, "proc": standin.proc, "dev": standin.dev, "driver": standin.driver_root}
+    argv = [
+        sys.executable, "-c", _RUN, "agent", "run", f"--node-name={node.name}",
+        f"--kubeconfig={node.plane.kubeconfig}", f"--state-folder={state}",
+        *(f"--{name}-root={path}" for name, path in roots.items()), *options,
+    ]  # fmt: skip
+    return node.spawn(argv, standin.environment, log)

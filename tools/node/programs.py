@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The programs of a real node, built from two pinned Go modules, and what a machine must have to run them.
+
+Rules: the kubelet comes from the module of tools/controlplane, so it has the plane's version; containerd and runc come
+from the module next to this file. Each set is in a directory of its own in the cache, so editing our two programs
+builds nothing else anew. runc alone needs a C compiler; a machine without one may have runc on PATH. It is built
+without seccomp, so that no headers are needed: seccomp profiles have no effect in the node.
+"""
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from ipaddress import ip_address
+from pathlib import Path
+
+from tools.controlplane import binaries
+from tools.controlplane.binaries import Module, Report
+
+MODULE_DIR = Path(__file__).parent
+_PINS = dict(re.findall(r"\s(github\.com/\S+) (v\S+)", (MODULE_DIR / "go.mod").read_text()))
+_CONTAINERD = "github.com/containerd/containerd/v2"
+_RUNC = "github.com/opencontainers/runc"
+CONTAINERD_VERSION = _PINS[_CONTAINERD]
+RUNC_VERSION = _PINS[_RUNC].removeprefix("v")
+
+KUBELET = {"kubelet": "k8s.io/kubernetes/cmd/kubelet"}
+CONTAINERD = {name: f"{_CONTAINERD}/cmd/{name}" for name in ("containerd", "containerd-shim-runc-v2", "ctr")}
+RUNC = {"runc": _RUNC}
+OWN = {"pod": "./pod", "runtime": "./runtime"}
+
+_FLAGS = (
+    "-mod=readonly",
+    "-trimpath",
+    # What would need headers of C libraries, for file systems that the node does not use.
+    "-tags=no_btrfs,no_devmapper,no_zfs",
+    f"-ldflags=-s -w -X {_CONTAINERD}/version.Version={CONTAINERD_VERSION} -X main.version={RUNC_VERSION}",
+)
+PURE = Module(
+    f"containerd {CONTAINERD_VERSION}",
+    f"containerd-{CONTAINERD_VERSION}",
+    MODULE_DIR,
+    _FLAGS,
+    binaries.GO_ENVIRONMENT,
+)
+WITH_C = replace(
+    PURE,
+    title=f"runc v{RUNC_VERSION}",
+    prefix=f"runc-v{RUNC_VERSION}",
+    environment=binaries.GO_ENVIRONMENT | {"CGO_ENABLED": "1"},
+)
+
+COMPILER = "gcc"
+COMMANDS = ("unshare", "nsenter", "mount")
+# Controllers without which the kubelet does not start.
+CONTROLLERS = ("cpu", "cpuset", "memory", "pids")
+NUMA_NODES = 2
+
+
+def build(report: Report) -> str:
+    """Build what the cache lacks (about 4 minutes beside a built plane), and return the PATH that has all of it.
+
+    Raises binaries.PlaneUnavailable.
+    """
+    folders = [
+        binaries.build(report, KUBELET),
+        binaries.build(report, CONTAINERD, PURE),
+        binaries.build(report, OWN, PURE),
+    ]
+    if shutil.which(COMPILER):
+        folders.append(binaries.build(report, RUNC, WITH_C))
+    return os.pathsep.join([*map(str, folders), *os.get_exec_path(), "/usr/sbin", "/sbin"])
+
+
+def missing() -> list[str]:
+    """What this machine lacks to run a node, one sentence each; empty if nothing that can be known beforehand."""
+    if sys.platform != "linux":
+        return [f"Linux: this is {sys.platform}"]
+    if os.geteuid() != 0:
+        return ["root: namespaces, mounts and cgroups of a node need it (run the tests with sudo)"]
+    return list(_missing_for_root())
+
+
+def _missing_for_root() -> Iterator[str]:
+    absent = [command for command in COMMANDS if not shutil.which(command)]
+    if absent:
+        yield f"the commands {', '.join(absent)} (package util-linux)"
+        return
+    # The same calls as a node's, on a mount that ends with them.
+    trial = [
+        "unshare",
+        "--mount",
+        "--pid",
+        "--fork",
+        "sh",
+        "-c",
+        "mount -t proc proc /proc && mount -t tmpfs tmpfs /mnt",
+    ]
+    tried = subprocess.run(trial, capture_output=True, text=True, check=False)
+    if tried.returncode:
+        yield f"the right to make namespaces and mounts (CAP_SYS_ADMIN): {tried.stderr.strip()}"
+    found = {controller for _, controllers in hierarchies() for controller in controllers}
+    if lacking := [controller for controller in CONTROLLERS if controller not in found]:
+        yield f"the cgroup controllers {', '.join(lacking)}, mounted below /sys/fs/cgroup"
+    for folder, _ in hierarchies():
+        if not os.access(folder, os.W_OK):
+            yield f"write access to {folder}"
+    if not shutil.which(COMPILER) and not shutil.which("runc"):
+        yield f"a C compiler ({COMPILER}) to build runc with, or runc on PATH"
+    if len(os.sched_getaffinity(0)) < NUMA_NODES:
+        yield f"{NUMA_NODES} CPUs, one for each NUMA node"
+    if not _has_address():
+        yield "a network interface with an address that is not loopback: a kubelet refuses a node without one"
+
+
+def hierarchies() -> list[tuple[Path, tuple[str, ...]]]:
+    """Where cgroups can be made here, each with the controllers found there: several in version 1, one in version 2."""
+    result = []
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        mount, _, kind = line.partition(" - ")
+        kind, _, options = kind.split(" ", 2)
+        folder = Path(mount.split(" ")[4])
+        if not folder.is_relative_to("/sys/fs/cgroup"):
+            continue
+        if kind == "cgroup":
+            result.append((folder, tuple(options.split(","))))
+        elif kind == "cgroup2":
+            controllers = folder / "cgroup.controllers"
+            result.append((folder, tuple(controllers.read_text().split()) if controllers.exists() else ()))
+    return result
+
+
+def _has_address() -> bool:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            # Asks the routing table only: connecting a datagram socket sends nothing (the network is RFC 5737's).
+            probe.connect(("198.51.100.1", 9))
+        except OSError:
+            return False
+        return not ip_address(probe.getsockname()[0]).is_loopback
