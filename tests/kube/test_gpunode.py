@@ -23,18 +23,17 @@ from dovetail.kube.decoding import Reader
 from dovetail.kube.layouts import of_gpu_node
 from dovetail.kube.listing import list_all
 from dovetail.kube.objects import Wire
-from dovetail.kube.objects_topology import GPUNode, GPUNodeStatus
+from dovetail.kube.objects_topology import GPUNode, GPUNodeSpec, GPUNodeStatus
 from dovetail.kube.resources import GPU_NODES, NODES, PODS
 from dovetail.scheduler import wire
 from tests.docs.pages import page
 from tools.controlplane.plane import KubectlFailed, Plane
 
 DEFINITION = Path(__file__).parents[2] / "deploy/crds/gpunode.yaml"
-STATUS = yaml.safe_load(DEFINITION.read_text())["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"][
-    "status"
-]
-(EXAMPLE,) = [yaml.safe_load(b.text) for b in page("docs/reference/gpunode.md").blocks if b.language == "yaml"]
+SCHEMA = yaml.safe_load(DEFINITION.read_text())["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]
+SPEC, STATUS = SCHEMA["spec"], SCHEMA["status"]
 Document = dict[str, Any]
+(EXAMPLE,) = [yaml.safe_load(b.text) for b in page("docs/reference/gpunode.md").blocks if b.language == "yaml"]
 
 
 def leaves(schema: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, str]]:
@@ -65,11 +64,13 @@ def of_struct(hint: Any, path: str = "") -> Iterator[tuple[str, str]]:
 
 def test_the_schema_has_the_fields_and_types_of_the_wire_structs() -> None:
     assert dict(leaves(STATUS)) == dict(of_struct(GPUNodeStatus))
+    assert dict(leaves(SPEC)) == dict(of_struct(GPUNodeSpec))
 
 
-def test_the_reference_has_every_field() -> None:
-    rows = page("docs/reference/gpunode.md").section("Fields of the status").rows("field")
-    assert [row.code[0][0] for row in rows] == [path for path, _ in leaves(STATUS)]
+@pytest.mark.parametrize(("section", "schema"), [("status", STATUS), ("spec", SPEC)])
+def test_the_reference_has_every_field(section: str, schema: Document) -> None:
+    rows = page("docs/reference/gpunode.md").section(f"Fields of the {section}").rows("field")
+    assert [row.code[0][0] for row in rows] == [path for path, _ in leaves(schema)]
 
 
 def test_every_struct_of_the_schema_says_what_is_in_it() -> None:
@@ -81,6 +82,7 @@ def test_every_struct_of_the_schema_says_what_is_in_it() -> None:
         return told and all(map(closed, below))
 
     assert closed(STATUS)
+    assert closed(SPEC)
 
 
 def test_the_example_of_the_reference_is_used_as_a_whole() -> None:
@@ -149,7 +151,7 @@ async def test_a_real_server_keeps_how_gpus_are_shared(defined: Plane, sharing: 
         (lambda s: s.pop("observedTime"), "status.observedTime"),
         (lambda s: s.update(observedTime="yesterday"), "status.observedTime"),
         (lambda s: s["gpus"][0].update(index="0"), "index"),
-        (lambda s: s["gpus"][0].pop("uuid"), "status.gpus[0].uuid"),
+        (lambda s: s["gpus"][0].update(uuid=""), "status.gpus[0].uuid"),
         (lambda s: s["gpus"][0].update(numaNode=-1), "status.gpus[0].numaNode"),
         (lambda s: s["pcieLevels"][0].__setitem__(1, "NVL"), "status.pcieLevels[0][1]"),
         (lambda s: s["pcieLevels"].pop(), "status.pcieLevels"),

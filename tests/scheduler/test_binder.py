@@ -18,6 +18,7 @@ from dovetail.kube.admissions import Admissions
 from dovetail.kube.client import Client
 from dovetail.kube.config import ClusterConfig
 from dovetail.kube.feed import PodRef
+from dovetail.kube.given import Given
 from dovetail.kube.objects import ObjectMeta
 from dovetail.kube.objects_storage import (
     ClaimReference,
@@ -67,6 +68,7 @@ class Bench:
             feed=SimpleNamespace(
                 pod_ref=lambda uid: self.pods.get(uid, PodRef("d", uid, uid) if uid != "u" else None),
                 admissions=Admissions(),
+                given=Given(),
             ),
         )
         self.leads = True

@@ -37,9 +37,13 @@ def pod(uid: str, *containers: dict[str, str], node: str = "", started: bool = F
     return msgspec.convert(document, Pod)
 
 
-def gpu_node(name: str, *, honours: bool = True) -> GPUNode:
-    agent = {"version": "0.1.0", "honoursChoice": honours}
-    return msgspec.convert({"metadata": {"name": name}, "status": {"agent": agent}}, GPUNode)
+def gpu_node(name: str, *, honours: bool = True, policy: str = "none", given: str = "") -> GPUNode:
+    status: dict[str, Any] = {
+        "agent": {"version": "0.1.0", "honoursChoice": honours},
+        "kubelet": {"version": "v1.37.1", "topologyManagerPolicy": policy},
+        "differences": [{"uid": "a", "pod": "a", "namespace": "d", "given": given}] if given else [],
+    }
+    return msgspec.convert({"metadata": {"name": name}, "status": status}, GPUNode)
 
 
 class Bench:
@@ -47,7 +51,8 @@ class Bench:
         self.feed = Feed()
         self.feed.gpu_nodes([Change("added", gpu_node("n")), Change("added", gpu_node("other", honours=False))])
         self.gone: list[str] = []
-        self.turns: Turns[str] = Turns(self.feed, self.gone.append)
+        self.back: list[str] = []
+        self.turns: Turns[str] = Turns(self.feed, self.gone.append, self.back.append)
 
     def see(self, obj: Pod, kind: Any = "modified") -> None:
         self.feed.pods([Change(kind, obj)])
@@ -135,20 +140,59 @@ async def test_a_kubelet_that_admits_nobody_is_not_waited_for_for_ever(
 async def test_random_streams_keep_the_rule_and_let_everybody_go(seed: int) -> None:
     dice, bench = random.Random(seed), Bench()
     sizes: dict[str, dict[str, str]] = {}
-    under_way: dict[str, str] = {}
+    admitted: set[str] = set()
+
+    def admit(uid: str) -> None:
+        bench.see(pod(uid, sizes[uid], node="n", started=True))
+        admitted.add(uid)
+
     for number in range(200):
+        under_way = [uid for uid in bench.gone if uid not in admitted]
+        assert len({str(sizes[uid]) for uid in under_way}) == len(under_way)
         if under_way and dice.random() < 0.5:
-            uid = dice.choice(sorted(under_way))
-            bench.see(pod(uid, sizes[uid], node="n", started=dice.random() < 0.8, phase="Pending"))
+            admit(dice.choice(under_way))
         else:
-            uid = f"p{number}"
-            sizes[uid] = {dice.choice([GPU, SLICE]): str(dice.randint(1, 2))}
-            bench.decide(uid, sizes[uid])
-        coming = bench.feed.admissions
-        under_way = {uid: str(sizes[uid]) for uid in bench.gone if coming.sizes(uid)}
-        assert len(set(under_way.values())) == len(under_way)
-    while under_way:
-        for uid in under_way:
-            bench.see(pod(uid, sizes[uid], node="n", started=True))
-        under_way = {uid: "" for uid in bench.gone if bench.feed.admissions.sizes(uid)}
+            sizes[f"p{number}"] = {dice.choice([GPU, SLICE]): str(dice.randint(1, 2))}
+            bench.decide(f"p{number}", sizes[f"p{number}"])
+    while under_way := [uid for uid in bench.gone if uid not in admitted]:
+        admit(under_way[0])
     assert sorted(bench.gone) == sorted(sizes)
+
+
+@pytest.fixture
+async def aligned(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    """The node's kubelet aligns devices to NUMA nodes."""
+    monkeypatch.setattr(module, "_READ_BACK_S", 0.05)
+    bench.feed.gpu_nodes([Change("modified", gpu_node("n", policy="restricted"))])
+    return bench
+
+
+async def test_where_the_kubelet_aligns_all_go_one_by_one_with_time_to_hear_what_was_given(aligned: Bench) -> None:
+    aligned.decide("a", {GPU: "1"})
+    aligned.decide("b", {GPU: "2"})
+    assert aligned.gone == ["a"]
+    aligned.see(pod("a", {GPU: "1"}, node="n", started=True))
+    assert aligned.gone == ["a"]
+    await asyncio.sleep(0.1)
+    assert aligned.gone == ["a", "b"]
+
+
+@pytest.mark.parametrize("change", ["a pod leaves", "others were given"])
+async def test_who_waits_is_decided_anew_when_the_books_of_the_node_change(aligned: Bench, change: str) -> None:
+    aligned.see(pod("old", {GPU: "4"}, node="n", started=True), "added")
+    await asyncio.sleep(0.1)
+    aligned.decide("a", {GPU: "1"})
+    aligned.decide("b", {GPU: "2"})
+    if change == "a pod leaves":
+        aligned.see(pod("old", {GPU: "4"}, node="n", started=True, phase="Succeeded"))
+    else:
+        aligned.feed.gpu_nodes([Change("modified", gpu_node("n", policy="restricted", given="3"))])
+    assert (aligned.gone, aligned.back) == (["a"], ["b"])
+
+
+async def test_where_nothing_is_aligned_nobody_is_decided_anew(bench: Bench) -> None:
+    bench.see(pod("old", {GPU: "4"}, node="n", started=True), "added")
+    bench.decide("a", {GPU: "1"})
+    bench.decide("b", {GPU: "1"})
+    bench.see(pod("old", {GPU: "4"}, node="n", started=True, phase="Succeeded"))
+    assert (bench.gone, bench.back) == (["a"], [])

@@ -217,3 +217,17 @@ def test_a_kubelet_that_cannot_be_is_named_and_leaves_the_wiring_in_use(change: 
     (finding,) = found.findings
     assert finding.problem.field == f"status.kubelet.{field}"
     assert rule in finding.problem.rule
+
+
+def test_devices_that_the_kubelet_does_not_list_keep_their_numbers() -> None:
+    def change(status: dict[str, Any]) -> None:
+        status["gpus"][1].update(healthy=False)
+        status["gpus"][2].update(mig=[])
+        del status["kubelet"]["devices"][0]["devices"][1:3]
+
+    inventory = wiring(node(gpus=2), gpu_node(changed(change))).inventory
+    assert inventory is not None
+    (pool,) = (pool for pool in inventory.devices if pool.resource == "nvidia.com/gpu")
+    assert [(device.numa, device.healthy) for device in pool.devices] == [
+        ((0,), True), ((0,), False), (None, False), ((1,), True),
+    ]  # fmt: skip

@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Mapping
+from typing import Any
 
 import click
 
 from dovetail import __version__
 
 _COMMANDS = {
+    "agent": "Find the GPUs of this machine and offer them to its kubelet.",
     "demo": "Run a small cluster on this machine and show what Dovetail does with it.",
     "free": "Say what still fits, by GPU model and size, and what blocks the next size.",
     "replay": "Decide a recorded day again, and say whether every decision is the same.",
@@ -21,24 +24,31 @@ _COMMANDS = {
 }
 
 
-class _Lazy(click.Group):
-    """Knows its commands by name, so that `dovetail why --help` does not pay for numpy."""
+class LazyGroup(click.Group):
+    """Knows its commands by name and help, so that `dovetail why --help` does not pay for numpy. Each is `command` of
+    the module whose name begins with `prefix`."""
+
+    def __init__(self, prefix: str, lazy: Mapping[str, str], **options: Any) -> None:
+        super().__init__(**options)
+        self._prefix, self._lazy = prefix, lazy
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted(_COMMANDS)
+        return sorted(self._lazy)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _COMMANDS:
+        if cmd_name not in self._lazy:
             return None
-        command: click.Command = importlib.import_module(f"dovetail.cli.{cmd_name}").command
+        command: click.Command = importlib.import_module(f"{self._prefix}{cmd_name}").command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl(sorted(_COMMANDS.items()))
+            formatter.write_dl(sorted(self._lazy.items()))
 
 
-@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=LazyGroup, prefix="dovetail.cli.", lazy=_COMMANDS, context_settings={"help_option_names": ["-h", "--help"]}
+)
 @click.version_option(__version__, prog_name="dovetail")
 def cli() -> None:
     """Dovetail: a GPU scheduler for Kubernetes."""

@@ -16,7 +16,7 @@ from dovetail.core.cycle import tell
 from dovetail.core.policy import Policy
 from dovetail.core.state import State
 from dovetail.kube.client import Client
-from dovetail.kube.config import ClusterConfig, load_config
+from dovetail.kube.config import ClusterConfig
 from dovetail.kube.discovery import discover
 from dovetail.kube.errors import KubeError
 from dovetail.kube.feed import Feed
@@ -25,16 +25,6 @@ from dovetail.kube.sources import read_once
 _LABEL_KEY = re.compile(r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
-
-
-def kubeconfig_options(command: F) -> F:
-    """--kubeconfig and --context, as kubectl has them."""
-    command = click.option("--context", metavar="NAME", help="Context of the kubeconfig to use.")(command)
-    return click.option(
-        "--kubeconfig",
-        type=click.Path(exists=True, dir_okay=False),
-        help="Kubeconfig file. Default: $KUBECONFIG, the pod's service account, ~/.kube/config.",
-    )(command)
 
 
 def scheduler_name_option(command: F) -> F:
@@ -59,13 +49,6 @@ def _fabric(value: str | None) -> tuple[str, ...]:
     if not all(map(_LABEL_KEY.fullmatch, keys)) or len(set(keys)) != len(keys):
         raise click.BadParameter("needs different label keys such as example.com/rack, separated by commas")
     return keys
-
-
-def config_of(kubeconfig: str | None, context: str | None) -> ClusterConfig:
-    try:
-        return load_config(kubeconfig, context)
-    except KubeError as error:
-        raise click.ClickException(str(error)) from error
 
 
 def run(work: Coroutine[Any, Any, R], server: str) -> R:

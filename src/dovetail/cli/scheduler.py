@@ -12,7 +12,8 @@ from pathlib import Path
 import click
 import uvloop
 
-from dovetail.cli.cluster import config_of, fabric_option, first_of, kubeconfig_options, scheduler_name_option
+from dovetail.cli.cluster import fabric_option, first_of, scheduler_name_option
+from dovetail.cli.kubeconfig import config_of, kubeconfig_options
 from dovetail.core.policy import Policy
 from dovetail.kube.errors import KubeError
 from dovetail.scheduler.binder import NotLeader

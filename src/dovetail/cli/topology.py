@@ -14,7 +14,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from dovetail.cli.cluster import config_of, kubeconfig_options, run, told_by
+from dovetail.cli.cluster import run, told_by
+from dovetail.cli.kubeconfig import config_of, kubeconfig_options
 from dovetail.cli.output import output_option, write_json
 from dovetail.core.devices.layout import LayoutError
 from dovetail.core.policy import Policy

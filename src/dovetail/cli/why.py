@@ -9,14 +9,13 @@ from rich.markup import escape
 from rich.table import Table
 
 from dovetail.cli.cluster import (
-    config_of,
     fabric_option,
-    kubeconfig_options,
     now_ms,
     run,
     scheduler_name_option,
     snapshot,
 )
+from dovetail.cli.kubeconfig import config_of, kubeconfig_options
 from dovetail.cli.output import count, output_option, write_json
 from dovetail.core.policy import Policy
 from dovetail.core.reasons import When

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which pods are on their way into a node: bound to it, and not yet admitted by its kubelet.
+"""Which pods are on their way into a node: bound to it, and not yet admitted by its kubelet; and who leaves it.
 
 A device plugin is asked for so many devices of a resource, not for those of a pod. While one pod at most is on its way
 for each resource and number, it is known whose they are. A kubelet has admitted a pod that has a start time.
@@ -8,8 +8,8 @@ Source: k8s.io/kubernetes pkg/kubelet/status/status_manager.go (startTime), pkg/
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import lru_cache
+from typing import Protocol
 
 from dovetail.core.devices.mig.geometry import RESOURCE_PREFIX
 from dovetail.core.model import GPU, SHARED_GPU
@@ -20,15 +20,25 @@ Sizes = frozenset[tuple[str, str]]
 _NONE: Sizes = frozenset()
 
 
-def _nobody(uid: str, node: str) -> None:
-    """Nobody listens."""
+class Listener(Protocol):
+    """Who wants to know, of pods that ask for GPUs; "" stands for no node."""
+
+    def admitted(self, uid: str, node: str) -> None:
+        """The kubelet of the node has let it in."""
+
+    def gone(self, uid: str, node: str) -> None:
+        """It is finished, deleted or rejected."""
+
+
+class _Nobody:
+    def admitted(self, uid: str, node: str) -> None: ...
+
+    def gone(self, uid: str, node: str) -> None: ...
 
 
 class Admissions:
-    """`ended` is called when a pod that asks for GPUs is admitted or gone, with its uid and its node ("" for none)."""
-
     def __init__(self) -> None:
-        self.ended: Callable[[str, str], None] = _nobody
+        self.listener: Listener = _Nobody()
         self._sizes: dict[str, Sizes] = {}
         self._node_of: dict[str, str] = {}
         self._coming: dict[str, dict[str, Sizes]] = {}
@@ -36,27 +46,34 @@ class Admissions:
     def put(self, obj: PodObject) -> None:
         """A pod that is not finished."""
         uid, node = obj.metadata.uid, obj.spec.node_name
-        if obj.status.start_time:
-            self.drop(uid)
-        elif uid not in self._sizes and (sizes := sizes_of(obj)):
+        if uid not in self._sizes and (sizes := sizes_of(obj)):
             self._sizes[uid] = sizes
-        if node and uid in self._sizes and uid not in self._node_of:
-            self._node_of[uid] = node
+        if not node or uid not in self._sizes:
+            return
+        new = uid not in self._node_of
+        self._node_of[uid] = node
+        if not obj.status.start_time:
             self._coming.setdefault(node, {})[uid] = self._sizes[uid]
+        elif self._arrived(uid, node) or new:
+            self.listener.admitted(uid, node)
+
+    def _arrived(self, uid: str, node: str) -> bool:
+        coming = self._coming.get(node, {})
+        if coming.pop(uid, None) is None:
+            return False
+        if not coming:
+            del self._coming[node]
+        return True
 
     def drop(self, uid: str) -> None:
-        """It was admitted, or is gone."""
-        if self._sizes.pop(uid, None) is None:
-            return
-        node = self._node_of.pop(uid, "")
-        if node:
-            del self._coming[node][uid]
-            if not self._coming[node]:
-                del self._coming[node]
-        self.ended(uid, node)
+        """It is gone."""
+        if self._sizes.pop(uid, None) is not None:
+            node = self._node_of.pop(uid, "")
+            self._arrived(uid, node)
+            self.listener.gone(uid, node)
 
     def sizes(self, uid: str) -> Sizes:
-        """What a pod that is not admitted asks device plugins of GPUs for."""
+        """What a pod asks device plugins of GPUs for."""
         return self._sizes.get(uid, _NONE)
 
     def coming(self, node: str) -> dict[str, Sizes]:

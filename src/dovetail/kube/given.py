@@ -7,7 +7,7 @@ of the node that the pod is on, for as long as the pod is there. A text that nam
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from dovetail.core.model import Instance, Pod, Problem
@@ -29,10 +29,15 @@ class Devices:
         return Devices(pod.devices, pod.instances)
 
 
+def _nobody(node: str) -> None:
+    """Nobody listens."""
+
+
 class Given:
-    """What GPUNodes tell, by uid of the pod."""
+    """What GPUNodes tell, by uid of the pod. `changed` is called with the node where that has changed."""
 
     def __init__(self) -> None:
+        self.changed: Callable[[str], None] = _nobody
         self._told: dict[str, dict[str, DeviceDifference]] = {}
         self._node_of: dict[str, str] = {}
 
@@ -49,7 +54,10 @@ class Given:
         for uid in before:
             self._node_of.pop(uid, None)
         self._node_of.update(dict.fromkeys(now, name))
-        return [uid for uid in before | now if before.get(uid) != now.get(uid)]
+        differing = [uid for uid in before | now if before.get(uid) != now.get(uid)]
+        if differing:
+            self.changed(name)
+        return differing
 
     def corrected(self, pod: Pod, written: Devices) -> tuple[Pod, tuple[Finding, ...]]:
         """The pod with the devices that it has, and what is to be said of it; `written` are those of its annotation."""

@@ -33,7 +33,15 @@ from dovetail.core.devices.layout import UNKNOWN, Layout
 from dovetail.core.model import GPU, Problem
 from dovetail.core.quantities import QuantityError, parse
 from dovetail.kube.layouts import Finding
-from dovetail.kube.objects_topology import GPUNode, KubeletState, NodeResourceTopology, PluginDevices, Zone
+from dovetail.kube.objects_topology import (
+    Gpu,
+    GPUNode,
+    KubeletState,
+    NodeResourceTopology,
+    PluginDevice,
+    PluginDevices,
+    Zone,
+)
 from dovetail.kube.translate_problems import nearest
 from dovetail.kube.translate_requests import is_native
 
@@ -176,9 +184,8 @@ def inventory_of(
     """What the kubelet of the node `name` manages, and what is contradictory about it; `layout` is that of the node."""
     kubelet = node.status.kubelet if node is not None else None
     if node is not None and kubelet is not None:
-        uuids = tuple(gpu.uuid for gpu in node.status.gpus)
         try:
-            found = of_kubelet(kubelet, uuids)
+            found = of_kubelet(kubelet, node.status.gpus)
         except InventoryError as error:
             return None, (Finding("GPUNode", name, Problem(f"status.kubelet.{error.field}", "", error.message)),)
         findings = list(_differences(name, kubelet, zones))
@@ -200,7 +207,7 @@ def _of_topology(name: str, error: InventoryError) -> Finding:
     return Finding("NodeResourceTopology", name, Problem(field, "", error.message))
 
 
-def of_kubelet(kubelet: KubeletState, gpu_uuids: Sequence[str]) -> Inventory:
+def of_kubelet(kubelet: KubeletState, gpus: Sequence[Gpu]) -> Inventory:
     """The inventory that a GPUNode tells. Raises InventoryError, its field being that below `status.kubelet`."""
     version = _VERSION.fullmatch(kubelet.version)
     if version is None:
@@ -229,7 +236,7 @@ def of_kubelet(kubelet: KubeletState, gpu_uuids: Sequence[str]) -> Inventory:
                 MemoryPool(kubelet.numa_nodes[i].id, pool.type, pool.total_bytes, pool.reserved_bytes)
                 for i, _, pool in memory
             ),
-            devices=tuple(_pool(pool, gpu_uuids) for pool in kubelet.devices),
+            devices=tuple(_pool(pool, gpus) for pool in kubelet.devices),
             minor=minor,
             gates=replace(Gates.of_version(minor), **named),
         )
@@ -300,14 +307,21 @@ def _cpu_list(text: str, path: str) -> set[int]:
     return found
 
 
-def _pool(pool: PluginDevices, gpu_uuids: Sequence[str]) -> DevicePool:
+def _pool(pool: PluginDevices, gpus: Sequence[Gpu]) -> DevicePool:
     """Devices by number. GPUs take the order of the layout where the plugin's ids are the GPUs' uuids."""
-    devices = list(pool.devices)
-    place = {uuid: i for i, uuid in enumerate(gpu_uuids)}
-    if pool.resource == GPU and all(device.id in place for device in devices):
-        devices.sort(key=lambda device: place[device.id])
+    devices = pool.devices
+    listed = {device.id: device for device in devices}
+    if pool.resource == GPU and listed.keys() <= {gpu.uuid for gpu in gpus}:
+        devices = tuple(listed.get(gpu.uuid) or _unlisted(gpu) for gpu in gpus)
     found = tuple(Device(str(i), device.numa_nodes, device.healthy) for i, device in enumerate(devices))
     return DevicePool(pool.resource, found, pool.prefers_allocation)
+
+
+def _unlisted(gpu: Gpu) -> PluginDevice:
+    """The kubelet lists only devices that work; of others it still counts where they are. What its plugin does not
+    offer, as it is in MIG mode, keeps its number and is nowhere."""
+    broken = not gpu.healthy and gpu.mig is None
+    return PluginDevice(gpu.uuid, (gpu.numa_node,) if broken and gpu.numa_node is not None else None, healthy=False)
 
 
 def _with_zones(found: Inventory, zones: Zones | None) -> Inventory:

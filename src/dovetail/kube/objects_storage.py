@@ -87,7 +87,7 @@ class CSINodeDriver(Wire, frozen=True):
 
 
 class CSINodeSpec(Wire, frozen=True):
-    drivers: tuple[CSINodeDriver, ...] = ()
+    drivers: tuple[CSINodeDriver, ...] | None = None
 
 
 class CSINode(Wire, frozen=True):

@@ -91,7 +91,7 @@ def storage_class(obj: wire.StorageClass) -> StorageClass:
 
 def attach_limits(obj: wire.CSINode) -> tuple[tuple[str, int], ...]:
     """(driver, how many volumes it can attach to the node), for drivers that have a limit."""
-    drivers = ((d.name, d.allocatable.count) for d in obj.spec.drivers if d.allocatable is not None)
+    drivers = ((d.name, d.allocatable.count) for d in obj.spec.drivers or () if d.allocatable is not None)
     return tuple(sorted((name, count) for name, count in drivers if count is not None))
 
 

@@ -89,7 +89,7 @@ class Binder:
         self._run_id = run_id
         self._reservations = Reservations(client, clock, mirror, self._check_leader)
         self._queue: asyncio.Queue[_Item] = asyncio.Queue()
-        self._turns: Turns[_Item] = Turns(mirror.feed, self._enqueue)
+        self._turns: Turns[_Item] = Turns(mirror.feed, self._enqueue, self._decide_anew)
         self._in_flight = 0
         self.idle = asyncio.Event()
         """Set while nothing is on its way but what waits for volumes, drivers and its turn."""
@@ -102,6 +102,12 @@ class Binder:
             self._enqueue(item)
         else:
             self._turns.take(bind.node, bind.uid, item)
+
+    def _decide_anew(self, item: _Item) -> None:
+        """Nothing was written, and nothing went wrong that anybody should hear of."""
+        metrics.BINDS.labels("decided anew").inc()
+        now_ms = self._clock.now_ms()
+        self._failed(BindFailed(item.bind.uid, "", "its node has changed before its turn came", now_ms), None)
 
     def _enqueue(self, item: _Item) -> None:
         self._in_flight += 1

@@ -1,17 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whose turn it is to go to a node whose device plugin gives pods the devices that were chosen for them.
 
-Rules: such a plugin learns the resource and the number from the kubelet, not the pod (see `kube.admissions`). So of the
-pods that ask for the same number of one resource only one at a time is on its way to a node; the others wait in the
-order in which they were decided, half a minute at most, as a kubelet may admit nobody. The plugin then goes by the
-order in which pods were bound, and finds out afterwards what it cannot know before. Nodes whose plugin does not honour
-what was chosen are not concerned.
+Rules
+- Such a plugin learns the resource and the number from the kubelet, not the pod (see `kube.admissions`). So of the pods
+  that ask for the same number of one resource only one at a time is on its way to a node.
+- A kubelet that aligns devices to NUMA nodes decides by itself on which, from what is free at that moment. What it will
+  say was worked out for pods that come in the order in which they were decided: so all go there one by one, and the
+  next only when there was time to hear what the one before was given. When a pod leaves the node, or was given others
+  than were chosen, who still waits is handed back, to be decided anew.
+- Nobody waits longer than half a minute, as a kubelet may admit nobody. The plugin then goes by the order in which pods
+  were bound, and finds out afterwards what it cannot know before.
+- Nodes whose plugin does not honour what was chosen are not concerned.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
@@ -20,26 +24,33 @@ from dovetail.kube.feed import Feed
 
 T = TypeVar("T")
 _PATIENCE_S = 30.0
+_READ_BACK_S = 0.5
+"""In which an agent has told what a pod was given."""
+_ALIGNED = ("best-effort", "restricted", "single-numa-node")
 
 
 class Turns(Generic[T]):
-    """`go` is called with what was given to `take`, at once or when its turn has come."""
+    """`go` is called with what was given to `take`, at once or when its turn has come, or `hand_back`."""
 
-    def __init__(self, feed: Feed, go: Callable[[T], None]) -> None:
+    def __init__(self, feed: Feed, go: Callable[[T], None], hand_back: Callable[[T], None]) -> None:
         self._feed = feed
         self._go = go
-        self._waiting: dict[str, deque[tuple[str, Sizes, T]]] = {}
+        self._hand_back = hand_back
+        self._waiting: dict[str, list[tuple[str, Sizes, T]]] = {}
         self._sent: dict[str, dict[str, Sizes]] = {}
         """Who was let go to each node and is not admitted yet."""
         self._sent_to: dict[str, str] = {}
-        feed.admissions.ended = self._ended
+        self._settling: dict[str, int] = {}
+        """Of how many pods of a node it may still be told that they were given others."""
+        feed.admissions.listener = self
+        feed.given.changed = self._changed
 
     def take(self, node: str, uid: str, item: T) -> None:
         sizes = self._feed.admissions.sizes(uid)
         if not sizes or not self._honours(node):
             self._go(item)
             return
-        self._waiting.setdefault(node, deque()).append((uid, sizes, item))
+        self._waiting.setdefault(node, []).append((uid, sizes, item))
         self._next(node)
         if node in self._waiting:
             asyncio.get_running_loop().call_later(_PATIENCE_S, self._next, node, uid)
@@ -47,31 +58,63 @@ class Turns(Generic[T]):
     def failed(self, uid: str) -> None:
         """It does not go there after all."""
         if uid in self._sent_to:
-            self._ended(uid, "")
+            self._next(self._arrived(uid))
+
+    def admitted(self, uid: str, node: str) -> None:
+        """As of `admissions.Listener`."""
+        self._arrived(uid)
+        if self._aligns(node):
+            self._settling[node] = self._settling.get(node, 0) + 1
+            asyncio.get_running_loop().call_later(_READ_BACK_S, self._settled, node)
+        self._next(node)
+
+    def gone(self, uid: str, node: str) -> None:
+        """As of `admissions.Listener`."""
+        sent_to = self._arrived(uid)
+        self._changed(node or sent_to)
 
     def _honours(self, node: str) -> bool:
         told = self._feed.gpu_node(node)
         return told is not None and told.status.agent is not None and told.status.agent.honours_choice
 
-    def _ended(self, uid: str, node: str) -> None:
-        sent_to = self._sent_to.pop(uid, "")
-        if sent_to:
-            del self._sent[sent_to][uid]
-            self._next(sent_to)
-        if node not in ("", sent_to):
+    def _aligns(self, node: str) -> bool:
+        told = self._feed.gpu_node(node)
+        kubelet = told.status.kubelet if told is not None else None
+        return self._honours(node) and kubelet is not None and kubelet.topology_manager_policy in _ALIGNED
+
+    def _arrived(self, uid: str) -> str:
+        node = self._sent_to.pop(uid, "")
+        if node:
+            del self._sent[node][uid]
+        return node
+
+    def _settled(self, node: str) -> None:
+        self._settling[node] -= 1
+        if not self._settling[node]:
+            del self._settling[node]
+        self._next(node)
+
+    def _changed(self, node: str) -> None:
+        """The books of the node are no longer those by which was decided who waits for it."""
+        if self._aligns(node):
+            for _, _, item in self._waiting.pop(node, ()):
+                self._hand_back(item)
+        else:
             self._next(node)
 
     def _next(self, node: str, impatient: str = "") -> None:
-        """Let go whoever finds nobody before it that asks for the same, and who has waited long enough."""
-        waiting = self._waiting.pop(node, deque())
+        """Let go whoever finds nobody in the way, and who has waited long enough."""
+        waiting, aligns = self._waiting.pop(node, []), self._aligns(node)
         under_way = self._feed.admissions.coming(node) | self._sent.get(node, {})
         taken = {size for sizes in under_way.values() for size in sizes}
-        left: deque[tuple[str, Sizes, T]] = deque()
+        blocked = aligns and bool(under_way or node in self._settling)
+        left = []
         for uid, sizes, item in waiting:
-            if uid == impatient or taken.isdisjoint(sizes):
+            if uid == impatient or not (blocked or taken & sizes):
                 self._sent.setdefault(node, {})[uid] = sizes
                 self._sent_to[uid] = node
                 self._go(item)
+                blocked = aligns
             else:
                 left.append((uid, sizes, item))
             taken |= sizes

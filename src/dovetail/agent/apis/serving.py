@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from operator import methodcaller
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,6 +22,7 @@ Reply = TypeVar("Reply", bound=Message)
 Unary = Callable[[Any, grpc.aio.ServicerContext[Any, Any]], Awaitable[Message]]
 Stream = Callable[[Any, grpc.aio.ServicerContext[Any, Any]], AsyncIterator[Message]]
 _LONGEST_PATH = 107
+_serialized = methodcaller("SerializeToString")
 
 
 class SocketError(Exception):
@@ -35,13 +37,13 @@ def service(
     """The service `name` (with its package): each method with the message that it takes and what answers it."""
     handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
         method: grpc.unary_unary_rpc_method_handler(
-            answer, request_deserializer=takes.FromString, response_serializer=Message.SerializeToString
+            answer, request_deserializer=takes.FromString, response_serializer=_serialized
         )
         for method, (takes, answer) in unary.items()
     }
     for method, (takes, answers) in (streams or {}).items():
         handlers[method] = grpc.unary_stream_rpc_method_handler(
-            answers, request_deserializer=takes.FromString, response_serializer=Message.SerializeToString
+            answers, request_deserializer=takes.FromString, response_serializer=_serialized
         )
     return grpc.method_handlers_generic_handler(name, handlers)
 
@@ -76,9 +78,7 @@ def answers(path: Path) -> bool:
 async def call(path: Path, method: str, request: Message, reply: type[Reply], *, timeout_s: float = 10.0) -> Reply:
     """What the method (`/package.Service/Method`) served at `path` answers. Raises SocketError."""
     async with grpc.aio.insecure_channel(f"unix:{path}") as channel:
-        ask = channel.unary_unary(
-            method, request_serializer=Message.SerializeToString, response_deserializer=reply.FromString
-        )
+        ask = channel.unary_unary(method, request_serializer=_serialized, response_deserializer=reply.FromString)
         try:
             return await ask(request, timeout=timeout_s)
         except grpc.aio.AioRpcError as error:

@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CDI specifications: files that tell a container runtime what a device's name stands for.
+
+Rules: a file is whole or not there; what another program wrote is never overwritten, and never removed. The version
+written is the oldest that has what is used, as old runtimes refuse a newer one. Paths are those of the host, since the
+runtime reads them there.
+Source: Container Device Interface specification 1.1.0 (github.com/cncf-tags/container-device-interface).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+VENDOR = "dovetail.dev"
+GPU_KIND = f"{VENDOR}/gpu"
+CLAIM_KIND = f"{VENDOR}/claim"
+READ_ONLY = ("ro", "nosuid", "nodev", "rbind", "rprivate")
+
+_PREFIX = f"{VENDOR}-"
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?")
+_being_written: set[Path] = set()
+"""By this process, in any of its threads."""
+
+
+class CdiError(Exception):
+    """A specification cannot be written, read or removed; the text says which, why, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceNode:
+    """`path` is that in the container, `host_path` where it differs on the host. With `major` and `minor` the runtime
+    makes a character device of its own, and the node need not be on the host. `permissions` are of r, w and m."""
+
+    path: str
+    host_path: str = ""
+    major: int | None = None
+    minor: int | None = None
+    permissions: str = "rw"
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    host_path: str
+    container_path: str
+    options: tuple[str, ...] = READ_ONLY
+
+
+@dataclass(frozen=True, slots=True)
+class Hook:
+    """Runs on the host, in the namespaces that `name` (of OCI: createContainer) says. `args` begin with the name of the
+    program."""
+
+    path: str
+    args: tuple[str, ...]
+    name: str = "createContainer"
+    env: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Edits:
+    """What a runtime changes in a container. `env` is (name, value)."""
+
+    env: tuple[tuple[str, str], ...] = ()
+    device_nodes: tuple[DeviceNode, ...] = ()
+    mounts: tuple[Mount, ...] = ()
+    hooks: tuple[Hook, ...] = ()
+
+    def __add__(self, other: Edits) -> Edits:
+        """Both, the other's after these; what is there already is not added again."""
+        return Edits(
+            tuple(dict.fromkeys((*self.env, *other.env))),
+            tuple(dict.fromkeys((*self.device_nodes, *other.device_nodes))),
+            tuple(dict.fromkeys((*self.mounts, *other.mounts))),
+            tuple(dict.fromkeys((*self.hooks, *other.hooks))),
+        )
+
+
+class CdiFolder:
+    """The specifications in `path` (/var/run/cdi) whose file names begin with `dovetail.dev-`. Files of others stand
+    beside them."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def names(self) -> frozenset[str]:
+        """File names without `.json`. Raises CdiError."""
+        return frozenset(name.removesuffix(".json") for name in self._listed() if name.endswith(".json"))
+
+    def clean(self) -> None:
+        """Removes what a process that was killed left half written. Raises CdiError."""
+        for name in self._listed():
+            if name.endswith(".json.new") and self._path / name not in _being_written:
+                self._unlink(self._path / name)
+
+    def write(self, name: str, kind: str, devices: Mapping[str, Edits], common: Edits = Edits()) -> None:
+        """The file `name`.json in place of an earlier one, if it differs. Containers that get any of the `devices` get
+        `common` too. Raises CdiError; then the earlier one is still there."""
+        document = specification(kind, devices, common)
+        path = self._owned(name)
+        data = msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n"
+        new = path.with_name(f"{path.name}.new")
+        _being_written.add(new)
+        try:
+            if path.exists() and path.read_bytes() == data:
+                return
+            self._path.mkdir(parents=True, exist_ok=True)
+            with new.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            new.replace(path)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                new.unlink(missing_ok=True)
+            hint = "; the folder of CDI specifications must be writable, and the runtime must read the same one"
+            raise CdiError(f"cannot write {path}: {error.strerror}{hint}") from error
+        finally:
+            _being_written.discard(new)
+
+    def remove(self, name: str) -> None:
+        """One that is not there is no error. Raises CdiError."""
+        self._unlink(self._owned(name))
+
+    def _listed(self) -> list[str]:
+        try:
+            return [each.name for each in self._path.iterdir() if each.name.startswith(_PREFIX)]
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise CdiError(f"cannot list {self._path}: {error.strerror}") from error
+
+    def _owned(self, name: str) -> Path:
+        """The path of a file that is ours, or not there yet."""
+        if not name.startswith(_PREFIX) or "/" in name:
+            raise CdiError(f"the name {name!r} of a CDI specification must begin with {_PREFIX}")
+        path = self._path / f"{name}.json"
+        try:
+            kind = msgspec.json.decode(path.read_bytes(), type=dict[str, Any]).get("kind", "")
+        except FileNotFoundError:
+            return path
+        except OSError as error:
+            raise CdiError(f"cannot read {path}: {error.strerror}") from error
+        except msgspec.MsgspecError:
+            kind = ""
+        if not str(kind).startswith(f"{VENDOR}/"):
+            raise CdiError(f"{path} is not dovetail's: it is of kind {kind!r}; remove it, or move it away")
+        return path
+
+    def _unlink(self, path: Path) -> None:
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise CdiError(f"cannot remove {path}: {error.strerror}") from error
+
+
+def specification(kind: str, devices: Mapping[str, Edits], common: Edits = Edits()) -> dict[str, Any]:
+    """The specification as a document. Raises CdiError for names that the format does not allow, and for no device."""
+    if not devices:
+        raise CdiError(f"a CDI specification of {kind} needs a device")
+    for name in devices:
+        if not _NAME.fullmatch(name):
+            raise CdiError(f"{name!r} cannot be the name of a CDI device: letters, digits and _ - . : are allowed")
+    document: dict[str, Any] = {
+        "cdiVersion": _version(devices, common),
+        "kind": kind,
+        "devices": [{"name": name, "containerEdits": _wire(edits)} for name, edits in devices.items()],
+    }
+    if edits := _wire(common):
+        document["containerEdits"] = edits
+    return document
+
+
+def _version(devices: Mapping[str, Edits], common: Edits) -> str:
+    """0.5.0 has paths that differ on the host, and names that begin with a digit."""
+    nodes = [node for edits in (common, *devices.values()) for node in edits.device_nodes]
+    newer = any(node.host_path for node in nodes) or any(name[0].isdigit() for name in devices)
+    return "0.5.0" if newer else "0.3.0"
+
+
+def _wire(edits: Edits) -> dict[str, Any]:
+    parts: dict[str, list[Any]] = {
+        "env": [f"{name}={value}" for name, value in edits.env],
+        "deviceNodes": [_node(node) for node in edits.device_nodes],
+        "mounts": [
+            {"hostPath": each.host_path, "containerPath": each.container_path, "options": list(each.options)}
+            for each in edits.mounts
+        ],
+        "hooks": [
+            {"hookName": each.name, "path": each.path, "args": list(each.args)}
+            | ({"env": list(each.env)} if each.env else {})
+            for each in edits.hooks
+        ],
+    }
+    return {name: found for name, found in parts.items() if found}
+
+
+def _node(node: DeviceNode) -> dict[str, Any]:
+    wired: dict[str, Any] = {"path": node.path}
+    if node.host_path and node.host_path != node.path:
+        wired["hostPath"] = node.host_path
+    if node.major is not None and node.minor is not None:
+        wired |= {"type": "c", "major": node.major, "minor": node.minor}
+    return wired | {"permissions": node.permissions}

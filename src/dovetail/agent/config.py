@@ -1,0 +1,345 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the agent is told about offering GPUs: a YAML file in the format of NVIDIA's device plugin, version v1.
+
+Rules
+- A field that is unknown, of the wrong kind, or wants what this release does not do is a problem with file, line, path
+  and, where something like it is known, the nearest name; all problems are told at once. A field that is known but
+  decides nothing here is a note. Nothing is skipped in silence.
+- Without a file, and for fields that are not there, the defaults are NVIDIA's, but for one: devices are handed over by
+  CDI alone (`cdi-cri`), so that nothing which an image says about itself gives it a GPU.
+- Replicas are offered as `<resource>.shared` where `renameByDefault` is true, else under the name of what is shared.
+  With MPS more than one replica is refused unless the file says otherwise. Where both ways are given, MPS counts.
+Source: NVIDIA k8s-device-plugin, api/config/v1.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from dovetail.core.devices.mig import names
+from dovetail.kube.documents import Document, ManifestError, read_documents
+
+GPU = "nvidia.com/gpu"
+ENVVAR, VOLUME_MOUNTS, CDI_ANNOTATIONS, CDI_CRI = "envvar", "volume-mounts", "cdi-annotations", "cdi-cri"
+DEVICE_LIST_STRATEGIES = (ENVVAR, VOLUME_MOUNTS, CDI_ANNOTATIONS, CDI_CRI)
+_PREFIX = "nvidia.com/"
+_LONGEST_RESOURCE = 63
+_MOST_REPLICAS = 1000
+
+Strategy = Literal["time-slicing", "mps"]
+
+
+class ConfigError(Exception):
+    """The file cannot be used; the text has a line for each problem."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """Each device of a resource is offered `replicas` times, under the name `renamed`. A container that asks for more
+    than one replica is refused where `fail_requests_greater_than_one` is set."""
+
+    strategy: Strategy
+    replicas: int
+    fail_requests_greater_than_one: bool
+    renamed: str
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """`sharing` is by the name that the resource has unshared. Roots and paths are None where the file does not tell
+    them. `notes` say which fields of the file decide nothing here, and why."""
+
+    mig_strategy: Literal["none", "single", "mixed"] = "none"
+    device_list_strategies: tuple[str, ...] = (CDI_CRI,)
+    device_id_strategy: Literal["uuid", "index"] = "uuid"
+    pass_device_specs: bool = False
+    shared_devices_allocation_policy: Literal["distributed", "packed"] = "distributed"
+    cdi_annotation_prefix: str = "cdi.k8s.io/"
+    gdrcopy: bool = False
+    gds: bool = False
+    mofed: bool = False
+    driver_root: Path | None = None
+    dev_root: Path | None = None
+    mps_root: Path | None = None
+    sharing: Mapping[str, Shared] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def name_of(self, resource: str) -> str:
+        """What a resource is offered as."""
+        shared = self.sharing.get(resource)
+        return shared.renamed if shared is not None else resource
+
+
+class _Bad(ValueError):
+    """The value breaks a rule, which is the argument; `at` is where below the field, `[0].name`."""
+
+    def __init__(self, rule: str, at: str = "") -> None:
+        super().__init__(rule)
+        self.rule, self.at = rule, at
+
+
+class _Field(NamedTuple):
+    """`attribute` of Config gets what `parse` makes of the value; a field without one is only noted, by `why`, if its
+    value is not one of `quiet`."""
+
+    parse: Callable[[Any], Any]
+    attribute: str = ""
+    why: str = ""
+    quiet: tuple[Any, ...] = ()
+
+
+def _one_of(*allowed: str) -> Callable[[Any], str]:
+    def parse(value: Any) -> str:
+        if not isinstance(value, str) or value not in allowed:
+            raise _Bad(f"must be one of {', '.join(allowed)}{_nearest(value, allowed)}")
+        return value
+
+    return parse
+
+
+def _truth(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise _Bad("must be true or false")
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise _Bad("must be a text")
+    return value
+
+
+def _path(value: Any) -> Path:
+    path = Path(_text(value))
+    if not path.is_absolute():
+        raise _Bad(f"must be an absolute path; nearest valid value: {Path('/') / path}")
+    return path
+
+
+def _strategies(value: Any) -> tuple[str, ...]:
+    parse, listed = _one_of(*DEVICE_LIST_STRATEGIES), value if isinstance(value, list) else [value]
+    found = tuple(dict.fromkeys(parse(one) for one in listed))
+    if not found:
+        raise _Bad(f"must name at least one of {', '.join(DEVICE_LIST_STRATEGIES)}")
+    if ENVVAR in found and VOLUME_MOUNTS in found:
+        raise _Bad(f"{ENVVAR} and {VOLUME_MOUNTS} set NVIDIA_VISIBLE_DEVICES to different values: leave one out")
+    return found
+
+
+def _anything(value: Any) -> Any:
+    return value
+
+
+def _nothing(what: str) -> Callable[[Any], None]:
+    def parse(value: Any) -> None:
+        if value:
+            raise _Bad(f"{what} is not supported by this release: leave it out")
+
+    return parse
+
+
+class _Resource(NamedTuple):
+    name: str
+    replicas: int
+
+
+def _resources(value: Any) -> tuple[_Resource, ...]:
+    if not isinstance(value, list):
+        raise _Bad("must be a list of {name, replicas}")
+    found: dict[str, _Resource] = {}
+    for i, entry in enumerate(value):
+        at = f"[{i}]"
+        if not isinstance(entry, dict):
+            raise _Bad("must have name and replicas", at)
+        for key in entry:
+            if key not in _RESOURCE_FIELDS:
+                raise _Bad(f"is no known field{_nearest(str(key), _RESOURCE_FIELDS)}", f"{at}.{key}")
+        name, replicas = _shareable(entry.get("name"), at), entry.get("replicas")
+        if isinstance(replicas, bool) or not isinstance(replicas, int) or not 2 <= replicas <= _MOST_REPLICAS:
+            raise _Bad(f"must be a whole number from 2 to {_MOST_REPLICAS}", f"{at}.replicas")
+        if name in found:
+            raise _Bad(f"{name} is shared twice", f"{at}.name")
+        found[name] = _Resource(name, replicas)
+    return tuple(found.values())
+
+
+_RESOURCE_FIELDS = ("name", "replicas", "rename", "devices")
+
+
+def _shareable(value: Any, at: str) -> str:
+    name = value if isinstance(value, str) else ""
+    name = name if name.startswith(_PREFIX) or not name else _PREFIX + name
+    read = names.read(name)
+    if name != GPU and (read is None or read.shared):
+        near = GPU if difflib.SequenceMatcher(None, name, GPU).ratio() > 0.8 else names.FORM
+        raise _Bad(f"must be {GPU} or {names.FORM}; nearest valid value: {near}", f"{at}.name")
+    return name
+
+
+_LABELS = "the agent writes labels whenever what they tell changes"
+_SHARING = ("timeSlicing", "mps")
+_FIELDS: dict[str, _Field] = {
+    "version": _Field(_one_of("v1"), why="", quiet=("v1",)),
+    "flags.migStrategy": _Field(_one_of("none", "single", "mixed"), "mig_strategy"),
+    "flags.failOnInitError": _Field(
+        _truth, why="without a driver the agent stays, offers nothing and says why in the GPUNode", quiet=(False,)
+    ),
+    "flags.mpsRoot": _Field(_path, "mps_root"),
+    "flags.nvidiaDriverRoot": _Field(_path, "driver_root"),
+    "flags.nvidiaDevRoot": _Field(_path, "dev_root"),
+    "flags.gdrcopyEnabled": _Field(_truth, "gdrcopy"),
+    "flags.gdsEnabled": _Field(_truth, "gds"),
+    "flags.mofedEnabled": _Field(_truth, "mofed"),
+    "flags.useNodeFeatureAPI": _Field(_truth, why=_LABELS, quiet=(False,)),
+    "flags.deviceDiscoveryStrategy": _Field(_one_of("auto", "nvml"), why="", quiet=("auto", "nvml")),
+    "flags.plugin.passDeviceSpecs": _Field(_truth, "pass_device_specs"),
+    "flags.plugin.deviceListStrategy": _Field(_strategies, "device_list_strategies"),
+    "flags.plugin.deviceIDStrategy": _Field(_one_of("uuid", "index"), "device_id_strategy"),
+    "flags.plugin.cdiAnnotationPrefix": _Field(_text, "cdi_annotation_prefix"),
+    "flags.plugin.nvidiaCTKPath": _Field(_anything, why="the agent writes CDI specifications itself"),
+    "flags.plugin.containerDriverRoot": _Field(_anything, why="it is an option of `dovetail agent run`"),
+    "flags.plugin.sharedDevicesAllocationPolicy": _Field(
+        _one_of("distributed", "packed"), "shared_devices_allocation_policy"
+    ),
+    "flags.gfd.oneshot": _Field(_anything, why=_LABELS, quiet=(False,)),
+    "flags.gfd.noTimestamp": _Field(_anything, why=_LABELS),
+    "flags.gfd.sleepInterval": _Field(_anything, why=_LABELS),
+    "flags.gfd.outputFile": _Field(_anything, why=_LABELS),
+    "flags.gfd.machineTypeFile": _Field(_anything, why=_LABELS),
+    "resources.gpus": _Field(_anything, why="NVIDIA's plugin ignores it, too: resources keep their names", quiet=([],)),
+    "resources.mig": _Field(_anything, why="NVIDIA's plugin ignores it, too: resources keep their names", quiet=([],)),
+    **{
+        f"sharing.{way}.{name}": _Field(parse)
+        for way in _SHARING
+        for name, parse in (
+            ("renameByDefault", _truth),
+            ("failRequestsGreaterThanOne", _truth),
+            ("resources", _resources),
+        )
+    },
+    "imex.channelIDs": _Field(_nothing("handing IMEX channels to every container"), quiet=([],)),
+    "imex.required": _Field(_nothing("handing IMEX channels to every container"), quiet=(False,)),
+}
+
+
+def read(path: Path) -> Config:
+    """The configuration in the file. Raises ConfigError."""
+    try:
+        documents = list(read_documents([str(path)]))
+    except ManifestError as error:
+        raise ConfigError(str(error)) from error
+    if not documents:
+        return Config()
+    if len(documents) > 1:
+        raise ConfigError(f"{path}:{documents[1].line()}: one document is read, here is another")
+    return _Reading(documents[0]).config()
+
+
+class _Reading:
+    """One document: what its fields are, and what is wrong with them."""
+
+    def __init__(self, document: Document) -> None:
+        self._document = document
+        self._found: dict[str, Any] = {}
+        self._notes: list[str] = []
+        self._problems: list[str] = []
+
+    def config(self) -> Config:
+        self._walk("", self._document.value)
+        if not self._problems and "version" not in self._found:
+            self._problem("version", "is missing: must be v1")
+        sharing = {} if self._problems else self._sharing()
+        known = {_FIELDS[path].attribute: value for path, value in self._found.items() if _FIELDS[path].attribute}
+        config = replace(Config(), **known, sharing=sharing)
+        self._contradictions(config)
+        if self._problems:
+            raise ConfigError("\n".join(self._problems))
+        return replace(config, notes=tuple(self._notes))
+
+    def _walk(self, at: str, value: Any) -> None:
+        if not isinstance(value, dict):
+            self._problem(at, "must have fields")
+            return
+        prefix = f"{at}." if at else ""
+        siblings = tuple(dict.fromkeys(p[len(prefix) :].partition(".")[0] for p in _FIELDS if p.startswith(prefix)))
+        for key, inner in value.items():
+            path = f"{prefix}{key}"
+            if path in _FIELDS:
+                self._read(path, inner)
+            elif key in siblings:
+                self._walk(path, inner)
+            else:
+                self._problem(path, f"is no known field{_nearest(str(key), siblings)}")
+
+    def _read(self, path: str, value: Any) -> None:
+        known = _FIELDS[path]
+        try:
+            self._found[path] = known.parse(value)
+        except _Bad as bad:
+            self._problem(path + bad.at, bad.rule)
+            return
+        if known.why and value not in known.quiet:
+            self._note(path, f"decides nothing: {known.why}")
+
+    def _sharing(self) -> dict[str, Shared]:
+        given = [way for way in _SHARING if self._found.get(f"sharing.{way}.resources")]
+        if not given:
+            return {}
+        way = given[-1]
+        if len(given) > 1:
+            self._note("sharing.timeSlicing", "decides nothing: sharing.mps counts where both are given")
+        told = {
+            name: self._found.get(f"sharing.{way}.{name}") for name in ("renameByDefault", "failRequestsGreaterThanOne")
+        }
+        one_only = told["failRequestsGreaterThanOne"]
+        if one_only is None:
+            one_only = way == "mps"
+        for i, entry in enumerate(self._document.value["sharing"][way]["resources"]):
+            at = f"sharing.{way}.resources[{i}]"
+            if "rename" in entry:
+                self._note(f"{at}.rename", "decides nothing: only renameByDefault renames")
+            if entry.get("devices", "all") != "all":
+                self._note(f"{at}.devices", "decides nothing: all devices of the resource are shared")
+        sharing = {}
+        for i, (name, replicas) in enumerate(self._found[f"sharing.{way}.resources"]):
+            renamed = name + names.SHARED if told["renameByDefault"] else name
+            if len(renamed) > _LONGEST_RESOURCE:
+                rule = f"{renamed} is longer than {_LONGEST_RESOURCE} characters"
+                self._problem(f"sharing.{way}.resources[{i}].name", rule)
+            if way == "mps" and name != GPU:
+                self._problem(f"sharing.mps.resources[{i}].name", "MPS does not share MIG instances: use timeSlicing")
+            sharing[name] = Shared("mps" if way == "mps" else "time-slicing", replicas, one_only, renamed)
+        return sharing
+
+    def _contradictions(self, config: Config) -> None:
+        if {ENVVAR, VOLUME_MOUNTS} & {*config.device_list_strategies}:
+            return
+        needed = f"is for the NVIDIA container runtime: deviceListStrategy must have {ENVVAR} or {VOLUME_MOUNTS}"
+        for path, given in (
+            ("flags.plugin.deviceIDStrategy", config.device_id_strategy == "index"),
+            ("flags.gdrcopyEnabled", config.gdrcopy),
+            ("flags.gdsEnabled", config.gds),
+            ("flags.mofedEnabled", config.mofed),
+        ):
+            if given:
+                self._problem(path, needed)
+
+    def _problem(self, path: str, rule: str) -> None:
+        self._problems.append(self._say(path, rule))
+
+    def _note(self, path: str, rule: str) -> None:
+        self._notes.append(self._say(path, rule))
+
+    def _say(self, path: str, rule: str) -> str:
+        line = self._document.line(path) if path else 1
+        place = f"{self._document.file}:{line}" if line else self._document.file
+        return f"{place}: {path}: {rule}" if path else f"{place}: {rule}"
+
+
+def _nearest(value: Any, valid: Iterable[str]) -> str:
+    near = difflib.get_close_matches(str(value), list(valid), n=1, cutoff=0)
+    return f"; nearest valid value: {near[0]}" if near else ""

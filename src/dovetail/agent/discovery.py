@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What this machine has: NVML's answers and the kernel's, put together.
+
+Rules
+- Nothing is assumed. What cannot be read is an `Unread` with the call or the file and the reason.
+- A GPU that cannot be read, or is lost between two calls, is left out, and an `Unread` of the field `gpus[INDEX]` says
+  why. The others keep their indices. Where NVML itself does not answer, that field is `gpus`.
+- A GPU that the kernel sees on the PCI bus and NVML does not list is named too, with the driver that has it.
+- An NVLink counts where its state is active and what is at its other end is known. Links to another GPU count as far as
+  both ends count them. Links to NVSwitches are added up, and two GPUs have the lesser of their sums between them.
+- How far apart devices are is what the kernel tells (`sysfs`); for two GPUs NVML is asked where it does not.
+Sources: NVML API reference; NCCL, src/graph/xml.cc (NVLinks).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import combinations
+
+import pynvml
+
+from dovetail.agent.gpus import GpuReader, Links
+from dovetail.agent.host import Gpu, Host, Nic, Unread
+from dovetail.agent.nvml import Nvml, NvmlError
+from dovetail.agent.sysfs import Port, Sysfs, SysfsError, level
+from dovetail.core.devices.layout import BOARD, NODE, PHB, PIX, PXB, SYS, UNKNOWN, Matrix
+
+_ANCESTORS = {
+    pynvml.NVML_TOPOLOGY_INTERNAL: BOARD,
+    pynvml.NVML_TOPOLOGY_SINGLE: PIX,
+    pynvml.NVML_TOPOLOGY_MULTIPLE: PXB,
+    pynvml.NVML_TOPOLOGY_HOSTBRIDGE: PHB,
+    pynvml.NVML_TOPOLOGY_NODE: NODE,
+    pynvml.NVML_TOPOLOGY_SYSTEM: SYS,
+}
+
+
+def discover(nvml: Nvml | NvmlError, sysfs: Sysfs) -> Host:
+    """What can be read now. Without NVML (`nvml` is why) there are no GPUs that could be used: those on the PCI bus are
+    named in `unread`. Blocks while NVML and the kernel answer."""
+    return _Discovery(sysfs).host(nvml)
+
+
+class _Discovery:
+    """One look at the machine."""
+
+    def __init__(self, sysfs: Sysfs) -> None:
+        self._sysfs = sysfs
+        self._unread: list[Unread] = []
+        self._nvml: Nvml
+        try:
+            self._pci = sysfs.pci
+        except SysfsError as error:
+            self._pci = {}
+            self._miss("pci", error)
+
+    def host(self, nvml: Nvml | NvmlError) -> Host:
+        driver, library, cuda = "", "", None
+        seen: list[tuple[Gpu, Links | None]] = []
+        try:
+            if isinstance(nvml, NvmlError):
+                raise nvml
+            self._nvml = nvml
+            reader = GpuReader(nvml, self._pci, self._unread)
+            driver = reader.ask("driver", "", "nvmlSystemGetDriverVersion")
+            library = reader.ask("nvml", "", "nvmlSystemGetNVMLVersion")
+            number = reader.ask("cuda", None, "nvmlSystemGetCudaDriverVersion_v2")
+            cuda = None if number is None else (number // 1000, number % 1000 // 10)
+            seen = self._gpus(reader, nvml.call("nvmlDeviceGetCount"))
+        except NvmlError as error:
+            self._miss("gpus", error)
+        gpus = tuple(gpu for gpu, _ in seen)
+        self._not_listed(gpus)
+        host = Host(
+            driver=driver or self._told("driver", self._sysfs.module_version),
+            nvml=library,
+            cuda=cuda,
+            machine=self._told("machine", self._sysfs.machine),
+            gpus=gpus,
+            pcie=self._pcie(gpus),
+            nvlinks=self._nvlinks(gpus, [links for _, links in seen]),
+            nics=self._nics(gpus),
+        )
+        for what, why in self._sysfs.failures.items():
+            self._miss(f"pci[{what}]" if ":" in what else f"nics[{what}]", why)
+        return replace(host, unread=tuple(self._unread))
+
+    def _miss(self, what: str, why: Exception | str) -> None:
+        self._unread.append(Unread(what, str(why)))
+
+    def _told(self, what: str, read: Callable[[], str]) -> str:
+        try:
+            return read()
+        except SysfsError as error:
+            self._miss(what, error)
+            return ""
+
+    def _gpus(self, reader: GpuReader, count: int) -> list[tuple[Gpu, Links | None]]:
+        """Each with its NVLinks; None where they cannot be read."""
+        found = []
+        for index in range(count):
+            before = len(self._unread)
+            try:
+                found.append(reader.read(index))
+            except NvmlError as error:
+                # What was missed before it was lost is part of that.
+                del self._unread[before:]
+                self._miss(f"gpus[{index}]", error)
+        return found
+
+    def _nvlinks(self, gpus: Sequence[Gpu], links: Sequence[Links | None]) -> Matrix | None:
+        if None in links:
+            return None
+        told = [each for each in links if each is not None]
+        count = [[0] * len(gpus) for _ in gpus]
+        for i, j in combinations(range(len(gpus)), 2):
+            here, there = told[i].to[gpus[j].pci_bus_id], told[j].to[gpus[i].pci_bus_id]
+            if here != there:
+                numbers = f"GPU {gpus[i].index} counts {here} to GPU {gpus[j].index}, which counts {there} back"
+                self._miss(f"gpus[{gpus[i].index}].nvlinks", f"{numbers}: the lesser counts")
+            count[i][j] = count[j][i] = min(here, there) + min(told[i].to_switches, told[j].to_switches)
+        there_are = {gpu.pci_bus_id for gpu in gpus}
+        for gpu, each in zip(gpus, told, strict=True):
+            for target in sorted(each.to.keys() - there_are):
+                self._miss(
+                    f"gpus[{gpu.index}].nvlinks", f"{each.to[target]} of them lead to the GPU {target}, not listed"
+                )
+        return tuple(map(tuple, count))
+
+    def _pcie(self, gpus: Sequence[Gpu]) -> Matrix:
+        levels = [[BOARD] * len(gpus) for _ in gpus]
+        for i, j in combinations(range(len(gpus)), 2):
+            a, b = gpus[i], gpus[j]
+            found = level(self._pci.get(a.pci_bus_id), self._pci.get(b.pci_bus_id))
+            if found == UNKNOWN:
+                found = self._ancestor(a.index, b.index)
+            levels[i][j] = levels[j][i] = found
+        return tuple(map(tuple, levels))
+
+    def _ancestor(self, a: int, b: int) -> int:
+        """How far apart NVML says that two GPUs are, where the kernel does not tell."""
+        try:
+            handles = [self._nvml.call("nvmlDeviceGetHandleByIndex", index) for index in (a, b)]
+            return _ANCESTORS.get(self._nvml.call("nvmlDeviceGetTopologyCommonAncestor", *handles), UNKNOWN)
+        except NvmlError as error:
+            self._miss(f"pcie[{a}][{b}]", error)
+            return UNKNOWN
+
+    def _nics(self, gpus: Sequence[Gpu]) -> tuple[Nic, ...] | None:
+        try:
+            ports = self._sysfs.ports()
+        except SysfsError as error:
+            self._miss("nics", error)
+            return None
+        return tuple(self._nic(port, gpus) for port in ports)
+
+    def _nic(self, port: Port, gpus: Sequence[Gpu]) -> Nic:
+        device = self._pci.get(port.bus_id)
+        if device is None:
+            self._miss(f"nics[{port.name}].levels", f"the kernel tells of no PCI device {port.bus_id}")
+        elif device.numa is None:
+            self._miss(f"nics[{port.name}].numa", f"numa_node of {port.bus_id} is -1: the firmware does not tell")
+        return Nic(
+            name=port.name,
+            interface=port.interface,
+            pci_bus_id=port.bus_id,
+            pcie_root=device.root if device is not None else "",
+            numa=device.numa if device is not None else None,
+            speed_mbps=port.speed_mbps,
+            rdma=port.rdma,
+            levels=tuple(level(device, self._pci.get(gpu.pci_bus_id)) for gpu in gpus),
+        )
+
+    def _not_listed(self, gpus: Sequence[Gpu]) -> None:
+        """Names the GPUs of the PCI bus that are not among these."""
+        known = {gpu.pci_bus_id for gpu in gpus}
+        for device in self._pci.values():
+            if device.is_gpu and not device.virtual and device.bus_id not in known:
+                bound = f"has the driver {device.driver}" if device.driver else "has no driver"
+                self._miss(f"pci[{device.bus_id}]", f"is a GPU of NVIDIA, {bound}, and NVML does not tell of it")

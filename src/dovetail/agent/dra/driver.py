@@ -1,0 +1,336 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The DRA driver of this node: publishes its devices, and prepares claims for the kubelet.
+
+Rules
+- The kubelet finds the driver by a socket in its folder of plugins; another driver of the same name that answers there
+  is refused, as both would give out the same devices.
+- A claim is read from the API server for each preparation: what is allocated there counts, and only for the uid that
+  the kubelet asks about. A failure of one claim is the answer for this one alone, and the kubelet asks again.
+- Claims are done one after another. What blocks is done in a thread.
+- Claims that ended while nobody listened are unprepared: when the driver starts, and when one of them is in the way.
+Source: k8s.io/kubelet/pkg/apis/dra/v1, pluginregistration/v1 (1.37).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import grpc
+import grpc.aio
+
+from dovetail.agent.apis import dra_pb2 as dra
+from dovetail.agent.apis import registration_pb2 as registration
+from dovetail.agent.apis.serving import answers, serve, service
+from dovetail.agent.cdi import CdiFolder
+from dovetail.agent.dra.configs import Claim, ClaimError, interval
+from dovetail.agent.dra.health import SERVICE as HEALTH_SERVICE
+from dovetail.agent.dra.health import Health
+from dovetail.agent.dra.offer import Offered, offered
+from dovetail.agent.dra.partitions import Partitions
+from dovetail.agent.dra.prepared import FAILURES, Prepared, Record, Taken, Wanted, cdi_id, set_interval
+from dovetail.agent.dra.publishing import Publisher
+from dovetail.agent.dra.slices import contents
+from dovetail.agent.driver_files import DriverFiles
+from dovetail.agent.host import Host
+from dovetail.agent.illness import Illness
+from dovetail.kube.client import Client
+from dovetail.kube.errors import KubeError, NotFound
+from dovetail.kube.resources import RESOURCE_CLAIMS
+from dovetail.kube.translate_problems import nearest
+
+log = logging.getLogger(__name__)
+
+NAME = "gpu.nvidia.com"
+SERVICE = "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin"
+VERSIONS = ("v1.DRAPlugin", HEALTH_SERVICE)
+_AGAIN_S = 10.0
+_AGAIN_MAX_S = 300.0
+
+T = TypeVar("T")
+Names = Collection[tuple[str, str]]
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class DriverError(Exception):
+    """The driver cannot be started; the text says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Folders:
+    """`registry` is where the kubelet looks for plugins, `plugin` is for this driver alone: its socket and its records,
+    which must outlive the machine's boot. `cdi` is read by the container runtime."""
+
+    registry: Path = Path("/var/lib/kubelet/plugins_registry")
+    plugin: Path = Path("/var/lib/kubelet/plugins/dovetail.dev")
+    cdi: Path = Path("/var/run/cdi")
+
+
+class Driver:
+    """`held` tells the claims (namespace, name) that pods on this node have according to the kubelet. `changed` is
+    called when MIG instances have come or gone. With `partitionable` instances are made for claims. `nvidia_smi` is the
+    command that sets time slices."""
+
+    def __init__(
+        self,
+        client: Client,
+        node: str,
+        files: DriverFiles,
+        partitions: Partitions,
+        held: Callable[[], Awaitable[Names]],
+        *,
+        folders: Folders = Folders(),
+        name: str = NAME,
+        partitionable: bool = False,
+        changed: Callable[[], None] = lambda: None,
+        nvidia_smi: Sequence[str] = ("nvidia-smi",),
+    ) -> None:
+        """Raises CheckpointError."""
+        self._client = client
+        self._node = node
+        self._held = held
+        self._folders = folders
+        self._name = name
+        self._partitionable = partitionable
+        self._changed = changed
+        checkpoint, slice_of = folders.plugin / "claims.json", partial(set_interval, nvidia_smi)
+        self._prepared = Prepared(checkpoint, CdiFolder(folders.cdi), files, partitions, slice_of)
+        self._publisher = Publisher(client, name, node)
+        self._health = Health(node)
+        self._devices: dict[str, Offered] = {}
+        self._busy = asyncio.Lock()
+        self._running: AsyncExitStack | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def in_use(self) -> frozenset[str]:
+        """The uuids of the GPUs and MIG instances that are prepared for claims, and of the GPUs that these are on."""
+        devices = [device for record in self._prepared.records.values() for device in record.devices]
+        return frozenset(uuid for each in devices for uuid in (each.gpu, each.uuid) if uuid)
+
+    @property
+    def settled(self) -> asyncio.Event:
+        """Set while the API server says what was told last."""
+        return self._publisher.settled
+
+    async def update(self, host: Host, ill: tuple[Illness, ...] = ()) -> None:
+        """The devices are these, and these are ill. The first call starts the driver: it raises DriverError,
+        SocketError or CdiError where that cannot be."""
+        async with self._busy:
+            self._prepared.host = host
+            await asyncio.to_thread(self._prepared.finish if self._running is not None else self._prepared.recover)
+            devices = offered(host, self._partitionable, self._prepared.made)
+        self._devices = {device.name: device for device in devices}
+        self._publisher.want(contents(host, devices, self._name, ill))
+        self._health.tell(devices, ill)
+        if self._running is None:
+            await self._start()
+
+    async def close(self) -> None:
+        """Stops answering. Claims stay prepared and slices published: the next process goes on with them."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._running is not None:
+            await self._running.aclose()
+            self._running = None
+
+    async def _start(self) -> None:
+        for other in self._folders.registry.glob(f"{self._name}*.sock"):
+            if other != self._registry and answers(other):
+                raise DriverError(
+                    f"another driver serves {self._name} on this node ({other}): switch off its devices or dovetail's"
+                )
+        async with AsyncExitStack() as stack:
+            plugin = service(
+                SERVICE,
+                {
+                    "NodePrepareResources": (dra.NodePrepareResourcesRequest, self._prepare_all),
+                    "NodeUnprepareResources": (dra.NodeUnprepareResourcesRequest, self._unprepare_all),
+                },
+            )
+            stack.push_async_callback((await serve(self._endpoint, plugin, self._health.handler)).stop, None)
+            found = service(
+                "pluginregistration.Registration",
+                {
+                    "GetInfo": (registration.InfoRequest, self._info),
+                    "NotifyRegistrationStatus": (registration.RegistrationStatus, self._registered),
+                },
+            )
+            # Last, since the kubelet calls as soon as it sees this one.
+            stack.push_async_callback((await serve(self._registry, found)).stop, None)
+            self._running = stack.pop_all()
+        for work in (self._publisher.run(), self._tidy()):
+            task = asyncio.create_task(work)
+            self._tasks.add(task)
+            task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a task of the DRA driver has ended", exc_info=error)
+
+    @property
+    def _endpoint(self) -> Path:
+        return self._folders.plugin / f"{self._name}.sock"
+
+    @property
+    def _registry(self) -> Path:
+        return self._folders.registry / f"{self._name}-dovetail-reg.sock"
+
+    async def _info(self, request: registration.InfoRequest, context: Context) -> registration.PluginInfo:
+        return registration.PluginInfo(
+            type="DRAPlugin", name=self._name, endpoint=str(self._endpoint), supported_versions=VERSIONS
+        )
+
+    async def _registered(
+        self, request: registration.RegistrationStatus, context: Context
+    ) -> registration.RegistrationStatusResponse:
+        if request.plugin_registered:
+            log.info("the kubelet has registered the DRA driver %s", self._name)
+        else:
+            log.error("the kubelet does not take the DRA driver %s: %s", self._name, request.error)
+        return registration.RegistrationStatusResponse()
+
+    async def _prepare_all(
+        self, request: dra.NodePrepareResourcesRequest, context: Context
+    ) -> dra.NodePrepareResourcesResponse:
+        reply = dra.NodePrepareResourcesResponse()
+        for claim in request.claims:
+            answer = reply.claims[claim.uid]
+            try:
+                answer.devices.extend(self._answer(await self._prepare(claim)))
+            except Exception as error:
+                answer.error = self._failure(claim, error)
+        return reply
+
+    async def _unprepare_all(
+        self, request: dra.NodeUnprepareResourcesRequest, context: Context
+    ) -> dra.NodeUnprepareResourcesResponse:
+        reply = dra.NodeUnprepareResourcesResponse()
+        for claim in request.claims:
+            answer = reply.claims[claim.uid]
+            try:
+                await self._unprepare(claim.uid)
+            except Exception as error:
+                answer.error = self._failure(claim, error)
+        return reply
+
+    def _failure(self, claim: dra.Claim, error: Exception) -> str:
+        known = isinstance(error, (*FAILURES, KubeError))
+        log.warning("claim %s/%s: %s", claim.namespace, claim.name, error, exc_info=None if known else error)
+        return str(error) if known else f"{type(error).__name__}: {error}; see the log of the agent"
+
+    async def _prepare(self, asked: dra.Claim) -> Record:
+        claim = await self._read(asked)
+        wanted = self._wanted(claim)
+        for _ in range(2):
+            try:
+                return await self._do(partial(self._prepared.prepare, asked.uid, asked.namespace, asked.name, wanted))
+            except Taken as error:
+                if not await self._drop_ended({error.by}):
+                    raise
+        raise ClaimError("its devices were taken twice by claims that had ended")
+
+    async def _unprepare(self, uid: str) -> None:
+        await self._do(partial(self._prepared.unprepare, uid))
+
+    async def _do(self, work: Callable[[], T]) -> T:
+        """One at a time, in a thread that goes on to its end whoever stops waiting for it."""
+        async with self._busy:
+            made = self._prepared.made
+            doing = asyncio.ensure_future(asyncio.to_thread(work))
+            try:
+                return await asyncio.shield(doing)
+            finally:
+                # The kubelet may have hung up, but nobody else may begin before the thread has ended.
+                with suppress(Exception):
+                    await doing
+                if self._prepared.made != made:
+                    self._changed()
+
+    async def _read(self, asked: dra.Claim) -> Claim:
+        path = RESOURCE_CLAIMS.path(asked.namespace, asked.name)
+        try:
+            claim = await self._client.request("GET", path, decode=Claim)
+        except NotFound:
+            raise ClaimError("the claim does not exist any more") from None
+        if claim.metadata.uid != asked.uid:
+            raise ClaimError(f"the claim was made anew: its uid is {claim.metadata.uid}, not {asked.uid}")
+        return claim
+
+    def _wanted(self, claim: Claim) -> tuple[Wanted, ...]:
+        """The devices of the allocation that are of this driver. Raises ClaimError."""
+        if claim.status.allocation is None:
+            raise ClaimError("the claim has no allocation")
+        devices = claim.status.allocation.devices
+        found = []
+        for number, result in enumerate(devices.results):
+            if result.driver != self._name:
+                continue
+            at = f"status.allocation.devices.results[{number}]"
+            if result.pool != self._node:
+                raise ClaimError(f"{at}.pool: {result.pool!r} is not the pool of this node, {self._node!r}")
+            device = self._devices.get(result.device)
+            if device is None:
+                known = nearest(result.device, self._devices)
+                rule = f"nearest device: {known}" if known else "it has none"
+                raise ClaimError(f"{at}.device: {result.device!r} is not offered by this node now; {rule}")
+            kind = "gpu" if device.partition is None else "mig"
+            sliced = interval(self._name, kind, result.request, devices.config)
+            found.append(Wanted(device, result.request, result.share_id, result.admin_access, sliced))
+        if not found:
+            raise ClaimError(f"no device of {self._name} is allocated to the claim")
+        return tuple(found)
+
+    def _answer(self, record: Record) -> list[dra.Device]:
+        return [
+            dra.Device(
+                # Alternatives are called request/alternative, and the kubelet knows requests.
+                request_names=[device.request.partition("/")[0]],
+                pool_name=self._node,
+                device_name=device.name,
+                cdi_device_ids=[cdi_id(record.uid, device.name)],
+                share_id=device.share or None,
+            )
+            for device in record.devices
+        ]
+
+    async def _tidy(self) -> None:
+        """Once all that is on record has been looked up."""
+        again_s = _AGAIN_S
+        while True:
+            try:
+                await self._drop_ended(set(self._prepared.records))
+                return
+            except Exception as error:
+                log.warning("claims that have ended cannot be told: %s; trying again", error)
+            await asyncio.sleep(again_s)
+            again_s = min(2 * again_s, _AGAIN_MAX_S)
+
+    async def _drop_ended(self, uids: Collection[str]) -> bool:
+        """Unprepares those that the API server has no more, or not allocated, and that no pod has here. Says whether
+        there were any."""
+        ended = [record for uid in uids if (record := self._prepared.records.get(uid)) and await self._ended_at(record)]
+        held = await self._held() if ended else ()
+        dropped = False
+        for record in ended:
+            if (record.namespace, record.name) not in held:
+                log.info("claim %s/%s (%s) has ended", record.namespace, record.name, record.uid)
+                await self._unprepare(record.uid)
+                dropped = True
+        return dropped
+
+    async def _ended_at(self, record: Record) -> bool:
+        path = RESOURCE_CLAIMS.path(record.namespace, record.name)
+        try:
+            claim = await self._client.request("GET", path, decode=Claim)
+        except NotFound:
+            return True
+        return claim.metadata.uid != record.uid or claim.status.allocation is None

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The devices of a host that claims can have: whole GPUs, MIG instances, and partitions that are made when claimed.
+
+Rules
+- A GPU that is not in MIG mode is one device. A GPU in MIG mode is no device itself.
+- Its MIG instances are devices as they are. With `partitionable` every place that a profile can have is one, and an
+  instance is made there when a claim gets it; what overlaps an instance that somebody else made is not offered.
+- Names are those of NVIDIA's driver: gpu-MINOR, gpu-MINOR-mig-PROFILE-ID-START. An instance and the place where one
+  could be made have the same name.
+Source: kubernetes-sigs/dra-driver-nvidia-gpu v0.5 (names).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from dovetail.agent.host import Engines, Gpu, Host, Instance
+
+Place = tuple[str, str, int]
+"""The uuid of a GPU, the profile of an instance on it, and the memory slice where it starts."""
+_NONE: Mapping[Place, str] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """A part of a GPU: memory slices [start, start + size). `id` is the profile's number as nvidia-smi shows it."""
+
+    profile: str
+    id: int
+    start: int
+    size: int
+    memory_mib: int = 0
+    engines: Engines = field(default_factory=Engines)
+
+    def overlaps(self, start: int, size: int) -> bool:
+        return self.start < start + size and start < self.start + self.size
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """`partition` is None for a whole GPU. `instance` is None where it is not made yet, or was made for a claim. `uuid`
+    is that of the GPU or instance, "" where nothing is there."""
+
+    name: str
+    gpu: Gpu
+    partition: Partition | None = None
+    instance: Instance | None = None
+    uuid: str = ""
+
+
+def offered(host: Host, partitionable: bool = False, own: Mapping[Place, str] = _NONE) -> tuple[Offered, ...]:
+    """`own` are the uuids of the instances that were made for claims."""
+    return tuple(device for gpu in host.gpus for device in _of(gpu, partitionable, own))
+
+
+def _of(gpu: Gpu, partitionable: bool, own: Mapping[Place, str]) -> Iterator[Offered]:
+    if gpu.mig is None:
+        yield Offered(f"gpu-{gpu.minor}", gpu, uuid=gpu.uuid)
+        return
+    others = [(_partition(gpu, each), each) for each in gpu.mig if (gpu.uuid, each.profile, each.start) not in own]
+    for partition, instance in others:
+        yield Offered(_name(gpu, partition), gpu, partition, instance, instance.uuid)
+    for partition in places(gpu) if partitionable else ():
+        if not any(other.overlaps(partition.start, partition.size) for other, _ in others):
+            made = own.get((gpu.uuid, partition.profile, partition.start), "")
+            yield Offered(_name(gpu, partition), gpu, partition, uuid=made)
+
+
+def places(gpu: Gpu) -> Iterator[Partition]:
+    """Every place that a profile of the GPU can have; small profiles first, as the first that fits is taken."""
+    for profile in sorted(gpu.profiles, key=lambda p: (p.size, p.compute, p.id)):
+        for start in sorted(profile.starts):
+            yield Partition(profile.name, profile.id, start, profile.size, profile.memory_mib, profile.engines)
+
+
+def _partition(gpu: Gpu, instance: Instance) -> Partition:
+    """Of an instance. The number of a profile that the driver does not tell is taken from the instance."""
+    number = next((profile.id for profile in gpu.profiles if profile.name == instance.profile), instance.gi)
+    told = Partition(instance.profile, number, instance.start, instance.size)
+    return replace(told, memory_mib=instance.memory_mib, engines=instance.engines)
+
+
+def _name(gpu: Gpu, partition: Partition) -> str:
+    profile = re.sub(r"[^a-z0-9]", "-", partition.profile.replace(".", "").lower())
+    return f"gpu-{gpu.minor}-mig-{profile}-{partition.id}-{partition.start}"

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The MIG instance of one partition: looked for, made, destroyed.
+
+Rules: a partition has one GPU instance with one compute instance that fills it. What stands there otherwise is no
+instance of the partition, and is destroyed like one. To destroy what is not there does nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from dovetail.agent.dra.offer import Partition
+from dovetail.agent.host import Gpu, Instance
+from dovetail.agent.mig.geometry import Placed, geometry_of
+from dovetail.agent.mig.hardware import Hardware
+from dovetail.agent.nvml import NOT_FOUND, Nvml, NvmlError
+from dovetail.core.devices.mig.geometry import Geometry
+
+
+class Partitions(Protocol):
+    """Calls block, up to seconds. All of them raise NvmlError."""
+
+    def find(self, gpu: Gpu, partition: Partition) -> Instance | None:
+        """The instance that is there now."""
+
+    def make(self, gpu: Gpu, partition: Partition) -> Instance: ...
+
+    def destroy(self, gpu: Gpu, partition: Partition) -> None: ...
+
+
+class NvmlPartitions:
+    """The library is open while it is used, and no longer: an open one would not see that a GPU is back."""
+
+    def __init__(self, nvml: Nvml) -> None:
+        self._nvml = nvml
+        self._hardware = Hardware(nvml)
+
+    def find(self, gpu: Gpu, partition: Partition) -> Instance | None:
+        with self._nvml:
+            return self._find(gpu, partition)
+
+    def _find(self, gpu: Gpu, partition: Partition) -> Instance | None:
+        placed: Placed = (partition.profile, partition.start)
+        for there in self._hardware.card(gpu.uuid, _geometry(gpu)).instances:
+            if there.placed == placed and there.whole and there.uuids:
+                uuid = there.uuids[0]
+                device = self._nvml.call("nvmlDeviceGetHandleByUUID", uuid)
+                ci = self._nvml.call("nvmlDeviceGetComputeInstanceId", device)
+                start, size = partition.start, partition.size
+                memory_mib, engines = partition.memory_mib, partition.engines
+                return Instance(uuid, partition.profile, there.id, ci, start, size, memory_mib, engines)
+        return None
+
+    def make(self, gpu: Gpu, partition: Partition) -> Instance:
+        with self._nvml:
+            self._hardware.create(gpu.uuid, _geometry(gpu), (partition.profile, partition.start))
+            made = self._find(gpu, partition)
+        if made is None:
+            text = f"no MIG device of {partition.profile} at slice {partition.start} after it was made"
+            raise NvmlError("nvmlDeviceGetMigDeviceHandleByIndex", NOT_FOUND, text)
+        return made
+
+    def destroy(self, gpu: Gpu, partition: Partition) -> None:
+        with self._nvml:
+            self._hardware.destroy(gpu.uuid, _geometry(gpu), (partition.profile, partition.start))
+
+
+def _geometry(gpu: Gpu) -> Geometry:
+    geometry = geometry_of(gpu)
+    if geometry is None:
+        raise NvmlError("nvmlDeviceGetGpuInstanceProfileInfo", NOT_FOUND, f"GPU {gpu.uuid} cannot be divided")
+    return geometry

@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ResourceSlices of this node: what they say, as documents.
+
+Rules
+- Attributes and capacities have the names and meanings of NVIDIA's driver and of Kubernetes; those of ours are below
+  dovetail.dev: `nvlinkDomain`, the fabric as in the label nvidia.com/gpu.clique, and `nvlinkGroup`, the same number on
+  GPUs of this node that NVLinks join, directly or not. What is not known has no attribute.
+- With partitionable GPUs each GPU in MIG mode has a set of counters, one for each memory slice and kind of engine, of
+  which its devices take. A profile that is there fewer times than it has places has a counter of its own.
+- An illness is a taint on the device, or on all devices of the GPU. NoSchedule keeps new claims away; NoExecute ends
+  pods too, and is for what only a reboot heals: nothing runs on such a GPU any more.
+- 64 devices and 8 sets of counters go into a slice, sets and devices apart: what the API allows slices with taints.
+Sources: k8s.io/api resource/v1 (1.37), dynamic-resource-allocation/deviceattribute, dra-driver-nvidia-gpu v0.5.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import astuple
+from datetime import UTC, datetime
+from typing import Any
+
+from dovetail.agent.dra.offer import Offered, Partition, places
+from dovetail.agent.host import Engines, Gpu, Host
+from dovetail.agent.illness import LOST, Illness
+from dovetail.agent.xids import Remedy, meaning
+
+MOST_DEVICES = 64
+MOST_COUNTER_SETS = 8
+MOST_TAINTS = 16
+_LONGEST_TEXT = 64
+_STANDARD = "resource.kubernetes.io"
+_OURS = "dovetail.dev"
+_ENGINES = ("multiprocessors", "copyEngines", "decoders", "encoders", "jpegEngines", "ofaEngines")
+_ENGINE_COUNTERS = ("multiprocessors", "copy-engines", "decoders", "encoders", "jpeg-engines", "ofa-engines")
+"""As NVIDIA's driver calls the fields of Engines, in their order."""
+
+Document = dict[str, Any]
+
+
+def contents(host: Host, devices: Sequence[Offered], driver: str, ill: Sequence[Illness]) -> list[Document]:
+    """What goes into the slices, in their order: `sharedCounters` or `devices` of each spec."""
+    groups = _nvlink_groups(host)
+    wired = [_device(host, one, groups.get(one.gpu.index), driver, ill) for one in devices]
+    divided = {device.gpu.uuid: device.gpu for device in devices if _is_place(device)}
+    sets = [_counter_set(gpu, [one for one in devices if one.gpu is gpu]) for gpu in divided.values()]
+    return [
+        *({"sharedCounters": part} for part in _parts(sets, MOST_COUNTER_SETS)),
+        *({"devices": part} for part in _parts(wired, MOST_DEVICES)),
+    ]
+
+
+def illnesses_of(device: Offered, ill: Iterable[Illness]) -> list[Illness]:
+    """Those that hit the device."""
+    return [each for each in ill if each.uuid in (device.gpu.uuid, device.uuid)]
+
+
+def taint(illness: Illness, driver: str) -> Document:
+    """Keys are NVIDIA's where it has one."""
+    key, value, remedy = f"{_OURS}/{illness.code}", "", Remedy.RESET
+    if illness.code == LOST:
+        key, remedy = f"{driver}/gpu-lost", Remedy.REBOOT
+    elif illness.code.startswith("xid-"):
+        value = illness.code.removeprefix("xid-")
+        key, remedy = f"{driver}/xid", meaning(int(value))[0]
+    since = datetime.fromtimestamp(illness.since_ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    effect = "NoExecute" if remedy is Remedy.REBOOT else "NoSchedule"
+    return {"key": key, **({"value": value} if value else {}), "effect": effect, "timeAdded": since}
+
+
+def _is_place(device: Offered) -> bool:
+    """Whether an instance is made there for a claim."""
+    return device.partition is not None and device.instance is None
+
+
+def _device(host: Host, device: Offered, group: int | None, driver: str, ill: Sequence[Illness]) -> Document:
+    partition = device.partition
+    document: Document = {"name": device.name, "attributes": _attributes(host, device, group)}
+    document["capacity"] = {name: {"value": value} for name, value in _capacity(device).items()}
+    if partition is not None and _is_place(device):
+        taken = _amounts(_counters(device.gpu, partition))
+        document["consumesCounters"] = [{"counterSet": _set_name(device.gpu), "counters": taken}]
+    if taints := [taint(illness, driver) for illness in illnesses_of(device, ill)]:
+        document["taints"] = taints[:MOST_TAINTS]
+    return document
+
+
+def _attributes(host: Host, device: Offered, group: int | None) -> Document:
+    gpu, partition = device.gpu, device.partition
+    texts = {
+        "type": "gpu" if partition is None else "mig",
+        "uuid": "" if _is_place(device) else device.uuid,
+        "parentUUID": gpu.uuid if partition is not None else "",
+        "profile": partition.profile if partition is not None else "",
+        "productName": gpu.product,
+        "brand": gpu.brand,
+        "architecture": gpu.architecture,
+        "addressingMode": gpu.addressing,
+        f"{_STANDARD}/pciBusID": gpu.pci_bus_id,
+        f"{_STANDARD}/pcieRoot": gpu.pcie_root,
+        f"{_OURS}/nvlinkDomain": gpu.fabric.domain if gpu.fabric is not None else "",
+    }
+    versions = {
+        "cudaComputeCapability": _version(gpu.compute),
+        "driverVersion": _version(host.driver.split(".")),
+        "cudaDriverVersion": _version(host.cuda),
+    }
+    # Instances cannot reach each other, nor other GPUs, over NVLink.
+    numbers = {
+        f"{_STANDARD}/numaNode": gpu.numa,
+        f"{_OURS}/nvlinkGroup": group if partition is None else None,
+    }
+    return {
+        **{name: {"string": text[:_LONGEST_TEXT]} for name, text in texts.items() if text},
+        **{name: {"version": version} for name, version in versions.items() if version},
+        **{name: {"int": number} for name, number in numbers.items() if number is not None},
+    }
+
+
+def _version(parts: Iterable[object] | None) -> str:
+    """A semantic version of three numbers without leading zeros; "" for what is none."""
+    numbers = [str(part) for part in parts or ()]
+    if not numbers or len(numbers) > 3 or not all(number.isdecimal() for number in numbers):
+        return ""
+    return ".".join(str(int(number)) for number in (*numbers, "0", "0")[:3])
+
+
+def _capacity(device: Offered) -> dict[str, str]:
+    """Memory of instances, as of GPUs, is what the driver tells."""
+    partition = device.partition
+    if partition is None:
+        return {"memory": f"{device.gpu.memory_mib}Mi"}
+    slices = range(partition.start, partition.start + partition.size) if device.instance is not None else ()
+    return {
+        "memory": f"{partition.memory_mib}Mi",
+        **dict(zip(_ENGINES, map(str, astuple(partition.engines)), strict=True)),
+        **{f"memorySlice{number}": "1" for number in slices},
+    }
+
+
+def _set_name(gpu: Gpu) -> str:
+    return f"gpu-{gpu.minor}-counter-set"
+
+
+def _counter_set(gpu: Gpu, devices: Iterable[Offered]) -> Document:
+    """As much of each as the most instances of any one profile take, or as the GPU tells if that is more; less what the
+    instances take that somebody else made."""
+    counters: Counter[str] = Counter({"memory": gpu.memory_mib})
+    counters.update(_engines(gpu.engines))
+    for profile in gpu.profiles:
+        many = Counter({"memory": profile.memory_mib * profile.most})
+        many.update({name: count * profile.most for name, count in _engines(profile.engines).items()})
+        counters |= many
+    for place in places(gpu):
+        scarce = {name: most for name, (_, most) in _scarce(gpu, place.id).items()}
+        counters |= Counter(dict.fromkeys(_slices(place), 1) | scarce)
+    for device in devices:
+        if device.partition is not None and not _is_place(device):
+            counters.subtract(_counters(gpu, device.partition))
+    return {"name": _set_name(gpu), "counters": _amounts({name: max(left, 0) for name, left in counters.items()})}
+
+
+def _counters(gpu: Gpu, partition: Partition) -> dict[str, int]:
+    """What the partition takes."""
+    return {
+        "memory": partition.memory_mib,
+        **_engines(partition.engines),
+        **dict.fromkeys(_slices(partition), 1),
+        **{name: one for name, (one, _) in _scarce(gpu, partition.id).items()},
+    }
+
+
+def _engines(engines: Engines) -> dict[str, int]:
+    return {name: count for name, count in zip(_ENGINE_COUNTERS, astuple(engines), strict=True) if count}
+
+
+def _slices(partition: Partition) -> list[str]:
+    return [f"memory-slice-{number}" for number in range(partition.start, partition.start + partition.size)]
+
+
+def _scarce(gpu: Gpu, profile: int) -> dict[str, tuple[int, int]]:
+    """The counter of a profile that has more places than there can be instances: one of them, and the most."""
+    found = next((each for each in gpu.profiles if each.id == profile), None)
+    if found is None or found.most >= len(found.starts):
+        return {}
+    return {f"profile-{profile}": (1, found.most)}
+
+
+def _amounts(counters: Mapping[str, int]) -> Document:
+    return {name: {"value": f"{count}Mi" if name == "memory" else str(count)} for name, count in counters.items()}
+
+
+def _nvlink_groups(host: Host) -> dict[int, int]:
+    """The group of each GPU that has NVLinks to another: the least index in it."""
+    links = host.nvlinks or ()
+    group = list(range(len(links)))
+    for i, row in enumerate(links):
+        for j in range(i):
+            if row[j] > 0 and group[i] != group[j]:
+                low, high = sorted((group[i], group[j]))
+                group = [low if each == high else each for each in group]
+    return {i: each for i, each in enumerate(group) if group.count(each) > 1}
+
+
+def _parts(items: list[Document], size: int) -> Iterator[list[Document]]:
+    return (items[i : i + size] for i in range(0, len(items), size))

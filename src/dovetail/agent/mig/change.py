@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Changing GPUs from one division to another, so that whatever ends the process leaves the old one or the new one.
+
+Rules
+- What is to become of each GPU, and how it was, is written down before anything is done to it; so is each step.
+- Of one GPU everything is changed or nothing: where a step fails, what was done is undone, in the opposite direction
+  by the same rule. What stays in both is never touched, and neither is what somebody uses.
+- Steps are worked out from what is there, not from what should have been done: so a change that was cut off anywhere is
+  taken up by looking again. It is finished; only where that fails it is undone.
+- On goes MIG mode first, then instances; off it goes after the instances. Instances are destroyed before any is made.
+- Where a mode waits for a reset of the GPU nothing else is done to it: it stays as it was, with the mode pending.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace as with_fields
+from typing import Literal, NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from dovetail.agent.checkpoint import Checkpoint
+from dovetail.agent.mig.geometry import Placed, listed
+from dovetail.agent.mig.hardware import Card, Hardware
+from dovetail.agent.nvml import IN_USE, NOT_SUPPORTED, NvmlError
+from dovetail.core.devices.mig.geometry import Geometry, GeometryError
+
+End = Literal["done", "undone", "busy", "reset", "gone", "stuck"]
+"""`busy`: somebody has what would have to go, and nothing was done. `reset`: the mode waits for a reset of the GPU, the
+rest is as it was. `gone`: the GPU is not there any more. `stuck`: it is neither as it was nor as it should be."""
+
+
+_UNDONE: End = "undone"
+_BUSY: End = "busy"
+Geometries = Mapping[str, Geometry | None]
+"""By the uuid of the GPU."""
+
+
+class Division(msgspec.Struct, frozen=True):
+    """How a GPU is divided: instances in the order of their starts, none without MIG mode."""
+
+    mig: bool
+    instances: tuple[Placed, ...] = ()
+
+    def __str__(self) -> str:
+        return listed(self.instances) or ("MIG mode without instances" if self.mig else "MIG mode off")
+
+
+class Step(msgspec.Struct, frozen=True):
+    """`placed` is the instance that is destroyed or created."""
+
+    kind: Literal["mode on", "mode off", "destroy", "create"]
+    placed: Placed | None = None
+
+    def __str__(self) -> str:
+        return f"{self.kind} {listed([self.placed])}" if self.placed else self.kind
+
+
+class Change(msgspec.Struct, frozen=True):
+    """One GPU. `undo`: it goes back to `old`. `begun` is the step that was begun last."""
+
+    uuid: str
+    index: int
+    old: Division
+    new: Division
+    undo: bool = False
+    begun: Step | None = None
+
+    @property
+    def goal(self) -> Division:
+        return self.old if self.undo else self.new
+
+
+class Journal(msgspec.Struct, frozen=True):
+    """The changes that are not over yet, and for what they are made."""
+
+    target: str = ""
+    changes: tuple[Change, ...] = ()
+
+
+class Ended(NamedTuple):
+    """`again`: what failed did so because somebody used the GPU, which the driver alone knew."""
+
+    change: Change
+    end: End
+    why: str = ""
+    again: bool = False
+
+
+def division_of(card: Card) -> Division:
+    """As pods are offered it: an instance that is not whole is none."""
+    return Division(card.mig, tuple(one.placed for one in card.instances if one.whole))
+
+
+def steps(card: Card, goal: Division) -> Iterator[Step]:
+    """What leads from what is there to the goal."""
+    stays = {one.placed for one in card.instances if one.whole} & {*goal.instances}
+    for one in card.instances:
+        if one.placed not in stays:
+            yield Step("destroy", one.placed)
+    if card.mig != goal.mig or card.pending != goal.mig:
+        yield _mode(goal)
+    for placed in goal.instances:
+        if placed not in stays:
+            yield Step("create", placed)
+
+
+def _mode(goal: Division) -> Step:
+    return Step("mode on" if goal.mig else "mode off")
+
+
+def in_use(card: Card, held: Collection[str]) -> dict[Placed, str]:
+    """Who has each instance that somebody has; `held` are the GPUs and MIG devices that pods have, by uuid."""
+    users = ((one.placed, _user(one.uuids, one.pids, held)) for one in card.instances)
+    return {placed: user for placed, user in users if user}
+
+
+def blocked(card: Card, goal: Division, held: Collection[str]) -> str:
+    """Why the steps to the goal cannot be done now; "" where nothing that would have to go is in use."""
+    going = {step.placed for step in steps(card, goal) if step.kind == "destroy"}
+    users = [f"{listed([placed])}: {user}" for placed, user in in_use(card, held).items() if placed in going]
+    whole = _user((card.uuid,), card.pids, held)
+    if whole and card.mig != goal.mig:
+        users.append(f"MIG mode: {whole}")
+    return "; ".join(users)
+
+
+def _user(uuids: tuple[str, ...], pids: tuple[int, ...], held: Collection[str]) -> str:
+    if any(uuid in held for uuid in uuids):
+        return "held by a pod"
+    return f"in use by processes {', '.join(map(str, pids))}" if pids else ""
+
+
+class Changer:
+    """Carries changes out, one after another."""
+
+    def __init__(self, hardware: Hardware, journal: Checkpoint[Journal]) -> None:
+        self._hardware = hardware
+        self._checkpoint = journal
+        self.journal = Journal()
+
+    def load(self) -> Journal:
+        """What the last process left undone. Raises CheckpointError."""
+        self.journal = self._checkpoint.read() or Journal()
+        return self.journal
+
+    def begin(self, target: str, changes: Sequence[Change]) -> None:
+        """Writes down what is going to be done; what is still stuck elsewhere stays written down. Raises
+        CheckpointError; then nothing may be changed."""
+        new = {change.uuid for change in changes}
+        stuck = (change for change in self.journal.changes if change.uuid not in new)
+        self._write(Journal(target, (*stuck, *changes)))
+
+    def carry_out(self, geometries: Geometries, held: Collection[str]) -> list[Ended]:
+        """Finishes or undoes all that is written down; what is stuck stays so. `geometries` by the uuid of the GPU: one
+        that is not among them is not there any more. Raises CheckpointError."""
+        return [self._over(self._carried_out(change, geometries, held)) for change in self.journal.changes]
+
+    def _carried_out(self, change: Change, geometries: Geometries, held: Collection[str]) -> Ended:
+        if change.uuid not in geometries:
+            return Ended(change, "gone", "the GPU is not there any more")
+        geometry = geometries[change.uuid]
+        why, end = "it was being undone when the agent ended", _UNDONE
+        if not change.undo:
+            ended = self._attempt(change, geometry, held)
+            if ended.end != "stuck" and (ended.end != "busy" or change.begun is None):
+                return ended
+            why, change, end = ended.why, ended.change, _BUSY if ended.again else _UNDONE
+        ended = self._attempt(self._noted(replace(change, undo=True, begun=None)), geometry, held)
+        if ended.end in ("stuck", "busy"):
+            return Ended(ended.change, "stuck", f"{why}; and it cannot be made again what it was: {ended.why}")
+        return Ended(ended.change, end, f"{why}; {ended.why}" if ended.why else why)
+
+    def _attempt(self, change: Change, geometry: Geometry | None, held: Collection[str]) -> Ended:
+        """Makes the GPU what the goal of the change says, or stops where that is not to be had."""
+        goal, step = change.goal, None
+        try:
+            card = self._hardware.card(change.uuid, geometry)
+            if reason := blocked(card, goal, held):
+                return Ended(change, "busy", reason)
+            if card.mig != goal.mig and card.pending == goal.mig:
+                # It was asked for before, in vain: whoever had the GPU open may have gone.
+                change = self._step(change, geometry, step := _mode(goal))
+                card = self._hardware.card(change.uuid, geometry)
+                if card.mig != goal.mig:
+                    return Ended(change, "reset", _waits(card))
+            for step in steps(card, goal):
+                change = self._step(change, geometry, step)
+                if step.placed is None:
+                    card = self._hardware.card(change.uuid, geometry)
+                    if card.mig != goal.mig:
+                        return self._left(change, geometry, card)
+            found = division_of(self._hardware.card(change.uuid, geometry))
+        except (NvmlError, GeometryError) as error:
+            in_use = isinstance(error, NvmlError) and error.code == IN_USE
+            return Ended(change, "stuck", f"{step}: {error}" if step else str(error), in_use)
+        if found != goal:
+            return Ended(change, "stuck", f"the driver agreed to every step, and has {found}")
+        return Ended(change, "done")
+
+    def _left(self, change: Change, geometry: Geometry | None, card: Card) -> Ended:
+        """The mode has to wait: the instances that had to go for it come back."""
+        if not change.undo:
+            for step in steps(with_fields(card, pending=card.mig), change.old):
+                change = self._step(change, geometry, step)
+        return Ended(change, "reset", _waits(card))
+
+    def _step(self, change: Change, geometry: Geometry | None, step: Step) -> Change:
+        change = self._noted(replace(change, begun=step))
+        if step.placed is None:
+            self._hardware.set_mode(change.uuid, step.kind == "mode on")
+        elif geometry is None:
+            raise NvmlError("nvmlDeviceGetGpuInstances", NOT_SUPPORTED, "nobody tells the profiles of this GPU")
+        elif step.kind == "destroy":
+            self._hardware.destroy(change.uuid, geometry, step.placed)
+        else:
+            self._hardware.create(change.uuid, geometry, step.placed)
+        return change
+
+    def _noted(self, change: Change) -> Change:
+        changes = (change if other.uuid == change.uuid else other for other in self.journal.changes)
+        self._write(replace(self.journal, changes=tuple(changes)))
+        return change
+
+    def _over(self, ended: Ended) -> Ended:
+        if ended.end != "stuck":
+            left = tuple(other for other in self.journal.changes if other.uuid != ended.change.uuid)
+            self._write(replace(self.journal, changes=left) if left else Journal())
+        return ended
+
+    def _write(self, journal: Journal) -> None:
+        self._checkpoint.write(journal)
+        self.journal = journal
+
+
+def _waits(card: Card) -> str:
+    pids = f" (processes {', '.join(map(str, card.pids))})" if card.pids else ""
+    return f"MIG mode is {'on' if card.pending else 'off'} after the next reset of the GPU: something has it open{pids}"

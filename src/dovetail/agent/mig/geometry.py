@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What each GPU can be divided into, in the terms of `core.devices.mig`: as its driver tells it.
+
+Rules: the driver counts before the table of products, which is used where the driver does not tell where instances may
+be (some do not while MIG mode is off). A whole GPU has as many engines of a kind as the most instances of any one
+profile take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+
+from dovetail.agent.host import Gpu
+from dovetail.agent.host import Profile as Told
+from dovetail.core.devices.mig import names
+from dovetail.core.devices.mig.geometry import Engines, Geometry, Profile, resource_of
+from dovetail.core.devices.mig.instances import equal_weights, starts_of, states
+from dovetail.core.devices.mig.products import of_product
+from dovetail.core.devices.mig.slices import taken
+
+Placed = tuple[str, int]
+"""A GPU instance: the name of its profile, and the memory slice where it starts."""
+
+
+def geometry_of(gpu: Gpu) -> Geometry | None:
+    """None where the GPU cannot be divided, or nobody tells how. Raises GeometryError where what the driver tells
+    cannot be."""
+    told = gpu.profiles and all(profile.starts for profile in gpu.profiles)
+    return _told(gpu.product, gpu.profiles) if told else of_product(gpu.product) if gpu.mig_capable else None
+
+
+@lru_cache(maxsize=16)
+def _told(product: str, profiles: tuple[Told, ...]) -> Geometry:
+    own = tuple(
+        Profile(
+            one.name,
+            one.id,
+            one.compute,
+            one.size,
+            tuple(sorted(one.starts)),
+            one.most,
+            one.memory_mib,
+            one.engines.multiprocessors,
+            _engines(one),
+        )
+        for one in profiles
+    )
+    return Geometry(
+        key=product,
+        products=(product,),
+        memory_slices=max(one.starts[-1] + one.memory_slices for one in own),
+        compute_slices=max(one.compute_slices for one in own),
+        engines=Engines(*(max(kind) for kind in zip(*(_of_most(one) for one in own), strict=True))),
+        profiles=own,
+    )
+
+
+def _engines(told: Told) -> Engines:
+    own = told.engines
+    return Engines(own.copy_engines, own.decoders, own.encoders, own.jpeg_engines, own.ofa_engines)
+
+
+def _of_most(profile: Profile) -> Engines:
+    return Engines(*(count * profile.most for count in profile.engines))
+
+
+def refusal(geometry: Geometry, counts: dict[str, int]) -> str:
+    """Why a GPU cannot have so many instances of each profile at once, wherever they are; "" where it can."""
+    for name in counts:
+        if geometry.find(name) is None:
+            return no_profile(geometry, name)
+    known = states(geometry)
+    so_far, last = [0] * len(geometry.profiles), 0
+    # Those with the fewest places first, so that the one that is told is the one that hurts.
+    for name in sorted(counts, key=lambda own: len(geometry.profiles[geometry.index(own)].starts)):
+        index = geometry.index(name)
+        for _ in range(counts[name]):
+            so_far[index] += 1
+            found = known.arrangements(0, tuple(so_far))
+            if not found:
+                held = _listed(geometry, last)
+                beside = f" beside {held}" if held else ""
+                return f"{geometry.profiles[index].name}{beside}: {known.refusal(last, index)}"
+            last = max(found)
+    return ""
+
+
+def no_profile(geometry: Geometry, name: str) -> str:
+    """What is wrong with the name of a profile, with the nearest valid one."""
+    if "c." in name:
+        return f"{name}: compute instances smaller than their GPU instance are not offered to pods"
+    near = names.nearest(resource_of(name), [profile.resource for profile in geometry.profiles])
+    return f"{geometry.key} has no profile {name}; nearest valid value: {geometry.profiles[geometry.index(near)].name}"
+
+
+def _listed(geometry: Geometry, state: int) -> str:
+    return listed((geometry.profiles[i].name, start) for i, start in geometry.members(state))
+
+
+def listed(instances: Iterable[Placed]) -> str:
+    return ", ".join(f"{name}@{start}" for name, start in instances)
+
+
+def arranged(
+    geometry: Geometry, counts: dict[str, int], there: Iterable[Placed], held: Iterable[Placed]
+) -> tuple[Placed, ...] | None:
+    """So many instances of each profile, those in use (`held`) among them, and of those that are `there` as much as can
+    stay; of such the ones after which the most could be added. None: what is in use has no place among them."""
+    wanted = [0] * len(geometry.profiles)
+    for name, count in counts.items():
+        wanted[geometry.index(name)] += count
+    stays, must = geometry.bits(there), geometry.bits(held)
+    rank = starts_of(geometry, equal_weights(geometry)).rank
+    found = [bits for bits in states(geometry).arrangements(0, tuple(wanted)) if not must & ~bits]
+    best = max(found, key=lambda bits: (taken(geometry, bits & stays).milli, rank(bits), bits), default=None)
+    return None if best is None else tuple((geometry.profiles[i].name, start) for i, start in geometry.members(best))

@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What of the host is given to pods: the CDI specification of its GPUs, and the ways by which the kubelet gets them.
+
+Rules: a name that the kubelet is told must mean something to the container runtime, so the specification is written
+first. A GPU for which it cannot be written, or that is being divided anew, is offered as ill. One part that fails
+leaves the others at work; what failed is in `faults`, and is tried again at the next update.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from contextlib import suppress
+
+from dovetail.agent.apis import podresources_pb2 as wire
+from dovetail.agent.apis.serving import SocketError, call
+from dovetail.agent.cdi import GPU_KIND, CdiError, CdiFolder, Edits
+from dovetail.agent.checkpoint import CheckpointError
+from dovetail.agent.chosen import Chosen
+from dovetail.agent.config import Config
+from dovetail.agent.dra.driver import Driver, DriverError, Folders
+from dovetail.agent.dra.partitions import NvmlPartitions
+from dovetail.agent.driver_files import DriverFiles, DriverFilesError
+from dovetail.agent.host import Gpu, Host
+from dovetail.agent.illness import Illness
+from dovetail.agent.mps import MpsDaemons
+from dovetail.agent.nvml import Nvml
+from dovetail.agent.options import Options
+from dovetail.agent.plugin.plugins import DevicePlugins
+from dovetail.agent.plugin.readback import Difference
+from dovetail.agent.podresources import PodResources
+from dovetail.kube.client import Client
+
+log = logging.getLogger(__name__)
+
+_SPECIFICATION = "dovetail.dev-gpu"
+_FAILURES = (CdiError, CheckpointError, DriverError, SocketError, OSError)
+Names = frozenset[tuple[str, str]]
+
+
+class Offering:
+    """`changed` is called when something has to be looked at anew, `differed` with all pods that have other devices
+    than were chosen."""
+
+    def __init__(
+        self,
+        options: Options,
+        config: Config,
+        client: Client,
+        chosen: Chosen,
+        nvml: Nvml,
+        *,
+        changed: Callable[[], None],
+        differed: Callable[[tuple[Difference, ...]], None],
+    ) -> None:
+        """Raises CheckpointError."""
+        self.faults: dict[str, str] = {}
+        self._options = options
+        self._config = config
+        self._host = Host()
+        self._kubelet = PodResources(options.pod_resources)
+        self._cdi = CdiFolder(options.cdi_folder)
+        self._files = DriverFiles(
+            config.driver_root or options.driver_root,
+            config.dev_root or options.dev_root,
+            options.proc_root,
+            driver_root_on_host=options.driver_root_on_host,
+            dev_root_on_host=options.dev_root_on_host,
+        )
+        self._mps = MpsDaemons(options.mps_folder, shm=options.mps_folder / "shm", changed=changed)
+        self._shared_as = {config.name_of(resource): resource for resource in config.sharing}
+        self._plugins: DevicePlugins | None = None
+        self._driver: Driver | None = None
+        if options.device_plugin:
+            self._plugins = DevicePlugins(
+                options.kubelet_folder / "device-plugins", config, chosen, self._edits, self._mps_client,
+                pod_resources=self._kubelet, differences=differed,
+            )  # fmt: skip
+        if options.claims:
+            folders = Folders(
+                options.kubelet_folder / "plugins_registry",
+                options.kubelet_folder / "plugins/dovetail.dev",
+                options.cdi_folder,
+            )
+            self._driver = Driver(
+                client, options.node_name, self._files, NvmlPartitions(nvml), self._claims_held,
+                folders=folders, partitionable=options.partitionable, changed=changed,
+            )  # fmt: skip
+
+    @property
+    def registered(self) -> frozenset[str]:
+        """The resources that the kubelet has from us."""
+        return self._plugins.registered if self._plugins is not None else frozenset()
+
+    @property
+    def offered(self) -> frozenset[str]:
+        """The resources that have a healthy device."""
+        offers = self._plugins.offered if self._plugins is not None else {}
+        return frozenset(name for name, offer in offers.items() if any(one.healthy for one in offer.devices.values()))
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """What an operator should know."""
+        own = self._plugins.faults if self._plugins is not None else ()
+        return (*(f"{part}: {why}" for part, why in sorted(self.faults.items())), *own)
+
+    async def update(self, host: Host, ill: Collection[Illness]) -> tuple[Illness, ...]:
+        """Offer what the host has. The answer is all that is ill, also for want of what containers need of it."""
+        self._host = host
+        await self._try("MPS", self._mps.update(host, self._config))
+        found = (*ill, *self._described(host), *self._mps.ill)
+        if self._plugins is not None:
+            await self._try("device plugin", self._plugins.update(host, found))
+        if self._driver is not None:
+            await self._try("claims", self._driver.update(host, found))
+        return found
+
+    async def _try(self, part: str, work: Awaitable[None]) -> None:
+        try:
+            await work
+            self.faults.pop(part, None)
+        except _FAILURES as error:
+            self._fault(part, str(error))
+
+    def _fault(self, part: str, why: str) -> None:
+        if self.faults.get(part) != why:
+            log.error("%s: %s", part, why)
+        self.faults[part] = why
+
+    def _described(self, host: Host) -> list[Illness]:
+        """Writes what the names of the GPUs stand for; those that nobody could use are ill."""
+        devices: dict[str, Edits] = {}
+        without: list[Illness] = []
+        for gpu in host.gpus:
+            for uuid, edits in self._parts(gpu):
+                try:
+                    devices[uuid] = edits()
+                except DriverFilesError as error:
+                    without.append(Illness(uuid, "device-node", str(error), 0))
+        self.faults.pop("CDI", None)
+        if not devices:
+            return without
+        if missing := self._files.missing(host):
+            self._fault("CDI", "; ".join(missing))
+        try:
+            self._cdi.clean()
+            self._cdi.write(_SPECIFICATION, GPU_KIND, devices, self._files.common(host))
+        except CdiError as error:
+            self._fault("CDI", str(error))
+            without += [Illness(uuid, "cdi", str(error), 0) for uuid in devices]
+        return without
+
+    def _parts(self, gpu: Gpu) -> Iterable[tuple[str, Callable[[], Edits]]]:
+        yield gpu.uuid, lambda: self._files.gpu(gpu)
+        for instance in gpu.mig or ():
+            yield instance.uuid, lambda instance=instance: self._files.instance(gpu, instance)  # type: ignore[misc]
+
+    def _edits(self, uuids: Sequence[str]) -> Edits:
+        """What a container needs that has these GPUs and instances. Raises DriverFilesError."""
+        edits = self._files.common(self._host)
+        for gpu in self._host.gpus:
+            for uuid, own in self._parts(gpu):
+                if uuid in uuids:
+                    edits += own()
+        return edits
+
+    def _mps_client(self, resource: str, uuids: Sequence[str]) -> Edits:
+        return self._mps.client(self._shared_as.get(resource, resource), uuids)
+
+    async def held(self) -> frozenset[str]:
+        """The uuids of the GPUs and MIG instances that pods have; replicas are those of their GPU. Raises
+        SocketError."""
+        pods = await self._kubelet.list()
+        ids = {id for pod in pods for one in pod.containers for _, ids in one.devices for id in ids}
+        prepared = self._driver.in_use if self._driver is not None else frozenset()
+        return frozenset(id.partition("::")[0] for id in ids) | prepared
+
+    async def _claims_held(self) -> Names:
+        """The claims (namespace, name) that pods of this node have. Raises SocketError."""
+        answer = await call(
+            self._options.pod_resources, "/v1.PodResourcesLister/List", wire.ListPodResourcesRequest(),
+            wire.ListPodResourcesResponse,
+        )  # fmt: skip
+        return frozenset(
+            (claim.claim_namespace, claim.claim_name)
+            for pod in answer.pod_resources
+            for container in pod.containers
+            for claim in container.dynamic_resources
+        )
+
+    async def close(self) -> None:
+        """Withdraw what is offered. Claims stay prepared, and the CDI specification where it is."""
+        for part in (self._plugins, self._driver, self._mps):
+            if part is not None:
+                with suppress(*_FAILURES):
+                    await part.close()

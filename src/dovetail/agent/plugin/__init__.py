@@ -1,0 +1,12 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The device plugins of a node: GPUs, replicas and MIG instances offered to the kubelet, one gRPC server per resource.
+
+plugins = DevicePlugins(folder, config, chosen, gpu_edits, mps)
+await plugins.update(host, ill)      # whenever the host or the health of a device changes
+await plugins.close()
+"""
+
+from dovetail.agent.plugin.plugins import DevicePlugins
+from dovetail.agent.plugin.readback import Difference
+
+__all__ = ["DevicePlugins", "Difference"]

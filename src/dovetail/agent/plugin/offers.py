@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a host offers to the kubelet: which devices under which resource, and what is wrong with the rest.
+
+Rules
+- With MIG strategy `none` every GPU is a device of nvidia.com/gpu. With `mixed` a GPU in MIG mode offers its instances,
+  each profile a resource of its own, and the others themselves. With `single` all GPUs must be in MIG mode with
+  instances of one profile, which then are nvidia.com/gpu; or none of them may be. Else nothing is offered.
+- A device that is shared is offered as replicas `<id>::<n>`, n from 0.
+- A device is sick where an illness names it, or the GPU that it is on.
+- A GPU that has gone stays on the list, sick, as long as the agent runs: pods may hold it. An instance that is gone
+  from a GPU that is there was taken away, and is not offered any more.
+Source of names and ids: NVIDIA k8s-device-plugin, internal/rm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from dovetail.agent.config import GPU, Config, Shared
+from dovetail.agent.host import Gpu, Host
+from dovetail.core.devices.mig.geometry import resource_of
+from dovetail.core.model import Instance
+from dovetail.kube.instances import shown
+
+_REPLICA = "::"
+_LONGEST_RESOURCE = 63
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """`id` is what the kubelet knows, `uuid` that of the GPU or MIG instance, `gpu` that of the GPU. `card` is NVML's
+    index of the GPU, `index` the name by index (`1`, or `1:0` for the first instance of GPU 1). `part` is the device as
+    the annotation dovetail.dev/devices names it; "" where the GPU has gone."""
+
+    id: str
+    uuid: str
+    gpu: str
+    card: int
+    index: str
+    part: str
+    numa: int | None
+    healthy: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """`devices` by id, in order. `profile` is that of MIG instances, "" for whole GPUs."""
+
+    resource: str
+    profile: str
+    shared: Shared | None
+    devices: Mapping[str, Device] = field(default_factory=dict)
+
+    def part(self, id: str) -> str | None:
+        device = self.devices.get(id)
+        return device.part or None if device is not None else None
+
+    def own(self, parts: Iterable[str]) -> tuple[str, ...]:
+        """Of what was chosen for a pod, that which is of this resource."""
+        return tuple(part for part in parts if _profile_of(part) == self.profile)
+
+
+def _profile_of(part: str) -> str:
+    return part.partition("/")[2].partition("@")[0]
+
+
+def offers(
+    host: Host, config: Config, sick: Collection[str], before: Mapping[str, Offer]
+) -> tuple[dict[str, Offer], tuple[str, ...]]:
+    """What is offered, by resource, and the problems. `sick` are uuids, `before` is what was offered until now."""
+    problems: list[str] = []
+    found: dict[str, Offer] = {}
+    for plain, profile, devices in _unshared(host, config, sick, problems):
+        shared = config.sharing.get(plain)
+        if shared is not None and shared.strategy == "mps" and profile:
+            problems.append(f"{plain} are MIG instances, which MPS does not share: they are offered unshared")
+            shared = None
+        resource = shared.renamed if shared is not None else plain
+        if len(resource) > _LONGEST_RESOURCE:
+            problems.append(f"the name {resource} is longer than {_LONGEST_RESOURCE} characters: it is not offered")
+            continue
+        listed = [replica for device in devices for replica in _replicas(device, shared)]
+        found[resource] = Offer(resource, profile, shared, {device.id: device for device in listed})
+    for resource, offer in before.items():
+        gone = {
+            id: replace(device, healthy=False, part="")
+            for id, device in offer.devices.items()
+            if host.gpu(device.gpu) is None
+        }
+        if gone:
+            now = found.get(resource, replace(offer, devices={}))
+            found[resource] = replace(now, devices={**now.devices, **gone})
+    return found, tuple(problems)
+
+
+def _unshared(
+    host: Host, config: Config, sick: Collection[str], problems: list[str]
+) -> Iterator[tuple[str, str, list[Device]]]:
+    """Resources as they are before they are shared: name, MIG profile, devices."""
+    divided = [gpu for gpu in host.gpus if gpu.mig is not None]
+    if config.mig_strategy == "none":
+        for gpu in divided:
+            problems.append(
+                f"GPU {gpu.index} is in MIG mode, which flags.migStrategy none does not know: offered whole"
+            )
+        divided = []
+    invalid = _not_single(host, divided) if config.mig_strategy == "single" else ""
+    if invalid:
+        problems.append(f"flags.migStrategy is single, and {invalid}: nothing is offered")
+        return
+    whole = [gpu for gpu in host.gpus if gpu not in divided]
+    if whole:
+        yield GPU, "", [_device(gpu, sick) for gpu in whole]
+    profiles: dict[str, list[Device]] = {}
+    for gpu in divided:
+        for i, instance in enumerate(gpu.mig or ()):
+            part = shown(Instance(gpu.index, instance.profile, instance.start))
+            healthy = not {gpu.uuid, instance.uuid} & {*sick}
+            device = Device(
+                instance.uuid, instance.uuid, gpu.uuid, gpu.index, f"{gpu.index}:{i}", part, gpu.numa, healthy
+            )
+            profiles.setdefault(instance.profile, []).append(device)
+    for profile, devices in sorted(profiles.items()):
+        yield GPU if config.mig_strategy == "single" else resource_of(profile), profile, devices
+
+
+def _not_single(host: Host, divided: list[Gpu]) -> str:
+    """Why the instances cannot stand for GPUs; "" where they can, or where there are none."""
+    if not divided:
+        return ""
+    whole = [str(gpu.index) for gpu in host.gpus if gpu.mig is None]
+    if whole:
+        return f"GPU {', '.join(whole)} is not in MIG mode while others are"
+    empty = [str(gpu.index) for gpu in divided if not gpu.mig]
+    if empty:
+        return f"GPU {', '.join(empty)} has no MIG instance"
+    profiles = sorted({instance.profile for gpu in divided for instance in gpu.mig or ()})
+    return f"there are instances of {', '.join(profiles)}" if len(profiles) > 1 else ""
+
+
+def _device(gpu: Gpu, sick: Collection[str]) -> Device:
+    index = str(gpu.index)
+    return Device(gpu.uuid, gpu.uuid, gpu.uuid, gpu.index, index, index, gpu.numa, gpu.uuid not in sick)
+
+
+def _replicas(device: Device, shared: Shared | None) -> list[Device]:
+    if shared is None:
+        return [device]
+    return [replace(device, id=f"{device.id}{_REPLICA}{n}") for n in range(shared.replicas)]
+
+
+def unreplicated(id: str) -> str:
+    """The id of the device that a replica is of."""
+    return id.partition(_REPLICA)[0]

@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All device plugins of a node: what is offered, who is asked which devices to take, and what came of it.
+
+Rules: each resource is registered by itself; a change of the host or of the health of a device reaches the kubelet at
+once. A pod whose chosen devices cannot be had is served with others, which is said and counted, never refused here: the
+read-back tells the scheduler what it has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dovetail.agent.cdi import Edits
+from dovetail.agent.chosen import BoundPod, Chosen
+from dovetail.agent.config import Config
+from dovetail.agent.host import Host
+from dovetail.agent.illness import Illness
+from dovetail.agent.plugin import preferring
+from dovetail.agent.plugin.folder import Folder
+from dovetail.agent.plugin.offers import Offer, offers
+from dovetail.agent.plugin.preferring import CannotPrefer
+from dovetail.agent.plugin.readback import Difference, ReadBack
+from dovetail.agent.plugin.registration import Registration, clear_stale
+from dovetail.agent.plugin.server import Answers, PluginServer, Refused
+from dovetail.agent.podresources import PodResources
+from dovetail.core.devices.layout import Layout
+
+log = logging.getLogger(__name__)
+
+FOLDER = Path("/var/lib/kubelet/device-plugins")
+
+
+@dataclass(slots=True)
+class Counts:
+    """Since the process began. `allocated` are calls of Allocate that handed something over, `chosen` answers that
+    named what was chosen, `unchosen` those for pods for which nobody chose, or that nobody knows, `unmet` those where
+    what was chosen could not be had."""
+
+    registrations: int = 0
+    allocated: int = 0
+    chosen: int = 0
+    unchosen: int = 0
+    unmet: int = 0
+
+
+def _nobody(differences: tuple[Difference, ...]) -> None:
+    return
+
+
+class DevicePlugins:
+    """`folder` is the kubelet's for device plugins. `gpu_edits` says what GPUs and instances need in a container (for
+    `passDeviceSpecs`), `mps` what replicas of a resource that is shared by MPS need; both by uuid. `differences` is
+    called with all differences between chosen and given whenever they change."""
+
+    def __init__(
+        self,
+        folder: Path,
+        config: Config,
+        chosen: Chosen,
+        gpu_edits: Callable[[Sequence[str]], Edits],
+        mps: Callable[[str, Sequence[str]], Edits],
+        *,
+        pod_resources: PodResources | None = None,
+        differences: Callable[[tuple[Difference, ...]], None] = _nobody,
+    ) -> None:
+        self.counts = Counts()
+        self._config, self._chosen = config, chosen
+        self._folder = Folder(folder)
+        self._kubelet = pod_resources or PodResources()
+        self._answers = Answers(config, gpu_edits, mps)
+        self._readback = ReadBack(chosen, self._kubelet, lambda: self.offered, differences)
+        self._registrations: dict[str, Registration] = {}
+        self._ours: set[str] = set()
+        self._faults: tuple[str, ...] = ()
+        self._layout: Layout | None = None
+        self._named: dict[str, tuple[frozenset[str], BoundPod | None]] = {}
+        self._reading: asyncio.Task[None] | None = None
+
+    @property
+    def faults(self) -> tuple[str, ...]:
+        """What an operator should know, as sentences; empty where all is well."""
+        blind = f"{self._folder.path} is not watched: {self._folder.fault}" if self._folder.fault else ""
+        registrations = (one.fault for one in self._registrations.values())
+        return tuple(fault for fault in (*self._faults, blind, *registrations, *self._readback.faults) if fault)
+
+    @property
+    def differences(self) -> tuple[Difference, ...]:
+        """Between what was chosen for the pods of the node and what they have."""
+        return self._readback.differences
+
+    @property
+    def differed(self) -> int:
+        """How many pods had other devices than were chosen for them, since the process began."""
+        return self._readback.count
+
+    @property
+    def registered(self) -> frozenset[str]:
+        """The resources that the kubelet has from us at this moment."""
+        return frozenset(self._ours)
+
+    @property
+    def offered(self) -> dict[str, Offer]:
+        """What is offered, by resource, whether the kubelet knows it or not."""
+        return {resource: one.offered for resource, one in self._registrations.items()}
+
+    async def update(self, host: Host, ill: Collection[Illness]) -> None:
+        """Offer what the host has now. What the kubelet knows already it is told before this returns."""
+        if self._reading is None:
+            clear_stale(self._folder.path)
+            self._folder.open()
+            self._reading = asyncio.create_task(self._readback.run())
+        sick = frozenset(illness.uuid for illness in ill)
+        found, faults = offers(host, self._config, sick, self.offered)
+        for fault in faults:
+            if fault not in self._faults:
+                log.warning("%s", fault)
+        self._faults, self._layout = faults, preferring.layout_of(host)
+        for resource, offer in found.items():
+            known = self._registrations.get(resource)
+            if known is not None:
+                known.offer(offer)
+                continue
+            self._registrations[resource] = Registration(
+                self._folder, offer, self._kubelet, self._ours, self._server, self._on_registered
+            )
+            self._registrations[resource].start()
+        gone = [self._registrations.pop(resource) for resource in {*self._registrations} - {*found}]
+        await asyncio.gather(*(one.close() for one in gone))
+        # What a device is called may have changed.
+        self._readback.compare()
+
+    async def close(self) -> None:
+        """Withdraws everything."""
+        await asyncio.gather(*(one.close() for one in self._registrations.values()))
+        self._registrations.clear()
+        if self._reading is not None:
+            self._reading.cancel()
+            await asyncio.gather(self._reading, return_exceptions=True)
+            self._reading = None
+            self._folder.close()
+
+    def _server(self, path: Path, offer: Offer) -> PluginServer:
+        return PluginServer(path, offer, self._answers, self._prefer, self._on_allocated, self._folder.wake)
+
+    def _on_registered(self) -> None:
+        self.counts.registrations += 1
+        self._readback.registered()
+
+    def _on_allocated(self, offer: Offer, ids: tuple[str, ...]) -> None:
+        self.counts.allocated += 1
+        named, pod = self._named.get(offer.resource, (frozenset(), None))
+        parts = tuple(offer.part(id) or "" for id in ids)
+        self._chosen.gave(offer.resource, parts, pod if named == {*ids} else None)
+        self._readback.allocated(ids)
+
+    async def _prefer(self, offer: Offer, available: Sequence[str], must: Sequence[str], size: int) -> Sequence[str]:
+        """The ids that the kubelet should take. Raises Refused."""
+        free = {*available}
+        if not len({*must}) <= size <= len(free | {*must}):
+            raise Refused(f"{size} of {len(free)} devices, {len(must)} of them included, cannot be had")
+
+        def of_chosen(pod: BoundPod) -> list[str]:
+            had = pod.given.get(offer.resource, ())
+            return preferring.of_chosen(offer, pod.parts or (), free, must, size, had=had, layout=self._layout)
+
+        def fits(pod: BoundPod) -> bool:
+            try:
+                return pod.parts is None or bool(of_chosen(pod))
+            except CannotPrefer:
+                return False
+
+        pod = await self._chosen.next(offer.resource, size, fits)
+        ids: Sequence[str] = ()
+        if pod is not None and pod.parts is not None:
+            try:
+                ids = of_chosen(pod)
+                self.counts.chosen += 1
+            except CannotPrefer as error:
+                self._unmet(pod, str(error))
+        elif pod is not None and pod.fault:
+            self._unmet(pod, pod.fault)
+        else:
+            self.counts.unchosen += 1
+        if not ids:
+            ids = self._unchosen(offer, free, must, size, pod)
+        self._named[offer.resource] = (frozenset(ids), pod)
+        return ids
+
+    def _unmet(self, pod: BoundPod, why: str) -> None:
+        self.counts.unmet += 1
+        log.warning("pod %s is not given what was chosen for it: its annotation dovetail.dev/devices %s", pod, why)
+
+    def _unchosen(
+        self, offer: Offer, free: Collection[str], must: Sequence[str], size: int, pod: BoundPod | None
+    ) -> Sequence[str]:
+        packed = self._config.shared_devices_allocation_policy == "packed"
+        promised = self._chosen.promised(offer.resource, pod)
+        try:
+            return preferring.of_all(offer, free, must, size, packed=packed, promised=promised, layout=self._layout)
+        except CannotPrefer:
+            # The list has just changed under the kubelet; it still has to be answered with as many as it asked for.
+            return [*must, *sorted({*free} - {*must})[: size - len({*must})]]

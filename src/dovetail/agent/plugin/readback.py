@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What pods were given in the end, read from the kubelet, against what was chosen for them.
+
+Rules
+- After every Allocate, after every registration, and when a pod is seen at work, the kubelet is asked; as long as it
+  does not tell of a pod that must have devices it is asked again, ever later. At rest nobody asks.
+- A pod differs where its containers have anything but what was chosen; fewer are right where a container that has
+  ended had the others. Pods for which nobody chose are told, too, with `chosen` "": their devices are taken.
+- A pod that came while this process offered a resource, and has devices that it never handed over, was served by
+  another device plugin. That is a fault.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from dovetail.agent.apis.serving import SocketError
+from dovetail.agent.chosen import BoundPod, Chosen
+from dovetail.agent.plugin.offers import Offer
+from dovetail.agent.podresources import PodResources
+
+log = logging.getLogger(__name__)
+
+_SOON_S = 0.05
+_LATEST_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A pod whose devices are not those that were chosen; both as in the annotation dovetail.dev/devices."""
+
+    namespace: str
+    pod: str
+    uid: str
+    resource: str
+    chosen: str
+    given: str
+
+
+class ReadBack:
+    """`tell` is called with all differences whenever they change. `count` is how often a pod has differed from what
+    was chosen for it. `faults` are what an operator should know."""
+
+    def __init__(
+        self,
+        chosen: Chosen,
+        kubelet: PodResources,
+        offers: Callable[[], Mapping[str, Offer]],
+        tell: Callable[[tuple[Difference, ...]], None],
+    ) -> None:
+        self.differences: tuple[Difference, ...] = ()
+        self.count = 0
+        self._chosen, self._kubelet, self._offers, self._tell = chosen, kubelet, offers, tell
+        self._due = asyncio.Event()
+        self._first = True
+        self._unread = ""
+        self._allocated: set[str] = set()
+        self._strange: dict[str, str] = {}
+        chosen.on_change(self._pods_changed)
+
+    @property
+    def faults(self) -> tuple[str, ...]:
+        return tuple(fault for fault in (self._unread, *self._strange.values()) if fault)
+
+    def allocated(self, ids: tuple[str, ...]) -> None:
+        """These were handed over; the kubelet is about to write it down."""
+        self._allocated.update(ids)
+        self._due.set()
+
+    def registered(self) -> None:
+        """The kubelet knows us anew: it may have begun anew itself."""
+        self._chosen.begin_anew()
+        self._first = True
+        self._due.set()
+
+    async def run(self) -> None:
+        """Ask whenever there is reason to, until cancelled."""
+        await self._chosen.synced.wait()
+        delay_s = _SOON_S
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(delay_s if self._waiting() else None):
+                    await self._due.wait()
+            delay_s = _SOON_S if self._due.is_set() else min(2 * delay_s, _LATEST_S)
+            self._due.clear()
+            # The kubelet writes its books after it has our answer.
+            await asyncio.sleep(_SOON_S)
+            await self.look()
+
+    def _waiting(self) -> bool:
+        return bool(self._unread) or self._unconfirmed()
+
+    def _unconfirmed(self) -> bool:
+        return any(pod.unconfirmed(resource) for pod in self._chosen.pods for resource in self._offers())
+
+    def _pods_changed(self) -> None:
+        self.compare()
+        if self._unconfirmed():
+            self._due.set()
+
+    async def look(self) -> None:
+        """Ask the kubelet once."""
+        try:
+            listed = await self._kubelet.list()
+        except SocketError as error:
+            if not self._unread:
+                log.warning("what pods were given cannot be read back: %s", error)
+            self._unread = f"what pods were given cannot be read back: {error}"
+            return
+        self._unread = ""
+        first, self._first = self._first, False
+        for given in self._chosen.confirm(self._offers(), listed, first=first):
+            if given.pod.fresh and not given.ids & self._allocated:
+                self._strange[given.resource] = (
+                    f"pod {given.pod} was given {given.resource} by another device plugin: "
+                    "let only one of them offer this resource on this node"
+                )
+                log.error("%s", self._strange[given.resource])
+            elif given.pod.fresh:
+                self._strange.pop(given.resource, None)
+        self.compare()
+
+    def compare(self) -> None:
+        """Tell the differences, if they are others now."""
+        now = tuple(difference for pod in self._chosen.pods for difference in self._differences(pod))
+        if now == self.differences:
+            return
+        for difference in now:
+            if difference.chosen and difference not in self.differences:
+                self.count += 1
+                log.warning("%s", _sentence(difference))
+        self.differences = now
+        self._tell(now)
+
+    def _differences(self, pod: BoundPod) -> Iterator[Difference]:
+        offers = self._offers()
+        for resource, ids in pod.held.items():
+            offer = offers.get(resource)
+            if offer is None:
+                continue
+            wanted = {*offer.own(pod.parts or ())}
+            parts = {offer.part(id) for id in ids}
+            if parts == wanted or (parts < wanted and pod.passing(resource)):
+                continue
+            in_order = dict.fromkeys(device.part for device in offer.devices.values() if device.part in parts)
+            given = ",".join(part for part in in_order if part)
+            chosen = ",".join(offer.own(pod.parts or ())) or pod.written
+            yield Difference(pod.namespace, pod.name, pod.uid, resource, chosen, given)
+
+
+def _sentence(difference: Difference) -> str:
+    return (
+        f"pod {difference.namespace}/{difference.pod} has {difference.given or 'no device of this node'} "
+        f"of {difference.resource}, chosen was {difference.chosen}"
+    )

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One resource, kept registered with the kubelet.
+
+Rules
+- Each registration has a socket of its own name, served from before the registration until the kubelet has left, was
+  started anew (kubelet.sock is another one), or somebody removed the socket; then comes the next registration. A name
+  that was used before would be refused as long as the kubelet has not noticed that its connection is dead, and some
+  releases never do.
+- Changes in the folder are what is waited for. What fails is tried again then, and ever later by itself.
+- Where the kubelet already offers the resource, or one of its devices under another name, another plugin is there: then
+  nothing is registered, since the later of two would get the requests while both lists counted. Whether a later one
+  came is seen by `readback`.
+Source: pkg/kubelet/cm/devicemanager (manager.go, plugin/v1beta1) of Kubernetes 1.37.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import stat
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from dovetail.agent.apis import deviceplugin_pb2 as wire
+from dovetail.agent.apis.serving import SocketError, answers, call
+from dovetail.agent.plugin.folder import Folder
+from dovetail.agent.plugin.offers import Offer, unreplicated
+from dovetail.agent.plugin.server import OPTIONS, PluginServer
+from dovetail.agent.podresources import PodResources
+
+log = logging.getLogger(__name__)
+
+KUBELET = "kubelet.sock"
+_OURS, _SUFFIX = "dovetail-", ".sock"
+_SOON_S, _SPACED_S, _LATEST_S = 0.05, 2.0, 30.0
+_HEARD_WITHIN_S = 10.0
+_STEADY_S = 10.0
+_PATIENCE = 5
+"""How often a rival must be seen in a row: the kubelet needs a moment to notice that an earlier agent has ended."""
+
+
+class _Rival(Exception):
+    """Another device plugin offers the same; the text says who and what to do."""
+
+
+class Registration:
+    """Keeps `offer` registered while `run` runs. `serve` makes the server of an offer at a path; `registered` is told
+    of every registration; `ours` are the resources that this process has registered. `fault` says why it is not
+    registered, "" where it is or where that is normal."""
+
+    def __init__(
+        self,
+        folder: Folder,
+        offer: Offer,
+        kubelet: PodResources,
+        ours: set[str],
+        serve: Callable[[Path, Offer], PluginServer],
+        registered: Callable[[], None],
+    ) -> None:
+        self.fault = ""
+        self._folder, self._offer, self._kubelet, self._ours = folder, offer, kubelet, ours
+        self._serve, self._registered = serve, registered
+        self._server: PluginServer | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._failures = 0
+        self._name = ""
+
+    @property
+    def offered(self) -> Offer:
+        return self._offer
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run())
+
+    def offer(self, offer: Offer) -> None:
+        """Offer this from now on."""
+        self._offer = offer
+        if self._server is not None:
+            self._server.offer(offer)
+
+    async def close(self) -> None:
+        """The kubelet is told that there is nothing any more; then the socket goes."""
+        if self._server is not None:
+            self._server.offer(replace(self._offer, devices={}))
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        clock = asyncio.get_running_loop().time
+        while True:
+            began_s, turn = clock(), self._folder.turn
+            try:
+                anew = await self._live()
+                # The next registration follows at once, unless the same kubelet drops us again and again.
+                turn, self._failures = -1, 0 if anew or clock() - began_s > _STEADY_S else self._failures + 1
+            except (SocketError, _Rival, OSError) as error:
+                self._failures += 1
+                self._complain(error)
+            delay_s = _SOON_S * 2.0**self._failures
+            # Others write files in the folder all the time: each is a reason to try, but not to try without end.
+            await asyncio.sleep(min(_SPACED_S, delay_s))
+            await self._folder.changed(turn, min(_LATEST_S, delay_s))
+
+    def _complain(self, error: Exception) -> None:
+        if isinstance(error, _Rival) and self._failures < _PATIENCE:
+            return
+        fault = f"{self._offer.resource} is not registered with the kubelet: {error}"
+        if fault != self.fault:
+            log.warning("%s; trying again", fault)
+        self.fault = fault
+
+    async def _live(self) -> bool:
+        """One registration, from its begin to its end; whether that is because the kubelet began anew, or ended.
+        Raises SocketError, _Rival."""
+        kubelet = self._folder.path / KUBELET
+        began = _identity(kubelet)
+        if began is None:
+            raise SocketError(f"{kubelet} is not there: the kubelet does not run, or keeps its sockets elsewhere")
+        await self._look_for_rivals()
+        name = self._name = self._name or self._new_name()
+        self._server = server = self._serve(self._folder.path / name, self._offer)
+        try:
+            await server.open()
+            self._name = ""
+            request = wire.RegisterRequest(
+                version="v1beta1", endpoint=name, resource_name=self._offer.resource, options=OPTIONS
+            )
+            await call(kubelet, "/v1beta1.Registration/Register", request, wire.Empty)
+            try:
+                async with asyncio.timeout(_HEARD_WITHIN_S):
+                    await server.heard.wait()
+            except TimeoutError:
+                raise SocketError(f"{kubelet} took the registration, but nobody asks for the devices") from None
+            self.fault = ""
+            self._ours.add(self._offer.resource)
+            log.info("%s is registered with the kubelet", self._offer.resource)
+            self._registered()
+            while True:
+                turn = self._folder.turn
+                anew = _identity(kubelet) != began
+                if anew or server.gone or _identity(server.path) is None:
+                    return anew
+                await self._folder.changed(turn)
+        finally:
+            self._server = None
+            self._ours.discard(self._offer.resource)
+            await server.close()
+
+    def _new_name(self) -> str:
+        return f"{_OURS}{self._offer.resource.rpartition('/')[2]}-{secrets.token_hex(4)}{_SUFFIX}"
+
+    async def _look_for_rivals(self) -> None:
+        try:
+            listed = await self._kubelet.allocatable()
+        except SocketError as error:
+            log.warning("whether another plugin offers %s cannot be seen: %s", self._offer.resource, error)
+            return
+        uuids = {device.uuid for device in self._offer.devices.values()}
+        for resource, ids in listed.items():
+            same = {unreplicated(id) for id in ids} & uuids
+            if resource not in self._ours and (same or (resource == self._offer.resource and ids)):
+                others = ", ".join(sorted(_other_sockets(self._folder.path))) or "none to be seen"
+                raise _Rival(
+                    f"another device plugin offers {min(same or ids)} as {resource} (sockets of others in "
+                    f"{self._folder.path}: {others}): remove it from this node, or turn off ours"
+                )
+
+
+def _identity(socket: Path) -> tuple[int, int] | None:
+    """Tells one socket of a name from the next; None where there is none."""
+    try:
+        found = socket.stat()
+    except OSError:
+        return None
+    return (found.st_ino, found.st_ctime_ns) if stat.S_ISSOCK(found.st_mode) else None
+
+
+def _other_sockets(folder: Path) -> list[str]:
+    found = folder.glob(f"*{_SUFFIX}")
+    return [one.name for one in found if one.name != KUBELET and not one.name.startswith(_OURS)]
+
+
+def clear_stale(folder: Path) -> None:
+    """Remove the sockets of ours at which nobody listens: what killed agents left."""
+    for socket in folder.glob(f"{_OURS}*{_SUFFIX}"):
+        try:
+            if _identity(socket) is not None and not answers(socket):
+                socket.unlink(missing_ok=True)
+        except OSError as error:
+            log.warning("%s, which an earlier agent left, cannot be removed: %s", socket, error.strerror)

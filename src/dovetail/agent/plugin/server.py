@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One resource on one socket: the device plugin service that the kubelet calls.
+
+Rules
+- The kubelet is sent the complete list when it asks, and again at every change, at once.
+- What is not offered, or is sick, is not handed over; nor is more than one replica where the configuration says so. The
+  kubelet rejects the pod then, with our reason.
+- With CDI alone NVIDIA_VISIBLE_DEVICES is `void`: an image that says `all` gets nothing by that.
+- Allocate waits for nobody.
+Source: k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1; NVIDIA k8s-device-plugin (internal/plugin/server.go) for what the
+strategies put into the answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import grpc
+import grpc.aio
+from google.protobuf.message import Message
+
+from dovetail.agent.apis import deviceplugin_pb2 as wire
+from dovetail.agent.apis.serving import Unary, serve, service
+from dovetail.agent.cdi import GPU_KIND, Edits
+from dovetail.agent.config import CDI_ANNOTATIONS, CDI_CRI, ENVVAR, VOLUME_MOUNTS, Config
+from dovetail.agent.mps import MpsError
+from dovetail.agent.plugin.offers import Device, Offer
+
+Context = grpc.aio.ServicerContext[Any, Any]
+Prefer = Callable[[Offer, Sequence[str], Sequence[str], int], Awaitable[Sequence[str]]]
+
+OPTIONS = wire.DevicePluginOptions(get_preferred_allocation_available=True)
+VISIBLE = "NVIDIA_VISIBLE_DEVICES"
+_VOID = "void"
+_MOUNTED = "/var/run/nvidia-container-devices"
+
+
+class Refused(Exception):
+    """These devices are not handed over; the text says why."""
+
+
+class Answers:
+    """What Allocate says of devices, by the configuration. `gpu_edits` and `mps` say what the GPUs and instances with
+    these uuids need in a container besides, the latter for replicas of a resource that is shared by MPS."""
+
+    def __init__(
+        self,
+        config: Config,
+        gpu_edits: Callable[[Sequence[str]], Edits],
+        mps: Callable[[str, Sequence[str]], Edits],
+    ) -> None:
+        self._config, self._gpu_edits, self._mps = config, gpu_edits, mps
+
+    def allocate(self, offer: Offer, ids: Sequence[str]) -> wire.ContainerAllocateResponse:
+        """Raises Refused."""
+        unknown = [id for id in ids if id not in offer.devices]
+        if unknown:
+            raise Refused(f"{', '.join(unknown)} is not offered as {offer.resource} by this node")
+        devices = [offer.devices[id] for id in ids]
+        sick = sorted(device.id for device in devices if not device.healthy)
+        if sick:
+            raise Refused(f"{', '.join(sick)} is unhealthy")
+        if offer.shared is not None and offer.shared.fail_requests_greater_than_one and len(ids) > 1:
+            raise Refused(
+                f"{len(ids)} replicas of {offer.resource} were asked for: more than one give no more of a GPU, "
+                "and sharing.failRequestsGreaterThanOne refuses them"
+            )
+        once = list({device.uuid: device for device in sorted(devices, key=_order)}.values())
+        answer = wire.ContainerAllocateResponse()
+        self._name(answer, offer.resource, once)
+        uuids = [device.uuid for device in once]
+        if self._config.pass_device_specs:
+            for node in self._gpu_edits(uuids).device_nodes:
+                _add_node(answer, node.path, node.host_path or node.path, node.permissions)
+        if offer.shared is not None and offer.shared.strategy == "mps":
+            try:
+                _add(answer, self._mps(offer.resource, uuids))
+            except MpsError as error:
+                raise Refused(str(error)) from error
+        return answer
+
+    def _name(self, answer: wire.ContainerAllocateResponse, resource: str, devices: list[Device]) -> None:
+        config, strategies = self._config, self._config.device_list_strategies
+        names = [device.index if config.device_id_strategy == "index" else device.uuid for device in devices]
+        qualified = [f"{GPU_KIND}={device.uuid}" for device in devices]
+        answer.envs[VISIBLE] = _VOID
+        if ENVVAR in strategies:
+            answer.envs[VISIBLE] = ",".join(names)
+        if VOLUME_MOUNTS in strategies:
+            answer.envs[VISIBLE] = _MOUNTED
+            for name in names:
+                answer.mounts.add(container_path=f"{_MOUNTED}/{name}", host_path="/dev/null", read_only=False)
+        if CDI_CRI in strategies:
+            for name in qualified:
+                answer.cdi_devices.add(name=name)
+        if CDI_ANNOTATIONS in strategies:
+            key = f"{config.cdi_annotation_prefix}dovetail_{resource.rpartition('/')[2]}"
+            answer.annotations[key] = ",".join(qualified)
+        for name, on in (("GDRCOPY", config.gdrcopy), ("GDS", config.gds), ("MOFED", config.mofed)):
+            if on:
+                answer.envs[f"NVIDIA_{name}"] = "enabled"
+
+
+def _order(device: Device) -> tuple[int, str]:
+    return device.card, device.part
+
+
+def _add(answer: wire.ContainerAllocateResponse, edits: Edits) -> None:
+    for name, value in edits.env:
+        answer.envs[name] = value
+    for mount in edits.mounts:
+        read_only = "ro" in mount.options
+        answer.mounts.add(container_path=mount.container_path, host_path=mount.host_path, read_only=read_only)
+    for node in edits.device_nodes:
+        _add_node(answer, node.path, node.host_path or node.path, node.permissions)
+
+
+def _add_node(answer: wire.ContainerAllocateResponse, path: str, host_path: str, permissions: str) -> None:
+    answer.devices.add(container_path=path, host_path=host_path, permissions=permissions)
+
+
+class PluginServer:
+    """Serves `offer` on `path` from `open` to `close`. `prefer` answers GetPreferredAllocation, `allocated` hears of
+    the ids that Allocate handed over, `left` that the kubelet has stopped listening; `gone` says so from then on.
+    `heard` is set when it begins to listen."""
+
+    def __init__(
+        self,
+        path: Path,
+        offer: Offer,
+        answers: Answers,
+        prefer: Prefer,
+        allocated: Callable[[Offer, tuple[str, ...]], None],
+        left: Callable[[], None],
+    ) -> None:
+        self.path = path
+        self.heard = asyncio.Event()
+        self.gone = False
+        self._left = left
+        self._offer, self._answers, self._prefer, self._allocated = offer, answers, prefer, allocated
+        self._news = asyncio.Event()
+        self._closing = False
+        self._server: grpc.aio.Server | None = None
+
+    async def open(self) -> None:
+        """Raises SocketError."""
+        unary: dict[str, tuple[type[Message], Unary]] = {
+            "GetDevicePluginOptions": (wire.Empty, self._options),
+            "GetPreferredAllocation": (wire.PreferredAllocationRequest, self._preferred),
+            "Allocate": (wire.AllocateRequest, self._allocate),
+            "PreStartContainer": (wire.PreStartContainerRequest, self._pre_start),
+        }
+        streams = {"ListAndWatch": (wire.Empty, self._list)}
+        self._server = await serve(self.path, service("v1beta1.DevicePlugin", unary, streams))
+
+    async def close(self) -> None:
+        self._closing = True
+        self._wake()
+        if self._server is not None:
+            await self._server.stop(grace=0.5)
+        self.path.unlink(missing_ok=True)
+
+    def offer(self, offer: Offer) -> None:
+        """Offer this from now on."""
+        if offer != self._offer:
+            self._offer = offer
+            self._wake()
+
+    def _wake(self) -> None:
+        self._news.set()
+        self._news = asyncio.Event()
+
+    async def _options(self, request: wire.Empty, context: Context) -> wire.DevicePluginOptions:
+        return OPTIONS
+
+    async def _pre_start(
+        self, request: wire.PreStartContainerRequest, context: Context
+    ) -> wire.PreStartContainerResponse:
+        return wire.PreStartContainerResponse()
+
+    async def _list(self, request: wire.Empty, context: Context) -> AsyncIterator[wire.ListAndWatchResponse]:
+        self.heard.set()
+        sent: Offer | None = None
+        try:
+            while True:
+                if self._offer != sent:
+                    sent = self._offer
+                    yield _listed(sent)
+                elif self._closing:
+                    return
+                else:
+                    await self._news.wait()
+        finally:
+            self.gone = True
+            self._left()
+
+    async def _preferred(
+        self, request: wire.PreferredAllocationRequest, context: Context
+    ) -> wire.PreferredAllocationResponse:
+        answer = wire.PreferredAllocationResponse()
+        for one in request.container_requests:
+            available, must = list(one.available_deviceIDs), list(one.must_include_deviceIDs)
+            try:
+                ids = await self._prefer(self._offer, available, must, one.allocation_size)
+            except Refused as refused:
+                await _fail(context, refused)
+            answer.container_responses.add(deviceIDs=ids)
+        return answer
+
+    async def _allocate(self, request: wire.AllocateRequest, context: Context) -> wire.AllocateResponse:
+        answer = wire.AllocateResponse()
+        offer = self._offer
+        try:
+            for one in request.container_requests:
+                answer.container_responses.append(self._answers.allocate(offer, list(one.devices_ids)))
+        except Refused as refused:
+            await _fail(context, refused)
+        for one in request.container_requests:
+            self._allocated(offer, tuple(one.devices_ids))
+        return answer
+
+
+async def _fail(context: Context, refused: Refused) -> NoReturn:
+    await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(refused))
+    raise refused
+
+
+def _listed(offer: Offer) -> wire.ListAndWatchResponse:
+    answer = wire.ListAndWatchResponse()
+    for device in offer.devices.values():
+        one = answer.devices.add(ID=device.id, health="Healthy" if device.healthy else "Unhealthy")
+        if device.numa is not None:
+            one.topology.nodes.add(ID=device.numa)
+    return answer

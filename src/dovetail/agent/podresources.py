@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the kubelet gave to containers, by its own word: its PodResources service.
+
+Rules: pods are told by namespace and name, without a uid. Init containers that end are not listed, nor are their
+devices. Older kubelets also list pods that have ended. Ids are as device plugins named them.
+Source: k8s.io/kubelet/pkg/apis/podresources/v1, pkg/kubelet/apis/podresources.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from dovetail.agent.apis import podresources_pb2 as wire
+from dovetail.agent.apis.serving import SocketError, call
+
+SOCKET = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
+_SERVICE = "/v1.PodResourcesLister"
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerDevices:
+    """`ids` of each resource, sorted."""
+
+    name: str
+    devices: tuple[tuple[str, tuple[str, ...]], ...]
+
+    def ids(self, resource: str) -> tuple[str, ...]:
+        return dict(self.devices).get(resource, ())
+
+
+@dataclass(frozen=True, slots=True)
+class PodDevices:
+    namespace: str
+    name: str
+    containers: tuple[ContainerDevices, ...]
+
+    def ids(self, resource: str) -> frozenset[str]:
+        """All that the pod has of a resource."""
+        return frozenset(one for container in self.containers for one in container.ids(resource))
+
+
+class PodResources:
+    """The service at `socket`. Every call raises SocketError where nobody answers."""
+
+    def __init__(self, socket: Path = SOCKET) -> None:
+        self.socket = socket
+
+    async def list(self) -> tuple[PodDevices, ...]:
+        """All pods that the kubelet knows, also those without devices."""
+        request = wire.ListPodResourcesRequest()
+        answer = await call(self.socket, f"{_SERVICE}/List", request, wire.ListPodResourcesResponse)
+        return tuple([_pod(pod) for pod in answer.pod_resources])
+
+    async def get(self, namespace: str, name: str) -> PodDevices | None:
+        """One pod; None where the kubelet does not know it."""
+        request = wire.GetPodResourcesRequest(pod_name=name, pod_namespace=namespace)
+        try:
+            answer = await call(self.socket, f"{_SERVICE}/Get", request, wire.GetPodResourcesResponse)
+        except SocketError as error:
+            if "not found" in str(error):
+                return None
+            raise
+        return _pod(answer.pod_resources)
+
+    async def allocatable(self) -> dict[str, frozenset[str]]:
+        """The ids of all healthy devices that device plugins offer, given away or not, by resource."""
+        request = wire.AllocatableResourcesRequest()
+        answer = await call(
+            self.socket, f"{_SERVICE}/GetAllocatableResources", request, wire.AllocatableResourcesResponse
+        )
+        found: dict[str, frozenset[str]] = {}
+        # The kubelet writes an entry for each NUMA node, or for each device.
+        for entry in answer.devices:
+            found[entry.resource_name] = found.get(entry.resource_name, frozenset()) | {*entry.device_ids}
+        return found
+
+
+def _pod(pod: wire.PodResources) -> PodDevices:
+    return PodDevices(pod.namespace, pod.name, tuple([_container(one) for one in pod.containers]))
+
+
+def _container(container: wire.ContainerResources) -> ContainerDevices:
+    ids: dict[str, set[str]] = {}
+    for entry in container.devices:
+        ids.setdefault(entry.resource_name, set()).update(entry.device_ids)
+    return ContainerDevices(container.name, tuple((name, tuple(sorted(found))) for name, found in sorted(ids.items())))

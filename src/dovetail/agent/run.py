@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The agent's process: it looks at the machine, offers what is there, and tells the cluster.
+
+Rules: the machine is looked at when it has changed (health, MIG) and at the latest every five minutes; whatever fails
+is said, and tried again every half minute, and never ends the process. What an earlier process left half done is put
+right, and who is ill is known, before anything is offered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import AsyncIterator, Collection
+from dataclasses import replace
+
+from dovetail.agent import config as configs
+from dovetail.agent import xids
+from dovetail.agent.apis.serving import SocketError
+from dovetail.agent.chosen import Chosen
+from dovetail.agent.config import Config
+from dovetail.agent.discovery import discover
+from dovetail.agent.dividing import Dividing
+from dovetail.agent.gpunode import RENEW_S
+from dovetail.agent.health import HealthWatch
+from dovetail.agent.host import Host
+from dovetail.agent.illness import Illness
+from dovetail.agent.mig.layouts import Layouts, read_layouts
+from dovetail.agent.mig.manager import MigManager
+from dovetail.agent.nvml import Nvml, NvmlError
+from dovetail.agent.offering import Offering
+from dovetail.agent.options import Options
+from dovetail.agent.plugin.readback import Difference
+from dovetail.agent.sysfs import Sysfs
+from dovetail.agent.telling import Seen, Telling
+from dovetail.kube.client import Client
+from dovetail.kube.config import ClusterConfig
+
+log = logging.getLogger(__name__)
+
+_AGAIN_S = 30.0
+
+
+async def run(cluster: ClusterConfig, options: Options) -> None:
+    """Until cancelled. Raises ConfigError, LayoutError, ManifestError, WatchedError where what it is told is wrong, and
+    CheckpointError where what an earlier process wrote down cannot be read."""
+    config = configs.read(options.config) if options.config is not None else Config()
+    layouts = read_layouts(options.mig_layouts) if options.mig_layouts is not None else Layouts()
+    watched = xids.watched(os.environ)
+    for note in config.notes:
+        log.warning("%s", note)
+    if config.mps_root is not None:
+        options = replace(options, mps_folder=config.mps_root)
+    async with Client(cluster, concurrency=8, user_agent="dovetail-agent") as client:
+        await Agent(cluster, client, options, config, layouts, watched).run()
+
+
+class Agent:
+    """Everything that runs on a node, wired together. Raises CheckpointError."""
+
+    def __init__(
+        self,
+        cluster: ClusterConfig,
+        client: Client,
+        options: Options,
+        config: Config,
+        layouts: Layouts,
+        watched: xids.Watched,
+    ) -> None:
+        self._options = options
+        self._nvml = Nvml()
+        self._answers = False
+        self._host = Host()
+        self._ill: tuple[Illness, ...] = ()
+        self._lacking: tuple[Illness, ...] = ()
+        self._differences: tuple[Difference, ...] = ()
+        self._due = asyncio.Event()
+        self._health_known = asyncio.Event()
+        self._looking = asyncio.Lock()
+        self._chosen = Chosen(client, options.node_name)
+        self._offering = Offering(
+            options, config, client, self._chosen, self._nvml, changed=self._due.set, differed=self._differed
+        )
+        self._telling = Telling(cluster, client, options, config, self._sysfs, self._seen)
+        self._health = HealthWatch(
+            self._sick,
+            checkpoint=options.state_folder / "health.json",
+            holders=self._held,
+            watched=watched,
+            sysfs=options.sysfs_root,
+            proc=options.proc_root,
+        )
+        self._mig: MigManager | None = None
+        self._dividing: Dividing | None = None
+        if options.mig:
+            self._mig = MigManager(
+                self._nvml, lambda: self._host, self._held, self._look, options.state_folder / "mig.json", layouts
+            )
+            self._dividing = Dividing(client, options.node_name, self._mig, self._telling.tell, self._alone)
+        if options.topology_objects:
+            self._chosen.on_change(self._telling.tell)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        if self._mig is not None:
+            await self._discover()
+            await self._recover(self._mig)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._chosen.run())
+                tasks.create_task(self._health.run())
+                tasks.create_task(self._keep_looking())
+                tasks.create_task(self._telling.run())
+                if self._dividing is not None:
+                    tasks.create_task(self._dividing.run())
+        finally:
+            await self._offering.close()
+
+    async def _recover(self, mig: MigManager) -> None:
+        try:
+            async with self._alone():
+                outcome = await mig.recover()
+        except (NvmlError, OSError) as error:
+            log.warning("what an earlier process began with MIG is not looked after: %s", error)
+        else:
+            if outcome is not None:
+                log.warning("%s: %s", outcome.state, outcome.message)
+
+    @contextlib.asynccontextmanager
+    async def _alone(self) -> AsyncIterator[None]:
+        """The library is open for what is done meanwhile alone, as some modes cannot be changed otherwise. Raises
+        NvmlError."""
+        async with self._health.paused():
+            with self._nvml:
+                yield
+
+    async def _keep_looking(self) -> None:
+        await self._health_known.wait()
+        while True:
+            self._due.clear()
+            await self._look()
+            fine = self._answers and not self._offering.faults
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(RENEW_S if fine else _AGAIN_S):
+                    await self._due.wait()
+
+    async def _look(self) -> None:
+        """See what is there, offer it, and have it told."""
+        async with self._looking:
+            await self._discover()
+            await self._offer()
+
+    async def _discover(self) -> None:
+        before = self._host
+        self._host = await asyncio.to_thread(self._found)
+        if self._host.unread != before.unread:
+            for one in self._host.unread:
+                log.warning("%s cannot be read: %s", one.what, one.why)
+
+    def _found(self) -> Host:
+        try:
+            with Nvml() as nvml:
+                self._answers = True
+                return discover(nvml, self._sysfs())
+        except NvmlError as error:
+            self._answers = False
+            return discover(error, self._sysfs())
+
+    async def _offer(self) -> None:
+        changing = self._mig.changing if self._mig is not None else frozenset()
+        parts = [
+            Illness(uuid, "mig-layout", "it is being divided anew", 0)
+            for gpu in self._host.gpus
+            if gpu.uuid in changing
+            for uuid in (gpu.uuid, *(one.uuid for one in gpu.mig or ()))
+        ]
+        self._lacking = await self._offering.update(self._host, (*self._ill, *parts))
+        self._telling.tell()
+
+    def _sick(self, ill: tuple[Illness, ...]) -> None:
+        self._ill = ill
+        self._health_known.set()
+        self._due.set()
+
+    def _differed(self, differences: tuple[Difference, ...]) -> None:
+        self._differences = differences
+        self._telling.tell()
+
+    def _sysfs(self) -> Sysfs:
+        """A new look: what it has read it remembers."""
+        return Sysfs(self._options.sysfs_root, self._options.proc_root)
+
+    def _seen(self) -> Seen:
+        return Seen(
+            self._host,
+            self._lacking,
+            self._offering.offered,
+            self._offering.registered,
+            self._differences,
+            (
+                *self._offering.sentences,
+                *(f"the events of {uuid} cannot be watched: {why}" for uuid, why in self._health.unwatched),
+            ),
+            self._dividing.state if self._dividing is not None else None,
+        )
+
+    async def _held(self) -> Collection[str]:
+        """Raises OSError where it cannot be said."""
+        try:
+            return await self._offering.held()
+        except SocketError as error:
+            raise OSError(str(error)) from error

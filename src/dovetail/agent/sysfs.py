@@ -1,0 +1,296 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the kernel tells of a machine without NVIDIA's help: PCI devices and their places, NICs, NUMA nodes, CPUs.
+
+Rules
+- How far apart two devices are follows from their places in the tree of PCI devices, as for `nvidia-smi topo`: within
+  one switch PIX, through several bridges PXB, below one root complex PHB, else by their NUMA nodes NODE or SYS. Two
+  functions of one device are one BOARD.
+- A device whose firmware names no NUMA node (-1) is on the only one there is; among several its node is not known.
+- NUMA nodes may have memory and no CPUs, as that of a Grace GPU has: such a node is a node for the kubelet, and no
+  place where a process can run. `zones` leaves them out.
+- CPUs, cores and L3 caches are numbered as the kubelet does it: a core by its lowest CPU; the L3 cache by its id, or by
+  the socket where a whole NUMA node shares it, or none is told (cAdvisor, addCacheInfo; cpumanager/topology).
+- A function of a NIC that was made for virtual machines (SR-IOV) is a part of it, and not told.
+Sources: Documentation/ABI of the Linux kernel; NCCL, src/graph/topo (places of devices); cAdvisor v0.60, utils/sysinfo.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import takewhile
+from pathlib import Path
+from typing import TypeVar
+
+from dovetail.core.devices.kubelet.inventory import Cpu
+from dovetail.core.devices.layout import BOARD, NODE, PHB, PIX, PXB, SYS, UNKNOWN
+
+T = TypeVar("T")
+NVIDIA = 0x10DE
+DISPLAY_CLASSES = (0x0300, 0x0302)
+"""VGA and 3D controllers: the PCI classes that GPUs have."""
+SWITCH_CLASS = 0x0680
+"""A bridge of no other kind: what an NVSwitch is."""
+_BUS_ID = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+_ROOT = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
+_NODE_DIR = re.compile(r"node(\d+)")
+_HUGE = re.compile(r"hugepages-(\d+)kB")
+_MEM_TOTAL = re.compile(r"MemTotal:\s*(\d+) kB")
+_RATE = re.compile(r"(\d+(?:\.\d+)?) Gb/sec")
+_KERNEL_MODULE = re.compile(r"Kernel Module(?: for \S+)?\s+(\d+(?:\.\d+)+)")
+_ACTIVE = "4:"
+
+
+class SysfsError(Exception):
+    """A file of the kernel cannot be read; the text says which and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class PciDevice:
+    """`place` leads from the root complex (`pci0000:16`) through bridges to the device itself. `kind` is the PCI class
+    without its programming interface. `driver` is "" where none is bound, `numa` None where it is not known."""
+
+    bus_id: str
+    vendor: int
+    kind: int
+    driver: str
+    numa: int | None
+    place: tuple[str, ...]
+    virtual: bool = False
+
+    @property
+    def root(self) -> str:
+        return self.place[0] if self.place else ""
+
+    @property
+    def is_gpu(self) -> bool:
+        return self.vendor == NVIDIA and self.kind in DISPLAY_CLASSES
+
+
+def level(a: PciDevice | None, b: PciDevice | None) -> int:
+    """How far apart two devices are, as in `core.devices.layout`; UNKNOWN where the place of one is not known."""
+    if a is None or b is None or not a.place or not b.place:
+        return UNKNOWN
+    shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(a.place, b.place, strict=False)))
+    if a.bus_id.partition(".")[0] == b.bus_id.partition(".")[0]:
+        return BOARD
+    if shared == 1:
+        return PHB
+    if shared:
+        # Below a switch: its port for the device, and the device.
+        return PIX if max(len(a.place), len(b.place)) - shared <= 2 else PXB
+    if a.numa is None or b.numa is None:
+        return UNKNOWN
+    return NODE if a.numa == b.numa else SYS
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """A NIC. `name` is the RDMA device, or the interface where it speaks no RDMA. `speed_mbps` 0: not known, as where
+    no cable is plugged in."""
+
+    name: str
+    interface: str
+    bus_id: str
+    speed_mbps: int
+    rdma: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NumaNode:
+    """`distances[i]` is that to the i-th node. `memory_bytes` has huge pages in it, `huge_pages` lists (size in KiB,
+    number)."""
+
+    id: int
+    cpus: tuple[int, ...]
+    distances: tuple[int, ...]
+    memory_bytes: int
+    huge_pages: tuple[tuple[int, int], ...] = ()
+
+
+class Sysfs:
+    """The kernel's view, read from `root` and `proc`: PCI devices and NUMA nodes once, so make it anew to look again.
+    `failures` has the PCI devices and NICs that were found and cannot be read, with the reason. Raises SysfsError."""
+
+    def __init__(self, root: Path = Path("/sys"), proc: Path = Path("/proc")) -> None:
+        self.root, self.proc = root, proc
+        self.failures: dict[str, str] = {}
+
+    @cached_property
+    def pci(self) -> dict[str, PciDevice]:
+        """All PCI devices by bus id."""
+        names = [name for name in self._names("bus/pci/devices") if _BUS_ID.fullmatch(name)]
+        return {device.bus_id: device for device in self._each(self._pci, names)}
+
+    @cached_property
+    def numa_nodes(self) -> tuple[NumaNode, ...]:
+        """In the order of their ids; those without CPUs too."""
+        found = (_NODE_DIR.fullmatch(name) for name in self._names("devices/system/node"))
+        return tuple(self._numa(number) for number in sorted(int(match[1]) for match in found if match))
+
+    @property
+    def zones(self) -> tuple[NumaNode, ...]:
+        """The NUMA nodes that have CPUs."""
+        return tuple(node for node in self.numa_nodes if node.cpus)
+
+    def cpus(self) -> tuple[Cpu, ...]:
+        """The CPUs that are online, in the order of their ids."""
+        return tuple(sorted((cpu for node in self.zones for cpu in self._cpus(node)), key=lambda cpu: cpu.id))
+
+    def ports(self) -> tuple[Port, ...]:
+        """The NICs: RDMA devices in the order of their names, then interfaces of other PCI devices."""
+        found = [*self._each(self._rdma, self._names("class/infiniband", must=False))]
+        spoken = {port.bus_id for port in found}
+        plain = self._each(self._interface, self._names("class/net", must=False))
+        found += [port for port in plain if port.bus_id not in spoken]
+        physical = (port for port in found if port.bus_id and not self._is_virtual(port.bus_id))
+        return tuple(sorted(physical, key=lambda port: (not port.rdma, _natural(port.name))))
+
+    def machine(self) -> str:
+        """The product name that the firmware gives."""
+        return self._text("class/dmi/id/product_name")
+
+    def module_version(self) -> str:
+        """The version of the nvidia kernel module, "" where it is not loaded."""
+        version = self._text("module/nvidia/version", default="")
+        told = _KERNEL_MODULE.search(version or self._read(self.proc / "driver/nvidia/version", default=""))
+        return version or (told[1] if told else "")
+
+    def _each(self, read: Callable[[str], T], names: Iterable[str]) -> Iterator[T]:
+        for name in names:
+            try:
+                yield read(name)
+            except SysfsError as error:
+                self.failures[name] = str(error)
+
+    def _pci(self, name: str) -> PciDevice:
+        folder = Path("bus/pci/devices", name)
+        at = (self.root / folder).resolve().parts
+        roots = [i for i, part in enumerate(at) if _ROOT.fullmatch(part)]
+        numa = self._number(folder, "numa_node", default=-1)
+        driver = self.root / folder / "driver"
+        return PciDevice(
+            bus_id=name,
+            vendor=self._number(folder, "vendor"),
+            kind=self._number(folder, "class") >> 8,
+            driver=driver.readlink().name if driver.is_symlink() else "",
+            numa=numa if numa >= 0 else self._only_node,
+            place=tuple(at[roots[-1] :]) if roots else (),
+            virtual=(self.root / folder / "physfn").is_symlink(),
+        )
+
+    @cached_property
+    def _only_node(self) -> int | None:
+        try:
+            nodes = self.zones
+        except SysfsError:
+            return None
+        return nodes[0].id if len(nodes) == 1 else None
+
+    def _numa(self, number: int) -> NumaNode:
+        folder = Path(f"devices/system/node/node{number}")
+        total = _MEM_TOTAL.search(self._text(folder, "meminfo"))
+        if total is None:
+            raise SysfsError(f"{self.root / folder}/meminfo has no line MemTotal")
+        sizes = (_HUGE.fullmatch(name) for name in self._names(folder / "hugepages", must=False))
+        return NumaNode(
+            id=number,
+            cpus=self._numbers(folder, "cpulist"),
+            distances=self._numbers(folder, "distance"),
+            memory_bytes=int(total[1]) * 1024,
+            huge_pages=tuple(
+                sorted(
+                    (int(size[1]), self._number(folder, f"hugepages/{size[0]}/nr_hugepages")) for size in sizes if size
+                )
+            ),
+        )
+
+    def _cpus(self, node: NumaNode) -> Iterator[Cpu]:
+        core_of: dict[tuple[int, int], list[int]] = {}
+        for cpu in node.cpus:
+            topology = Path(f"devices/system/cpu/cpu{cpu}/topology")
+            socket = self._number(topology, "physical_package_id")
+            core_of.setdefault((socket, self._number(topology, "core_id")), []).append(cpu)
+        for (socket, _), threads in core_of.items():
+            uncore = self._uncore(threads[0], len(core_of) * len(threads), socket)
+            yield from (Cpu(cpu, threads[0], socket, node.id, uncore) for cpu in threads)
+
+    def _uncore(self, cpu: int, of_node: int, socket: int) -> int:
+        caches = Path(f"devices/system/cpu/cpu{cpu}/cache")
+        for name in self._names(caches, must=False):
+            if name.startswith("index") and self._number(caches, name, "level") > 2:
+                sharing = self._numbers(caches, name, "shared_cpu_list")
+                if len(sharing) != of_node:
+                    return self._number(caches, name, "id", default=socket)
+        return socket
+
+    def _rdma(self, name: str) -> Port:
+        folder = Path("class/infiniband", name)
+        gbit = 0.0
+        for port in self._names(folder / "ports", must=False):
+            rate = _RATE.match(self._text(folder, "ports", port, "rate", default=""))
+            if rate and self._text(folder, "ports", port, "state", default="").startswith(_ACTIVE):
+                gbit += float(rate[1])
+        interfaces = sorted(self._names(folder / "device/net", must=False), key=_natural)
+        bus_id = self._bus_id_of("class/infiniband", name)
+        return Port(name, interfaces[0] if interfaces else "", bus_id, round(gbit * 1000) // 8, rdma=True)
+
+    def _interface(self, name: str) -> Port:
+        # A link that is down has no speed: the kernel answers -1, or that it is no valid question.
+        speed = self._number("class/net", name, "speed", default=0)
+        return Port(name, name, self._bus_id_of("class/net", name), max(0, speed) // 8, rdma=False)
+
+    def _bus_id_of(self, group: str, name: str) -> str:
+        """The PCI device that this one is, or hangs on as virtio does; "" where it is none of the machine's."""
+        at = (self.root / group / name / "device").resolve().parts
+        return next((part for part in reversed(at) if _BUS_ID.fullmatch(part)), "")
+
+    def _is_virtual(self, bus_id: str) -> bool:
+        return bus_id in self.pci and self.pci[bus_id].virtual
+
+    def _names(self, folder: str | Path, must: bool = True) -> list[str]:
+        try:
+            return sorted(entry.name for entry in (self.root / folder).iterdir())
+        except FileNotFoundError as error:
+            if not must:
+                return []
+            raise SysfsError(f"there is no {self.root / folder}") from error
+        except OSError as error:
+            raise SysfsError(f"cannot read {self.root / folder}: {error.strerror}") from error
+
+    def _text(self, *parts: str | Path, default: str | None = None) -> str:
+        return self._read(self.root.joinpath(*parts), default)
+
+    def _read(self, path: Path, default: str | None = None) -> str:
+        """The text of a file. `default` is for what the kernel does not tell: no such file, or no valid question."""
+        try:
+            return path.read_text(errors="replace").strip()
+        except OSError as error:
+            if default is not None and not isinstance(error, PermissionError):
+                return default
+            raise SysfsError(f"cannot read {path}: {error.strerror}") from error
+
+    def _numbers(self, *parts: str | Path) -> tuple[int, ...]:
+        """Of a list as the kernel writes CPUs ("0-3,64") and distances ("10 21")."""
+        text = self._text(*parts)
+        found: list[int] = []
+        for part in re.split("[ ,]+", text) if text else ():
+            first, _, last = part.partition("-")
+            if not first.isdecimal() or (last and not last.isdecimal()):
+                raise SysfsError(f"{self.root.joinpath(*parts)}: {text!r} is no list of whole numbers")
+            found.extend(range(int(first), int(last or first) + 1))
+        return tuple(found)
+
+    def _number(self, *parts: str | Path, default: int | None = None) -> int:
+        text = self._text(*parts, default=None if default is None else str(default))
+        try:
+            return int(text, 0)
+        except ValueError:
+            raise SysfsError(f"{self.root.joinpath(*parts)}: {text!r} is no whole number") from None
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """mlx5_2 before mlx5_10."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name) if part]

@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`dovetail agent`."""
+
+from __future__ import annotations
+
+import click
+
+from dovetail.cli import LazyGroup
+
+_COMMANDS = {
+    "inspect": "Show the GPUs of this machine, how they are wired, and what could not be read.",
+    "run": "Offer the GPUs of this machine to its kubelet, and tell the cluster what there is.",
+}
+
+
+@click.group(name="agent", cls=LazyGroup, prefix="dovetail.cli.agent_", lazy=_COMMANDS)
+def command() -> None:
+    """Find the GPUs of this machine and offer them to its kubelet."""

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`dovetail agent run`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import uvloop
+
+from dovetail.agent.checkpoint import CheckpointError
+from dovetail.agent.config import ConfigError
+from dovetail.agent.mig.layouts import LayoutError
+from dovetail.agent.options import Options
+from dovetail.agent.run import run as run_agent
+from dovetail.agent.xids import WatchedError
+from dovetail.cli.kubeconfig import config_of, kubeconfig_options
+from dovetail.kube.documents import ManifestError
+from dovetail.kube.errors import KubeError
+
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+_FOLDER = click.Path(file_okay=False, path_type=Path)
+_Run = Callable[..., None]
+_WRONG = (CheckpointError, ConfigError, LayoutError, ManifestError, WatchedError)
+
+
+def _folder(name: str, default: str, help_text: str) -> Callable[[_Run], _Run]:
+    return click.option(name, type=_FOLDER, default=default, show_default=True, metavar="DIR", help=help_text)
+
+
+@click.command(name="run")
+@kubeconfig_options
+@click.option(
+    "--node-name",
+    default=lambda: os.environ.get("NODE_NAME") or socket.gethostname().lower(),
+    show_default="$NODE_NAME, else the name of the host",
+    help="The Node that this machine is.",
+)
+@click.option("--device-plugin/--no-device-plugin", default=True, show_default=True, help="Offer GPUs as resources.")
+@click.option("--claims/--no-claims", default=False, show_default=True, help="Offer GPUs to ResourceClaims (DRA).")
+@click.option("--partitionable", is_flag=True, help="With --claims: make MIG instances for claims.")
+@click.option("--labels/--no-labels", default=False, show_default=True, help="Write feature labels to the Node.")
+@click.option(
+    "--topology-objects/--no-topology-objects", default=False, show_default=True, help="Write a NodeResourceTopology."
+)
+@click.option("--mig/--no-mig", default=False, show_default=True, help="Divide GPUs as a label or the scheduler asks.")
+@click.option("--config", type=_FILE, metavar="FILE", help="What the device plugin is to do: NVIDIA's format, v1.")
+@click.option("--mig-layouts", type=_FILE, metavar="FILE", help="Named MIG layouts: mig-parted's format, v1.")
+@click.option(
+    "--kubelet-config", type=_FILE, metavar="FILE", help="The kubelet's configuration, where it cannot be asked for it."
+)
+@_folder("--kubelet-folder", "/var/lib/kubelet", "The kubelet's folder, with its sockets.")
+@_folder("--state-folder", "/var/lib/dovetail", "What must outlive this process is kept here.")
+@_folder("--cdi-folder", "/var/run/cdi", "Where the container runtime looks for CDI specifications.")
+@_folder("--mps-folder", "/run/dovetail/mps", "Where MPS daemons and their clients meet.")
+@_folder("--sysfs-root", "/sys", "Where the host's sysfs is.")
+@_folder("--proc-root", "/proc", "Where the host's procfs is.")
+@_folder("--dev-root", "/dev", "Where the host's devices are.")
+@_folder("--driver-root", "/", "Where NVIDIA's driver is installed.")
+@click.option("--dev-root-on-host", type=_FOLDER, metavar="DIR", help="What the container runtime calls --dev-root.")
+@click.option(
+    "--driver-root-on-host", type=_FOLDER, metavar="DIR", help="What the container runtime calls --driver-root."
+)
+@click.option(
+    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
+)
+def command(kubeconfig: str | None, context: str | None, log_level: str, **told: Any) -> None:
+    """Offer the GPUs of this machine to its kubelet, and tell the cluster what there is.
+
+    Runs until it gets SIGTERM or SIGINT (exit code 0). What is told wrongly ends it (exit code 1); whatever fails
+    afterwards is said and tried again.
+    """
+    options = Options(**told)
+    if options.claims and options.device_plugin:
+        raise click.UsageError(
+            "--claims and --device-plugin would give the same GPUs away twice: add --no-device-plugin to --claims"
+        )
+    if options.partitionable and not options.claims:
+        raise click.UsageError("--partitionable needs --claims")
+    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    config = config_of(kubeconfig, context)
+
+    async def until_told() -> None:
+        work = asyncio.ensure_future(run_agent(config, options))
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, work.cancel)
+        try:
+            await work
+        except asyncio.CancelledError:
+            logging.getLogger("dovetail.agent").info("stopped")
+
+    try:
+        uvloop.run(until_told())
+    except* _WRONG as wrong:
+        raise click.ClickException("; ".join(str(error) for error in wrong.exceptions)) from wrong
+    except* KubeError as wrong:
+        raise click.ClickException("; ".join(str(error) for error in wrong.exceptions)) from wrong

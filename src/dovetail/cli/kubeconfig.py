@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which cluster a command speaks to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from dovetail.kube.config import ClusterConfig, load_config
+from dovetail.kube.errors import KubeError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def kubeconfig_options(command: F) -> F:
+    """--kubeconfig and --context, as kubectl has them."""
+    command = click.option("--context", metavar="NAME", help="Context of the kubeconfig to use.")(command)
+    return click.option(
+        "--kubeconfig",
+        type=click.Path(exists=True, dir_okay=False),
+        help="Kubeconfig file. Default: $KUBECONFIG, the pod's service account, ~/.kube/config.",
+    )(command)
+
+
+def config_of(kubeconfig: str | None, context: str | None) -> ClusterConfig:
+    try:
+        return load_config(kubeconfig, context)
+    except KubeError as error:
+        raise click.ClickException(str(error)) from error

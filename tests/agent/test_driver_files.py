@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a container gets of the driver: found below a root that looks like an installation."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dovetail.agent.cdi import DeviceNode
+from dovetail.agent.driver_files import DriverFiles, DriverFilesError
+from dovetail.agent.host import Host, Instance
+from tests.agent.dra_node import driver_tree, gpu, host
+
+HOST = host(gpu(0), gpu(1))
+LIBRARIES = "usr/lib/x86_64-linux-gnu"
+INSTANCE = Instance("MIG-1", "1g.5gb", 7, 0, 0, 1, 4864)
+
+
+def with_hook(root: Path, name: str = "nvidia-cdi-hook") -> DriverFiles:
+    files = driver_tree(root)
+    (root / "usr/bin" / name).touch()
+    return files
+
+
+def test_every_container_gets_the_control_nodes_and_nothing_by_the_older_hook(tmp_path: Path) -> None:
+    common = driver_tree(tmp_path).common(HOST)
+    assert [node.path for node in common.device_nodes] == ["/dev/nvidiactl", "/dev/nvidia-uvm"]
+    assert common.env == (("NVIDIA_VISIBLE_DEVICES", "void"),)
+
+
+def test_libraries_of_the_running_version_and_programs_are_mounted_where_they_are(tmp_path: Path) -> None:
+    files = with_hook(tmp_path)
+    (tmp_path / LIBRARIES / "libcuda.so.470.1.1").touch()
+    (tmp_path / "lib/firmware/nvidia/535.129.03").mkdir(parents=True)
+    (tmp_path / "lib/firmware/nvidia/535.129.03/gsp_tu10x.bin").touch()
+    (tmp_path / "run/nvidia-persistenced").mkdir(parents=True)
+    (tmp_path / "run/nvidia-persistenced/socket").touch()
+    mounts = {mount.container_path: mount for mount in files.common(HOST).mounts}
+    assert list(mounts) == [
+        f"/{LIBRARIES}/libcuda.so.535.129.03",
+        f"/{LIBRARIES}/libnvidia-glcore.so.535.129.03",
+        f"/{LIBRARIES}/libnvidia-ml.so.535.129.03",
+        "/usr/bin/nvidia-smi",
+        "/lib/firmware/nvidia/535.129.03/gsp_tu10x.bin",
+        "/run/nvidia-persistenced/socket",
+    ]
+    assert mounts["/usr/bin/nvidia-smi"].host_path == str(tmp_path / "usr/bin/nvidia-smi")
+    assert "noexec" in mounts["/run/nvidia-persistenced/socket"].options
+
+
+def test_a_folder_that_links_to_another_is_mounted_once(tmp_path: Path) -> None:
+    files = with_hook(tmp_path)
+    (tmp_path / "usr/lib64").symlink_to(tmp_path / LIBRARIES)
+    paths = [mount.container_path for mount in files.common(HOST).mounts]
+    assert len([path for path in paths if "libcuda" in path]) == 1
+
+
+@pytest.mark.parametrize(
+    "name, start", [("nvidia-cdi-hook", ["nvidia-cdi-hook"]), ("nvidia-ctk", ["nvidia-ctk", "hook"])]
+)
+def test_nvidias_hook_makes_the_links_and_the_loaders_cache(name: str, start: list[str], tmp_path: Path) -> None:
+    files = with_hook(tmp_path, name)
+    links, cache = files.common(HOST).hooks
+    assert links.path == str(tmp_path / "usr/bin" / name)
+    assert list(links.args) == [*start, "create-symlinks", "--link", f"libcuda.so.1::/{LIBRARIES}/libcuda.so"]
+    assert list(cache.args) == [*start, "update-ldcache", "--folder", f"/{LIBRARIES}"]
+    assert not any("hook" in said for said in files.missing(HOST))
+
+
+def test_without_the_hook_libraries_have_their_link_names_where_every_loader_looks(tmp_path: Path) -> None:
+    files = driver_tree(tmp_path)
+    common = files.common(HOST)
+    assert common.hooks == ()
+    paths = {mount.container_path: mount.host_path for mount in common.mounts}
+    assert paths["/usr/lib64/libcuda.so.1"] == str(tmp_path / LIBRARIES / "libcuda.so.535.129.03")
+    assert "/usr/lib64/libnvidia-glcore.so.535.129.03" in paths
+    assert any(path.endswith("-linux-gnu/libnvidia-ml.so.1") for path in paths)
+    assert any("neither nvidia-cdi-hook nor nvidia-ctk" in said for said in files.missing(HOST))
+    assert all(name != "LD_LIBRARY_PATH" for name, _ in common.env)
+
+
+def test_paths_are_those_of_the_host_where_the_agent_sees_them_elsewhere(tmp_path: Path) -> None:
+    with_hook(tmp_path)
+    files = DriverFiles(
+        tmp_path, tmp_path / "dev", driver_root_on_host=Path("/run/nvidia/driver"), dev_root_on_host=Path("/dev")
+    )
+    common = files.common(HOST)
+    assert common.mounts[0].host_path == f"/run/nvidia/driver/{LIBRARIES}/libcuda.so.535.129.03"
+    assert common.mounts[0].container_path == f"/{LIBRARIES}/libcuda.so.535.129.03"
+    assert common.hooks[0].path == "/run/nvidia/driver/usr/bin/nvidia-cdi-hook"
+    assert files.gpu(HOST.gpus[1]).device_nodes == (DeviceNode("/dev/nvidia1"),)
+
+
+def test_a_character_device_has_its_numbers(tmp_path: Path) -> None:
+    files = driver_tree(tmp_path)
+    (tmp_path / "dev/nvidia0").unlink()
+    (tmp_path / "dev/nvidia0").symlink_to("/dev/null")
+    (node,) = files.gpu(HOST.gpus[0]).device_nodes
+    assert (node.major, node.minor) == (1, 3)
+
+
+def test_a_gpu_without_a_node_is_named_with_what_makes_it(tmp_path: Path) -> None:
+    files = driver_tree(tmp_path, gpus=1)
+    assert files.gpu(HOST.gpus[0]).device_nodes == (DeviceNode("/dev/nvidia0", str(tmp_path / "dev/nvidia0")),)
+    with pytest.raises(DriverFilesError, match=r"dev/nvidia1.* is not there: `nvidia-modprobe -c 1` makes it"):
+        files.gpu(HOST.gpus[1])
+
+
+def test_a_mig_instance_is_guarded_by_two_nodes_of_its_own(tmp_path: Path) -> None:
+    files = driver_tree(tmp_path)
+    found = files.instance(HOST.gpus[1], INSTANCE).device_nodes
+    assert found[0].path == "/dev/nvidia1"
+    # They are made by the runtime, by number, where the host has none.
+    assert found[1:] == (
+        DeviceNode("/dev/nvidia-caps/nvidia-cap114", "", 236, 114),
+        DeviceNode("/dev/nvidia-caps/nvidia-cap115", "", 236, 115),
+    )
+
+
+def test_the_capability_of_the_driver_counts_before_the_table(tmp_path: Path) -> None:
+    files = driver_tree(tmp_path)
+    for path, minor in (("gi7", 5), ("gi7/ci0", 6)):
+        access = tmp_path / f"proc/driver/nvidia/capabilities/gpu1/mig/{path}/access"
+        access.parent.mkdir(parents=True)
+        access.write_text(f"DeviceFileMinor: {minor}\nDeviceFileMode: 292\nDeviceFileModify: 1\n")
+    (tmp_path / "dev/nvidia-caps").mkdir()
+    (tmp_path / "dev/nvidia-caps/nvidia-cap5").touch()
+    found = files.instance(HOST.gpus[1], INSTANCE).device_nodes
+    assert found[1] == DeviceNode("/dev/nvidia-caps/nvidia-cap5", str(tmp_path / "dev/nvidia-caps/nvidia-cap5"))
+    assert found[2].minor == 6
+
+
+def test_an_instance_that_the_driver_does_not_know_is_refused(tmp_path: Path) -> None:
+    files = driver_tree(tmp_path)
+    with pytest.raises(DriverFilesError, match=r"gpu1/gi99"):
+        files.instance(HOST.gpus[1], replace(INSTANCE, gi=99))
+    (tmp_path / "proc/devices").write_text("Character devices:\n195 nvidia\n")
+    with pytest.raises(DriverFilesError, match="does not name nvidia-caps"):
+        files.instance(HOST.gpus[1], INSTANCE)
+
+
+def test_what_is_missing_is_said(tmp_path: Path) -> None:
+    said = DriverFiles(tmp_path, tmp_path / "dev", tmp_path).missing(Host())
+    assert any("nvidiactl" in each for each in said)
+    assert any("nvidia-uvm" in each for each in said)
+    assert any("(version not known)" in each for each in said)
+    common = DriverFiles(tmp_path, tmp_path / "dev", tmp_path).common(Host())
+    assert common.device_nodes == common.mounts == common.hooks == ()

@@ -1,0 +1,611 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A GPU is ill from the moment of its event until its remedy has happened, and nobody else is."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import AsyncIterator, Callable, Collection
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pynvml
+import pytest
+
+from dovetail.agent.checkpoint import CheckpointError
+from dovetail.agent.gpu_events import Event, GpuEvents, Look
+from dovetail.agent.health import HealthWatch, Illness
+from dovetail.agent.nvml import Nvml
+from dovetail.agent.xids import IGNORED, XIDS, Remedy, Watched, WatchedError, meaning, watched
+from tools.standin import Standin
+from tools.standin.fixture import MakeStandin
+
+
+class Machine:
+    """A stand-in host, and the agents' watches of it, one after the other."""
+
+    def __init__(self, standin: Standin, folder: Path) -> None:
+        self.standin = standin
+        self.uuids = [gpu.uuid for gpu in standin.description.gpus]
+        self.folder = folder
+        self.sysfs, self.proc = folder / "kernel/sys", folder / "kernel/proc"
+        self.load_driver()
+        for gpu in standin.description.gpus:
+            self.device(gpu.index).mkdir(parents=True)
+        self.boot("first")
+        self.held: Collection[str] = ()
+        self.holders_error: OSError | None = None
+        self.illnesses: tuple[Illness, ...] | None = None
+        self.told = 0
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def load_driver(self) -> None:
+        """As the kernel does it: what is made anew has another inode."""
+        module = self.sysfs / "module/nvidia"
+        fresh = self.folder / f"module-{len(list(self.folder.iterdir()))}"
+        fresh.mkdir()
+        module.parent.mkdir(parents=True, exist_ok=True)
+        if module.exists():
+            module.rename(self.folder / f"old-{fresh.name}")
+        fresh.rename(module)
+
+    def device(self, gpu: int) -> Path:
+        return self.sysfs / "bus/pci/devices" / self.standin.description.gpus[gpu].device.bdf
+
+    def boot(self, name: str) -> None:
+        file = self.proc / "sys/kernel/random/boot_id"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"{name}\n")
+
+    async def holders(self) -> Collection[str]:
+        if self.holders_error:
+            raise self.holders_error
+        return self.held
+
+    def _heard(self, illnesses: tuple[Illness, ...]) -> None:
+        self.illnesses = illnesses
+        self.told += 1
+        self._changed.set()
+
+    async def start(self, look_s: float = 0.1, watching: Watched | None = None, **options: Any) -> HealthWatch:
+        await self.stop()
+        self.illnesses, self.told = None, 0
+        watch = HealthWatch(
+            self._heard,
+            checkpoint=self.folder / "health.json",
+            holders=self.holders,
+            watched=watching or watched({}),
+            sysfs=self.sysfs,
+            proc=self.proc,
+            look_s=look_s,
+            **options,
+        )
+        self._task = asyncio.create_task(watch.run())
+        await self.until(lambda: self.illnesses is not None)
+        return watch
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError, CheckpointError):
+                await self._task
+            self._task = None
+        # A wait that is under way ends when something happens.
+        for thread in [thread for thread in threading.enumerate() if thread.name == "nvml-events"]:
+            while thread.is_alive():
+                self.standin.xid(0, 43)
+                await asyncio.to_thread(thread.join, 0.05)
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        async with asyncio.timeout(20):
+            while not holds():
+                if self._task is not None and self._task.done():
+                    self._task.result()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._changed.wait(), 0.05)
+                self._changed.clear()
+
+    async def looks(self, number: int = 2) -> None:
+        """So many more looks of the watch are over."""
+        async with asyncio.timeout(20):
+            for _ in range(number):
+                self.standin.set(0, utilization=1)
+                await asyncio.sleep(0.12)
+
+    @property
+    def ill(self) -> set[tuple[str, str]]:
+        return {(illness.uuid, illness.code) for illness in self.illnesses or ()}
+
+    async def is_ill(self, *wanted: tuple[str, str]) -> None:
+        try:
+            await self.until(lambda: self.ill == {*wanted})
+        except TimeoutError:
+            raise AssertionError(f"ill are {self.illnesses}") from None
+
+
+@pytest.fixture
+async def machine(standin: MakeStandin, tmp_path: Path) -> AsyncIterator[Machine]:
+    folder = tmp_path / "agent"
+    folder.mkdir()
+    made = Machine(standin("small-2numa"), folder)
+    yield made
+    await made.stop()
+
+
+# Events
+
+
+async def test_an_xid_makes_its_gpu_ill_at_once_and_says_what_to_do(machine: Machine) -> None:
+    """Long before the next look."""
+    await machine.start(look_s=60)
+    assert machine.illnesses == ()
+    machine.standin.xid(3, 95)
+    await machine.is_ill((machine.uuids[3], "xid-95"))
+    (illness,) = machine.illnesses or ()
+    assert illness.message.startswith("XID 95, uncontained memory error: reset the GPU (nvidia-smi --gpu-reset")
+
+
+async def test_errors_of_applications_make_nobody_ill(machine: Machine) -> None:
+    await machine.start()
+    for xid in sorted(IGNORED | {63, 92, 137}):
+        machine.standin.xid(0, xid)
+    machine.standin.ecc(1, corrected=5)
+    machine.standin.xid(2, 79)
+    await machine.is_ill((machine.uuids[2], "xid-79"))
+    assert machine.told == 2
+
+
+async def test_a_double_bit_ecc_error_makes_its_gpu_ill(machine: Machine) -> None:
+    await machine.start()
+    machine.standin.ecc(1, uncorrected=1)
+    await machine.is_ill((machine.uuids[1], "ecc-double-bit"))
+
+
+async def test_several_errors_are_several_illnesses_and_the_same_twice_is_one(machine: Machine) -> None:
+    await machine.start()
+    for xid in (48, 95, 48):
+        machine.standin.xid(1, xid)
+    await machine.is_ill((machine.uuids[1], "xid-48"), (machine.uuids[1], "xid-95"))
+
+
+async def test_an_event_of_a_mig_instance_hits_it_alone(machine: Machine) -> None:
+    machine.standin.divide(2, [("3g.20gb", 0), ("1g.5gb", 4), ("1g.5gb", 5)])
+    hit = machine.standin.parts(2)[1]
+    await machine.start()
+    machine.standin.xid(2, 95, hit.gi, hit.cis[0])
+    await machine.until(lambda: len(machine.ill) == 1)
+    ((uuid, code),) = machine.ill
+    assert uuid.startswith("MIG-") and code == "xid-95"
+    with Nvml() as nvml:
+        instance = nvml.call("nvmlDeviceGetHandleByUUID", uuid)
+        assert nvml.call("nvmlDeviceGetGpuInstanceId", instance) == hit.gi
+    # Without saying which instance it is about all of them.
+    machine.standin.xid(2, 119)
+    await machine.is_ill((uuid, "xid-95"), (machine.uuids[2], "xid-119"))
+
+
+async def test_an_event_of_an_instance_that_is_gone_makes_nobody_ill(machine: Machine) -> None:
+    machine.standin.divide(2, [("3g.20gb", 0)])
+    await machine.start()
+    machine.standin.xid(2, 95, 13, 0)
+    machine.standin.xid(0, 95)
+    await machine.is_ill((machine.uuids[0], "xid-95"))
+
+
+async def test_where_the_instance_cannot_be_found_out_the_gpu_is_hit(machine: Machine) -> None:
+    machine.standin.divide(2, [("3g.20gb", 0)])
+    part = machine.standin.parts(2)[0]
+    machine.standin.fail("nvmlDeviceGetMaxMigDeviceCount", pynvml.NVML_ERROR_UNKNOWN, gpu=2)
+    await machine.start()
+    machine.standin.xid(2, 95, part.gi, part.cis[0])
+    await machine.is_ill((machine.uuids[2], "xid-95"))
+
+
+async def test_events_are_passed_on_in_the_midst_of_a_look(machine: Machine) -> None:
+    """So that slow calls do not delay them."""
+    events = GpuEvents(machine.sysfs, 0.0)
+    seen = iter(events)
+    assert isinstance(next(seen), Look)
+    machine.standin.xid(5, 79)
+    first = next(seen)
+    assert first == Event(machine.uuids[5], pynvml.nvmlEventTypeXidCriticalError, 79)
+    assert isinstance(next(seen), Look)
+    events.stop()
+    assert [*seen] == []
+
+
+async def test_a_gpu_that_tells_no_events_is_said_and_is_not_ill(machine: Machine) -> None:
+    machine.standin.fail("nvmlDeviceGetSupportedEventTypes", pynvml.NVML_ERROR_NOT_SUPPORTED, gpu=1)
+    watch = await machine.start()
+    assert machine.illnesses == ()
+    ((uuid, reason),) = watch.unwatched
+    assert uuid == machine.uuids[1]
+    assert reason.startswith("nvmlDeviceGetSupportedEventTypes")
+    machine.standin.xid(0, 79)
+    await machine.is_ill((machine.uuids[0], "xid-79"))
+
+
+# GPUs that are gone
+
+
+async def test_a_lost_gpu_is_found_by_the_wait_and_the_others_are_watched_on(machine: Machine) -> None:
+    await machine.start(look_s=60)
+    machine.standin.lose(6)
+    await machine.is_ill((machine.uuids[6], "lost"))
+    machine.standin.xid(0, 95)
+    await machine.is_ill((machine.uuids[6], "lost"), (machine.uuids[0], "xid-95"))
+
+
+async def test_a_gpu_that_is_lost_in_the_midst_of_a_look_takes_no_other_with_it(machine: Machine) -> None:
+    events = GpuEvents(machine.sysfs, 0.0)
+    seen = iter(events)
+    assert isinstance(next(seen), Look)
+    machine.standin.lose(0)
+    # The look that is due begins with the first GPU, and between two it waits for events.
+    for _ in range(3):
+        look = next(seen)
+        assert isinstance(look, Look)
+        assert [gpu.ill.code for gpu in look.gpus if gpu.ill] in (["lost"], [])
+        assert len(look.gpus) >= len(machine.uuids) - 1
+    events.stop()
+    assert [*seen] == []
+
+
+async def test_a_lost_gpu_is_well_when_it_answers_again(machine: Machine) -> None:
+    await machine.start()
+    machine.standin.lose(6)
+    await machine.is_ill((machine.uuids[6], "lost"))
+    machine.standin.restore(6)
+    await machine.is_ill()
+    machine.standin.xid(6, 95)
+    await machine.is_ill((machine.uuids[6], "xid-95"))
+
+
+async def test_a_gpu_that_is_taken_out_is_missed_also_by_the_next_agent(machine: Machine) -> None:
+    await machine.start()
+    machine.standin.remove(7)
+    await machine.is_ill((machine.uuids[7], "lost"))
+    await machine.start()
+    await machine.is_ill((machine.uuids[7], "lost"))
+    # Until a boot without it.
+    machine.boot("second")
+    await machine.start()
+    await machine.is_ill()
+
+
+async def test_one_gpu_that_does_not_answer_is_ill_alone(machine: Machine) -> None:
+    machine.standin.fail("nvmlDeviceGetMemoryInfo", pynvml.NVML_ERROR_UNKNOWN, gpu=4)
+    machine.standin.fail("nvmlDeviceGetMemoryInfo", pynvml.NVML_ERROR_RESET_REQUIRED, gpu=5)
+    await machine.start()
+    await machine.is_ill((machine.uuids[4], "nvml"), (machine.uuids[5], "reset-required"))
+    machine.standin.clear()
+    await machine.is_ill()
+
+
+async def test_calls_that_a_gpu_does_not_support_make_it_not_ill(machine: Machine) -> None:
+    for call in ("nvmlDeviceGetMemoryInfo", "nvmlDeviceGetFieldValues", "nvmlDeviceGetTotalEnergyConsumption"):
+        machine.standin.fail(call, pynvml.NVML_ERROR_NOT_SUPPORTED)
+    await machine.start()
+    await machine.looks()
+    assert machine.illnesses == ()
+
+
+# NVML as a whole
+
+
+@pytest.mark.parametrize(
+    ("call", "code", "message"),
+    [
+        ("nvmlEventSetWait", pynvml.NVML_ERROR_UNKNOWN, "nvmlEventSetWait_v2"),
+        ("nvmlDeviceGetMemoryInfo", pynvml.NVML_ERROR_DRIVER_NOT_LOADED, "the nvidia kernel module is not loaded"),
+        ("nvmlDeviceGetCount", pynvml.NVML_ERROR_UNINITIALIZED, "nvmlDeviceGetCount"),
+    ],
+)
+async def test_when_nvml_fails_all_are_ill_until_it_is_back(
+    machine: Machine, call: str, code: int, message: str
+) -> None:
+    await machine.start()
+    machine.standin.fail(call, code)
+    if call == "nvmlDeviceGetCount":
+        # It is only asked when the library is opened.
+        machine.standin.fail("nvmlEventSetWait", code, times=1)
+    await machine.is_ill(*((uuid, "nvml") for uuid in machine.uuids))
+    machine.standin.clear()
+    await machine.is_ill()
+    machine.standin.xid(1, 95)
+    await machine.is_ill((machine.uuids[1], "xid-95"))
+
+
+async def test_a_driver_that_was_updated_without_a_reboot_makes_all_known_gpus_ill(machine: Machine) -> None:
+    await machine.start()
+    await machine.stop()
+    machine.standin.mismatch()
+    await machine.start()
+    await machine.is_ill(*((uuid, "nvml") for uuid in machine.uuids))
+    assert "of different versions" in (machine.illnesses or ())[0].message
+
+
+async def test_illnesses_of_events_are_there_again_when_nvml_is(machine: Machine) -> None:
+    await machine.start()
+    machine.standin.xid(1, 95)
+    await machine.is_ill((machine.uuids[1], "xid-95"))
+    machine.standin.fail("nvmlEventSetWait", pynvml.NVML_ERROR_UNKNOWN)
+    await machine.until(lambda: (machine.uuids[0], "nvml") in machine.ill)
+    machine.standin.clear()
+    await machine.is_ill((machine.uuids[1], "xid-95"))
+
+
+# Getting well
+
+
+async def test_a_restart_of_the_agent_heals_nobody(machine: Machine) -> None:
+    await machine.start()
+    machine.standin.xid(1, 95)
+    await machine.is_ill((machine.uuids[1], "xid-95"))
+    before = machine.illnesses
+    await machine.start()
+    await machine.looks()
+    assert machine.illnesses == before
+
+
+async def test_a_reboot_heals_all(machine: Machine) -> None:
+    await machine.start()
+    for gpu, xid in enumerate((94, 95, 79)):
+        machine.standin.xid(gpu, xid)
+    machine.held = machine.uuids
+    await machine.until(lambda: len(machine.ill) == 3)
+    machine.boot("second")
+    await machine.start()
+    assert machine.illnesses == ()
+
+
+async def a_reload_of_the_driver(machine: Machine) -> None:
+    machine.load_driver()
+
+
+async def a_new_pci_device(machine: Machine) -> None:
+    device = machine.device(1)
+    device.rename(machine.folder / "old-device")
+    device.mkdir()
+
+
+async def an_energy_counter_that_began_anew(machine: Machine) -> None:
+    machine.standin.set(1, energy_mj=5)
+
+
+@pytest.mark.parametrize("reset", [a_reload_of_the_driver, a_new_pci_device, an_energy_counter_that_began_anew])
+@pytest.mark.parametrize("meanwhile", [False, True], ids=["under the agent", "without an agent"])
+async def test_a_reset_heals_what_a_reset_heals(
+    machine: Machine, reset: Callable[[Machine], Any], meanwhile: bool
+) -> None:
+    machine.standin.set(1, energy_mj=1_000_000)
+    await machine.start()
+    machine.standin.xid(1, 95)
+    machine.standin.xid(1, 79)
+    await machine.is_ill((machine.uuids[1], "xid-95"), (machine.uuids[1], "xid-79"))
+    if meanwhile:
+        await machine.stop()
+    await reset(machine)
+    if meanwhile:
+        await machine.start()
+    await machine.is_ill((machine.uuids[1], "xid-79"))
+
+
+async def test_an_energy_counter_means_nothing_without_persistence_mode(machine: Machine) -> None:
+    """Then the driver lets go of a GPU that nobody uses, and counts anew when somebody comes."""
+    machine.standin.set(1, energy_mj=1_000_000, persistence=0)
+    await machine.start()
+    machine.standin.xid(1, 95)
+    await machine.is_ill((machine.uuids[1], "xid-95"))
+    machine.standin.set(1, energy_mj=5)
+    await machine.looks()
+    assert machine.ill == {(machine.uuids[1], "xid-95")}
+
+
+async def test_a_contained_error_is_over_when_no_pod_holds_the_gpu(machine: Machine) -> None:
+    machine.held = {machine.uuids[1]}
+    await machine.start()
+    machine.standin.xid(1, 94)
+    await machine.is_ill((machine.uuids[1], "xid-94"))
+    await machine.looks()
+    machine.holders_error = OSError("the kubelet does not answer")
+    machine.held = ()
+    await machine.looks()
+    assert machine.ill == {(machine.uuids[1], "xid-94")}
+    machine.holders_error = None
+    await machine.is_ill()
+
+
+async def test_it_is_held_as_long_as_one_of_its_instances_is(machine: Machine) -> None:
+    machine.standin.divide(1, [("1g.5gb", 4)])
+    with Nvml() as nvml:
+        parent = nvml.call("nvmlDeviceGetHandleByUUID", machine.uuids[1])
+        instance = nvml.call("nvmlDeviceGetUUID", nvml.call("nvmlDeviceGetMigDeviceHandleByIndex", parent, 0))
+    machine.held = {instance}
+    await machine.start()
+    machine.standin.xid(1, 94)
+    await machine.is_ill((machine.uuids[1], "xid-94"))
+    await machine.looks()
+    assert machine.ill == {(machine.uuids[1], "xid-94")}
+    machine.held = ()
+    await machine.is_ill()
+
+
+class Newer(Nvml):
+    """A driver that tells which recovery it wants, as those since 565 do. `action` is that of the GPU `uuid`."""
+
+    uuid = ""
+    action = 0
+    reset = 0
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        if name != "nvmlDeviceGetFieldValues":
+            return super().call(name, *arguments)
+        handle, fields = arguments
+        wanted = (self.action, self.reset) if super().call("nvmlDeviceGetUUID", handle) == self.uuid else (0, 0)
+        assert fields == [pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, pynvml.NVML_FI_DEV_RESET_STATUS]
+        return [SimpleNamespace(nvmlReturn=0, value=SimpleNamespace(uiVal=value)) for value in wanted]
+
+
+@pytest.fixture
+def newer(monkeypatch: pytest.MonkeyPatch, machine: Machine) -> type[Newer]:
+    monkeypatch.setattr(Newer, "uuid", machine.uuids[1])
+    return Newer
+
+
+async def test_what_the_driver_asks_for_lasts_as_long_as_it_asks(
+    machine: Machine, newer: type[Newer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await machine.start(look_s=60, open_library=newer)
+    monkeypatch.setattr(newer, "action", pynvml.NVML_GPU_RECOVERY_ACTION_NODE_REBOOT)
+    # Word that it has changed; by itself it makes nobody ill.
+    machine.standin.xid(1, 154)
+    await machine.is_ill((machine.uuids[1], "recovery"))
+    assert "reboot the node" in (machine.illnesses or ())[0].message
+    monkeypatch.setattr(newer, "action", 0)
+    machine.standin.xid(1, 154)
+    await machine.is_ill()
+
+
+async def test_an_error_is_over_when_the_driver_no_longer_asks_for_what_it_asked(
+    machine: Machine, newer: type[Newer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await machine.start(open_library=newer)
+    monkeypatch.setattr(newer, "action", pynvml.NVML_GPU_RECOVERY_ACTION_GPU_RESET)
+    machine.standin.xid(1, 119)
+    machine.standin.xid(2, 119)
+    ill = {(machine.uuids[1], "recovery"), (machine.uuids[1], "xid-119"), (machine.uuids[2], "xid-119")}
+    await machine.is_ill(*ill)
+    # Also after a restart of the agent.
+    await machine.start(open_library=newer)
+    await machine.is_ill(*ill)
+    monkeypatch.setattr(newer, "action", 0)
+    # Of the other one the driver never said anything.
+    await machine.is_ill((machine.uuids[2], "xid-119"))
+
+
+async def test_a_reset_that_the_driver_requires(
+    machine: Machine, newer: type[Newer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(newer, "reset", 1)
+    await machine.start(open_library=newer)
+    await machine.is_ill((machine.uuids[1], "reset-required"))
+
+
+# Letting go
+
+
+class Counted(Nvml):
+    """How many have the library open."""
+
+    opened = 0
+
+    def __enter__(self) -> Nvml:
+        Counted.opened += 1
+        return super().__enter__()
+
+    def __exit__(self, *told: Any) -> None:
+        Counted.opened -= 1
+        super().__exit__(*told)
+
+
+async def test_while_it_is_paused_it_holds_nothing_and_afterwards_it_finds_what_happened(machine: Machine) -> None:
+    watch = await machine.start(open_library=Counted)
+    assert Counted.opened == 1
+    async with watch.paused():
+        assert Counted.opened == 0
+        machine.standin.lose(4)
+        await machine.looks()
+        assert machine.illnesses == ()
+    await machine.is_ill((machine.uuids[4], "lost"))
+
+
+async def test_it_can_be_paused_while_nvml_fails(machine: Machine) -> None:
+    machine.standin.mismatch()
+    watch = await machine.start()
+    async with watch.paused():
+        machine.standin.clear()
+    machine.standin.xid(0, 43)
+    await machine.until(lambda: machine.illnesses == ())
+
+
+# What is remembered
+
+
+async def test_a_checkpoint_that_cannot_be_read_is_an_error(machine: Machine) -> None:
+    (machine.folder / "health.json").write_text("{}")
+    with pytest.raises(CheckpointError, match=r"health\.json"):
+        await machine.start()
+
+
+async def test_a_checkpoint_that_cannot_be_written_is_said_and_the_gpu_is_ill(
+    machine: Machine, caplog: pytest.LogCaptureFixture
+) -> None:
+    await machine.start()
+    (machine.folder / "health.json.new").mkdir()
+    machine.standin.xid(1, 95)
+    await machine.is_ill((machine.uuids[1], "xid-95"))
+    await machine.until(lambda: "a restart of the agent will forget who is ill" in caplog.text)
+
+
+# Which errors count
+
+
+@pytest.mark.parametrize(
+    ("variables", "counting", "ignored"),
+    [
+        ({}, {48, 63, 999}, {13, 31, 43, 45, 68, 109}),
+        ({"DP_DISABLE_HEALTHCHECKS": "48, 74"}, {95}, {48, 74, 13}),
+        ({"DP_ENABLE_HEALTHCHECKS": "109"}, {48, 109}, {13}),
+        ({"DP_DISABLE_HEALTHCHECKS": "xids"}, set(), {48, 79, 13}),
+        ({"DP_DISABLE_HEALTHCHECKS": "XIDs", "DP_ENABLE_HEALTHCHECKS": "79"}, {79}, {48}),
+        ({"DP_DISABLE_HEALTHCHECKS": "all", "DP_ENABLE_HEALTHCHECKS": "79"}, {79}, {48}),
+        ({"DP_DISABLE_HEALTHCHECKS": "48", "DP_ENABLE_HEALTHCHECKS": "48"}, {48}, {13}),
+        ({"DP_ENABLE_HEALTHCHECKS": "all"}, {13, 48}, set()),
+    ],
+)
+def test_the_variables_of_nvidia_s_plugin(variables: dict[str, str], counting: set[int], ignored: set[int]) -> None:
+    read = watched(variables)
+    assert not read.none
+    assert {xid for xid in counting | ignored if read.counts(xid)} == counting
+
+
+def test_a_variable_that_is_none_is_refused_by_name() -> None:
+    with pytest.raises(WatchedError, match=r"DP_DISABLE_HEALTHCHECKS: 'xid48' is neither the number of an XID"):
+        watched({"DP_DISABLE_HEALTHCHECKS": "48,xid48"})
+
+
+async def test_switched_off_it_watches_nothing(machine: Machine) -> None:
+    watching = watched({"DP_DISABLE_HEALTHCHECKS": "all"})
+    assert watching.none
+    machine.standin.lose(1)
+    await machine.start(watching=watching)
+    assert machine.illnesses == ()
+
+
+async def test_switched_off_for_events_it_still_misses_lost_gpus(machine: Machine) -> None:
+    await machine.start(watching=watched({"DP_DISABLE_HEALTHCHECKS": "xids"}))
+    machine.standin.xid(0, 95)
+    machine.standin.ecc(0, uncorrected=1)
+    machine.standin.lose(1)
+    await machine.is_ill((machine.uuids[1], "lost"))
+
+
+async def test_an_error_that_is_made_to_count_ends_with_its_application(machine: Machine) -> None:
+    machine.held = {machine.uuids[0]}
+    await machine.start(watching=watched({"DP_ENABLE_HEALTHCHECKS": "43"}))
+    machine.standin.xid(0, 43)
+    await machine.is_ill((machine.uuids[0], "xid-43"))
+    machine.held = ()
+    await machine.is_ill()
+
+
+def test_the_table_of_xids() -> None:
+    """Some whose remedy NVIDIA's catalogue names, and one that it does not have."""
+    remedies = {13: 1, 31: 1, 43: 0, 48: 2, 63: 0, 64: 2, 74: 2, 79: 3, 92: 0, 94: 1, 95: 2, 109: 2, 119: 2, 151: 3}
+    assert {xid: meaning(xid)[0] for xid in remedies} == remedies
+    assert all(1 <= xid <= 172 and name for xid, (_, name) in XIDS.items())
+    assert meaning(500)[0] == Remedy.RESET

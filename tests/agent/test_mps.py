@@ -1,0 +1,345 @@
+# SPDX-License-Identifier: Apache-2.0
+"""MPS daemons start, limit, come back and end; what cannot be shared is refused with the reason."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pynvml
+import pytest
+
+from dovetail.agent.checkpoint import Checkpoint
+from dovetail.agent.config import Config, Shared
+from dovetail.agent.host import Gpu, Host, Instance
+from dovetail.agent.mps import MpsDaemons, MpsError
+from dovetail.agent.nvml import NO_PERMISSION, NOT_FOUND, NvmlError
+
+GPU = "nvidia.com/gpu"
+DEFAULT, EXCLUSIVE = pynvml.NVML_COMPUTEMODE_DEFAULT, pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS
+
+
+class Modes:
+    """NVML as far as compute modes go."""
+
+    def __init__(self, **modes: int) -> None:
+        self.modes = modes
+        self.may_set = True
+
+    def __enter__(self) -> Modes:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        match name, *arguments:
+            case "nvmlDeviceGetHandleByUUID", uuid if uuid in self.modes:
+                return uuid
+            case "nvmlDeviceGetHandleByUUID", _:
+                raise NvmlError(name, NOT_FOUND, "no such GPU")
+            case "nvmlDeviceGetComputeMode", uuid:
+                return self.modes[uuid]
+            case "nvmlDeviceSetComputeMode", uuid, mode:
+                if not self.may_set:
+                    raise NvmlError(name, NO_PERMISSION, "no")
+                self.modes[uuid] = mode
+                return None
+        raise AssertionError(name)
+
+
+def gpu(index: int, memory_mib: int = 40960, **fields: Any) -> Gpu:
+    known = {"compute": (8, 0)} | fields
+    return Gpu(index, index, f"GPU-{index}", "NVIDIA A100", f"0000:{index:02x}:00.0", memory_mib, **known)
+
+
+def host(*gpus: Gpu) -> Host:
+    return Host(gpus=gpus or (gpu(0), gpu(1, 81920)))
+
+
+def mps(replicas: int = 4, **fields: Any) -> Config:
+    return Config(sharing={GPU: Shared("mps", replicas, True, GPU)}, **fields)
+
+
+class World:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "mps"
+        self.pipe = self.folder / GPU / "pipe"
+        self.control = folder / "nvidia-cuda-mps-control"
+        script = Path(__file__).with_name("fake_mps_control.py")
+        self.control.write_text(f'#!/bin/sh\nexec {sys.executable} -S -E {script} "$@"\n')
+        self.control.chmod(0o755)
+        self.nvml = Modes(**{f"GPU-{i}": DEFAULT for i in range(4)})
+        self.heard = asyncio.Event()
+        self.open: list[MpsDaemons] = []
+
+    def daemons(self, **options: Any) -> MpsDaemons:
+        known = {"control": str(self.control), "check_s": 0.2, "answer_s": 5.0, "first_pause_s": 0.05}
+        made = MpsDaemons(
+            self.folder,
+            shm=self.folder / "shm",
+            changed=self.heard.set,
+            open_library=lambda: self.nvml,  # type: ignore[arg-type,return-value]
+            **(known | options),
+        )
+        self.open.append(made)
+        return made
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 20
+        while not holds():
+            self.heard.clear()
+            assert time.monotonic() < deadline
+            await asyncio.wait([asyncio.ensure_future(self.heard.wait())], timeout=0.2)
+
+    async def ready(self, daemons: MpsDaemons, resource: str = GPU) -> None:
+        await self.until(lambda: not daemons.problem(resource, "GPU-0"))
+
+    def ask(self, command: str) -> str:
+        environment = {"CUDA_MPS_PIPE_DIRECTORY": str(self.pipe), "PATH": os.environ["PATH"]}
+        done = subprocess.run([self.control], input=f"{command}\n", env=environment, capture_output=True, text=True)
+        return done.stdout.strip()
+
+    def begin(self) -> subprocess.Popen[bytes]:
+        """A daemon that no agent has started."""
+        self.pipe.mkdir(parents=True)
+        begun = subprocess.Popen([self.control, "-f"], env={"CUDA_MPS_PIPE_DIRECTORY": str(self.pipe)})
+        while self.ask("get_default_active_thread_percentage") != "100.0":
+            time.sleep(0.05)
+        return begun
+
+    @property
+    def pids(self) -> list[int]:
+        """Of all daemons that started so far."""
+        return [int(line) for line in (self.pipe / "starts").read_text().split()]
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    made = World(tmp_path)
+    yield made
+    for fault in ("hang", "broken", "deaf"):
+        (made.pipe / fault).unlink(missing_ok=True)
+    for daemons in made.open:
+        await daemons.close()
+
+
+async def test_a_client_has_its_share_of_memory_and_threads(world: World) -> None:
+    daemons = world.daemons()
+    await daemons.update(host(), mps(replicas=4))
+    await world.ready(daemons)
+    limits = {"GPU-0": "10240M", "GPU-1": "20480M"}
+    assert json.loads(world.ask("client")) == {"percentage": "25.0", "limits": limits}
+    edits = daemons.client(GPU, ["GPU-1", "GPU-0"])
+    environment = dict(edits.env)
+    assert environment["CUDA_MPS_PIPE_DIRECTORY"] == str(world.pipe)
+    assert environment["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "25"
+    # By the container's own numbers, in the order of the bus.
+    assert environment["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=10240M,1=20480M"
+    assert environment["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+    mounts = {mount.container_path: (mount.host_path, mount.options[0]) for mount in edits.mounts}
+    assert mounts == {str(world.pipe): (str(world.pipe), "rw"), "/dev/shm": (str(world.folder / "shm"), "rw")}
+    # For clients of any user.
+    assert stat.S_IMODE((world.folder / "shm").stat().st_mode) == 0o1777
+
+
+async def test_its_gpus_are_in_exclusive_mode_as_long_as_it_runs(world: World) -> None:
+    world.nvml.modes["GPU-1"] = pynvml.NVML_COMPUTEMODE_PROHIBITED
+    daemons = world.daemons()
+    await daemons.update(host(), mps())
+    assert world.nvml.modes["GPU-0"] == world.nvml.modes["GPU-1"] == EXCLUSIVE
+    assert world.nvml.modes["GPU-2"] == DEFAULT
+    await daemons.update(host(gpu(0)), mps())
+    assert world.nvml.modes == {f"GPU-{i}": DEFAULT for i in range(4)} | {
+        "GPU-0": EXCLUSIVE,
+        "GPU-1": pynvml.NVML_COMPUTEMODE_PROHIBITED,
+    }
+    await daemons.update(host(), Config())
+    assert world.nvml.modes["GPU-0"] == DEFAULT
+
+
+async def test_an_agent_puts_back_the_modes_that_one_before_it_has_set(world: World) -> None:
+    world.folder.mkdir()
+    Checkpoint(world.folder / "compute-modes.json", dict[str, int]).write({"GPU-0": DEFAULT, "GPU-gone": DEFAULT})
+    world.nvml.modes["GPU-0"] = EXCLUSIVE
+    await world.daemons().update(host(), Config())
+    assert world.nvml.modes["GPU-0"] == DEFAULT
+    assert Checkpoint(world.folder / "compute-modes.json", dict[str, int]).read() == {}
+
+
+async def test_without_the_right_to_set_the_mode_nothing_is_given_out(world: World) -> None:
+    world.nvml.may_set = False
+    daemons = world.daemons()
+    await daemons.update(host(), mps())
+    assert "docs/reference/agent-privileges.md" in daemons.problem(GPU, "GPU-0")
+    with pytest.raises(MpsError, match="compute mode"):
+        daemons.client(GPU, ["GPU-0"])
+    world.nvml.may_set = True
+    await daemons.update(host(), mps())
+    await world.ready(daemons)
+
+
+async def test_a_daemon_that_was_killed_comes_back_with_its_limits(world: World) -> None:
+    daemons = world.daemons()
+    await daemons.update(host(), mps())
+    await world.ready(daemons)
+    assert daemons.ill == ()
+    os.kill(world.pids[-1], signal.SIGKILL)
+    await world.until(lambda: bool(daemons.problem(GPU, "GPU-0")))
+    assert {(illness.uuid, illness.code) for illness in daemons.ill} == {("GPU-0", "mps"), ("GPU-1", "mps")}
+    assert "ended with status -9" in daemons.problem(GPU, "GPU-0")
+    with pytest.raises(MpsError):
+        daemons.client(GPU, ["GPU-0"])
+    await world.ready(daemons)
+    assert len(world.pids) == 2
+    assert json.loads(world.ask("client"))["limits"]["GPU-0"] == "10240M"
+
+
+async def test_a_daemon_that_hangs_is_killed_and_started_anew(world: World) -> None:
+    daemons = world.daemons(answer_s=1.0)
+    await daemons.update(host(), mps())
+    await world.ready(daemons)
+    first = world.pids[0]
+    (world.pipe / "hang").touch()
+    await world.until(lambda: bool(daemons.problem(GPU, "GPU-0")))
+    assert "does not answer within" in daemons.problem(GPU, "GPU-0")
+    (world.pipe / "hang").unlink()
+    await world.ready(daemons)
+    assert len(world.pids) == 2
+    with pytest.raises(ProcessLookupError):
+        os.kill(first, 0)
+
+
+async def test_a_daemon_that_cannot_start_says_why_and_is_tried_again(world: World) -> None:
+    world.pipe.mkdir(parents=True)
+    (world.pipe / "broken").touch()
+    daemons = world.daemons()
+    await daemons.update(host(), mps())
+    await world.until(lambda: "Failed to start: no GPU can be used" in daemons.problem(GPU, "GPU-0"))
+    (world.pipe / "broken").unlink()
+    await world.ready(daemons)
+
+
+async def test_a_daemon_that_does_not_take_its_limits_is_not_used(world: World) -> None:
+    world.pipe.mkdir(parents=True)
+    (world.pipe / "deaf").touch()
+    daemons = world.daemons()
+    await daemons.update(host(), mps())
+    await world.until(lambda: "did not take the limit of 25 %" in daemons.problem(GPU, "GPU-0"))
+
+
+async def test_without_the_program_it_says_where_it_comes_from(world: World) -> None:
+    daemons = world.daemons(control=str(world.control) + "-not-there")
+    await daemons.update(host(), mps())
+    await world.until(lambda: "driver capability `compute`" in daemons.problem(GPU, "GPU-0"))
+
+
+async def test_a_daemon_of_an_agent_that_was_killed_is_kept(world: World) -> None:
+    """Its clients go on."""
+    with world.begin() as old:
+        try:
+            daemons = world.daemons()
+            await daemons.update(host(), mps())
+            await world.ready(daemons)
+            assert world.pids == [old.pid]
+            assert json.loads(world.ask("client"))["percentage"] == "25.0"
+            # Nobody is told when somebody else's child ends, so it is found by asking.
+            old.kill()
+            await world.until(lambda: bool(daemons.problem(GPU, "GPU-0")))
+            await world.ready(daemons)
+            assert len(world.pids) == 2
+        finally:
+            old.kill()
+
+
+async def test_it_ends_with_its_agent(world: World) -> None:
+    daemons = world.daemons()
+    await daemons.update(host(), mps())
+    await world.ready(daemons)
+    (pid,) = world.pids
+    await daemons.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    assert world.ask("client") == "Cannot find MPS control daemon process"
+
+
+async def test_an_update_that_changes_nothing_leaves_it_alone_and_other_limits_are_a_new_daemon(world: World) -> None:
+    daemons = world.daemons()
+    await daemons.update(host(), mps())
+    await world.ready(daemons)
+    await daemons.update(host(), mps())
+    assert not daemons.problem(GPU, "GPU-0")
+    assert len(world.pids) == 1
+    await daemons.update(host(), mps(replicas=2))
+    await world.ready(daemons)
+    assert len(world.pids) == 2
+    assert json.loads(world.ask("client"))["percentage"] == "50.0"
+
+
+@pytest.mark.parametrize(
+    ("replicas", "compute", "reason"),
+    [
+        (48, (8, 0), ""),
+        (49, (8, 0), "GPU 0 (compute capability 8.0) can have 48 MPS clients, not 49"),
+        (48, (7, 0), ""),
+        (16, (6, 1), ""),
+        (17, (6, 1), "GPU 0 (compute capability 6.1) can have 16 MPS clients, not 17"),
+        (17, None, "GPU 0 (compute capability unknown) can have 16 MPS clients, not 17"),
+    ],
+)
+async def test_more_replicas_than_clients_are_refused(
+    world: World, replicas: int, compute: tuple[int, int] | None, reason: str
+) -> None:
+    daemons = world.daemons()
+    await daemons.update(host(gpu(0, compute=compute)), mps(replicas))
+    if reason:
+        assert daemons.problem(GPU, "GPU-0") == reason
+        assert world.nvml.modes["GPU-0"] == DEFAULT
+    else:
+        await world.ready(daemons)
+
+
+async def test_a_gpu_in_mig_mode_is_refused_and_the_others_are_shared(world: World) -> None:
+    instance = Instance("MIG-0", "1g.5gb", 7, 0, 0, 1, 4864)
+    daemons = world.daemons()
+    await daemons.update(host(gpu(0), gpu(1, mig=(instance,))), mps())
+    assert "GPU 1 is in MIG mode" in daemons.problem(GPU, "GPU-1")
+    await world.ready(daemons)
+    assert [illness.uuid for illness in daemons.ill] == ["GPU-1"]
+    assert world.nvml.modes["GPU-1"] == DEFAULT
+
+
+async def test_a_resource_is_called_as_it_is_offered(world: World) -> None:
+    daemons = world.daemons()
+    shared = "nvidia.com/gpu.shared"
+    await daemons.update(host(), Config(sharing={GPU: Shared("mps", 4, True, shared)}))
+    await world.ready(daemons, shared)
+    assert f"{world.folder / shared / 'pipe'}" in dict(daemons.client(shared, ["GPU-0"]).env).values()
+    with pytest.raises(MpsError):
+        daemons.client(GPU, ["GPU-0"])
+
+
+async def test_an_update_by_itself_is_no_change(world: World) -> None:
+    """Who updates whenever something changes would never come to rest."""
+    daemons = world.daemons()
+    await daemons.update(host(), mps())
+    await world.ready(daemons)
+    world.heard.clear()
+    await daemons.update(host(), mps())
+    assert not world.heard.is_set()
+
+
+async def test_what_was_never_shared_is_not_given_out(world: World) -> None:
+    daemons = world.daemons()
+    await daemons.update(host(), Config())
+    with pytest.raises(MpsError, match=r"GPU-0 is not shared by MPS as nvidia\.com/gpu"):
+        daemons.client(GPU, ["GPU-0"])
