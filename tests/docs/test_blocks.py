@@ -154,6 +154,7 @@ def test_commands_exist(line: str) -> None:
         ("Recording and replay", ["benchmarks/replay_speed.py"]),
         ("Packing", ["benchmarks/packing.py"]),
         ("Topology", ["benchmarks/topology.py"]),
+        ("Churn on a real kubelet", ["benchmarks/node_churn.py"]),
         ("Live, beside kube-scheduler", ["-m", "benchmarks.live"]),
     ],
 )

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from typing import cast
 
@@ -28,7 +28,17 @@ from dovetail.sim.policies import POLICIES
 from dovetail.views.why import Why
 from tests.docs.pages import ROOT, Row, page
 
-COMMANDS = cli.list_commands(click.Context(cli))
+
+def commands(group: click.Group, prefix: str = "") -> Iterator[str]:
+    """`agent`, `agent inspect`: all of them, with those of groups below."""
+    for name in group.list_commands(click.Context(group)):
+        yield prefix + name
+        below = group.get_command(click.Context(group), name)
+        if isinstance(below, click.Group):
+            yield from commands(below, f"{prefix}{name} ")
+
+
+COMMANDS = list(commands(cli))
 
 
 def reference(name: str, head: str, section: str = "") -> list[Row]:
@@ -43,7 +53,10 @@ def first(rows: Iterable[Row]) -> list[str]:
 
 
 def command(name: str) -> click.Command:
-    found = cli.get_command(click.Context(cli), name) if name else cli
+    found: click.Command | None = cli
+    for part in name.split():
+        assert isinstance(found, click.Group)
+        found = found.get_command(click.Context(found), part)
     assert found is not None
     return found
 
@@ -62,7 +75,7 @@ def test_options(name: str) -> None:
 
 def test_every_command_has_a_section() -> None:
     sections = {anchor for anchor in page("docs/reference/cli.md").anchors if anchor.startswith("dovetail")}
-    assert sections == {"dovetail", *(f"dovetail-{name}" for name in COMMANDS)}
+    assert sections == {"dovetail", *(f"dovetail-{name.replace(' ', '-')}" for name in COMMANDS)}
 
 
 def test_fields_of_the_json_answer() -> None:

@@ -1,0 +1,302 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Churn on a real kubelet: how many pods does it refuse that a scheduler gave it?
+
+    python benchmarks/node_churn.py [--scheduler dovetail stock] [--pods 200] [--seed 1] [--devices agent] [-o json]
+
+A node of 4 + 4 GPUs on two NUMA nodes with `single-numa-node` (scope pod) takes a stream of pods of 1 to 4 GPUs that
+end after some seconds, once for each scheduler: the same pods at the same moments, a plane and node of its own. A pod
+that the kubelet refuses has failed for good; nothing here makes another one. The GPUs are offered by `dovetail agent`,
+on a machine that stands in for one that has some, or by a plain plugin that prefers no devices. What the kubelet gave
+to each pod is compared with what its annotation says was chosen. Needs root and Linux.
+"""
+
+import argparse
+import asyncio
+import json
+import random
+import sys
+import time
+from collections import Counter
+from contextlib import AsyncExitStack, suppress
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from msgspec import Struct
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from benchmarks.live.contestants import contestants
+from dovetail.kube.client import Client
+from dovetail.kube.config import load_config
+from dovetail.kube.listing import list_all
+from dovetail.kube.objects_topology import GPUNode
+from dovetail.kube.resources import GPU_NODES, PODS
+from tools.controlplane.binaries import KUBERNETES_VERSION
+from tools.controlplane.plane import Plane
+from tools.node import plugin, programs
+from tools.node.configuration import KubeletOptions
+from tools.node.gpus import real_devices, start_agent
+from tools.node.node import IMAGE, Node
+from tools.standin import Standin
+
+ROOT = Path(__file__).parent.parent
+RESOURCE = "nvidia.com/gpu"
+LARGEST = 4
+HOST = "small-2numa"
+POLICY, SCOPE = "single-numa-node", "pod"
+REFUSALS = ("TopologyAffinityError", "UnexpectedAdmissionError")
+POLL_S = 0.5
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """A pod of the stream: created `at_s` after the first, asks for `gpus`, ends `run_s` after it has started."""
+
+    name: str
+    at_s: float
+    gpus: int
+    run_s: int
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of the pods under one scheduler. For `chosen` of those whose devices were read devices had been
+    chosen, and `different` have others. `left` had not ended when the time was up; `seconds` in all."""
+
+    scheduler: str
+    pods: int
+    finished: int
+    refused: dict[str, int]
+    chosen: int
+    different: int
+    left: int
+    seconds: float
+
+
+class Meta(Struct, frozen=True):
+    name: str
+    namespace: str = ""
+    annotations: dict[str, str] = {}
+
+
+class Status(Struct, frozen=True):
+    phase: str = ""
+    reason: str = ""
+
+
+class Seen(Struct, frozen=True):
+    """What is read of a pod to see how it ended."""
+
+    metadata: Meta
+    status: Status = Status()
+
+    @property
+    def ended(self) -> bool:
+        return self.status.phase in ("Succeeded", "Failed")
+
+
+def stream(pods: int, seed: int, every_s: float, run_s: int) -> list[Arrival]:
+    """The pods of a seed: exponential gaps of `every_s` in the mean, 1 to `run_s` seconds each."""
+    chance = random.Random(seed)
+    at_s, arrivals = 0.0, []
+    for number in range(pods):
+        arrivals.append(Arrival(f"churn-{number}", at_s, chance.randint(1, LARGEST), chance.randint(1, run_s)))
+        at_s += chance.expovariate(1 / every_s)
+    return arrivals
+
+
+def pod(arrival: Arrival, scheduler_name: str) -> dict[str, Any]:
+    container = {
+        "name": "main",
+        "image": IMAGE,
+        "imagePullPolicy": "Never",
+        "args": ["show", str(arrival.run_s)],
+        "resources": {"limits": {RESOURCE: str(arrival.gpus)}},
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": arrival.name},
+        "spec": {
+            "schedulerName": scheduler_name,
+            "restartPolicy": "Never",
+            "terminationGracePeriodSeconds": 1,
+            "containers": [container],
+        },
+    }
+
+
+def gpunode(name: str) -> dict[str, Any]:
+    """What an agent would tell about the plain plugin's node."""
+    ids = list(plugin.DEVICES)
+    levels = [
+        ["X" if one == other else "NODE" if plugin.DEVICES[one] == plugin.DEVICES[other] else "SYS" for other in ids]
+        for one in ids
+    ]
+    return {
+        "apiVersion": "dovetail.dev/v1alpha1",
+        "kind": "GPUNode",
+        "metadata": {"name": name},
+        "status": {
+            "gpus": [
+                {"index": index, "uuid": uuid, "product": "NVIDIA L40S", "memoryMiB": 46068, "numaNode": numa}
+                for index, (uuid, numa) in enumerate(plugin.DEVICES.items())
+            ],
+            "pcieLevels": levels,
+            "observedTime": datetime.now(UTC).isoformat(timespec="seconds"),
+            "kubelet": {
+                "version": KUBERNETES_VERSION,
+                "topologyManagerPolicy": POLICY,
+                "topologyManagerScope": SCOPE,
+                "cpuManagerPolicy": "none",
+                "memoryManagerPolicy": "None",
+                "numaNodes": [{"id": 0, "distances": [10, 20]}, {"id": 1, "distances": [20, 10]}],
+                "devices": [
+                    {
+                        "resource": RESOURCE,
+                        "prefersAllocation": False,
+                        "devices": [{"id": uuid, "numaNodes": [numa]} for uuid, numa in plugin.DEVICES.items()],
+                    }
+                ],
+            },
+        },
+    }
+
+
+async def churn(
+    client: Client, node: Node, arrivals: list[Arrival], scheduler_name: str, limit_s: float
+) -> tuple[dict[str, Seen], dict[str, frozenset[str]]]:
+    """Create the pods at their moments and wait until all have ended, or `limit_s` after the last; how each stands, and
+    which devices it was seen to have."""
+    started = time.monotonic()
+    path = PODS.path("default")
+
+    async def create() -> None:
+        for arrival in arrivals:
+            await asyncio.sleep(started + arrival.at_s - time.monotonic())
+            await client.request("POST", path, pod(arrival, scheduler_name))
+
+    creating = asyncio.create_task(create())
+    deadline = started + arrivals[-1].at_s + limit_s
+    held: dict[str, frozenset[str]] = {}
+    while True:
+        held |= {one.name: ids for one in await node.pod_resources.list() if (ids := one.ids(RESOURCE))}
+        seen = {one.metadata.name: one for one in (await list_all(client, PODS, Seen)).objects.values()}
+        ended = sum(one.ended for one in seen.values())
+        print(f"\r{scheduler_name}: {len(seen)} pods, {ended} ended ", end="", file=sys.stderr, flush=True)
+        if ended == len(arrivals) or time.monotonic() > deadline:
+            print(file=sys.stderr)
+            await creating
+            return seen, held
+        await asyncio.sleep(POLL_S)
+
+
+async def measure(scheduler: str, arrivals: list[Arrival], devices: str, limit_s: float, logs: Path) -> Outcome:
+    """Run the stream under one scheduler, on a plane and a node of its own."""
+    contestant = contestants()[scheduler]
+    options = KubeletOptions(topology_manager_policy=POLICY, topology_manager_scope=SCOPE)
+    async with AsyncExitStack() as stack:
+        plane = stack.enter_context(Plane(work_dir=logs / scheduler / "plane"))
+        node = stack.enter_context(Node(plane, kubelet=options, work_dir=logs / scheduler / "node"))
+        plane.kubectl("apply", "-f", str(ROOT / "deploy" / "crds"))
+        plane.kubectl("wait", "--for=condition=Established", "crd/gpunodes.dovetail.dev", "--timeout=30s")
+        if devices == "agent":
+            standin = Standin(logs / scheduler / "host", HOST)
+            real_devices(standin.dev)
+            start_agent(node, standin, logs / scheduler / "state", log=node.work_dir / "agent.log")
+        else:
+            await stack.enter_async_context(plugin.offered(node.device_plugins, RESOURCE))
+            document = json.dumps(gpunode(node.name))
+            plane.kubectl("create", "-f", "-", input=document)
+            plane.kubectl("apply", "--server-side", "--subresource=status", "-f", "-", input=document)
+        ready = "{.status.allocatable." + RESOURCE.replace(".", r"\.") + "}"
+        waiting = ("wait", f"node/{node.name}", f"--for=jsonpath={ready}={len(plugin.DEVICES)}", "--timeout=60s")
+        await asyncio.to_thread(plane.kubectl, *waiting)
+        if devices == "agent":
+            await told(plane, node.name)
+        log = stack.enter_context((node.work_dir / "scheduler.log").open("wb"))
+        process = await asyncio.create_subprocess_exec(*contestant.argv(plane), cwd=ROOT, stdout=log, stderr=log)
+        stack.callback(process.kill)
+        started = time.monotonic()
+        async with Client(load_config(str(plane.kubeconfig))) as client:
+            seen, held = await churn(client, node, arrivals, contestant.scheduler_name, limit_s)
+            uuids = await gpu_uuids(client, node.name)
+        if process.returncode is not None:
+            text = (node.work_dir / "scheduler.log").read_text(errors="replace")
+            raise SystemExit(f"error: {scheduler} ended with status {process.returncode}:\n{text[-2000:]}")
+        chosen = {
+            name: frozenset(uuids[int(index)] for index in written.split(","))
+            for name, one in seen.items()
+            if name in held and (written := one.metadata.annotations.get("dovetail.dev/devices", ""))
+        }
+        refused = Counter(one.status.reason or "Failed" for one in seen.values() if one.status.phase == "Failed")
+        return Outcome(
+            scheduler=scheduler,
+            pods=len(arrivals),
+            finished=sum(one.status.phase == "Succeeded" for one in seen.values()),
+            refused=dict(refused),
+            chosen=len(chosen),
+            different=sum(held[name] != devices for name, devices in chosen.items()),
+            left=len(arrivals) - sum(one.ended for one in seen.values()),
+            seconds=round(time.monotonic() - started, 1),
+        )
+
+
+async def told(plane: Plane, node: str) -> None:
+    """Wait until the agent has told of its node."""
+    honours = ("get", "gpunode", node, "--ignore-not-found", "-o=jsonpath={.status.agent.honoursChoice}")
+    while await asyncio.to_thread(plane.kubectl, *honours) != "true":
+        await asyncio.sleep(POLL_S)
+
+
+async def gpu_uuids(client: Client, node: str) -> list[str]:
+    """Of the node's GPUs, by index."""
+    told = await client.request("GET", GPU_NODES.path(name=node), decode=GPUNode)
+    return [gpu.uuid for gpu in told.status.gpus]
+
+
+def table(outcomes: list[Outcome]) -> str:
+    """The outcomes as lines; a reason that nobody met is shown as 0 where it is one of REFUSALS."""
+    others = sorted({reason for outcome in outcomes for reason in outcome.refused} - set(REFUSALS))
+    reasons = [*REFUSALS, *others]
+    rows = [["scheduler", "pods", "finished", *reasons, "chosen", "different", "left", "s"]]
+    for run in outcomes:
+        counts = [str(run.refused.get(reason, 0)) for reason in reasons]
+        given = [str(run.chosen), str(run.different)]
+        left = [str(run.left), f"{run.seconds:.0f}"]
+        rows.append([run.scheduler, str(run.pods), str(run.finished), *counts, *given, *left])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join("  ".join(map(str.rjust, row, widths)) for row in rows)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Pods that a real kubelet refuses, by scheduler.")
+    parser.add_argument("--scheduler", nargs="+", choices=("dovetail", "stock"), default=["dovetail", "stock"])
+    parser.add_argument("--pods", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--every-s", type=float, default=0.8, help="mean time between two pods (%(default)s)")
+    parser.add_argument("--run-s", type=int, default=3, help="longest run of a pod (%(default)s)")
+    parser.add_argument("--limit-s", type=float, default=300, help="how long to wait after the last pod (%(default)s)")
+    parser.add_argument("--devices", choices=("agent", "plain"), default="agent", help="who offers GPUs (%(default)s)")
+    parser.add_argument("--logs", type=Path, metavar="DIR", help="keep logs there")
+    parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
+    options = parser.parse_args()
+    if lacking := programs.missing():
+        print("".join(f"error: a real node needs {line}\n" for line in lacking), file=sys.stderr, end="")
+        return 1
+    arrivals = stream(options.pods, options.seed, options.every_s, options.run_s)
+    outcomes = []
+    with TemporaryDirectory(prefix="dovetail-churn-") as folder, suppress(KeyboardInterrupt):
+        for scheduler in options.scheduler:
+            logs = options.logs or Path(folder)
+            outcomes.append(asyncio.run(measure(scheduler, arrivals, options.devices, options.limit_s, logs)))
+    print(json.dumps([asdict(run) for run in outcomes]) if options.output == "json" else table(outcomes))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

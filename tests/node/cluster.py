@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The whole of it: a real plane with a real kubelet, the agent on a machine that stands in for one with GPUs, and our
+scheduler."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from tools.node.gpus import real_devices, start_agent
+from tools.node.node import IMAGE, Node
+from tools.standin import Standin
+
+REPOSITORY = Path(__file__).parents[2]
+GPU = "nvidia.com/gpu"
+NUMA_OF = (0, 0, 0, 0, 1, 1, 1, 1)
+"""Of the GPUs of the stand-in small-2numa."""
+
+
+def dovetail(*arguments: str) -> list[str]:
+    return [sys.executable, "-c", "from dovetail.cli import main; main()", *arguments]
+
+
+class Cluster:
+    """`node` is started, `standin` laid out. Everything that is started here ends with `stop`."""
+
+    def __init__(self, node: Node, standin: Standin, folder: Path, namespace: str) -> None:
+        self.node, self.standin, self.namespace = node, standin, namespace
+        self._folder = folder
+        self.children: list[subprocess.Popen[bytes]] = []
+        self._kubectl("apply", "-f", str(REPOSITORY / "deploy/crds"))
+        self._kubectl("wait", "--for=condition=Established", "crd/gpunodes.dovetail.dev", "--timeout=30s")
+        self._kubectl("create", "namespace", namespace)
+
+    def _kubectl(self, *arguments: str, **more: Any) -> str:
+        return self.node.plane.kubectl(*arguments, **more)
+
+    def agent(self, *options: str) -> subprocess.Popen[bytes]:
+        """Start the agent in the node, with all roots in the stand-in."""
+        log = self._folder / "agent.log"
+        return self._start(start_agent(self.node, self.standin, self._folder / "state", *options, log=log))
+
+    def scheduler(self, *options: str) -> subprocess.Popen[bytes]:
+        argv = dovetail(
+            "scheduler", f"--kubeconfig={self.node.plane.kubeconfig}", "--no-leader-elect", "--no-recording",
+            "--listen=", *options,
+        )  # fmt: skip
+        log = (self._folder / "scheduler.log").open("ab")
+        return self._start(subprocess.Popen(argv, stdout=log, stderr=log))
+
+    def _start(self, child: subprocess.Popen[bytes]) -> subprocess.Popen[bytes]:
+        self.children.append(child)
+        return child
+
+    def stop(self, child: subprocess.Popen[bytes] | None = None, number: int = signal.SIGTERM) -> None:
+        for one in [child] if child is not None else self.children:
+            one.send_signal(number)
+            with suppress(subprocess.TimeoutExpired):
+                one.wait(10)
+            one.kill()
+            one.wait()
+        self.children = [one for one in self.children if one.poll() is None]
+
+    def log(self, name: str) -> str:
+        return (self._folder / f"{name}.log").read_text(errors="replace")
+
+    def pod(
+        self,
+        name: str,
+        limits: Mapping[str, object],
+        *,
+        scheduler: str = "dovetail",
+        args: tuple[str, ...] = ("show",),
+        env: Mapping[str, str] | None = None,
+        **spec: object,
+    ) -> None:
+        resources = {"limits": dict(limits), "requests": dict(limits)}
+        manifest = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name, "namespace": self.namespace},
+            "spec": {
+                "schedulerName": scheduler,
+                "restartPolicy": "Never",
+                "terminationGracePeriodSeconds": 1,
+                "containers": [
+                    {
+                        "name": "main",
+                        "image": IMAGE,
+                        "imagePullPolicy": "Never",
+                        "args": list(args),
+                        "env": [{"name": key, "value": value} for key, value in (env or {}).items()],
+                        "resources": resources,
+                    }
+                ],
+                **spec,
+            },
+        }
+        self._kubectl("create", "-f", "-", input=json.dumps(manifest))
+
+    def delete(self, *names: str) -> None:
+        self._kubectl("delete", "pod", f"-n={self.namespace}", "--wait=true", "--grace-period=1", *names)
+
+    def get(self, kind: str, name: str, *, namespaced: bool = True) -> dict[str, Any]:
+        where = [f"-n={self.namespace}"] if namespaced else []
+        answer: dict[str, Any] = json.loads(self._kubectl("get", kind, name, *where, "-o=json"))
+        return answer
+
+    def gpu_node(self) -> dict[str, Any]:
+        """Its status, {} as long as there is none."""
+        text = self._kubectl("get", "gpunode", self.node.name, "--ignore-not-found", "-o=json")
+        status: dict[str, Any] = json.loads(text or "{}").get("status", {})
+        return status
+
+    def allocatable(self, resource: str = GPU) -> int:
+        node = self.get("node", self.node.name, namespaced=False)
+        return int(node["status"]["allocatable"].get(resource, 0))
+
+    def phase(self, name: str) -> str:
+        return str(self.get("pod", name)["status"].get("phase"))
+
+    def until(self, condition: Callable[[], object], what: str, timeout_s: float = 60.0) -> None:
+        deadline_s = time.monotonic() + timeout_s
+        while not condition():
+            if time.monotonic() > deadline_s:
+                logs = "\n".join(f"--- {path.name}\n{path.read_text()[-6000:]}" for path in self._folder.glob("*.log"))
+                raise TimeoutError(f"{what}: not within {timeout_s:g} s\n{logs}")
+            time.sleep(0.1)
+
+    def ready(self, gpus: int = 8) -> None:
+        """Wait until the scheduler can know all that the agent knows."""
+        self.until(lambda: self.allocatable() == gpus, f"{gpus} GPUs are allocatable")
+        self.until(lambda: self.gpu_node().get("agent", {}).get("honoursChoice"), "the plugin is registered")
+        self.until(
+            lambda: GPU in [one["resource"] for one in self.gpu_node().get("kubelet", {}).get("devices", ())], ""
+        )
+
+    def chosen(self, name: str) -> str:
+        return str(self.get("pod", name)["metadata"].get("annotations", {}).get("dovetail.dev/devices", ""))
+
+    def uuids(self, indices: str) -> set[str]:
+        return {self.gpu_node()["gpus"][int(index)]["uuid"] for index in indices.split(",")}
+
+
+@contextmanager
+def running(node: Node, folder: Path, namespace: str, host: str = "small-2numa") -> Iterator[Cluster]:
+    standin = Standin(folder / "host", host)
+    real_devices(standin.dev)
+    cluster = Cluster(node, standin, folder, namespace)
+    try:
+        yield cluster
+    finally:
+        cluster.stop()
+        with suppress(subprocess.CalledProcessError):
+            node.plane.kubectl("delete", "namespace", namespace, "--wait=false")
+        node.plane.kubectl("delete", "gpunode", node.name, "--ignore-not-found")
