@@ -13,6 +13,7 @@ import pytest
 import yaml
 from prometheus_client.metrics import MetricWrapperBase
 
+from dovetail.agent import xids
 from dovetail.cli import cli
 from dovetail.core.policy import DEFAULT_FABRIC, Policy
 from dovetail.core.reasons import Reason
@@ -188,4 +189,4 @@ def test_environment_variables() -> None:
     sources = [p.read_text() for where in ("src", "tools") for p in (ROOT / where).rglob("*.py")]
     sources.append((ROOT / "tests/conftest.py").read_text())
     known = {name for text in sources for names in asked.findall(text) for name in names if name}
-    assert set(first(reference("environment", "variable"))) == known
+    assert set(first(reference("environment", "variable"))) == known | {xids.DISABLE, xids.ENABLE}

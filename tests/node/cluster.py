@@ -33,7 +33,7 @@ class Cluster:
 
     def __init__(self, node: Node, standin: Standin, folder: Path, namespace: str) -> None:
         self.node, self.standin, self.namespace = node, standin, namespace
-        self._folder = folder
+        self.folder = folder
         self.children: list[subprocess.Popen[bytes]] = []
         self._kubectl("apply", "-f", str(REPOSITORY / "deploy/crds"))
         self._kubectl("wait", "--for=condition=Established", "crd/gpunodes.dovetail.dev", "--timeout=30s")
@@ -44,15 +44,15 @@ class Cluster:
 
     def agent(self, *options: str) -> subprocess.Popen[bytes]:
         """Start the agent in the node, with all roots in the stand-in."""
-        log = self._folder / "agent.log"
-        return self._start(start_agent(self.node, self.standin, self._folder / "state", *options, log=log))
+        log = self.folder / "agent.log"
+        return self._start(start_agent(self.node, self.standin, self.folder / "state", *options, log=log))
 
     def scheduler(self, *options: str) -> subprocess.Popen[bytes]:
         argv = dovetail(
             "scheduler", f"--kubeconfig={self.node.plane.kubeconfig}", "--no-leader-elect", "--no-recording",
             "--listen=", *options,
         )  # fmt: skip
-        log = (self._folder / "scheduler.log").open("ab")
+        log = (self.folder / "scheduler.log").open("ab")
         return self._start(subprocess.Popen(argv, stdout=log, stderr=log))
 
     def _start(self, child: subprocess.Popen[bytes]) -> subprocess.Popen[bytes]:
@@ -69,7 +69,7 @@ class Cluster:
         self.children = [one for one in self.children if one.poll() is None]
 
     def log(self, name: str) -> str:
-        return (self._folder / f"{name}.log").read_text(errors="replace")
+        return (self.folder / f"{name}.log").read_text(errors="replace")
 
     def pod(
         self,
@@ -79,6 +79,7 @@ class Cluster:
         scheduler: str = "dovetail",
         args: tuple[str, ...] = ("show",),
         env: Mapping[str, str] | None = None,
+        container: Mapping[str, object] | None = None,
         **spec: object,
     ) -> None:
         resources = {"limits": dict(limits), "requests": dict(limits)}
@@ -98,6 +99,7 @@ class Cluster:
                         "args": list(args),
                         "env": [{"name": key, "value": value} for key, value in (env or {}).items()],
                         "resources": resources,
+                        **(container or {}),
                     }
                 ],
                 **spec,
@@ -130,7 +132,7 @@ class Cluster:
         deadline_s = time.monotonic() + timeout_s
         while not condition():
             if time.monotonic() > deadline_s:
-                logs = "\n".join(f"--- {path.name}\n{path.read_text()[-6000:]}" for path in self._folder.glob("*.log"))
+                logs = "\n".join(f"--- {path.name}\n{path.read_text()[-6000:]}" for path in self.folder.glob("*.log"))
                 raise TimeoutError(f"{what}: not within {timeout_s:g} s\n{logs}")
             time.sleep(0.1)
 

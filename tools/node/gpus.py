@@ -16,7 +16,7 @@ _RUN = "from dovetail.cli import main; main()"
 def real_devices(folder: Path) -> None:
     """Make a stand-in's device nodes character devices, as a container runtime gives no others to containers. They have
     the numbers of /dev/null, which anybody may open."""
-    for path in folder.rglob("*"):
+    for path in folder.rglob("nvidia*"):
         if path.is_file() and not path.is_symlink():
             path.unlink()
             os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(1, 3))

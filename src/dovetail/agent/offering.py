@@ -58,6 +58,7 @@ class Offering:
         self._options = options
         self._config = config
         self._host = Host()
+        self._missing: tuple[str, ...] = ()
         self._kubelet = PodResources(options.pod_resources)
         self._cdi = CdiFolder(options.cdi_folder)
         self._files = DriverFiles(
@@ -102,7 +103,7 @@ class Offering:
     def sentences(self) -> tuple[str, ...]:
         """What an operator should know."""
         own = self._plugins.faults if self._plugins is not None else ()
-        return (*(f"{part}: {why}" for part, why in sorted(self.faults.items())), *own)
+        return (*(f"{part}: {why}" for part, why in sorted(self.faults.items())), *self._missing, *own)
 
     async def update(self, host: Host, ill: Collection[Illness]) -> tuple[Illness, ...]:
         """Offer what the host has. The answer is all that is ill, also for want of what containers need of it."""
@@ -137,14 +138,16 @@ class Offering:
                     devices[uuid] = edits()
                 except DriverFilesError as error:
                     without.append(Illness(uuid, "device-node", str(error), 0))
-        self.faults.pop("CDI", None)
         if not devices:
             return without
-        if missing := self._files.missing(host):
-            self._fault("CDI", "; ".join(missing))
+        missing = self._files.missing(host)
+        for one in set(missing) - set(self._missing):
+            log.warning("containers with GPUs: %s", one)
+        self._missing = missing
         try:
             self._cdi.clean()
             self._cdi.write(_SPECIFICATION, GPU_KIND, devices, self._files.common(host))
+            self.faults.pop("CDI", None)
         except CdiError as error:
             self._fault("CDI", str(error))
             without += [Illness(uuid, "cdi", str(error), 0) for uuid in devices]

@@ -38,10 +38,7 @@ def _folder(name: str, default: str, help_text: str) -> Callable[[_Run], _Run]:
 @click.command(name="run")
 @kubeconfig_options
 @click.option(
-    "--node-name",
-    default=lambda: os.environ.get("NODE_NAME") or socket.gethostname().lower(),
-    show_default="$NODE_NAME, else the name of the host",
-    help="The Node that this machine is.",
+    "--node-name", metavar="NAME", help="The Node that this machine is. Default: $NODE_NAME, else the name of the host."
 )
 @click.option("--device-plugin/--no-device-plugin", default=True, show_default=True, help="Offer GPUs as resources.")
 @click.option("--claims/--no-claims", default=False, show_default=True, help="Offer GPUs to ResourceClaims (DRA).")
@@ -71,13 +68,13 @@ def _folder(name: str, default: str, help_text: str) -> Callable[[_Run], _Run]:
 @click.option(
     "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
 )
-def command(kubeconfig: str | None, context: str | None, log_level: str, **told: Any) -> None:
+def command(kubeconfig: str | None, context: str | None, node_name: str | None, log_level: str, **told: Any) -> None:
     """Offer the GPUs of this machine to its kubelet, and tell the cluster what there is.
 
     Runs until it gets SIGTERM or SIGINT (exit code 0). What is told wrongly ends it (exit code 1); whatever fails
     afterwards is said and tried again.
     """
-    options = Options(**told)
+    options = Options(node_name or os.environ.get("NODE_NAME") or socket.gethostname().lower(), **told)
     if options.claims and options.device_plugin:
         raise click.UsageError(
             "--claims and --device-plugin would give the same GPUs away twice: add --no-device-plugin to --claims"

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""MIG instances and claimed devices reach the container on a real kubelet, and cards are divided for who waits."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from tests.node.cluster import Cluster, running
+from tests.node.test_chosen_is_given import device_files, runs
+from tools.node.gpus import real_devices
+from tools.node.node import Node
+
+pytestmark = [pytest.mark.node, pytest.mark.slow]
+SLICE = "nvidia.com/mig-1g.5gb"
+CLASS = {
+    "apiVersion": "resource.k8s.io/v1",
+    "kind": "DeviceClass",
+    "metadata": {"name": "gpu.nvidia.com"},
+    "spec": {"selectors": [{"cel": {"expression": "device.driver == 'gpu.nvidia.com'"}}]},
+}
+
+
+@pytest.fixture
+def cluster(real_node: Node, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    folder = tmp_path_factory.mktemp("parts")
+    with running(real_node, folder, folder.name) as cluster:
+        yield cluster
+        cluster.delete("--all")
+
+
+def test_a_layout_is_applied_by_label_and_its_instances_reach_containers(cluster: Cluster) -> None:
+    config = cluster.folder / "config.yaml"
+    config.write_text("version: v1\nflags: {migStrategy: mixed}\n")
+    cluster.agent("--mig", f"--config={config}", "--labels")
+    cluster.scheduler("--divide-mig")
+    cluster.ready()
+    node = cluster.node
+    node.plane.kubectl("label", "node", node.name, "nvidia.com/mig.config=all-1g.5gb")
+    cluster.until(lambda: cluster.allocatable(SLICE) == 56, "56 instances are allocatable", 120)
+    real_devices(cluster.standin.dev)
+    labels = cluster.get("node", node.name, namespaced=False)["metadata"]["labels"]
+    assert labels["nvidia.com/mig.config.state"] == "success"
+    cluster.pod("part", {SLICE: 1})
+    runs(cluster, "part")
+    card = cluster.chosen("part").partition("/")[0]
+    given = node.given(cluster.namespace, "part")
+    assert device_files(given) == {f"/dev/nvidia{card}"}
+    node.plane.kubectl("label", "node", node.name, "nvidia.com/mig.config-")
+    # Nobody names a layout any more: the scheduler may have cards divided for who waits.
+    cluster.pod("large", {"nvidia.com/mig-3g.20gb": 1})
+    cluster.until(lambda: cluster.chosen("large"), "the cards are divided anew")
+    real_devices(cluster.standin.dev)
+    runs(cluster, "large")
+    assert "3g.20gb" in cluster.chosen("large")
+    cluster.until(lambda: cluster.gpu_node()["mig"]["state"] == "applied", "the decision is applied")
+    assert cluster.phase("part") == "Running"
+
+
+def test_a_claimed_gpu_is_in_the_container_and_given_back_afterwards(cluster: Cluster) -> None:
+    plane = cluster.node.plane
+    plane.kubectl("apply", "-f", "-", input=json.dumps(CLASS))
+    template = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaimTemplate",
+        "metadata": {"name": "two", "namespace": cluster.namespace},
+        "spec": {
+            "spec": {
+                "devices": {
+                    "requests": [{"name": "gpus", "exactly": {"deviceClassName": "gpu.nvidia.com", "count": 2}}]
+                }
+            }
+        },
+    }
+    plane.kubectl("apply", "-f", "-", input=json.dumps(template))
+    cluster.agent("--claims", "--no-device-plugin")
+    cluster.scheduler()
+    cluster.until(lambda: plane.kubectl("get", "resourceslices", "-o=name"), "slices are published")
+    claims = [{"name": "gpus", "resourceClaimTemplateName": "two"}]
+    for name in ("first", "second"):
+        cluster.pod(
+            name, {"cpu": "10m"}, resourceClaims=claims, container={"resources": {"claims": [{"name": "gpus"}]}}
+        )
+    runs(cluster, "first", "second")
+    seen = [device_files(cluster.node.given(cluster.namespace, name)) for name in ("first", "second")]
+    assert [len(files) for files in seen] == [2, 2]
+    assert not seen[0] & seen[1]
+    files = cluster.node.outside("/var/run/cdi")
+    assert len(list(files.glob("dovetail.dev-claim_*.json"))) == 2
+    cluster.delete("first", "second")
+    cluster.until(lambda: not list(files.glob("dovetail.dev-claim_*.json")), "nothing is left of the claims")
