@@ -7,6 +7,7 @@ a run had a problem.
 """
 
 import argparse
+import compileall
 import json
 import shlex
 import sys
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import uvloop
 
+import dovetail
 from benchmarks.live import report
 from benchmarks.live.claims import CLAIM_SCENARIOS
 from benchmarks.live.contestants import DOVETAIL, contestants
@@ -22,7 +24,7 @@ from benchmarks.live.measure import Heat, Outcome, measure
 from benchmarks.live.scenario import SCENARIOS as POD_SCENARIOS
 from dovetail.kube.errors import KubeError
 from tools.controlplane.binaries import PlaneUnavailable
-from tools.controlplane.plane import ComponentFailed
+from tools.controlplane.plane import ComponentFailed, KubectlFailed
 
 SCENARIOS = POD_SCENARIOS | CLAIM_SCENARIOS
 
@@ -60,7 +62,7 @@ def run(heat: Heat, outcomes: list[Outcome]) -> None:
     try:
         outcome = uvloop.run(measure(heat))
     # A group is what a failure while many objects are created comes as.
-    except* (PlaneUnavailable, ComponentFailed, KubeError) as failures:
+    except* (PlaneUnavailable, ComponentFailed, KubectlFailed, KubeError) as failures:
         raise SystemExit(f"\nerror: {failures.exceptions[0]}") from None
     outcomes.append(outcome)
     print(f"{outcome.last_bind_s:6.2f} s to the last bind", *outcome.problems, sep="; ", file=sys.stderr)
@@ -68,6 +70,9 @@ def run(heat: Heat, outcomes: list[Outcome]) -> None:
 
 def main() -> int:
     options = arguments()
+    # As an installation has done: where the environment forbids to write bytecode, every start would compile anew.
+    for module in (dovetail.__file__, __file__):
+        compileall.compile_dir(Path(module).parent, quiet=1)
     outcomes: list[Outcome] = []
     try:
         for heat in heats(options):

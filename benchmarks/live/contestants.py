@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who is compared: how each scheduler is started, as a plain process, on a plane.
 
-Rules: all of them have the same kubeconfig (all rights, so authorization costs each the same), no leader election, no
-endpoints of their own and no limit on requests a second; everything else is as each of them comes.
+Rules: all of them have the same kubeconfig, no leader election, no endpoints of their own and no limit on requests a
+second; everything else is as each of them comes. They log in as a service account with all rights, as a scheduler that
+runs in the cluster does: a client certificate would be verified anew with every request, which is a seventh of the API
+server's work.
 """
 
 import json
@@ -14,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.live.null_binder import SCHEDULER_NAME
+from benchmarks.live.scenario import NAMESPACE
 from tools.controlplane.components import FEATURE_GATES
 from tools.controlplane.plane import Plane
 
@@ -21,23 +24,24 @@ DOVETAIL = (
     f"{shlex.quote(str(Path(sys.executable).with_name('dovetail')))} scheduler --no-leader-elect --listen '' "
     f"--recording {shlex.quote(str(Path(tempfile.gettempdir()) / 'dovetail-benchmark-recording'))}"
 )
+SERVICE_ACCOUNT = "scheduler"
 NULL_BINDER = (sys.executable, "-m", "benchmarks.live.null_binder")
 
 
 @dataclass(frozen=True)
 class Contestant:
-    """`scheduler_name` is what its pods name; `argv` is its command line on a started plane."""
+    """`scheduler_name` is what its pods name; `argv` is its command line on a started plane, with a kubeconfig."""
 
     title: str
     scheduler_name: str
-    argv: Callable[[Plane], list[str]]
+    argv: Callable[[Plane, Path], list[str]]
 
 
 def contestants(dovetail: str = DOVETAIL) -> dict[str, Contestant]:
     """All contestants by name. `dovetail` is the command to which `--kubeconfig FILE` is added."""
 
-    def python(*command: str) -> Callable[[Plane], list[str]]:
-        return lambda plane: [*command, "--kubeconfig", str(plane.kubeconfig)]
+    def python(*command: str) -> Callable[[Plane, Path], list[str]]:
+        return lambda plane, kubeconfig: [*command, "--kubeconfig", str(kubeconfig)]
 
     return {
         "stock": Contestant("kube-scheduler", "default-scheduler", _kube_scheduler),
@@ -47,12 +51,22 @@ def contestants(dovetail: str = DOVETAIL) -> dict[str, Contestant]:
     }
 
 
-def _kube_scheduler(plane: Plane) -> list[str]:
+def log_in(plane: Plane) -> Path:
+    """The kubeconfig of a contestant. Raises KubectlFailed."""
+    account = f"{NAMESPACE}:{SERVICE_ACCOUNT}"
+    plane.kubectl("create", "serviceaccount", SERVICE_ACCOUNT, f"--namespace={NAMESPACE}")
+    plane.kubectl(
+        "create", "clusterrolebinding", SERVICE_ACCOUNT, "--clusterrole=cluster-admin", f"--serviceaccount={account}"
+    )
+    return plane.service_account_kubeconfig(NAMESPACE, SERVICE_ACCOUNT)
+
+
+def _kube_scheduler(plane: Plane, kubeconfig: Path) -> list[str]:
     configuration = {
         "apiVersion": "kubescheduler.config.k8s.io/v1",
         "kind": "KubeSchedulerConfiguration",
         "clientConnection": {
-            "kubeconfig": str(plane.kubeconfig),
+            "kubeconfig": str(kubeconfig),
             "contentType": "application/vnd.kubernetes.protobuf",
             "qps": 10_000,
             "burst": 10_000,

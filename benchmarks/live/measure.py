@@ -20,7 +20,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from benchmarks.live.claims import ClaimScenario, SeenClaim
-from benchmarks.live.contestants import Contestant
+from benchmarks.live.contestants import Contestant, log_in
 from benchmarks.live.load import fill
 from benchmarks.live.scenario import NAMESPACE, Meta, Scenario, SeenPod
 from dovetail.kube.client import Client
@@ -113,15 +113,16 @@ class Heat:
 
 
 async def measure(heat: Heat) -> Outcome:
-    """Do one run. Raises PlaneUnavailable, ComponentFailed, KubeError."""
+    """Do one run. Raises PlaneUnavailable, ComponentFailed, KubectlFailed, KubeError."""
     with Plane(controllers=heat.scenario.controllers or False, fair_queueing=False) as plane:
+        argv = heat.contestant.argv(plane, log_in(plane))
         async with Client(load_config(str(plane.kubeconfig))) as client:
             await fill(client, heat.scenario, heat.contestant.scheduler_name)
             await asyncio.sleep(SETTLE_S)
-            return await _watched_run(plane, client, heat)
+            return await _watched_run(plane, client, heat, argv)
 
 
-async def _watched_run(plane: Plane, client: Client, heat: Heat) -> Outcome:
+async def _watched_run(plane: Plane, client: Client, heat: Heat, argv: list[str]) -> Outcome:
     scenario, scheduler = heat.scenario, heat.scheduler
     binds = _Binds()
     bound = {"fieldSelector": "spec.nodeName!="}
@@ -136,7 +137,7 @@ async def _watched_run(plane: Plane, client: Client, heat: Heat) -> Outcome:
         servers = [plane.pids["kube-apiserver"], plane.pids["etcd"], os.getpid()]
         machine_before, before = machine_cpu_s(), [cpu_s(pid) for pid in servers]
         start_s = time.monotonic()
-        children.start(scheduler, heat.contestant.argv(plane), log)
+        children.start(scheduler, argv, log)
         problems = await _until_bound(children, scheduler, binds, scenario.pod_count, log)
         last_event_s = await _until_quiet(client)
         pid = children.pids[scheduler]
