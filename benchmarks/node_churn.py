@@ -219,7 +219,7 @@ async def measure(scheduler: str, arrivals: list[Arrival], devices: str, limit_s
         if devices == "agent":
             await told(plane, node.name)
         log = stack.enter_context((node.work_dir / "scheduler.log").open("wb"))
-        process = await asyncio.create_subprocess_exec(*contestant.argv(plane), cwd=ROOT, stdout=log, stderr=log)
+        process = await asyncio.create_subprocess_exec(*contestant.argv(plane, plane.kubeconfig), cwd=ROOT, stdout=log, stderr=log)
         stack.callback(process.kill)
         started = time.monotonic()
         async with Client(load_config(str(plane.kubeconfig))) as client:

@@ -62,6 +62,10 @@ def _needed() -> set[tuple[str, str, str]]:
         ("resource.k8s.io", "resourceclaims", "create"),
         ("resource.k8s.io", "resourceclaims", "delete"),
         ("resource.k8s.io", "resourceclaims/status", "patch"),
+        # As protobuf: what no patch leaves as it is.
+        ("resource.k8s.io", "resourceclaims", "update"),
+        ("resource.k8s.io", "resourceclaims/status", "update"),
+        ("resource.k8s.io", "resourceclaims/binding", "update"),
         # Asked for by the API server itself (DRAResourceClaimGranularStatusAuthorization).
         ("resource.k8s.io", "resourceclaims/binding", "patch"),
     }

@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail.agent.config import Config, Shared
+from dovetail.agent.plugin import best
 from dovetail.agent.plugin.offers import Offer, offers
 from dovetail.agent.plugin.preferring import CannotPrefer, layout_of, of_all, of_chosen
 from dovetail.core.devices.choose import choices
@@ -166,3 +169,14 @@ def test_a_host_that_contradicts_itself_has_none_and_gpus_of_a_node_stay_togethe
     wrong = replace(host(4), pcie=((0, 1), (2, 0)))
     assert layout_of(wrong) is None
     assert of_all(whole(4), uuids(1, 2, 3), uuids(2), 2, packed=False, layout=None) == uuids(2, 3)
+
+
+def test_the_process_of_its_own_answers_as_this_one_and_its_failure_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    near = layout_of(host(8))
+    assert near is not None
+    question = msgspec.json.encode({"layout": near, "free": 0b11110110, "having": 1, "size": 3})
+    assert best.best(near, 0b11110110, 1, 3) == best.answer(question)
+    best.best.cache_clear()
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    with pytest.raises(best.NoAnswer, match="/nowhere/python"):
+        best.best(near, 0b11110110, 1, 3)

@@ -7,6 +7,7 @@ import contextlib
 import json
 import uuid
 from collections.abc import AsyncIterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,13 +27,16 @@ from tests.scheduler.claimed import grant
 from tools.controlplane.plane import Plane
 
 pytestmark = pytest.mark.plane
+DEPLOY = Path(__file__).parents[2] / "deploy"
 RAW = '{ "b": 1.50,\n "a": "<&>" }'
 CONFIG = f'"config": [{{"opaque": {{"driver": "gpu.example.com", "parameters": {RAW}}}}}]'
 SPEC = f'{{"devices": {{"requests": [{{"name": "gpu", "exactly": {{"deviceClassName": "a"}}}}], {CONFIG}}}}}'
 
 
 class Bench:
-    def __init__(self, client: Client, namespace: str) -> None:
+    """`client` has all rights, `scheduler` those of the role in deploy/."""
+
+    def __init__(self, client: Client, scheduler: Client, namespace: str) -> None:
         self.client = client
         self.namespace = namespace
         self.known: dict[tuple[str, str], ResourceClaim] = {}
@@ -40,7 +44,7 @@ class Bench:
             device_claims=SimpleNamespace(known=self.known),
             device_classes=SimpleNamespace(known={}),
         )
-        self.reservations = Reservations(client, Clock(lambda: 1.0, lambda: 0.0), mirror, lambda: None)
+        self.reservations = Reservations(scheduler, Clock(lambda: 1.0, lambda: 0.0), mirror, lambda: None)
 
     async def claim(self) -> ResourceClaim:
         kind = '"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim"'
@@ -70,13 +74,16 @@ class Bench:
 @pytest.fixture
 async def bench(plane: Plane) -> AsyncIterator[Bench]:
     namespace = f"written-{uuid.uuid4().hex[:10]}"
-    async with Client(load_kubeconfig([plane.kubeconfig])) as client:
+    for file in ("namespace.yaml", "rbac.yaml"):
+        plane.kubectl("apply", "-f", str(DEPLOY / file))
+    role = load_kubeconfig([plane.service_account_kubeconfig("dovetail-system", "dovetail-scheduler")])
+    async with Client(load_kubeconfig([plane.kubeconfig])) as client, Client(role) as scheduler:
         made = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
         await client.request("POST", NAMESPACES.path(), made)
         account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}}
         with contextlib.suppress(AlreadyExists):
             await client.request("POST", f"/api/v1/namespaces/{namespace}/serviceaccounts", account)
-        yield Bench(client, namespace)
+        yield Bench(client, scheduler, namespace)
 
 
 async def test_it_is_allocated_all_the_same(bench: Bench) -> None:

@@ -24,7 +24,8 @@ def reflector(resource: Any, *, synced: bool = True, staleness_s: float = 0.0) -
 
 
 def driver(last_step_s: float | None = None, queued: int = 0) -> Any:
-    return SimpleNamespace(state=State(), last_step_s=last_step_s, reporter=SimpleNamespace(queued=queued))
+    reporter = SimpleNamespace(queued=queued)
+    return SimpleNamespace(state=State(), last_step_s=last_step_s, differences=0, reporter=reporter)
 
 
 async def ask(path: str, driver: Any, *reflectors: Any) -> tuple[int, str]:

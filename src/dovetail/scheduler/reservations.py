@@ -171,7 +171,7 @@ class Reservations:
             return await self._patch(path, patch)
         except Invalid as refusal:
             try:
-                stored = await self._client.fetch("GET", path, accept=CONTENT_TYPE)
+                stored = await self._client.fetch("GET", path.removesuffix("/status"), accept=CONTENT_TYPE)
             except ApiError as error:
                 raise refusal if error.status == _NOT_ACCEPTABLE else error from None
             return await self._client.request("PUT", path, add(stored), decode=ResourceClaim, content_type=CONTENT_TYPE)

@@ -177,7 +177,7 @@ class DevicePlugins:
         ids: Sequence[str] = ()
         if pod is not None and pod.parts is not None:
             try:
-                ids = of_chosen(pod)
+                ids = await asyncio.to_thread(of_chosen, pod)
                 self.counts.chosen += 1
             except CannotPrefer as error:
                 self._unmet(pod, str(error))
@@ -186,7 +186,7 @@ class DevicePlugins:
         else:
             self.counts.unchosen += 1
         if not ids:
-            ids = self._unchosen(offer, free, must, size, pod)
+            ids = await asyncio.to_thread(self._unchosen, offer, free, must, size, pod)
         self._named[offer.resource] = (frozenset(ids), pod)
         return ids
 

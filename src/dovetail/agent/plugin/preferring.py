@@ -14,13 +14,20 @@ Source of the two policies: NVIDIA k8s-device-plugin, sharedDevicesAllocationPol
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 
 from dovetail.agent.host import Host
+from dovetail.agent.plugin.best import NoAnswer, best
 from dovetail.agent.plugin.offers import Device, Offer
 from dovetail.core.devices.contradiction import Contradiction
 from dovetail.core.devices.layout import BOARD, UNKNOWN, Layout, Nic
+
+log = logging.getLogger(__name__)
+
+_MOST_GPUS = 16
+"""As in `core.devices.bandwidth`, which would bring numpy along."""
 
 
 class CannotPrefer(Exception):
@@ -103,21 +110,17 @@ def of_all(
 
 def _best(free: list[Device], must: list[Device], need: int, layout: Layout | None) -> list[str]:
     """The best `need` of the free GPUs together with those that are included."""
-    if need == len(free) or layout is None or any(device.card >= layout.gpus for device in (*free, *must)):
-        return [device.id for device in sorted(free, key=_near(must))[:need]]
-    # numpy and the tables are large, and where pods have been chosen for nobody needs them.
-    from dovetail.core.devices.bandwidth import MAX_GPUS, sets_of
-
-    if layout.gpus > MAX_GPUS:
-        return [device.id for device in sorted(free, key=_near(must))[:need]]
-    sets = sets_of(layout)
-    having = sum(1 << device.card for device in must)
-    everything = having | sum(1 << device.card for device in free)
-    size = need + len(must)
-    found = sets.masks[(sets.size == size) & (sets.masks & ~everything == 0) & (sets.masks & having == having)]
-    found = found[sets.quality[found] == sets.quality[found].max()]
-    # argmax takes the first of equals, and masks ascend: the lowest numbers.
-    chosen = int(found[sets.worth[everything ^ found].argmax()])
+    nearest = [device.id for device in sorted(free, key=_near(must))[:need]]
+    if need == len(free) or layout is None or layout.gpus > _MOST_GPUS:
+        return nearest
+    if any(device.card >= layout.gpus for device in (*free, *must)):
+        return nearest
+    having, open_to_us = (sum(1 << device.card for device in some) for some in (must, free))
+    try:
+        chosen = best(layout, open_to_us, having, need + len(must))
+    except NoAnswer as error:
+        log.warning("GPUs are not chosen by their links: %s", error)
+        return nearest
     return [device.id for device in free if chosen >> device.card & 1]
 
 
