@@ -217,9 +217,10 @@ async def measure(scheduler: str, arrivals: list[Arrival], devices: str, limit_s
         waiting = ("wait", f"node/{node.name}", f"--for=jsonpath={ready}={len(plugin.DEVICES)}", "--timeout=60s")
         await asyncio.to_thread(plane.kubectl, *waiting)
         if devices == "agent":
-            await told(plane, node.name)
+            await asyncio.to_thread(told, plane, node.name)
         log = stack.enter_context((node.work_dir / "scheduler.log").open("wb"))
-        process = await asyncio.create_subprocess_exec(*contestant.argv(plane, plane.kubeconfig), cwd=ROOT, stdout=log, stderr=log)
+        argv = contestant.argv(plane, plane.kubeconfig)
+        process = await asyncio.create_subprocess_exec(*argv, cwd=ROOT, stdout=log, stderr=log)
         stack.callback(process.kill)
         started = time.monotonic()
         async with Client(load_config(str(plane.kubeconfig))) as client:
@@ -246,11 +247,11 @@ async def measure(scheduler: str, arrivals: list[Arrival], devices: str, limit_s
         )
 
 
-async def told(plane: Plane, node: str) -> None:
+def told(plane: Plane, node: str) -> None:
     """Wait until the agent has told of its node."""
     honours = ("get", "gpunode", node, "--ignore-not-found", "-o=jsonpath={.status.agent.honoursChoice}")
-    while await asyncio.to_thread(plane.kubectl, *honours) != "true":
-        await asyncio.sleep(POLL_S)
+    while plane.kubectl(*honours) != "true":
+        time.sleep(POLL_S)
 
 
 async def gpu_uuids(client: Client, node: str) -> list[str]:

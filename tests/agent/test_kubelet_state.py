@@ -96,9 +96,11 @@ def test_the_scheduler_works_with_what_the_kubelet_has(standin: Machine) -> None
         (numa, kind) for numa in (0, 1) for kind in ("memory", "hugepages-2Mi", "hugepages-1Gi")
     ]
     assert found.memory[0].total_bytes == 1 << 40
+    gpus = (*(Device(str(i), (0,)) for i in range(3)), *(Device(str(i), None, healthy=False) for i in range(3, 8)))
     assert found.devices == (
         DevicePool("example.com/any", (Device("0", None),), prefers=False),
-        DevicePool("nvidia.com/gpu", tuple(Device(str(i), (0,)) for i in range(3)), prefers=True),
+        # Those that the kubelet does not list keep their numbers.
+        DevicePool("nvidia.com/gpu", gpus, prefers=True),
         DevicePool("rdma/hca", (Device("0", (0,)), Device("1", (1,))), prefers=False),
     )
 

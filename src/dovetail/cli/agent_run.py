@@ -3,17 +3,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
-import signal
 import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
-import uvloop
 
 from dovetail.agent.checkpoint import CheckpointError
 from dovetail.agent.config import ConfigError
@@ -22,11 +19,13 @@ from dovetail.agent.options import Options
 from dovetail.agent.run import run as run_agent
 from dovetail.agent.xids import WatchedError
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
+from dovetail.cli.service import LEVELS, first_of, serve, start_log
 from dovetail.kube.documents import ManifestError
 from dovetail.kube.errors import KubeError
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _FOLDER = click.Path(file_okay=False, path_type=Path)
+_log = logging.getLogger("dovetail.agent")
 _Run = Callable[..., None]
 _WRONG = (CheckpointError, ConfigError, LayoutError, ManifestError, WatchedError)
 
@@ -65,9 +64,7 @@ def _folder(name: str, default: str, help_text: str) -> Callable[[_Run], _Run]:
 @click.option(
     "--driver-root-on-host", type=_FOLDER, metavar="DIR", help="What the container runtime calls --driver-root."
 )
-@click.option(
-    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
-)
+@click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True)
 def command(kubeconfig: str | None, context: str | None, node_name: str | None, log_level: str, **told: Any) -> None:
     """Offer the GPUs of this machine to its kubelet, and tell the cluster what there is.
 
@@ -81,22 +78,10 @@ def command(kubeconfig: str | None, context: str | None, node_name: str | None, 
         )
     if options.partitionable and not options.claims:
         raise click.UsageError("--partitionable needs --claims")
-    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    start_log(log_level)
     config = config_of(kubeconfig, context)
 
-    async def until_told() -> None:
-        work = asyncio.ensure_future(run_agent(config, options))
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, work.cancel)
-        try:
-            await work
-        except asyncio.CancelledError:
-            logging.getLogger("dovetail.agent").info("stopped")
-
     try:
-        uvloop.run(until_told())
-    except* _WRONG as wrong:
-        raise click.ClickException("; ".join(str(error) for error in wrong.exceptions)) from wrong
-    except* KubeError as wrong:
-        raise click.ClickException("; ".join(str(error) for error in wrong.exceptions)) from wrong
+        serve(run_agent(config, options), _log)
+    except* (*_WRONG, KubeError) as errors:
+        raise click.ClickException(str(first_of(errors))) from None

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import click
 import uvloop
 
+from dovetail.cli.service import first_of
 from dovetail.core.cycle import tell
 from dovetail.core.policy import Policy
 from dovetail.core.state import State
@@ -57,14 +58,6 @@ def run(work: Coroutine[Any, Any, R], server: str) -> R:
         return uvloop.run(work)
     except* KubeError as errors:
         raise click.ClickException(f"{server}: {first_of(errors)}") from None
-
-
-def first_of(errors: BaseExceptionGroup[Any]) -> BaseException:
-    """The first error inside, however deep the groups are nested."""
-    error: BaseException = errors
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
 
 
 async def snapshot(config: ClusterConfig, policy: Policy, scheduler_name: str) -> State:

@@ -3,17 +3,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
-import signal
 from pathlib import Path
 
 import click
-import uvloop
 
-from dovetail.cli.cluster import fabric_option, first_of, scheduler_name_option
+from dovetail.cli.cluster import fabric_option, scheduler_name_option
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
+from dovetail.cli.service import LEVELS, first_of, serve, start_log
 from dovetail.core.policy import Policy
 from dovetail.kube.errors import KubeError
 from dovetail.scheduler.binder import NotLeader
@@ -82,9 +80,7 @@ def _default_recording() -> Path | None:
     is_flag=True,
     help="Have the agents of nodes divide idle MIG cards anew for pods that wait for instances nobody has.",
 )
-@click.option(
-    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
-)
+@click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True)
 def command(
     kubeconfig: str | None,
     context: str | None,
@@ -107,7 +103,7 @@ def command(
     """
     if recording is not None and no_recording:
         raise click.UsageError("--recording and --no-recording exclude each other")
-    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    start_log(log_level)
     policy = Policy(fabric=fabric, attempts_per_step=64, start_deadline_ms=int(start_deadline_s * 1000))
     options = Options(
         scheduler_name=scheduler_name,
@@ -121,18 +117,7 @@ def command(
         divide_mig=divide_mig,
     )
     config = config_of(kubeconfig, context)
-
-    async def until_told() -> None:
-        work = asyncio.ensure_future(run(config, options))
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, work.cancel)
-        try:
-            await work
-        except asyncio.CancelledError:
-            _log.info("told to stop")
-
     try:
-        uvloop.run(until_told())
+        serve(run(config, options), _log)
     except* (LeadershipLost, NotLeader, KubeError, OSError) as errors:
         raise click.ClickException(f"{config.server}: {first_of(errors)}") from None

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commands that run until they are told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import Coroutine
+from typing import Any
+
+import uvloop
+
+LEVELS = ("debug", "info", "warning", "error")
+
+
+def start_log(level: str) -> None:
+    """To standard error, from this level on."""
+    logging.basicConfig(level=level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
+
+
+def serve(work: Coroutine[Any, Any, None], log: logging.Logger) -> None:
+    """Do it until SIGTERM or SIGINT. What it raises is raised, as a group where it is one."""
+
+    async def until_told() -> None:
+        task = asyncio.ensure_future(work)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, task.cancel)
+        try:
+            await task
+        except asyncio.CancelledError:
+            log.info("told to stop")
+
+    uvloop.run(until_told())
+
+
+def first_of(errors: BaseExceptionGroup[Any]) -> BaseException:
+    """The first error inside, however deep the groups are nested."""
+    error: BaseException = errors
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
