@@ -15,7 +15,7 @@ from dovetail.agent.chosen import Chosen
 from dovetail.agent.config import Config
 from dovetail.agent.host import Gpu, Host, Instance
 from dovetail.agent.illness import Illness
-from dovetail.agent.plugin import DevicePlugins, Difference
+from dovetail.agent.plugin import DeviceDifference, DevicePlugins
 from dovetail.agent.podresources import PodResources
 from dovetail.core.devices.layout import BOARD, NODE, SYS
 from dovetail.kube.client import Client
@@ -101,7 +101,7 @@ class Node:
         self.kubelet = FakeKubelet(folder)
         self.api = Playground(start_delay_s=0.0)
         self.config, self._options = config, options
-        self.told: list[tuple[Difference, ...]] = []
+        self.told: list[tuple[DeviceDifference, ...]] = []
         self.plugins: DevicePlugins
         self.chosen: Chosen
         self.host, self.ill = host(), ()

@@ -15,7 +15,7 @@ import pytest
 from dovetail.agent import chosen, podresources
 from dovetail.agent.apis.serving import answers
 from dovetail.agent.config import Config, Shared
-from dovetail.agent.plugin import Difference, folder, plugins, preferring, readback, registration, server
+from dovetail.agent.plugin import DeviceDifference, folder, plugins, preferring, readback, registration, server
 from dovetail.agent.plugin.folder import Folder
 from tests.agent.agents import GPU, Node, host, ill, mig_uuid, running, until, uuid, without
 from tests.agent.fake_kubelet import Rejected, left_behind, pod
@@ -256,7 +256,7 @@ async def test_a_choice_that_cannot_be_had_is_said_and_the_pod_runs_elsewhere(
         assert len(given) == 2 and uuid(0) not in given
         assert why in caplog.text and "pod default/bad" in caplog.text and node.plugins.counts.unmet == 1
         shown = ",".join(str(i) for i in range(8) if uuid(i) in given)
-        expected = Difference("default", "bad", bad["metadata"]["uid"], GPU, written, shown)
+        expected = DeviceDifference("default", "bad", bad["metadata"]["uid"], GPU, written, shown)
         await node.settled(lambda: node.told != [] and node.told[-1] == (expected,))
         assert node.plugins.differed == 1
         node.end(bad)

@@ -7,14 +7,13 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from tools.node.gpus import real_devices, start_agent
+from tools.node.gpus import real_devices, start_agent, start_scheduler
 from tools.node.node import IMAGE, Node
 from tools.standin import Standin
 
@@ -22,10 +21,6 @@ REPOSITORY = Path(__file__).parents[2]
 GPU = "nvidia.com/gpu"
 NUMA_OF = (0, 0, 0, 0, 1, 1, 1, 1)
 """Of the GPUs of the stand-in small-2numa."""
-
-
-def dovetail(*arguments: str) -> list[str]:
-    return [sys.executable, "-c", "from dovetail.cli import main; main()", *arguments]
 
 
 class Cluster:
@@ -48,12 +43,7 @@ class Cluster:
         return self._start(start_agent(self.node, self.standin, self.folder / "state", *options, log=log))
 
     def scheduler(self, *options: str) -> subprocess.Popen[bytes]:
-        argv = dovetail(
-            "scheduler", f"--kubeconfig={self.node.plane.kubeconfig}", "--no-leader-elect", "--no-recording",
-            "--listen=", *options,
-        )  # fmt: skip
-        log = (self.folder / "scheduler.log").open("ab")
-        return self._start(subprocess.Popen(argv, stdout=log, stderr=log))
+        return self._start(start_scheduler(self.node.plane, self.folder / "scheduler.log", *options))
 
     def _start(self, child: subprocess.Popen[bytes]) -> subprocess.Popen[bytes]:
         self.children.append(child)

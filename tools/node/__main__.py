@@ -4,7 +4,6 @@
 import argparse
 import json
 import signal
-import subprocess
 import sys
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,7 +13,7 @@ from tools.controlplane import binaries
 from tools.controlplane.plane import ComponentFailed, Plane, print_progress
 from tools.node import image, programs
 from tools.node.configuration import KubeletOptions
-from tools.node.gpus import real_devices, start_agent
+from tools.node.gpus import real_devices, start_agent, start_scheduler
 from tools.node.node import Node, NodeFailed
 from tools.node.space import SpaceFailed
 from tools.standin import HostError, Standin, StandinUnavailable
@@ -116,7 +115,7 @@ def up(arguments: argparse.Namespace) -> int:
             if gpus:
                 _offer_gpus(node, arguments.gpus, work_dir)
             if arguments.scheduler == "dovetail":
-                stack.callback(_schedule(plane, work_dir).kill)
+                stack.callback(start_scheduler(plane, work_dir / "scheduler.log").kill)
             text = USE.format(
                 gpus=f"GPUs: {arguments.gpus}, a stand-in; `kubectl get gpunodes` shows them." if gpus else "No GPUs.",
                 name=node.name,
@@ -144,15 +143,6 @@ def _offer_gpus(node: Node, host: str, work_dir: Path) -> None:
     standin = Standin(work_dir / "host", host)
     real_devices(standin.dev)
     start_agent(node, standin, work_dir / "state", log=work_dir / "agent.log")
-
-
-def _schedule(plane: Plane, work_dir: Path) -> subprocess.Popen[bytes]:
-    argv = [
-        sys.executable, "-c", "from dovetail.cli import main; main()", "scheduler", "--no-leader-elect",
-        "--no-recording", "--listen=", f"--kubeconfig={plane.kubeconfig}",
-    ]  # fmt: skip
-    with (work_dir / "scheduler.log").open("wb") as log:
-        return subprocess.Popen(argv, stdout=log, stderr=log)
 
 
 def _pod(scheduler: str, node: str, gpus: bool) -> dict[str, object]:

@@ -7,10 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tools.controlplane.plane import Plane
 from tools.node.node import Node
 from tools.standin import Standin
 
-_RUN = "from dovetail.cli import main; main()"
+
+def dovetail(*arguments: str) -> list[str]:
+    """The command line of `dovetail`, whatever is on PATH."""
+    return [sys.executable, "-c", "from dovetail.cli import main; main()", *arguments]
 
 
 def real_devices(folder: Path) -> None:
@@ -25,9 +29,17 @@ def real_devices(folder: Path) -> None:
 def start_agent(node: Node, standin: Standin, state: Path, *options: str, log: Path) -> subprocess.Popen[bytes]:
     """`dovetail agent run` in the node, which finds the stand-in's machine; what it keeps is in the folder `state`."""
     roots = {"sysfs": standin.sysfs, "proc": standin.proc, "dev": standin.dev, "driver": standin.driver_root}
-    argv = [
-        sys.executable, "-c", _RUN, "agent", "run", f"--node-name={node.name}",
-        f"--kubeconfig={node.plane.kubeconfig}", f"--state-folder={state}",
-        *(f"--{name}-root={path}" for name, path in roots.items()), *options,
-    ]  # fmt: skip
+    argv = dovetail(
+        "agent", "run", f"--node-name={node.name}", f"--kubeconfig={node.plane.kubeconfig}",
+        f"--state-folder={state}", *(f"--{name}-root={path}" for name, path in roots.items()), *options,
+    )  # fmt: skip
     return node.spawn(argv, standin.environment, log)
+
+
+def start_scheduler(plane: Plane, log: Path, *options: str) -> subprocess.Popen[bytes]:
+    """`dovetail scheduler` of the plane, as a process of this machine."""
+    argv = dovetail(
+        "scheduler", f"--kubeconfig={plane.kubeconfig}", "--no-leader-elect", "--no-recording", "--listen=", *options
+    )
+    with log.open("ab") as output:
+        return subprocess.Popen(argv, stdout=output, stderr=output)

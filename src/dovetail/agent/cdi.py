@@ -9,8 +9,6 @@ Source: Container Device Interface specification 1.1.0 (github.com/cncf-tags/con
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+
+from dovetail.agent.checkpoint import replace_file
 
 VENDOR = "dovetail.dev"
 GPU_KIND = f"{VENDOR}/gpu"
@@ -111,15 +111,8 @@ class CdiFolder:
         try:
             if path.exists() and path.read_bytes() == data:
                 return
-            self._path.mkdir(parents=True, exist_ok=True)
-            with new.open("wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            new.replace(path)
+            replace_file(path, data)
         except OSError as error:
-            with contextlib.suppress(OSError):
-                new.unlink(missing_ok=True)
             hint = "; the folder of CDI specifications must be writable, and the runtime must read the same one"
             raise CdiError(f"cannot write {path}: {error.strerror}{hint}") from error
         finally:

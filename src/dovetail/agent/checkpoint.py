@@ -19,6 +19,27 @@ T = TypeVar("T")
 _VERSION = 1
 
 
+def replace_file(path: Path, data: bytes) -> None:
+    """The file is whole at every moment, the old one or the new. Raises OSError; then the old one is still there."""
+    new = path.with_name(f"{path.name}.new")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with new.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(path)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except OSError:
+        with contextlib.suppress(OSError):
+            new.unlink(missing_ok=True)
+        raise
+
+
 class CheckpointError(Exception):
     """The file cannot be read or written; the text says which, why, and what to do."""
 
@@ -57,23 +78,9 @@ class Checkpoint(Generic[T]):
     def write(self, value: T) -> None:
         """Raises CheckpointError; then the old value is still there."""
         content = msgspec.json.encode(value)
-        data = msgspec.json.encode(_File(_VERSION, zlib.crc32(content), msgspec.Raw(content)))
-        new = self._path.with_name(self._path.name + ".new")
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            with new.open("wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            new.replace(self._path)
-            folder = os.open(self._path.parent, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+            replace_file(self._path, msgspec.json.encode(_File(_VERSION, zlib.crc32(content), msgspec.Raw(content))))
         except OSError as error:
-            with contextlib.suppress(OSError):
-                new.unlink(missing_ok=True)
             raise CheckpointError(f"cannot write {self._path}: {error.strerror}") from error
 
 

@@ -27,14 +27,13 @@ from dataclasses import dataclass, field
 
 from dovetail.agent.podresources import PodDevices
 from dovetail.kube import instances
+from dovetail.kube.annotations import DEVICES
 from dovetail.kube.client import Client
 from dovetail.kube.objects import Quantity
 from dovetail.kube.objects_pod import SIDECAR, Container, Pod
 from dovetail.kube.reflector import Change, Reflector
 from dovetail.kube.resources import PODS
 
-DEVICES = "dovetail.dev/devices"
-"""As in `kube.annotations`, which is too large a part of the scheduler to be loaded on every node."""
 _CARD = re.compile(r"0|[1-9][0-9]?")
 _WAIT_S = 2.0
 

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from dovetail.core.devices.mig import names
+from dovetail.core.model import GPU
 from dovetail.kube.documents import Document, ManifestError, read_documents
 
-GPU = "nvidia.com/gpu"
 ENVVAR, VOLUME_MOUNTS, CDI_ANNOTATIONS, CDI_CRI = "envvar", "volume-mounts", "cdi-annotations", "cdi-cri"
 DEVICE_LIST_STRATEGIES = (ENVVAR, VOLUME_MOUNTS, CDI_ANNOTATIONS, CDI_CRI)
 _PREFIX = "nvidia.com/"

@@ -19,13 +19,12 @@ import re
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from dovetail.agent.apis.podresources_pb2 import AllocatableResourcesResponse
 from dovetail.agent.host import Unread
-from dovetail.agent.sysfs import NumaNode, Sysfs, SysfsError
+from dovetail.agent.sysfs import NumaNode, Sysfs, SysfsError, natural
 from dovetail.core.devices.kubelet.cpus import default_reservation
 from dovetail.core.devices.kubelet.inventory import NEWEST_MINOR, Cpu, InventoryError
 from dovetail.core.quantities import QuantityError, parse
@@ -37,7 +36,6 @@ from dovetail.kube.objects import Quantities, Wire
 from dovetail.kube.resources import NODES
 
 _MINOR = re.compile(r"v1\.(\d{1,3})\b")
-_NATURAL = re.compile(r"(\d+)")
 _UNITS = ((1 << 20, "Gi"), (1 << 10, "Mi"), (1, "Ki"))
 
 
@@ -252,11 +250,6 @@ def _devices(allocatable: AllocatableResourcesResponse, preferring: Collection[s
         for device in one.device_ids:
             found.setdefault(one.resource_name, {})[device] = wire.PluginDevice(device, numa)
     return tuple(
-        wire.PluginDevices(resource, resource in preferring, tuple(devices[id] for id in sorted(devices, key=_natural)))
+        wire.PluginDevices(resource, resource in preferring, tuple(devices[id] for id in sorted(devices, key=natural)))
         for resource, devices in sorted(found.items())
     )
-
-
-def _natural(name: str) -> list[Any]:
-    """Splitting by digits puts text and numbers at alternating places, so that two names can be compared."""
-    return [int(part) if part.isdecimal() else part for part in _NATURAL.split(name)]

@@ -23,11 +23,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dovetail.agent.config import GPU, Config, Shared
+from dovetail.agent.config import Config, Shared
 from dovetail.agent.host import Engines, Gpu, Host, Instance
 from dovetail.agent.sysfs import NVIDIA, Sysfs
 from dovetail.agent.writers import Written, writers
 from dovetail.core.devices.mig.geometry import resource_of
+from dovetail.core.model import GPU
 from dovetail.kube.client import Client
 from dovetail.kube.errors import Conflict
 from dovetail.kube.resources import NODES

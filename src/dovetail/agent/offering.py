@@ -11,9 +11,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 
-from dovetail.agent.apis import podresources_pb2 as wire
-from dovetail.agent.apis.serving import SocketError, call
+from dovetail.agent.apis.serving import SocketError
 from dovetail.agent.cdi import GPU_KIND, CdiError, CdiFolder, Edits
 from dovetail.agent.checkpoint import CheckpointError
 from dovetail.agent.chosen import Chosen
@@ -27,9 +27,9 @@ from dovetail.agent.mps import MpsDaemons
 from dovetail.agent.nvml import Nvml
 from dovetail.agent.options import Options
 from dovetail.agent.plugin.plugins import DevicePlugins
-from dovetail.agent.plugin.readback import Difference
 from dovetail.agent.podresources import PodResources
 from dovetail.kube.client import Client
+from dovetail.kube.objects_topology import DeviceDifference
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class Offering:
         nvml: Nvml,
         *,
         changed: Callable[[], None],
-        differed: Callable[[tuple[Difference, ...]], None],
+        differed: Callable[[tuple[DeviceDifference, ...]], None],
     ) -> None:
         """Raises CheckpointError."""
         self.faults: dict[str, str] = {}
@@ -154,9 +154,9 @@ class Offering:
         return without
 
     def _parts(self, gpu: Gpu) -> Iterable[tuple[str, Callable[[], Edits]]]:
-        yield gpu.uuid, lambda: self._files.gpu(gpu)
+        yield gpu.uuid, partial(self._files.gpu, gpu)
         for instance in gpu.mig or ():
-            yield instance.uuid, lambda instance=instance: self._files.instance(gpu, instance)  # type: ignore[misc]
+            yield instance.uuid, partial(self._files.instance, gpu, instance)
 
     def _edits(self, uuids: Sequence[str]) -> Edits:
         """What a container needs that has these GPUs and instances. Raises DriverFilesError."""
@@ -180,16 +180,7 @@ class Offering:
 
     async def _claims_held(self) -> Names:
         """The claims (namespace, name) that pods of this node have. Raises SocketError."""
-        answer = await call(
-            self._options.pod_resources, "/v1.PodResourcesLister/List", wire.ListPodResourcesRequest(),
-            wire.ListPodResourcesResponse,
-        )  # fmt: skip
-        return frozenset(
-            (claim.claim_namespace, claim.claim_name)
-            for pod in answer.pod_resources
-            for container in pod.containers
-            for claim in container.dynamic_resources
-        )
+        return frozenset(claim for pod in await self._kubelet.list() for claim in pod.claims)
 
     async def close(self) -> None:
         """Withdraw what is offered. Claims stay prepared, and the CDI specification where it is."""

@@ -34,6 +34,8 @@ class PodDevices:
     namespace: str
     name: str
     containers: tuple[ContainerDevices, ...]
+    claims: frozenset[tuple[str, str]] = frozenset()
+    """(namespace, name) of those that it has devices of."""
 
     def ids(self, resource: str) -> frozenset[str]:
         """All that the pod has of a resource."""
@@ -48,9 +50,11 @@ class PodResources:
 
     async def list(self) -> tuple[PodDevices, ...]:
         """All pods that the kubelet knows, also those without devices."""
+        return tuple([_pod(pod) for pod in (await self.list_as_told()).pod_resources])
+
+    async def list_as_told(self) -> wire.ListPodResourcesResponse:
         request = wire.ListPodResourcesRequest()
-        answer = await call(self.socket, f"{_SERVICE}/List", request, wire.ListPodResourcesResponse)
-        return tuple([_pod(pod) for pod in answer.pod_resources])
+        return await call(self.socket, f"{_SERVICE}/List", request, wire.ListPodResourcesResponse)
 
     async def get(self, namespace: str, name: str) -> PodDevices | None:
         """One pod; None where the kubelet does not know it."""
@@ -65,19 +69,23 @@ class PodResources:
 
     async def allocatable(self) -> dict[str, frozenset[str]]:
         """The ids of all healthy devices that device plugins offer, given away or not, by resource."""
-        request = wire.AllocatableResourcesRequest()
-        answer = await call(
-            self.socket, f"{_SERVICE}/GetAllocatableResources", request, wire.AllocatableResourcesResponse
-        )
         found: dict[str, frozenset[str]] = {}
         # The kubelet writes an entry for each NUMA node, or for each device.
-        for entry in answer.devices:
+        for entry in (await self.allocatable_as_told()).devices:
             found[entry.resource_name] = found.get(entry.resource_name, frozenset()) | {*entry.device_ids}
         return found
 
+    async def allocatable_as_told(self) -> wire.AllocatableResourcesResponse:
+        request = wire.AllocatableResourcesRequest()
+        return await call(
+            self.socket, f"{_SERVICE}/GetAllocatableResources", request, wire.AllocatableResourcesResponse
+        )
+
 
 def _pod(pod: wire.PodResources) -> PodDevices:
-    return PodDevices(pod.namespace, pod.name, tuple([_container(one) for one in pod.containers]))
+    claims = [claim for one in pod.containers for claim in one.dynamic_resources]
+    named = frozenset((claim.claim_namespace, claim.claim_name) for claim in claims)
+    return PodDevices(pod.namespace, pod.name, tuple([_container(one) for one in pod.containers]), named)
 
 
 def _container(container: wire.ContainerResources) -> ContainerDevices:

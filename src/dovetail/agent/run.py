@@ -31,11 +31,11 @@ from dovetail.agent.mig.manager import MigManager
 from dovetail.agent.nvml import Nvml, NvmlError
 from dovetail.agent.offering import Offering
 from dovetail.agent.options import Options
-from dovetail.agent.plugin.readback import Difference
 from dovetail.agent.sysfs import Sysfs
 from dovetail.agent.telling import Seen, Telling
 from dovetail.kube.client import Client
 from dovetail.kube.config import ClusterConfig
+from dovetail.kube.objects_topology import DeviceDifference
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ class Agent:
         self._host = Host()
         self._ill: tuple[Illness, ...] = ()
         self._lacking: tuple[Illness, ...] = ()
-        self._differences: tuple[Difference, ...] = ()
+        self._differences: tuple[DeviceDifference, ...] = ()
         self._due = asyncio.Event()
         self._health_known = asyncio.Event()
         self._looking = asyncio.Lock()
@@ -183,7 +183,7 @@ class Agent:
         self._health_known.set()
         self._due.set()
 
-    def _differed(self, differences: tuple[Difference, ...]) -> None:
+    def _differed(self, differences: tuple[DeviceDifference, ...]) -> None:
         self._differences = differences
         self._telling.tell()
 

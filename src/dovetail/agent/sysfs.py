@@ -146,7 +146,7 @@ class Sysfs:
         plain = self._each(self._interface, self._names("class/net", must=False))
         found += [port for port in plain if port.bus_id not in spoken]
         physical = (port for port in found if port.bus_id and not self._is_virtual(port.bus_id))
-        return tuple(sorted(physical, key=lambda port: (not port.rdma, _natural(port.name))))
+        return tuple(sorted(physical, key=lambda port: (not port.rdma, natural(port.name))))
 
     def machine(self) -> str:
         """The product name that the firmware gives."""
@@ -233,7 +233,7 @@ class Sysfs:
             rate = _RATE.match(self._text(folder, "ports", port, "rate", default=""))
             if rate and self._text(folder, "ports", port, "state", default="").startswith(_ACTIVE):
                 gbit += float(rate[1])
-        interfaces = sorted(self._names(folder / "device/net", must=False), key=_natural)
+        interfaces = sorted(self._names(folder / "device/net", must=False), key=natural)
         bus_id = self._bus_id_of("class/infiniband", name)
         return Port(name, interfaces[0] if interfaces else "", bus_id, round(gbit * 1000) // 8, rdma=True)
 
@@ -291,6 +291,7 @@ class Sysfs:
             raise SysfsError(f"{self.root.joinpath(*parts)}: {text!r} is no whole number") from None
 
 
-def _natural(name: str) -> list[tuple[int, str]]:
-    """mlx5_2 before mlx5_10."""
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name) if part]
+def natural(name: str) -> list[str | int]:
+    """The order in which mlx5_2 comes before mlx5_10. Splitting by digits puts text and numbers at alternating places,
+    so that two names can be compared."""
+    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]

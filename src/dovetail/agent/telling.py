@@ -16,19 +16,19 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dovetail.agent import zones
 from dovetail.agent.apis import podresources_pb2 as wire
 from dovetail.agent.apis.serving import SocketError
-from dovetail.agent.config import GPU, Config
+from dovetail.agent.config import Config
 from dovetail.agent.gpunode import RENEW_S, GPUNodeWriter, status_of
 from dovetail.agent.host import Host, Unread
 from dovetail.agent.illness import Illness
 from dovetail.agent.kubelet_state import KubeletConfig, KubeletConfigError, ask_kubelet, read_file, read_node, state_of
 from dovetail.agent.labels import NodeLabels, labels_of, pci_of
 from dovetail.agent.options import Options
-from dovetail.agent.plugin.readback import Difference
+from dovetail.agent.podresources import PodResources
 from dovetail.agent.sysfs import Sysfs, SysfsError
 from dovetail.agent.zones import NodeZones, zones_of_node
+from dovetail.core.model import GPU
 from dovetail.kube.client import Client
 from dovetail.kube.config import ClusterConfig
 from dovetail.kube.errors import KubeError, NotFound
@@ -50,7 +50,7 @@ class Seen:
     ill: tuple[Illness, ...] = ()
     offered: frozenset[str] = frozenset()
     registered: frozenset[str] = frozenset()
-    differences: tuple[Difference, ...] = ()
+    differences: tuple[DeviceDifference, ...] = ()
     faults: tuple[str, ...] = ()
     mig: MigState | None = None
 
@@ -76,6 +76,7 @@ class Telling:
         self._due = asyncio.Event()
         self._writer = GPUNodeWriter(client, options.node_name)
         self._labels = NodeLabels(client, options.node_name)
+        self._pod_resources = PodResources(options.pod_resources)
         self._zones = NodeZones(client, options.node_name)
         self._asked_s = float("-inf")
         self._version = ""
@@ -128,10 +129,7 @@ class Telling:
             sharing=None if shared is None else GpuSharing(
                 shared.strategy, shared.replicas, shared.fail_requests_greater_than_one, shared.renamed
             ),
-            differences=tuple(
-                DeviceDifference(one.namespace, one.pod, one.uid, one.resource, one.chosen, one.given)
-                for one in seen.differences
-            ),
+            differences=seen.differences,
             mig=seen.mig,
         )  # fmt: skip
         await self._writer.write(status)
@@ -154,7 +152,7 @@ class Telling:
         self,
     ) -> tuple[wire.AllocatableResourcesResponse | None, wire.ListPodResourcesResponse | None]:
         try:
-            answer = await zones.kubelet_tells(self._options.pod_resources)
+            answer = await self._pod_resources.allocatable_as_told(), await self._pod_resources.list_as_told()
         except SocketError as error:
             self._say("the kubelet does not tell what it has given away", str(error))
             return None, None

@@ -18,11 +18,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 from dovetail.agent.apis import podresources_pb2 as wire
-from dovetail.agent.apis.serving import call
 from dovetail.agent.sysfs import NumaNode
 from dovetail.agent.writers import Written, writers
 from dovetail.kube.client import Client
@@ -30,7 +28,6 @@ from dovetail.kube.errors import Conflict, NotFound
 from dovetail.kube.resources import NODE_TOPOLOGIES, NODES
 
 MANAGER = "dovetail-agent-zones"
-_SERVICE = "/v1.PodResourcesLister"
 _POLICIES = {"single-numa-node": "SingleNUMANode", "restricted": "Restricted", "best-effort": "BestEffort"}
 _SCOPES = {"pod": "PodLevel", "container": "ContainerLevel"}
 _TOLD = frozenset({"topologyPolicies", "attributes", "zones"})
@@ -38,18 +35,6 @@ _MEMORY, _HUGE_PAGES = "memory", "hugepages-"
 
 Amounts = dict[int, Counter[str]]
 """By NUMA node, how much of each resource."""
-
-
-async def kubelet_tells(socket: Path) -> tuple[wire.AllocatableResourcesResponse, wire.ListPodResourcesResponse]:
-    """What may be given away, and what is. Raises SocketError."""
-    allocatable = await call(
-        socket,
-        f"{_SERVICE}/GetAllocatableResources",
-        wire.AllocatableResourcesRequest(),
-        wire.AllocatableResourcesResponse,
-    )
-    pods = await call(socket, f"{_SERVICE}/List", wire.ListPodResourcesRequest(), wire.ListPodResourcesResponse)
-    return allocatable, pods
 
 
 def zones_of_node(

@@ -26,6 +26,8 @@ PODS = "pods"
 GPU = "nvidia.com/gpu"
 SHARED_GPU = "nvidia.com/gpu.shared"
 WHOLE_GPU_MILLI = 1000
+MAX_GPUS = 62
+"""GPUs of one node that fit the bits of a free mask."""
 
 Operator = Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]
 Effect = Literal["NoSchedule", "PreferNoSchedule", "NoExecute"]

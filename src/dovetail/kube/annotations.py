@@ -26,9 +26,8 @@ from functools import lru_cache
 from math import ceil
 from typing import Any, Literal
 
-from dovetail.core.cluster.nodes import MAX_GPUS
 from dovetail.core.devices.sharing import ISOLATIONS, Isolation
-from dovetail.core.model import WHOLE_GPU_MILLI, Problem
+from dovetail.core.model import MAX_GPUS, WHOLE_GPU_MILLI, Problem
 from dovetail.core.quantities import parse
 from dovetail.kube.objects import ObjectMeta, epoch_ms
 from dovetail.kube.translate_problems import nearest

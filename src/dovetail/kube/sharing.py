@@ -20,12 +20,11 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from dovetail.core.cluster.nodes import MAX_GPUS
 from dovetail.core.devices.mig import names
 from dovetail.core.devices.mig.geometry import Geometry
 from dovetail.core.devices.mig.static import Card
 from dovetail.core.devices.sharing import Isolation, Sharing
-from dovetail.core.model import GPU, SHARED_GPU, WHOLE_GPU_MILLI, Problem
+from dovetail.core.model import GPU, MAX_GPUS, SHARED_GPU, WHOLE_GPU_MILLI, Problem
 from dovetail.core.quantities import QuantityError, units
 from dovetail.kube import objects
 from dovetail.kube.layouts import PRODUCT, Finding, Labels

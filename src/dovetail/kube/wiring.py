@@ -19,9 +19,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from dovetail.core.devices import bandwidth, products
+from dovetail.core.devices import products
 from dovetail.core.devices.kubelet.inventory import Inventory
-from dovetail.core.devices.layout import BOARD, LEVELS, NODE, PHB, UNKNOWN, Layout, Matrix
+from dovetail.core.devices.layout import BOARD, LEVELS, MAX_LINKED_GPUS, NODE, PHB, UNKNOWN, Layout, Matrix
 from dovetail.core.model import GPU, Problem
 from dovetail.kube import instances, inventories, layouts, objects
 from dovetail.kube.inventories import Zones
@@ -294,6 +294,6 @@ def _uncounted(
         teller = f"{origin} tells" if described else "the labels of the node tell"
         rule = f"{teller} of {layout.gpus} GPUs{why}: they are only counted"
         yield Finding("Node", name, Problem(field, str(seen.gpus), rule))
-    elif seen.gpus is not None and layout.gpus > bandwidth.MAX_GPUS:
-        rule = f"wiring is worked out for up to {bandwidth.MAX_GPUS} GPUs of a node: they are only counted"
+    elif seen.gpus is not None and layout.gpus > MAX_LINKED_GPUS:
+        rule = f"wiring is worked out for up to {MAX_LINKED_GPUS} GPUs of a node: they are only counted"
         yield Finding("Node", name, Problem(field, str(seen.gpus), rule))

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from dovetail.core.devices import nccl_xml, topo_text
-from dovetail.core.devices.bandwidth import MAX_GPUS, sets_of
-from dovetail.core.devices.layout import LEVELS, UNKNOWN, Layout
+from dovetail.core.devices.bandwidth import sets_of
+from dovetail.core.devices.layout import LEVELS, MAX_LINKED_GPUS, UNKNOWN, Layout
 from dovetail.core.devices.reading import Reading
 
 NVIDIA_SMI, NCCL = "nvidia-smi topo -m", "NCCL XML"
@@ -72,8 +72,8 @@ def of_reading(source: str, reading: Reading) -> Topology:
     """Of a layout that was read somewhere."""
     layout, notes = reading.layout, reading.notes
     gpus = range(layout.gpus)
-    if layout.gpus > MAX_GPUS:
-        notes = (*notes, f"sets: {layout.gpus} GPUs are more than the {MAX_GPUS} whose sets are worked out")
+    if layout.gpus > MAX_LINKED_GPUS:
+        notes = (*notes, f"sets: {layout.gpus} GPUs are more than the {MAX_LINKED_GPUS} whose sets are worked out")
     return Topology(
         source=source,
         numa=tuple(map(_known, layout.numa)),
@@ -101,7 +101,7 @@ def _level(level: int) -> str | None:
 
 
 def _sets(layout: Layout) -> Iterator[GpuSet]:
-    if layout.gpus > MAX_GPUS:
+    if layout.gpus > MAX_LINKED_GPUS:
         return
     sets = sets_of(layout)
     for size in SIZES:

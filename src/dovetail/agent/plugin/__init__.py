@@ -7,6 +7,6 @@ await plugins.close()
 """
 
 from dovetail.agent.plugin.plugins import DevicePlugins
-from dovetail.agent.plugin.readback import Difference
+from dovetail.kube.objects_topology import DeviceDifference
 
-__all__ = ["DevicePlugins", "Difference"]
+__all__ = ["DeviceDifference", "DevicePlugins"]

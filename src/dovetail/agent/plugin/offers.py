@@ -17,10 +17,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from dovetail.agent.config import GPU, Config, Shared
+from dovetail.agent.config import Config, Shared
 from dovetail.agent.host import Gpu, Host
 from dovetail.core.devices.mig.geometry import resource_of
-from dovetail.core.model import Instance
+from dovetail.core.model import GPU, Instance
 from dovetail.kube.instances import shown
 
 _REPLICA = "::"

@@ -23,11 +23,12 @@ from dovetail.agent.plugin import preferring
 from dovetail.agent.plugin.folder import Folder
 from dovetail.agent.plugin.offers import Offer, offers
 from dovetail.agent.plugin.preferring import CannotPrefer
-from dovetail.agent.plugin.readback import Difference, ReadBack
+from dovetail.agent.plugin.readback import ReadBack
 from dovetail.agent.plugin.registration import Registration, clear_stale
 from dovetail.agent.plugin.server import Answers, PluginServer, Refused
 from dovetail.agent.podresources import PodResources
 from dovetail.core.devices.layout import Layout
+from dovetail.kube.objects_topology import DeviceDifference
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +48,7 @@ class Counts:
     unmet: int = 0
 
 
-def _nobody(differences: tuple[Difference, ...]) -> None:
+def _nobody(differences: tuple[DeviceDifference, ...]) -> None:
     return
 
 
@@ -65,7 +66,7 @@ class DevicePlugins:
         mps: Callable[[str, Sequence[str]], Edits],
         *,
         pod_resources: PodResources | None = None,
-        differences: Callable[[tuple[Difference, ...]], None] = _nobody,
+        differences: Callable[[tuple[DeviceDifference, ...]], None] = _nobody,
     ) -> None:
         self.counts = Counts()
         self._config, self._chosen = config, chosen
@@ -88,7 +89,7 @@ class DevicePlugins:
         return tuple(fault for fault in (*self._faults, blind, *registrations, *self._readback.faults) if fault)
 
     @property
-    def differences(self) -> tuple[Difference, ...]:
+    def differences(self) -> tuple[DeviceDifference, ...]:
         """Between what was chosen for the pods of the node and what they have."""
         return self._readback.differences
 

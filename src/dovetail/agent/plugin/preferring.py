@@ -22,12 +22,9 @@ from dovetail.agent.host import Host
 from dovetail.agent.plugin.best import NoAnswer, best
 from dovetail.agent.plugin.offers import Device, Offer
 from dovetail.core.devices.contradiction import Contradiction
-from dovetail.core.devices.layout import BOARD, UNKNOWN, Layout, Nic
+from dovetail.core.devices.layout import BOARD, MAX_LINKED_GPUS, UNKNOWN, Layout, Nic
 
 log = logging.getLogger(__name__)
-
-_MOST_GPUS = 16
-"""As in `core.devices.bandwidth`, which would bring numpy along."""
 
 
 class CannotPrefer(Exception):
@@ -111,7 +108,7 @@ def of_all(
 def _best(free: list[Device], must: list[Device], need: int, layout: Layout | None) -> list[str]:
     """The best `need` of the free GPUs together with those that are included."""
     nearest = [device.id for device in sorted(free, key=_near(must))[:need]]
-    if need == len(free) or layout is None or layout.gpus > _MOST_GPUS:
+    if need == len(free) or layout is None or layout.gpus > MAX_LINKED_GPUS:
         return nearest
     if any(device.card >= layout.gpus for device in (*free, *must)):
         return nearest

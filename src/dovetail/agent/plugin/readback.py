@@ -16,29 +16,17 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 
 from dovetail.agent.apis.serving import SocketError
 from dovetail.agent.chosen import BoundPod, Chosen
 from dovetail.agent.plugin.offers import Offer
 from dovetail.agent.podresources import PodResources
+from dovetail.kube.objects_topology import DeviceDifference
 
 log = logging.getLogger(__name__)
 
 _SOON_S = 0.05
 _LATEST_S = 30.0
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """A pod whose devices are not those that were chosen; both as in the annotation dovetail.dev/devices."""
-
-    namespace: str
-    pod: str
-    uid: str
-    resource: str
-    chosen: str
-    given: str
 
 
 class ReadBack:
@@ -50,9 +38,9 @@ class ReadBack:
         chosen: Chosen,
         kubelet: PodResources,
         offers: Callable[[], Mapping[str, Offer]],
-        tell: Callable[[tuple[Difference, ...]], None],
+        tell: Callable[[tuple[DeviceDifference, ...]], None],
     ) -> None:
-        self.differences: tuple[Difference, ...] = ()
+        self.differences: tuple[DeviceDifference, ...] = ()
         self.count = 0
         self._chosen, self._kubelet, self._offers, self._tell = chosen, kubelet, offers, tell
         self._due = asyncio.Event()
@@ -136,7 +124,7 @@ class ReadBack:
         self.differences = now
         self._tell(now)
 
-    def _differences(self, pod: BoundPod) -> Iterator[Difference]:
+    def _differences(self, pod: BoundPod) -> Iterator[DeviceDifference]:
         offers = self._offers()
         for resource, ids in pod.held.items():
             offer = offers.get(resource)
@@ -149,10 +137,10 @@ class ReadBack:
             in_order = dict.fromkeys(device.part for device in offer.devices.values() if device.part in parts)
             given = ",".join(part for part in in_order if part)
             chosen = ",".join(offer.own(pod.parts or ())) or pod.written
-            yield Difference(pod.namespace, pod.name, pod.uid, resource, chosen, given)
+            yield DeviceDifference(pod.namespace, pod.name, pod.uid, resource, chosen, given)
 
 
-def _sentence(difference: Difference) -> str:
+def _sentence(difference: DeviceDifference) -> str:
     return (
         f"pod {difference.namespace}/{difference.pod} has {difference.given or 'no device of this node'} "
         f"of {difference.resource}, chosen was {difference.chosen}"

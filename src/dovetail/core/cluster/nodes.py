@@ -16,18 +16,15 @@ from numpy.typing import NDArray
 
 from dovetail.core.cluster.columns import Columns, Index
 from dovetail.core.cluster.journal import Journal
-from dovetail.core.devices import bandwidth
 from dovetail.core.devices.kubelet.inventory import Inventory
-from dovetail.core.devices.layout import Layout
+from dovetail.core.devices.layout import MAX_LINKED_GPUS, Layout
 from dovetail.core.devices.sharing import Sharing
-from dovetail.core.model import CPU, GPU, MEMORY, PODS, WHOLE_GPU_MILLI, Node, Taint
+from dovetail.core.model import CPU, GPU, MAX_GPUS, MEMORY, PODS, WHOLE_GPU_MILLI, Node, Taint
 
 Amounts = NDArray[np.int64]
 UNSCHEDULABLE_TAINT = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
 BLOCK = 128
 """The number of slots is a multiple of this: rows keep the best score of each block."""
-MAX_GPUS = 62
-"""GPUs of one node that fit the bits of a free mask."""
 
 
 class Nodes:
@@ -235,7 +232,7 @@ class Nodes:
         return record.inventory if record is not None else None
 
     def _layout_id(self, layout: Layout | None, gpus: int) -> int:
-        if layout is None or layout.gpus != gpus or gpus > bandwidth.MAX_GPUS:
+        if layout is None or layout.gpus != gpus or gpus > MAX_LINKED_GPUS:
             return 0
         found = self._layout_index.get(layout)
         if found is None:

@@ -5,7 +5,7 @@ Rules: a set is a bit mask over the GPUs. Its bandwidth is that of its best ring
 whose slowest pair is fastest, since collectives run in rings (NCCL) and are as fast as their slowest hop. Two GPUs are
 a ring of one pair. Of sets of equal bandwidth those are better that span fewer NUMA nodes, then those that are closer
 by PCIe, then those that are closer to their NICs; who speaks to other nodes wants the NICs first of these. Exact for up
-to MAX_GPUS GPUs: all sets are looked at.
+to MAX_LINKED_GPUS GPUs: all sets are looked at.
 """
 
 from __future__ import annotations
@@ -15,11 +15,10 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.core.devices.layout import SYS, UNKNOWN, Layout
+from dovetail.core.devices.layout import MAX_LINKED_GPUS, SYS, UNKNOWN, Layout
 
-MAX_GPUS = 16
 NOTHING = -1
-_MOST_COST = SYS * MAX_GPUS * MAX_GPUS // 2
+_MOST_COST = SYS * MAX_LINKED_GPUS * MAX_LINKED_GPUS // 2
 """More than any of the costs can be: PCIe levels of all pairs, NIC levels, NUMA nodes."""
 _PART_BITS = 12
 """Wide enough that the qualities of sets of 1, 2, 4, 8 and 16 GPUs can be added up."""
@@ -32,12 +31,12 @@ class Sets:
     higher. `worth[mask]` is what a set of free GPUs is good for: the qualities of the best sets of 1, 2, 4, 8 ... GPUs
     that can be had of it, added up. `ideal_mbps[k]` is the highest bandwidth of any k GPUs.
 
-    Raises ValueError for more than MAX_GPUS GPUs."""
+    Raises ValueError for more than MAX_LINKED_GPUS GPUs."""
 
     def __init__(self, layout: Layout) -> None:
         count = layout.gpus
-        if count > MAX_GPUS:
-            raise ValueError(f"{count} GPUs: sets are worked out for up to {MAX_GPUS}")
+        if count > MAX_LINKED_GPUS:
+            raise ValueError(f"{count} GPUs: sets are worked out for up to {MAX_LINKED_GPUS}")
         self.layout = layout
         self.masks: Table = np.arange(1 << count, dtype=np.int64)
         self.size: Table = np.bitwise_count(self.masks).astype(np.int64)
@@ -119,5 +118,5 @@ def _ordered(mbps: Table, *costs: Table) -> Table:
 
 @lru_cache(maxsize=256)
 def sets_of(layout: Layout) -> Sets:
-    """The sets of a layout; equal layouts share them. Raises ValueError for more than MAX_GPUS GPUs."""
+    """The sets of a layout; equal layouts share them. Raises ValueError for more than MAX_LINKED_GPUS GPUs."""
     return Sets(layout)

@@ -65,5 +65,5 @@ class Choices:
 
 @lru_cache(maxsize=1024)
 def choices(layout: Layout, nvlinked: bool = False, near_nics: bool = False) -> Choices:
-    """The table of a layout and a kind of request. Raises ValueError for more GPUs than `bandwidth.MAX_GPUS`."""
+    """The table of a layout and a kind of request. Raises ValueError for more GPUs than `layout.MAX_LINKED_GPUS`."""
     return Choices(layout, nvlinked, near_nics)

@@ -20,6 +20,8 @@ BOARD, PIX, PXB, PHB, NODE, SYS = range(6)
 one bridge, several bridges, the host bridge of a CPU, several host bridges of a NUMA node, between NUMA nodes."""
 LEVELS = ("BOARD", "PIX", "PXB", "PHB", "NODE", "SYS")
 MAX_NUMA = 64
+MAX_LINKED_GPUS = 16
+"""Of so many GPUs of a node all sets are looked at (`bandwidth`); more are only counted."""
 _MOST_LINKS, _MOST_MBPS = 36, 200_000
 
 Matrix = tuple[tuple[int, ...], ...]

@@ -16,8 +16,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from dovetail.core.devices.bandwidth import MAX_GPUS
-from dovetail.core.devices.layout import Layout
+from dovetail.core.devices.layout import MAX_LINKED_GPUS, Layout
 from dovetail.core.dra.pools import PoolHere, uses_of
 from dovetail.core.dra.records import Device, Value
 from dovetail.core.dra.selectors import Read
@@ -239,7 +238,7 @@ def _wired(pools: tuple[PoolHere, ...], layout: Layout | None) -> tuple[Layout |
     """(the layout if it is of use, the GPU of each device, the devices that are a whole GPU)."""
     offers = [(pool.id[0], offer.device) for pool in pools for offer in pool.offers]
     nothing = (NO_GPU,) * len(offers)
-    if layout is None or layout.gpus > MAX_GPUS:
+    if layout is None or layout.gpus > MAX_LINKED_GPUS:
         return None, nothing, 0
     for driver in dict.fromkeys(driver for driver, _ in offers):
         own = [(bit, device) for bit, (of, device) in enumerate(offers) if of == driver]

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import re
 
-from dovetail.core.cluster.nodes import MAX_GPUS
-from dovetail.core.model import CPU, GPU, MEMORY, PODS, Node
+from dovetail.core.model import CPU, GPU, MAX_GPUS, MEMORY, PODS, Node
 from dovetail.sim.traces.errors import TraceError
 
 HOSTNAME = "kubernetes.io/hostname"

@@ -22,8 +22,19 @@ from functools import lru_cache
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
-from dovetail.core.cluster.nodes import MAX_GPUS
-from dovetail.core.model import CPU, GPU, MEMORY, PODS, WHOLE_GPU_MILLI, Node, NodeTerm, Pod, Request, Requirement
+from dovetail.core.model import (
+    CPU,
+    GPU,
+    MAX_GPUS,
+    MEMORY,
+    PODS,
+    WHOLE_GPU_MILLI,
+    Node,
+    NodeTerm,
+    Pod,
+    Request,
+    Requirement,
+)
 from dovetail.sim.traces.nodes import HOSTNAME, NO_LIMIT_PODS
 from dovetail.sim.traces.table import Row, read_rows
 from dovetail.sim.workload import Job
