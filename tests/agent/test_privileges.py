@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import subprocess
@@ -233,15 +234,18 @@ def _client(plane: Plane, folder: Path, node: str) -> Client:
 
 
 async def _policy_in_force(client: Client) -> None:
+    # The definition of GPUNode is as new as the policy: until it is served the server says at once that it is not ready.
+    last = "nothing was refused"
     for _ in range(200):
         try:
             await client.request("POST", f"{GPU_NODES}?dryRun=All", gpu_node("agent-b"))
         except Forbidden as error:
             if "may not write about" in str(error):
                 return
-        except ApiError:
-            continue
-    raise AssertionError("the policy is not in force")
+        except ApiError as error:
+            last = str(error)
+        await asyncio.sleep(0.1)
+    raise AssertionError(f"the policy is not in force: {last}")
 
 
 def gpu_node(name: str, **rest: Any) -> Document:
