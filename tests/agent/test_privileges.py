@@ -234,7 +234,7 @@ def _client(plane: Plane, folder: Path, node: str) -> Client:
 
 
 async def _policy_in_force(client: Client) -> None:
-    # The definition of GPUNode is as new as the policy: until it is served the server says at once that it is not ready.
+    # The definition of GPUNode is as new as the policy: until it is served, the server refuses at once.
     last = "nothing was refused"
     for _ in range(200):
         try:
