@@ -53,12 +53,14 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class _Item:
-    """A bind that was decided at `decided_s`; `slow` where it waits for volumes or drivers first."""
+    """A bind that was decided at `decided_s`; `slow` where it waits for volumes or drivers first, `stale` where it is to
+    be decided anew."""
 
     bind: Bind
     target: Target
     decided_s: float
     slow: bool
+    stale: bool = False
 
 
 class NotLeader(Exception):
@@ -104,10 +106,14 @@ class Binder:
             self._turns.take(bind.node, bind.uid, item)
 
     def _decide_anew(self, item: _Item) -> None:
-        """Nothing was written, and nothing went wrong that anybody should hear of."""
-        metrics.BINDS.labels("decided anew").inc()
-        now_ms = self._clock.now_ms()
-        self._failed(BindFailed(item.bind.uid, "", "its node has changed before its turn came", now_ms), None)
+        self._enqueue(replace(item, stale=True))
+
+    async def _withdraw(self, item: _Item) -> str:
+        """Nothing went wrong that anybody should hear of."""
+        await self._reservations.give_back(item.bind, item.target.uid)
+        why = "its node has changed before its turn came"
+        self._failed(BindFailed(item.bind.uid, "", why, self._clock.now_ms()), None)
+        return "decided anew"
 
     def _enqueue(self, item: _Item) -> None:
         self._in_flight += 1
@@ -126,6 +132,8 @@ class Binder:
             if item.slow:
                 # A provisioner or driver may take minutes, which no worker has to spare.
                 tasks.create_task(self._prepare(item))
+            elif item.stale:
+                self._end(item, await self._withdraw(item))
             else:
                 self._end(item, await self._carry_out(item.bind, item.target))
             self._in_flight -= 1
