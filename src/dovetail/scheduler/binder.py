@@ -53,8 +53,8 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class _Item:
-    """A bind that was decided at `decided_s`; `slow` where it waits for volumes or drivers first, `stale` where it is to
-    be decided anew."""
+    """A bind that was decided at `decided_s`; `slow` where it waits for volumes or drivers first, `stale` where it is
+    to be decided anew."""
 
     bind: Bind
     target: Target
