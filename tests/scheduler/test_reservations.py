@@ -11,6 +11,8 @@ from dovetail.playground.faults import Fault
 from dovetail.scheduler import binder as module
 from tests.scheduler.claimed import CLAIMS, DRIVER, FINALIZER, NOW_MS, Cluster, grant
 from tests.scheduler.scripted import until
+from tests.scheduler.test_turns import gpu_node
+from tests.translate.yaml_objects import Change as Told
 
 GATED = {"schedulingGates": [{"name": "wait"}]}
 HERE = {"nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n"]}]}]}
@@ -272,3 +274,28 @@ class TestBindingConditions:
         await attached.ended()
         assert "Ready of device gpu-0 of default/c" in attached.failed[0].message
         assert attached.status() == ([], [])
+
+
+async def test_a_bind_that_is_decided_anew_leaves_nothing_of_its_claim_behind(cluster: Cluster) -> None:
+    """Its turn does not come, as the books of its node change: the claim may be another one by the next time."""
+    cluster.mirror.feed.gpu_nodes([Told("added", gpu_node("n", policy="restricted"))])
+    gpu = [{"name": "main", "image": "i", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]
+    for name in ("old", "first"):
+        cluster.put("v1", "Pod", name, {"containers": gpu, "nodeName": "n"})
+    cluster.claim()
+    pod = cluster.pod("p", containers=gpu)
+    await cluster.seen()
+    admissions = cluster.mirror.feed.admissions
+    await until(lambda: len(admissions.coming("n")) == 2 and bool(admissions.sizes(pod.uid)))
+    cluster.put_bind(pod, grant("c"))
+    cluster.playground.delete("pods", "default", "old")
+    await until(lambda: bool(cluster.failed))
+    cluster.playground.delete(CLAIMS, "default", "c")
+    cluster.playground.delete("pods", "default", "first")
+    cluster.claim()
+    await cluster.seen()
+    await until(lambda: not admissions.coming("n"))
+    cluster.failed.clear()
+    cluster.put_bind(pod, grant("c", "gpu-3"))
+    await cluster.ended()
+    assert (cluster.bound, cluster.failed, cluster.status()) == ([pod.uid], [], (["gpu-3"], ["p"]))
