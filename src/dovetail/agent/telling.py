@@ -91,13 +91,11 @@ class Telling:
         """Until cancelled."""
         again_s = _AGAIN_S
         while True:
-            wait_s = RENEW_S
             # What changes together is told together.
             await asyncio.sleep(_SETTLE_S)
             self._due.clear()
             try:
-                if not await self._tell():
-                    wait_s = _REGISTRATION_S
+                wait_s = await self._tell()
                 again_s = _AGAIN_S
             except KubeError as error:
                 log.warning("the cluster cannot be told of this node: %s; again in %g s", error, again_s)
@@ -108,13 +106,14 @@ class Telling:
                 async with asyncio.timeout(wait_s):
                     await self._due.wait()
 
-    async def _tell(self) -> bool:
-        """False where the kubelet does not show yet what the device plugin offers: then nothing is told for a while."""
+    async def _tell(self) -> float:
+        """In how many seconds to look again, if nothing happens before. Nothing is told for a while where the kubelet
+        does not show yet what the device plugin offers."""
         seen, sysfs = self._seen(), self._sysfs()
         allocatable, pods = await self._kubelet_tells()
         complete = self._is_complete(seen, allocatable)
         if not complete and time.monotonic() - (self._incomplete_since_s or 0) < _REGISTRATION_MAX_S:
-            return False
+            return _REGISTRATION_S
         kubelet, unread = await self._managed(seen, sysfs, allocatable)
         shared = self._config.sharing.get(GPU)
         ill: dict[str, str] = {}
@@ -138,7 +137,7 @@ class Telling:
             self._say("feature labels are not written", why)
         if self._options.topology_objects:
             await self._tell_zones(sysfs, allocatable, pods)
-        return complete
+        return RENEW_S if complete else _REGISTRATION_MAX_S
 
     def _is_complete(self, seen: Seen, allocatable: wire.AllocatableResourcesResponse | None) -> bool:
         listed = {device.resource_name for device in allocatable.devices} if allocatable is not None else seen.offered
