@@ -26,7 +26,6 @@ def problems(folder: Path, text: str) -> list[str]:
 def test_without_fields_the_defaults_count_and_nothing_is_shared(tmp_path: Path) -> None:
     assert config(tmp_path, "version: v1\n") == Config()
     assert Config().device_list_strategies == ("cdi-cri",)
-    assert Config().name_of("nvidia.com/gpu") == "nvidia.com/gpu"
 
 
 def test_an_empty_file_is_no_configuration(tmp_path: Path) -> None:

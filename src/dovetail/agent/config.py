@@ -68,11 +68,6 @@ class Config:
     sharing: Mapping[str, Shared] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
-    def name_of(self, resource: str) -> str:
-        """What a resource is offered as."""
-        shared = self.sharing.get(resource)
-        return shared.renamed if shared is not None else resource
-
 
 class _Bad(ValueError):
     """The value breaks a rule, which is the argument; `at` is where below the field, `[0].name`."""

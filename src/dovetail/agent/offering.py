@@ -69,12 +69,11 @@ class Offering:
             dev_root_on_host=options.dev_root_on_host,
         )
         self._mps = MpsDaemons(options.mps_folder, shm=options.mps_folder / "shm", changed=changed)
-        self._shared_as = {config.name_of(resource): resource for resource in config.sharing}
         self._plugins: DevicePlugins | None = None
         self._driver: Driver | None = None
         if options.device_plugin:
             self._plugins = DevicePlugins(
-                options.kubelet_folder / "device-plugins", config, chosen, self._edits, self._mps_client,
+                options.kubelet_folder / "device-plugins", config, chosen, self._edits, self._mps.client,
                 pod_resources=self._kubelet, differences=differed,
             )  # fmt: skip
         if options.claims:
@@ -166,9 +165,6 @@ class Offering:
                 if uuid in uuids:
                     edits += own()
         return edits
-
-    def _mps_client(self, resource: str, uuids: Sequence[str]) -> Edits:
-        return self._mps.client(self._shared_as.get(resource, resource), uuids)
 
     async def held(self) -> frozenset[str]:
         """The uuids of the GPUs and MIG instances that pods have; replicas are those of their GPU. Raises

@@ -146,10 +146,11 @@ class Agent:
                     await self._due.wait()
 
     async def _look(self) -> None:
-        """See what is there, offer it, and have it told."""
+        """See what is there, offer it, and have it told. Before it is known who is ill nothing is offered."""
         async with self._looking:
             await self._discover()
-            await self._offer()
+            if self._health_known.is_set():
+                await self._offer()
 
     async def _discover(self) -> None:
         before = self._host
