@@ -315,6 +315,34 @@ class Machine(RuleBasedStateMachine):
         self.told.pop(pod.uid, None)
         self.tell(ev.PodRemoved(pod.uid))
 
+    @precondition(lambda self: self.state.cluster.placements)
+    @rule(data=st.data(), wanted=st.lists(requests, max_size=3))
+    def evict_and_undo(self, data: st.DataObject, wanted: list[Request]) -> None:
+        """Who is evicted in a trial has afterwards what it had before, whoever had it meanwhile."""
+        cluster = self.state.cluster
+        before, freed = self.held(), cluster.freed
+        uids = data.draw(st.lists(st.sampled_from(sorted(cluster.placements)), unique=True, min_size=1, max_size=4))
+        slots = [cluster.placements[uid].slot for uid in uids]
+        with cluster.trial():
+            for i, uid in enumerate(uids):
+                cluster.evict(uid)
+                if i < len(wanted):
+                    cluster.place(Pod(f"try{i}", "ns", f"try{i}", wanted[i]), slots[i])
+            self.books_are_right()
+        assert self.held() == before
+        assert cluster.freed == freed
+
+    def held(self) -> dict[str, object]:
+        nodes = self.state.cluster.nodes
+        placed: dict[str, object] = {
+            uid: (p.slot, p.gpu_bits, p.share_bits, p.share, p.picks) for uid, p in self.state.cluster.placements.items()
+        }
+        # A resource that nobody had asked for before adds a row of nothing.
+        free = [row.tolist() for row in nodes.free if row.any()]
+        arrays = (nodes.gpu_free_bits, nodes.gpu_parts, nodes.gpu_seats, nodes.book_numbers)
+        on_slots = {slot: tuple(uids) for slot, uids in self.state.cluster.on_slot.items()}
+        return placed | {"free": free, "arrays": [array.tolist() for array in arrays], "on": on_slots}
+
     @precondition(lambda self: self.state.cluster.nodes.slots)
     @rule(wanted=st.lists(st.tuples(requests, st.integers(0, 4)), max_size=6), back_to=st.integers(0, 6))
     def try_and_undo(self, wanted: list[tuple[Request, int]], back_to: int) -> None:

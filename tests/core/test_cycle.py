@@ -33,6 +33,7 @@ from dovetail.core.model import (
 )
 from dovetail.core.policy import Policy
 from dovetail.core.reasons import Reason, When
+from dovetail.core.sharing.records import Queue
 from dovetail.core.state import State
 from tests.core.driven import DEADLINE_MS, POLICY, TELL_AGAIN_MS, Driven, foreign, gang, lone, members
 from tests.core.gang_oracle import FABRIC, RACK, gpu_node, gpu_pod
@@ -237,8 +238,8 @@ def test_a_pod_waits_for_its_queue_and_no_queue_or_the_default_one_is_no_reason_
     driven = Driven(gpu_node("a", 9))
     pods = [lone("p", queue="team"), lone("q"), lone("r", queue="default")]
     assert driven.at(0, *pods).keys() == {"q", "r"}
-    assert driven.at(1, ev.QueuesChanged(frozenset({"other"}))) == {}
-    assert driven.at(2, ev.QueuesChanged(frozenset({"team"}))).keys() == {"p"}
+    assert driven.at(1, ev.QueueChanged(Queue("other"))) == {}
+    assert driven.at(2, ev.QueueChanged(Queue("team"))).keys() == {"p"}
 
 
 def test_without_nodes_a_pod_waits_for_one() -> None:

@@ -15,7 +15,8 @@ from dovetail.core.placing import feasibility, links, refusals, repartition
 from dovetail.core.placing.gangs import Group, Search, SearchLimitReached, shapes_of
 from dovetail.core.reasons import Reason, Refusal, When
 from dovetail.core.roster import LONE, complete, startable
-from dovetail.core.state import DEFAULT_QUEUE, State
+from dovetail.core.sharing.records import DEFAULT_QUEUE
+from dovetail.core.state import State
 
 _NO_ROOM = {Reason.NO_NODE_FITS, Reason.GANG_DOES_NOT_FIT, Reason.GANG_TOO_LARGE}
 
@@ -68,7 +69,7 @@ class Attempt:
         for pod in waiting:
             if pod.problem is not None:
                 return Refusal(Reason.INVALID, When.NEVER, f"{pod.key}: {pod.problem}")
-            if pod.queue and pod.queue != DEFAULT_QUEUE and pod.queue not in (state.queues or ()):
+            if pod.queue and pod.queue != DEFAULT_QUEUE and pod.queue not in state.queues:
                 return Refusal(Reason.QUEUE_MISSING, When.NOT_YET, repr(pod.queue))
             if "" in state.cluster.avoided.get(pod.uid, ()):
                 return Refusal(Reason.BIND_BACKOFF, When.NOT_YET, f"{pod.key} could not be bound a moment ago")

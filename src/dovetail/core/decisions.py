@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from dovetail.core.dra.extended import Use
 from dovetail.core.dra.records import Allocation, ClaimSpec
@@ -96,4 +97,33 @@ class Release:
     step: int
 
 
-Decision = Bind | Hold | Release
+Cause = Literal["reclaim", "preempt"]
+
+
+@dataclass(frozen=True, slots=True)
+class Evict:
+    """The pods `uids` give way to `root` (`gang` "" for a lone pod): to another queue that takes back what is due to it
+    (reclaim), or to a higher priority in the same queue (preempt). `nominations` are the pods (uid) of the root with
+    the nodes that are held for them from now on; they are bound once the room is there. `lost_milli_ms` is the work
+    that is lost, in milli-GPU times ms. `message` says for whom and why."""
+
+    gang: str
+    uids: tuple[str, ...]
+    cause: Cause
+    nominations: tuple[tuple[str, str], ...]
+    lost_milli_ms: int
+    message: str
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unnominate:
+    """What was held for these pods after an `Evict` is given up: their nominations are to be cleared."""
+
+    gang: str
+    uids: tuple[str, ...]
+    message: str
+    step: int
+
+
+Decision = Bind | Hold | Release | Evict | Unnominate

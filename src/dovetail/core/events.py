@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from dovetail.core.dra.records import Claim, DeviceClass, Slice
 from dovetail.core.model import Gang, Namespace, Node, Pod, StorageClass, Volume, VolumeClaim
+from dovetail.core.sharing.records import Budget, Queue
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +33,13 @@ class PodChanged:
 
 @dataclass(frozen=True, slots=True)
 class PodRemoved:
-    """A pod that is deleted or finished (phase Succeeded or Failed): it holds nothing any more."""
+    """A pod that is deleted or finished (phase Succeeded or Failed): it holds nothing any more. `ended_ms` is when its
+    containers had ended (epoch ms, 0: now); `succeeded` is whether it did what it had to do, so that its run time says
+    something about others of its family."""
 
     uid: str
+    ended_ms: int = 0
+    succeeded: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +129,25 @@ class ClaimRemoved:
 
 
 @dataclass(frozen=True, slots=True)
-class QueuesChanged:
-    """The names of all queues that exist; None while the cluster has no Queue resource."""
+class QueueChanged:
+    queue: Queue
 
-    names: frozenset[str] | None
+
+@dataclass(frozen=True, slots=True)
+class QueueRemoved:
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetChanged:
+    budget: Budget
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetRemoved:
+    """`key` is "namespace/name"."""
+
+    key: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +159,14 @@ class BindFailed:
     node: str
     message: str
     retry_at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class EvictionFailed:
+    """The driver could not carry out an `Evict` for the pod `uid`, which stays. Who was to have its room gives up."""
+
+    uid: str
+    message: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +200,11 @@ Event = (
     | DeviceClassRemoved
     | ClaimChanged
     | ClaimRemoved
-    | QueuesChanged
+    | QueueChanged
+    | QueueRemoved
+    | BudgetChanged
+    | BudgetRemoved
     | BindFailed
+    | EvictionFailed
     | PodRejected
 )

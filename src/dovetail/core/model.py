@@ -190,6 +190,27 @@ class Container:
 
 
 @dataclass(frozen=True, slots=True)
+class Work:
+    """What is known of the work that a pod does, alike for all pods of a job. `family` names the like of it, whose run
+    times are learned together ("" for none): what makes it, without what differs from run to run, and its image.
+    `max_runtime_ms` is when it is over at the latest (0 unknown). `checkpoint_interval_ms` is how often it saves what
+    it did (0 unknown), `startup_ms` how long it takes to go on from there. `preemptible` None: its queue says it.
+    `preempts` is false where others must not give way to it (preemptionPolicy Never). `grace_ms` is how long it may
+    take to end."""
+
+    family: str = ""
+    max_runtime_ms: int = 0
+    checkpoint_interval_ms: int = 0
+    startup_ms: int = 0
+    preemptible: bool | None = None
+    preempts: bool = True
+    grace_ms: int = 30_000
+
+
+NO_WORK = Work()
+
+
+@dataclass(frozen=True, slots=True)
 class Pod:
     """A pod that is not finished. `node` is "" while it is not bound; `created_ms` and `bound_ms` are the API server's
     times (epoch milliseconds, 0 unknown). `gang` names the gang that it belongs to ("" = on its own). `managed` is true
@@ -197,7 +218,9 @@ class Pod:
     indices of the GPUs that were written down for it, None where nobody did. `owner` is the uid of the controller that
     makes another one when it fails, "" for none. `device_claims` are the keys ("namespace/name") of its ResourceClaims.
     `instances` are the MIG instances that were written down for it. `containers` are known of a pod that waits and asks
-    for resources for which devices by claim may stand in; `by_claim` are those that it was given so."""
+    for resources for which devices by claim may stand in; `by_claim` are those that it was given so. `queue` is what
+    the pod itself names ("": its namespace says it). `user` is whose it is. `checkpoint_ms` is when it last saved what
+    it did (epoch ms, 0 unknown)."""
 
     uid: str
     namespace: str
@@ -222,6 +245,9 @@ class Pod:
     instances: tuple[Instance, ...] = ()
     containers: tuple[Container, ...] = ()
     by_claim: tuple[str, ...] = ()
+    user: str = ""
+    checkpoint_ms: int = 0
+    work: Work = NO_WORK
 
     @property
     def key(self) -> str:

@@ -26,7 +26,13 @@ class Policy:
     at other pods), so that the driver can begin to bind.
     `search_limit` bounds the domains tried for one gang. A half-started gang is released after `start_deadline_ms`.
     A pending gang whose reason stays the same is told again at most every `tell_again_ms`. `scoring` chooses among the
-    nodes that fit."""
+    nodes that fit.
+
+    `history_milli` is k of the division of what nobody has guaranteed: how much the past moves a queue's part, in
+    thousandths (0: not at all). `reserve` holds room for the first job that does not fit. `preempt` lets jobs give way
+    to others; at most `searches_per_step` times in a step it is searched who could, each with at most `probes` trials.
+    Who was to give way and is not gone after its own grace and `eviction_deadline_ms` is given up on. `model_milli`
+    weighs what GPU models are charged, by the value of nvidia.com/gpu.product (1000 where it is not there)."""
 
     fabric: tuple[str, ...] = DEFAULT_FABRIC
     attempts_per_step: int = 512
@@ -34,3 +40,10 @@ class Policy:
     start_deadline_ms: int = 60_000
     tell_again_ms: int = 15_000
     scoring: Scoring = field(default_factory=Tightest)
+    history_milli: int = 1000
+    reserve: bool = True
+    preempt: bool = True
+    searches_per_step: int = 4
+    probes: int = 64
+    eviction_deadline_ms: int = 120_000
+    model_milli: tuple[tuple[str, int], ...] = ()

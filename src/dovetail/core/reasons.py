@@ -64,6 +64,14 @@ class Reason(Enum):
     GANG_FULL = ("GangFull", "the gang has as many pods as it may have")
     SEARCH_LIMIT = ("SearchLimit", "the search for a placement was stopped at its limit; a placement may exist")
     QUEUE_MISSING = ("QueueMissing", "the queue that the pod names does not exist")
+    QUEUE_INVALID = ("QueueInvalid", "the queue of the pod cannot be used as it is written")
+    QUEUE_NOT_LEAF = ("QueueNotLeaf", "the queue of the pod holds queues, and so no jobs")
+    QUEUE_FORBIDDEN = ("QueueForbidden", "the pod's namespace may not use the queue")
+    QUEUES_MIXED = ("QueuesMixed", "the pods of the gang name different queues")
+    QUEUE_LIMIT = ("QueueLimit", "the queue would go beyond its limit")
+    BEYOND_GUARANTEE = ("BeyondGuarantee", "what must not be preempted has to stay within its queue's guarantee")
+    RESERVED = ("RoomReserved", "the room is held for a job that waits longer")
+    EVICTING = ("WaitingForEvictions", "the room is held, and those that give way are ending")
     CLAIM_MISSING = ("VolumeClaimMissing", "persistentvolumeclaim not found")
     CLAIM_UNBOUND = ("VolumeClaimUnbound", "pod has unbound immediate PersistentVolumeClaims")
     CLAIM_IN_USE = ("VolumeClaimInUse", "the ReadWriteOncePod claim is in use by another pod")
@@ -103,10 +111,31 @@ class Repartition:
         return f"{self.node}: {'; '.join(str(change) for change in self.changes)}"
 
 
+class Sure(StrEnum):
+    """How sure an expected start is. Known: by the limits of the run times of all whose end it waits for. Learned: some
+    of these ends are estimates. Unknown: no start can be given."""
+
+    KNOWN = "Known"
+    LEARNED = "Learned"
+    UNKNOWN = "Unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """When a job starts at the latest, as far as that can be said: `start_ms` (epoch ms, 0 where it cannot), and
+    `basis`, what that is worked out from, or why none can be given."""
+
+    sure: Sure
+    start_ms: int = 0
+    basis: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """Why a pod or gang is pending. `nodes` counts the nodes that refuse the pod (of a gang, its hardest pod), out of
-    `total_nodes`. `repartition` would make the MIG instances that are lacking."""
+    `total_nodes`. `repartition` would make the MIG instances that are lacking. `expected` is told of a job for which
+    room is held. `reclaim` says what became of the search for jobs that could give way to it, "" where nobody has
+    to."""
 
     reason: Reason
     when: When
@@ -114,6 +143,8 @@ class Refusal:
     nodes: tuple[NodeCount, ...] = ()
     total_nodes: int = 0
     repartition: Repartition | None = None
+    expected: Expected | None = None
+    reclaim: str = ""
 
     @property
     def head(self) -> str:

@@ -21,8 +21,7 @@ from dovetail.core.placing.rows import Rows
 from dovetail.core.policy import Policy
 from dovetail.core.reasons import Refusal
 from dovetail.core.roster import LONE, Roster, startable
-
-DEFAULT_QUEUE = "default"
+from dovetail.core.sharing.records import DEFAULT_QUEUE, Budget, Queue
 
 
 class State:
@@ -35,7 +34,8 @@ class State:
         self.rows = Rows(self.cluster, self.policy.scoring)
         self.roster = Roster(self.cluster)
         self.pending = Pending()
-        self.queues: frozenset[str] | None = None
+        self.queues: dict[str, Queue] = {}
+        self.budgets: dict[str, Budget] = {}
         self.failed: dict[object, Refusal] = {}
         self.steps = 0
         self.now_ms = 0
@@ -241,7 +241,11 @@ _HANDLERS: dict[type, Callable[[State, Any], None]] = {
     ev.DeviceClassRemoved: lambda state, event: state._offer(state.cluster.claims.remove_class(event.name)),
     ev.ClaimChanged: lambda state, event: state._offer(state.cluster.claims.put_claim(event.claim)),
     ev.ClaimRemoved: lambda state, event: state._offer(state.cluster.claims.remove_claim(event.key)),
-    ev.QueuesChanged: lambda state, event: state._set(lambda: setattr(state, "queues", event.names)),
+    ev.QueueChanged: lambda state, event: state._set(lambda: state.queues.__setitem__(event.queue.name, event.queue)),
+    ev.QueueRemoved: lambda state, event: state._set(lambda: state.queues.pop(event.name, None)),
+    ev.BudgetChanged: lambda state, event: state.budgets.__setitem__(event.budget.key, event.budget),
+    ev.BudgetRemoved: lambda state, event: state.budgets.pop(event.key, None),
+    ev.EvictionFailed: lambda state, event: None,
     ev.BindFailed: State._bind_failed,
     ev.PodRejected: lambda state, event: state.cluster.rejections.add(
         event.owner, event.node, event.reason, state.now_ms

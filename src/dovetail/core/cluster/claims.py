@@ -340,6 +340,21 @@ class Claims:
                 self._forget_assumed(grant.claim)
                 self.offers.enter(grant.allocation, -1)
 
+    def vacate(self, pod: Pod) -> list[Allocation]:
+        """As if the claims that this pod alone uses were given back: those that the API tells as allocated, too.
+        `occupy` takes the answer."""
+        alone = [key for key in self._named(pod) if all(uid == pod.uid for uid in self.users(key))]
+        claims = [claim for key in alone if (claim := self.claims.get(key)) is not None]
+        vacated = [claim.allocation for claim in claims if claim.allocation is not None]
+        for allocation in vacated:
+            self.offers.enter(allocation, -1)
+        return vacated
+
+    def occupy(self, allocations: Iterable[Allocation]) -> None:
+        """Undo `vacate`."""
+        for allocation in allocations:
+            self.offers.enter(allocation, 1)
+
     def _ask(self, specs: tuple[ClaimSpec, ...]) -> Ask:
         ask = self._asks.of(specs)
         self._catch_up()
@@ -409,6 +424,10 @@ class Claims:
         """Whether the claim of its extended resources has devices already, as an earlier try left it."""
         claim = self.claims.get(claim_key(pod)) if pod.containers and self.classes_for(pod) else None
         return claim is not None and claim.allocation is not None
+
+    def _named(self, pod: Pod) -> dict[str, None]:
+        """The claims of a pod that is placed: those that it names, and the one of its extended resources."""
+        return dict.fromkeys((*pod.device_claims, claim_key(pod)) if pod.by_claim else pod.device_claims)
 
     def _keys(self, pod: Pod) -> dict[str, None]:
         """The claims that a pod that waits names, and the one that an earlier try left."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,7 +20,7 @@ from dovetail.core.cluster.audit import differences
 from dovetail.core.cluster.claims import Claims
 from dovetail.core.cluster.fabric import Fabric
 from dovetail.core.cluster.gpus import Gpus
-from dovetail.core.cluster.kubelets import Kubelets
+from dovetail.core.cluster.kubelets import Entry, Kubelets
 from dovetail.core.cluster.nodes import Nodes
 from dovetail.core.cluster.peers import Peers
 from dovetail.core.cluster.placement import Placement
@@ -28,12 +28,29 @@ from dovetail.core.cluster.rejections import Rejections
 from dovetail.core.cluster.shapes import Shape, Shapes
 from dovetail.core.cluster.slices import Slices
 from dovetail.core.cluster.volumes import Volumes
-from dovetail.core.decisions import VolumePick
+from dovetail.core.decisions import ClaimGrant, VolumePick
 from dovetail.core.dra import cel
+from dovetail.core.dra.extended import claim_key
+from dovetail.core.dra.records import Allocation
 from dovetail.core.model import Node, Pod
 
 if TYPE_CHECKING:
     from dovetail.core.placing.scores import Scoring
+
+
+@dataclass(slots=True)
+class _Evicted:
+    """What has to be put back to undo the eviction of a pod in a trial: its placement with the MIG instances and the
+    grants that it had, the last entry in the books of its node, the order of the pods there, who inherited grants, and
+    what claims of its own had."""
+
+    placement: Placement
+    slices: tuple[int, ...]
+    grants: tuple[ClaimGrant, ...]
+    books: Entry | None
+    order: tuple[str, ...]
+    heirs: list[tuple[Placement, tuple[ClaimGrant, ...]]]
+    vacated: list[Allocation]
 
 
 class Trial:
@@ -71,7 +88,7 @@ class Cluster:
         self.nominated: dict[str, Pod] = {}
         self.avoided: dict[str, dict[str, int]] = {}
         self.freed = 0
-        self._undo: list[str] | None = None
+        self._undo: list[str | _Evicted] | None = None
 
     def put_node(self, node: Node) -> None:
         slot = self.nodes.slot_of(node.name)
@@ -165,17 +182,55 @@ class Cluster:
 
     def unplace(self, uid: str) -> None:
         """Take a pod off its node; nothing happens if it is on none."""
-        placement = self.placements.pop(uid, None)
-        if placement is None:
-            return
+        placement = self.placements.get(uid)
+        if placement is not None:
+            self._take_off(placement)
+
+    def evict(self, uid: str) -> None:
+        """Take a placed pod off its node inside a trial. When the trial is undone the pod is put back as it was, with
+        the same devices and grants."""
+        assert self._undo is not None, "evict() outside of a trial"
+        placement = self.placements[uid]
+        books, order = self.kubelets.books.get(placement.slot), tuple(self.on_slot[placement.slot])
+        slices, grants = placement.slices, placement.grants
+        heirs = self._take_off(placement)
+        vacated = self.claims.vacate(placement.pod) if placement.pod.device_claims or placement.pod.by_claim else []
+        self._undo.append(_Evicted(placement, slices, grants, books, order, heirs, vacated))
+
+    def _put_back(self, evicted: _Evicted) -> None:
+        """Undo an eviction; whatever happened after it is undone already."""
+        placement, nodes = evicted.placement, self.nodes
+        slot, pod, shape = placement.slot, placement.pod, placement.shape
+        self.placements[pod.uid] = placement
+        self.on_slot[slot] = dict.fromkeys(evicted.order)
+        nodes.free[: shape.width, slot] -= shape.need[:, 0]
+        nodes.amounts_journal.add(slot)
+        self.gpus.hold_as_before(placement)
+        if placement.entry is not None and evicted.books is not None:
+            self.kubelets.reopen(slot, evicted.books)
+        if evicted.slices:
+            self.slices.hold_as_before(placement, evicted.slices)
+        self.claims.occupy(evicted.vacated)
+        inherited = {grant.claim for heir, _ in evicted.heirs for grant in heir.grants}
+        for heir, grants in reversed(evicted.heirs):
+            heir.grants = grants
+        self.claims.assume([grant for grant in evicted.grants if grant.claim not in inherited], claim_key(pod))
+        placement.grants = evicted.grants
+        self.volumes.assume(placement.picks)
+        self._count(pod, slot)
+
+    def _take_off(self, placement: Placement) -> list[tuple[Placement, tuple[ClaimGrant, ...]]]:
+        """Free what a placement holds. Returns who inherited grants, with those that they had before."""
         slot, pod, shape, nodes = placement.slot, placement.pod, placement.shape, self.nodes
+        uid = pod.uid
+        del self.placements[uid]
         nodes.free[: shape.width, slot] += shape.need[:, 0]
         self.gpus.free(placement)
         if placement.entry is not None:
             self.kubelets.leave(slot, placement.entry)
         if placement.slices:
             self.slices.free(placement)
-        self._give_back(placement)
+        heirs = self._give_back(placement)
         self._uncount(pod, slot)
         self.volumes.forget(placement.picks)
         nodes.amounts_journal.add(slot)
@@ -183,16 +238,21 @@ class Cluster:
         del self.on_slot[slot][uid]
         if not self.on_slot[slot]:
             del self.on_slot[slot]
+        return heirs
 
-    def _give_back(self, placement: Placement) -> None:
-        """What was allocated for the claims of a pod that leaves; a claim that others use stays allocated for them."""
+    def _give_back(self, placement: Placement) -> list[tuple[Placement, tuple[ClaimGrant, ...]]]:
+        """What was allocated for the claims of a pod that leaves; a claim that others use stays allocated for them.
+        Returns these, with the grants that they had before."""
+        inherited = []
         for grant in placement.grants:
             heirs = (self.placements.get(uid) for uid in self.claims.users(grant.claim))
             heir = next((other for other in heirs if other is not None), None)
             if heir is None:
                 self.claims.release((grant,))
             else:
+                inherited.append((heir, heir.grants))
                 heir.grants += (grant,)
+        return inherited
 
     def recount(self, placement: Placement, pod: Pod) -> None:
         """A placed pod changed in what others see of it, not in what it asks for: it stays, with the same GPUs."""
@@ -220,7 +280,7 @@ class Cluster:
     def trial(self) -> Iterator[Trial]:
         """A change to the state that is undone unless kept. Trials nest; a kept inner one belongs to the outer."""
         outer, freed = self._undo, self.freed
-        log: list[str] = []
+        log: list[str | _Evicted] = []
         self._undo = log
         trial = Trial()
         try:
@@ -231,9 +291,15 @@ class Cluster:
                 if outer is not None:
                     outer.extend(log)
             else:
-                for uid in reversed(log):
-                    self.unplace(uid)
+                for done in reversed(log):
+                    self._reverse(done)
                 self.freed = freed
+
+    def _reverse(self, done: str | _Evicted) -> None:
+        if isinstance(done, str):
+            self.unplace(done)
+        else:
+            self._put_back(done)
 
     def mark(self) -> int:
         """A point inside the running trial to `rewind` to."""
@@ -245,7 +311,7 @@ class Cluster:
         assert self._undo is not None, "rewind() outside of a trial"
         freed = self.freed
         while len(self._undo) > mark:
-            self.unplace(self._undo.pop())
+            self._reverse(self._undo.pop())
         self.freed = freed
 
     def _count(self, pod: Pod, slot: int) -> None:

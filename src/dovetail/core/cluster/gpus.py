@@ -142,6 +142,12 @@ class Gpus:
                 nodes.free[nodes.resources[GPU], slot] += 1
             nodes.gpu_parts[gpu, slot] = left
 
+    def hold_as_before(self, placement: Placement) -> None:
+        """Give a placement that was let go what it had; nobody has had it since."""
+        if placement.share_bits:
+            self._take_shares(placement, placement.share_bits, placement.share)
+        self._cluster.nodes.gpu_free_bits[placement.slot] &= ~placement.gpu_bits
+
     def hold_again(self, slot: int) -> None:
         """The node has other devices now: hand them out anew to the pods on it, in the order they came."""
         for placement in self._let_go(slot):

@@ -163,6 +163,10 @@ class Kubelets:
         holdings.pods[_NEW] = entry.held
         self._put(slot, Entry(self._stock(kind, kind.kubelet(False, False).release(holdings, _NEW))))
 
+    def reopen(self, slot: int, last: Entry) -> None:
+        """The books go on from an entry that was the last before."""
+        self._put(slot, last)
+
     def recounted(self, slot: int, entries: Iterable[Entry]) -> tuple[int, dict[str, int]]:
         """The CPUs that are shared and the devices that are held if these and nobody else are entered."""
         shared, devices = self._of_slot[slot].empty.holdings.shared_cpus, dict[str, int]()

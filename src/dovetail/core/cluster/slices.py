@@ -71,6 +71,12 @@ class Slices:
             self.used[placement.slot] = tuple([held & ~own for held, own in zip(used, placement.slices, strict=True)])
             placement.slices = ()
 
+    def hold_as_before(self, placement: Placement, own: Used) -> None:
+        """Give a placement that was let go the instances that it had; nobody has had them since."""
+        slot = placement.slot
+        placement.slices = own
+        self.used[slot] = tuple([held | more for held, more in zip(self.used[slot], own, strict=True)])
+
     def hold_exactly(self, placements: Mapping[str, Placement], slices: Mapping[str, Used]) -> None:
         """Give every placed pod the instances of its node that it is told to have."""
         for placement in placements.values():

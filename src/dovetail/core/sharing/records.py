@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the core is told about teams: queues, what they used before, and budgets of disruptions.
+
+Amounts are by resource class, sorted by its name: `cpu` in milli-CPU, `memory` in bytes, `gpu` in milli-GPU (a part of
+a GPU counts as the larger of its parts of compute and memory), `gpu-slices` in compute slices of cards in MIG mode,
+`gpu-memory` in MiB, and `gpu/MODEL` in milli-GPU of one model (the value of the node label nvidia.com/gpu.product).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dovetail.core.model import LabelSelector, Problem
+
+CPU = "cpu"
+MEMORY = "memory"
+GPU = "gpu"
+GPU_SLICES = "gpu-slices"
+GPU_MEMORY = "gpu-memory"
+MODEL_PREFIX = "gpu/"
+MODEL_LABEL = "nvidia.com/gpu.product"
+
+DEFAULT_QUEUE = "default"
+QUEUE_LABEL = "dovetail.dev/queue"
+"""Of a namespace: the queue of those of its pods that name none."""
+DAY_MS = 86_400_000
+DEFAULT_HALF_LIFE_MS = 7 * DAY_MS
+
+Amounts = tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a queue had used when that was last written down, at `as_of_ms`. `used` is the decayed usage in milli-GPU
+    times ms (see `ledger`), `rate_milli` what it was charged from then on, `days` its plain usage in milli-GPU times ms
+    by day (days since 1970, UTC), `users` the decayed usage of each user."""
+
+    as_of_ms: int
+    used: int = 0
+    rate_milli: int = 0
+    days: tuple[tuple[int, int], ...] = ()
+    users: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """A team, or a team of teams. Jobs are in leaves alone. `guarantee` is what it always gets back, `limit` what it
+    never goes beyond (classes that are not there: no limit). `weight` is its part of what nobody has guaranteed, and
+    of time; who is of a higher `priority` goes first among siblings. `half_life_ms` is after what time usage counts
+    half. Its running jobs are left alone for `reclaim_min_runtime_ms` by other queues and for `preempt_min_runtime_ms`
+    by its own. `preemptible` is for pods that do not say it themselves. `namespaces` and `namespace_selector` say who
+    may use it (both None: everybody; either admits). With `by_user` its users share it alike over time. `usage` counts
+    when the queue is first told."""
+
+    name: str
+    parent: str = ""
+    guarantee: Amounts = ()
+    limit: Amounts = ()
+    weight: int = 1
+    priority: int = 0
+    half_life_ms: int = DEFAULT_HALF_LIFE_MS
+    reclaim_min_runtime_ms: int = 0
+    preempt_min_runtime_ms: int = 0
+    preemptible: bool = True
+    namespaces: tuple[str, ...] | None = None
+    namespace_selector: LabelSelector | None = None
+    by_user: bool = False
+    created_ms: int = 0
+    problem: Problem | None = None
+    usage: Usage | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """A PodDisruptionBudget: of the pods of its namespace that `selector` matches (None: none), `allowed` may be
+    evicted now, as the disruption controller last worked out."""
+
+    namespace: str
+    name: str
+    selector: LabelSelector | None
+    allowed: int
+
+    @property
+    def key(self) -> str:
+        return f"{self.namespace}/{self.name}"
