@@ -3,19 +3,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
+from dovetail.core import eligible
 from dovetail.core.cluster.columns import ABSENT
 from dovetail.core.cluster.placement import Placement
 from dovetail.core.decisions import Bind, Decision, Hold, Release
+from dovetail.core.making_room import MakingRoom
 from dovetail.core.model import Pod
 from dovetail.core.placing import feasibility, links, refusals, repartition
+from dovetail.core.placing.backfill import Reservation, least
 from dovetail.core.placing.gangs import Group, Search, SearchLimitReached, shapes_of
+from dovetail.core.placing.pods import Scope
 from dovetail.core.reasons import Reason, Refusal, When
 from dovetail.core.roster import LONE, complete, startable
-from dovetail.core.sharing.records import DEFAULT_QUEUE
+from dovetail.core.sharing.records import MODEL_LABEL, MODEL_PREFIX
 from dovetail.core.state import State
 
 _NO_ROOM = {Reason.NO_NODE_FITS, Reason.GANG_DOES_NOT_FIT, Reason.GANG_TOO_LARGE}
@@ -26,6 +31,7 @@ class Attempt:
         self._state = state
         self._root = root
         self._members = state.roster.members(root)
+        self._queue = state.shares.queue_of(self._members[0]) if self._members else ""
 
     @property
     def work(self) -> int:
@@ -34,61 +40,48 @@ class Attempt:
         return 1 + sum(shapes.of(pod.request).scattered for pod in self._members)
 
     def decide(self) -> list[Decision]:
-        """Binds for what could be placed; a Hold where that is news; a Release where a half start is overdue."""
+        """Binds for what could be placed, evictions for what could be if others left; a Hold where that is news; a
+        Release where a half start is overdue."""
         state, waiting = self._state, self._waiting()
-        binds: list[Decision] = []
-        refusal = self._blocked(waiting)
+        decisions: list[Decision] = []
+        room = MakingRoom(state, self._root, self._queue)
+        refusal = eligible.blocked(state, self._root, waiting)
+        if refusal is not None:
+            decisions += room.give_up(str(refusal))
         for group in state.roster.groups(self._root) if refusal is None else ():
             placed, lacking = self._place(group)
-            binds += placed
+            if lacking is not None and not placed:
+                made, lacking = room.make(group, lacking, self._kind(group))
+                decisions += made
+            decisions += placed
             refusal = refusal or lacking
+        bound = any(isinstance(decision, Bind) for decision in decisions)
+        if bound:
+            room.done()
         waiting = self._waiting()
         if refusal is None and any(startable(pod) for pod in waiting):
             refusal = Refusal(Reason.GANG_FULL, When.NOT_YET)
-        overdue = self._overdue(bool(binds), waiting)
+        overdue = self._overdue(bound, waiting)
         if overdue and refusal is not None:
-            return [*binds, Release(self._root, tuple(pod.uid for pod in overdue), refusal, state.steps)]
+            return [*decisions, Release(self._root, tuple(pod.uid for pod in overdue), refusal, state.steps)]
         if not waiting:
             state.pending.forget(self._root)
-            return binds
-        state.pending.park(self._root, *state.rank(self._root))
+            return decisions
+        rank, line = state.rank(self._root), state.line(self._root)
+        if room.again:
+            state.pending.push(self._root, *rank, line)
+        else:
+            state.pending.park(self._root, *rank, line)
         if refusal is not None:
             uids = tuple(pod.uid for pod in waiting)
             news = state.pending.tell(self._root, refusal, uids, state.now_ms, state.policy.tell_again_ms)
             if news:
-                binds.append(Hold(self._root, news, refusal, state.steps))
-        return binds
+                decisions.append(Hold(self._root, news, refusal, state.steps))
+        return decisions
 
     def _waiting(self) -> list[Pod]:
         placements = self._state.cluster.placements
         return [pod for pod in self._members if pod.managed and not pod.node and pod.uid not in placements]
-
-    def _blocked(self, waiting: list[Pod]) -> Refusal | None:
-        """What keeps the root from being tried at all."""
-        state, gangs = self._state, self._state.roster.gangs
-        for pod in waiting:
-            if pod.problem is not None:
-                return Refusal(Reason.INVALID, When.NEVER, f"{pod.key}: {pod.problem}")
-            if pod.queue and pod.queue != DEFAULT_QUEUE and pod.queue not in state.queues:
-                return Refusal(Reason.QUEUE_MISSING, When.NOT_YET, repr(pod.queue))
-            if "" in state.cluster.avoided.get(pod.uid, ()):
-                return Refusal(Reason.BIND_BACKOFF, When.NOT_YET, f"{pod.key} could not be bound a moment ago")
-        if self._root.startswith(LONE):
-            if any(pod.gated for pod in waiting):
-                return Refusal(Reason.GATED, When.NOT_YET)
-            return Refusal(Reason.DELETING, When.NEVER) if any(pod.deleting for pod in waiting) else None
-        for gang_id in state.roster.tree(self._root):
-            gang = gangs.get(gang_id)
-            if gang is None:
-                return Refusal(Reason.GANG_MISSING, When.NOT_YET, repr(gang_id))
-            if gang.problem is not None:
-                return Refusal(Reason.INVALID, When.NEVER, f"{gang.namespace}/{gang.name}: {gang.problem}")
-            if gang.parent and gang_id == self._root:
-                missing = gang.parent not in gangs
-                what = "does not exist" if missing else "is below itself: the parents form a cycle"
-                when = When.NOT_YET if missing else When.NEVER
-                return Refusal(Reason.GANG_MISSING, when, f"the parent {gang.parent!r} of {gang_id!r} {what}")
-        return None
 
     def _incomplete(self, group: Group) -> Refusal:
         need = group.total_missing() + sum(1 for _ in group.all_held())
@@ -100,35 +93,111 @@ class Attempt:
         state = self._state
         if not complete(group):
             return [], self._incomplete(group)
-        if state.failed and (known := state.failed.get(self._signature(group))) is not None:
+        refusal = self._beyond(_fewest(group))
+        if refusal is not None:
+            return [], refusal
+        if self._beyond(list(group.all_pods())) is not None:
+            group = least(group)
+        signature = self._signature(group)
+        if signature is not None and (known := state.failed.get(signature)) is not None:
             return [], known
-        pods = list(group.all_pods())
-        with state.cluster.trial() as trial:
-            try:
-                fits = Search(state.cluster, state.rows, state.policy.search_limit).place(group)
-                limit = False
-            except SearchLimitReached:
-                fits, limit = False, True
-            binds = self._binds(pods) if fits else []
-            if binds:
-                trial.keep()
-        if len(binds) == len(pods):
-            return binds, None
-        if limit:
-            refusal = Refusal(Reason.SEARCH_LIMIT, When.NOT_YET, f"after {state.policy.search_limit} domains")
-        elif binds:
-            refusal = self._left_over(group)
-        elif (lately := self._told_lately()) is not None:
-            return [], lately
-        else:
-            refusal = refusals.for_gang(state.cluster, state.rows, group)
-            proposal = repartition.proposal(state.cluster, state.cluster.shape_of(pods[0]))
-            refusal = refusal if proposal is None else replace(refusal, repartition=proposal)
-        if not binds and (signature := self._signature(group)) is not None:
+        binds, refusal = self._beside_reserved(group)
+        if not binds and signature is not None and refusal is not None:
             state.failed[signature] = refusal
         return binds, refusal
 
-    def _left_over(self, group: Group) -> Refusal:
+    def _beyond(self, pods: Sequence[Pod]) -> Refusal | None:
+        """What of the queue's limits and guarantees these pods would break, wherever they went."""
+        state = self._state
+        if not state.shares.limited(self._queue):
+            return None
+        return eligible.beyond(state, self._queue, state.shares.wanted(pods), self._fixed(pods))
+
+    def _fixed(self, pods: Sequence[Pod]) -> bool:
+        """Whether some of them must not be preempted."""
+        return any(not self._state.shares.preemptible(pod) for pod in pods)
+
+    def _beside_reserved(self, group: Group) -> tuple[list[Decision], Refusal | None]:
+        """Place the group so that what is held for others is not delayed."""
+        reservations = self._state.reservations
+        others = reservations.others(self._root)
+        if not others:
+            return self._within_limits(group, None)
+        binds, refusal = self._within_limits(group, reservations.beside(others))
+        if binds or not reservations.conflicts(group, others):
+            return binds, refusal
+        if reservations.ends_before(group, others):
+            return self._within_limits(group, None)
+        binds, beside = self._within_limits(group, None, others)
+        return binds, beside or refusal
+
+    def _within_limits(
+        self, group: Group, scope: Scope | None, others: Sequence[Reservation] = ()
+    ) -> tuple[list[Decision], Refusal | None]:
+        """Place the group inside the scope, away from GPU models of which its queue may have no more."""
+        while True:
+            binds, refusal, model = self._search(group, scope, others)
+            if not model:
+                return binds, refusal
+            nodes = self._state.cluster.nodes
+            slots = range(nodes.used) if scope is None else scope.tolist()
+            scope = np.array([slot for slot in slots if nodes.labels[slot].get(MODEL_LABEL) != model], dtype=np.int64)
+
+    def _search(
+        self, group: Group, scope: Scope | None, others: Sequence[Reservation]
+    ) -> tuple[list[Decision], Refusal | None, str]:
+        """Binds, why there are none or not for all, and the GPU model of which the queue may not have so much."""
+        state, pods = self._state, list(group.all_pods())
+        with state.cluster.trial() as trial:
+            try:
+                fits = Search(state.cluster, state.rows, state.policy.search_limit).place(group, scope)
+            except SearchLimitReached:
+                words = f"after {state.policy.search_limit} domains"
+                return [], Refusal(Reason.SEARCH_LIMIT, When.NOT_YET, words), ""
+            placed = [p for pod in pods if (p := state.cluster.placements.get(pod.uid)) is not None] if fits else []
+            if placed:
+                over = self._over(placed)
+                if over is not None:
+                    return [], *over
+                if others and not state.reservations.still_fit(others, state.roster.groups):
+                    return [], _reserved(others), ""
+                binds = self._binds(placed)
+                trial.keep()
+        if not pods:
+            return [], None, ""
+        if not placed:
+            return [], self._no_room(group, scope), ""
+        for placement in placed:
+            state.sync(placement.pod)
+        return binds, None if len(binds) == len(pods) else self._left_over(group), ""
+
+    def _over(self, placed: Sequence[Placement]) -> tuple[Refusal, str] | None:
+        """What limit is broken now that it is known what the pods get; with the GPU model, if it is one of a model."""
+        state = self._state
+        if not state.shares.limited(self._queue):
+            return None
+        more: dict[str, int] = {}
+        for placement in placed:
+            for name, amount in state.shares.meter.held(placement):
+                more[name] = more.get(name, 0) + amount
+        refusal = eligible.beyond(state, self._queue, more, self._fixed([p.pod for p in placed]))
+        if refusal is None:
+            return None
+        found = state.shares.beyond_limit(self._queue, more) or state.shares.beyond_guarantee(self._queue, more)
+        resource = found[1] if found is not None else ""
+        return refusal, resource.removeprefix(MODEL_PREFIX) if resource.startswith(MODEL_PREFIX) else ""
+
+    def _no_room(self, group: Group, scope: Scope | None) -> Refusal:
+        state = self._state
+        if (lately := self._told_lately()) is not None:
+            return lately
+        refusal = refusals.for_gang(state.cluster, state.rows, group)
+        if scope is not None and refusal.when is When.NEVER and refusal.reason not in _NO_ROOM:
+            return refusal
+        proposal = repartition.proposal(state.cluster, state.cluster.shape_of(next(iter(group.all_pods()))))
+        return refusal if proposal is None else replace(refusal, repartition=proposal)
+
+    def _left_over(self, group: Group) -> Refusal | None:
         """Why a pod is not placed although its gang starts without it."""
         cluster = self._state.cluster
         for part in group.walk():
@@ -136,7 +205,7 @@ class Attempt:
             if waiting and not part.chosen:
                 return refusals.for_gang(cluster, self._state.rows, part)
             if waiting and part.room is not None and len(part.pods) - len(waiting) >= part.room:
-                return Refusal(Reason.GANG_FULL, When.NOT_YET)
+                return self._beyond(waiting) or Refusal(Reason.GANG_FULL, When.NOT_YET)
             if waiting:
                 return refusals.for_pod(cluster, waiting[0], part.scope)
         raise AssertionError("every pod was placed")
@@ -147,9 +216,8 @@ class Attempt:
         lately = self._state.pending.told_lately(self._root, self._state.now_ms, self._state.policy.tell_again_ms)
         return lately if lately is not None and lately.reason in _NO_ROOM and lately.when is When.NOT_YET else None
 
-    def _binds(self, pods: list[Pod]) -> list[Decision]:
+    def _binds(self, placed: Sequence[Placement]) -> list[Decision]:
         state, placements = self._state, self._state.cluster.placements
-        placed = [placement for pod in pods if (placement := placements.get(pod.uid)) is not None]
         gang = "" if self._root.startswith(LONE) else self._root
         level = (
             self._level([placements[pod.uid].slot for pod in self._members if pod.uid in placements]) if gang else ""
@@ -176,7 +244,7 @@ class Attempt:
             return ""
         return cluster.kubelets.ask(placement.slot, placement.shape).message
 
-    def _ranks(self, placed: list[Placement]) -> dict[str, int]:
+    def _ranks(self, placed: Sequence[Placement]) -> dict[str, int]:
         """The order in which the pods of a gang that starts lie in the fabric: domain by domain from the widest level
         down, node by node, GPU by GPU. None for pods that join others: theirs are given."""
         if len(placed) < len(self._members):
@@ -197,18 +265,30 @@ class Attempt:
 
     def _signature(self, group: Group) -> object | None:
         """Equal for groups of which one fails when another did; None where pods differ beyond their shapes."""
-        cluster, pods = self._state.cluster, group.pods
+        state, pods = self._state, group.pods
+        cluster = state.cluster
         if cluster.peers.counts or group.groups or group.held or any(pod.claims for pod in pods):
             return None
+        where = self._queue if state.shares.limited(self._queue) else ""
+        # How long it runs says whether it may use what is held for others.
+        reserved = (self._queue, pods[0].work) if state.reservations.others(self._root) else None
+        mine = self._root if self._root in state.reservations.by_root else None
         if len(pods) == 1 and group.missing == 1 and not group.required:
             # Preferred levels keep no pod on its own from a node.
             shape = cluster.shape_of(pods[0])
-            return None if feasibility.hindered(cluster, shape, pods) else shape.id
+            return None if feasibility.hindered(cluster, shape, pods) else (shape.id, where, reserved, mine)
         wanted = shapes_of(cluster, group)
         if any(feasibility.hindered(cluster, shape, pods) for shape, _ in wanted):
             return None
+        if reserved is not None and any(pod.work != pods[0].work for pod in pods):
+            return None
         counts = tuple((shape.id, count) for shape, count in wanted)
-        return counts, group.missing, group.room, group.required, group.preferred
+        return counts, group.missing, group.room, group.required, group.preferred, where, reserved, mine
+
+    def _kind(self, group: Group) -> object | None:
+        """Equal for roots for which the search for who could give way ends alike."""
+        signature = self._signature(group)
+        return (signature, self._queue, self._state.rank(self._root)[0]) if signature is not None else None
 
     def _overdue(self, binds: bool, waiting: list[Pod]) -> list[Pod]:
         """The bound members of a gang that started by half and is past its deadline, else nothing.
@@ -230,3 +310,16 @@ class Attempt:
             return []
         starting[self._root] = state.now_ms + deadline_ms
         return [pod for pod in bound if not pod.deleting]
+
+
+def _fewest(group: Group) -> list[Pod]:
+    """As many pods as the group needs, the first of each part."""
+    below = sorted(group.groups, key=lambda sub: sub.total_missing())[: group.groups_needed]
+    return [*group.pods[: group.missing], *(pod for sub in below for pod in _fewest(sub))]
+
+
+def _reserved(others: Sequence[Reservation]) -> Refusal:
+    """That others wait longer for the room."""
+    first = others[0]
+    until = f", which starts at the latest when {first.expected.basis}" if first.expected.start_ms else ""
+    return Refusal(Reason.RESERVED, When.NOT_YET, f"for {first.root}{until}")

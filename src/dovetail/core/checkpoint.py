@@ -138,7 +138,7 @@ def _known(state: State) -> Iterator[ev.Event]:
     yield from (ev.DeviceClassChanged(device_class) for device_class in cluster.claims.classes.values())
     yield from (ev.SliceChanged(one) for one in cluster.claims.slices.values())
     yield from (ev.ClaimChanged(claim) for claim in cluster.claims.claims.values())
-    yield from (ev.QueueChanged(queue) for queue in state.queues.values())
+    yield from (ev.QueueChanged(queue) for queue in state.shares.told())
     yield from (ev.BudgetChanged(budget) for budget in state.budgets.values())
     yield from (ev.NodeChanged(node) for node in cluster.nodes.records if node is not None)
     yield from (ev.GangChanged(gang) for gang in roster.gangs.values())

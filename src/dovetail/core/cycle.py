@@ -27,6 +27,7 @@ def step(state: State, events: Iterable[Event], now_ms: int) -> list[Decision]:
     tell(state, events, now_ms)
     state.advance(now_ms)
     state.steps += 1
+    state.searches = 0
     decisions: list[Decision] = []
     work = 0
     while max(work, len(decisions)) < state.policy.attempts_per_step:

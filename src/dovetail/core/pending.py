@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The line of those who wait: priority first, then age; who failed waits aside until something is freed."""
+"""Those who wait: a line for each queue, priority first, then age; who failed waits aside until something is freed."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from dovetail.core.reasons import Reason, Refusal
+from dovetail.core.sharing.order import Order
+from dovetail.core.sharing.shares import Line
 
 Rank = tuple[int, int, int, str]
 _COUNTED = {
@@ -26,13 +28,17 @@ class _Told:
 
 
 class Pending:
-    """Roots to try, in order. A root that failed is parked and comes back when `wake` says that room was freed, or
-    when something about itself changes (`push`)."""
+    """Roots to try, each in the line of its queue (and user). A root that failed is parked and comes back when `wake`
+    says that room was freed, or when something about itself changes (`push`)."""
 
-    def __init__(self) -> None:
-        self._heap: list[Rank] = []
+    def __init__(self, order: Order) -> None:
+        self._order = order
+        self._heaps: dict[Line, list[Rank]] = {}
+        self._heads: dict[str, dict[Line, str]] = {}
+        """The lines in which somebody waits, by queue, with the root that is first in each."""
         self._ranks: dict[str, Rank] = {}
         self._parked: dict[str, Rank] = {}
+        self._lines: dict[str, Line] = {}
         self._told: dict[str, _Told] = {}
         self._arrivals: dict[str, int] = {}
         self._count = 0
@@ -40,27 +46,61 @@ class Pending:
     def __bool__(self) -> bool:
         return bool(self._ranks)
 
-    def push(self, root: str, priority: int, created_ms: int) -> None:
+    def push(self, root: str, priority: int, created_ms: int, line: Line) -> None:
         """Try the root in its turn."""
         rank = self._rank(root, priority, created_ms)
         self._parked.pop(root, None)
-        if self._ranks.get(root) != rank:
-            self._ranks[root] = rank
-            heapq.heappush(self._heap, rank)
-            if len(self._heap) > 64 + 2 * len(self._ranks):
-                # A process that does not lead pushes and forgets, and never pops.
-                self._heap = sorted(self._ranks.values())
+        if self._ranks.get(root) != rank or self._lines[root] != line:
+            self._leave(root)
+            self._enter(root, rank, line)
+
+    def _enter(self, root: str, rank: Rank, line: Line) -> None:
+        self._ranks[root], self._lines[root] = rank, line
+        heap = self._heaps.setdefault(line, [])
+        if len(heap) > 64 + 2 * len(self._ranks):
+            # A process that does not lead pushes and forgets, and never pops.
+            heap[:] = sorted(one for one in heap if self._ranks.get(one[3]) is one and self._lines[one[3]] == line)
+        heapq.heappush(heap, rank)
+        if heap[0] is rank:
+            self._put_head(line, root)
+
+    def _leave(self, root: str) -> None:
+        """Out of its line; the heap keeps a rank that counts no more."""
+        if self._ranks.pop(root, None) is not None:
+            line = self._lines[root]
+            if self._heads[line[0]][line] == root:
+                self._next(line)
+
+    def _next(self, line: Line) -> None:
+        """Who is first in a line now."""
+        heap = self._heaps[line]
+        while heap and (self._ranks.get(heap[0][3]) is not heap[0] or self._lines[heap[0][3]] != line):
+            heapq.heappop(heap)
+        if heap:
+            self._put_head(line, heap[0][3])
+            return
+        del self._heaps[line]
+        own = self._heads[line[0]]
+        del own[line]
+        if not own:
+            del self._heads[line[0]]
+        self._order.changed(line[0])
+
+    def _put_head(self, line: Line, root: str) -> None:
+        self._heads.setdefault(line[0], {})[line] = root
+        self._order.changed(line[0])
 
     def pop(self) -> str | None:
         """The next root to try."""
-        while self._heap:
-            rank = heapq.heappop(self._heap)
-            if self._ranks.get(rank[3]) == rank:
-                del self._ranks[rank[3]]
-                return rank[3]
-        return None
+        line = self._order.first(self._heads)
+        if line is None:
+            return None
+        root = self._heads[line[0]][line]
+        self._leave(root)
+        return root
 
-    def park(self, root: str, priority: int, created_ms: int) -> None:
+    def park(self, root: str, priority: int, created_ms: int, line: Line) -> None:
+        self._lines[root] = line
         self._parked[root] = self._rank(root, priority, created_ms)
 
     def _rank(self, root: str, priority: int, created_ms: int) -> Rank:
@@ -73,16 +113,16 @@ class Pending:
 
     def forget(self, root: str) -> None:
         """The root is placed or gone."""
-        self._ranks.pop(root, None)
+        self._leave(root)
         self._parked.pop(root, None)
+        self._lines.pop(root, None)
         self._told.pop(root, None)
         self._arrivals.pop(root, None)
 
     def wake(self) -> None:
         """Room was freed: everybody parked is tried again."""
         for root, rank in self._parked.items():
-            self._ranks[root] = rank
-            heapq.heappush(self._heap, rank)
+            self._enter(root, rank, self._lines[root])
         self._parked.clear()
 
     def tell(self, root: str, refusal: Refusal, uids: tuple[str, ...], now_ms: int, again_ms: int) -> tuple[str, ...]:
@@ -117,10 +157,39 @@ class Pending:
         told = self._told.get(root)
         return told.refusal if told is not None and now_ms - told.at_ms < again_ms else None
 
+    def ordered(self) -> list[str]:
+        """All who wait, those aside with them, in the order in which they would be tried if none of them fitted."""
+        lines: dict[Line, list[Rank]] = {}
+        for root, rank in (*self._ranks.items(), *self._parked.items()):
+            lines.setdefault(self._lines[root], []).append(rank)
+        for ranks in lines.values():
+            ranks.sort(reverse=True)
+        heads: dict[str, dict[Line, str]] = {}
+        for line, ranks in lines.items():
+            heads.setdefault(line[0], {})[line] = ranks[-1][3]
+        self._order.renew()
+        order = []
+        while (first := self._order.first(heads)) is not None:
+            ranks = lines[first]
+            order.append(ranks.pop()[3])
+            if ranks:
+                heads[first[0]][first] = ranks[-1][3]
+            else:
+                del heads[first[0]][first]
+                if not heads[first[0]]:
+                    del heads[first[0]]
+            self._order.changed(first[0])
+        self._order.renew()
+        return order
+
     def before(self, root: str) -> int:
-        """How many roots are tried before this one; 0 where it is not in the line."""
-        rank = self._ranks.get(root)
-        return 0 if rank is None else sum(1 for other in self._ranks.values() if other < rank)
+        """How many are tried before this one if none of them fits; 0 where it does not wait."""
+        order = self.ordered()
+        return order.index(root) if root in order else 0
+
+    def line(self, root: str) -> Line | None:
+        """Where a root waits."""
+        return self._lines.get(root)
 
     def lengths(self) -> tuple[int, int]:
         """How many roots are in the line, and how many wait aside."""

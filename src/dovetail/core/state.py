@@ -10,6 +10,7 @@ it was written down at the bind; else it is handed out anew.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from dovetail.core import events as ev
@@ -17,11 +18,18 @@ from dovetail.core.cluster import Cluster
 from dovetail.core.cluster.rejections import FOR_EVER_MS
 from dovetail.core.model import Pod
 from dovetail.core.pending import Pending
+from dovetail.core.placing.backfill import Reservations
 from dovetail.core.placing.rows import Rows
 from dovetail.core.policy import Policy
 from dovetail.core.reasons import Refusal
 from dovetail.core.roster import LONE, Roster, startable
-from dovetail.core.sharing.records import DEFAULT_QUEUE, Budget, Queue
+from dovetail.core.sharing.order import NOWHERE, Order
+from dovetail.core.sharing.records import QUEUE_LABEL, Budget
+from dovetail.core.sharing.run_times import RunTimes
+from dovetail.core.sharing.shares import Line, Shares
+
+_RENEWED_MS = 1000
+"""How often queues are compared anew although nothing happened: what they used changes with time."""
 
 
 class State:
@@ -33,13 +41,23 @@ class State:
         self.cluster = Cluster(self.policy.scoring, self.policy.fabric)
         self.rows = Rows(self.cluster, self.policy.scoring)
         self.roster = Roster(self.cluster)
-        self.pending = Pending()
-        self.queues: dict[str, Queue] = {}
+        self.shares = Shares(self.cluster, self.roster, self.policy)
+        self.order = Order(self.shares, self.wanted)
+        self.pending = Pending(self.order)
+        self.shares.waiting_order = self._waiting_order
+        self.run_times = RunTimes()
         self.budgets: dict[str, Budget] = {}
         self.failed: dict[object, Refusal] = {}
+        self.reservations = Reservations(self)
+        self.sought: dict[object, str] = {}
+        """For whom it was searched in vain who could give way, since room was last freed, with what was found."""
+        self.searches = 0
+        """How many such searches there were in this step."""
         self.steps = 0
         self.now_ms = 0
         self._freed = 0
+        self._freed_ms = 0
+        self._renewed_ms = 0
 
     @property
     def busy(self) -> bool:
@@ -51,6 +69,10 @@ class State:
         times = [until for nodes in self.cluster.avoided.values() for until in nodes.values()]
         times += self.roster.starting.values()
         times += [r.until_ms for r in self.cluster.rejections if self.now_ms < r.until_ms < FOR_EVER_MS]
+        reserved_ms = self.reservations.next_ms()
+        times += [reserved_ms] if reserved_ms is not None else []
+        if any(self.sought.values()):
+            times.append(self._freed_ms + self.policy.tell_again_ms)
         return min(times, default=None)
 
     def apply(self, event: ev.Event) -> None:
@@ -62,6 +84,10 @@ class State:
         before_ms, self.now_ms = self.now_ms, max(self.now_ms, now_ms)
         cluster = self.cluster
         cluster.now_ms = self.now_ms
+        self.shares.advance(self.now_ms)
+        if self.now_ms - self._renewed_ms >= _RENEWED_MS:
+            self._renewed_ms = self.now_ms
+            self.order.renew()
         if any(before_ms < rejection.until_ms <= self.now_ms for rejection in cluster.rejections):
             cluster.freed += 1
         for uid in [uid for uid, nodes in cluster.avoided.items() if min(nodes.values()) <= self.now_ms]:
@@ -72,10 +98,17 @@ class State:
             cluster.freed += 1
         for root, due_ms in self.roster.starting.items():
             if due_ms <= self.now_ms:
-                self.pending.push(root, *self.rank(root))
+                self.pending.push(root, *self.rank(root), self.line(root))
+        for one in self.reservations:
+            if any(before_ms < due_ms <= self.now_ms for due_ms in (one.expected.start_ms, one.deadline_ms)):
+                self.pending.push(one.root, *self.rank(one.root), self.line(one.root))
+        if any(self.sought.values()) and self.now_ms - self._freed_ms >= self.policy.tell_again_ms:
+            # Who ran too short to give way may have run long enough by now.
+            cluster.freed += 1
         if self._freed != cluster.freed:
-            self._freed = cluster.freed
+            self._freed, self._freed_ms = cluster.freed, self.now_ms
             self.failed.clear()
+            self.sought.clear()
             self.pending.wake()
 
     def touch(self, root: str) -> None:
@@ -84,9 +117,31 @@ class State:
         stands = root.startswith(LONE) or self.roster.top(root) == root
         waiting = [pod for pod in self.roster.members(root) if pod.uid not in self.cluster.placements]
         if stands and any(pod.managed and not pod.node for pod in waiting):
-            self.pending.push(root, *self.rank(root))
+            self.pending.push(root, *self.rank(root), self.line(root))
         else:
             self.pending.forget(root)
+            self.reservations.drop(root)
+
+    def line(self, root: str) -> Line:
+        """Where a root waits: with its first pod."""
+        members = self.roster.members(root)
+        return self.order.line(*self.shares.line_of(members[0])) if members else NOWHERE
+
+    def wanted(self, root: str) -> dict[str, int]:
+        """What the pods of a root that wait will be counted with."""
+        placements = self.cluster.placements
+        return self.shares.wanted(
+            pod for pod in self.roster.members(root) if pod.uid not in placements and startable(pod)
+        )
+
+    def sync(self, pod: Pod) -> None:
+        """Count the pod for its queue as it is now."""
+        self.shares.sync(pod)
+        self.order.changed(self.shares.queue_of(pod))
+
+    def _waiting_order(self) -> list[tuple[str, str]]:
+        order = self.pending.ordered()
+        return [(root, line[0]) for root in order if (line := self.pending.line(root)) is not None]
 
     def rank(self, root: str) -> tuple[int, int]:
         """(priority, created): the gang's own where it has them, else its highest pod's and its oldest pod's."""
@@ -115,10 +170,12 @@ class State:
         self.roster.put_pod(pod)
         if pod.node:
             self._hold(pod)
-        if pod.nominated_node and not pod.node and pod.uid not in cluster.placements:
+        ours = pod.managed and self.roster.root_of(pod) in self.reservations.by_root
+        if pod.nominated_node and not pod.node and pod.uid not in cluster.placements and not ours:
             cluster.nominated[pod.uid] = pod
         elif cluster.nominated.pop(pod.uid, None) is not None:
             cluster.freed += 1
+        self.sync(pod)
         if pod.managed:
             root = self.roster.root_of(pod)
             if old is not None and old.gang != pod.gang:
@@ -149,9 +206,15 @@ class State:
 
     def _remove_pod(self, event: ev.PodRemoved) -> None:
         cluster = self.cluster
-        pod = self.roster.remove_pod(event.uid)
+        pod = self.roster.pods.get(event.uid)
         if pod is None:
             return
+        if event.ended_ms:
+            self.shares.ended(event.uid, event.ended_ms)
+        if event.succeeded and pod.bound_ms:
+            ran_ms = max(0, (event.ended_ms or self.now_ms) - pod.bound_ms)
+            self.run_times.learn(pod.work.family, self.shares.queue_of(pod), ran_ms)
+        self.roster.remove_pod(event.uid)
         placement = cluster.placements.get(event.uid)
         cluster.unplace(event.uid)
         if placement is not None:
@@ -161,6 +224,7 @@ class State:
         cluster.avoided.pop(event.uid, None)
         if cluster.nominated.pop(event.uid, None) is not None:
             cluster.freed += 1
+        self.sync(pod)
         root = self.roster.root_of(pod)
         if pod.gang:
             self.roster.note_start(root)
@@ -190,7 +254,41 @@ class State:
         if placement is not None:
             self.cluster.vacate_if_gone(placement.slot)
         self.cluster.avoided.setdefault(event.uid, {})[event.node] = event.retry_at_ms
+        self.sync(pod)
         self.touch(self.roster.root_of(pod))
+
+    def _put_queue(self, event: ev.QueueChanged) -> None:
+        old = self.shares.tree.queues.get(event.queue.name)
+        self.shares.put_queue(event.queue)
+        if old is None or replace(old, usage=None) != replace(event.queue, usage=None):
+            self._queues_changed()
+
+    def _remove_queue(self, event: ev.QueueRemoved) -> None:
+        if event.name in self.shares.tree.queues:
+            self.shares.remove_queue(event.name)
+            self._queues_changed()
+
+    def _queues_changed(self) -> None:
+        """Everybody may wait in another line now, and what was refused may fit."""
+        self.order.renew()
+        for root in self.pending.ordered():
+            self.touch(root)
+        self.cluster.freed += 1
+
+    def _put_budget(self, event: ev.BudgetChanged) -> None:
+        old = self.budgets.get(event.budget.key)
+        self.budgets[event.budget.key] = event.budget
+        if old is None or event.budget.allowed > old.allowed:
+            self.cluster.freed += 1
+
+    def _put_namespace(self, event: ev.NamespaceChanged) -> None:
+        cluster, name = self.cluster, event.namespace.name
+        before = cluster.peers.labels_of(name).get(QUEUE_LABEL)
+        if cluster.peers.set_namespace(event.namespace, cluster.placed()):
+            cluster.freed += 1
+        if cluster.peers.labels_of(name).get(QUEUE_LABEL) != before:
+            self.shares.count_again()
+            self._queues_changed()
 
     def _offer(self, more: bool) -> None:
         """Something about devices was told; `more` where pods that did not fit may fit now."""
@@ -206,11 +304,6 @@ def _seen_alike(old: Pod, new: Pod) -> bool:
     return old.deleting == new.deleting and old.labels == new.labels and old.claims == new.claims
 
 
-def _namespace(state: State, event: ev.NamespaceChanged) -> None:
-    if state.cluster.peers.set_namespace(event.namespace, state.cluster.placed()):
-        state.cluster.freed += 1
-
-
 def _namespace_gone(state: State, event: ev.NamespaceRemoved) -> None:
     if state.cluster.peers.forget_namespace(event.name, state.cluster.placed()):
         state.cluster.freed += 1
@@ -223,7 +316,7 @@ _HANDLERS: dict[type, Callable[[State, Any], None]] = {
     ev.PodRemoved: State._remove_pod,
     ev.GangChanged: State._put_gang,
     ev.GangRemoved: State._remove_gang,
-    ev.NamespaceChanged: _namespace,
+    ev.NamespaceChanged: State._put_namespace,
     ev.NamespaceRemoved: _namespace_gone,
     ev.VolumeClaimChanged: lambda state, event: state._set(lambda: state.cluster.volumes.put_claim(event.claim)),
     ev.VolumeClaimRemoved: lambda state, event: state._set(lambda: state.cluster.volumes.claims.pop(event.key, None)),
@@ -241,11 +334,11 @@ _HANDLERS: dict[type, Callable[[State, Any], None]] = {
     ev.DeviceClassRemoved: lambda state, event: state._offer(state.cluster.claims.remove_class(event.name)),
     ev.ClaimChanged: lambda state, event: state._offer(state.cluster.claims.put_claim(event.claim)),
     ev.ClaimRemoved: lambda state, event: state._offer(state.cluster.claims.remove_claim(event.key)),
-    ev.QueueChanged: lambda state, event: state._set(lambda: state.queues.__setitem__(event.queue.name, event.queue)),
-    ev.QueueRemoved: lambda state, event: state._set(lambda: state.queues.pop(event.name, None)),
-    ev.BudgetChanged: lambda state, event: state.budgets.__setitem__(event.budget.key, event.budget),
-    ev.BudgetRemoved: lambda state, event: state.budgets.pop(event.key, None),
-    ev.EvictionFailed: lambda state, event: None,
+    ev.QueueChanged: State._put_queue,
+    ev.QueueRemoved: State._remove_queue,
+    ev.BudgetChanged: State._put_budget,
+    ev.BudgetRemoved: lambda state, event: state._set(lambda: state.budgets.pop(event.key, None)),
+    ev.EvictionFailed: lambda state, event: state.reservations.eviction_failed(event.uid, event.message),
     ev.BindFailed: State._bind_failed,
     ev.PodRejected: lambda state, event: state.cluster.rejections.add(
         event.owner, event.node, event.reason, state.now_ms

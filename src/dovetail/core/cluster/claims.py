@@ -127,12 +127,12 @@ class Claims:
         old = self.claims.get(claim.key)
         if old == claim:
             return False
-        held = self._allocation_of(claim.key)
+        held = self.allocation(claim.key)
         self.claims[claim.key] = claim
         another = old is not None and old.uid != claim.uid and claim.key not in self._unmade
         if claim.allocation is not None or another:
             self._forget_assumed(claim.key)
-        now = self._allocation_of(claim.key)
+        now = self.allocation(claim.key)
         if held != now:
             self.offers.enter(held, -1)
             self.offers.enter(now, 1)
@@ -143,7 +143,7 @@ class Claims:
         return held != now or bare != old_bare
 
     def remove_claim(self, key: str) -> bool:
-        held = self._allocation_of(key)
+        held = self.allocation(key)
         if self.claims.pop(key, None) is None:
             return False
         if key in self._unmade:
@@ -176,7 +176,8 @@ class Claims:
 
     # What a pod's claims allow.
 
-    def _allocation_of(self, key: str) -> Allocation | None:
+    def allocation(self, key: str) -> Allocation | None:
+        """What a claim has, told or assumed."""
         claim = self.claims.get(key)
         return claim.allocation if claim is not None and claim.allocation is not None else self._assumed.get(key)
 
@@ -210,7 +211,7 @@ class Claims:
             if len(claim.reserved_for) >= MOST_CONSUMERS and pod.uid not in claim.reserved_for:
                 detail = f"resourceclaim {name!r} is reserved for {len(claim.reserved_for)} others"
                 return Refusal(Reason.DEVICE_CLAIM_TAKEN, When.NOT_YET, detail)
-            if self._allocation_of(key) is None:
+            if self.allocation(key) is None:
                 ask = self._asks.of((claim.spec,))
                 if ask.missing:
                     return Refusal(Reason.DEVICE_CLAIM, When.NOT_YET, f"resourceclaim {name!r}, {ask.missing}")
@@ -239,7 +240,7 @@ class Claims:
         for name in pod.by_claim:
             mask &= self._nodes.allocatable[self._nodes.resource_column(name)] == 0
         for key in self._keys(pod):
-            allocation = self._allocation_of(key)
+            allocation = self.allocation(key)
             if allocation is None:
                 continue
             if allocation.node:
@@ -327,7 +328,7 @@ class Claims:
     def assume(self, grants: Iterable[ClaimGrant], to_make: str = "") -> None:
         """Hold what was decided, for claims that have nothing yet, and for the one that is made with the bind."""
         for grant in grants:
-            if (grant.claim in self.claims or grant.claim == to_make) and self._allocation_of(grant.claim) is None:
+            if (grant.claim in self.claims or grant.claim == to_make) and self.allocation(grant.claim) is None:
                 if grant.claim == to_make:
                     self._unmade.add(to_make)
                 self._assumed[grant.claim] = grant.allocation
@@ -392,7 +393,7 @@ class Claims:
         self._catch_up()
         true: Pools = {}
         for key in self.claims.keys() | self._assumed.keys():
-            enter(true, self._allocation_of(key), 1)
+            enter(true, self.allocation(key), 1)
         return self.offers.differences(true)
 
     # Extended resources.

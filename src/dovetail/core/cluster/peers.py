@@ -111,6 +111,10 @@ class Peers:
     def namespaces(self) -> Iterator[Namespace]:
         return (Namespace(name, tuple(labels.items())) for name, labels in self._namespaces.items())
 
+    def labels_of(self, namespace: str) -> Mapping[str, str]:
+        """The labels of a namespace; none where it is not told."""
+        return self._namespaces.get(namespace, {})
+
     def set_namespace(self, namespace: Namespace, placed: Iterable[tuple[Pod, int]]) -> bool:
         """Labels of a namespace changed: terms with a namespaceSelector may pick other pods. True where one exists."""
         labels = dict(namespace.labels)

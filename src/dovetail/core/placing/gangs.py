@@ -77,15 +77,15 @@ class Search:
         self.rows = rows
         self._left = limit
 
-    def place(self, root: Group) -> bool:
-        """Place the gang; False where it does not fit. Raises SearchLimitReached. Unless True, the caller drops the
-        trial."""
+    def place(self, root: Group, scope: Scope | None = None) -> bool:
+        """Place the gang inside the scope (None: anywhere); False where it does not fit. Raises SearchLimitReached.
+        Unless True, the caller drops the trial."""
         if root.groups or len(root.pods) > 1 or root.held or root.required or root.preferred:
-            placed = next(self._alternatives(root, None), False)
+            placed = next(self._alternatives(root, scope), False)
             if placed:
                 self._extend(root)
             return placed
-        return next(self._fills(root, None), False)
+        return next(self._fills(root, scope), False)
 
     def _alternatives(self, group: Group, scope: Scope | None) -> Iterator[bool]:
         """Each yields with one placement of the group in force, which is undone when the next one is asked for."""

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What keeps a root from being tried at all: input that cannot be honoured, gates, its gang's objects, its queue."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from dovetail.core.model import Pod
+from dovetail.core.reasons import Reason, Refusal, When
+from dovetail.core.roster import LONE
+from dovetail.core.state import State
+
+
+def blocked(state: State, root: str, waiting: Sequence[Pod]) -> Refusal | None:
+    """Why the root, of which these pods wait, is not tried; None where it is."""
+    for pod in waiting:
+        if pod.problem is not None:
+            return Refusal(Reason.INVALID, When.NEVER, f"{pod.key}: {pod.problem}")
+        if "" in state.cluster.avoided.get(pod.uid, ()):
+            return Refusal(Reason.BIND_BACKOFF, When.NOT_YET, f"{pod.key} could not be bound a moment ago")
+    if (refusal := _in_gang(state, root, waiting)) is not None:
+        return refusal
+    return _in_queue(state, waiting)
+
+
+def _in_gang(state: State, root: str, waiting: Sequence[Pod]) -> Refusal | None:
+    gangs = state.roster.gangs
+    if root.startswith(LONE):
+        if any(pod.gated for pod in waiting):
+            return Refusal(Reason.GATED, When.NOT_YET)
+        return Refusal(Reason.DELETING, When.NEVER) if any(pod.deleting for pod in waiting) else None
+    for gang_id in state.roster.tree(root):
+        gang = gangs.get(gang_id)
+        if gang is None:
+            return Refusal(Reason.GANG_MISSING, When.NOT_YET, repr(gang_id))
+        if gang.problem is not None:
+            return Refusal(Reason.INVALID, When.NEVER, f"{gang.namespace}/{gang.name}: {gang.problem}")
+        if gang.parent and gang_id == root:
+            missing = gang.parent not in gangs
+            what = "does not exist" if missing else "is below itself: the parents form a cycle"
+            when = When.NOT_YET if missing else When.NEVER
+            return Refusal(Reason.GANG_MISSING, when, f"the parent {gang.parent!r} of {gang_id!r} {what}")
+    return None
+
+
+def _in_queue(state: State, waiting: Sequence[Pod]) -> Refusal | None:
+    shares, tree = state.shares, state.shares.tree
+    named = dict.fromkeys(shares.queue_of(pod) for pod in waiting)
+    if len(named) > 1:
+        return Refusal(Reason.QUEUES_MIXED, When.NEVER, ", ".join(map(repr, named)))
+    for queue in named:
+        if queue not in tree.queues:
+            return Refusal(Reason.QUEUE_MISSING, When.NOT_YET, repr(queue))
+        if (problem := tree.problem(queue)) is not None:
+            return Refusal(Reason.QUEUE_INVALID, When.NOT_YET, f"{queue}: {problem}")
+        if not tree.leaf(queue):
+            below = ", ".join(tree.children(queue))
+            return Refusal(Reason.QUEUE_NOT_LEAF, When.NEVER, f"{queue!r} holds {below}")
+        for pod in waiting:
+            for name in tree.path(queue):
+                if not tree.admits(name, pod.namespace, state.cluster.peers.labels_of(pod.namespace)):
+                    return Refusal(Reason.QUEUE_FORBIDDEN, When.NOT_YET, f"{pod.namespace} may not use {name!r}")
+    return None
+
+
+def beyond(state: State, queue: str, more: Mapping[str, int], fixed: bool) -> Refusal | None:
+    """Why so much more must not be placed for the queue: a limit, or, with `fixed` (it must not be preempted), a
+    guarantee."""
+    found, reason, what = state.shares.beyond_limit(queue, more), Reason.QUEUE_LIMIT, "limit"
+    if found is None and fixed:
+        found, reason, what = state.shares.beyond_guarantee(queue, more), Reason.BEYOND_GUARANTEE, "guarantee"
+    if found is None:
+        return None
+    name, resource, wanted, most = found
+    alone = more[resource]
+    detail = f"{name!r} would hold {wanted} of {resource}, its {what} is {most}"
+    if alone > most:
+        return Refusal(reason, When.NEVER, f"{detail}; the job alone wants {alone}")
+    return Refusal(reason, When.NOT_YET, detail)

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is done for a root that does not fit: others give way to it, or room is held for it until they end.
+
+Rules: it is first searched whether jobs could give way (`placing.preemption`); if so their eviction is decided, and
+the room is held until they are gone, which ends in a start or is given up, its nominations cleared. Else the first in
+the order of the queues that does not fit holds room (`placing.backfill`); who comes later and wants the same nodes may
+not, except by displacing it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from dovetail.core.decisions import Decision, Evict, Unnominate
+from dovetail.core.placing import preemption
+from dovetail.core.placing.backfill import Reservation, Slots
+from dovetail.core.placing.gangs import Group
+from dovetail.core.reasons import Expected, Reason, Refusal, Sure, When
+from dovetail.core.roster import LONE
+from dovetail.core.state import State
+
+_NO_ROOM = {Reason.NO_NODE_FITS, Reason.GANG_DOES_NOT_FIT, Reason.RESERVED}
+
+
+class MakingRoom:
+    """`again` says that the root is to be tried in the next step, since this one had no time for it."""
+
+    def __init__(self, state: State, root: str, queue: str) -> None:
+        self._state = state
+        self._root = root
+        self._queue = queue
+        self.again = False
+
+    @property
+    def _gang(self) -> str:
+        return "" if self._root.startswith(LONE) else self._root
+
+    def done(self) -> None:
+        """The root has started: nothing is held for it any more."""
+        self._state.reservations.drop(self._root)
+
+    def give_up(self, why: str) -> list[Decision]:
+        """Hold nothing for the root any more."""
+        own = self._state.reservations.by_root.get(self._root)
+        self._state.reservations.drop(self._root)
+        if own is None or not own.nominated:
+            return []
+        return [Unnominate(self._gang, own.nominated, why, self._state.steps)]
+
+    def make(self, group: Group, refusal: Refusal, kind: object) -> tuple[list[Decision], Refusal]:
+        """Decisions that make room, and why the root waits now. For roots of one `kind` (None: of its own) the search
+        for who could give way ends alike."""
+        if refusal.reason not in _NO_ROOM or refusal.when is When.NEVER:
+            return self.give_up(str(refusal)), refusal
+        decisions: list[Decision] = []
+        own = self._state.reservations.by_root.get(self._root)
+        if own is not None and own.evicting:
+            why = self._failed(own)
+            if not why:
+                return [], self._evicting(own, refusal)
+            decisions = self.give_up(why)
+            refusal = replace(refusal, reclaim=why)
+        evictions, refusal = self._evict(group, refusal, kind)
+        if evictions:
+            return [*decisions, *evictions], refusal
+        return decisions, self._hold(group, refusal)
+
+    def _failed(self, own: Reservation) -> str:
+        """Why the eviction for the root has come to nothing, "" where it has not."""
+        if own.failure:
+            return f"an eviction failed: {own.failure}"
+        left = sorted(own.evicting & self._state.cluster.placements.keys())
+        if left and self._state.now_ms >= own.deadline_ms:
+            return f"{len(left)} pods that were to give way are still there"
+        # All are gone and it does not fit all the same: somebody else has come, or a node has gone.
+        return "" if left else "the room that was made is not there any more"
+
+    def _evicting(self, own: Reservation, refusal: Refusal) -> Refusal:
+        left = own.evicting & self._state.cluster.placements.keys()
+        detail = f"{len(left)} of {len(own.evicting)} pods are still ending"
+        return replace(refusal, reason=Reason.EVICTING, detail=detail, nodes=(), expected=own.expected)
+
+    def _evict(self, group: Group, refusal: Refusal, kind: object) -> tuple[list[Decision], Refusal]:
+        state = self._state
+        key = kind or self._root
+        if not state.policy.preempt or key in state.sought:
+            return [], replace(refusal, reclaim=state.sought.get(key, ""))
+        if not self._may_ask():
+            return [], refusal
+        if state.searches >= state.policy.searches_per_step:
+            self.again = True
+            return [], refusal
+        state.searches += 1
+        others = state.reservations.others(self._root)
+        scope = state.reservations.beside(others) if others else None
+        ending = frozenset().union(*(one.evicting for one in others))
+        found = preemption.find(state, self._root, group, scope, ending)
+        if not isinstance(found, preemption.Found):
+            state.sought[key] = str(found)
+            return [], replace(refusal, reclaim=str(found))
+        return self._evicted(found, refusal)
+
+    def _may_ask(self) -> bool:
+        """Whether there can be anybody who may give way: of a lower priority in its queue, or in others where the queue
+        is due more than it has."""
+        state, shares = self._state, self._state.shares
+        if shares.holds_below(self._queue, state.rank(self._root)[0]):
+            return True
+        if not shares.others_hold(self._queue):
+            return False
+        return shares.claim_back(self._queue, state.wanted(self._root)) is not None
+
+    def _evicted(self, found: preemption.Found, refusal: Refusal) -> tuple[list[Decision], Refusal]:
+        state = self._state
+        grace_ms = max(state.cluster.placements[uid].pod.work.grace_ms for uid in found.uids)
+        start_ms = state.now_ms + grace_ms
+        nominated, names = dict(found.nominations), state.cluster.nodes.names
+        own = Reservation(
+            self._root,
+            self._queue,
+            np.array(sorted(set(nominated.values())), dtype=np.int64),
+            Expected(Sure.LEARNED, start_ms, f"when the {len(found.uids)} pods that give way have ended"),
+            state.now_ms,
+            state.rank(self._root)[0],
+            guaranteed=True,
+            evicting=frozenset(found.uids),
+            nominated=tuple(nominated),
+            deadline_ms=start_ms + state.policy.eviction_deadline_ms,
+        )
+        state.reservations.put(own)
+        for uid in nominated:
+            state.cluster.nominated.pop(uid, None)
+        nominations = tuple((uid, names[slot]) for uid, slot in nominated.items())
+        what = "takes back what is due to it" if found.cause == "reclaim" else "has jobs of a higher priority"
+        message = f"queue {self._queue!r} {what}: {self._root} is to start here"
+        lost = found.lost_milli_ms
+        evict = Evict(self._gang, found.uids, found.cause, nominations, lost, message, state.steps)
+        return [evict], self._evicting(own, refusal)
+
+    def _hold(self, group: Group, refusal: Refusal) -> Refusal:
+        """Hold room for the root if it is its turn; the refusal with when it starts then."""
+        state = self._state
+        reservations = state.reservations
+        own = reservations.by_root.get(self._root)
+        if not state.policy.reserve:
+            return refusal
+        if own is None or reservations.stale(own):
+            guaranteed = state.shares.within_guarantee(self._queue, state.wanted(self._root))
+            others = reservations.others(self._root)
+            displaced = [one for one in others if self._displaces(one, guaranteed)]
+            staying = [one for one in others if one not in displaced]
+            if own is None and reservations.conflicts(group, staying):
+                return refusal
+            plan = reservations.plan(group, staying)
+            if plan is None:
+                reservations.drop(self._root)
+                return refusal
+            for one in displaced:
+                if np.intersect1d(one.slots, plan.slots).size:
+                    reservations.drop(one.root)
+            own = Reservation(
+                self._root, self._queue, plan.slots, plan.expected, own.made_ms if own is not None else state.now_ms,
+                state.rank(self._root)[0], guaranteed, waits_for=plan.waits_for,
+            )  # fmt: skip
+            reservations.put(own)
+        return replace(refusal, expected=own.expected)
+
+    def _displaces(self, other: Reservation, guaranteed: bool) -> bool:
+        if other.evicting:
+            return False
+        higher = other.queue == self._queue and other.priority < self._state.rank(self._root)[0]
+        return higher or (guaranteed and not other.guaranteed)

@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Room that is held for who waits: for the first that does not fit, and for those that others give way to.
+
+Rules
+- A reservation is sticky: it stays until its root starts, is gone or cannot be tried, or until somebody displaces it
+  who stays within its guarantee where the owner does not, or is of a higher priority in the same queue. What others
+  give way to is never displaced; it is given up when an eviction fails or takes too long.
+- Its nodes and its start come from one trial: running pods are taken off in the order in which they end, by the limits
+  of their run times or by what was learned, until the root fits. Pods of which nothing is known end last, and then no
+  start can be given. It is worked out anew when the start has passed, or when something on its nodes has changed.
+- Others start beside it, or if they end before its start, or if the root would still fit on its nodes by then with them
+  in place (EASY backfill, Lifka 1995; Mu'alem and Feitelson 2001).
+- Two reservations never have a node in common that both owners could use: then there is only the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.core.cluster.placement import Placement
+from dovetail.core.placing.gangs import Group, Search, SearchLimitReached, shapes_of
+from dovetail.core.reasons import Expected, Sure
+
+if TYPE_CHECKING:
+    from dovetail.core.state import State
+
+Slots = NDArray[np.int64]
+FOR_EVER_MS = 2**62
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """Room on `slots` (ascending) for `root`, of `queue`, from `expected` on. `nodes` are the records that were there
+    when it was worked out. `evicting` are the pods that give way to it, who have to be gone by `deadline_ms`;
+    `nominated` its pods that were told a node. `held_back` are the pods whose end it waits for, of those on its nodes.
+    """
+
+    root: str
+    queue: str
+    slots: Slots
+    expected: Expected
+    made_ms: int
+    priority: int = 0
+    guaranteed: bool = False
+    evicting: frozenset[str] = frozenset()
+    nominated: tuple[str, ...] = ()
+    deadline_ms: int = 0
+    waits_for: frozenset[str] = field(default_factory=frozenset)
+    failure: str = ""
+
+    @property
+    def start_ms(self) -> int:
+        """When it starts at the latest; for ever where that is not known."""
+        return self.expected.start_ms or FOR_EVER_MS
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    slots: Slots
+    expected: Expected
+    waits_for: frozenset[str]
+
+
+class Reservations:
+    """Reservations by root, in the order in which they were made."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self.by_root: dict[str, Reservation] = {}
+        self._taken: Slots | None = None
+
+    def __iter__(self) -> Iterator[Reservation]:
+        return iter(self.by_root.values())
+
+    def put(self, reservation: Reservation) -> None:
+        self.by_root[reservation.root] = reservation
+        self._changed()
+
+    def drop(self, root: str) -> None:
+        if self.by_root.pop(root, None) is not None:
+            self._changed()
+
+    def _changed(self) -> None:
+        # Who was refused for its sake may start, and who was not must be asked again.
+        self._state.failed.clear()
+
+    def others(self, root: str) -> list[Reservation]:
+        """What is held for others than this root."""
+        return [one for one in self.by_root.values() if one.root != root]
+
+    def eviction_failed(self, uid: str, message: str) -> None:
+        """A pod that was to give way stays."""
+        for one in list(self.by_root.values()):
+            if uid in one.evicting:
+                self.by_root[one.root] = replace(one, failure=message)
+                self._state.cluster.freed += 1
+
+    def beside(self, others: Iterable[Reservation]) -> Slots:
+        """The slots that nobody holds, of those that ever had a node."""
+        free = np.ones(self._state.cluster.nodes.used, dtype=np.bool_)
+        for one in others:
+            free[one.slots] = False
+        return np.flatnonzero(free)
+
+    def next_ms(self) -> int | None:
+        """When a reservation has to be looked at again."""
+        now_ms = self._state.now_ms
+        times = [t for one in self for t in (one.deadline_ms, one.expected.start_ms) if t > now_ms]
+        return min(times, default=None)
+
+    def stale(self, one: Reservation) -> bool:
+        """Whether its nodes and its start have to be worked out anew: its time has come, or a pod that it waits for
+        has gone or been moved."""
+        placements = self._state.cluster.placements
+        return self._state.now_ms >= one.start_ms or any(uid not in placements for uid in one.waits_for)
+
+    def conflicts(self, group: Group, others: Iterable[Reservation]) -> bool:
+        """Whether the group could use a node that is held for somebody else."""
+        held = {int(slot) for one in others for slot in one.slots}
+        if not held:
+            return False
+        state, slots = self._state, np.array(sorted(held), dtype=np.int64)
+        return any(bool(state.rows.of(shape).suitable[slots].any()) for shape, _ in shapes_of(state.cluster, group))
+
+    def plan(self, group: Group, others: Iterable[Reservation]) -> Plan | None:
+        """Where and from when on the group fits beside what is held for others; None where it would not fit either if
+        all others were gone, or where the search was given up. Nothing is changed."""
+        state = self._state
+        scope = self.beside(others)
+        needed = least(group)
+        batches = list(self._ends(scope))
+        with state.cluster.trial():
+            gone: list[tuple[int, Placement, Expected]] = []
+            count = 0
+            while True:
+                if self._might_fit(needed, scope):
+                    slots = self._try(needed, scope)
+                    if slots is not None:
+                        break
+                if count == len(batches):
+                    return None
+                # Once it is nearly over, few more make a difference: the steps grow with what was taken off.
+                for end in batches[count : count + max(1, count // 16)]:
+                    state.cluster.evict(end[1].pod.uid)
+                    gone.append(end)
+                    count += 1
+        return self._planned(slots, gone)
+
+    def _planned(self, slots: Slots, gone: list[tuple[int, Placement, Expected]]) -> Plan:
+        inside = set(slots.tolist())
+        waits = [(end_ms, placement, expected) for end_ms, placement, expected in gone if placement.slot in inside]
+        uids = frozenset(placement.pod.uid for _, placement, _ in waits)
+        if not waits:
+            return Plan(slots, Expected(Sure.KNOWN, self._state.now_ms, "it fits beside what is held now"), uids)
+        end_ms, last, expected = waits[-1]
+        unknown = sum(1 for _, _, one in waits if one.sure is Sure.UNKNOWN)
+        if unknown:
+            which = f"{last.pod.key}, {expected.basis}"
+            return Plan(slots, Expected(Sure.UNKNOWN, 0, f"waits for {unknown} pods, the last {which}"), uids)
+        sure = Sure.LEARNED if any(one.sure is Sure.LEARNED for _, _, one in waits) else Sure.KNOWN
+        basis = f"when the last of {len(waits)} pods ends, {last.pod.key}: {expected.basis}"
+        return Plan(slots, Expected(sure, end_ms, basis), uids)
+
+    def _ends(self, scope: Slots) -> list[tuple[int, Placement, Expected]]:
+        """The pods that run in the scope, by when they end."""
+        inside = np.zeros(self._state.cluster.nodes.size, dtype=np.bool_)
+        inside[scope] = True
+        ends = [
+            (*self.end_of(placement), placement)
+            for placement in self._state.cluster.placements.values()
+            if inside[placement.slot]
+        ]
+        ends.sort(key=lambda one: (one[0], one[2].slot))
+        return [(end_ms, placement, expected) for end_ms, expected, placement in ends]
+
+    def end_of(self, placement: Placement) -> tuple[int, Expected]:
+        """When a placed pod ends, and how that is known; for ever where it is not."""
+        state, pod = self._state, placement.pod
+        if pod.deleting:
+            return state.now_ms, Expected(Sure.KNOWN, state.now_ms, "is ending")
+        ran_ms = max(0, state.now_ms - pod.bound_ms) if pod.node and pod.bound_ms else 0
+        left = state.run_times.left_ms(pod.work, state.shares.queue_of(pod), ran_ms)
+        if left.sure is Sure.UNKNOWN:
+            return FOR_EVER_MS, Expected(left.sure, 0, left.basis)
+        # What is past its time ends any moment.
+        end_ms = state.now_ms + max(1, left.ran_ms)
+        return end_ms, Expected(left.sure, end_ms, left.basis)
+
+    def ends_before(self, group: Group, others: Iterable[Reservation]) -> bool:
+        """Whether all of the group have ended when what is held for others starts."""
+        state = self._state
+        start_ms = min((one.start_ms for one in others), default=FOR_EVER_MS)
+        if start_ms == FOR_EVER_MS:
+            return False
+        for pod in group.all_pods():
+            run = state.run_times.estimate(pod.work, state.shares.queue_of(pod))
+            if run.sure is Sure.UNKNOWN or state.now_ms + run.ran_ms > start_ms:
+                return False
+        return True
+
+    def still_fit(self, others: Iterable[Reservation], groups: Callable[[str], list[Group]]) -> bool:
+        """Whether each of them still fits on its own nodes at its start, with all that is placed in the running trial
+        and does not end before."""
+        for one in others:
+            needed = [least(group) for group in groups(one.root)]
+            if not needed:
+                continue
+            with self._state.cluster.trial():
+                for slot in one.slots.tolist():
+                    for uid in list(self._state.cluster.on_slot.get(slot, ())):
+                        placement = self._state.cluster.placements[uid]
+                        if uid in one.waits_for or uid in one.evicting or (
+                            placement.pod.node and self.end_of(placement)[0] <= one.expected.start_ms
+                        ):
+                            self._state.cluster.evict(uid)
+                if not self._might_fit(needed[0], one.slots) or self._try(needed[0], one.slots) is None:
+                    return False
+        return True
+
+    def _might_fit(self, group: Group, scope: Slots) -> bool:
+        """A bound by count, which is cheap."""
+        rows = self._state.rows
+        room = sum(
+            min(int(rows.of(shape).copies()[scope].sum()), count)
+            for shape, count in shapes_of(self._state.cluster, group)
+        )
+        return room >= group.total_missing()
+
+    def _try(self, group: Group, scope: Slots) -> Slots | None:
+        """The slots that the group would have now; None where it does not fit or the search was given up."""
+        state = self._state
+        with state.cluster.trial():
+            try:
+                fits = Search(state.cluster, state.rows, state.policy.search_limit).place(group, scope)
+            except SearchLimitReached:
+                fits = False
+            if not fits:
+                return None
+            placements = state.cluster.placements
+            slots = {placements[pod.uid].slot for pod in group.all_pods() if pod.uid in placements}
+        return np.array(sorted(slots), dtype=np.int64)
+
+
+def least(group: Group) -> Group:
+    """A copy of the group that takes on no more than it needs."""
+    return replace(
+        group, groups=[least(sub) for sub in group.groups], room=group.missing, scope=None, chosen=False,
+        pods=list(group.pods), held=list(group.held),
+    )  # fmt: skip

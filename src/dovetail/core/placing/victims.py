@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who could give way: what runs, cut into the units that can be taken away, and what each of them would lose.
+
+Rules: a unit is taken as a whole. A root is one; a pod on its own is a gang of one. Of a gang with more pods than its
+minimum each pod is one, too, and of one with more sub-gangs than it needs each sub-gang: no more of them are taken than
+are to spare (a pool), unless the whole goes. Left alone is who is not ours, who is ending already, whose bind has not
+been seen yet, who must not be preempted, who ran less than its queue grants it, and who has no disruption left in a
+budget.
+
+Lost work is the charged rate times what has to be done again: the time since the last checkpoint (else since the start)
+and the start-up. A checkpoint in the future counts as one of now. Where only the interval between checkpoints is known
+the last one counts as a whole interval ago, or as the start where that is later.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from dovetail.core import labels
+from dovetail.core.cluster.placement import Placement
+from dovetail.core.model import Pod
+from dovetail.core.roster import LONE
+from dovetail.core.sharing.records import Budget
+from dovetail.core.state import State
+
+_PODS_BITS, _ELASTIC_BITS = 32, 128
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Unit:
+    """Pods that give way together. `slots` are their nodes, pod by pod, `started_ms` when the last of them started.
+    `pool` is what it is to spare of (`Victims.spare`), -1 for whole roots. It holds the units with the numbers
+    `covers`."""
+
+    number: int
+    root: str
+    queue: str
+    priority: int
+    uids: tuple[str, ...]
+    slots: tuple[int, ...]
+    lost_milli_ms: int
+    started_ms: int
+    pool: int = -1
+    covers: tuple[int, ...] = ()
+
+    @property
+    def elastic(self) -> bool:
+        """Whether the rest of its gang goes on."""
+        return self.pool >= 0
+
+    @property
+    def weight(self) -> int:
+        """What sets of units are compared by, added up: the lost work of whole roots, then that of what is to spare,
+        then the number of pods."""
+        return (self.lost_milli_ms << (_PODS_BITS if self.elastic else _ELASTIC_BITS)) + len(self.uids)
+
+    @property
+    def order(self) -> tuple[bool, int, int, int]:
+        """What is to spare first, then the least lost work, then the youngest, then who came first."""
+        return not self.elastic, self.lost_milli_ms, -self.started_ms, self.number
+
+
+def lost_milli_ms(pod: Pod, rate_milli: int, now_ms: int) -> int:
+    """The work that the pod loses when it is evicted now, in milli-GPU times ms."""
+    started_ms = min(_started_ms(pod), now_ms)
+    ran_ms = now_ms - started_ms
+    if pod.checkpoint_ms:
+        ran_ms = now_ms - max(started_ms, min(pod.checkpoint_ms, now_ms))
+    elif pod.work.checkpoint_interval_ms:
+        ran_ms = min(ran_ms, pod.work.checkpoint_interval_ms)
+    return rate_milli * (ran_ms + pod.work.startup_ms)
+
+
+def _started_ms(pod: Pod) -> int:
+    return pod.bound_ms or pod.created_ms
+
+
+class Allowances:
+    """What the budgets still allow. A pod of several budgets is never evicted: the API server refuses that."""
+
+    def __init__(self, budgets: Iterable[Budget]) -> None:
+        self._by_namespace: dict[str, list[Budget]] = {}
+        self._left: dict[str, int] = {}
+        self._known: dict[tuple[str, tuple[tuple[str, str], ...]], tuple[str, ...]] = {}
+        for budget in budgets:
+            self._by_namespace.setdefault(budget.namespace, []).append(budget)
+            self._left[budget.key] = budget.allowed
+
+    def of(self, pod: Pod) -> tuple[str, ...]:
+        """The keys of the budgets that the pod belongs to."""
+        budgets = self._by_namespace.get(pod.namespace)
+        if budgets is None:
+            return ()
+        identity = pod.namespace, pod.labels
+        if identity not in self._known:
+            own = dict(pod.labels)
+            self._known[identity] = tuple(b.key for b in budgets if labels.matches(b.selector, own))
+        return self._known[identity]
+
+    def admit(self, pods: Iterable[Pod]) -> bool:
+        """Whether all these pods together may be evicted now."""
+        wanted: Counter[str] = Counter()
+        for pod in pods:
+            keys = self.of(pod)
+            if len(keys) > 1:
+                return False
+            wanted.update(keys)
+        return all(self._left[key] >= count for key, count in wanted.items())
+
+    def take(self, pods: Iterable[Pod]) -> None:
+        """Count these pods as evicted."""
+        for pod in pods:
+            for key in self.of(pod):
+                self._left[key] -= 1
+
+
+class Victims:
+    """The units of all that runs but `root`, as jobs of `queue` see them, in the order of `Unit.order`. The pods (uid)
+    `ending` give way already. `spare` is how many units may be taken of each pool."""
+
+    def __init__(self, state: State, queue: str, root: str, ending: Collection[str] = ()) -> None:
+        self._state = state
+        self._queue = queue
+        self._ending = ending
+        self._allowances = Allowances(state.budgets.values())
+        self._priority = 0
+        self.spare: list[int] = []
+        self.units: list[Unit] = []
+        roster = state.roster
+        roots = dict.fromkeys(roster.root_of(p.pod) for p in state.cluster.placements.values() if p.pod.managed)
+        for other in roots:
+            if other != root:
+                self._cut(other)
+        self.by_number = tuple(self.units)
+        self.units.sort(key=lambda unit: unit.order)
+
+    def _cut(self, root: str) -> None:
+        state = self._state
+        placements = state.cluster.placements
+        self._priority = state.rank(root)[0]
+        if root.startswith(LONE):
+            self._add(root, [placements[root[len(LONE) :]]])
+            return
+        own: dict[str, list[Placement]] = {}
+        for pod in state.roster.members(root):
+            placement = placements.get(pod.uid)
+            if placement is not None and not self._ends(pod):
+                own.setdefault(pod.gang, []).append(placement)
+        below: dict[str, list[str]] = {}
+        for gang_id in state.roster.tree(root):
+            gang = state.roster.gangs.get(gang_id)
+            if gang is not None and gang_id != root:
+                below.setdefault(gang.parent, []).append(gang_id)
+        first = len(self.units)
+        running, _ = self._parts(root, root, own, below)
+        self._add(root, running, covers=tuple(range(first, len(self.units))))
+
+    def _parts(
+        self, root: str, gang_id: str, own: Mapping[str, list[Placement]], below: Mapping[str, list[str]]
+    ) -> tuple[list[Placement], bool]:
+        """Add what may be spared of the gang and of those below it. Returns all that runs of it, and whether that is
+        enough for it to run."""
+        gang = self._state.roster.gangs.get(gang_id)
+        pods, children = own.get(gang_id, []), below.get(gang_id, [])
+        if gang is None:
+            return pods, False
+        least = gang.min_count if pods or not children else 0
+        pool = self._pool(len(pods) - least)
+        for placement in pods if pool >= 0 else ():
+            self._add(root, [placement], pool)
+        running = list(pods)
+        whole: list[tuple[list[Placement], tuple[int, ...]]] = []
+        for child in children:
+            first = len(self.units)
+            part, enough = self._parts(root, child, own, below)
+            running += part
+            if enough:
+                whole.append((part, tuple(range(first, len(self.units)))))
+        needed = gang.min_groups or len(children)
+        pool = self._pool(len(whole) - needed)
+        for part, covers in whole if pool >= 0 else ():
+            self._add(root, part, pool, covers)
+        return running, len(pods) >= least and len(whole) >= needed
+
+    def _pool(self, spare: int) -> int:
+        if spare <= 0:
+            return -1
+        self.spare.append(spare)
+        return len(self.spare) - 1
+
+    def _ends(self, pod: Pod) -> bool:
+        return pod.deleting or pod.uid in self._ending
+
+    def _add(self, root: str, placements: Sequence[Placement], pool: int = -1, covers: tuple[int, ...] = ()) -> None:
+        """Add a unit, if its pods may be taken at all."""
+        pods = [placement.pod for placement in placements]
+        if not pods or not all(pod.managed and pod.node and not self._ends(pod) for pod in pods):
+            return
+        shares, now_ms = self._state.shares, self._state.now_ms
+        name = shares.queue_of(pods[0])
+        queue = shares.tree.queues.get(name)
+        if queue is None or not all(map(shares.preemptible, pods)):
+            return
+        # A member that came later does not protect those that have run for long.
+        ran_ms = now_ms - min(map(_started_ms, pods))
+        least_ms = queue.preempt_min_runtime_ms if name == self._queue else queue.reclaim_min_runtime_ms
+        if ran_ms < least_ms or not self._allowances.admit(pods):
+            return
+        unit = Unit(
+            len(self.units), root, name, self._priority, tuple(pod.uid for pod in pods),
+            tuple(placement.slot for placement in placements),
+            sum(lost_milli_ms(pod, shares.rate(pod.uid), now_ms) for pod in pods), max(map(_started_ms, pods)),
+            pool, covers,
+        )  # fmt: skip
+        self.units.append(unit)
+
+
+def uncovered(units: Iterable[Unit]) -> list[Unit]:
+    """The units without those that others of them hold."""
+    units = list(units)
+    covered = {number for unit in units for number in unit.covers}
+    return [unit for unit in units if unit.number not in covered]
+
+
+def weight(units: Iterable[Unit]) -> int:
+    """What a set of units is compared by."""
+    return sum(unit.weight for unit in uncovered(units))

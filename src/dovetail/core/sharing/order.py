@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whose turn it is: at each level of the tree the queue that comes first of those in which somebody waits.
+
+Rules: queues are compared by `Shares.key` with what their own first job wants, equal ones by age. In a queue that tells
+its users apart, the one who used least comes first. Jobs whose queue does not exist or holds no jobs come first of all:
+they only have to be told so. Answers are kept until something about the queue changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from dovetail.core.sharing.shares import Line, Shares
+
+Heads = Callable[[str], Mapping[Line, str]]
+"""The lines of a queue in which somebody waits, with the root that is first in each."""
+NOWHERE: Line = ("", "")
+"""Where those wait that no queue takes."""
+
+
+class Order:
+    def __init__(self, shares: Shares, wanted: Callable[[str], Mapping[str, int]]) -> None:
+        """wanted: what a root will be counted with."""
+        self._shares = shares
+        self._wanted = wanted
+        self._best: dict[str, tuple[Line, Mapping[str, int]] | None] = {}
+        self._keys: dict[str, tuple[int, int, int, int]] = {}
+
+    def line(self, queue: str, user: str) -> Line:
+        """Where jobs of this queue wait."""
+        tree = self._shares.tree
+        return (queue, user) if queue in tree.queues and tree.leaf(queue) else NOWHERE
+
+    def changed(self, queue: str) -> None:
+        """Something about the queue is not as it was: who waits in it, or what it holds."""
+        for name in (*self._path(queue), ""):
+            self._best.pop(name, None)
+            self._keys.pop(name, None)
+
+    def renew(self) -> None:
+        """Time has passed, or what is due has changed."""
+        self._best.clear()
+        self._keys.clear()
+
+    def first(self, lines: Mapping[str, Mapping[Line, str]]) -> Line | None:
+        """The line whose turn it is. `lines` are those in which somebody waits, by queue, with who is first in each."""
+        if len(lines) == 1:
+            own = next(iter(lines.values()))
+            if len(own) == 1:
+                return next(iter(own))
+        if NOWHERE[0] in lines:
+            return NOWHERE
+        best = self._first("", lines)
+        return best[0] if best is not None else None
+
+    def _first(self, queue: str, lines: Mapping[str, Mapping[Line, str]]) -> tuple[Line, Mapping[str, int]] | None:
+        if queue in self._best:
+            return self._best[queue]
+        own = lines.get(queue)
+        best: tuple[Line, Mapping[str, int]] | None
+        if own:
+            line = self._first_user(queue, own)
+            best = line, self._wanted(own[line])
+        else:
+            below = [(child, found) for child in self._shares.tree.children(queue) if (found := self._first(child, lines))]
+            best = min(below, key=lambda one: self._key(one[0], one[1][1]))[1] if len(below) > 1 else None
+            best = below[0][1] if len(below) == 1 else best
+        self._best[queue] = best
+        return best
+
+    def _key(self, queue: str, more: Mapping[str, int]) -> tuple[int, int, int, int]:
+        key = self._keys.get(queue)
+        if key is None:
+            key = self._keys[queue] = self._shares.key(queue, more)
+        return key
+
+    def _first_user(self, queue: str, own: Iterable[Line]) -> Line:
+        lines = list(own)
+        if len(lines) == 1:
+            return lines[0]
+        return min(lines, key=lambda line: (self._shares.user_ratio(*line), line[1]))
+
+    def _path(self, queue: str) -> tuple[str, ...]:
+        tree = self._shares.tree
+        return tree.path(queue) if queue in tree.queues else (queue,)

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How long work runs, learned from what ran before.
+
+Rules: a limit of the run time is what is counted with. Else it is what 90 % of the last 32 runs of its family did not
+exceed, where there were at least 3; else the same of the last 256 runs of its queue, then of all, where there were at
+least 8; else nothing is known. Of work that runs already only those runs count that lasted longer than it has by now;
+where none did, it is taken to run as long again as it has. The families and queues that ran last are kept, 4,096 each.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from collections import OrderedDict, deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from dovetail.core.model import Work
+from dovetail.core.reasons import Sure
+
+QUANTILE_PERCENT = 90
+FAMILY_RUNS = 32
+WIDE_RUNS = 256
+FEWEST_OF_FAMILY = 3
+FEWEST_OF_OTHERS = 8
+KEPT = 4096
+_UNITS_MS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000), ("ms", 1))
+
+Record = tuple[str, str, tuple[int, ...]]
+"""Kind (`family`, `queue` or `all`), name, and the run times, the oldest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """How long something runs or will run on (0 where that is unknown), how sure that is, and what it comes from."""
+
+    ran_ms: int
+    sure: Sure
+    basis: str
+
+
+_UNKNOWN = Estimate(0, Sure.UNKNOWN, "no limit of its run time, and too few runs to learn from")
+
+
+class _Runs:
+    """The last run times, by age and by length."""
+
+    __slots__ = ("last", "lengths")
+
+    def __init__(self) -> None:
+        self.last: deque[int] = deque()
+        self.lengths: list[int] = []
+
+    def add(self, ran_ms: int, most: int) -> None:
+        if len(self.last) == most:
+            oldest = self.last.popleft()
+            del self.lengths[bisect_right(self.lengths, oldest) - 1]
+        self.last.append(ran_ms)
+        insort(self.lengths, ran_ms)
+
+
+class _Kind:
+    """Runs by name, of families, of queues or of all. Who ran last is at the end."""
+
+    __slots__ = ("fewest", "most", "runs", "words")
+
+    def __init__(self, fewest: int, most: int, words: str) -> None:
+        self.fewest = fewest
+        self.most = most
+        self.words = words
+        self.runs: OrderedDict[str, _Runs] = OrderedDict()
+
+    def add(self, name: str, ran_ms: int) -> None:
+        runs = self.runs.get(name)
+        if runs is None:
+            runs = self.runs[name] = _Runs()
+            if len(self.runs) > KEPT:
+                self.runs.popitem(last=False)
+        else:
+            self.runs.move_to_end(name)
+        runs.add(ran_ms, self.most)
+
+
+class RunTimes:
+    def __init__(self) -> None:
+        self._kinds = {
+            "family": _Kind(FEWEST_OF_FAMILY, FAMILY_RUNS, " of {}"),
+            "queue": _Kind(FEWEST_OF_OTHERS, WIDE_RUNS, " in queue {}"),
+            "all": _Kind(FEWEST_OF_OTHERS, WIDE_RUNS, " of any kind"),
+        }
+
+    def learn(self, family: str, queue: str, ran_ms: int) -> None:
+        """Something ran for so long and ended by itself. A family of "" is none."""
+        for kind, name in (("family", family), ("queue", queue), ("all", "")):
+            if name or kind == "all":
+                self._kinds[kind].add(name, max(0, ran_ms))
+
+    def estimate(self, work: Work, queue: str) -> Estimate:
+        """How long the work runs in all."""
+        return self.left_ms(work, queue, 0)
+
+    def left_ms(self, work: Work, queue: str, ran_ms: int) -> Estimate:
+        """How much longer the work runs that has run for so long."""
+        if work.max_runtime_ms > 0:
+            basis = f"limit of its run time: {_span(work.max_runtime_ms)}"
+            return Estimate(max(0, work.max_runtime_ms - ran_ms), Sure.KNOWN, basis)
+        for kind, name in zip(self._kinds.values(), (work.family, queue, ""), strict=True):
+            runs = kind.runs.get(name)
+            if runs is None or len(runs.lengths) < kind.fewest:
+                continue
+            lengths, what = runs.lengths, kind.words.format(name)
+            shorter = bisect_right(lengths, ran_ms) if ran_ms > 0 else 0
+            longer = len(lengths) - shorter
+            if not longer:
+                basis = f"longer than all {len(lengths)} runs{what}: as long again as it has run"
+                return Estimate(ran_ms, Sure.LEARNED, basis)
+            rank = shorter + -(-longer * QUANTILE_PERCENT // 100) - 1
+            which = f" that lasted more than {_span(ran_ms)}" if shorter else ""
+            basis = f"{QUANTILE_PERCENT} % of {longer} runs{what}{which} took no longer"
+            return Estimate(lengths[rank] - max(0, ran_ms), Sure.LEARNED, basis)
+        return _UNKNOWN
+
+    def median_ms(self, family: str) -> int:
+        """The median of the last runs of a family, of two the lower one; 0 where none is known."""
+        runs = self._kinds["family"].runs.get(family)
+        return runs.lengths[(len(runs.lengths) - 1) // 2] if runs is not None else 0
+
+    def records(self) -> tuple[Record, ...]:
+        """All that was learned; `restore` takes it."""
+        return tuple(
+            (kind, name, tuple(runs.last))
+            for kind, of_kind in self._kinds.items()
+            for name, runs in of_kind.runs.items()
+        )
+
+    def restore(self, records: Iterable[Record]) -> None:
+        """Know this, and nothing else. Raises KeyError for a kind that does not exist."""
+        for of_kind in self._kinds.values():
+            of_kind.runs.clear()
+        for kind, name, lengths in records:
+            for ran_ms in lengths:
+                self._kinds[kind].add(name, ran_ms)
+
+
+def _span(ms: int) -> str:
+    """A time in words, exactly: `1 h 30 min`."""
+    words = []
+    for unit, size_ms in _UNITS_MS:
+        count, ms = divmod(ms, size_ms)
+        if count:
+            words.append(f"{count} {unit}")
+    return " ".join(words) or "0 s"
