@@ -335,7 +335,8 @@ class Machine(RuleBasedStateMachine):
     def held(self) -> dict[str, object]:
         nodes = self.state.cluster.nodes
         placed: dict[str, object] = {
-            uid: (p.slot, p.gpu_bits, p.share_bits, p.share, p.picks) for uid, p in self.state.cluster.placements.items()
+            uid: (p.slot, p.gpu_bits, p.share_bits, p.share, p.picks)
+            for uid, p in self.state.cluster.placements.items()
         }
         # A resource that nobody had asked for before adds a row of nothing.
         free = [row.tolist() for row in nodes.free if row.any()]

@@ -12,12 +12,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
+
 from dovetail.core import events as ev
 from dovetail.core.cluster.rejections import Rejection
 from dovetail.core.decisions import ClaimGrant, VolumePick
 from dovetail.core.dra.extended import claim_key
+from dovetail.core.placing.backfill import Reservation
 from dovetail.core.policy import Policy
-from dovetail.core.reasons import Refusal
+from dovetail.core.reasons import Expected, Refusal
+from dovetail.core.sharing.records import History
 from dovetail.core.state import State
 
 
@@ -56,10 +60,30 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
+class HeldRoom:
+    """A reservation, with the names of its nodes; see `backfill.Reservation`."""
+
+    root: str
+    queue: str
+    nodes: tuple[str, ...]
+    expected: Expected
+    made_ms: int
+    priority: int = 0
+    guaranteed: bool = False
+    waits_for: tuple[str, ...] = ()
+    evicting: tuple[str, ...] = ()
+    nominated: tuple[str, ...] = ()
+    deadline_ms: int = 0
+    failure: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Checkpoint:
     """`events` tell every known object, nodes from the lowest slot on and pods in the order in which they came; `held`
     are the pods on nodes, those included that were decided and are not seen bound yet. `starting` are roots that are
-    being bound, with the time when that is overdue; `started` the gangs that had their minimum."""
+    being bound, with the time when that is overdue; `started` the gangs that had their minimum. `histories` is what
+    each queue has used, `run_times` what was learned (kind, name, ms), `rooms` what is held for whom, the oldest first.
+    """
 
     steps: int
     now_ms: int
@@ -70,6 +94,9 @@ class Checkpoint:
     started: tuple[str, ...] = ()
     told: tuple[Told, ...] = ()
     rejections: tuple[Rejection, ...] = ()
+    histories: tuple[History, ...] = ()
+    run_times: tuple[tuple[str, str, tuple[int, ...]], ...] = ()
+    rooms: tuple[HeldRoom, ...] = ()
 
 
 def take(state: State) -> Checkpoint:
@@ -92,6 +119,25 @@ def take(state: State) -> Checkpoint:
         started=tuple(sorted(state.roster.started)),
         told=tuple(Told(*telling) for telling in state.pending.tellings()),
         rejections=tuple(cluster.rejections),
+        histories=state.shares.histories(),
+        run_times=state.run_times.records(),
+        rooms=tuple(
+            HeldRoom(
+                one.root,
+                one.queue,
+                tuple(names[slot] for slot in one.slots.tolist()),
+                one.expected,
+                one.made_ms,
+                one.priority,
+                one.guaranteed,
+                tuple(sorted(one.waits_for)),
+                tuple(sorted(one.evicting)),
+                one.nominated,
+                one.deadline_ms,
+                one.failure,
+            )
+            for one in state.reservations
+        ),
     )
 
 
@@ -126,6 +172,31 @@ def restore(policy: Policy, checkpoint: Checkpoint) -> State:
     for told in checkpoint.told:
         state.pending.retell(told.root, told.refusal, told.at_ms, told.uids)
     state.steps, state.now_ms, cluster.now_ms = checkpoint.steps, checkpoint.now_ms, checkpoint.now_ms
+    for held in checkpoint.held:
+        state.shares.sync(state.roster.pods[held.uid])
+    state.shares.advance(checkpoint.now_ms)
+    state.shares.restore(checkpoint.histories)
+    state.run_times.restore(checkpoint.run_times)
+    for room in checkpoint.rooms:
+        slots = np.array(sorted(cluster.nodes.slot_of(node) for node in room.nodes), dtype=np.int64)
+        state.reservations.put(
+            Reservation(
+                room.root,
+                room.queue,
+                slots,
+                room.expected,
+                room.made_ms,
+                room.priority,
+                room.guaranteed,
+                frozenset(room.waits_for),
+                frozenset(room.evicting),
+                room.nominated,
+                room.deadline_ms,
+                room.failure,
+            )
+        )
+        for uid in room.nominated:
+            cluster.nominated.pop(uid, None)
     return state
 
 

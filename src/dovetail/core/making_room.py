@@ -15,7 +15,7 @@ import numpy as np
 
 from dovetail.core.decisions import Decision, Evict, Unnominate
 from dovetail.core.placing import preemption
-from dovetail.core.placing.backfill import Reservation, Slots
+from dovetail.core.placing.backfill import Reservation
 from dovetail.core.placing.gangs import Group
 from dovetail.core.reasons import Expected, Reason, Refusal, Sure, When
 from dovetail.core.roster import LONE

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from dovetail.core.reasons import Reason, Refusal
+from dovetail.core.sharing.accounts import Line
 from dovetail.core.sharing.order import Order
-from dovetail.core.sharing.shares import Line
 
 Rank = tuple[int, int, int, str]
 _COUNTED = {

@@ -23,10 +23,11 @@ from dovetail.core.placing.rows import Rows
 from dovetail.core.policy import Policy
 from dovetail.core.reasons import Refusal
 from dovetail.core.roster import LONE, Roster, startable
+from dovetail.core.sharing.accounts import Line
 from dovetail.core.sharing.order import NOWHERE, Order
 from dovetail.core.sharing.records import QUEUE_LABEL, Budget
 from dovetail.core.sharing.run_times import RunTimes
-from dovetail.core.sharing.shares import Line, Shares
+from dovetail.core.sharing.shares import Shares
 
 _RENEWED_MS = 1000
 """How often queues are compared anew although nothing happened: what they used changes with time."""
@@ -283,12 +284,14 @@ class State:
 
     def _put_namespace(self, event: ev.NamespaceChanged) -> None:
         cluster, name = self.cluster, event.namespace.name
-        before = cluster.peers.labels_of(name).get(QUEUE_LABEL)
-        if cluster.peers.set_namespace(event.namespace, cluster.placed()):
-            cluster.freed += 1
-        if cluster.peers.labels_of(name).get(QUEUE_LABEL) != before:
+        before = cluster.peers.labels_of(name)
+        cluster.peers.set_namespace(event.namespace, cluster.placed())
+        now = cluster.peers.labels_of(name)
+        if now.get(QUEUE_LABEL) != before.get(QUEUE_LABEL):
             self.shares.count_again()
             self._queues_changed()
+        elif now != before:
+            cluster.freed += 1
 
     def _offer(self, more: bool) -> None:
         """Something about devices was told; `more` where pods that did not fit may fit now."""

@@ -347,14 +347,14 @@ class Claims:
         alone = [key for key in self._named(pod) if all(uid == pod.uid for uid in self.users(key))]
         claims = [claim for key in alone if (claim := self.claims.get(key)) is not None]
         vacated = [claim.allocation for claim in claims if claim.allocation is not None]
-        for allocation in vacated:
-            self.offers.enter(allocation, -1)
+        for held in vacated:
+            self.offers.enter(held, -1)
         return vacated
 
     def occupy(self, allocations: Iterable[Allocation]) -> None:
         """Undo `vacate`."""
-        for allocation in allocations:
-            self.offers.enter(allocation, 1)
+        for held in allocations:
+            self.offers.enter(held, 1)
 
     def _ask(self, specs: tuple[ClaimSpec, ...]) -> Ask:
         ask = self._asks.of(specs)

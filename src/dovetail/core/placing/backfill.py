@@ -16,7 +16,7 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -35,10 +35,9 @@ FOR_EVER_MS = 2**62
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """Room on `slots` (ascending) for `root`, of `queue`, from `expected` on. `nodes` are the records that were there
-    when it was worked out. `evicting` are the pods that give way to it, who have to be gone by `deadline_ms`;
-    `nominated` its pods that were told a node. `held_back` are the pods whose end it waits for, of those on its nodes.
-    """
+    """Room on `slots` (ascending) for `root`, of `queue`, from `expected` on. `waits_for` are the pods on these whose
+    end it waits for. `evicting` are the pods that give way to it and have to be gone by `deadline_ms`, `failure` why
+    one of them does not, `nominated` its own pods that were told a node."""
 
     root: str
     queue: str
@@ -47,10 +46,10 @@ class Reservation:
     made_ms: int
     priority: int = 0
     guaranteed: bool = False
+    waits_for: frozenset[str] = frozenset()
     evicting: frozenset[str] = frozenset()
     nominated: tuple[str, ...] = ()
     deadline_ms: int = 0
-    waits_for: frozenset[str] = field(default_factory=frozenset)
     failure: str = ""
 
     @property
@@ -72,22 +71,18 @@ class Reservations:
     def __init__(self, state: State) -> None:
         self._state = state
         self.by_root: dict[str, Reservation] = {}
-        self._taken: Slots | None = None
 
     def __iter__(self) -> Iterator[Reservation]:
         return iter(self.by_root.values())
 
     def put(self, reservation: Reservation) -> None:
         self.by_root[reservation.root] = reservation
-        self._changed()
+        self._state.failed.clear()
 
     def drop(self, root: str) -> None:
+        """Hold nothing for the root any more: who was refused for its sake may start."""
         if self.by_root.pop(root, None) is not None:
-            self._changed()
-
-    def _changed(self) -> None:
-        # Who was refused for its sake may start, and who was not must be asked again.
-        self._state.failed.clear()
+            self._state.cluster.freed += 1
 
     def others(self, root: str) -> list[Reservation]:
         """What is held for others than this root."""
@@ -214,8 +209,10 @@ class Reservations:
                 for slot in one.slots.tolist():
                     for uid in list(self._state.cluster.on_slot.get(slot, ())):
                         placement = self._state.cluster.placements[uid]
-                        if uid in one.waits_for or uid in one.evicting or (
-                            placement.pod.node and self.end_of(placement)[0] <= one.expected.start_ms
+                        if (
+                            uid in one.waits_for
+                            or uid in one.evicting
+                            or (placement.pod.node and self.end_of(placement)[0] <= one.expected.start_ms)
                         ):
                             self._state.cluster.evict(uid)
                 if not self._might_fit(needed[0], one.slots) or self._try(needed[0], one.slots) is None:

@@ -25,7 +25,7 @@ from dovetail.core.sharing.records import CPU, GPU, GPU_MEMORY, GPU_SLICES, MEMO
 _SEVENTHS = 7
 _GPU_DRIVERS = "gpu."
 _SLICED = "-MIG-"
-"""Between product and profile in the label of a node that offers MIG instances as whole GPUs (GPU Feature Discovery)."""
+"""Between product and profile in the label of a node that offers MIG instances as whole GPUs."""
 
 
 class Meter:

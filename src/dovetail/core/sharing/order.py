@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from dovetail.core.sharing.shares import Line, Shares
+from dovetail.core.sharing.accounts import Line
+from dovetail.core.sharing.shares import Shares
 
 Heads = Callable[[str], Mapping[Line, str]]
 """The lines of a queue in which somebody waits, with the root that is first in each."""
@@ -33,7 +34,7 @@ class Order:
 
     def changed(self, queue: str) -> None:
         """Something about the queue is not as it was: who waits in it, or what it holds."""
-        for name in (*self._path(queue), ""):
+        for name in (*(self._shares.path(queue) or (queue,)), ""):
             self._best.pop(name, None)
             self._keys.pop(name, None)
 
@@ -62,7 +63,9 @@ class Order:
             line = self._first_user(queue, own)
             best = line, self._wanted(own[line])
         else:
-            below = [(child, found) for child in self._shares.tree.children(queue) if (found := self._first(child, lines))]
+            below = [
+                (child, found) for child in self._shares.tree.children(queue) if (found := self._first(child, lines))
+            ]
             best = min(below, key=lambda one: self._key(one[0], one[1][1]))[1] if len(below) > 1 else None
             best = below[0][1] if len(below) == 1 else best
         self._best[queue] = best
@@ -78,8 +81,4 @@ class Order:
         lines = list(own)
         if len(lines) == 1:
             return lines[0]
-        return min(lines, key=lambda line: (self._shares.user_ratio(*line), line[1]))
-
-    def _path(self, queue: str) -> tuple[str, ...]:
-        tree = self._shares.tree
-        return tree.path(queue) if queue in tree.queues else (queue,)
+        return min(lines, key=lambda line: (self._shares.accounts.user_ratio(*line), line[1]))

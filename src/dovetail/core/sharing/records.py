@@ -26,6 +26,9 @@ QUEUE_LABEL = "dovetail.dev/queue"
 DAY_MS = 86_400_000
 DEFAULT_HALF_LIFE_MS = 7 * DAY_MS
 
+DIVIDED = {CPU: 1, MEMORY: 1, GPU: 1000}
+"""The classes of which each queue is due a part, with their grains: whole GPUs."""
+
 Amounts = tuple[tuple[str, int], ...]
 
 
@@ -40,6 +43,15 @@ class Usage:
     rate_milli: int = 0
     days: tuple[tuple[int, int], ...] = ()
     users: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What a queue has used. Up to `told_ms` its record knew its usage when it was first told (None: it was not)."""
+
+    queue: str
+    told_ms: int | None
+    usage: Usage
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each queue holds, wants, is due and has used.
+"""What each queue holds, waits for and is due, and who comes before whom.
 
 Rules: a placed pod of ours counts for its queue and for all above it, from the moment when it is placed until it is
 gone. It is charged its dominant share: the largest of its parts of the cluster's CPU, memory and GPUs, in milli-GPU of
 the cluster (milli-CPU where there are no GPUs). What is due is divided level by level, by what everybody holds and
 waits for; pods of others are taken off what there is first. Guarantees and limits always win over history.
-Usage that a queue had before it was told, and pods that ran before they were told, are charged for the time that the
-queue's record does not know yet.
 """
 
 from __future__ import annotations
@@ -16,36 +14,30 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from dovetail.core.cluster import Cluster
-from dovetail.core.model import Pod, Problem
+from dovetail.core.model import Pod
 from dovetail.core.policy import Policy
 from dovetail.core.roster import Roster, startable
+from dovetail.core.sharing import standing
+from dovetail.core.sharing.accounts import Accounts, Line
+from dovetail.core.sharing.claim_back import ClaimBack
 from dovetail.core.sharing.division import Claimant, divide
-from dovetail.core.sharing.ledger import Ledger, steady
 from dovetail.core.sharing.meter import Meter
 from dovetail.core.sharing.records import (
     CPU,
     DEFAULT_QUEUE,
+    DIVIDED,
     GPU,
     MEMORY,
     QUEUE_LABEL,
     Amounts,
+    History,
     Queue,
-    Usage,
 )
 from dovetail.core.sharing.tree import Tree
 
-DIVIDED = {CPU: 1, MEMORY: 1, GPU: 1000}
-"""The classes that are divided, with their grains: whole GPUs."""
-AHEAD_MS = 300_000
-"""How far ahead what a queue holds now is projected where queues are compared (the interval of Kueue's samples)."""
 _DIVIDED_AGAIN_MS = 60_000
 """What is due changes with what was used, too, slowly."""
 _MILLI = 1000
-_MILLION = 1_000_000
-_FRACTION_BITS = 40
-
-Line = tuple[str, str]
-"""A queue without queues below it, and a user where it tells them apart."""
 
 
 @dataclass(slots=True)
@@ -65,45 +57,17 @@ class _Held:
         return mine == (other.queue, other.user, other.priority, other.amounts, other.fixed)
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """How a queue stands. Amounts are by class. `due` is its part of the division now, `borrowed` what it holds beyond
-    its guarantee. `share_ppm` is the part of the cluster that it used (decayed), `weight_ppm` its weight among its
-    siblings. `credit` is what is due to it by weight less what it used, in milli-GPU times ms. `days` and `users` are
-    as in Usage. `warning` is what is wrong with it although it can be used. `head` is the root that is tried first of
-    those that wait in it and below it."""
-
-    name: str
-    parent: str
-    leaf: bool
-    allocated: Amounts
-    guarantee: Amounts
-    limit: Amounts
-    due: Amounts
-    borrowed: Amounts
-    pending: Amounts
-    pending_jobs: int
-    used: int
-    share_ppm: int
-    weight_ppm: int
-    credit: int
-    rate_milli: int
-    days: tuple[tuple[int, int], ...]
-    users: tuple[tuple[str, int], ...]
-    as_of_ms: int
-    problem: Problem | None
-    warning: str
-    head: str
-
-
 class Shares:
     def __init__(self, cluster: Cluster, roster: Roster, policy: Policy) -> None:
         self.tree = Tree()
+        self.accounts = Accounts(self.tree)
+        self.meter = Meter(cluster)
+        self.waiting_order: Callable[[], list[tuple[str, str]]] = list
+        """Who waits, in order: roots and their queues."""
         self._cluster = cluster
         self._roster = roster
         self._history_milli = policy.history_milli
         self._model_milli = dict(policy.model_milli)
-        self.meter = Meter(cluster)
         self._held: dict[str, _Held] = {}
         self._waiting: dict[str, tuple[str, Amounts]] = {}
         self._allocated: dict[str, dict[str, int]] = {}
@@ -111,81 +75,57 @@ class Shares:
         self._pending: dict[str, dict[str, int]] = {}
         self._strangers: dict[str, int] = {}
         self._priorities: dict[str, Counter[int]] = {}
-        self._ledgers: dict[str, Ledger] = {}
-        self._users: dict[Line, Ledger] = {}
-        self._told_ms: dict[str, int] = {}
-        """Until when the record of a queue knows its usage: what ran after that is charged when it is told."""
         self._due: dict[str, dict[str, int]] | None = None
         self._due_ms = 0
         self._rated: tuple[int, int, int] = (0, 0, 0)
-        self.now_ms = 0
-        self.waiting_order: Callable[[], list[tuple[str, str]]] = list
-        """Who waits, in order: roots and their queues."""
+
+    @property
+    def now_ms(self) -> int:
+        return self.accounts.now_ms
+
+    @property
+    def whole(self) -> int:
+        """What the whole cluster would be charged."""
+        return self._rated[2] or self._rated[0]
 
     # What is told.
 
     def put_queue(self, queue: Queue) -> None:
         """Insert or replace. Its usage counts when it is first told."""
-        old = self.tree.queues.get(queue.name)
-        new = queue.name not in self._told_ms
-        self.tree.put(queue)
-        self._due = None
-        if new:
-            self._begin(queue)
-        elif old is not None and old.half_life_ms != queue.half_life_ms and queue.half_life_ms > 0:
-            for ledger in (self._ledger(queue.name), *(self._users[line] for line in self._lines(queue.name))):
-                ledger.set_half_life(queue.half_life_ms, self.now_ms)
-        if new or old is None or (old.parent, old.by_user, old.preemptible) != (
-            queue.parent, queue.by_user, queue.preemptible,
-        ):  # fmt: skip
-            self.count_again()
-
-    def _begin(self, queue: Queue) -> None:
-        usage = queue.usage or Usage(0)
-        as_of_ms = min(usage.as_of_ms, self.now_ms)
-        self._told_ms[queue.name] = as_of_ms
-        half_life_ms = max(1, queue.half_life_ms)
-        if queue.usage is None:
-            used = self._as_siblings(queue, half_life_ms)
-            self._ledgers[queue.name] = Ledger(half_life_ms, used, self.now_ms)
+        old, new = self.tree.queues.get(queue.name), queue.name not in self.accounts.told_ms
+        if old is not None and (old.parent, old.by_user) == (queue.parent, queue.by_user):
+            self.tree.put(queue)
         else:
-            self._ledgers[queue.name] = Ledger(half_life_ms, usage.used, as_of_ms, days=usage.days)
-        for user, used in usage.users:
-            self._users[queue.name, user] = Ledger(half_life_ms, used, as_of_ms)
-        for ledger in (self._ledgers[queue.name], *(self._users[line] for line in self._lines(queue.name))):
-            ledger.settle(self.now_ms)
-        for uid, held in self._held.items():
-            if queue.name in self._path(held.queue):
-                self._charge_late(uid, held, queue.name)
-
-    def _as_siblings(self, queue: Queue, half_life_ms: int) -> int:
-        """Who comes without a past has the mean of its siblings, so that nobody gains by beginning anew."""
-        others = [
-            self.tree.queues[name]
-            for name in self.tree.children(queue.parent)
-            if name != queue.name and name in self._ledgers and (self._ledgers[name].used or self._ledgers[name].rate)
-        ]
-        if not others or queue.weight <= 0:
-            return 0
-        ratios = [self._ratio(self._ledgers[o.name].at(self.now_ms), o.half_life_ms, o.weight) for o in others]
-        return sum(ratios) // len(ratios) * steady(1, half_life_ms) * queue.weight >> _FRACTION_BITS
+            self._recount(lambda: self.tree.put(queue))
+        if new:
+            self.accounts.begin(queue)
+            self._recount()
+            for uid, held in self._held.items():
+                self.accounts.charge_late(held.queue, held.user, held.rate, self._since(uid), queue.name)
+        elif old is not None and old.half_life_ms != queue.half_life_ms:
+            self.accounts.set_half_life(queue)
+        self._due = None
 
     def remove_queue(self, name: str) -> None:
-        """Its pods run on and count for those above it no more."""
-        self.tree.remove(name)
-        self._told_ms.pop(name, None)
-        self._ledgers.pop(name, None)
-        for line in self._lines(name):
-            del self._users[line]
-        self.count_again()
+        """Its pods run on, and count for those above it no more."""
+        self._recount(lambda: self.tree.remove(name))
+        self.accounts.end(name)
 
     def count_again(self) -> None:
-        """Count every pod anew: what queue it is in, or what it counts for, may have changed."""
+        """Which queues pods are in may have changed."""
+        self._recount()
+
+    def _recount(self, change: Callable[[], object] = lambda: None) -> None:
+        """Count every pod anew after a change to what queues there are."""
+        uids = [*self._held, *self._waiting]
+        for uid in list(self._held):
+            self._release(uid, self._held[uid])
+        for uid in list(self._waiting):
+            self._unwait(uid)
+        change()
+        for uid in uids:
+            self._sync(uid, late=False)
         self._due = None
-        for uid in [*self._held, *self._waiting]:
-            pod = self._roster.pods.get(uid)
-            if pod is not None:
-                self.sync(pod)
 
     def sync(self, pod: Pod) -> None:
         """Count the pod as it is now: held, waiting, or gone where the roster does not have it."""
@@ -201,7 +141,7 @@ class Shares:
         queue, amounts = (held.queue, held.amounts) if held is not None else self._waiting.get(uid, ("", ()))
         return (queue, [amount for name, amount in amounts if name in DIVIDED]) if amounts else None
 
-    def _sync(self, uid: str) -> None:
+    def _sync(self, uid: str, late: bool = True) -> None:
         placement = self._cluster.placements.get(uid)
         known = self._roster.pods.get(uid)
         held, waiting = self._held.get(uid), self._waiting.get(uid)
@@ -216,7 +156,7 @@ class Shares:
             if held is None or not held.alike(new):
                 if held is not None:
                     self._release(uid, held)
-                self._hold(uid, new, late=held is None)
+                self._hold(uid, new, late and held is None)
         if known is not None and placement is None and startable(known):
             request = self.queue_of(known), self.meter.wanted(self._cluster.shape_of(known))
             if waiting != request:
@@ -230,12 +170,11 @@ class Shares:
         """The pod, which is counted still, had ended at that time."""
         held = self._held.get(uid)
         if held is not None and 0 < ended_ms < self.now_ms:
-            for ledger in self._ledgers_of(held):
-                ledger.charge(-held.rate, max(ended_ms, self._since(uid)), self.now_ms, self.now_ms)
+            self.accounts.take_back(held.queue, held.user, held.rate, max(ended_ms, self._since(uid)))
 
     def advance(self, now_ms: int) -> None:
         """Time passes; what pods are charged follows what there is."""
-        self.now_ms = now_ms
+        self.accounts.now_ms = now_ms
         capacity = self.meter.capacity()
         rated = capacity.get(CPU, 0), capacity.get(MEMORY, 0), capacity.get(GPU, 0)
         if rated != self._rated:
@@ -243,8 +182,7 @@ class Shares:
             for held in self._held.values():
                 rate = self._rate(held.amounts)
                 if rate != held.rate:
-                    for ledger in self._ledgers_of(held):
-                        ledger.change(rate - held.rate, now_ms)
+                    self.accounts.change(held.queue, held.user, rate - held.rate)
                     held.rate = rate
 
     def _hold(self, uid: str, held: _Held, late: bool) -> None:
@@ -256,15 +194,12 @@ class Shares:
             self._priorities.setdefault(held.queue, Counter())[held.priority] += 1
         else:
             _add(self._strangers, held.amounts, 1)
-        for ledger in self._ledgers_of(held):
-            ledger.change(held.rate, self.now_ms)
+        self.accounts.change(held.queue, held.user, held.rate)
         if late:
-            for name in self._path(held.queue):
-                self._charge_late(uid, held, name)
+            self.accounts.charge_late(held.queue, held.user, held.rate, self._since(uid))
 
     def _release(self, uid: str, held: _Held) -> None:
-        for ledger in self._ledgers_of(held):
-            ledger.change(-held.rate, self.now_ms)
+        self.accounts.change(held.queue, held.user, -held.rate)
         del self._held[uid]
         if held.queue:
             self._add(self._allocated, held.queue, held.amounts, -1)
@@ -283,48 +218,13 @@ class Shares:
             self._add(self._pending, request[0], request[1], -1)
 
     def _add(self, books: dict[str, dict[str, int]], queue: str, amounts: Amounts, sign: int) -> None:
-        for name in self._path(queue):
+        for name in self.path(queue):
             _add(books.setdefault(name, {}), amounts, sign)
-
-    def _charge_late(self, uid: str, held: _Held, name: str) -> None:
-        """What the pod used of the queue before it was told, as far as the queue's record does not know it."""
-        since_ms = max(self._since(uid), self._told_ms.get(name, self.now_ms))
-        if since_ms < self.now_ms:
-            ledgers = [self._ledger(name)]
-            if name == held.queue and self.tree.queues[name].by_user:
-                ledgers.append(self._user(name, held.user))
-            for ledger in ledgers:
-                ledger.charge(held.rate, since_ms, self.now_ms, self.now_ms)
 
     def _since(self, uid: str) -> int:
         """Since when a bound pod runs; now for one that is being bound."""
         pod = self._roster.pods.get(uid)
         return pod.bound_ms if pod is not None and pod.node and pod.bound_ms else self.now_ms
-
-    def _ledgers_of(self, held: _Held) -> Iterator[Ledger]:
-        for name in self._path(held.queue):
-            yield self._ledger(name)
-        if held.queue in self.tree.queues and self.tree.queues[held.queue].by_user:
-            yield self._user(held.queue, held.user)
-
-    def _ledger(self, name: str) -> Ledger:
-        ledger = self._ledgers.get(name)
-        if ledger is None:
-            ledger = self._ledgers[name] = Ledger(max(1, self.tree.queues[name].half_life_ms), as_of_ms=self.now_ms)
-        return ledger
-
-    def _user(self, queue: str, user: str) -> Ledger:
-        ledger = self._users.get((queue, user))
-        if ledger is None:
-            half_life_ms = max(1, self.tree.queues[queue].half_life_ms)
-            ledger = self._users[queue, user] = Ledger(half_life_ms, as_of_ms=self.now_ms)
-        return ledger
-
-    def _lines(self, queue: str) -> list[Line]:
-        return [line for line in self._users if line[0] == queue]
-
-    def _path(self, queue: str) -> tuple[str, ...]:
-        return self.tree.path(queue) if queue in self.tree.queues else ()
 
     def _rate(self, amounts: Amounts) -> int:
         """The dominant share, in milli-GPU of the cluster; rounded up, so that nothing is for nothing."""
@@ -380,8 +280,22 @@ class Shares:
         held = self._held.get(uid)
         return held.rate if held is not None else 0
 
+    def path(self, queue: str) -> tuple[str, ...]:
+        """The queue and those above it; nothing where it does not exist."""
+        return self.tree.path(queue) if queue in self.tree.queues else ()
+
     def allocated(self, queue: str) -> Mapping[str, int]:
+        """What the queue holds, with those below it."""
         return self._allocated.get(queue, {})
+
+    def pending(self, queue: str) -> Mapping[str, int]:
+        """What is waited for in the queue and below it."""
+        return self._pending.get(queue, {})
+
+    def jobs(self, queue: str) -> int:
+        """How many jobs wait in the queue and below it."""
+        pods = (self._roster.pods[uid] for uid, (own, _) in self._waiting.items() if queue in self.path(own))
+        return len({self._roster.root_of(pod) for pod in pods})
 
     def holds_below(self, queue: str, priority: int) -> bool:
         """Whether pods of a lower priority are placed in the queue."""
@@ -393,11 +307,11 @@ class Shares:
 
     def limited(self, queue: str) -> bool:
         """Whether there is anything that pods of the queue could go beyond."""
-        return any(self.tree.queues[name].limit or name in self._told_ms for name in self._path(queue))
+        return any(self.tree.queues[name].limit or name in self.accounts.told_ms for name in self.path(queue))
 
     def beyond_limit(self, queue: str, more: Mapping[str, int]) -> tuple[str, str, int, int] | None:
         """The first limit that would be broken on the way up: queue, class, what it would hold, and the limit."""
-        for name in self._path(queue):
+        for name in self.path(queue):
             held = self._allocated.get(name, {})
             for resource, most in self.tree.queues[name].limit:
                 wanted = more.get(resource, 0)
@@ -408,10 +322,10 @@ class Shares:
     def beyond_guarantee(self, queue: str, more: Mapping[str, int]) -> tuple[str, str, int, int] | None:
         """As `beyond_limit`, for what must not be preempted: it has to stay within the guarantees. A queue that nobody
         wrote guarantees whatever there is; one above the leaf that names no guarantee leaves it to those below."""
-        for name in self._path(queue):
+        for name in self.path(queue):
             record = self.tree.queues[name]
             guarantee = dict(record.guarantee)
-            if name not in self._told_ms or (not guarantee and name != queue):
+            if name not in self.accounts.told_ms or (not guarantee and name != queue):
                 continue
             held = self._fixed.get(name, {})
             for resource in guarantee or DIVIDED:
@@ -430,7 +344,8 @@ class Shares:
         due: dict[str, dict[str, int]] = {}
         capacity = self.meter.capacity()
         queues = self.tree.queues
-        usage = {name: self.share_ppm(name) for name in queues} if len(queues) > 1 else {}
+        share_ppm = self.accounts.share_ppm
+        usage = {name: share_ppm(name, self.whole) for name in queues} if len(queues) > 1 else {}
         for parent in ("", *self.tree.in_order()):
             names = [name for name in self.tree.children(parent) if self.tree.problem(name) is None]
             for resource, grain in DIVIDED.items() if names else ():
@@ -454,12 +369,6 @@ class Shares:
             usage_ppm, queue.priority, queue.created_ms,
         )  # fmt: skip
 
-    def share_ppm(self, name: str) -> int:
-        """The part of the cluster that the queue used, decayed, in millionths."""
-        queue, ledger = self.tree.queues[name], self._ledger(name)
-        whole = steady(self._rated[2] or self._rated[0], max(1, queue.half_life_ms))
-        return ledger.at(self.now_ms) * _MILLION // whole if whole else 0
-
     def standing_class(self, queue: str, more: Mapping[str, int]) -> int:
         """0 where the queue stays within its guarantee with so much more, 1 where within what is due, else 2."""
         held, guarantee = self._allocated.get(queue, {}), self.tree.queues[queue].guarantee
@@ -474,158 +383,41 @@ class Shares:
 
     def within_guarantee(self, queue: str, more: Mapping[str, int]) -> bool:
         """Whether all queues on the way up stay within their guarantees, of those that name one."""
-        path = self._path(queue)
+        path = self.path(queue)
         guaranteed = [name for name in path if self.tree.queues[name].guarantee]
         return bool(guaranteed) and all(self.standing_class(name, more) == 0 for name in guaranteed)
 
     def key(self, queue: str, more: Mapping[str, int]) -> tuple[int, int, int, int]:
-        """The place of a queue among its siblings if so much more is to be placed for it next: the least comes first."""
+        """The place of a queue among its siblings if so much more is to be placed next: the least comes first."""
         record = self.tree.queues[queue]
-        return self.standing_class(queue, more), -record.priority, self.ratio(queue), record.created_ms
-
-    def ratio(self, queue: str) -> int:
-        """What the queue used by its weight, with what it holds projected ahead, as a fraction of 40 bits."""
-        record = self.tree.queues[queue]
-        used = self._ledger(queue).at(self.now_ms + AHEAD_MS)
-        return self._ratio(used, record.half_life_ms, record.weight)
-
-    def user_ratio(self, queue: str, user: str) -> int:
-        return self._ratio(self._user(queue, user).at(self.now_ms + AHEAD_MS), self.tree.queues[queue].half_life_ms, 1)
-
-    def _ratio(self, used: int, half_life_ms: int, weight: int) -> int:
-        return (used << _FRACTION_BITS) // (steady(1, max(1, half_life_ms)) * max(1, weight))
+        used = self.accounts.ratio(queue)
+        return self.standing_class(queue, more), -record.priority, used, record.created_ms
 
     def claim_back(self, queue: str, amounts: Mapping[str, int]) -> ClaimBack | None:
         """What a queue may take from others for so much more; None where that is not due to it."""
-        path = self._path(queue)
+        path = self.path(queue)
         if not path or any(self.standing_class(name, amounts) == 2 for name in path):
             return None
         return ClaimBack(self, queue, amounts)
 
-    def standings(self, now_ms: int) -> list[Standing]:
-        """All queues, each before those below it."""
-        heads: dict[str, str] = {}
-        for root, queue in self.waiting_order():
-            for name in self._path(queue):
-                heads.setdefault(name, root)
-        return [
-            self._standing(name, max(now_ms, self.now_ms), heads.get(name, "")) for name in self.tree.in_order()
-        ]
-
-    def _standing(self, name: str, now_ms: int, head: str) -> Standing:
-        queue, ledger = self.tree.queues[name], self._ledger(name)
-        siblings = [self.tree.queues[other] for other in self.tree.children(queue.parent)]
-        weights = sum(max(0, other.weight) for other in siblings) or 1
-        weight_ppm = max(0, queue.weight) * _MILLION // weights
-        held, guarantee = self._allocated.get(name, {}), dict(queue.guarantee)
-        whole = self._rated[2] or self._rated[0]
-        due_rate = whole
-        for above in self._path(name):
-            record = self.tree.queues[above]
-            total = sum(max(0, self.tree.queues[o].weight) for o in self.tree.children(record.parent)) or 1
-            due_rate = due_rate * max(0, record.weight) // total
-        return Standing(
-            name=name,
-            parent=queue.parent,
-            leaf=self.tree.leaf(name),
-            allocated=_sorted(held),
-            guarantee=queue.guarantee,
-            limit=queue.limit,
-            due=_sorted(self.due(name)),
-            borrowed=_sorted({r: max(0, amount - guarantee.get(r, 0)) for r, amount in held.items()}),
-            pending=_sorted(self._pending.get(name, {})),
-            pending_jobs=self._jobs(name),
-            used=ledger.at(now_ms),
-            share_ppm=self.share_ppm(name),
-            weight_ppm=weight_ppm,
-            credit=ledger.credit(due_rate, now_ms),
-            rate_milli=ledger.rate,
-            days=self._days(ledger, now_ms),
-            users=tuple((user, self._users[name, user].at(now_ms)) for _, user in sorted(self._lines(name))),
-            as_of_ms=now_ms,
-            problem=self.tree.problem(name),
-            warning=self.tree.capacity_problem(name, self.meter.capacity()),
-            head=head,
-        )
-
-    def _days(self, ledger: Ledger, now_ms: int) -> tuple[tuple[int, int], ...]:
-        shown = Ledger(ledger.half_life_ms, ledger.used, ledger.as_of_ms, ledger.rate, ledger.days.items())
-        shown.settle(now_ms)
-        return tuple(sorted(shown.days.items()))
-
-    def _jobs(self, queue: str) -> int:
-        """How many jobs wait in the queue and below it."""
-        pods = (self._roster.pods[uid] for uid, (own, _) in self._waiting.items() if queue in self._path(own))
-        return len({self._roster.root_of(pod) for pod in pods})
+    def standings(self, now_ms: int) -> list[standing.Standing]:
+        """How all queues stand, each before those below it."""
+        return standing.standings(self, max(now_ms, self.now_ms))
 
     def told(self) -> Iterator[Queue]:
         """The queues that were told, in order."""
-        return (queue for name, queue in self.tree.queues.items() if name in self._told_ms)
+        return (queue for name, queue in self.tree.queues.items() if name in self.accounts.told_ms)
 
-    def history(self) -> tuple[tuple[str, Usage], ...]:
-        """What every queue has used; a checkpoint keeps it."""
-        return tuple((name, self._usage(name)) for name in self.tree.queues)
+    def histories(self) -> tuple[History, ...]:
+        """What every queue has used; `restore` takes it."""
+        return self.accounts.histories()
 
-    def _usage(self, name: str) -> Usage:
-        ledger = self._ledger(name)
-        users = tuple((user, self._users[name, user].at(ledger.as_of_ms)) for _, user in sorted(self._lines(name)))
-        return Usage(ledger.as_of_ms, ledger.used, ledger.rate, tuple(sorted(ledger.days.items())), users)
-
-    def restore_history(self, history: Iterable[tuple[str, Usage]]) -> None:
-        """Go on from what was used; the rates are those of the pods that are placed now."""
-        for name, usage in history:
-            if name not in self.tree.queues:
-                continue
-            rate, half_life_ms = self._ledger(name).rate, max(1, self.tree.queues[name].half_life_ms)
-            self._ledgers[name] = Ledger(half_life_ms, usage.used, usage.as_of_ms, rate, usage.days)
-            for user, used in usage.users:
-                rate = self._user(name, user).rate
-                self._users[name, user] = Ledger(half_life_ms, used, usage.as_of_ms, rate)
-
-
-class ClaimBack:
-    """What one job may take back from other queues, one victim after another."""
-
-    def __init__(self, shares: Shares, queue: str, amounts: Mapping[str, int]) -> None:
-        self._shares = shares
-        self._path = shares.tree.path(queue)
-        self._amounts = amounts
-        self._taken: dict[str, dict[str, int]] = {}
-
-    def takes(self, queue: str, amounts: Mapping[str, int]) -> bool:
-        """Whether a victim of the queue may be taken: from where the two part down to the queue, each holds more than
-        is due to it, or more than its guarantee where the job stays within its own, of something that the job wants.
-        If so, it counts as taken."""
-        shares, tree = self._shares, self._shares.tree
-        if queue not in tree.queues or queue == self._path[0]:
-            return False
-        theirs = [name for name in tree.path(queue) if name not in self._path]
-        if not theirs:
-            return False
-        own = next(name for name in self._path if tree.queues[name].parent == tree.queues[theirs[-1]].parent)
-        guaranteed = shares.standing_class(own, self._amounts) == 0
-        for name in theirs:
-            if not self._above(name, shares.due(name)) and not (
-                guaranteed and self._above(name, dict(tree.queues[name].guarantee))
-            ):
-                return False
-        for name in theirs:
-            _add(self._taken.setdefault(name, {}), tuple(amounts.items()), 1)
-        return True
-
-    def _above(self, name: str, level: Mapping[str, int]) -> bool:
-        held, taken = self._shares.allocated(name), self._taken.get(name, {})
-        return any(
-            held.get(resource, 0) - taken.get(resource, 0) > level.get(resource, 0)
-            for resource in DIVIDED
-            if self._amounts.get(resource, 0)
-        )
+    def restore(self, histories: Iterable[History]) -> None:
+        """Go on from what was used; what is charged is what is placed now."""
+        self.accounts.restore(histories)
+        self._due = None
 
 
 def _add(books: dict[str, int], amounts: Amounts, sign: int) -> None:
     for name, amount in amounts:
         books[name] = books.get(name, 0) + sign * amount
-
-
-def _sorted(amounts: Mapping[str, int]) -> Amounts:
-    return tuple(sorted((name, amount) for name, amount in amounts.items() if amount))

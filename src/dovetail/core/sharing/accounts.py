@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ledgers of queues, and of users in queues that tell them apart.
+
+Rules: a ledger is charged from the moment when a pod is placed. A queue that is told with its usage goes on from there:
+pods that ran on since then are charged for the time between. One without a past begins with the mean of its siblings,
+so that nobody gains by beginning anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from dovetail.core.sharing.ledger import Ledger, steady
+from dovetail.core.sharing.records import History, Queue, Usage
+from dovetail.core.sharing.tree import Tree
+
+AHEAD_MS = 300_000
+"""How far ahead what a queue holds now is projected where queues are compared (the interval of Kueue's samples)."""
+_FRACTION_BITS = 40
+_MILLION = 1_000_000
+
+Line = tuple[str, str]
+"""A queue without queues below it, and a user where it tells them apart."""
+
+
+class Accounts:
+    """`told_ms` is until when the record of a queue knew its usage when it was first told, by its name."""
+
+    def __init__(self, tree: Tree) -> None:
+        self._tree = tree
+        self._queues: dict[str, Ledger] = {}
+        self._users: dict[Line, Ledger] = {}
+        self.told_ms: dict[str, int] = {}
+        self.now_ms = 0
+
+    def begin(self, queue: Queue) -> None:
+        """A queue is told for the first time."""
+        usage, half_life_ms = queue.usage, max(1, queue.half_life_ms)
+        if usage is None:
+            self.told_ms[queue.name] = 0
+            self._queues[queue.name] = Ledger(half_life_ms, self._as_siblings(queue), self.now_ms)
+            return
+        # A time that is still to come was written by hand, or by a clock that was wrong.
+        as_of_ms = min(usage.as_of_ms, self.now_ms)
+        self.told_ms[queue.name] = as_of_ms
+        self._queues[queue.name] = Ledger(half_life_ms, usage.used, as_of_ms, days=usage.days)
+        for user, used in usage.users:
+            self._users[queue.name, user] = Ledger(half_life_ms, used, as_of_ms)
+        for ledger in self._all(queue.name):
+            ledger.settle(self.now_ms)
+
+    def _as_siblings(self, queue: Queue) -> int:
+        names = [name for name in self._tree.children(queue.parent) if name != queue.name and name in self.told_ms]
+        others = [(self._tree.queues[name], self._queues[name]) for name in names if name in self._queues]
+        ratios = [
+            self._ratio(ledger.at(self.now_ms), other.half_life_ms, other.weight)
+            for other, ledger in others
+            if ledger.used or ledger.rate
+        ]
+        if not ratios or queue.weight <= 0:
+            return 0
+        return sum(ratios) // len(ratios) * steady(1, max(1, queue.half_life_ms)) * queue.weight >> _FRACTION_BITS
+
+    def end(self, name: str) -> None:
+        """A queue is gone."""
+        self.told_ms.pop(name, None)
+        self._queues.pop(name, None)
+        for line in self._lines(name):
+            del self._users[line]
+
+    def set_half_life(self, queue: Queue) -> None:
+        for ledger in self._all(queue.name):
+            ledger.set_half_life(max(1, queue.half_life_ms), self.now_ms)
+
+    def change(self, queue: str, user: str, delta: int) -> None:
+        """So much more is charged to the queue, to those above it, and to its user."""
+        for ledger in self._charged(queue, user):
+            ledger.change(delta, self.now_ms)
+
+    def take_back(self, queue: str, user: str, rate: int, from_ms: int) -> None:
+        """What is charged to them since then was not used."""
+        for ledger in self._charged(queue, user):
+            ledger.charge(-rate, from_ms, self.now_ms, self.now_ms)
+
+    def charge_late(self, queue: str, user: str, rate: int, since_ms: int, only: str = "") -> None:
+        """A pod that ran since then is charged now for the first time: what the records of the queues do not know of
+        it is added; to the queue `only` and its users where that is given."""
+        for name in self._tree.path(queue) if queue in self._tree.queues else ():
+            from_ms = max(since_ms, self.told_ms.get(name, self.now_ms))
+            if from_ms < self.now_ms and only in ("", name):
+                self.of(name).charge(rate, from_ms, self.now_ms, self.now_ms)
+                if name == queue and self._tree.queues[name].by_user:
+                    self._user(name, user).charge(rate, from_ms, self.now_ms, self.now_ms)
+
+    def _charged(self, queue: str, user: str) -> Iterator[Ledger]:
+        if queue in self._tree.queues:
+            yield from map(self.of, self._tree.path(queue))
+            if self._tree.queues[queue].by_user:
+                yield self._user(queue, user)
+
+    def of(self, name: str) -> Ledger:
+        """The ledger of a queue that exists."""
+        ledger = self._queues.get(name)
+        if ledger is None:
+            ledger = self._queues[name] = Ledger(max(1, self._tree.queues[name].half_life_ms), as_of_ms=self.now_ms)
+        return ledger
+
+    def _user(self, queue: str, user: str) -> Ledger:
+        ledger = self._users.get((queue, user))
+        if ledger is None:
+            half_life_ms = max(1, self._tree.queues[queue].half_life_ms)
+            ledger = self._users[queue, user] = Ledger(half_life_ms, as_of_ms=self.now_ms)
+        return ledger
+
+    def _lines(self, queue: str) -> list[Line]:
+        return [line for line in self._users if line[0] == queue]
+
+    def _all(self, queue: str) -> list[Ledger]:
+        return [self.of(queue), *(self._users[line] for line in self._lines(queue))]
+
+    def share_ppm(self, name: str, whole: int) -> int:
+        """The part of the cluster (`whole` is its rate) that the queue used, decayed, in millionths."""
+        used = steady(whole, max(1, self._tree.queues[name].half_life_ms))
+        return self.of(name).at(self.now_ms) * _MILLION // used if used else 0
+
+    def ratio(self, name: str) -> int:
+        """What the queue used by its weight, with what it holds projected ahead, as a fraction of 40 bits."""
+        queue = self._tree.queues[name]
+        return self._ratio(self.of(name).at(self.now_ms + AHEAD_MS), queue.half_life_ms, queue.weight)
+
+    def user_ratio(self, queue: str, user: str) -> int:
+        """As `ratio`, of a user."""
+        used = self._user(queue, user).at(self.now_ms + AHEAD_MS)
+        return self._ratio(used, self._tree.queues[queue].half_life_ms, 1)
+
+    def _ratio(self, used: int, half_life_ms: int, weight: int) -> int:
+        return (used << _FRACTION_BITS) // (steady(1, max(1, half_life_ms)) * max(1, weight))
+
+    def users(self, queue: str, now_ms: int) -> tuple[tuple[str, int], ...]:
+        """What each user of the queue has used at that time."""
+        return tuple((user, self._users[queue, user].at(now_ms)) for _, user in sorted(self._lines(queue)))
+
+    def histories(self) -> tuple[History, ...]:
+        """All of it; `restore` takes it."""
+        found = []
+        for name in self._tree.queues:
+            ledger = self.of(name)
+            days, users = tuple(sorted(ledger.days.items())), self.users(name, ledger.as_of_ms)
+            usage = Usage(ledger.as_of_ms, ledger.used, ledger.rate, days, users)
+            found.append(History(name, self.told_ms.get(name), usage))
+        return tuple(found)
+
+    def restore(self, histories: Iterable[History]) -> None:
+        """Go on from what was used; what is charged stays as it is."""
+        for history in histories:
+            name, usage = history.queue, history.usage
+            if history.told_ms is not None:
+                self.told_ms[name] = history.told_ms
+            half_life_ms = max(1, self._tree.queues[name].half_life_ms)
+            self._queues[name] = Ledger(half_life_ms, usage.used, usage.as_of_ms, self.of(name).rate, usage.days)
+            for user, used in usage.users:
+                rate = self._user(name, user).rate
+                self._users[name, user] = Ledger(half_life_ms, used, usage.as_of_ms, rate)

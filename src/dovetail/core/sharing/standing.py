@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How every queue stands: what users are shown, and what is written into the status of the Queue objects."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dovetail.core.model import Problem
+from dovetail.core.sharing.ledger import Ledger
+from dovetail.core.sharing.records import Amounts
+
+if TYPE_CHECKING:
+    from dovetail.core.sharing.shares import Shares
+
+_MILLION = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How a queue stands. Amounts are by class. `due` is its part of the division now, `borrowed` what it holds beyond
+    its guarantee. `share_ppm` is the part of the cluster that it used (decayed), `weight_ppm` its weight among its
+    siblings. `credit` is what is due to it by weight less what it used, in milli-GPU times ms. `days` and `users` are
+    as in Usage. `warning` is what is wrong with it although it can be used. `head` is the root that is tried first of
+    those that wait in it and below it, "" for none."""
+
+    name: str
+    parent: str
+    leaf: bool
+    allocated: Amounts
+    guarantee: Amounts
+    limit: Amounts
+    due: Amounts
+    borrowed: Amounts
+    pending: Amounts
+    pending_jobs: int
+    used: int
+    share_ppm: int
+    weight_ppm: int
+    credit: int
+    rate_milli: int
+    days: tuple[tuple[int, int], ...]
+    users: tuple[tuple[str, int], ...]
+    as_of_ms: int
+    problem: Problem | None
+    warning: str
+    head: str
+
+
+def standings(shares: Shares, now_ms: int) -> list[Standing]:
+    """All queues, each before those below it."""
+    heads: dict[str, str] = {}
+    for root, queue in shares.waiting_order():
+        for name in shares.path(queue):
+            heads.setdefault(name, root)
+    return [_standing(shares, name, now_ms, heads.get(name, "")) for name in shares.tree.in_order()]
+
+
+def _standing(shares: Shares, name: str, now_ms: int, head: str) -> Standing:
+    queue, ledger = shares.tree.queues[name], shares.accounts.of(name)
+    held, guarantee = shares.allocated(name), dict(queue.guarantee)
+    whole, due_rate = shares.whole, shares.whole
+    for above in shares.path(name):
+        due_rate = due_rate * _weight_ppm(shares, above) // _MILLION
+    return Standing(
+        name=name,
+        parent=queue.parent,
+        leaf=shares.tree.leaf(name),
+        allocated=_sorted(held),
+        guarantee=queue.guarantee,
+        limit=queue.limit,
+        due=_sorted(shares.due(name)),
+        borrowed=_sorted({r: max(0, amount - guarantee.get(r, 0)) for r, amount in held.items()}),
+        pending=_sorted(shares.pending(name)),
+        pending_jobs=shares.jobs(name),
+        used=ledger.at(now_ms),
+        share_ppm=shares.accounts.share_ppm(name, whole),
+        weight_ppm=_weight_ppm(shares, name),
+        credit=ledger.credit(due_rate, now_ms),
+        rate_milli=ledger.rate,
+        days=_days(ledger, now_ms),
+        users=shares.accounts.users(name, now_ms),
+        as_of_ms=now_ms,
+        problem=shares.tree.problem(name),
+        warning=shares.tree.capacity_problem(name, shares.meter.capacity()),
+        head=head,
+    )
+
+
+def _weight_ppm(shares: Shares, name: str) -> int:
+    queue = shares.tree.queues[name]
+    total = sum(max(0, shares.tree.queues[other].weight) for other in shares.tree.children(queue.parent))
+    return max(0, queue.weight) * _MILLION // total if total else 0
+
+
+def _days(ledger: Ledger, now_ms: int) -> tuple[tuple[int, int], ...]:
+    shown = Ledger(ledger.half_life_ms, ledger.used, ledger.as_of_ms, ledger.rate, ledger.days.items())
+    shown.settle(now_ms)
+    return tuple(sorted(shown.days.items()))
+
+
+def _sorted(amounts: Mapping[str, int]) -> Amounts:
+    return tuple(sorted((name, amount) for name, amount in amounts.items() if amount))
