@@ -167,8 +167,8 @@ class Attempt:
             return [], None, ""
         if not placed:
             return [], self._no_room(group, scope), ""
-        for placement in placed:
-            state.sync(placement.pod)
+        state.shares.placed(placed)
+        state.order.changed(self._queue)
         return binds, None if len(binds) == len(pods) else self._left_over(group), ""
 
     def _over(self, placed: Sequence[Placement]) -> tuple[Refusal, str] | None:

@@ -23,6 +23,7 @@ from dovetail.core.cluster.shapes import Shape
 from dovetail.core.model import Pod
 from dovetail.core.placing.gangs import Group, shapes_of
 from dovetail.core.placing.pods import Scope
+from dovetail.core.placing.proof import evict
 from dovetail.core.placing.rows import Rows
 from dovetail.core.placing.victims import Unit, uncovered, weight
 
@@ -104,7 +105,7 @@ class Clearing:
         plans: list[list[Unit]] = []
         self._without = without
         with self._cluster.trial():
-            self._evict(start)
+            evict(self._cluster, start)
             mark = self._cluster.mark()
             for scope in self._scopes(group, within):
                 self._spare, self._taken = list(self._all_spare), []
@@ -227,7 +228,7 @@ class Clearing:
     def _carry_out(self, slot: int, shape: Shape, option: _Option) -> _Option | None:
         """Take the units of an option away, and more of the slot's where they do not make the room after all."""
         taken, spare = list(option.units), list(self._spare)
-        self._evict(taken)
+        evict(self._cluster, taken)
         _count(taken, spare)
         more = iter(self._on_slot.get(slot, ()))
         while int(self._rows.of(shape).copies()[slot]) < option.copies:
@@ -235,15 +236,9 @@ class Clearing:
             if (unit := next(able, None)) is None:
                 return None
             _count([unit], spare)
-            self._evict([unit])
+            evict(self._cluster, [unit])
             taken.append(unit)
         return _Option(option.copies, tuple(uncovered(taken)))
-
-    def _evict(self, units: Iterable[Unit]) -> None:
-        for unit in units:
-            for uid in unit.uids:
-                if self._there(uid):
-                    self._cluster.evict(uid)
 
     def _option(self, slot: int, shape: Shape, most: int) -> _Option:
         """The cheapest per pod, by amounts alone; of equals the one for most pods."""

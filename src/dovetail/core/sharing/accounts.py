@@ -74,6 +74,8 @@ class Accounts:
 
     def change(self, queue: str, user: str, delta: int) -> None:
         """So much more is charged to the queue, to those above it, and to its user."""
+        if not delta:
+            return
         for ledger in self._charged(queue, user):
             ledger.change(delta, self.now_ms)
 

@@ -32,7 +32,9 @@ class Meter:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._wanted: dict[int, Amounts] = {}
-        self._held: dict[tuple[object, ...], Amounts] = {}
+        self._held: dict[tuple[int, int, int, int], Amounts] = {}
+        self._kinds: dict[int, int] = {}
+        self._numbers: dict[object, int] = {}
         self._capacity: dict[str, int] = {}
         self._of_slot: dict[int, Amounts] = {}
         self._seen = -1
@@ -59,22 +61,25 @@ class Meter:
 
     def held(self, placement: Placement) -> Amounts:
         """What a placed pod is counted with."""
-        shape, slot, nodes = placement.shape, placement.slot, self._cluster.nodes
-        record = nodes.records[slot]
-        key = shape.id, placement.share_milli, placement.share_bits.bit_count(), id(record), len(placement.grants)
-        if record is None or placement.grants or placement.pod.device_claims:
-            return self._count(placement, record)
+        if placement.grants or placement.pod.device_claims:
+            return self._count(placement)
+        key = placement.shape.id, placement.share_milli, placement.share_bits.bit_count(), self._kind(placement.slot)
         amounts = self._held.get(key)
         if amounts is None:
-            if len(self._held) >= 65_536 or self._seen != nodes.records_journal.end:
-                # Records are told apart by identity, which another one may have later.
+            if len(self._held) >= 65_536:
                 self._held.clear()
-                self.capacity()
-            amounts = self._held[key] = self._count(placement, record)
+            amounts = self._held[key] = self._count(placement)
         return amounts
 
-    def _count(self, placement: Placement, record: Node | None) -> Amounts:
+    def _kind(self, slot: int) -> int:
+        """A number for what the amounts of pods there depend on."""
+        if self._seen != self._cluster.nodes.records_journal.end:
+            self.capacity()
+        return self._kinds.get(slot, 0)
+
+    def _count(self, placement: Placement) -> Amounts:
         shape, nodes = placement.shape, self._cluster.nodes
+        record = nodes.records[placement.slot]
         resources = dict(shape.request.resources)
         counted = {CPU: resources.get(CPU_RESOURCE, 0), MEMORY: resources.get(MEMORY_RESOURCE, 0)}
         memory_mib = int(nodes.gpu_memory_mib[placement.slot])
@@ -122,6 +127,11 @@ class Meter:
             new = _offered(record, int(nodes.gpu_count(slot))) if record is not None and nodes.usable[slot] else ()
             if new:
                 self._of_slot[slot] = new
+            self._kinds.pop(slot, None)
+            if record is not None:
+                cards = tuple(dict.fromkeys(card.geometry for card in record.mig))
+                kind = _product(record), record.gpu_memory_mib, record.sliced, cards, record.geometry
+                self._kinds[slot] = self._numbers.setdefault(kind, len(self._numbers) + 1)
             for sign, amounts in ((-1, old), (1, new)):
                 for name, amount in amounts:
                     self._capacity[name] = self._capacity.get(name, 0) + sign * amount

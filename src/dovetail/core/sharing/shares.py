@@ -10,10 +10,11 @@ waits for; pods of others are taken off what there is first. Guarantees and limi
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from dovetail.core.cluster import Cluster
+from dovetail.core.cluster.placement import Placement
 from dovetail.core.model import Pod
 from dovetail.core.policy import Policy
 from dovetail.core.roster import Roster, startable
@@ -27,7 +28,6 @@ from dovetail.core.sharing.records import (
     DEFAULT_QUEUE,
     DIVIDED,
     GPU,
-    MEMORY,
     QUEUE_LABEL,
     Amounts,
     History,
@@ -42,19 +42,18 @@ _MILLI = 1000
 
 @dataclass(slots=True)
 class _Held:
-    """A pod that is counted: `rate` is what it is charged, `fixed` whether it must not be preempted."""
+    """Pods that are counted alike: by queue, user, priority, amounts, and whether they must not be preempted. `rate` is
+    what each is charged."""
 
-    queue: str
-    user: str
-    priority: int
-    amounts: Amounts
+    kind: tuple[str, str, int, Amounts, bool]
     rate: int
-    fixed: bool
+
+    @property
+    def queue(self) -> str:
+        return self.kind[0]
 
     def alike(self, other: _Held) -> bool:
-        """Whether the books are the same with either."""
-        mine = self.queue, self.user, self.priority, self.amounts, self.fixed
-        return mine == (other.queue, other.user, other.priority, other.amounts, other.fixed)
+        return self.kind == other.kind
 
 
 class Shares:
@@ -77,7 +76,11 @@ class Shares:
         self._priorities: dict[str, Counter[int]] = {}
         self._due: dict[str, dict[str, int]] | None = None
         self._due_ms = 0
-        self._rated: tuple[int, int, int] = (0, 0, 0)
+        self._moved: dict[tuple[str, str], int] = {}
+        """How much more each queue holds and waits for, of each class, than when it was last divided."""
+        self._limited: dict[str, bool] = {}
+        self._rated: dict[str, int] = {}
+        self._rates: dict[Amounts, int] = {}
 
     @property
     def now_ms(self) -> int:
@@ -86,7 +89,7 @@ class Shares:
     @property
     def whole(self) -> int:
         """What the whole cluster would be charged."""
-        return self._rated[2] or self._rated[0]
+        return self._rated.get(GPU) or self._rated.get(CPU, 0)
 
     # What is told.
 
@@ -101,10 +104,11 @@ class Shares:
             self.accounts.begin(queue)
             self._recount()
             for uid, held in self._held.items():
-                self.accounts.charge_late(held.queue, held.user, held.rate, self._since(uid), queue.name)
+                self.accounts.charge_late(*held.kind[:2], held.rate, self._since(uid), queue.name)
         elif old is not None and old.half_life_ms != queue.half_life_ms:
             self.accounts.set_half_life(queue)
         self._due = None
+        self._limited.clear()
 
     def remove_queue(self, name: str) -> None:
         """Its pods run on, and count for those above it no more."""
@@ -126,96 +130,119 @@ class Shares:
         for uid in uids:
             self._sync(uid, late=False)
         self._due = None
+        self._limited.clear()
 
     def sync(self, pod: Pod) -> None:
         """Count the pod as it is now: held, waiting, or gone where the roster does not have it."""
-        uid = pod.uid
-        before = self._request(uid)
-        self._sync(uid)
-        if before != self._request(uid):
-            self._due = None
-
-    def _request(self, uid: str) -> tuple[str, list[int]] | None:
-        """What the pod makes its queue hold or ask for, of what is divided."""
-        held = self._held.get(uid)
-        queue, amounts = (held.queue, held.amounts) if held is not None else self._waiting.get(uid, ("", ()))
-        return (queue, [amount for name, amount in amounts if name in DIVIDED]) if amounts else None
+        self._sync(pod.uid)
 
     def _sync(self, uid: str, late: bool = True) -> None:
-        placement = self._cluster.placements.get(uid)
-        known = self._roster.pods.get(uid)
-        held, waiting = self._held.get(uid), self._waiting.get(uid)
+        known, placement = self._roster.pods.get(uid), self._cluster.placements.get(uid)
+        held = self._held.get(uid)
         if known is None or placement is None:
             if held is not None:
                 self._release(uid, held)
-        else:
-            queue = self.queue_of(known) if known.managed else ""
-            amounts = self.meter.held(placement)
-            fixed = known.managed and not self.preemptible(known)
-            new = _Held(queue, known.user, known.priority, amounts, self._rate(amounts), fixed)
-            if held is None or not held.alike(new):
-                if held is not None:
-                    self._release(uid, held)
-                self._hold(uid, new, late and held is None)
-        if known is not None and placement is None and startable(known):
-            request = self.queue_of(known), self.meter.wanted(self._cluster.shape_of(known))
-            if waiting != request:
+            self._wait(uid, known if known is not None and startable(known) else None)
+            return
+        new = self._as_held(known, placement)
+        if held is None or not held.alike(new):
+            if held is not None:
+                self._release(uid, held)
+            self._hold([uid], new)
+            if late and held is None:
+                self.accounts.charge_late(*new.kind[:2], new.rate, self._since(uid))
+        self._unwait(uid)
+
+    def placed(self, placements: Iterable[Placement]) -> None:
+        """These pods, which waited, were placed."""
+        alike: dict[tuple[str, str, int, Amounts, bool], list[str]] = {}
+        found: dict[tuple[str, str, int, Amounts, bool], _Held] = {}
+        for placement in placements:
+            new = self._as_held(placement.pod, placement)
+            alike.setdefault(new.kind, []).append(placement.pod.uid)
+            found.setdefault(new.kind, new)
+        for kind, uids in alike.items():
+            self._hold(uids, found[kind])
+            for uid in uids:
                 self._unwait(uid)
-                self._waiting[uid] = request
-                self._add(self._pending, request[0], request[1], 1)
-        elif waiting is not None:
-            self._unwait(uid)
+
+    def _as_held(self, pod: Pod, placement: Placement) -> _Held:
+        amounts = self.meter.held(placement)
+        queue = self.queue_of(pod) if pod.managed else ""
+        fixed = pod.managed and not self.preemptible(pod)
+        return _Held((queue, pod.user, pod.priority, amounts, fixed), self._rate(amounts))
 
     def ended(self, uid: str, ended_ms: int) -> None:
         """The pod, which is counted still, had ended at that time."""
         held = self._held.get(uid)
         if held is not None and 0 < ended_ms < self.now_ms:
-            self.accounts.take_back(held.queue, held.user, held.rate, max(ended_ms, self._since(uid)))
+            self.accounts.take_back(*held.kind[:2], held.rate, max(ended_ms, self._since(uid)))
 
     def advance(self, now_ms: int) -> None:
         """Time passes; what pods are charged follows what there is."""
         self.accounts.now_ms = now_ms
         capacity = self.meter.capacity()
-        rated = capacity.get(CPU, 0), capacity.get(MEMORY, 0), capacity.get(GPU, 0)
+        rated = {name: capacity.get(name, 0) for name in DIVIDED}
         if rated != self._rated:
             self._rated, self._due = rated, None
-            for held in self._held.values():
-                rate = self._rate(held.amounts)
+            self._rates.clear()
+            counts = Counter(map(id, self._held.values()))
+            for held in {id(one): one for one in self._held.values()}.values():
+                rate = self._rate(held.kind[3])
                 if rate != held.rate:
-                    self.accounts.change(held.queue, held.user, rate - held.rate)
+                    self.accounts.change(*held.kind[:2], counts[id(held)] * (rate - held.rate))
                     held.rate = rate
 
-    def _hold(self, uid: str, held: _Held, late: bool) -> None:
-        self._held[uid] = held
-        if held.queue:
-            self._add(self._allocated, held.queue, held.amounts, 1)
-            if held.fixed:
-                self._add(self._fixed, held.queue, held.amounts, 1)
-            self._priorities.setdefault(held.queue, Counter())[held.priority] += 1
-        else:
-            _add(self._strangers, held.amounts, 1)
-        self.accounts.change(held.queue, held.user, held.rate)
-        if late:
-            self.accounts.charge_late(held.queue, held.user, held.rate, self._since(uid))
+    def _hold(self, uids: Sequence[str], held: _Held) -> None:
+        """Enter pods that are alike."""
+        self._held.update(dict.fromkeys(uids, held))
+        self._enter(held, len(uids))
 
     def _release(self, uid: str, held: _Held) -> None:
-        self.accounts.change(held.queue, held.user, -held.rate)
         del self._held[uid]
-        if held.queue:
-            self._add(self._allocated, held.queue, held.amounts, -1)
-            if held.fixed:
-                self._add(self._fixed, held.queue, held.amounts, -1)
-            pods = self._priorities[held.queue]
-            pods[held.priority] -= 1
-            if not pods[held.priority]:
-                del pods[held.priority]
-        else:
-            _add(self._strangers, held.amounts, -1)
+        self._enter(held, -1)
+
+    def _enter(self, held: _Held, times: int) -> None:
+        queue, user, priority, amounts, fixed = held.kind
+        if not queue:
+            _add(self._strangers, amounts, times)
+            self._due = None
+            return
+        self._request(queue, amounts, times)
+        self._add(self._allocated, queue, amounts, times)
+        if fixed:
+            self._add(self._fixed, queue, amounts, times)
+        pods = self._priorities.setdefault(queue, Counter())
+        pods[priority] += times
+        if not pods[priority]:
+            del pods[priority]
+        self.accounts.change(queue, user, times * held.rate)
+
+    def _wait(self, uid: str, pod: Pod | None) -> None:
+        request = (self.queue_of(pod), self.meter.wanted(self._cluster.shape_of(pod))) if pod is not None else None
+        if self._waiting.get(uid) != request:
+            self._unwait(uid)
+            if request is not None:
+                self._waiting[uid] = request
+                self._request(*request, 1)
+                self._add(self._pending, *request, 1)
 
     def _unwait(self, uid: str) -> None:
         request = self._waiting.pop(uid, None)
         if request is not None:
-            self._add(self._pending, request[0], request[1], -1)
+            self._request(*request, -1)
+            self._add(self._pending, *request, -1)
+
+    def _request(self, queue: str, amounts: Amounts, times: int) -> None:
+        """What is due has to be divided anew, unless what is asked for by then is the same again."""
+        for name, amount in amounts:
+            if name in DIVIDED:
+                key = queue, name
+                left = self._moved.get(key, 0) + times * amount
+                if left:
+                    self._moved[key] = left
+                else:
+                    del self._moved[key]
 
     def _add(self, books: dict[str, dict[str, int]], queue: str, amounts: Amounts, sign: int) -> None:
         for name in self.path(queue):
@@ -228,14 +255,15 @@ class Shares:
 
     def _rate(self, amounts: Amounts) -> int:
         """The dominant share, in milli-GPU of the cluster; rounded up, so that nothing is for nothing."""
-        cpu, memory, gpu = self._rated
-        whole = gpu or cpu
-        rate = 0
-        for name, amount in amounts:
-            there = {CPU: cpu, MEMORY: memory, GPU: gpu}.get(name, 0)
-            if there:
-                rate = max(rate, -(-amount * whole // there))
-        return rate * self._model_factor(amounts) // _MILLI if self._model_milli else rate
+        rate = self._rates.get(amounts)
+        if rate is None:
+            rate = 0
+            for name, amount in amounts:
+                there = self._rated.get(name, 0)
+                if there:
+                    rate = max(rate, -(-amount * self.whole // there))
+            rate = self._rates[amounts] = rate * self._model_factor(amounts) // _MILLI
+        return rate
 
     def _model_factor(self, amounts: Amounts) -> int:
         models = (self._model_milli.get(name.partition("/")[2]) for name, _ in amounts if "/" in name)
@@ -273,7 +301,7 @@ class Shares:
     def amounts(self, uid: str) -> Mapping[str, int]:
         """What a placed pod is counted with."""
         held = self._held.get(uid)
-        return dict(held.amounts) if held is not None else {}
+        return dict(held.kind[3]) if held is not None else {}
 
     def rate(self, uid: str) -> int:
         """What a placed pod is charged, in milli-GPU."""
@@ -282,7 +310,10 @@ class Shares:
 
     def path(self, queue: str) -> tuple[str, ...]:
         """The queue and those above it; nothing where it does not exist."""
-        return self.tree.path(queue) if queue in self.tree.queues else ()
+        try:
+            return self.tree.path(queue)
+        except KeyError:
+            return ()
 
     def allocated(self, queue: str) -> Mapping[str, int]:
         """What the queue holds, with those below it."""
@@ -307,7 +338,12 @@ class Shares:
 
     def limited(self, queue: str) -> bool:
         """Whether there is anything that pods of the queue could go beyond."""
-        return any(self.tree.queues[name].limit or name in self.accounts.told_ms for name in self.path(queue))
+        limited = self._limited.get(queue)
+        if limited is None:
+            told_ms = self.accounts.told_ms
+            limited = any(self.tree.queues[name].limit or name in told_ms for name in self.path(queue))
+            self._limited[queue] = limited
+        return limited
 
     def beyond_limit(self, queue: str, more: Mapping[str, int]) -> tuple[str, str, int, int] | None:
         """The first limit that would be broken on the way up: queue, class, what it would hold, and the limit."""
@@ -336,8 +372,9 @@ class Shares:
 
     def due(self, queue: str) -> Mapping[str, int]:
         """What a queue is due of each class that is divided, by what everybody holds and waits for now."""
-        if self._due is None or self.now_ms - self._due_ms >= _DIVIDED_AGAIN_MS:
+        if self._due is None or self._moved or self.now_ms - self._due_ms >= _DIVIDED_AGAIN_MS:
             self._due, self._due_ms = self._divide(), self.now_ms
+            self._moved.clear()
         return self._due.get(queue, {})
 
     def _divide(self) -> dict[str, dict[str, int]]:

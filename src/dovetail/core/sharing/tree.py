@@ -37,10 +37,11 @@ class Tree:
     def __init__(self) -> None:
         self.queues: dict[str, Queue] = {DEFAULT_QUEUE: Queue(DEFAULT_QUEUE)}
         self._shape: _Shape | None = None
+        self._paths: dict[str, tuple[str, ...]] = {}
 
     def put(self, queue: Queue) -> None:
         self.queues[queue.name] = queue
-        self._shape = None
+        self._changed()
 
     def remove(self, name: str) -> None:
         """Forget the queue; `default` is then as if nobody had written it."""
@@ -48,10 +49,20 @@ class Tree:
             self.queues[name] = Queue(name)
         else:
             self.queues.pop(name, None)
+        self._changed()
+
+    def _changed(self) -> None:
         self._shape = None
+        self._paths.clear()
 
     def path(self, name: str) -> tuple[str, ...]:
         """The queue and those above it, up to the top; up to where it breaks off, if it does. Raises KeyError."""
+        known = self._paths.get(name)
+        if known is None:
+            known = self._paths[name] = self._path(name)
+        return known
+
+    def _path(self, name: str) -> tuple[str, ...]:
         path: dict[str, None] = {}
         queue: Queue | None = self.queues[name]
         while queue is not None and queue.name not in path:
