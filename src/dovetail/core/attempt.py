@@ -24,6 +24,8 @@ from dovetail.core.sharing.records import MODEL_LABEL, MODEL_PREFIX
 from dovetail.core.state import State
 
 _NO_ROOM = {Reason.NO_NODE_FITS, Reason.GANG_DOES_NOT_FIT, Reason.GANG_TOO_LARGE}
+_ALIKE = _NO_ROOM | {Reason.QUEUE_LIMIT, Reason.BEYOND_GUARANTEE}
+"""Reasons that all roots of a kind have, how long ever they run."""
 
 
 class Attempt:
@@ -49,10 +51,17 @@ class Attempt:
         if refusal is not None:
             decisions += room.give_up(str(refusal))
         for group in state.roster.groups(self._root) if refusal is None else ():
-            placed, lacking = self._place(group)
-            if lacking is not None and not placed:
-                made, lacking = room.make(group, lacking, self._kind(group))
-                decisions += made
+            kind = self._kind(group)
+            placed: list[Decision] = []
+            lacking = state.refused.get(kind) if kind is not None else None
+            if lacking is None:
+                placed, lacking = self._place(group)
+                if lacking is not None and not placed:
+                    made, lacking = room.make(group, lacking, kind)
+                    decisions += made
+            if lacking is not None and kind is not None and not placed and lacking.reason in _ALIKE and not room.again:
+                state.refused[kind] = lacking
+                state.kinds[self._root] = kind
             decisions += placed
             refusal = refusal or lacking
         bound = any(isinstance(decision, Bind) for decision in decisions)
@@ -67,11 +76,9 @@ class Attempt:
         if not waiting:
             state.pending.forget(self._root)
             return decisions
-        rank, line = state.rank(self._root), state.line(self._root)
+        state.pending.park(self._root, *state.rank(self._root), state.line(self._root))
         if room.again:
-            state.pending.push(self._root, *rank, line)
-        else:
-            state.pending.park(self._root, *rank, line)
+            state.postpone(self._root)
         if refusal is not None:
             uids = tuple(pod.uid for pod in waiting)
             news = state.pending.tell(self._root, refusal, uids, state.now_ms, state.policy.tell_again_ms)
@@ -264,31 +271,43 @@ class Attempt:
         return ""
 
     def _signature(self, group: Group) -> object | None:
-        """Equal for groups of which one fails when another did; None where pods differ beyond their shapes."""
-        state, pods = self._state, group.pods
-        cluster = state.cluster
+        """Equal for groups of which one does not fit when another did not; None where pods differ beyond that."""
+        alike, state = self._alike(group), self._state
+        if alike is None:
+            return None
+        where = (self._queue, self._fixed(group.pods)) if state.shares.limited(self._queue) else None
+        if not state.reservations.others(self._root):
+            return alike, where, None
+        works = {pod.work for pod in group.pods}
+        # How long it runs says whether it may use what is held for others.
+        return (
+            (alike, where, (self._queue, self._root in state.reservations.by_root, works.pop()))
+            if len(works) == 1
+            else None
+        )
+
+    def _alike(self, group: Group) -> object | None:
+        """What the group wants; None where its pods differ beyond their shapes."""
+        cluster, pods = self._state.cluster, group.pods
         if cluster.peers.counts or group.groups or group.held or any(pod.claims for pod in pods):
             return None
-        where = self._queue if state.shares.limited(self._queue) else ""
-        # How long it runs says whether it may use what is held for others.
-        reserved = (self._queue, pods[0].work) if state.reservations.others(self._root) else None
-        mine = self._root if self._root in state.reservations.by_root else None
         if len(pods) == 1 and group.missing == 1 and not group.required:
             # Preferred levels keep no pod on its own from a node.
             shape = cluster.shape_of(pods[0])
-            return None if feasibility.hindered(cluster, shape, pods) else (shape.id, where, reserved, mine)
+            return None if feasibility.hindered(cluster, shape, pods) else shape.id
         wanted = shapes_of(cluster, group)
         if any(feasibility.hindered(cluster, shape, pods) for shape, _ in wanted):
             return None
-        if reserved is not None and any(pod.work != pods[0].work for pod in pods):
-            return None
         counts = tuple((shape.id, count) for shape, count in wanted)
-        return counts, group.missing, group.room, group.required, group.preferred, where, reserved, mine
+        return counts, group.missing, group.room, group.required, group.preferred
 
     def _kind(self, group: Group) -> object | None:
-        """Equal for roots for which the search for who could give way ends alike."""
-        signature = self._signature(group)
-        return (signature, self._queue, self._state.rank(self._root)[0]) if signature is not None else None
+        """Equal for roots of which none is placed, and nobody gives way to, when that is so for one of them."""
+        if self._root in self._state.reservations.by_root:
+            return None
+        alike = self._alike(group)
+        priority = self._state.rank(self._root)[0]
+        return (alike, self._queue, priority, self._fixed(group.pods)) if alike is not None else None
 
     def _overdue(self, binds: bool, waiting: list[Pod]) -> list[Pod]:
         """The bound members of a gang that started by half and is past its deadline, else nothing.
@@ -323,3 +342,17 @@ def _reserved(others: Sequence[Reservation]) -> Refusal:
     first = others[0]
     until = f", which starts at the latest when {first.expected.basis}" if first.expected.start_ms else ""
     return Refusal(Reason.RESERVED, When.NOT_YET, f"for {first.root}{until}")
+
+
+def hopeless(state: State, root: str, decisions: list[Decision]) -> bool:
+    """Whether the root is refused as others of its kind were since room was last freed; it is told so if it is news."""
+    refusal = state.refused.get(state.kinds.get(root))
+    if refusal is None:
+        return False
+    if not state.pending.knows(root, refusal):
+        placements = state.cluster.placements
+        uids = tuple(pod.uid for pod in state.roster.members(root) if pod.uid not in placements and not pod.node)
+        news = state.pending.tell(root, refusal, uids, state.now_ms, state.policy.tell_again_ms)
+        if news:
+            decisions.append(Hold(root, news, refusal, state.steps))
+    return True

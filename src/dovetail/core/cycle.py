@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dovetail.core.attempt import Attempt
+from dovetail.core.attempt import Attempt, hopeless
 from dovetail.core.decisions import Decision
 from dovetail.core.events import Event
 from dovetail.core.state import State
@@ -31,10 +31,11 @@ def step(state: State, events: Iterable[Event], now_ms: int) -> list[Decision]:
     decisions: list[Decision] = []
     work = 0
     while max(work, len(decisions)) < state.policy.attempts_per_step:
-        root = state.pending.pop()
+        root = state.pending.pop(lambda root: hopeless(state, root, decisions))
         if root is None:
             break
         attempt = Attempt(state, root)
         decisions += attempt.decide()
         work += attempt.work
+    state.resume()
     return decisions

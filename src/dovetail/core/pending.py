@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from dovetail.core.reasons import Reason, Refusal
@@ -84,20 +84,28 @@ class Pending:
         del own[line]
         if not own:
             del self._heads[line[0]]
-        self._order.changed(line[0])
+        self._order.moved(line[0])
 
     def _put_head(self, line: Line, root: str) -> None:
         self._heads.setdefault(line[0], {})[line] = root
-        self._order.changed(line[0])
+        self._order.moved(line[0])
 
-    def pop(self) -> str | None:
-        """The next root to try."""
-        line = self._order.first(self._heads)
-        if line is None:
-            return None
-        root = self._heads[line[0]][line]
-        self._leave(root)
-        return root
+    def pop(self, hopeless: Callable[[str], bool] = lambda _: False) -> str | None:
+        """The next root to try. Those before it in its line that are `hopeless` are parked, and not tried."""
+        while (line := self._order.first(self._heads)) is not None:
+            heap, ranks = self._heaps[line], self._ranks
+            while heap:
+                rank = heapq.heappop(heap)
+                root = rank[3]
+                if ranks.get(root) is not rank or self._lines[root] != line:
+                    continue
+                del ranks[root]
+                if not hopeless(root):
+                    self._next(line)
+                    return root
+                self._parked[root] = rank
+            self._next(line)
+        return None
 
     def park(self, root: str, priority: int, created_ms: int, line: Line) -> None:
         self._lines[root] = line
@@ -121,9 +129,16 @@ class Pending:
 
     def wake(self) -> None:
         """Room was freed: everybody parked is tried again."""
+        back: dict[Line, list[Rank]] = {}
         for root, rank in self._parked.items():
-            self._enter(root, rank, self._lines[root])
+            self._ranks[root] = rank
+            back.setdefault(self._lines[root], []).append(rank)
         self._parked.clear()
+        for line, ranks in back.items():
+            heap = self._heaps.setdefault(line, [])
+            heap += ranks
+            heapq.heapify(heap)
+            self._next(line)
 
     def tell(self, root: str, refusal: Refusal, uids: tuple[str, ...], now_ms: int, again_ms: int) -> tuple[str, ...]:
         """Which of the pods this refusal is news for: all of them for another reason than last told, or for other
@@ -138,6 +153,11 @@ class Pending:
                 return untold
         self._told[root] = _Told(refusal, now_ms, set(uids))
         return uids
+
+    def knows(self, root: str, refusal: Refusal) -> bool:
+        """Whether this very refusal is what was told of a root last."""
+        told = self._told.get(root)
+        return told is not None and told.refusal is refusal
 
     def tellings(self) -> Iterator[tuple[str, Refusal, int, tuple[str, ...]]]:
         """What was told: root, refusal, when, and of which pods; `retell` takes it."""
@@ -178,9 +198,23 @@ class Pending:
                 del heads[first[0]][first]
                 if not heads[first[0]]:
                     del heads[first[0]]
-            self._order.changed(first[0])
+            self._order.moved(first[0])
         self._order.renew()
         return order
+
+    def heads(self) -> tuple[dict[str, dict[Line, str]], dict[str, int]]:
+        """Who is first in each line, those aside with them, by queue; and how many wait in each queue."""
+        first: dict[Line, Rank] = {}
+        counts: dict[str, int] = {}
+        for rank in (*self._ranks.values(), *self._parked.values()):
+            line = self._lines[rank[3]]
+            counts[line[0]] = counts.get(line[0], 0) + 1
+            if line not in first or rank < first[line]:
+                first[line] = rank
+        heads: dict[str, dict[Line, str]] = {}
+        for line, rank in first.items():
+            heads.setdefault(line[0], {})[line] = rank[3]
+        return heads, counts
 
     def before(self, root: str) -> int:
         """How many are tried before this one if none of them fits; 0 where it does not wait."""

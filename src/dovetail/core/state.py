@@ -45,7 +45,7 @@ class State:
         self.shares = Shares(self.cluster, self.roster, self.policy)
         self.order = Order(self.shares, self.wanted)
         self.pending = Pending(self.order)
-        self.shares.waiting_order = self._waiting_order
+        self.shares.waiting = self._waiting
         self.run_times = RunTimes()
         self.budgets: dict[str, Budget] = {}
         self.failed: dict[object, Refusal] = {}
@@ -54,6 +54,11 @@ class State:
         """For whom it was searched in vain who could give way, since room was last freed, with what was found."""
         self.searches = 0
         """How many such searches there were in this step."""
+        self.kinds: dict[str, object] = {}
+        """What roots were like that were tried, as long as nothing about them changes."""
+        self.refused: dict[object, Refusal] = {}
+        """Why roots of a kind are not placed, since room was last freed."""
+        self._postponed: list[str] = []
         self.steps = 0
         self.now_ms = 0
         self._freed = 0
@@ -108,13 +113,29 @@ class State:
             cluster.freed += 1
         if self._freed != cluster.freed:
             self._freed, self._freed_ms = cluster.freed, self.now_ms
-            self.failed.clear()
+            self.forget_failures()
             self.sought.clear()
             self.pending.wake()
+
+    def postpone(self, root: str) -> None:
+        """There was no time for the root in this step: the next one tries it."""
+        self._postponed.append(root)
+
+    def resume(self) -> None:
+        """The step is over."""
+        for root in self._postponed:
+            self.pending.push(root, *self.rank(root), self.line(root))
+        self._postponed.clear()
+
+    def forget_failures(self) -> None:
+        """Who was refused may fit now, or be refused for another reason."""
+        self.failed.clear()
+        self.refused.clear()
 
     def touch(self, root: str) -> None:
         """Something about the root changed: try it in its turn, or forget it where it is no root any more or nothing
         of it is pending."""
+        self.kinds.pop(root, None)
         stands = root.startswith(LONE) or self.roster.top(root) == root
         waiting = [pod for pod in self.roster.members(root) if pod.uid not in self.cluster.placements]
         if stands and any(pod.managed and not pod.node for pod in waiting):
@@ -140,9 +161,16 @@ class State:
         self.shares.sync(pod)
         self.order.changed(self.shares.queue_of(pod))
 
-    def _waiting_order(self) -> list[tuple[str, str]]:
-        order = self.pending.ordered()
-        return [(root, line[0]) for root in order if (line := self.pending.line(root)) is not None]
+    def _waiting(self) -> dict[str, tuple[str, int]]:
+        """Who is first of those that wait in each queue and below it, and how many they are."""
+        heads, counts = self.pending.heads()
+        self.order.renew()
+        found = {}
+        for queue, jobs in self.order.below(counts).items():
+            line = self.order.first_in(queue, heads)
+            found[queue] = (heads[line[0]][line] if line is not None else "", jobs)
+        self.order.renew()
+        return found
 
     def rank(self, root: str) -> tuple[int, int]:
         """(priority, created): the gang's own where it has them, else its highest pod's and its oldest pod's."""

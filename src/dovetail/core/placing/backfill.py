@@ -77,7 +77,7 @@ class Reservations:
 
     def put(self, reservation: Reservation) -> None:
         self.by_root[reservation.root] = reservation
-        self._state.failed.clear()
+        self._state.forget_failures()
 
     def drop(self, root: str) -> None:
         """Hold nothing for the root any more: who was refused for its sake may start."""

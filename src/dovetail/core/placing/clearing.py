@@ -117,6 +117,17 @@ class Clearing:
                     break
         return plans
 
+    def targets(self, group: Group, within: Scope | None) -> list[Scope | None]:
+        """Where room could be made, what seems cheapest first: on each node for a pod on its own, in each domain of the
+        required levels for others."""
+        scopes = self._scopes(group, within)
+        pods = list(easiest_part(self._cluster, group).all_pods())
+        if len(pods) > 1:
+            return scopes
+        shape = self._cluster.shape_of(pods[0])
+        slots = {slot: None for scope in scopes for slot in self._caps(shape, scope)}
+        return [np.array([slot]) for slot in sorted(slots, key=lambda slot: self._option(slot, shape, 1).price)]
+
     def _clear(self, group: Group, scope: Scope | None) -> bool:
         for inside in self._scopes(group, scope):
             mark, spare, taken = self._cluster.mark(), list(self._spare), list(self._taken)

@@ -27,7 +27,7 @@ from dovetail.core.placing.clearing import Clearing, easiest_part
 from dovetail.core.placing.gangs import Group, SearchLimitReached, shapes_of
 from dovetail.core.placing.pods import Scope
 from dovetail.core.placing.proof import OutOfProbes, Placed, Proof, evict
-from dovetail.core.placing.victims import Allowances, Unit, Victims, weight
+from dovetail.core.placing.victims import Together, Unit, Victims, weight
 from dovetail.core.state import State
 
 _PLANS = 3
@@ -128,7 +128,9 @@ class _Finding:
             why = "that is as many as are made"
         return GaveUp(self._proof.probes, why) if self._best is None else self._found(self._best)
 
-    def _found(self, victims: list[Unit]) -> Found:
+    def _found(self, victims: list[Unit]) -> Found | Impossible:
+        if not victims:
+            return Impossible("nobody has to give way: it fits as it is")
         nominations = self._proof.placed_without(victims, counted=False)
         assert nominations is not None, "victims that were proven make no room"
         cause: Cause = "preempt" if all(unit.queue == self._queue for unit in victims) else "reclaim"
@@ -177,6 +179,11 @@ class _Finding:
             counted.update(self._shares.amounts(uid))
         return counted
 
+    def _rate(self, unit: Unit) -> int:
+        """What it is charged. A queue that has more than is due to it may lose more than that by the last that is
+        taken, so the largest is taken last."""
+        return sum(self._shares.rate(uid) for uid in unit.uids)
+
     def _eligible(self) -> list[Unit]:
         """Who may be taken, each on its own: with all that has to go with it."""
         useful, priority = self._useful(), self._state.rank(self._root)[0]
@@ -200,23 +207,16 @@ class _Finding:
 
     def _permitted(self, units: Iterable[Unit]) -> tuple[list[Unit], list[Unit]]:
         """Those of the units, in order, that may be taken together, and the others."""
-        placements, spare = self._cluster.placements, list(self._victims.spare)
+        together = Together(self._state, self._victims.spare)
         claim = self._shares.claim_back(self._queue, self._wanted)
-        allowances = Allowances(self._state.budgets.values())
-        gone: set[str] = set()
         permitted, refused = [], []
         for unit in units:
-            uids = [uid for uid in unit.uids if uid not in gone]
-            pods = [placements[uid].pod for uid in uids]
-            may = (not unit.elastic or spare[unit.pool] > 0) and allowances.admit(pods)
+            may = together.admits(unit)
             if may and unit.queue != self._queue:
-                may = claim is not None and claim.takes(unit.queue, self._counted(uids))
+                may = claim is not None and claim.takes(unit.queue, self._counted(together.left(unit)))
             if may:
-                allowances.take(pods)
-                gone.update(uids)
+                together.take(unit)
                 permitted.append(unit)
-                if unit.elastic:
-                    spare[unit.pool] -= 1
             else:
                 refused.append(unit)
         return permitted, refused
@@ -228,7 +228,7 @@ class _Finding:
             refused: list[Unit] = []
             kept: set[int] = set()
             for plan in clearing.plans(self._group, self._scope, _PLANS, without=without):
-                permitted, beyond = self._permitted(plan)
+                permitted, beyond = self._permitted(sorted(plan, key=self._rate))
                 refused += beyond
                 kept.update(unit.number for unit in permitted)
                 if not beyond:
@@ -253,7 +253,7 @@ class _Finding:
         for unit in sorted(before, key=lambda unit: -unit.weight)[:_SWAPS] if len(before) <= 2 * _SWAPS else ():
             others = [one for one in before if one is not unit]
             for plan in clearing.plans(self._group, self._scope, 1, others, {unit.number}):
-                permitted, beyond = self._permitted(plan)
+                permitted, beyond = self._permitted(sorted(plan, key=self._rate))
                 if not beyond:
                     self._try(permitted)
             if self._best is not before:

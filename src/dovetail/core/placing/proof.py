@@ -73,13 +73,17 @@ class Proof:
                 near = units
             return self._spare(near)
         except (OutOfProbes, SearchLimitReached):
-            return units
+            return uncovered(units)
+
+    def count(self) -> None:
+        """One more trial. Raises OutOfProbes."""
+        if self.probes >= self._most:
+            raise OutOfProbes
+        self.probes += 1
 
     def _place(self, counted: bool = True) -> Placed | None:
         if counted:
-            if self.probes >= self._most:
-                raise OutOfProbes
-            self.probes += 1
+            self.count()
         group, placements = _copy(self._group), self._cluster.placements
         if not Search(self._cluster, self._rows, self._limit).place(group, self._scope):
             return None

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from dovetail.core import labels
 from dovetail.core.cluster.placement import Placement
 from dovetail.core.model import Pod
-from dovetail.core.roster import LONE
+from dovetail.core.roster import LONE, Roster
 from dovetail.core.sharing.records import Budget
 from dovetail.core.state import State
 
@@ -75,6 +75,16 @@ def lost_milli_ms(pod: Pod, rate_milli: int, now_ms: int) -> int:
 
 def _started_ms(pod: Pod) -> int:
     return pod.bound_ms or pod.created_ms
+
+
+def subgangs(roster: Roster, root: str) -> dict[str, list[str]]:
+    """The gangs right below each gang of a tree."""
+    below: dict[str, list[str]] = {}
+    for gang_id in roster.tree(root):
+        gang = roster.gangs.get(gang_id)
+        if gang is not None and gang_id != root:
+            below.setdefault(gang.parent, []).append(gang_id)
+    return below
 
 
 class Allowances:
@@ -148,11 +158,7 @@ class Victims:
             placement = placements.get(pod.uid)
             if placement is not None and not self._ends(pod):
                 own.setdefault(pod.gang, []).append(placement)
-        below: dict[str, list[str]] = {}
-        for gang_id in state.roster.tree(root):
-            gang = state.roster.gangs.get(gang_id)
-            if gang is not None and gang_id != root:
-                below.setdefault(gang.parent, []).append(gang_id)
+        below = subgangs(state.roster, root)
         first = len(self.units)
         running, _ = self._parts(root, root, own, below)
         self._add(root, running, covers=tuple(range(first, len(self.units))))
@@ -215,6 +221,31 @@ class Victims:
             pool, covers,
         )  # fmt: skip
         self.units.append(unit)
+
+
+class Together:
+    """What may be taken at the same time: within all budgets, and of each pool no more than there is to spare."""
+
+    def __init__(self, state: State, spare: Sequence[int]) -> None:
+        self._placements = state.cluster.placements
+        self._allowances = Allowances(state.budgets.values())
+        self._spare = list(spare)
+        self._gone: set[str] = set()
+
+    def left(self, unit: Unit) -> list[str]:
+        """Those of its pods that are not taken yet."""
+        return [uid for uid in unit.uids if uid not in self._gone]
+
+    def admits(self, unit: Unit) -> bool:
+        pods = (self._placements[uid].pod for uid in self.left(unit))
+        return (not unit.elastic or self._spare[unit.pool] > 0) and self._allowances.admit(pods)
+
+    def take(self, unit: Unit) -> None:
+        left = self.left(unit)
+        self._allowances.take(self._placements[uid].pod for uid in left)
+        self._gone.update(left)
+        if unit.elastic:
+            self._spare[unit.pool] -= 1
 
 
 def uncovered(units: Iterable[Unit]) -> list[Unit]:

@@ -73,7 +73,7 @@ class Meter:
 
     def _kind(self, slot: int) -> int:
         """A number for what the amounts of pods there depend on."""
-        if self._seen != self._cluster.nodes.records_journal.end:
+        if self.behind:
             self.capacity()
         return self._kinds.get(slot, 0)
 
@@ -115,6 +115,11 @@ class Meter:
             if allocation is not None and next(iter(claims.users(key)), pod.uid) == pod.uid:
                 found += sum(grant.driver.startswith(_GPU_DRIVERS) for grant in allocation.grants)
         return found
+
+    @property
+    def behind(self) -> bool:
+        """Whether nodes have changed since it was asked what there is."""
+        return self._seen != self._cluster.nodes.records_journal.end
 
     def capacity(self) -> Mapping[str, int]:
         """What the nodes have in all; nodes with a problem have nothing."""

@@ -25,15 +25,20 @@ class Order:
         self._shares = shares
         self._wanted = wanted
         self._best: dict[str, tuple[Line, Mapping[str, int]] | None] = {}
-        self._keys: dict[str, tuple[int, int, int, int]] = {}
+        self._keys: dict[str, tuple[Mapping[str, int], tuple[int, int, int, int]]] = {}
 
     def line(self, queue: str, user: str) -> Line:
         """Where jobs of this queue wait."""
         tree = self._shares.tree
         return (queue, user) if queue in tree.queues and tree.leaf(queue) else NOWHERE
 
+    def moved(self, queue: str) -> None:
+        """Somebody else is first in a line of the queue."""
+        for name in (*(self._shares.path(queue) or (queue,)), ""):
+            self._best.pop(name, None)
+
     def changed(self, queue: str) -> None:
-        """Something about the queue is not as it was: who waits in it, or what it holds."""
+        """The queue does not hold what it held."""
         for name in (*(self._shares.path(queue) or (queue,)), ""):
             self._best.pop(name, None)
             self._keys.pop(name, None)
@@ -51,8 +56,20 @@ class Order:
                 return next(iter(own))
         if NOWHERE[0] in lines:
             return NOWHERE
-        best = self._first("", lines)
+        return self.first_in("", lines)
+
+    def first_in(self, queue: str, lines: Mapping[str, Mapping[Line, str]]) -> Line | None:
+        """The line whose turn it is in a queue and below it; call `renew` before and after."""
+        best = self._first(queue, lines)
         return best[0] if best is not None else None
+
+    def below(self, counts: Mapping[str, int]) -> dict[str, int]:
+        """Numbers by queue, added up for those above."""
+        found: dict[str, int] = {}
+        for queue, count in counts.items():
+            for name in self._shares.path(queue):
+                found[name] = found.get(name, 0) + count
+        return found
 
     def _first(self, queue: str, lines: Mapping[str, Mapping[Line, str]]) -> tuple[Line, Mapping[str, int]] | None:
         if queue in self._best:
@@ -72,10 +89,10 @@ class Order:
         return best
 
     def _key(self, queue: str, more: Mapping[str, int]) -> tuple[int, int, int, int]:
-        key = self._keys.get(queue)
-        if key is None:
-            key = self._keys[queue] = self._shares.key(queue, more)
-        return key
+        known = self._keys.get(queue)
+        if known is None or known[0] != more:
+            known = self._keys[queue] = more, self._shares.key(queue, more)
+        return known[1]
 
     def _first_user(self, queue: str, own: Iterable[Line]) -> Line:
         lines = list(own)

@@ -61,8 +61,8 @@ class Shares:
         self.tree = Tree()
         self.accounts = Accounts(self.tree)
         self.meter = Meter(cluster)
-        self.waiting_order: Callable[[], list[tuple[str, str]]] = list
-        """Who waits, in order: roots and their queues."""
+        self.waiting: Callable[[], Mapping[str, tuple[str, int]]] = dict
+        """Who is first of those that wait in each queue and below it, and how many they are."""
         self._cluster = cluster
         self._roster = roster
         self._history_milli = policy.history_milli
@@ -167,6 +167,8 @@ class Shares:
                 self._unwait(uid)
 
     def _as_held(self, pod: Pod, placement: Placement) -> _Held:
+        if self.meter.behind:
+            self._follow_capacity()
         amounts = self.meter.held(placement)
         queue = self.queue_of(pod) if pod.managed else ""
         fixed = pod.managed and not self.preemptible(pod)
@@ -179,8 +181,12 @@ class Shares:
             self.accounts.take_back(*held.kind[:2], held.rate, max(ended_ms, self._since(uid)))
 
     def advance(self, now_ms: int) -> None:
-        """Time passes; what pods are charged follows what there is."""
+        """Time passes."""
         self.accounts.now_ms = now_ms
+        self._follow_capacity()
+
+    def _follow_capacity(self) -> None:
+        """What pods are charged follows what there is."""
         capacity = self.meter.capacity()
         rated = {name: capacity.get(name, 0) for name in DIVIDED}
         if rated != self._rated:
@@ -322,11 +328,6 @@ class Shares:
     def pending(self, queue: str) -> Mapping[str, int]:
         """What is waited for in the queue and below it."""
         return self._pending.get(queue, {})
-
-    def jobs(self, queue: str) -> int:
-        """How many jobs wait in the queue and below it."""
-        pods = (self._roster.pods[uid] for uid, (own, _) in self._waiting.items() if queue in self.path(own))
-        return len({self._roster.root_of(pod) for pod in pods})
 
     def holds_below(self, queue: str, priority: int) -> bool:
         """Whether pods of a lower priority are placed in the queue."""

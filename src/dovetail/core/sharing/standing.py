@@ -50,14 +50,11 @@ class Standing:
 
 def standings(shares: Shares, now_ms: int) -> list[Standing]:
     """All queues, each before those below it."""
-    heads: dict[str, str] = {}
-    for root, queue in shares.waiting_order():
-        for name in shares.path(queue):
-            heads.setdefault(name, root)
-    return [_standing(shares, name, now_ms, heads.get(name, "")) for name in shares.tree.in_order()]
+    waiting = shares.waiting()
+    return [_standing(shares, name, now_ms, *waiting.get(name, ("", 0))) for name in shares.tree.in_order()]
 
 
-def _standing(shares: Shares, name: str, now_ms: int, head: str) -> Standing:
+def _standing(shares: Shares, name: str, now_ms: int, head: str, jobs: int) -> Standing:
     queue, ledger = shares.tree.queues[name], shares.accounts.of(name)
     held, guarantee = shares.allocated(name), dict(queue.guarantee)
     whole, due_rate = shares.whole, shares.whole
@@ -73,7 +70,7 @@ def _standing(shares: Shares, name: str, now_ms: int, head: str) -> Standing:
         due=_sorted(shares.due(name)),
         borrowed=_sorted({r: max(0, amount - guarantee.get(r, 0)) for r, amount in held.items()}),
         pending=_sorted(shares.pending(name)),
-        pending_jobs=shares.jobs(name),
+        pending_jobs=jobs,
         used=ledger.at(now_ms),
         share_ppm=shares.accounts.share_ppm(name, whole),
         weight_ppm=_weight_ppm(shares, name),
