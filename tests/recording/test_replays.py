@@ -20,6 +20,8 @@ from dovetail.core.attempt import Attempt
 from dovetail.core.cluster.peers import Peers
 from dovetail.core.decisions import Bind, Decision
 from dovetail.core.model import Namespace
+from dovetail.core.sharing.ledger import steady
+from dovetail.core.sharing.records import GPU, Queue, Usage
 from dovetail.core.state import State
 from dovetail.recording import recorder as recorder_module
 from tests.core.gang_oracle import gpu_node, gpu_pod
@@ -259,3 +261,52 @@ def test_a_checkpoint_that_cannot_be_made_ends_the_recording_alone(
     assert recorded.stopped == ["no checkpoint could be made: _Bug: no checkpoint"]
     assert recorded.state.steps > 0
     assert only_replay(tmp_path).verdict == "equal"
+
+
+def test_to_look_at_a_state_moves_nothing(tmp_path: Path) -> None:
+    """Whose turn it is follows from usage, which changes with time. Whoever asks for the line or for how the queues
+    stand, between two steps, must not thereby have them compared at another time than the replay does."""
+    start_ms, minutes_ms = 10**12, 600_000
+    used = 10**12
+    # What counts is the usage five minutes ahead; that of the first is more now, and less in half a second.
+    equal = used * steady(1, 10**10) // steady(1, minutes_ms) * 7071 // 10_000
+    queues = [
+        Queue("fades", half_life_ms=minutes_ms, usage=Usage(start_ms, used)),
+        Queue("stays", half_life_ms=10**10, usage=Usage(start_ms, equal * 9_995 // 10_000)),
+        Queue("first", guarantee=((GPU, 99_000),)),
+    ]
+    recorded = Recorded(tmp_path, policy=replace(POLICY, attempts_per_step=1))
+    nowhere = replace(gpu_pod("never", queue="first").request, node_selector=(("no", "where"),))
+    pods = [replace(gpu_pod(f"never{i}", queue="first"), request=nowhere) for i in range(9)]
+    pods += [gpu_pod(name, queue=name) for name in ("fades", "stays")]
+    recorded.step(
+        [ev.NodeChanged(gpu_node("a", 1)), *map(ev.QueueChanged, queues), *map(ev.PodChanged, pods)], start_ms
+    )
+    for after_ms in range(100, 1_100, 100):
+        recorded.state.pending.ordered()
+        recorded.state.shares.standings(start_ms + after_ms - 50)
+        recorded.step([], start_ms + after_ms)
+    recorded.close()
+    assert len(recorded.state.cluster.placements) == 1
+    done = only_replay(tmp_path)
+    assert (done.verdict, done.difference) == ("equal", None)
+
+
+def test_to_look_at_what_is_due_moves_nothing(tmp_path: Path) -> None:
+    """The odd GPU of three is due to whoever used less, which is another queue half a second later."""
+    start_ms, minutes_ms = 10**12, 600_000
+    used = steady(1, minutes_ms) * 900
+    queues = [
+        Queue("fades", half_life_ms=minutes_ms, usage=Usage(start_ms, used)),
+        Queue("stays", half_life_ms=10**10, usage=Usage(start_ms, steady(1, 10**10) * 900 * 9_995 // 10_000)),
+    ]
+    pods = [gpu_pod(f"{queue.name}-{i}", 2, queue=queue.name) for i in range(2) for queue in queues]
+    recorded = Recorded(tmp_path)
+    recorded.step([ev.NodeChanged(gpu_node("a", 3)), *map(ev.QueueChanged, queues)], start_ms - 1)
+    recorded.step([], start_ms)
+    recorded.tell(map(ev.PodChanged, pods), start_ms)
+    recorded.state.shares.standings(start_ms)
+    recorded.step([], start_ms + 900)
+    recorded.close()
+    done = only_replay(tmp_path)
+    assert (done.verdict, done.difference) == ("equal", None)

@@ -12,6 +12,7 @@ from dovetail.core import eligible
 from dovetail.core.cluster.columns import ABSENT
 from dovetail.core.cluster.placement import Placement
 from dovetail.core.decisions import Bind, Decision, Hold, Release
+from dovetail.core.failures import Kind
 from dovetail.core.making_room import MakingRoom
 from dovetail.core.model import Pod
 from dovetail.core.placing import feasibility, links, refusals, repartition
@@ -20,7 +21,6 @@ from dovetail.core.placing.gangs import Group, Search, SearchLimitReached, shape
 from dovetail.core.placing.pods import Scope
 from dovetail.core.reasons import Reason, Refusal, When
 from dovetail.core.roster import LONE, complete, startable
-from dovetail.core.sharing.records import MODEL_LABEL, MODEL_PREFIX
 from dovetail.core.state import State
 
 _NO_ROOM = {Reason.NO_NODE_FITS, Reason.GANG_DOES_NOT_FIT, Reason.GANG_TOO_LARGE}
@@ -34,6 +34,7 @@ class Attempt:
         self._root = root
         self._members = state.roster.members(root)
         self._queue = state.shares.queue_of(self._members[0]) if self._members else ""
+        self._failures = state.failures
 
     @property
     def work(self) -> int:
@@ -52,16 +53,17 @@ class Attempt:
             decisions += room.give_up(str(refusal))
         for group in state.roster.groups(self._root) if refusal is None else ():
             kind = self._kind(group)
+            if kind is not None:
+                self._failures.know(self._root, kind, group)
             placed: list[Decision] = []
-            lacking = state.refused.get(kind) if kind is not None else None
+            lacking = self._failures.refusal(kind) if kind is not None else None
             if lacking is None:
                 placed, lacking = self._place(group)
                 if lacking is not None and not placed:
                     made, lacking = room.make(group, lacking, kind)
                     decisions += made
             if lacking is not None and kind is not None and not placed and lacking.reason in _ALIKE and not room.again:
-                state.refused[kind] = lacking
-                state.kinds[self._root] = kind
+                self._failures.refuse(kind, lacking)
             decisions += placed
             refusal = refusal or lacking
         bound = any(isinstance(decision, Bind) for decision in decisions)
@@ -97,7 +99,6 @@ class Attempt:
 
     def _place(self, group: Group) -> tuple[list[Decision], Refusal | None]:
         """Binds, and why the rest (or all of it) was not placed."""
-        state = self._state
         if not complete(group):
             return [], self._incomplete(group)
         refusal = self._beyond(_fewest(group))
@@ -105,12 +106,12 @@ class Attempt:
             return [], refusal
         if self._beyond(list(group.all_pods())) is not None:
             group = least(group)
-        signature = self._signature(group)
-        if signature is not None and (known := state.failed.get(signature)) is not None:
+        alike = self._alike(group)
+        if alike is not None and (known := self._failures.no_room.get(alike)) is not None:
             return [], known
         binds, refusal = self._beside_reserved(group)
-        if not binds and signature is not None and refusal is not None:
-            state.failed[signature] = refusal
+        if not binds and alike is not None and refusal is not None and refusal.reason in _NO_ROOM:
+            self._failures.no_room[alike] = refusal
         return binds, refusal
 
     def _beyond(self, pods: Sequence[Pod]) -> Refusal | None:
@@ -126,60 +127,67 @@ class Attempt:
 
     def _beside_reserved(self, group: Group) -> tuple[list[Decision], Refusal | None]:
         """Place the group so that what is held for others is not delayed."""
-        reservations = self._state.reservations
-        others = reservations.others(self._root)
+        state, alike = self._state, self._alike(group)
+        others = state.reservations.others(self._root)
         if not others:
             return self._within_limits(group, None)
-        binds, refusal = self._within_limits(group, reservations.beside(others))
-        if binds or not reservations.conflicts(group, others):
-            return binds, refusal
-        if reservations.ends_before(group, others):
+        beside = self._failures.beside.get(alike) if alike is not None else None
+        if beside is None:
+            binds, beside = self._within_limits(group, state.reservations.beside(others))
+            if binds or beside is None:
+                return binds, beside
+            if alike is not None:
+                self._failures.beside[alike] = beside
+        shapes = [shape for shape, _ in shapes_of(state.cluster, group)]
+        if not state.reservations.conflicts(shapes, others):
+            return [], beside
+        if state.reservations.ends_before(group.all_pods(), others):
             return self._within_limits(group, None)
-        binds, beside = self._within_limits(group, None, others)
-        return binds, beside or refusal
+        known = self._failures.reserved.get(alike) if alike is not None else None
+        if known is not None:
+            return [], known
+        binds, refusal = self._within_limits(group, None, others)
+        if alike is not None and refusal is not None and refusal.reason is Reason.RESERVED:
+            self._failures.reserved[alike] = refusal
+        return binds, refusal
 
     def _within_limits(
         self, group: Group, scope: Scope | None, others: Sequence[Reservation] = ()
     ) -> tuple[list[Decision], Refusal | None]:
         """Place the group inside the scope, away from GPU models of which its queue may have no more."""
-        while True:
-            binds, refusal, model = self._search(group, scope, others)
-            if not model:
-                return binds, refusal
-            nodes = self._state.cluster.nodes
-            slots = range(nodes.used) if scope is None else scope.tolist()
-            scope = np.array([slot for slot in slots if nodes.labels[slot].get(MODEL_LABEL) != model], dtype=np.int64)
+        scope = eligible.within_models(self._state, self._queue, self._state.shares.wanted(_fewest(group)), scope)
+        return self._search(group, scope, others)
 
     def _search(
         self, group: Group, scope: Scope | None, others: Sequence[Reservation]
-    ) -> tuple[list[Decision], Refusal | None, str]:
-        """Binds, why there are none or not for all, and the GPU model of which the queue may not have so much."""
+    ) -> tuple[list[Decision], Refusal | None]:
+        """Binds, and why there are none or not for all."""
         state, pods = self._state, list(group.all_pods())
         with state.cluster.trial() as trial:
             try:
                 fits = Search(state.cluster, state.rows, state.policy.search_limit).place(group, scope)
             except SearchLimitReached:
                 words = f"after {state.policy.search_limit} domains"
-                return [], Refusal(Reason.SEARCH_LIMIT, When.NOT_YET, words), ""
+                return [], Refusal(Reason.SEARCH_LIMIT, When.NOT_YET, words)
             placed = [p for pod in pods if (p := state.cluster.placements.get(pod.uid)) is not None] if fits else []
             if placed:
                 over = self._over(placed)
                 if over is not None:
-                    return [], *over
+                    return [], over
                 if others and not state.reservations.still_fit(others, state.roster.groups):
-                    return [], _reserved(others), ""
+                    return [], _reserved(others)
                 binds = self._binds(placed)
                 trial.keep()
         if not pods:
-            return [], None, ""
+            return [], None
         if not placed:
-            return [], self._no_room(group, scope), ""
+            return [], self._no_room(group, scope)
         state.shares.placed(placed)
         state.order.changed(self._queue)
-        return binds, None if len(binds) == len(pods) else self._left_over(group), ""
+        return binds, None if len(binds) == len(pods) else self._left_over(group)
 
-    def _over(self, placed: Sequence[Placement]) -> tuple[Refusal, str] | None:
-        """What limit is broken now that it is known what the pods get; with the GPU model, if it is one of a model."""
+    def _over(self, placed: Sequence[Placement]) -> Refusal | None:
+        """What limit is broken now that it is known what the pods get."""
         state = self._state
         if not state.shares.limited(self._queue):
             return None
@@ -187,12 +195,7 @@ class Attempt:
         for placement in placed:
             for name, amount in state.shares.meter.held(placement):
                 more[name] = more.get(name, 0) + amount
-        refusal = eligible.beyond(state, self._queue, more, self._fixed([p.pod for p in placed]))
-        if refusal is None:
-            return None
-        found = state.shares.beyond_limit(self._queue, more) or state.shares.beyond_guarantee(self._queue, more)
-        resource = found[1] if found is not None else ""
-        return refusal, resource.removeprefix(MODEL_PREFIX) if resource.startswith(MODEL_PREFIX) else ""
+        return eligible.beyond(state, self._queue, more, self._fixed([p.pod for p in placed]))
 
     def _no_room(self, group: Group, scope: Scope | None) -> Refusal:
         state = self._state
@@ -270,22 +273,6 @@ class Attempt:
                 return key
         return ""
 
-    def _signature(self, group: Group) -> object | None:
-        """Equal for groups of which one does not fit when another did not; None where pods differ beyond that."""
-        alike, state = self._alike(group), self._state
-        if alike is None:
-            return None
-        where = (self._queue, self._fixed(group.pods)) if state.shares.limited(self._queue) else None
-        if not state.reservations.others(self._root):
-            return alike, where, None
-        works = {pod.work for pod in group.pods}
-        # How long it runs says whether it may use what is held for others.
-        return (
-            (alike, where, (self._queue, self._root in state.reservations.by_root, works.pop()))
-            if len(works) == 1
-            else None
-        )
-
     def _alike(self, group: Group) -> object | None:
         """What the group wants; None where its pods differ beyond their shapes."""
         cluster, pods = self._state.cluster, group.pods
@@ -301,13 +288,14 @@ class Attempt:
         counts = tuple((shape.id, count) for shape, count in wanted)
         return counts, group.missing, group.room, group.required, group.preferred
 
-    def _kind(self, group: Group) -> object | None:
+    def _kind(self, group: Group) -> Kind | None:
         """Equal for roots of which none is placed, and nobody gives way to, when that is so for one of them."""
         if self._root in self._state.reservations.by_root:
             return None
         alike = self._alike(group)
-        priority = self._state.rank(self._root)[0]
-        return (alike, self._queue, priority, self._fixed(group.pods)) if alike is not None else None
+        if alike is None:
+            return None
+        return Kind(alike, self._queue, self._state.rank(self._root)[0], self._fixed(group.pods))
 
     def _overdue(self, binds: bool, waiting: list[Pod]) -> list[Pod]:
         """The bound members of a gang that started by half and is past its deadline, else nothing.
@@ -342,17 +330,3 @@ def _reserved(others: Sequence[Reservation]) -> Refusal:
     first = others[0]
     until = f", which starts at the latest when {first.expected.basis}" if first.expected.start_ms else ""
     return Refusal(Reason.RESERVED, When.NOT_YET, f"for {first.root}{until}")
-
-
-def hopeless(state: State, root: str, decisions: list[Decision]) -> bool:
-    """Whether the root is refused as others of its kind were since room was last freed; it is told so if it is news."""
-    refusal = state.refused.get(state.kinds.get(root))
-    if refusal is None:
-        return False
-    if not state.pending.knows(root, refusal):
-        placements = state.cluster.placements
-        uids = tuple(pod.uid for pod in state.roster.members(root) if pod.uid not in placements and not pod.node)
-        news = state.pending.tell(root, refusal, uids, state.now_ms, state.policy.tell_again_ms)
-        if news:
-            decisions.append(Hold(root, news, refusal, state.steps))
-    return True

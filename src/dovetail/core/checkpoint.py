@@ -68,6 +68,7 @@ class HeldRoom:
     nodes: tuple[str, ...]
     expected: Expected
     made_ms: int
+    planned_ms: int = 0
     priority: int = 0
     guaranteed: bool = False
     waits_for: tuple[str, ...] = ()
@@ -128,6 +129,7 @@ def take(state: State) -> Checkpoint:
                 tuple(names[slot] for slot in one.slots.tolist()),
                 one.expected,
                 one.made_ms,
+                one.planned_ms,
                 one.priority,
                 one.guaranteed,
                 tuple(sorted(one.waits_for)),
@@ -186,6 +188,7 @@ def restore(policy: Policy, checkpoint: Checkpoint) -> State:
                 slots,
                 room.expected,
                 room.made_ms,
+                room.planned_ms,
                 room.priority,
                 room.guaranteed,
                 frozenset(room.waits_for),

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
-from dovetail.core.attempt import Attempt, hopeless
+from dovetail.core.attempt import Attempt
 from dovetail.core.decisions import Decision
 from dovetail.core.events import Event
 from dovetail.core.state import State
@@ -29,9 +30,10 @@ def step(state: State, events: Iterable[Event], now_ms: int) -> list[Decision]:
     state.steps += 1
     state.searches = 0
     decisions: list[Decision] = []
+    hopeless = partial(state.failures.hopeless, decisions=decisions)
     work = 0
     while max(work, len(decisions)) < state.policy.attempts_per_step:
-        root = state.pending.pop(lambda root: hopeless(state, root, decisions))
+        root = state.pending.pop(hopeless)
         if root is None:
             break
         attempt = Attempt(state, root)

@@ -5,9 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from dovetail.core.model import Pod
+from dovetail.core.placing.pods import Scope
 from dovetail.core.reasons import Reason, Refusal, When
 from dovetail.core.roster import LONE
+from dovetail.core.sharing.records import GPU, MODEL_LABEL, MODEL_PREFIX
+from dovetail.core.sharing.tree import display
 from dovetail.core.state import State
 
 
@@ -73,7 +78,22 @@ def beyond(state: State, queue: str, more: Mapping[str, int], fixed: bool) -> Re
         return None
     name, resource, wanted, most = found
     alone = more[resource]
-    detail = f"{name!r} would hold {wanted} of {resource}, its {what} is {most}"
+    detail = f"{name!r} would hold {display(resource, wanted)} of {resource}, its {what} is {display(resource, most)}"
     if alone > most:
-        return Refusal(reason, When.NEVER, f"{detail}; the job alone wants {alone}")
+        return Refusal(reason, When.NEVER, f"{detail}; the job alone wants {display(resource, alone)}")
     return Refusal(reason, When.NOT_YET, detail)
+
+
+def within_models(state: State, queue: str, wanted: Mapping[str, int], scope: Scope | None) -> Scope | None:
+    """The scope without the nodes of GPU models of which the queue may have no more."""
+    shares, nodes = state.shares, state.cluster.nodes
+    barred = {
+        name.removeprefix(MODEL_PREFIX)
+        for above in shares.path(queue)
+        for name, most in shares.tree.queues[above].limit
+        if name.startswith(MODEL_PREFIX) and shares.allocated(above).get(name, 0) + wanted.get(GPU, 0) > most
+    }
+    if not barred or not wanted.get(GPU):
+        return scope
+    slots = range(nodes.used) if scope is None else scope.tolist()
+    return np.array([slot for slot in slots if nodes.labels[slot].get(MODEL_LABEL) not in barred], dtype=np.int64)

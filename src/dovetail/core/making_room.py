@@ -14,9 +14,10 @@ from dataclasses import replace
 import numpy as np
 
 from dovetail.core.decisions import Decision, Evict, Unnominate
+from dovetail.core.eligible import within_models
 from dovetail.core.placing import preemption
 from dovetail.core.placing.backfill import Reservation
-from dovetail.core.placing.gangs import Group
+from dovetail.core.placing.gangs import Group, shapes_of
 from dovetail.core.reasons import Expected, Reason, Refusal, Sure, When
 from dovetail.core.roster import LONE
 from dovetail.core.state import State
@@ -52,7 +53,7 @@ class MakingRoom:
     def make(self, group: Group, refusal: Refusal, kind: object) -> tuple[list[Decision], Refusal]:
         """Decisions that make room, and why the root waits now. For roots of one `kind` (None: of its own) the search
         for who could give way ends alike."""
-        if refusal.reason not in _NO_ROOM or refusal.when is When.NEVER:
+        if refusal.reason not in _NO_ROOM or refusal.when is When.NEVER or not any(group.all_pods()):
             return self.give_up(str(refusal)), refusal
         decisions: list[Decision] = []
         own = self._state.reservations.by_root.get(self._root)
@@ -85,32 +86,23 @@ class MakingRoom:
     def _evict(self, group: Group, refusal: Refusal, kind: object) -> tuple[list[Decision], Refusal]:
         state = self._state
         key = kind or self._root
-        if not state.policy.preempt or key in state.sought:
-            return [], replace(refusal, reclaim=state.sought.get(key, ""))
-        if not self._may_ask():
+        if not state.policy.preempt or key in state.failures.sought:
+            return [], replace(refusal, reclaim=state.failures.sought.get(key, ""))
+        if not state.failures.may_ask(self._queue, state.rank(self._root)[0], state.wanted(self._root)):
             return [], refusal
         if state.searches >= state.policy.searches_per_step:
             self.again = True
             return [], refusal
         state.searches += 1
         others = state.reservations.others(self._root)
-        scope = state.reservations.beside(others) if others else None
+        beside = state.reservations.beside(others) if others else None
+        scope = within_models(state, self._queue, state.wanted(self._root), beside)
         ending = frozenset().union(*(one.evicting for one in others))
         found = preemption.find(state, self._root, group, scope, ending)
         if not isinstance(found, preemption.Found):
-            state.sought[key] = str(found)
+            state.failures.sought[key] = str(found)
             return [], replace(refusal, reclaim=str(found))
         return self._evicted(found, refusal)
-
-    def _may_ask(self) -> bool:
-        """Whether there can be anybody who may give way: of a lower priority in its queue, or in others where the queue
-        is due more than it has."""
-        state, shares = self._state, self._state.shares
-        if shares.holds_below(self._queue, state.rank(self._root)[0]):
-            return True
-        if not shares.others_hold(self._queue):
-            return False
-        return shares.claim_back(self._queue, state.wanted(self._root)) is not None
 
     def _evicted(self, found: preemption.Found, refusal: Refusal) -> tuple[list[Decision], Refusal]:
         state = self._state
@@ -122,6 +114,7 @@ class MakingRoom:
             self._queue,
             np.array(sorted(set(nominated.values())), dtype=np.int64),
             Expected(Sure.LEARNED, start_ms, f"when the {len(found.uids)} pods that give way have ended"),
+            state.now_ms,
             state.now_ms,
             state.rank(self._root)[0],
             guaranteed=True,
@@ -148,10 +141,11 @@ class MakingRoom:
             return refusal
         if own is None or reservations.stale(own):
             guaranteed = state.shares.within_guarantee(self._queue, state.wanted(self._root))
-            others = reservations.others(self._root)
-            displaced = [one for one in others if self._displaces(one, guaranteed)]
-            staying = [one for one in others if one not in displaced]
-            if own is None and reservations.conflicts(group, staying):
+            others, priority = reservations.others(self._root), state.rank(self._root)[0]
+            displaced = [one for one in others if reservations.displaced(one, self._queue, priority, guaranteed)]
+            staying = [one for one in others if not any(one is other for other in displaced)]
+            shapes = [shape for shape, _ in shapes_of(state.cluster, group)]
+            if own is None and reservations.conflicts(shapes, staying):
                 return refusal
             plan = reservations.plan(group, staying)
             if plan is None:
@@ -162,13 +156,7 @@ class MakingRoom:
                     reservations.drop(one.root)
             own = Reservation(
                 self._root, self._queue, plan.slots, plan.expected, own.made_ms if own is not None else state.now_ms,
-                state.rank(self._root)[0], guaranteed, waits_for=plan.waits_for,
+                state.now_ms, priority, guaranteed, waits_for=plan.waits_for,
             )  # fmt: skip
             reservations.put(own)
         return replace(refusal, expected=own.expected)
-
-    def _displaces(self, other: Reservation, guaranteed: bool) -> bool:
-        if other.evicting:
-            return False
-        higher = other.queue == self._queue and other.priority < self._state.rank(self._root)[0]
-        return higher or (guaranteed and not other.guaranteed)

@@ -14,6 +14,7 @@ from dovetail.core.sharing.order import Order
 Rank = tuple[int, int, int, str]
 _COUNTED = {
     Reason.NO_NODE_FITS, Reason.GANG_INCOMPLETE, Reason.GANG_DOES_NOT_FIT, Reason.GANG_TOO_LARGE, Reason.SEARCH_LIMIT,
+    Reason.RESERVED, Reason.EVICTING, Reason.QUEUE_LIMIT, Reason.BEYOND_GUARANTEE,
 }  # fmt: skip
 """Reasons whose details are numbers, which change all the time; the details of all others name what is wrong."""
 
@@ -177,6 +178,10 @@ class Pending:
         told = self._told.get(root)
         return told.refusal if told is not None and now_ms - told.at_ms < again_ms else None
 
+    def roots(self) -> list[str]:
+        """All who wait, those aside with them."""
+        return [*self._ranks, *self._parked]
+
     def ordered(self) -> list[str]:
         """All who wait, those aside with them, in the order in which they would be tried if none of them fitted."""
         lines: dict[Line, list[Rank]] = {}
@@ -187,9 +192,10 @@ class Pending:
         heads: dict[str, dict[Line, str]] = {}
         for line, ranks in lines.items():
             heads.setdefault(line[0], {})[line] = ranks[-1][3]
-        self._order.renew()
+        # One of its own: to look must not change who comes next.
+        turns = self._order.copy()
         order = []
-        while (first := self._order.first(heads)) is not None:
+        while (first := turns.first(heads)) is not None:
             ranks = lines[first]
             order.append(ranks.pop()[3])
             if ranks:
@@ -198,8 +204,7 @@ class Pending:
                 del heads[first[0]][first]
                 if not heads[first[0]]:
                     del heads[first[0]]
-            self._order.moved(first[0])
-        self._order.renew()
+            turns.moved(first[0])
         return order
 
     def heads(self) -> tuple[dict[str, dict[Line, str]], dict[str, int]]:

@@ -43,7 +43,7 @@ class Policy:
     history_milli: int = 1000
     reserve: bool = True
     preempt: bool = True
-    searches_per_step: int = 4
+    searches_per_step: int = 1
     probes: int = 64
     eviction_deadline_ms: int = 120_000
     model_milli: tuple[tuple[str, int], ...] = ()

@@ -16,12 +16,12 @@ from typing import Any
 from dovetail.core import events as ev
 from dovetail.core.cluster import Cluster
 from dovetail.core.cluster.rejections import FOR_EVER_MS
+from dovetail.core.failures import Failures
 from dovetail.core.model import Pod
 from dovetail.core.pending import Pending
 from dovetail.core.placing.backfill import Reservations
 from dovetail.core.placing.rows import Rows
 from dovetail.core.policy import Policy
-from dovetail.core.reasons import Refusal
 from dovetail.core.roster import LONE, Roster, startable
 from dovetail.core.sharing.accounts import Line
 from dovetail.core.sharing.order import NOWHERE, Order
@@ -34,9 +34,6 @@ _RENEWED_MS = 1000
 
 
 class State:
-    """`failed` remembers what was refused since the last time that room was freed, so that identical requests are not
-    searched again."""
-
     def __init__(self, policy: Policy | None = None) -> None:
         self.policy = policy or Policy()
         self.cluster = Cluster(self.policy.scoring, self.policy.fabric)
@@ -48,16 +45,10 @@ class State:
         self.shares.waiting = self._waiting
         self.run_times = RunTimes()
         self.budgets: dict[str, Budget] = {}
-        self.failed: dict[object, Refusal] = {}
         self.reservations = Reservations(self)
-        self.sought: dict[object, str] = {}
-        """For whom it was searched in vain who could give way, since room was last freed, with what was found."""
+        self.failures = Failures(self)
         self.searches = 0
         """How many such searches there were in this step."""
-        self.kinds: dict[str, object] = {}
-        """What roots were like that were tried, as long as nothing about them changes."""
-        self.refused: dict[object, Refusal] = {}
-        """Why roots of a kind are not placed, since room was last freed."""
         self._postponed: list[str] = []
         self.steps = 0
         self.now_ms = 0
@@ -77,7 +68,7 @@ class State:
         times += [r.until_ms for r in self.cluster.rejections if self.now_ms < r.until_ms < FOR_EVER_MS]
         reserved_ms = self.reservations.next_ms()
         times += [reserved_ms] if reserved_ms is not None else []
-        if any(self.sought.values()):
+        if any(self.failures.sought.values()):
             times.append(self._freed_ms + self.policy.tell_again_ms)
         return min(times, default=None)
 
@@ -108,13 +99,12 @@ class State:
         for one in self.reservations:
             if any(before_ms < due_ms <= self.now_ms for due_ms in (one.expected.start_ms, one.deadline_ms)):
                 self.pending.push(one.root, *self.rank(one.root), self.line(one.root))
-        if any(self.sought.values()) and self.now_ms - self._freed_ms >= self.policy.tell_again_ms:
+        if any(self.failures.sought.values()) and self.now_ms - self._freed_ms >= self.policy.tell_again_ms:
             # Who ran too short to give way may have run long enough by now.
             cluster.freed += 1
         if self._freed != cluster.freed:
             self._freed, self._freed_ms = cluster.freed, self.now_ms
-            self.forget_failures()
-            self.sought.clear()
+            self.failures.clear()
             self.pending.wake()
 
     def postpone(self, root: str) -> None:
@@ -127,15 +117,10 @@ class State:
             self.pending.push(root, *self.rank(root), self.line(root))
         self._postponed.clear()
 
-    def forget_failures(self) -> None:
-        """Who was refused may fit now, or be refused for another reason."""
-        self.failed.clear()
-        self.refused.clear()
-
     def touch(self, root: str) -> None:
         """Something about the root changed: try it in its turn, or forget it where it is no root any more or nothing
         of it is pending."""
-        self.kinds.pop(root, None)
+        self.failures.forget(root)
         stands = root.startswith(LONE) or self.roster.top(root) == root
         waiting = [pod for pod in self.roster.members(root) if pod.uid not in self.cluster.placements]
         if stands and any(pod.managed and not pod.node for pod in waiting):
@@ -164,12 +149,10 @@ class State:
     def _waiting(self) -> dict[str, tuple[str, int]]:
         """Who is first of those that wait in each queue and below it, and how many they are."""
         heads, counts = self.pending.heads()
-        self.order.renew()
-        found = {}
-        for queue, jobs in self.order.below(counts).items():
-            line = self.order.first_in(queue, heads)
+        found, turns = {}, self.order.copy()
+        for queue, jobs in turns.below(counts).items():
+            line = turns.first_in(queue, heads)
             found[queue] = (heads[line[0]][line] if line is not None else "", jobs)
-        self.order.renew()
         return found
 
     def rank(self, root: str) -> tuple[int, int]:
@@ -300,7 +283,7 @@ class State:
     def _queues_changed(self) -> None:
         """Everybody may wait in another line now, and what was refused may fit."""
         self.order.renew()
-        for root in self.pending.ordered():
+        for root in self.pending.roots():
             self.touch(root)
         self.cluster.freed += 1
 

@@ -7,7 +7,8 @@ What is read is checked field by field: an unknown field, kind or type is an err
 code is written by its name.
 
 Each dataclass gets a frozen msgspec Struct of the same fields, which msgspec writes and reads. Identical requests,
-specs of claims, layouts and inventories are one object after reading, as they are in a cluster, and are converted once.
+descriptions of work, specs of claims, layouts and inventories are one object after reading, as they are in a cluster,
+and are converted once.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ from dovetail.core.devices.layout import Layout
 from dovetail.core.devices.mig.geometry import Geometry
 from dovetail.core.devices.mig.products import GEOMETRIES
 from dovetail.core.dra.records import ClaimSpec
-from dovetail.core.model import Request
+from dovetail.core.model import Request, Work
 from dovetail.core.placing.scores import Scoring, Tightest
 from dovetail.core.policy import Policy
 
 T = TypeVar("T")
 Convert = Callable[[Any], Any]
-_SHARED = {Request: 8192, ClaimSpec: 8192, Layout: 1024, Inventory: 1024}
+_SHARED = {Request: 8192, Work: 8192, ClaimSpec: 8192, Layout: 1024, Inventory: 1024}
 """Records of which many are alike, with how many different ones are kept at hand."""
 _WHOLE = {Policy}
 """Records of which every field is written: the defaults may be others in another version."""

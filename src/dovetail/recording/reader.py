@@ -31,14 +31,26 @@ class BadRecording(Exception):
         super().__init__(f"{file}: line {line}: {why}" if line else f"{file}: {why}")
 
 
+class _Before(msgspec.Struct, frozen=True):
+    """What is read of a checkpoint at once: how many steps were taken before it."""
+
+    steps: int
+
+
 class Brief(msgspec.Struct, frozen=True):
-    """What is read of a header before its format is known to be ours, without the checkpoint."""
+    """What is read of a header before its format is known to be ours, almost without the checkpoint."""
 
     dovetail: str
     format: int
     run: str = ""
     segment: int = 0
     started: str = ""
+    checkpoint: _Before | None = None
+
+    @property
+    def first_step(self) -> int:
+        """The number of the first step that the segment can have."""
+        return 1 + (self.checkpoint.steps if self.checkpoint is not None else 0)
 
 
 _brief = msgspec.json.Decoder(Brief)

@@ -17,7 +17,8 @@ import msgspec
 
 from dovetail.core.checkpoint import restore, take
 from dovetail.core.cycle import step, tell
-from dovetail.core.decisions import Bind, Decision, Hold, Release
+from dovetail.core.decisions import Bind, Decision, Evict, Hold, Release, Unnominate
+from dovetail.core.reasons import Refusal
 from dovetail.core.state import State
 from dovetail.recording.format import CHECKPOINT, DECISIONS, NOTHING, Header, Line, raised_as
 from dovetail.recording.reader import BadRecording, Run, Segment
@@ -58,9 +59,12 @@ class Replay:
     notes: tuple[str, ...] = ()
 
 
-class _Differs(Exception):
-    def __init__(self, difference: Difference) -> None:
+class Differs(Exception):
+    """A call went another way than was recorded, by another version maybe."""
+
+    def __init__(self, difference: Difference, recorded_by: str) -> None:
         self.difference = difference
+        self.recorded_by = recorded_by
 
 
 def replay(run: Run, read: Callable[[int], object] = lambda _: None) -> Replay:
@@ -69,36 +73,38 @@ def replay(run: Run, read: Callable[[int], object] = lambda _: None) -> Replay:
     result = Replay(run.name, first.dovetail, first.started)
     began_s = time.perf_counter()
     try:
-        _Player(result, read).play(run)
+        Player(result, read).play(run)
     except BadRecording as error:
         result.verdict, result.problem = "unusable", str(error)
-    except _Differs as error:
+    except Differs as error:
         result.verdict, result.difference = "differs", error.difference
     result.seconds = time.perf_counter() - began_s
     return result
 
 
-class _Player:
+class Player:
+    """Makes the calls of segments that follow each other. `begin` and `call` raise BadRecording and Differs."""
+
     def __init__(self, result: Replay, read: Callable[[int], object]) -> None:
+        self.state = State()
         self._result = result
         self._read = read
-        self._state = State()
         self._before: Segment | None = None
         self._done_bytes = 0
 
     def play(self, run: Run) -> None:
         for segment in run.segments:
             header, lines = segment.read(lambda at: self._read(self._done_bytes + at))
-            self._begin(segment, header)
+            self.begin(segment, header)
             for number, line in lines:
-                self._call(segment, number, line)
+                self.call(segment, number, line)
             self._result.segments += 1
             self._done_bytes += segment.size_bytes
             self._before = segment
             if segment.cut:
                 self._note(f"{segment.file} ends in the middle of a line, which was left out")
 
-    def _begin(self, segment: Segment, header: Header) -> None:
+    def begin(self, segment: Segment, header: Header) -> None:
         before, result = self._before, self._result
         if before is None:
             if header.checkpoint is None and header.segment != 1:
@@ -115,14 +121,15 @@ class _Player:
             raise BadRecording(segment.file, 1, why)
         elif header.digest != result.digest or header.checkpoint is None:
             raise BadRecording(segment.file, 1, f"does not follow {before.file}, whose end is missing or was changed")
-        elif CHECKPOINT.encode(take(self._state)) != CHECKPOINT.encode(header.checkpoint):
+        elif CHECKPOINT.encode(take(self.state)) != CHECKPOINT.encode(header.checkpoint):
             words = ("the state in the checkpoint",), ("another state, after equal decisions",)
-            raise _Differs(Difference(str(segment.file), 1, 0, header.checkpoint.now_ms, *words))
+            raise Differs(Difference(str(segment.file), 1, 0, header.checkpoint.now_ms, *words), result.recorded_by)
         result.digest = header.digest
-        self._state = State(header.policy) if header.checkpoint is None else restore(header.policy, header.checkpoint)
+        self.state = State(header.policy) if header.checkpoint is None else restore(header.policy, header.checkpoint)
 
-    def _call(self, segment: Segment, number: int, line: Line) -> None:
-        result, state = self._result, self._state
+    def call(self, segment: Segment, number: int, line: Line) -> list[Decision]:
+        """What the call decides, which is what was recorded."""
+        result, state = self._result, self.state
         decisions: list[Decision] = []
         raised = ""
         try:
@@ -139,13 +146,15 @@ class _Player:
             recorded, replayed = self._only(segment, number, line, decisions)
             recorded += (f"error: {line.raised}",) if line.raised else ()
             replayed += (f"error: {raised}",) if raised else ()
-            raise _Differs(Difference(str(segment.file), number, line.step, line.now_ms, recorded, replayed))
+            difference = Difference(str(segment.file), number, line.step, line.now_ms, recorded, replayed)
+            raise Differs(difference, result.recorded_by)
         if raised:
             self._note(f"the core ended with an error, as recorded: {raised}")
         if line.step:
             result.steps += 1
             result.decisions += len(decisions)
             result.digest = line.digest
+        return decisions
 
     def _only(
         self, segment: Segment, number: int, line: Line, replayed: list[Decision]
@@ -160,8 +169,8 @@ class _Player:
         if not only_recorded and not only_replayed:
             only_recorded, only_replayed = recorded, replayed
         return (
-            tuple(described(self._state, decision) for decision in only_recorded),
-            tuple(described(self._state, decision) for decision in only_replayed),
+            tuple(described(self.state, decision) for decision in only_recorded),
+            tuple(described(self.state, decision) for decision in only_replayed),
         )
 
     def _note(self, note: str) -> None:
@@ -174,13 +183,29 @@ def described(state: State, decision: Decision) -> str:
         case Bind():
             gpus = f", GPU {', '.join(map(str, decision.devices))}" if decision.devices else ""
             volumes = ", ".join(f"{pick.claim} on {pick.volume or 'a new volume'}" for pick in decision.volumes)
-            return f"bind {_pod(state, decision.uid)} to {decision.node}{gpus}" + (f", {volumes}" if volumes else "")
+            return f"bind {pod_names(state, (decision.uid,))} to {decision.node}{gpus}" + (
+                f", {volumes}" if volumes else ""
+            )
         case Hold() | Release():
-            refusal, pods = decision.refusal, ", ".join(_pod(state, uid) for uid in decision.uids)
-            word = "hold" if isinstance(decision, Hold) else "release"
-            return f"{word} {pods}: {refusal.reason.code} ({refusal.when}): {refusal}"
+            pods = pod_names(state, decision.uids)
+            return f"{'hold' if isinstance(decision, Hold) else 'release'} {pods}: {refused(decision.refusal)}"
+        case Evict():
+            nodes = ", ".join(f"{pod_names(state, (uid,))} on {node}" for uid, node in decision.nominations)
+            lost_gpu_s = decision.lost_milli_ms // 1_000_000
+            words = (
+                f"evict ({decision.cause}) {pod_names(state, decision.uids)} for {nodes}, {lost_gpu_s} GPU seconds lost"
+            )
+            return f"{words}: {decision.message}"
+        case Unnominate():
+            return f"unnominate {pod_names(state, decision.uids)}: {decision.message}"
 
 
-def _pod(state: State, uid: str) -> str:
-    pod = state.roster.pods.get(uid)
-    return pod.key if pod is not None else f"pod {uid}"
+def refused(refusal: Refusal) -> str:
+    """A refusal as users read it."""
+    return f"{refusal.reason.code} ({refusal.when}): {refusal}"
+
+
+def pod_names(state: State, uids: tuple[str, ...]) -> str:
+    """The pods in words: their keys where they are known."""
+    pods = state.roster.pods
+    return ", ".join(pods[uid].key if uid in pods else f"pod {uid}" for uid in uids)

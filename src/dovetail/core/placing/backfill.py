@@ -15,7 +15,7 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -23,6 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.core.cluster.placement import Placement
+from dovetail.core.cluster.shapes import Shape
+from dovetail.core.model import Pod
 from dovetail.core.placing.gangs import Group, Search, SearchLimitReached, shapes_of
 from dovetail.core.reasons import Expected, Sure
 
@@ -35,15 +37,16 @@ FOR_EVER_MS = 2**62
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """Room on `slots` (ascending) for `root`, of `queue`, from `expected` on. `waits_for` are the pods on these whose
-    end it waits for. `evicting` are the pods that give way to it and have to be gone by `deadline_ms`, `failure` why
-    one of them does not, `nominated` its own pods that were told a node."""
+    """Room on `slots` (ascending) for `root`, of `queue`, from `expected` on, as it was worked out at `planned_ms`.
+    `waits_for` are the pods on these whose end it waits for. `evicting` are the pods that give way to it and have to be
+    gone by `deadline_ms`, `failure` why one of them does not, `nominated` its own pods that were told a node."""
 
     root: str
     queue: str
     slots: Slots
     expected: Expected
     made_ms: int
+    planned_ms: int = 0
     priority: int = 0
     guaranteed: bool = False
     waits_for: frozenset[str] = frozenset()
@@ -77,7 +80,7 @@ class Reservations:
 
     def put(self, reservation: Reservation) -> None:
         self.by_root[reservation.root] = reservation
-        self._state.forget_failures()
+        self._state.failures.recheck()
 
     def drop(self, root: str) -> None:
         """Hold nothing for the root any more: who was refused for its sake may start."""
@@ -111,16 +114,32 @@ class Reservations:
     def stale(self, one: Reservation) -> bool:
         """Whether its nodes and its start have to be worked out anew: its time has come, or a pod that it waits for
         has gone or been moved."""
-        placements = self._state.cluster.placements
-        return self._state.now_ms >= one.start_ms or any(uid not in placements for uid in one.waits_for)
+        placements, now_ms = self._state.cluster.placements, self._state.now_ms
+        if now_ms <= one.planned_ms:
+            return False
+        return now_ms >= one.start_ms or any(uid not in placements for uid in one.waits_for)
 
-    def conflicts(self, group: Group, others: Iterable[Reservation]) -> bool:
-        """Whether the group could use a node that is held for somebody else."""
+    def conflicts(self, shapes: Iterable[Shape], others: Iterable[Reservation]) -> bool:
+        """Whether pods of these shapes could use a node that is held for somebody else."""
         held = {int(slot) for one in others for slot in one.slots}
         if not held:
             return False
-        state, slots = self._state, np.array(sorted(held), dtype=np.int64)
-        return any(bool(state.rows.of(shape).suitable[slots].any()) for shape, _ in shapes_of(state.cluster, group))
+        slots = np.array(sorted(held), dtype=np.int64)
+        return any(bool(self._state.rows.of(shape).suitable[slots].any()) for shape in shapes)
+
+    def bar(self, shapes: Iterable[Shape], queue: str, priority: int, wanted: Mapping[str, int]) -> bool:
+        """Whether a job that has no reservation cannot have one, since others have theirs."""
+        if not self.by_root:
+            return False
+        guaranteed = self._state.shares.within_guarantee(queue, wanted)
+        staying = [one for one in self if not self.displaced(one, queue, priority, guaranteed)]
+        return self.conflicts(shapes, staying)
+
+    def displaced(self, one: Reservation, queue: str, priority: int, guaranteed: bool) -> bool:
+        """Whether a job of this queue and priority takes the place of a reservation."""
+        if one.evicting:
+            return False
+        return (one.queue == queue and one.priority < priority) or (guaranteed and not one.guaranteed)
 
     def plan(self, group: Group, others: Iterable[Reservation]) -> Plan | None:
         """Where and from when on the group fits beside what is held for others; None where it would not fit either if
@@ -130,7 +149,7 @@ class Reservations:
         needed = least(group)
         batches = list(self._ends(scope))
         with state.cluster.trial():
-            gone: list[tuple[int, Placement, Expected]] = []
+            gone: list[Placement] = []
             count = 0
             while True:
                 if self._might_fit(needed, scope):
@@ -140,61 +159,70 @@ class Reservations:
                 if count == len(batches):
                     return None
                 # Once it is nearly over, few more make a difference: the steps grow with what was taken off.
-                for end in batches[count : count + max(1, count // 16)]:
-                    state.cluster.evict(end[1].pod.uid)
-                    gone.append(end)
+                for _, placement in batches[count : count + max(1, count // 16)]:
+                    state.cluster.evict(placement.pod.uid)
+                    gone.append(placement)
                     count += 1
         return self._planned(slots, gone)
 
-    def _planned(self, slots: Slots, gone: list[tuple[int, Placement, Expected]]) -> Plan:
+    def _planned(self, slots: Slots, gone: list[Placement]) -> Plan:
         inside = set(slots.tolist())
-        waits = [(end_ms, placement, expected) for end_ms, placement, expected in gone if placement.slot in inside]
-        uids = frozenset(placement.pod.uid for _, placement, _ in waits)
+        waits = [(placement, self.expected_end(placement)) for placement in gone if placement.slot in inside]
+        uids = frozenset(placement.pod.uid for placement, _ in waits)
         if not waits:
             return Plan(slots, Expected(Sure.KNOWN, self._state.now_ms, "it fits beside what is held now"), uids)
-        end_ms, last, expected = waits[-1]
-        unknown = sum(1 for _, _, one in waits if one.sure is Sure.UNKNOWN)
+        last, expected = waits[-1]
+        unknown = sum(1 for _, one in waits if one.sure is Sure.UNKNOWN)
         if unknown:
             which = f"{last.pod.key}, {expected.basis}"
             return Plan(slots, Expected(Sure.UNKNOWN, 0, f"waits for {unknown} pods, the last {which}"), uids)
-        sure = Sure.LEARNED if any(one.sure is Sure.LEARNED for _, _, one in waits) else Sure.KNOWN
+        sure = Sure.LEARNED if any(one.sure is Sure.LEARNED for _, one in waits) else Sure.KNOWN
         basis = f"when the last of {len(waits)} pods ends, {last.pod.key}: {expected.basis}"
-        return Plan(slots, Expected(sure, end_ms, basis), uids)
+        return Plan(slots, Expected(sure, expected.start_ms, basis), uids)
 
-    def _ends(self, scope: Slots) -> list[tuple[int, Placement, Expected]]:
+    def _ends(self, scope: Slots) -> list[tuple[int, Placement]]:
         """The pods that run in the scope, by when they end."""
         inside = np.zeros(self._state.cluster.nodes.size, dtype=np.bool_)
         inside[scope] = True
-        ends = [
-            (*self.end_of(placement), placement)
-            for placement in self._state.cluster.placements.values()
-            if inside[placement.slot]
-        ]
-        ends.sort(key=lambda one: (one[0], one[2].slot))
-        return [(end_ms, placement, expected) for end_ms, expected, placement in ends]
+        within = inside.tolist()
+        ends = [(self.end_ms(p), p) for p in self._state.cluster.placements.values() if within[p.slot]]
+        ends.sort(key=lambda one: (one[0], one[1].slot))
+        return ends
 
-    def end_of(self, placement: Placement) -> tuple[int, Expected]:
-        """When a placed pod ends, and how that is known; for ever where it is not."""
-        state, pod = self._state, placement.pod
+    def end_ms(self, placement: Placement) -> int:
+        """When a placed pod ends; for ever where that is not known."""
+        pod, now_ms = placement.pod, self._state.now_ms
         if pod.deleting:
-            return state.now_ms, Expected(Sure.KNOWN, state.now_ms, "is ending")
-        ran_ms = max(0, state.now_ms - pod.bound_ms) if pod.node and pod.bound_ms else 0
-        left = state.run_times.left_ms(pod.work, state.shares.queue_of(pod), ran_ms)
-        if left.sure is Sure.UNKNOWN:
-            return FOR_EVER_MS, Expected(left.sure, 0, left.basis)
-        # What is past its time ends any moment.
-        end_ms = state.now_ms + max(1, left.ran_ms)
-        return end_ms, Expected(left.sure, end_ms, left.basis)
+            return now_ms
+        ran_ms = max(0, now_ms - pod.bound_ms) if pod.node and pod.bound_ms else 0
+        if pod.work.max_runtime_ms:
+            # What is past its time ends any moment.
+            return now_ms + max(1, pod.work.max_runtime_ms - ran_ms)
+        left = self._state.run_times.left_ms(pod.work, self._state.shares.queue_of(pod), ran_ms)
+        return FOR_EVER_MS if left.sure is Sure.UNKNOWN else now_ms + max(1, left.ran_ms)
 
-    def ends_before(self, group: Group, others: Iterable[Reservation]) -> bool:
-        """Whether all of the group have ended when what is held for others starts."""
+    def expected_end(self, placement: Placement) -> Expected:
+        """When a placed pod ends, and how that is known."""
+        pod, now_ms = placement.pod, self._state.now_ms
+        if pod.deleting:
+            return Expected(Sure.KNOWN, now_ms, "is ending")
+        ran_ms = max(0, now_ms - pod.bound_ms) if pod.node and pod.bound_ms else 0
+        left = self._state.run_times.left_ms(pod.work, self._state.shares.queue_of(pod), ran_ms)
+        start_ms = 0 if left.sure is Sure.UNKNOWN else self.end_ms(placement)
+        return Expected(left.sure, start_ms, left.basis)
+
+    def ends_before(self, pods: Iterable[Pod], others: Iterable[Reservation]) -> bool:
+        """Whether pods that start now have ended when what is held for others starts."""
         state = self._state
         start_ms = min((one.start_ms for one in others), default=FOR_EVER_MS)
         if start_ms == FOR_EVER_MS:
             return False
-        for pod in group.all_pods():
-            run = state.run_times.estimate(pod.work, state.shares.queue_of(pod))
-            if run.sure is Sure.UNKNOWN or state.now_ms + run.ran_ms > start_ms:
+        for pod in pods:
+            ran_ms = pod.work.max_runtime_ms
+            if not ran_ms:
+                run = state.run_times.estimate(pod.work, state.shares.queue_of(pod))
+                ran_ms = FOR_EVER_MS if run.sure is Sure.UNKNOWN else run.ran_ms
+            if state.now_ms + ran_ms > start_ms:
                 return False
         return True
 
@@ -212,7 +240,7 @@ class Reservations:
                         if (
                             uid in one.waits_for
                             or uid in one.evicting
-                            or (placement.pod.node and self.end_of(placement)[0] <= one.expected.start_ms)
+                            or (placement.pod.node and self.end_ms(placement) <= one.expected.start_ms)
                         ):
                             self._state.cluster.evict(uid)
                 if not self._might_fit(needed[0], one.slots) or self._try(needed[0], one.slots) is None:

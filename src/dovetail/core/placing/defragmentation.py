@@ -134,7 +134,7 @@ class _Planning:
         return None
 
     def _lacking(self) -> str:
-        """The first resource of which less is free in the whole cluster than the job asks for; "" where there is none."""
+        """The first resource of which less is free in the whole cluster than the job asks for, "" for none."""
         nodes = self._cluster.nodes
         wanted: Counter[str] = Counter()
         for shape, count in shapes_of(self._cluster, self._group):

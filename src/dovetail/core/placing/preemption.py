@@ -3,21 +3,21 @@
 
 Rules: units of other queues may be taken where the shares let the job's queue take back what is due to it, units of its
 own queue where their root is of a strictly lower priority. Nothing is found that the search for a placement has not
-placed with the victims gone, so topology, devices, kubelets and claims are proven with it. Victims are those
-of the nodes, and of the domain of a required level, that are cleared most cheaply; then whoever of them the job can do
-without is left alone, the dearest first. Where that leads nowhere, units are taken in their own order until the job
-fits: first twice as many each time, then halving. What is compared is `Unit.weight`.
+placed with the victims gone, so topology, devices, kubelets and claims are proven with it. Victims are those of the
+nodes, and of the domain of a required level, that are cleared most cheaply; then whoever of them the job can do without
+is left alone, the dearest first. Where that leads nowhere, units are taken in their own order until the job fits: first
+twice as many each time, then halving. What is compared is `Unit.weight`.
 
 Of the victims nobody can be spared, as far as the bound on trials lets that be tried. They are not always the cheapest
-of all: pods are given nodes one after another. On random clusters of up to four nodes they are so in 99
-of 100.
+of all: pods are given nodes one after another. On random clusters of up to four nodes they are so for 99 gangs of 100,
+and for 94 trees of gangs.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +31,9 @@ from dovetail.core.placing.victims import Together, Unit, Victims, weight
 from dovetail.core.state import State
 
 _PLANS = 3
-"""How often it is planned anew without those who may not be taken together, and for how many domains each time."""
+"""For how many domains it is planned."""
+_ROUNDS = 5
+"""How often it is planned, without those who may not be taken together."""
 _SWAPS = 4
 """How many victims of a small set it is tried to do without at the price of others."""
 
@@ -82,15 +84,12 @@ def find(
     inside `scope` (None: anywhere). Pods (uid) that are `ending` give way to others already."""
     easiest = easiest_part(state.cluster, group)
     found = _Finding(state, root, easiest, scope, ending).find()
-    if isinstance(found, Found) or sum(1 for _ in group.all_pods()) == sum(1 for _ in easiest.all_pods()):
+    alike = not group.groups and len(shapes_of(state.cluster, group)) == 1
+    if isinstance(found, Found) or alike or sum(1 for _ in group.all_pods()) == sum(1 for _ in easiest.all_pods()):
         return found
-    other = _Finding(state, root, _least(group), scope, ending).find()
+    # Others than the easiest may fit where these do not.
+    other = _Finding(state, root, group, scope, ending).find()
     return other if isinstance(other, Found) or isinstance(found, Impossible) else found
-
-
-def _least(group: Group) -> Group:
-    """The group without those that it can start without."""
-    return replace(group, room=group.missing, groups=[_least(sub) for sub in group.groups])
 
 
 class _Finding:
@@ -223,22 +222,24 @@ class _Finding:
 
     def _plans(self, clearing: Clearing, units: list[Unit]) -> Iterator[list[Unit]]:
         """Sets of units that may be taken together and should make room, the cheapest first."""
-        without: set[int] = set()
-        for _ in range(_PLANS):
-            refused: list[Unit] = []
-            kept: set[int] = set()
+        waiting: list[set[int]] = [set()]
+        for _ in range(_ROUNDS):
+            if not waiting or self._best is not None:
+                return
+            without = waiting.pop(0)
             for plan in clearing.plans(self._group, self._scope, _PLANS, without=without):
                 permitted, beyond = self._permitted(sorted(plan, key=self._rate))
-                refused += beyond
-                kept.update(unit.number for unit in permitted)
                 if not beyond:
                     yield permitted
-            # Who was permitted has used up what may be taken of these queues and budgets.
-            queues = {unit.queue for unit in refused if unit.queue != self._queue}
-            without |= {unit.number for unit in units if unit.queue in queues and unit.number not in kept}
-            without |= {unit.number for unit in refused}
-            if not refused or self._best is not None:
-                return
+                    continue
+                # Those permitted have used up what may be taken of a queue or budget: either they and no more of these,
+                # or others instead of all of them, one larger one say.
+                queues = {unit.queue for unit in beyond if unit.queue != self._queue}
+                kept = {unit.number for unit in permitted}
+                out = {unit.number for unit in beyond}
+                rest = {unit.number for unit in units if unit.queue in queues and unit.number not in kept}
+                waiting.append(without | out | rest)
+                waiting.append(without | out | {unit.number for unit in permitted if unit.queue in queues})
 
     def _try(self, plan: list[Unit]) -> None:
         """Keep what the job needs of the plan, where that weighs less than the best so far."""

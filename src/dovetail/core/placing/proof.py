@@ -8,9 +8,9 @@ it. There is a bound on trials; what could not be tried any more counts as neede
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 from dovetail.core.cluster import Cluster
+from dovetail.core.placing.backfill import least
 from dovetail.core.placing.gangs import Group, Search, SearchLimitReached
 from dovetail.core.placing.pods import Scope
 from dovetail.core.placing.rows import Rows
@@ -33,7 +33,8 @@ def evict(cluster: Cluster, units: Iterable[Unit]) -> None:
 
 
 class Proof:
-    """What is tried for one job: at most `probes` trials, each with at most `limit` domains, inside `scope`."""
+    """What is tried for the fewest pods that complete a job, inside `scope`: at most `probes` trials, each with at most
+    `limit` domains."""
 
     def __init__(
         self, cluster: Cluster, rows: Rows, group: Group, scope: Scope | None, limit: int, probes: int
@@ -84,7 +85,7 @@ class Proof:
     def _place(self, counted: bool = True) -> Placed | None:
         if counted:
             self.count()
-        group, placements = _copy(self._group), self._cluster.placements
+        group, placements = least(self._group), self._cluster.placements
         if not Search(self._cluster, self._rows, self._limit).place(group, self._scope):
             return None
         there = (placements.get(pod.uid) for pod in group.all_pods())
@@ -151,8 +152,3 @@ class Proof:
         cheap = self._necessary(units[half:], known=not dear)
         self._cluster.rewind(mark)
         return [*dear, *cheap]
-
-
-def _copy(group: Group) -> Group:
-    """A group that a search may write into."""
-    return replace(group, groups=[_copy(sub) for sub in group.groups])

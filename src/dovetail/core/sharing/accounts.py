@@ -28,7 +28,7 @@ class Accounts:
 
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
-        self._queues: dict[str, Ledger] = {}
+        self._queues: dict[str, Ledger] = {name: _unused(queue) for name, queue in tree.queues.items()}
         self._users: dict[Line, Ledger] = {}
         self.told_ms: dict[str, int] = {}
         self.now_ms = 0
@@ -65,6 +65,9 @@ class Accounts:
         """A queue is gone."""
         self.told_ms.pop(name, None)
         self._queues.pop(name, None)
+        if name in self._tree.queues:
+            # As `default` is where nobody writes it.
+            self._queues[name] = _unused(self._tree.queues[name])
         for line in self._lines(name):
             del self._users[line]
 
@@ -102,10 +105,7 @@ class Accounts:
 
     def of(self, name: str) -> Ledger:
         """The ledger of a queue that exists."""
-        ledger = self._queues.get(name)
-        if ledger is None:
-            ledger = self._queues[name] = Ledger(max(1, self._tree.queues[name].half_life_ms), as_of_ms=self.now_ms)
-        return ledger
+        return self._queues[name]
 
     def _user(self, queue: str, user: str) -> Ledger:
         ledger = self._users.get((queue, user))
@@ -132,7 +132,8 @@ class Accounts:
 
     def user_ratio(self, queue: str, user: str) -> int:
         """As `ratio`, of a user."""
-        used = self._user(queue, user).at(self.now_ms + AHEAD_MS)
+        ledger = self._users.get((queue, user))
+        used = ledger.at(self.now_ms + AHEAD_MS) if ledger is not None else 0
         return self._ratio(used, self._tree.queues[queue].half_life_ms, 1)
 
     def _ratio(self, used: int, half_life_ms: int, weight: int) -> int:
@@ -163,3 +164,7 @@ class Accounts:
             for user, used in usage.users:
                 rate = self._user(name, user).rate
                 self._users[name, user] = Ledger(half_life_ms, used, usage.as_of_ms, rate)
+
+
+def _unused(queue: Queue) -> Ledger:
+    return Ledger(max(1, queue.half_life_ms))

@@ -31,7 +31,10 @@ class ClaimBack:
         if queue == self._path[0] or not theirs:
             return False
         parent = tree.queues[theirs[-1]].parent
-        own = next(name for name in self._path if tree.queues[name].parent == parent)
+        own = next((name for name in self._path if tree.queues[name].parent == parent), None)
+        if own is None:
+            # Of two trees that hang nowhere.
+            return False
         guaranteed = shares.standing_class(own, self._amounts) == 0
         for name in theirs:
             if not self._above(name, shares.due(name)) and not (

@@ -27,10 +27,15 @@ class Order:
         self._best: dict[str, tuple[Line, Mapping[str, int]] | None] = {}
         self._keys: dict[str, tuple[Mapping[str, int], tuple[int, int, int, int]]] = {}
 
+    def copy(self) -> Order:
+        """One that remembers nothing, to look with."""
+        return Order(self._shares, self._wanted)
+
     def line(self, queue: str, user: str) -> Line:
         """Where jobs of this queue wait."""
         tree = self._shares.tree
-        return (queue, user) if queue in tree.queues and tree.leaf(queue) else NOWHERE
+        usable = queue in tree.queues and tree.leaf(queue) and tree.problem(queue) is None
+        return (queue, user) if usable else NOWHERE
 
     def moved(self, queue: str) -> None:
         """Somebody else is first in a line of the queue."""
@@ -59,7 +64,7 @@ class Order:
         return self.first_in("", lines)
 
     def first_in(self, queue: str, lines: Mapping[str, Mapping[Line, str]]) -> Line | None:
-        """The line whose turn it is in a queue and below it; call `renew` before and after."""
+        """The line whose turn it is in a queue and below it."""
         best = self._first(queue, lines)
         return best[0] if best is not None else None
 

@@ -38,6 +38,7 @@ from dovetail.core.sharing.tree import Tree
 _DIVIDED_AGAIN_MS = 60_000
 """What is due changes with what was used, too, slowly."""
 _MILLI = 1000
+_MILLION = 1_000_000
 
 
 @dataclass(slots=True)
@@ -96,23 +97,29 @@ class Shares:
     def put_queue(self, queue: Queue) -> None:
         """Insert or replace. Its usage counts when it is first told."""
         old, new = self.tree.queues.get(queue.name), queue.name not in self.accounts.told_ms
-        if old is not None and (old.parent, old.by_user) == (queue.parent, queue.by_user):
-            self.tree.put(queue)
-        else:
-            self._recount(lambda: self.tree.put(queue))
         if new:
-            self.accounts.begin(queue)
-            self._recount()
+            self._recount(lambda: self._begin(queue))
             for uid, held in self._held.items():
                 self.accounts.charge_late(*held.kind[:2], held.rate, self._since(uid), queue.name)
-        elif old is not None and old.half_life_ms != queue.half_life_ms:
+        elif old is None or (old.parent, old.by_user) != (queue.parent, queue.by_user):
+            self._recount(lambda: self.tree.put(queue))
+        else:
+            self.tree.put(queue)
+        if old is not None and not new and old.half_life_ms != queue.half_life_ms:
             self.accounts.set_half_life(queue)
         self._due = None
         self._limited.clear()
 
     def remove_queue(self, name: str) -> None:
         """Its pods run on, and count for those above it no more."""
-        self._recount(lambda: self.tree.remove(name))
+        self._recount(lambda: self._end(name))
+
+    def _begin(self, queue: Queue) -> None:
+        self.tree.put(queue)
+        self.accounts.begin(queue)
+
+    def _end(self, name: str) -> None:
+        self.tree.remove(name)
         self.accounts.end(name)
 
     def count_again(self) -> None:
@@ -333,6 +340,10 @@ class Shares:
         """Whether pods of a lower priority are placed in the queue."""
         return any(own < priority for own in self._priorities.get(queue, ()))
 
+    def holders(self) -> list[str]:
+        """The queues for which pods are placed."""
+        return [name for name, pods in self._priorities.items() if pods]
+
     def others_hold(self, queue: str) -> bool:
         """Whether pods are placed for other queues."""
         return any(pods and name != queue for name, pods in self._priorities.items())
@@ -380,10 +391,7 @@ class Shares:
 
     def _divide(self) -> dict[str, dict[str, int]]:
         due: dict[str, dict[str, int]] = {}
-        capacity = self.meter.capacity()
-        queues = self.tree.queues
-        share_ppm = self.accounts.share_ppm
-        usage = {name: share_ppm(name, self.whole) for name in queues} if len(queues) > 1 else {}
+        capacity, usage = self.meter.capacity(), self._usage()
         for parent in ("", *self.tree.in_order()):
             names = [name for name in self.tree.children(parent) if self.tree.problem(name) is None]
             for resource, grain in DIVIDED.items() if names else ():
@@ -391,13 +399,36 @@ class Shares:
                     total = due[parent][resource] if parent in due else 0
                 else:
                     total = max(0, capacity.get(resource, 0) - self._strangers.get(resource, 0))
-                parts = divide(
-                    total, [self._claimant(name, resource, usage.get(name, 0)) for name in names],
-                    self._history_milli, grain,
-                )  # fmt: skip
+                claimants = [self._claimant(name, resource, usage.get(name, 0)) for name in names]
+                parts = divide(total, claimants, self._history_milli, grain)
                 for name, part in zip(names, parts, strict=True):
                     due.setdefault(name, {})[resource] = part
         return due
+
+    def _usage(self) -> dict[str, int]:
+        """What each queue used, in millionths of what its parent is due by weight: so history weighs alike at every
+        level, and who used just its part has used its weight among its siblings."""
+        if len(self.tree.queues) == 1:
+            return {}
+        return {
+            name: self.accounts.share_ppm(name, self.whole)
+            * _MILLION
+            // max(1, self.part_ppm(self.tree.queues[name].parent))
+            for name in self.tree.queues
+        }
+
+    def part_ppm(self, name: str) -> int:
+        """The part of the cluster that a queue is due by weight alone, in millionths; all of it for ""."""
+        part = _MILLION
+        for above in self.path(name):
+            part = part * self.weight_ppm(above) // _MILLION
+        return part
+
+    def weight_ppm(self, name: str) -> int:
+        """The weight of a queue among its siblings, in millionths."""
+        queue = self.tree.queues[name]
+        total = sum(max(0, self.tree.queues[other].weight) for other in self.tree.children(queue.parent))
+        return max(0, queue.weight) * _MILLION // total if total else 0
 
     def _claimant(self, name: str, resource: str, usage_ppm: int) -> Claimant:
         queue = self.tree.queues[name]
@@ -440,7 +471,12 @@ class Shares:
 
     def standings(self, now_ms: int) -> list[standing.Standing]:
         """How all queues stand, each before those below it."""
-        return standing.standings(self, max(now_ms, self.now_ms))
+        # To look must not change when it is divided next.
+        divided = self._due, self._due_ms, dict(self._moved)
+        try:
+            return standing.standings(self, max(now_ms, self.now_ms))
+        finally:
+            self._due, self._due_ms, self._moved = divided
 
     def told(self) -> Iterator[Queue]:
         """The queues that were told, in order."""

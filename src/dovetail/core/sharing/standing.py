@@ -57,9 +57,7 @@ def standings(shares: Shares, now_ms: int) -> list[Standing]:
 def _standing(shares: Shares, name: str, now_ms: int, head: str, jobs: int) -> Standing:
     queue, ledger = shares.tree.queues[name], shares.accounts.of(name)
     held, guarantee = shares.allocated(name), dict(queue.guarantee)
-    whole, due_rate = shares.whole, shares.whole
-    for above in shares.path(name):
-        due_rate = due_rate * _weight_ppm(shares, above) // _MILLION
+    due_rate = shares.whole * shares.part_ppm(name) // _MILLION
     return Standing(
         name=name,
         parent=queue.parent,
@@ -72,8 +70,8 @@ def _standing(shares: Shares, name: str, now_ms: int, head: str, jobs: int) -> S
         pending=_sorted(shares.pending(name)),
         pending_jobs=jobs,
         used=ledger.at(now_ms),
-        share_ppm=shares.accounts.share_ppm(name, whole),
-        weight_ppm=_weight_ppm(shares, name),
+        share_ppm=shares.accounts.share_ppm(name, shares.whole),
+        weight_ppm=shares.weight_ppm(name),
         credit=ledger.credit(due_rate, now_ms),
         rate_milli=ledger.rate,
         days=_days(ledger, now_ms),
@@ -83,12 +81,6 @@ def _standing(shares: Shares, name: str, now_ms: int, head: str, jobs: int) -> S
         warning=shares.tree.capacity_problem(name, shares.meter.capacity()),
         head=head,
     )
-
-
-def _weight_ppm(shares: Shares, name: str) -> int:
-    queue = shares.tree.queues[name]
-    total = sum(max(0, shares.tree.queues[other].weight) for other in shares.tree.children(queue.parent))
-    return max(0, queue.weight) * _MILLION // total if total else 0
 
 
 def _days(ledger: Ledger, now_ms: int) -> tuple[tuple[int, int], ...]:

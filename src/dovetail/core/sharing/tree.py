@@ -102,7 +102,7 @@ class Tree:
         for resource in sorted(shape.held.get(name, {})) if name in tops else ():
             held, there = sum(shape.held.get(top, {}).get(resource, 0) for top in tops), capacity.get(resource, 0)
             if shape.held[name][resource] > 0 and held > there:
-                words.append(f"{_text(resource, held)} of {resource}, of which there are {_text(resource, there)}")
+                words.append(f"{display(resource, held)} of {resource}, of which there are {display(resource, there)}")
         return f"more is guaranteed than the cluster has: {'; '.join(words)}" if words else ""
 
     def _known(self) -> _Shape:
@@ -153,8 +153,8 @@ class Tree:
         limit = dict(queue.limit)
         for resource, amount in queue.guarantee:
             if amount > limit.get(resource, amount):
-                rule = f"more than the limit of the queue itself, {_text(resource, limit[resource])}"
-                return Problem(_field(resource), _text(resource, amount), rule)
+                rule = f"more than the limit of the queue itself, {display(resource, limit[resource])}"
+                return Problem(_field(resource), display(resource, amount), rule)
         return None
 
     def _cycle(self, name: str) -> str:
@@ -181,10 +181,10 @@ class Tree:
                 if amount > 0 and over:
                     kind, bound = min(over.items(), key=lambda item: item[1])
                     rule = (
-                        f"with the {_text(resource, before)} of older queues more than the {kind} of {name}, "
-                        f"{_text(resource, bound)}; at most {_text(resource, max(0, bound - before))} is left"
+                        f"with the {display(resource, before)} of older queues more than the {kind} of {name}, "
+                        f"{display(resource, bound)}; at most {display(resource, max(0, bound - before))} is left"
                     )
-                    problems[child] = Problem(_field(resource), _text(resource, amount), rule)
+                    problems[child] = Problem(_field(resource), display(resource, amount), rule)
                     break
             else:
                 for resource, amount in amounts.items():
@@ -207,7 +207,7 @@ def _field(resource: str) -> str:
     return "spec.guarantee." + (f"models.{model}" if model != resource else _FIELDS.get(resource, resource))
 
 
-def _text(resource: str, amount: int) -> str:
+def display(resource: str, amount: int) -> str:
     """The amount as it is written in a Queue."""
     if resource in (MEMORY, GPU_MEMORY):
         return quantities.display(MEMORY, amount * _MIB if resource == GPU_MEMORY else amount)

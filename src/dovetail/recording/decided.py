@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One recorded step, decided again and looked at: what it was told, who waited, by which shares, and what it decided.
+
+Rules: an id is `RUN-STEP`, as the bind writes it on the pod (annotation dovetail.dev/decision). The run is decided
+again from the last checkpoint before the step. The line and the queues are as the step found them: after its events,
+before it tried anybody. Rooms that are held are as it left them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from difflib import get_close_matches
+
+import msgspec
+
+from dovetail.core.cycle import tell
+from dovetail.core.decisions import Bind, Decision, Evict
+from dovetail.core.events import Event
+from dovetail.core.placing.backfill import Reservation
+from dovetail.core.reasons import Sure
+from dovetail.core.roster import LONE
+from dovetail.core.sharing.standing import Standing
+from dovetail.core.state import State
+from dovetail.recording.format import LINE, Line
+from dovetail.recording.reader import Run, Segment
+from dovetail.recording.replay import Player, Replay, described, pod_names, refused
+
+_ID = re.compile(r"(.+)-([0-9]{1,18})")
+
+
+class NotRecorded(Exception):
+    """Why there is no such decision here, and which is nearest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A gang or lone pod in the line, with how many of its pods wait. `before` is what it was last told when the step
+    began ("" nothing yet), `decided` what the step decided about it."""
+
+    job: str
+    queue: str
+    pods: int
+    before: str
+    decided: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Room that is held for a job after the step: on which nodes, until when (epoch ms, 0 where that cannot be said),
+    how sure that is, what it is worked out from, and the pods that give way to it."""
+
+    job: str
+    queue: str
+    nodes: tuple[str, ...]
+    start_ms: int
+    sure: Sure
+    basis: str
+    evicting: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """A step. `file` and `line` say where it stands, `record` is that line. `told` and `decided` are its events and
+    decisions in words, `waiting` the line before it, the first one first. `raised` is the error with which the step
+    ended, and the process with it: then nobody was tried."""
+
+    run: str
+    step: int
+    now_ms: int
+    file: str
+    line: int
+    told: tuple[str, ...]
+    standings: tuple[Standing, ...]
+    waiting: tuple[Waiting, ...]
+    decided: tuple[str, ...]
+    rooms: tuple[Room, ...]
+    raised: str
+    record: msgspec.Raw
+
+
+def decided(runs: Sequence[Run], decision: str, read: Callable[[int], object] = lambda _: None) -> Decided:
+    """Decide the step of an id again. `read` is called with the bytes of its segment that were read so far.
+
+    Raises NotRecorded; BadRecording and Differs where the segment cannot be decided again up to the step.
+    """
+    run, step = _found(runs, decision)
+    before = [segment for segment in run.segments if segment.brief.first_step <= step]
+    if not before:
+        first = run.segments[0].brief.first_step
+        raise NotRecorded(f"step {step} of run {run.name} is not here: its oldest segment begins with step {first}")
+    segment = before[-1]
+    player = Player(Replay(run.name, segment.brief.dovetail, segment.brief.started), read)
+    header, lines = segment.read(read)
+    player.begin(segment, header)
+    last = segment.brief.first_step - 1
+    for number, line in lines:
+        if line.step == step:
+            return _look(player, segment, number, line)
+        player.call(segment, number, line)
+        last = line.step or last
+    after = [other.brief.first_step for other in run.segments[len(before) :]]
+    nearest = f"the last one before it is {last}" if last else "the process took none"
+    nearest += f", the next one here is {after[0]}" if after else ""
+    raise NotRecorded(f"step {step} of run {run.name} is not here: {nearest}")
+
+
+def _found(runs: Sequence[Run], decision: str) -> tuple[Run, int]:
+    names = [run.name for run in runs]
+    match = _ID.fullmatch(decision)
+    if match is None:
+        like = f"{names[0] if names else '5ba19c0e'}-12"
+        raise NotRecorded(f"{decision!r} is no id: it must be RUN-STEP, like {like}, as dovetail.dev/decision says it")
+    if match[1] in names:
+        return runs[names.index(match[1])], int(match[2])
+    nearest = get_close_matches(match[1], names, n=1)
+    here = f"the nearest is {nearest[0]}" if nearest else f"there are {', '.join(names) or 'none'}"
+    raise NotRecorded(f"run {match[1]} is not here: {here}")
+
+
+def _look(player: Player, segment: Segment, number: int, line: Line) -> Decided:
+    """Tell what the step was told, look around, and let it decide without further events, which is the same."""
+    state, roots = player.state, list[str]()
+    told = tuple(_event(state, event) for event in line.events)
+    call, standings = line, tuple[Standing, ...]()
+    if not line.raised:
+        tell(state, line.events, line.now_ms)
+        call = replace(line, events=())
+        roots, standings = state.pending.ordered(), tuple(state.shares.standings(state.now_ms))
+    waiting = [_waiting(state, root) for root in roots]
+    root_of = {pod.uid: root for root in roots for pod in state.roster.members(root)}
+    decisions = player.call(segment, number, call)
+    about: dict[str, list[str]] = {}
+    for decision in decisions:
+        about.setdefault(root_of.get(_concerns(decision), ""), []).append(described(state, decision))
+    return Decided(
+        run=segment.brief.run,
+        step=line.step,
+        now_ms=line.now_ms,
+        file=str(segment.file),
+        line=number,
+        told=told,
+        standings=standings,
+        waiting=tuple(
+            replace(one, decided=tuple(about.get(root, ()))) for root, one in zip(roots, waiting, strict=True)
+        ),
+        decided=tuple(described(state, decision) for decision in decisions),
+        rooms=tuple(_room(state, reservation) for reservation in state.reservations),
+        raised=line.raised,
+        record=msgspec.Raw(LINE.encode(line)),
+    )
+
+
+def _concerns(decision: Decision) -> str:
+    """A pod (uid) of the gang or lone pod that it is about."""
+    match decision:
+        case Bind():
+            return decision.uid
+        case Evict():
+            return decision.nominations[0][0]
+    return decision.uids[0]
+
+
+def _waiting(state: State, root: str) -> Waiting:
+    members, placements = state.roster.members(root), state.cluster.placements
+    refusal = state.pending.refusal(root)
+    return Waiting(
+        job=_job(state, root),
+        queue=state.shares.queue_of(members[0]) if members else "",
+        pods=sum(1 for pod in members if not pod.node and pod.uid not in placements),
+        before="" if refusal is None else refused(refusal),
+    )
+
+
+def _job(state: State, root: str) -> str:
+    """ "namespace/name" of a gang or of a pod."""
+    if root.startswith(LONE):
+        return pod_names(state, (root.removeprefix(LONE),))
+    gang = state.roster.gangs.get(root)
+    return root if gang is None else f"{gang.namespace}/{gang.name}"
+
+
+def _room(state: State, reservation: Reservation) -> Room:
+    names, expected = state.cluster.nodes.names, reservation.expected
+    return Room(
+        job=_job(state, reservation.root),
+        queue=reservation.queue,
+        nodes=tuple(dict.fromkeys(names[slot] for slot in reservation.slots)),
+        start_ms=expected.start_ms,
+        sure=expected.sure,
+        basis=expected.basis,
+        evicting=tuple(sorted(pod_names(state, (uid,)) for uid in reservation.evicting)),
+    )
+
+
+def _event(state: State, event: Event) -> str:
+    """What kind of event it is, and of what it tells: `PodChanged team-a/train-0`."""
+    first = getattr(event, fields(event)[0].name)
+    if isinstance(first, str):
+        pod = state.roster.pods.get(first)
+        name = first if pod is None else pod.key
+    else:
+        name = getattr(first, "key", "") or getattr(first, "name", "")
+        namespace = getattr(first, "namespace", "")
+        name = name if not namespace or name.startswith(f"{namespace}/") else f"{namespace}/{name}"
+    return f"{type(event).__name__} {name}"
