@@ -58,6 +58,7 @@ def _needed() -> set[tuple[str, str, str]]:
         ("", "persistentvolumeclaims", "patch"),
         (resources.EVENTS.group, resources.EVENTS.plural, "create"),
         (resources.GPU_NODES.group, resources.GPU_NODES.plural, "patch"),
+        (resources.QUEUES.group, "queues/status", "patch"),
         ("resource.k8s.io", "resourceclaims", "patch"),
         ("resource.k8s.io", "resourceclaims", "create"),
         ("resource.k8s.io", "resourceclaims", "delete"),

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pods: defaults, validation, binding, status, deletion, eviction."""
+"""Pods: defaults, validation, binding, status, deletion."""
 
 import asyncio
 
 import pytest
 
-from tests.contract.api import MERGE, Api, Json, pod
+from tests.contract.api import Api, Json, pod
 
 
 def gpu_pod(name: str, limits: Json, requests: Json | None = None) -> Json:
@@ -190,49 +190,3 @@ async def test_an_unplaced_pod_goes_at_once_and_a_placed_one_after_its_grace(api
     assert shorter.body["metadata"]["deletionGracePeriodSeconds"] == 5
     assert (await api.delete(api.path("pods", "placed"), gracePeriodSeconds="0")).status == 200
     assert (await api.get(api.path("pods", "placed"))).status == 404
-
-
-def budget(name: str, minimum: int) -> Json:
-    spec = {"minAvailable": minimum, "selector": {"matchLabels": {"app": "one"}}}
-    return {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": name}, "spec": spec}
-
-
-async def _evict(api: Api, name: str, status: int) -> Json:
-    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}}
-    reply = await api.post(api.path("pods", f"{name}/eviction"), eviction)
-    assert reply.status == status, reply.body
-    return reply.body
-
-
-async def test_eviction_respects_a_disruption_budget(api: Api) -> None:
-    await api.create_pod("one")
-    await api.bind("one")
-    ready = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
-    await api.patch(api.path("pods", "one/status"), {"status": ready})
-    budgets = api.path("poddisruptionbudgets", version="policy/v1")
-    made = await api.create(budgets, budget("guard", 1))
-    async with api.watch(budgets, resourceVersion=made["metadata"]["resourceVersion"]) as events:
-        status = (await events.next())["object"]["status"]
-        while not (status.get("observedGeneration") == 1 and status["currentHealthy"] == 1):
-            status = (await events.next())["object"]["status"]
-        assert (status["desiredHealthy"], status["expectedPods"], status["disruptionsAllowed"]) == (1, 1, 0)
-        refused = await _evict(api, "one", 429)
-        assert refused["reason"] == "TooManyRequests"
-        assert refused["message"] == "Cannot evict pod as it would violate the pod's disruption budget."
-        assert refused["details"]["causes"][0]["reason"] == "DisruptionBudget"
-        await api.patch(f"{budgets}/guard", {"spec": {"minAvailable": 0}}, MERGE)
-        while not (status["observedGeneration"] == 2 and status["disruptionsAllowed"] == 1):
-            status = (await events.next())["object"]["status"]
-    await _evict(api, "one", 201)
-    evicted = (await api.get(api.path("pods", "one"))).body
-    conditions = {c["type"]: c.get("reason") for c in evicted["status"]["conditions"]}
-    assert evicted["metadata"]["deletionTimestamp"] and conditions["DisruptionTarget"] == "EvictionByEvictionAPI"
-    assert (await api.get(f"{budgets}/guard")).body["status"]["disruptionsAllowed"] == 0
-
-
-async def test_a_waiting_pod_is_evicted_without_asking_a_budget(api: Api) -> None:
-    await api.create_pod("one")
-    await api.create(api.path("poddisruptionbudgets", version="policy/v1"), budget("guard", 1))
-    await _evict(api, "one", 201)
-    assert (await api.get(api.path("pods", "one"))).status == 404
-    await _evict(api, "one", 404)

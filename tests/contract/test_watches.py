@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Watches: resume, bookmarks, streaming lists, selectors, ends and errors."""
 
-from dovetail.kube.sources import NOT_SUCCEEDED
 from tests.contract.api import Api, summary
 
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
@@ -123,18 +122,18 @@ async def test_a_binding_moves_a_pod_from_one_watcher_to_the_other(api: Api) -> 
         assert summary(await placed.next()) == ("ADDED", "one")
 
 
-async def test_why_a_pod_failed_is_told_to_who_selects_failed_pods_too(api: Api) -> None:
+async def test_how_a_pod_ended_is_told_to_who_selects_finished_pods_too(api: Api) -> None:
     made = await api.create_pod("one")
     start = made["metadata"]["resourceVersion"]
-    unfinished = "status.phase!=Succeeded,status.phase!=Failed"
+    unfinished = "status.phase!=Succeeded"
     async with (
-        api.watch(api.path("pods"), resourceVersion=start, **NOT_SUCCEEDED) as scheduler,
+        api.watch(api.path("pods"), resourceVersion=start) as scheduler,
         api.watch(api.path("pods"), fieldSelector=unfinished, resourceVersion=start) as other,
     ):
-        status = {"phase": "Failed", "reason": "TopologyAffinityError"}
+        status = {"phase": "Succeeded", "reason": "Completed"}
         await api.patch(f"{api.path('pods', 'one')}/status", {"status": status})
         seen, last = await scheduler.next(), await other.next()
-    assert (seen["type"], seen["object"]["status"]["reason"]) == ("MODIFIED", "TopologyAffinityError")
+    assert (seen["type"], seen["object"]["status"]["reason"]) == ("MODIFIED", "Completed")
     assert last["type"] == "DELETED"
     assert (last["object"]["status"]["phase"], last["object"]["status"].get("reason")) == ("Pending", None)
 

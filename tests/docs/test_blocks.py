@@ -151,6 +151,7 @@ def test_commands_exist(line: str) -> None:
         ("The predicted kubelet", ["benchmarks/kubelet_speed.py"]),
         ("Devices by claim", ["benchmarks/claims_speed.py"]),
         ("Selectors", ["benchmarks/cel_speed.py"]),
+        ("Queues", ["benchmarks/queues_speed.py"]),
         ("Recording and replay", ["benchmarks/replay_speed.py"]),
         ("Packing", ["benchmarks/packing.py"]),
         ("Topology", ["benchmarks/topology.py"]),

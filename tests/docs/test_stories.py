@@ -93,7 +93,7 @@ class Reader:
     async def why(self, pod: str) -> str:
         state = await snapshot(ClusterConfig(self.playground.url), unhurried(Policy()), "dovetail")
         printed = io.StringIO()
-        show(why(state, f"default/{pod}", now_ms()), Console(file=printed, width=WIDTH))
+        show(why(state, f"default/{pod}", now_ms()), Console(file=printed, width=WIDTH), now_ms())
         return printed.getvalue()
 
 

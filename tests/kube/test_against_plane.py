@@ -21,10 +21,10 @@ from dovetail.kube.resources import (
     PDBS,
     POD_GROUPS,
     PODS,
-    QUEUES,
     RESOURCE_CLAIMS,
     VOLCANO_POD_GROUPS,
     WORKLOADS,
+    Resource,
 )
 from tools.controlplane.plane import Plane
 
@@ -169,7 +169,7 @@ async def test_an_audit_agrees_with_the_server(client: Client) -> None:
 
 async def test_a_custom_resource_that_is_not_installed(client: Client) -> None:
     with pytest.raises(NotFound):
-        await list_all(client, QUEUES, Pod)
+        await list_all(client, Resource("example.com", "v1", "nothings", False, "Nothing"), Pod)
 
 
 async def test_one_of_two_electors_leads_and_then_the_other(client: Client) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -148,6 +149,8 @@ class Cluster:
         try:
             yield task
         finally:
+            if task.done() and not task.cancelled():
+                logging.getLogger("tests.live").error("the scheduler ended by itself", exc_info=task.exception())
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 

@@ -11,6 +11,10 @@ from typing import Any
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
+from dovetail.core import cycle
+from dovetail.core.events import NodeChanged, PodChanged, QueueChanged, QueueRemoved
+from dovetail.core.model import Node, Pod, Request
+from dovetail.core.sharing.records import Queue
 from dovetail.core.state import State
 from dovetail.kube import resources as kinds
 from dovetail.scheduler.endpoints import application
@@ -58,3 +62,28 @@ async def test_the_metrics_tell_kinds_of_one_plural_apart() -> None:
     assert f'dovetail_watch_staleness_seconds{{resource="{kinds.POD_GROUPS[0]}"}} 3.0' in text
     assert f'dovetail_watch_staleness_seconds{{resource="{kinds.VOLCANO_POD_GROUPS}"}} 50.0' in text
     assert "dovetail_reports_queued 7.0" in text
+
+
+async def test_the_metrics_tell_what_queues_have_in_plain_units() -> None:
+    served = driver()
+    amounts = (("cpu", 1_500), ("memory", 2**30), ("nvidia.com/gpu", 4))
+    node = Node("n", (("cpu", 64_000), ("memory", 2**39), ("nvidia.com/gpu", 8), ("pods", 110)))
+    pods = [Pod(f"p{n}", "d", f"p{n}", Request(amounts), queue="red", created_ms=n) for n in range(3)]
+    red = Queue("red", guarantee=(("gpu", 6_000),))
+    cycle.step(served.state, [NodeChanged(node), QueueChanged(red), *map(PodChanged, pods)], 1_000_000)
+    _, text = await ask("/metrics", served)
+    for line in (
+        'dovetail_queue_allocated{queue="red",resource="cpu"} 3.0',
+        'dovetail_queue_allocated{queue="red",resource="memory"} 2.147483648e+09',
+        'dovetail_queue_allocated{queue="red",resource="gpu"} 8.0',
+        'dovetail_queue_borrowed{queue="red",resource="gpu"} 2.0',
+        'dovetail_queue_due{queue="red",resource="gpu"} 8.0',
+        'dovetail_queue_pending_jobs{queue="red"} 1.0',
+        'dovetail_queue_usage_share{queue="red"} 0.0',
+        "dovetail_reservations 1.0",
+        "dovetail_reserved_wait_seconds 0.0",
+    ):
+        assert f"\n{line}\n" in text, line
+    cycle.step(served.state, [QueueRemoved("red")], 1_060_000)
+    _, text = await ask("/metrics", served)
+    assert 'queue="red"' not in text

@@ -206,26 +206,26 @@ class TestFeed:
 
     def test_our_own_writes_are_told_once_and_the_rest_is_no_news(self) -> None:
         feed = Feed()
-        (event,) = feed.resource_claims(added(claim()))
+        (event,) = feed.records.resource_claims(added(claim()))
         assert event == ev.ClaimChanged(translate_claims.claim(claim()))
-        assert feed.resource_claims([Change("modified", claim(finalizers=["f"], resourceVersion="2"))]) == []
+        assert feed.records.resource_claims([Change("modified", claim(finalizers=["f"], resourceVersion="2"))]) == []
         status = f"allocation: {{devices: {{results: [{RESULT}]}}}}"
-        (event,) = feed.resource_claims([Change("modified", claim(status=status))])
+        (event,) = feed.records.resource_claims([Change("modified", claim(status=status))])
         assert isinstance(event, ev.ClaimChanged)
         assert event.claim.allocation is not None
-        assert feed.resource_claims(deleted(claim())) == [ev.ClaimRemoved("ml/c")]
+        assert feed.records.resource_claims(deleted(claim())) == [ev.ClaimRemoved("ml/c")]
 
     def test_a_claim_that_was_made_again_is_read_anew(self) -> None:
         feed = Feed()
-        feed.resource_claims(added(claim()))
-        (event,) = feed.resource_claims(added(claim(exactly("count: 4"), uid="u-new")))
+        feed.records.resource_claims(added(claim()))
+        (event,) = feed.records.resource_claims(added(claim(exactly("count: 4"), uid="u-new")))
         assert isinstance(event, ev.ClaimChanged)
         assert (event.claim.uid, event.claim.spec.requests[0][0].count) == ("u-new", 4)
 
     def test_what_makes_a_claim_unusable_can_be_mended(self) -> None:
         """By an API server that knows more than this release; the spec of a stored claim does not change."""
         feed = Feed()
-        feed.resource_claims(added(claim("requests: [{name: gpu}]")))
-        (event,) = feed.resource_claims([Change("modified", claim())])
+        feed.records.resource_claims(added(claim("requests: [{name: gpu}]")))
+        (event,) = feed.records.resource_claims([Change("modified", claim())])
         assert isinstance(event, ev.ClaimChanged)
         assert event.claim.problem is None

@@ -67,7 +67,7 @@ def test_a_finished_pod_is_gone() -> None:
     assert feed.pods(added(pod("status: {phase: Failed}"))) == []
     feed.pods(added(pod("status: {phase: Running}")))
     assert feed.pod_ref("u-a") == PodRef("ml", "a", "u-a")
-    assert feed.pods(modified(pod("status: {phase: Succeeded}"))) == [ev.PodRemoved("u-a")]
+    assert feed.pods(modified(pod("status: {phase: Succeeded}"))) == [ev.PodRemoved("u-a", succeeded=True)]
     assert feed.pods(deleted(pod("status: {phase: Succeeded}"))) == []
     assert feed.pod_ref("u-a") is None
 
@@ -120,9 +120,13 @@ def test_an_owner_is_wanted_again_when_pods_came_or_went() -> None:
     assert feed.wanted_owners() == [JOB]
 
 
-def test_an_owner_whose_pods_are_all_bound_is_not_wanted() -> None:
+def test_an_owner_whose_pods_are_all_bound_is_wanted_once() -> None:
     feed = Feed()
     feed.pods(added(member("a", node="n1")))
+    assert feed.wanted_owners() == [JOB]
+    feed.owner(JOB, INDEXED)
+    assert feed.wanted_owners() == []
+    feed.pods(added(member("c", node="n1")))
     assert feed.wanted_owners() == []
     feed.pods(added(member("b")))
     assert feed.wanted_owners() == [JOB]
@@ -328,19 +332,8 @@ def test_attach_limits_are_told_with_the_node(csi_node_first: bool) -> None:
     ],
 )  # fmt: skip
 def test_other_objects_are_told_once_and_removed(method: str, kind: Any, text: str, removed: ev.Event) -> None:
-    tell, obj = getattr(Feed(), method), wire(kind, text)
+    tell, obj = getattr(Feed().records, method), wire(kind, text)
     assert len(tell(added(obj))) == 1
     assert tell(modified(obj)) == []
     assert tell(deleted(obj)) == [removed]
     assert tell(deleted(obj)) == []
-
-
-def test_queues_are_told_as_one_set() -> None:
-    feed = Feed()
-    one, two = (wire(objects.Queue, f"{{metadata: {{name: {name}}}}}") for name in ("one", "two"))
-    assert feed.queues(None) == []
-    assert feed.queues([]) == [ev.QueuesChanged(frozenset())]
-    assert feed.queues(added(one, two)) == [ev.QueuesChanged(frozenset({"one", "two"}))]
-    assert feed.queues(modified(one)) == []
-    assert feed.queues(deleted(two)) == [ev.QueuesChanged(frozenset({"one"}))]
-    assert feed.queues(None) == [ev.QueuesChanged(None)]

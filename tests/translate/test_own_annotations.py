@@ -43,6 +43,7 @@ def annotated(**values: str) -> Wishes:
         ("max-runtime", "2d", "max_runtime_ms", 2 * 86_400_000),
         ("max-runtime", "1h30m", "max_runtime_ms", 90 * 60_000),
         ("checkpoint-interval", "3600s", "checkpoint_interval_ms", 3_600_000),
+        ("startup-time", "1m30s", "startup_ms", 90_000),
         ("last-checkpoint", "2026-01-01T01:00:00+01:00", "last_checkpoint_ms", 1767225600000),
         ("preemptible", "false", "preemptible", False),
     ],
@@ -50,6 +51,12 @@ def annotated(**values: str) -> Wishes:
 def test_what_can_be_asked_for(key: str, value: str, field: str, expected: Any) -> None:
     wishes = annotated(**{key: value})
     assert (getattr(wishes, field), wishes.problems) == (expected, ())
+
+
+def test_the_user_is_a_label() -> None:
+    assert wishes_of(ObjectMeta(labels={"dovetail.dev/user": "ada"})) == Wishes(user="ada")
+    (problem,) = wishes_of(ObjectMeta(labels={"dovetail.dev/user": ""})).problems
+    assert problem.field == "metadata.labels[dovetail.dev/user]"
 
 
 def test_the_queue_is_a_label() -> None:
@@ -94,7 +101,11 @@ def test_the_queue_is_a_label() -> None:
         ("max-runtime", "3600", "3600s"),
         ("max-runtime", "30m1h", "1h30m"),
         ("max-runtime", "0s", "3600s"),
+        ("max-runtime", "", "90m"),
+        ("max-runtime", "9999999999d", "2d"),
+        ("max-runtime", "٣h", "1h30m"),
         ("checkpoint-interval", "half an hour", "1h30m"),
+        ("startup-time", "0m", "2m"),
         ("last-checkpoint", "2026-01-01T12:00:00", "2026-01-31T12:00:00Z"),
         ("last-checkpoint", "yesterday", "2026-01-31T12:00:00Z"),
         ("preemptible", "True", "true"),

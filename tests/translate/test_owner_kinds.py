@@ -37,7 +37,7 @@ def member_of(controller: str, labels: str) -> Membership | None:
     )
 
 
-def declared_by(member: Membership, document: str) -> Declared | None:
+def declared_by(member: Membership, document: str) -> Declared:
     assert member.owner is not None
     return owners.declare(member, member.owner, yaml.safe_load(document))
 
@@ -107,7 +107,6 @@ def test_a_workload_starts_together(
     assert member.owner is not None
     assert member.owner.resource.kind == kind
     declared = declared_by(member, document)
-    assert declared is not None
     assert declared.gang_of(member.part) == gang
     root, *below = gangs.records(declared, ())
     assert minimums_of([root, *below]) == minimums
@@ -123,7 +122,6 @@ def test_every_kind_has_an_example() -> None:
     [
         ("{apiVersion: apps/v1, kind: ReplicaSet, name: r, controller: true}", "{}"),
         (STATEFUL_SET, "{}"),
-        (JOB, "{}"),
         ("{apiVersion: batch/v1, kind: Job, name: j}", INDEX),
         ("{apiVersion: example.com/v1, kind: PyTorchJob, name: x, controller: true}", kubeflow_labels("worker")),
     ],
@@ -143,7 +141,17 @@ def test_pods_of_other_controllers_are_on_their_own(controller: str, labels: str
 def test_a_job_that_is_a_work_queue_is_no_gang(spec: str) -> None:
     member = member_of(JOB, INDEX)
     assert member is not None
-    assert declared_by(member, f"{{spec: {spec}}}") is None
+    declared = declared_by(member, f"{{spec: {spec}}}")
+    assert (declared.gang_of(""), gangs.records(declared, ())) == ("", [])
+
+
+@pytest.mark.parametrize("document", ["{spec: {parallelism: 4, completions: 4}}", "null"])
+def test_pods_of_a_job_that_is_not_indexed_are_on_their_own_whatever_it_says(document: str) -> None:
+    member = member_of(JOB, "{}")
+    assert member is not None
+    assert member.alone
+    declared = declared_by(member, document)
+    assert (declared.gang_of(""), gangs.records(declared, ())) == ("", [])
 
 
 def test_the_owner_is_read_in_the_version_that_the_pod_names() -> None:

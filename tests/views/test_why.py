@@ -12,7 +12,8 @@ from dovetail.core.model import CPU, GPU, MEMORY, PODS, Gang, Node, Pod, Request
 from dovetail.core.policy import Policy
 from dovetail.core.reasons import When
 from dovetail.core.state import State
-from dovetail.views.why import PodNotFound, unhurried, why
+from dovetail.views.jobs import NotFound
+from dovetail.views.why import unhurried, why
 
 AMOUNTS = ((CPU, 64_000), (MEMORY, 2**39), (GPU, 8), (PODS, 110))
 
@@ -99,5 +100,5 @@ def test_gpus_are_named_where_they_were_written_down() -> None:
 
 
 def test_a_pod_that_does_not_exist_names_those_that_come_near() -> None:
-    with pytest.raises(PodNotFound, match="did you mean ns/train-0"):
+    with pytest.raises(NotFound, match="did you mean ns/train-0"):
         why(_state(_pod("train-0", 1)), "ns/train", 1_000)

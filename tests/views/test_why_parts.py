@@ -57,7 +57,7 @@ def ask(state: State) -> Why:
 def printed(answer: Why) -> str:
     """In one line, however it was wrapped."""
     out = io.StringIO()
-    show(answer, Console(file=out, width=300))
+    show(answer, Console(file=out, width=300), 1_000)
     return " ".join(out.getvalue().split())
 
 

@@ -17,10 +17,14 @@ _COMMANDS = {
     "agent": "Find the GPUs of this machine and offer them to its kubelet.",
     "demo": "Run a small cluster on this machine and show what Dovetail does with it.",
     "free": "Say what still fits, by GPU model and size, and what blocks the next size.",
+    "priority": "Say why a job has its place in the line, and what would change that.",
+    "queue": "Show the line of those who wait: in which order, why, and when they start.",
     "replay": "Decide a recorded day again, and say whether every decision is the same.",
     "scheduler": "Schedule the pods of a cluster that name this scheduler.",
+    "share": "Show what each queue has, is due and has used.",
     "simulate": "Run a trace or manifests through the scheduler's core under a virtual clock.",
     "topology": "Show how the GPUs of a node are wired, and the bandwidth of every set of them.",
+    "whatif": "Say what a change would do, without making it.",
     "why": "Say why a pod is where it is, or why it is still pending.",
 }
 

@@ -1,27 +1,42 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How commands reach a cluster: the shared options, and a read of everything the core is told."""
+"""How commands reach a cluster: the shared options, and a read of everything the core is told.
+
+A command that looks takes `cluster_options` and is given a Source: a live cluster, or files that stand for one.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import re
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from functools import wraps
 from typing import Any, TypeVar
 
 import click
 import uvloop
+from rich.console import Console
+from rich.markup import escape
 
+from dovetail.cli.kubeconfig import config_of, kubeconfig_options
 from dovetail.cli.service import first_of
 from dovetail.core.cycle import tell
+from dovetail.core.events import Event
 from dovetail.core.policy import Policy
 from dovetail.core.state import State
+from dovetail.kube import manifests
 from dovetail.kube.client import Client
 from dovetail.kube.config import ClusterConfig
 from dovetail.kube.discovery import discover
+from dovetail.kube.documents import ManifestError, read_documents
 from dovetail.kube.errors import KubeError
 from dovetail.kube.feed import Feed
+from dovetail.kube.objects import epoch_ms
 from dovetail.kube.sources import read_once
+from dovetail.views.why import unhurried
+from dovetail.views.workloads import WorkloadError, with_pods
 
 _LABEL_KEY = re.compile(r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 R = TypeVar("R")
@@ -50,6 +65,114 @@ def _fabric(value: str | None) -> tuple[str, ...]:
     if not all(map(_LABEL_KEY.fullmatch, keys)) or len(set(keys)) != len(keys):
         raise click.BadParameter("needs different label keys such as example.com/rack, separated by commas")
     return keys
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a command finds the cluster that it looks at, and what the time is there. `namespace` is that of names that
+    have none."""
+
+    policy: Policy
+    scheduler_name: str
+    files: tuple[str, ...] = ()
+    config: ClusterConfig | None = None
+    at_ms: int = 0
+
+    @property
+    def namespace(self) -> str:
+        return self.config.namespace if self.config is not None else "default"
+
+    @property
+    def now_ms(self) -> int:
+        return self.at_ms or now_ms()
+
+    def state(self) -> State:
+        """The cluster in a state of the core that no one else uses. Raises ClickException with one clear line."""
+        if self.config is not None:
+            return run(snapshot(self.config, self.policy, self.scheduler_name), self.config.server)
+        state = State(self.policy)
+        tell(state, events_of(self.files, self.scheduler_name), self.now_ms)
+        state.advance(self.now_ms)
+        return state
+
+
+def events_of(files: tuple[str, ...], scheduler_name: str | None) -> tuple[Event, ...]:
+    """What manifests say. What of them cannot be used is told on standard error."""
+    try:
+        found = manifests.read(files, scheduler_name)
+    except ManifestError as error:
+        raise click.ClickException(str(error)) from error
+    _tell(found.problems)
+    return found.events
+
+
+def submitted(files: tuple[str, ...]) -> tuple[Event, ...]:
+    """What manifests say, with the pods that their workloads make; all pods are ours."""
+    try:
+        documents = with_pods(read_documents(files))
+    except (ManifestError, WorkloadError) as error:
+        raise click.ClickException(str(error)) from error
+    reading = manifests._Reading(None)
+    for document in documents:
+        reading.take(document)
+    events = reading.tell()
+    reading.check(events)
+    _tell(reading.problems)
+    return tuple(events)
+
+
+def _tell(problems: Iterable[manifests.ManifestProblem]) -> None:
+    for problem in problems:
+        message = f"[yellow]attention:[/yellow] {escape(str(problem))}"
+        Console(stderr=True).print(message, highlight=False, soft_wrap=True)
+
+
+def cluster_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The options that say which cluster; the command is given a `source` for them."""
+
+    @wraps(command)
+    def sourced(
+        kubeconfig: str | None,
+        context: str | None,
+        scheduler_name: str,
+        fabric: tuple[str, ...],
+        files: tuple[str, ...],
+        at_ms: int,
+        **rest: Any,
+    ) -> None:
+        policy = unhurried(Policy(fabric=fabric))
+        if files:
+            for option, value in (("--kubeconfig", kubeconfig), ("--context", context)):
+                if value is not None:
+                    raise click.UsageError(f"--file stands for a cluster, and {option} names one: give one of them")
+            source = Source(policy, scheduler_name, files, None, at_ms)
+        elif at_ms:
+            raise click.UsageError("--at is the time of what --file names")
+        else:
+            source = Source(policy, scheduler_name, (), config_of(kubeconfig, context))
+        command(source=source, **rest)
+
+    at = click.option(
+        "--at", "at_ms", metavar="TIME", default=None, callback=lambda _ctx, _param, value: _time_ms(value),
+        help="With --file: what the time is there, as in 2026-01-31T12:00:00Z. Default: now.",
+    )  # fmt: skip
+    files = click.option(
+        "-f", "--file", "files", metavar="PATH", multiple=True,
+        help="Files, folders or - (stdin) with manifests that stand for the cluster: what kubectl get -o yaml prints.",
+    )  # fmt: skip
+    return kubeconfig_options(scheduler_name_option(fabric_option(files(at(sourced)))))
+
+
+def _time_ms(value: str | None) -> int:
+    if value is None:
+        return 0
+    try:
+        moment = datetime.fromisoformat(value)
+    except ValueError as error:
+        raise click.BadParameter(f"{value!r} is no time such as 2026-01-31T12:00:00Z") from error
+    if moment.tzinfo is None:
+        raise click.BadParameter(f"{value!r} does not say its time zone: end it with Z for UTC")
+    return epoch_ms(moment)
 
 
 def run(work: Coroutine[Any, Any, R], server: str) -> R:

@@ -143,7 +143,7 @@ def _print(console: Console, title: str, answers: list[Why], explained: set[str]
     for answer in answers:
         if answer.code and answer.message not in explained:
             explained.add(answer.message)
-            show(answer, console)
+            show(answer, console, now_ms())
             console.print()
 
 

@@ -10,15 +10,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from dovetail.cli.cluster import fabric_option, run, scheduler_name_option, snapshot
-from dovetail.cli.kubeconfig import config_of, kubeconfig_options
+from dovetail.cli.cluster import Source, cluster_options
 from dovetail.cli.output import count, output_option, write_json
-from dovetail.core.policy import Policy
 from dovetail.core.quantities import QuantityError, amount
 from dovetail.views.free import ClassDevices, Free, Gpus, MigCards, SharedCards, free
 from dovetail.views.holders import DEVICES, SHARE
 from dovetail.views.probe import Beside, Blocked
-from dovetail.views.why import unhurried
+from dovetail.views.shape import ANYWHERE, Largest, Shape, ShapeAnswer, ShapeError, largest, parse
 
 _WIDTH = 100
 _LEVELS_SHOWN = 3
@@ -45,9 +43,11 @@ def _quantity(resource: str) -> object:
 
 
 @click.command(name="free")
-@kubeconfig_options
-@scheduler_name_option
-@fabric_option
+@cluster_options
+@click.option(
+    "--shape", metavar="[PODSx]GPUS[xMODEL]", default=None, callback=lambda _ctx, _param, value: _shape(value),
+    help="The largest gang of such pods that can start now: 8, 8xH100, or 4x8xH100 for whether four of them can.",
+)  # fmt: skip
 @click.option(
     "--cpu", "cpu_milli", default="0", show_default=True, metavar="CPU", callback=_quantity("cpu"),
     help="CPU that each GPU, instance, share or device of a pod comes with.",
@@ -58,10 +58,8 @@ def _quantity(resource: str) -> object:
 )  # fmt: skip
 @output_option
 def command(
-    kubeconfig: str | None,
-    context: str | None,
-    scheduler_name: str,
-    fabric: tuple[str, ...],
+    source: Source,
+    shape: Shape | None,
     cpu_milli: int,
     memory_bytes: int,
     output: str,
@@ -71,16 +69,57 @@ def command(
     Reads the cluster and asks the scheduler's own core; writes nothing and needs no running scheduler. CPU and memory
     are asked for only where --cpu and --memory say so.
     """
-    config = config_of(kubeconfig, context)
-    state = run(snapshot(config, unhurried(Policy(fabric=fabric)), scheduler_name), config.server)
-    answer = free(state, Beside(cpu_milli, memory_bytes))
+    state, beside = source.state(), Beside(cpu_milli, memory_bytes)
+    try:
+        answer = free(state, beside) if shape is None else largest(state, shape, beside)
+    except ShapeError as error:
+        raise click.ClickException(str(error)) from error
     if output == "json":
         write_json(answer)
     else:
         console = Console(width=min(Console().width, _WIDTH))
-        show(answer, console)
+        if isinstance(answer, ShapeAnswer):
+            show_shape(answer, console)
+        else:
+            show(answer, console)
         if not cpu_milli and not memory_bytes:
             console.print("\nCPU and memory are not asked for; --cpu and --memory say how much goes with each.")
+
+
+def _shape(value: str | None) -> Shape | None:
+    try:
+        return None if value is None else parse(value)
+    except ShapeError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+def show_shape(answer: ShapeAnswer, console: Console) -> None:
+    """For people."""
+    shape = answer.shape
+    each = f"{count(shape.gpus, 'GPU')} each"
+    if shape.pods > 1:
+        console.print(f"A gang of {shape.pods} pods of {each} {'starts' if answer.starts else 'does not start'} now.")
+    for one in answer.models:
+        console.print(f"{one.model or 'Any GPUs'}: the largest gang of pods of {each} that starts now", highlight=False)
+        table = _table("inside", "pods", "GPUs", "where")
+        for level in one.levels:
+            inside = "the cluster" if level.level == ANYWHERE else f"one {level.level.rpartition('/')[2]}"
+            named = f"{level.name}: " if level.name and level.nodes else level.name
+            nodes = ", ".join(level.nodes[:_NAMES_SHOWN]) + (" ..." if len(level.nodes) > _NAMES_SHOWN else "")
+            table.add_row(inside, str(level.pods), str(level.pods * shape.gpus), escape(named + nodes))
+        console.print(table)
+        for line in _next_sizes(one):
+            console.print(escape(line), highlight=False)
+
+
+def _next_sizes(found: Largest) -> Iterator[str]:
+    """What blocks one pod more at each level, where that differs."""
+    told = set()
+    for level in found.levels:
+        if level.blocked is not None and level.blocked not in told:
+            told.add(level.blocked)
+            where = "" if level.level == ANYWHERE else f" in {level.name}"
+            yield from _blocked(f"{count(level.pods + 1, 'pod')}{where}", level.blocked)
 
 
 def show(answer: Free, console: Console) -> None:

@@ -4,10 +4,17 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import click
 import msgspec
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from dovetail.core.reasons import Expected, Sure
+
+namespace_option = click.option("-n", "--namespace", help="Namespace of what is asked about. Default: the context's.")
 output_option = click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
 
 
@@ -19,3 +26,67 @@ def write_json(answer: object) -> None:
 def count(number: int, one: str, many: str = "") -> str:
     """`1 pod`, `2 pods`. `many` where an s does not do."""
     return f"{number} {one if number == 1 else many or one + 's'}"
+
+
+def gpus(milli: int) -> str:
+    """GPUs as people write them: `8`, `0.5`."""
+    return f"{milli / 1000:g}"
+
+
+def indices(numbers: Sequence[int]) -> str:
+    """`0-3,6` for 0, 1, 2, 3 and 6."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+
+
+def span(ms: int) -> str:
+    """A time in its two largest units: `3 h 5 min`."""
+    left_s = abs(ms) // 1000
+    parts = []
+    for unit, size_s in (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1)):
+        number, left_s = divmod(left_s, size_s)
+        parts.append(f"{number} {unit}" if number else "")
+    first = next((i for i, part in enumerate(parts) if part), len(parts) - 1)
+    return " ".join(part for part in parts[first : first + 2] if part) or "0 s"
+
+
+def start(expected: Expected | None, now_ms: int) -> str:
+    """When something starts, and how sure that is: `now`, `in 2 h`, `in about 2 h`, `not known`."""
+    if expected is None:
+        return "-"
+    if expected.sure is Sure.UNKNOWN:
+        return "not known"
+    if expected.start_ms <= now_ms:
+        return "now"
+    about = "about " if expected.sure is Sure.LEARNED else ""
+    return f"in {about}{span(expected.start_ms - now_ms)}"
+
+
+@contextmanager
+def looking_ahead() -> Iterator[Callable[[int, int], None]]:
+    """A bar on standard error, where that is a terminal, of how many jobs have started of those that wait."""
+    console = Console(stderr=True)
+    columns = (TextColumn("looking ahead"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        bar = progress.add_task("", total=None)
+        yield lambda started, waiting: progress.update(bar, completed=started, total=waiting)
+
+
+def ago(at_ms: int, now_ms: int) -> str:
+    """How long something has been so: `3 h 5 min`; `?` where nobody knows since when."""
+    return span(max(0, now_ms - at_ms)) if at_ms else "?"
+
+
+def key_of(argument: str, name: str, namespace: str | None, default: str) -> str:
+    """NAMESPACE/NAME of what an ARGUMENT says. Raises UsageError."""
+    named, _, short = name.rpartition("/")
+    if named and namespace and named != namespace:
+        raise click.UsageError(f"{argument} names the namespace {named!r}, --namespace names {namespace!r}")
+    if "/" in named or not short:
+        raise click.UsageError(f"{name!r} is not [NAMESPACE/]NAME")
+    return f"{named or namespace or default}/{short}"

@@ -22,9 +22,9 @@ from dovetail.core.policy import Policy
 from dovetail.core.state import State
 from dovetail.kube.feed import Feed
 from dovetail.views.gpus import PodGpus
+from dovetail.views.jobs import NotFound
 from dovetail.views.node import NodeInside, NodeNotFound, NotForNccl, Policies, inside, nccl_xml
 from dovetail.views.topology import Topology, equal_sets, nearest, numa_groups, topology
-from dovetail.views.why import PodNotFound
 
 _STYLES = {"PIX": "cyan", "PXB": "cyan", "BOARD": "cyan", "PHB": "yellow", "NODE": "yellow", "SYS": "dim", "?": "dim"}
 _NVLINK_STYLE = "green"
@@ -119,7 +119,7 @@ def _of_node(
         return found, nccl_xml(state, feed, name, key) if for_nccl else ""
     except NodeNotFound as error:
         raise click.ClickException(f"{name}: is no file, and {config.server} has {error}") from error
-    except (NotForNccl, PodNotFound) as error:
+    except (NotForNccl, NotFound) as error:
         raise click.ClickException(f"nothing is written for NCCL: {error}") from error
 
 

@@ -8,19 +8,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from dovetail.cli.cluster import (
-    fabric_option,
-    now_ms,
-    run,
-    scheduler_name_option,
-    snapshot,
-)
-from dovetail.cli.kubeconfig import config_of, kubeconfig_options
-from dovetail.cli.output import count, output_option, write_json
-from dovetail.core.policy import Policy
+from dovetail.cli.cluster import Source, cluster_options
+from dovetail.cli.output import count, key_of, looking_ahead, namespace_option, output_option, start, write_json
 from dovetail.core.reasons import When
+from dovetail.views.amounts import listed, shown
 from dovetail.views.holders import Part
-from dovetail.views.why import PodNotFound, Why, unhurried, why
+from dovetail.views.jobs import NotFound
+from dovetail.views.why import QueueTerm, Reserved, Why, why
+from dovetail.views.why_queue import WhyQueue, why_queue
 
 _MEANING = {
     "Bound": "is on node {node}{gpus}",
@@ -28,56 +23,48 @@ _MEANING = {
     When.NOT_YET: "waits: it can start when others leave or what it waits for appears",
     When.NEVER: "will never start as things are: change the pod or the cluster",
 }
+_QUEUE = "queue/"
 _NODES_SHOWN = 3
 _DEVICES_SHOWN = 8
 
 
 @click.command(name="why")
-@click.argument("pod")
-@click.option("-n", "--namespace", help="Namespace of the pod. Default: the context's.")
-@kubeconfig_options
-@scheduler_name_option
-@fabric_option
+@click.argument("name", metavar="POD|JOB|QUEUE")
+@namespace_option
+@cluster_options
 @output_option
-def command(
-    pod: str,
-    namespace: str | None,
-    kubeconfig: str | None,
-    context: str | None,
-    scheduler_name: str,
-    fabric: tuple[str, ...],
-    output: str,
-) -> None:
-    """Say why POD ([NAMESPACE/]NAME) is where it is, or why it is still pending.
+def command(source: Source, name: str, namespace: str | None, output: str) -> None:
+    """Say why a pod or job is where it is, or why it is still pending, and how a queue stands.
 
-    Reads the cluster and asks the scheduler's own core; writes nothing and needs no running scheduler.
+    POD or JOB is [NAMESPACE/]NAME: a pod, a gang, or the object that pods were made for. What is none of these can be a
+    QUEUE, also as queue/NAME. Reads the cluster and asks the scheduler's own core; writes nothing and needs no running
+    scheduler.
     """
-    config = config_of(kubeconfig, context)
-    key = _key(pod, namespace, config.namespace)
-    state = run(snapshot(config, unhurried(Policy(fabric=fabric)), scheduler_name), config.server)
-    try:
-        answer = why(state, key, now_ms())
-    except PodNotFound as error:
-        raise click.ClickException(str(error)) from error
+    key = key_of("POD|JOB|QUEUE", name, namespace, source.namespace)
+    state, now_ms = source.state(), source.now_ms
+    answer: Why | WhyQueue
+    with looking_ahead() as watch:
+        try:
+            answer = why(state, key, now_ms, watch)
+        except NotFound as error:
+            queue = name.removeprefix(_QUEUE)
+            if queue not in state.shares.tree.queues:
+                raise click.ClickException(f"{error}; nor is there a queue of that name") from error
+            answer = why_queue(state, queue, now_ms, watch)
     if output == "json":
         write_json(answer)
+    elif isinstance(answer, WhyQueue):
+        show_queue(answer, now_ms, Console())
     else:
-        show(answer, Console())
+        show(answer, Console(), now_ms)
 
 
-def _key(pod: str, namespace: str | None, default: str) -> str:
-    named, _, name = pod.rpartition("/")
-    if named and namespace and named != namespace:
-        raise click.UsageError(f"POD names the namespace {named!r}, --namespace names {namespace!r}")
-    if "/" in named or not name:
-        raise click.UsageError(f"{pod!r} is not [NAMESPACE/]NAME")
-    return f"{named or namespace or default}/{name}"
-
-
-def show(answer: Why, console: Console) -> None:
+def show(answer: Why, console: Console, now_ms: int) -> None:
     """Print the answer for a person."""
     meaning = _MEANING[answer.state].format(node=answer.node, gpus=parts(answer) or _gpus(answer))
     console.print(f"[bold]{answer.pod}[/bold] {meaning}.")
+    if answer.others:
+        console.print(f"{count(answer.others, 'more job is', 'more jobs are')} called so; this is the first in line.")
     if answer.gang is not None:
         gang = answer.gang
         needs = "an unknown number of pods" if gang.needs is None else count(gang.needs, "pod")
@@ -91,6 +78,14 @@ def show(answer: Why, console: Console) -> None:
         console.print(f"{count(answer.ahead, 'gang or lone pod', 'gangs and lone pods')} ahead of it in the line.")
     if answer.code:
         console.print(f"[bold]{answer.code}[/bold] ({answer.state}): {escape(answer.head)}", highlight=False)
+    if answer.expected is not None:
+        console.print(f"Starts {start(answer.expected, now_ms)}: {escape(answer.expected.basis)}.", highlight=False)
+    for held in answer.reserved:
+        console.print(_held(answer, held), highlight=False)
+    if answer.reclaim:
+        console.print(f"Whether others could give way to it: {escape(answer.reclaim)}.", highlight=False)
+    if _tells(answer.terms):
+        _terms(answer, console)
     if answer.rules:
         table = Table("nodes", "can it change", "rule", "nearest", "for example", box=None, pad_edge=False)
         for rule in answer.rules:
@@ -112,6 +107,56 @@ def show(answer: Why, console: Console) -> None:
             devices = (_some(holder.devices),) if which else ()
             table.add_row(holder.pod, holder.node, holder.resource, holder.amount, *devices)
         console.print(table)
+
+
+def _tells(terms: tuple[QueueTerm, ...]) -> bool:
+    """Whether there is more than one queue that guarantees nothing and limits nothing."""
+    return len(terms) > 1 or any(term.guarantee or term.limit or term.problem for term in terms)
+
+
+def _terms(answer: Why, console: Console) -> None:
+    """How the queues stand of which it is, from the top down."""
+    console.print(f"It wants {listed(answer.wanted)} of queue {answer.queue}. From the top down:", highlight=False)
+    table = Table("queue", "with it", "has", "guarantee", "due", "limit", box=None, pad_edge=False)
+    asked = {name for name, _ in answer.wanted}
+    for term in answer.terms:
+        told = asked | {name for name, _ in (*term.guarantee, *term.limit)}
+        has = tuple(item for item in term.allocated if item[0] in told)
+        beyond = "; ".join(f"{shown(name, amount)} {name} beyond its limit" for name, amount in term.beyond)
+        table.add_row(
+            term.queue, escape(term.problem or beyond or term.standing), listed(has),
+            listed(term.guarantee), listed(term.due), listed(term.limit) if term.limit else "none",
+        )  # fmt: skip
+    console.print(table)
+
+
+def _held(answer: Why, held: Reserved) -> str:
+    whom = "it" if held.job == answer.job else f"{held.job} of queue {held.queue}"
+    ending = (
+        f", where {_some(held.evicting)} {'is' if len(held.evicting) == 1 else 'are'} ending" if held.evicting else ""
+    )
+    until = f": {held.expected.basis}" if whom != "it" and held.expected.basis else ""
+    return f"Room is held for {whom} on {_some(held.nodes)}{ending}{until}."
+
+
+def show_queue(answer: WhyQueue, now_ms: int, console: Console) -> None:
+    """For people."""
+    own = answer.queue
+    console.print(
+        f"[bold]Queue {own.queue}[/bold] has {listed(own.allocated)}; due are {listed(own.due)}, guaranteed "
+        f"{listed(own.guarantee)}, the limit is {listed(own.limit) if own.limit else 'none'}.",
+        highlight=False,
+    )
+    if own.problem:
+        console.print(f"[yellow]attention:[/yellow] {escape(own.problem)}", highlight=False, soft_wrap=True)
+    if answer.below:
+        console.print(f"It holds no jobs but the queues {', '.join(answer.below)}.")
+    console.print(f"{count(own.pending_jobs, 'job')} {'waits' if own.pending_jobs == 1 else 'wait'}.")
+    for reason, number in answer.reasons:
+        console.print(f"  {number} {reason}", highlight=False)
+    if answer.head is not None:
+        console.print("The first of them:")
+        show(answer.head, console, now_ms)
 
 
 def _some(names: tuple[str, ...]) -> str:

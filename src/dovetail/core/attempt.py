@@ -127,8 +127,9 @@ class Attempt:
 
     def _beside_reserved(self, group: Group) -> tuple[list[Decision], Refusal | None]:
         """Place the group so that what is held for others is not delayed."""
-        state, alike = self._state, self._alike(group)
-        others = state.reservations.others(self._root)
+        state, others = self._state, self._state.reservations.others(self._root)
+        # What is held for the root itself is in the way of others alone.
+        alike = self._alike(group) if self._root not in state.reservations.by_root else None
         if not others:
             return self._within_limits(group, None)
         beside = self._failures.beside.get(alike) if alike is not None else None
@@ -175,7 +176,7 @@ class Attempt:
                 if over is not None:
                     return [], over
                 if others and not state.reservations.still_fit(others, state.roster.groups):
-                    return [], _reserved(others)
+                    return [], _reserved(state, others[0])
                 binds = self._binds(placed)
                 trial.keep()
         if not pods:
@@ -325,8 +326,7 @@ def _fewest(group: Group) -> list[Pod]:
     return [*group.pods[: group.missing], *(pod for sub in below for pod in _fewest(sub))]
 
 
-def _reserved(others: Sequence[Reservation]) -> Refusal:
-    """That others wait longer for the room."""
-    first = others[0]
-    until = f", which starts at the latest when {first.expected.basis}" if first.expected.start_ms else ""
-    return Refusal(Reason.RESERVED, When.NOT_YET, f"for {first.root}{until}")
+def _reserved(state: State, first: Reservation) -> Refusal:
+    """That somebody waits longer for the room."""
+    until = f", which starts {first.expected.basis} at the latest" if first.expected.start_ms else ""
+    return Refusal(Reason.RESERVED, When.NOT_YET, f"for {state.roster.name_of(first.root)}{until}")

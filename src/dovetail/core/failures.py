@@ -114,11 +114,7 @@ class Failures:
         """Whether there can be anybody who may give way: of a lower priority in the queue, or in others that hold more
         than is due to them where this one is due more than it has."""
         shares = self._state.shares
-        if shares.holds_below(queue, priority):
-            return True
-        if not shares.others_hold(queue) or (claim := shares.claim_back(queue, wanted)) is None:
-            return False
-        return any(claim.takes(other, {}) for other in shares.holders() if other != queue)
+        return shares.holds_below(queue, priority) or bool(shares.debtors(queue, wanted))
 
     def hopeless(self, root: str, decisions: list[Decision]) -> bool:
         """Whether the root is refused as others of its kind are, or has to wait for a search for which this step has no

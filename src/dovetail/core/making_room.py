@@ -127,7 +127,7 @@ class MakingRoom:
             state.cluster.nominated.pop(uid, None)
         nominations = tuple((uid, names[slot]) for uid, slot in nominated.items())
         what = "takes back what is due to it" if found.cause == "reclaim" else "has jobs of a higher priority"
-        message = f"queue {self._queue!r} {what}: {self._root} is to start here"
+        message = f"queue {self._queue!r} {what}: {state.roster.name_of(self._root)} is to start here"
         lost = found.lost_milli_ms
         evict = Evict(self._gang, found.uids, found.cause, nominations, lost, message, state.steps)
         return [evict], self._evicting(own, refusal)

@@ -72,6 +72,13 @@ class Roster:
     def root_of(self, pod: Pod) -> str:
         return self.top(pod.gang) if pod.gang else LONE + pod.uid
 
+    def name_of(self, root: str) -> str:
+        """What people call a root: "namespace/name" of the pod, or of the gang."""
+        pod, gang = self.pods.get(root.removeprefix(LONE)), self.gangs.get(root)
+        if root.startswith(LONE):
+            return pod.key if pod is not None else root
+        return f"{gang.namespace}/{gang.name}" if gang is not None else root
+
     def top(self, gang_id: str) -> str:
         """The root above a gang; of gangs that are below themselves one and the same for all of them."""
         path = [gang_id]

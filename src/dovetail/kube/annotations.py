@@ -12,7 +12,7 @@ On a pod that is in no gang, levels have no effect: it is always inside one doma
 - `gpu-memory` (in MiB) and `gpu-fraction` (in thousandths) are what the pod needs of each of its GPUs, rounded up, and
   `gpu-isolation` is the least that must keep other pods from it. They are said on the pod: pods of a gang may differ.
 - What we write ourselves is read on bound pods only, with the same rules, and never keeps a pod from anything.
-Known, but without effect in this release: `max-runtime`, `checkpoint-interval`, `last-checkpoint` and `preemptible`.
+- Nothing here knows what time it is: whether `last-checkpoint` lies in the future is for the core.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ LEVELS = {
     "host": "kubernetes.io/hostname",
 }
 MEMORY, FRACTION, ISOLATION = "gpu-memory", "gpu-fraction", "gpu-isolation"
-_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
+NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 _DOMAIN = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
-_DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
+_DURATION = re.compile("".join(f"(?:([0-9]{{1,9}}){unit})?" for unit in "dhms"))
 _SECONDS = (86400, 3600, 60, 1)
 _COUNT = re.compile(r"[0-9]{1,9}")
 _INDEX = re.compile(r"0|[1-9][0-9]?")
@@ -63,6 +63,7 @@ class Wishes:
     """What an object asks for by our labels and annotations; empty values where it asks for nothing."""
 
     queue: str = ""
+    user: str = ""
     gang: str = ""
     gang_min: int | None = None
     gang_max: int | None = None
@@ -74,6 +75,7 @@ class Wishes:
     isolation: Isolation | Literal[""] = ""
     max_runtime_ms: int = 0
     checkpoint_interval_ms: int = 0
+    startup_ms: int = 0
     last_checkpoint_ms: int = 0
     preemptible: bool | None = None
     problems: tuple[Problem, ...] = ()
@@ -100,7 +102,7 @@ class Key:
 
 
 def _name(text: str) -> str:
-    if _NAME.fullmatch(text) is None:
+    if NAME.fullmatch(text) is None:
         raise _BadValue
     return text
 
@@ -122,17 +124,23 @@ def level(text: str) -> str:
     """The node label key that a level's name stands for; "" where it is no valid key."""
     key = LEVELS.get(text, text)
     domain, _, name = key.rpartition("/")
-    valid = _NAME.fullmatch(name) and ("/" not in key or (len(domain) <= 253 and _DOMAIN.fullmatch(domain)))
+    valid = NAME.fullmatch(name) and ("/" not in key or (len(domain) <= 253 and _DOMAIN.fullmatch(domain)))
     return key if valid else ""
 
 
-def _duration_ms(text: str) -> int:
-    match = _DURATION.fullmatch(text)
-    amounts = match.groups(default="0") if match is not None else ()
-    seconds = sum(int(amount) * unit for amount, unit in zip(amounts, _SECONDS, strict=False))
-    if seconds == 0:
+def duration_ms(text: str) -> int:
+    """Of a text such as 1h30m. Raises ValueError."""
+    match = _DURATION.fullmatch(text) if text else None
+    if match is None:
         raise _BadValue
-    return seconds * 1000
+    return 1000 * sum(int(amount) * unit for amount, unit in zip(match.groups(default="0"), _SECONDS, strict=True))
+
+
+def _more_than_zero_ms(text: str) -> int:
+    milliseconds = duration_ms(text)
+    if milliseconds == 0:
+        raise _BadValue
+    return milliseconds
 
 
 def _time_ms(text: str) -> int:
@@ -173,10 +181,11 @@ def _milli(text: str) -> int:
 
 
 _LEVELS_RULE = "must be node label keys or " + ", ".join(LEVELS) + ", separated by commas"
-_DURATION_RULE = "must be a duration in d, h, m and s, in that order, and more than zero"
+DURATION_RULE = "must be a duration in d, h, m and s, in that order, and more than zero"
 
 TABLE: dict[str, Key] = {
     "queue": Key("queue", "must be the name of a queue", _name, ("default",), "labels"),
+    "user": Key("user", "must be the name of a user", _name, ("ada",), "labels"),
     "gang": Key("gang", "must be a name: the pods of a namespace with the same one form a gang", _name, ("my-gang",)),
     "gang-min": Key("gang_min", "must be a whole number of at least 1", _count, ("1",)),
     "gang-max": Key("gang_max", "must be a whole number of at least 1", _count, ("1",)),
@@ -188,8 +197,9 @@ TABLE: dict[str, Key] = {
     MEMORY: Key("gpu_memory_mib", "must be a quantity of memory of at least 1Mi", _memory_mib, ("8Gi", "8192Mi", "8G")),
     FRACTION: Key("gpu_milli", "must be a decimal number above 0 and up to 1", _milli, ("0.5", "0.125", "1")),
     ISOLATION: Key("isolation", "must be none, memory or strong", _one_of(*ISOLATIONS), ISOLATIONS),
-    "max-runtime": Key("max_runtime_ms", _DURATION_RULE, _duration_ms, ("90m", "1h30m", "2d", "3600s")),
-    "checkpoint-interval": Key("checkpoint_interval_ms", _DURATION_RULE, _duration_ms, ("30m", "1h30m", "600s")),
+    "max-runtime": Key("max_runtime_ms", DURATION_RULE, _more_than_zero_ms, ("90m", "1h30m", "2d", "3600s")),
+    "checkpoint-interval": Key("checkpoint_interval_ms", DURATION_RULE, _more_than_zero_ms, ("30m", "1h30m", "600s")),
+    "startup-time": Key("startup_ms", DURATION_RULE, _more_than_zero_ms, ("2m", "1m30s", "600s")),
     "last-checkpoint": Key(
         "last_checkpoint_ms", "must be a time as in RFC 3339, with its zone", _time_ms, ("2026-01-31T12:00:00Z",)
     ),

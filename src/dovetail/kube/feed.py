@@ -4,13 +4,14 @@
 Rules
 - An event is told only where the translated record differs from the one told last: heartbeats and status writes that
   the core does not read end here. A finished pod is told as removed, and before that who made it and which kubelet did
-  not admit it. Of what had failed before it was first seen two pods count for each owner, node and reason: how long ago
-  that was is not known, nor whether the node has changed since, and a third would keep the owner away for ever.
+  not admit it. What is told of pods that had finished before is in `finished`, what each object tells by itself in
+  `records`.
 - Gangs are settled at the end of each batch: a gang changes with what declares it and with what its pods say. When it
   becomes known into which sub-gang a pod belongs, the pod is told again.
-- A pod that names no queue takes the one of its PodGroup or workload object.
-- An owner is wanted while its gang has pods that are not bound, and again after pods came or went: controllers change
-  the number of pods in their object before they change the pods. A gang without object and without pods is forgotten.
+- A pod that names no queue or no user takes that of its PodGroup or workload object.
+- An owner is wanted once, and while its gang has pods that are not bound again after pods came or went: controllers
+  change the number of pods in their object before they change the pods. Who is in no gang does not wait for it. A gang
+  without object and without pods is forgotten.
 - Only pods that name this scheduler belong to gangs; the others are told for what they hold.
 - A node is told with what other objects tell of its inside (see `wiring`). What is contradictory in them, and what else
   is not used and yet keeps nothing from being scheduled, is in `findings`, and told to `on_findings` when it changes.
@@ -19,41 +20,29 @@ No input or output here: the driver fetches the wanted owners.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from dovetail.core import events as ev
-from dovetail.core.dra.records import Claim
-from dovetail.core.model import Gang, Node, Pod, Problem
-from dovetail.kube import gangs, objects, objects_storage, objects_topology, owners, translate, volumes
+from dovetail.core.model import Gang, Node, Pod, Problem, Work
+from dovetail.kube import gangs, objects, objects_storage, objects_topology, owners, translate
 from dovetail.kube.admissions import Admissions
-from dovetail.kube.annotations import Wishes, wishes_of
+from dovetail.kube.annotations import NOTHING, Wishes, wishes_of
+from dovetail.kube.finished import Finished
 from dovetail.kube.gangs import Declared, Membership, OwnerRef
 from dovetail.kube.gangs_dialects import Dialect, membership
 from dovetail.kube.given import Devices, Given
 from dovetail.kube.layouts import Finding
-from dovetail.kube.objects_claims import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
+from dovetail.kube.objects_claims import DeviceTaintRule, ResourceSlice
 from dovetail.kube.objects_pod import Pod as PodObject
 from dovetail.kube.pools import Pools
-from dovetail.kube.translate_claims import claim, device_class
+from dovetail.kube.records import Change, Records
 from dovetail.kube.wiring import Wiring, Wirings
+from dovetail.kube.work import with_declared
 
-T_co = TypeVar("T_co", covariant=True)
 T = TypeVar("T")
-R = TypeVar("R")
 OnFindings = Callable[[str, tuple[Finding, ...]], None]
-_FAILED_BEFORE = 2
-
-
-class Change(Protocol[T_co]):
-    """What a reflector tells; for "deleted", `object` is the last state."""
-
-    @property
-    def kind(self) -> Literal["added", "modified", "deleted"]: ...
-    @property
-    def object(self) -> T_co: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +63,12 @@ class GangRef:
 
 @dataclass(slots=True)
 class _Known:
-    """A pod as it was told. `problem` is its own, without what its gang adds; `written` are the devices that were
-    written down for it, `findings` what is wrong with them."""
+    """A pod as it was told. `problem` and `work` are its own, without what its gang adds; `written` are the devices
+    that were written down for it, `findings` what is wrong with them."""
 
     told: Pod
     problem: Problem | None
+    work: Work
     wishes: Wishes
     member: Membership | None
     written: Devices
@@ -90,23 +80,22 @@ class Feed:
 
     def __init__(self, scheduler_name: str = "dovetail", on_findings: OnFindings | None = None) -> None:
         self.findings: dict[str, tuple[Finding, ...]] = {}
-        """By "Node NAME", "Pod NAMESPACE/NAME" and "ResourceSlice NAME"."""
+        """By "Node NAME", "Pod NAMESPACE/NAME", "ResourceSlice NAME", "Queue NAME" and so on."""
         self._on_findings = on_findings
         self._scheduler_name = scheduler_name
         self._pods: dict[str, _Known] = {}
-        self._failed_before: Counter[ev.PodRejected] = Counter()
+        self._finished = Finished(scheduler_name)
         self._nodes: dict[str, tuple[objects.Node, Node]] = {}
         self._csi_nodes: dict[str, objects_storage.CSINode] = {}
         self._wirings = Wirings()
         self.pools = Pools(self._find)
         self.admissions = Admissions()
         self.given = Given()
-        self._records: dict[type, dict[str, Any]] = {}
-        self._queues: frozenset[str] | None = None
-        # Gangs: pods by the id of what they belong to, what is known of it (None: its pods are on their own), the
-        # objects that declare some, and the gangs that were told for each.
+        self.records = Records(self._find)
+        # Gangs: pods by the id of what they belong to, what is known of it, the objects that declare some, and the
+        # gangs that were told for each.
         self._members: dict[str, dict[str, None]] = {}
-        self._declared: dict[str, Declared | None] = {}
+        self._declared: dict[str, Declared] = {}
         self._objects: dict[str, GangRef] = {}
         self._told: dict[str, dict[str, Gang]] = {}
         # Owners: that of each gang (pods may name it in several API versions: the first counts), the gangs that hang on
@@ -117,50 +106,46 @@ class Feed:
         self._stale: dict[OwnerRef, None] = {}
 
     def pods(self, changes: Iterable[Change[PodObject]]) -> list[ev.Event]:
-        events: list[ev.Event] = []
+        changes = list(changes)
+        events = [event for obj in self._finished.missed(changes) for event in self._ran_before(obj)]
         unsettled: dict[str, None] = {}
         for change in changes:
             obj = change.object
             if change.kind == "deleted" or translate.is_finished(obj):
                 known = self._pods.pop(obj.metadata.uid, None)
                 self.admissions.drop(obj.metadata.uid)
-                events += self._rejection(change, known)
+                events += self._finished.rejection(change, known is not None)
                 if known is not None:
                     self._find(f"Pod {known.told.key}", ())
                     self._leave(obj.metadata.uid, known.member, unsettled)
-                    events.append(ev.PodRemoved(obj.metadata.uid))
+                    events.append(_removed(obj) if translate.is_finished(obj) else ev.PodRemoved(obj.metadata.uid))
             else:
                 self._put(obj, events, unsettled)
         for declared_id in unsettled:
             events += self._settle(declared_id)
         return events
 
-    def _rejection(self, change: Change[PodObject], known: _Known | None) -> Iterable[ev.Event]:
-        """That a kubelet did not admit the pod, told once. Only pods that a controller makes again matter."""
-        obj = change.object
-        reason, owner = translate.rejection(obj), translate.owner_of(obj.metadata)
-        if not reason or not owner or obj.spec.scheduler_name != self._scheduler_name:
-            return
-        rejected = ev.PodRejected(owner, obj.spec.node_name, reason)
-        if known is not None:
-            yield rejected
-        elif change.kind == "added" and self._failed_before[rejected] < _FAILED_BEFORE:
-            self._failed_before[rejected] += 1
-            yield rejected
+    def _ran_before(self, obj: PodObject) -> list[ev.Event]:
+        known = self._known(obj)
+        self._add_gang(known)
+        told = replace(known.told, gang="", devices=None, instances=())
+        return [ev.PodChanged(told), _removed(obj)]
+
+    def _known(self, obj: PodObject) -> _Known:
+        """What a pod of this scheduler or another one tells by itself."""
+        wishes, pod = wishes_of(obj.metadata), translate.pod(obj, self._scheduler_name)
+        member = membership(obj, wishes) if pod.managed else None
+        return _Known(pod, pod.problem, pod.work, wishes, member, Devices.of(pod), translate.devices_of(obj)[1])
 
     def _put(self, obj: PodObject, events: list[ev.Event], unsettled: dict[str, None]) -> None:
-        uid, managed = obj.metadata.uid, obj.spec.scheduler_name == self._scheduler_name
-        wishes = wishes_of(obj.metadata)
-        member = membership(obj, wishes) if managed else None
-        old = self._pods.get(uid)
+        uid, known = obj.metadata.uid, self._known(obj)
+        member, old = known.member, self._pods.get(uid)
         if old is None or old.member != member:
             self._leave(uid, old.member if old is not None else None, unsettled)
             self._join(uid, member, unsettled)
-        elif member is not None and old.wishes != wishes:
+        elif member is not None and old.wishes != known.wishes:
             unsettled[member.id] = None
-        pod = translate.pod(obj, self._scheduler_name)
-        known = _Known(pod, pod.problem, wishes, member, Devices.of(pod), translate.devices_of(obj)[1])
-        if managed:
+        if known.told.managed:
             self._add_gang(known)
         self._pods[uid] = known
         self.admissions.put(obj)
@@ -176,7 +161,8 @@ class Feed:
         if member.owner is not None:
             owner = self._owner_of.setdefault(member.id, member.owner)
             self._owned.setdefault(owner, {})[member.id] = member
-            self._stale[owner] = None
+            if not member.alone or owner not in self._documents:
+                self._stale[owner] = None
             if owner in self._documents and member.id not in self._declared:
                 self._declared[member.id] = owners.declare(member, owner, self._documents[owner])
         elif member.id.startswith(gangs.NAMED):
@@ -189,7 +175,7 @@ class Feed:
         members = self._members[member.id]
         del members[uid]
         owner = self._owner_of.get(member.id)
-        if owner is not None:
+        if owner is not None and not member.alone:
             self._stale[owner] = None
         if members:
             return
@@ -205,19 +191,28 @@ class Feed:
     def _add_gang(self, pod: _Known) -> bool:
         """Bring what a pod's gang adds to it up to date; whether that changed the pod."""
         member, declared = pod.member, self._declared.get(pod.member.id) if pod.member is not None else None
-        gang, queue, nvlink, problem = "", pod.wishes.queue, pod.wishes.nvlink, pod.problem
-        if member is None or (declared is None and member.id in self._declared):
-            problem = problem or gangs.lonely(pod.wishes)
-        elif declared is None:
+        own, theirs, deadline_ms = pod.wishes, NOTHING, 0
+        gang, problem = "", pod.problem
+        if member is not None and declared is not None:
+            gang, theirs, deadline_ms = declared.gang_of(member.part), declared.wishes, declared.deadline_ms
+        elif member is not None and not member.alone:
             gang = member.id
-        else:
-            gang, queue = declared.gang_of(member.part), queue or declared.wishes.queue
-            nvlink = declared.wishes.nvlink or nvlink
-        request = translate.with_nvlink(pod.told.request, nvlink)
-        if (gang, queue, problem, request) == (pod.told.gang, pod.told.queue, pod.told.problem, pod.told.request):
-            return False
-        pod.told = replace(pod.told, gang=gang, queue=queue, problem=problem, request=request)
-        return True
+        if not gang:
+            problem = problem or gangs.lonely(own) or gangs.lonely(theirs, member)
+        before, pod.told = (
+            pod.told,
+            replace(
+                pod.told,
+                gang=gang,
+                queue=own.queue or theirs.queue,
+                user=own.user or theirs.user,
+                problem=problem,
+                request=translate.with_nvlink(pod.told.request, theirs.nvlink or own.nvlink),
+                checkpoint_ms=max(own.last_checkpoint_ms, theirs.last_checkpoint_ms),
+                work=with_declared(pod.work, theirs, deadline_ms),
+            ),
+        )
+        return pod.told != before
 
     def _add_given(self, pod: _Known) -> bool:
         """Correct the devices of a pod that has others than were chosen; whether that changed the pod."""
@@ -257,7 +252,7 @@ class Feed:
 
     def wanted_owners(self) -> list[OwnerRef]:
         """Objects to be fetched and told to `owner`; they stay wanted until then."""
-        for ref in [ref for ref in self._stale if not self._has_pending(ref)]:
+        for ref in [ref for ref in self._stale if ref in self._documents and not self._has_pending(ref)]:
             del self._stale[ref]
         return list(self._stale)
 
@@ -355,62 +350,6 @@ class Feed:
         if self._on_findings is not None:
             self._on_findings(about, findings)
 
-    def namespaces(self, changes: Iterable[Change[objects.Namespace]]) -> list[ev.Event]:
-        return self._tell(changes, translate.namespace, lambda r: r.name, ev.NamespaceChanged, ev.NamespaceRemoved)
-
-    def claims(self, changes: Iterable[Change[objects_storage.PersistentVolumeClaim]]) -> list[ev.Event]:
-        return self._tell(changes, volumes.claim, lambda r: r.key, ev.VolumeClaimChanged, ev.VolumeClaimRemoved)
-
-    def device_classes(self, changes: Iterable[Change[DeviceClass]]) -> list[ev.Event]:
-        return self._tell(changes, device_class, lambda r: r.name, ev.DeviceClassChanged, ev.DeviceClassRemoved)
-
-    def resource_claims(self, changes: Iterable[Change[ResourceClaim]]) -> list[ev.Event]:
-        told = self._records.setdefault(Claim, {})
-
-        def translated(obj: ResourceClaim) -> Claim:
-            return claim(obj, told.get(f"{obj.metadata.namespace}/{obj.metadata.name}"))
-
-        return self._tell(changes, translated, lambda r: r.key, ev.ClaimChanged, ev.ClaimRemoved)
-
-    def volumes(self, changes: Iterable[Change[objects_storage.PersistentVolume]]) -> list[ev.Event]:
-        return self._tell(changes, volumes.volume, lambda r: r.name, ev.VolumeChanged, ev.VolumeRemoved)
-
-    def storage_classes(self, changes: Iterable[Change[objects_storage.StorageClass]]) -> list[ev.Event]:
-        translated = volumes.storage_class
-        return self._tell(changes, translated, lambda r: r.name, ev.StorageClassChanged, ev.StorageClassRemoved)
-
-    def _tell(
-        self,
-        changes: Iterable[Change[T]],
-        translated: Callable[[T], R],
-        key_of: Callable[[R], str],
-        changed: Callable[[R], ev.Event],
-        removed: Callable[[str], ev.Event],
-    ) -> list[ev.Event]:
-        """Events for objects that are translated each by itself."""
-        events: list[ev.Event] = []
-        for change in changes:
-            record = translated(change.object)
-            key, told = key_of(record), self._records.setdefault(type(record), {})
-            if change.kind == "deleted":
-                if told.pop(key, None) is not None:
-                    events.append(removed(key))
-            elif told.get(key) != record:
-                told[key] = record
-                events.append(changed(record))
-        return events
-
-    def queues(self, changes: Iterable[Change[objects.Queue]] | None) -> list[ev.Event]:
-        """Changes of the Queue objects; None where the cluster has no such resource."""
-        names: set[str] | None = None
-        if changes is not None:
-            names = set(self._queues or ())
-            for change in changes:
-                name = change.object.metadata.name
-                names.discard(name) if change.kind == "deleted" else names.add(name)
-        before, self._queues = self._queues, frozenset(names) if names is not None else None
-        return [ev.QueuesChanged(self._queues)] if self._queues != before else []
-
     def pod_ref(self, uid: str) -> PodRef | None:
         """How to name a pod to the API server; None where it is gone or finished."""
         known = self._pods.get(uid)
@@ -419,3 +358,8 @@ class Feed:
     def gang_ref(self, gang_id: str) -> GangRef | None:
         """The object whose status tells about a gang or sub-gang; None where no PodGroup declares it."""
         return self._objects.get(gang_id) or self._objects.get(gang_id.rpartition("/")[0])
+
+
+def _removed(obj: PodObject) -> ev.PodRemoved:
+    """A finished pod."""
+    return ev.PodRemoved(obj.metadata.uid, translate.ended_ms(obj), translate.succeeded(obj))

@@ -43,13 +43,15 @@ class OwnerRef:
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """What a pod belongs to, as the pod alone tells. `owner` is the object that must be read to know more."""
+    """What a pod belongs to, as the pod alone tells. `owner` is the object that must be read to know more. With `alone`
+    it is no gang: the pod does not wait for what the object says."""
 
     id: str
     namespace: str
     name: str
     part: str = ""
     owner: OwnerRef | None = None
+    alone: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,8 @@ class Part:
 @dataclass(frozen=True, slots=True)
 class Declared:
     """A declared thing. `gang` is the gang as far as the object says it, `wishes` what its annotations say; `pods` is
-    how many pods there are in all, `min_field` the field that the minimum comes from."""
+    how many pods there are in all, `min_field` the field that the minimum comes from, `deadline_ms` the limit of its
+    run time (0: none). With `alone` its pods are no gang."""
 
     gang: Gang
     min_field: str
@@ -72,9 +75,13 @@ class Declared:
     together: bool = True
     pods: int | None = None
     wishes: Wishes = NOTHING
+    deadline_ms: int = 0
+    alone: bool = False
 
     def gang_of(self, part: str) -> str:
         """The id of the gang that a pod of this part is in."""
+        if self.alone:
+            return ""
         return f"{self.gang.id}/{part}" if any(p.name == part and p.min_count for p in self.parts) else self.gang.id
 
 
@@ -83,16 +90,23 @@ def named(member: Membership) -> Declared:
     return Declared(Gang(member.id, member.namespace, member.name, min_count=0), _path("gang-min"))
 
 
-def lonely(wishes: Wishes) -> Problem | None:
-    """What is wrong with a pod that is in no gang and yet says how many it starts with."""
+def lonely(wishes: Wishes, member: Membership | None = None) -> Problem | None:
+    """What is wrong with what a pod that is in no gang says, or the object of `member`: also that it says how many pods
+    start together."""
+    problems = list(wishes.problems)
     for key, number in (("gang-min", wishes.gang_min), ("gang-max", wishes.gang_max)):
         if number is not None:
-            return Problem(_path(key), str(number), f"the pod is in no gang: name one in {_path('gang')}")
-    return None
+            problems.append(Problem(_path(key), str(number), f"the pod is in no gang: name one in {_path('gang')}"))
+    problem = first_of(problems)
+    if problem is None or member is None:
+        return problem
+    return replace(problem, field=f"{member.owner} {problem.field}")
 
 
 def records(declared: Declared, members: Collection[Wishes]) -> list[Gang]:
     """The core's gangs for a declared thing, the root first; `members` is what its pods say."""
+    if declared.alone:
+        return []
     gang, own = declared.gang, declared.wishes
     problems = [gang.problem] if gang.problem is not None else []
     problems += own.problems

@@ -26,6 +26,7 @@ from msgspec import structs
 
 from dovetail.core import events as ev
 from dovetail.core.model import Gang, Node, Pod, Problem
+from dovetail.core.sharing.records import DEFAULT_QUEUE, QUEUE_LABEL, Queue
 from dovetail.kube import admission, translate
 from dovetail.kube.admission import PRIORITY_CLASSES, Key, Object, PriorityClass, key_of, of_kind
 from dovetail.kube.discovery import Served
@@ -38,7 +39,7 @@ from dovetail.kube.objects_claims import ResourceClaimTemplate
 from dovetail.kube.objects_pod import Pod as PodObject
 from dovetail.kube.owners import OWNER_KINDS
 from dovetail.kube.reflector import Change
-from dovetail.kube.resources import CLAIM_TEMPLATES, RESOURCE_CLAIMS, Resource
+from dovetail.kube.resources import CLAIM_TEMPLATES, QUEUES, RESOURCE_CLAIMS, Resource
 from dovetail.kube.sources import sources
 from dovetail.kube.translate import UNMADE
 
@@ -62,7 +63,6 @@ _READ_BY_OTHERS = {
     "flowcontrol.apiserver.k8s.io": "FlowSchema PriorityLevelConfiguration",
     "networking.k8s.io": "Ingress IngressClass NetworkPolicy",
     "node.k8s.io": "RuntimeClass",
-    "policy": "PodDisruptionBudget",
     "rbac.authorization.k8s.io": "ClusterRole ClusterRoleBinding Role RoleBinding",
     "scheduling.k8s.io": "Workload",
     "storage.k8s.io": "CSIDriver CSIStorageCapacity VolumeAttachment",
@@ -235,6 +235,7 @@ class _Reading:
         nodes: dict[str, Node] = {}
         pods: dict[str, Pod] = {}
         gangs: dict[str, Gang] = {}
+        queues: dict[str, Queue] = {DEFAULT_QUEUE: Queue(DEFAULT_QUEUE)}
         claims: set[str] = set()
         for event in events:
             match event:
@@ -244,12 +245,19 @@ class _Reading:
                     pods[pod.uid] = pod
                 case ev.GangChanged(gang):
                     gangs[gang.id] = gang
+                case ev.QueueChanged(queue):
+                    queues[queue.name] = queue
                 case ev.ClaimChanged(claim):
                     claims.add(claim.key)
                     self._keeps(self._objects[key_of(RESOURCE_CLAIMS, claim.namespace, claim.name)], claim.problem)
         of_uid = {obj.wire.metadata.uid: obj for obj in self._objects.values()}
         for node in nodes.values():
             self._keeps(self._objects["", "Node", "", node.name], node.problem)
+        for queue in queues.values():
+            obj = self._objects.get(key_of(QUEUES, "", queue.name))
+            if obj is not None:
+                self._keeps(obj, queue.problem)
+                self._exists(obj, "spec.parent", queue.parent, queues)
         for pod in pods.values():
             obj = of_uid[pod.uid]
             if pod.node:
@@ -257,6 +265,8 @@ class _Reading:
                 continue
             self._keeps(obj, pod.problem)
             self._exists(obj, "", pod.gang, gangs)
+            own = QUEUE_LABEL in obj.wire.metadata.labels
+            self._exists(obj, f"metadata.labels[{QUEUE_LABEL}]" if own else "", pod.queue, queues)
             self._claims_exist(obj, pod, claims)
         by_name = {_shown(key): obj for key, obj in self._objects.items()}
         for finding in (one for found in self._feed.findings.values() for one in found):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The wire structs that all objects share, and the small ones: Node, Namespace, Queue.
+"""The wire structs that all objects share, and the small ones: Node, Namespace, PodDisruptionBudget.
 
 Rules
 - A struct names only the fields that are read; others are skipped while decoding. Every field has a default, so that a
@@ -91,10 +91,25 @@ class Namespace(Wire, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
 
 
-class Queue(Wire, frozen=True):
-    """Only its name matters so far."""
+class BudgetMeta(ObjectMeta, frozen=True):
+    generation: int = 0
 
-    metadata: ObjectMeta = ObjectMeta()
+
+class BudgetSpec(Wire, frozen=True):
+    selector: LabelSelector | None = None
+
+
+class BudgetStatus(Wire, frozen=True):
+    disruptions_allowed: int = 0
+    observed_generation: int = 0
+
+
+class PodDisruptionBudget(Wire, frozen=True):
+    """policy/v1: without a selector it is about no pod, with an empty one about all."""
+
+    metadata: BudgetMeta = BudgetMeta()
+    spec: BudgetSpec = BudgetSpec()
+    status: BudgetStatus = BudgetStatus()
 
 
 def epoch_ms(moment: datetime | None) -> int:

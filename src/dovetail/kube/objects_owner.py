@@ -9,6 +9,7 @@ from dovetail.kube.objects import ObjectMeta, Wire
 
 
 class JobSpec(Wire, frozen=True):
+    active_deadline_seconds: int | None = None
     parallelism: int = 1
     completions: int | None = None
     completion_mode: str = "NonIndexed"
@@ -67,6 +68,7 @@ class SchedulingPolicy(Wire, frozen=True):
 
 
 class RunPolicy(Wire, frozen=True):
+    active_deadline_seconds: int | None = None
     scheduling_policy: SchedulingPolicy | None = None
 
 

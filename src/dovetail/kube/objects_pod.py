@@ -31,6 +31,7 @@ class ContainerPort(Wire, frozen=True):
 
 class Container(Wire, frozen=True):
     name: str = ""
+    image: str = ""
     resources: ResourceRequirements = ResourceRequirements()
     ports: tuple[ContainerPort, ...] = ()
     restart_policy: str = ""
@@ -138,6 +139,9 @@ class PodSpec(Wire, frozen=True):
     resource_claims: tuple[PodResourceClaim, ...] = ()
     volumes: tuple[Volume, ...] = ()
     host_network: bool = False
+    preemption_policy: str = ""
+    active_deadline_seconds: int | None = None
+    termination_grace_period_seconds: int | None = None
 
 
 class PodCondition(Wire, frozen=True):
@@ -147,10 +151,19 @@ class PodCondition(Wire, frozen=True):
     last_transition_time: datetime | None = None
 
 
+class Terminated(Wire, frozen=True):
+    finished_at: datetime | None = None
+
+
+class ContainerState(Wire, frozen=True):
+    terminated: Terminated | None = None
+
+
 class ContainerStatus(Wire, frozen=True):
     """`allocated_resources` is what the kubelet admitted, `resources` what the runtime has put in force."""
 
     name: str = ""
+    state: ContainerState | None = None
     allocated_resources: Quantities | None = None
     resources: ResourceRequirements | None = None
 

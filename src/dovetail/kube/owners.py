@@ -6,7 +6,8 @@ Rules
   many pods the object makes. A kind that is not in the table makes pods that are on their own.
 - What the labels tell is used at once; the numbers need the object itself, which is read once and again when pods came
   or went. Until then the gang is known by name only, and its pods wait.
-- A Job is a gang where it is indexed and runs all its indices at once; else its pods are on their own.
+- A Job is a gang where it is indexed and runs all its indices at once; else its pods are on their own, and the Job is
+  read for its queue, its limits and its annotations alone: they do not wait for that.
 - Controllers that make some pods only when others run are respected: parts in order become gangs of their own, and
   where the first pod must run before the rest is made, the minimum is one.
 Not known here: Spark, Grove, Volcano's Job (its PodGroup is read), StatefulSets that are no LeaderWorkerSet.
@@ -69,16 +70,19 @@ class Size:
 class OwnerKind(Generic[D]):
     """`controllers` are the (group, kind) of the pods' own controllers. Pods must carry `marked_by`, as a label or an
     annotation. `named_by` is the label with the object's name ("": it is the controller itself); `split_by` a label
-    whose every value is a gang of its own. `size` None means that the pods are on their own."""
+    whose every value is a gang of its own. `size` None means that the pods are on their own; so are pods that do
+    not carry `gang_by`. `deadline_s` is how long the object may run."""
 
     resource: Resource
     wire: type[D]
     size: Callable[[D], Size | None]
     controllers: tuple[tuple[str, str], ...]
     marked_by: str = ""
+    gang_by: str = ""
     named_by: str = ""
     split_by: str = ""
     part_in: Callable[[Mapping[str, str]], str] = lambda _: ""
+    deadline_s: Callable[[D], int | None] = lambda _: None
 
 
 def owned_by(pod: Pod) -> Membership | None:
@@ -89,7 +93,7 @@ def owned_by(pod: Pod) -> Membership | None:
             continue
         group, _, version = reference.api_version.rpartition("/")
         for kind in _BY_CONTROLLER.get((group, reference.kind), ()):
-            if kind.marked_by and kind.marked_by not in meta.labels and kind.marked_by not in meta.annotations:
+            if not _carries(pod, kind.marked_by):
                 continue
             resource = kind.resource
             if reference.kind == resource.kind and version != resource.version:
@@ -102,14 +106,22 @@ def owned_by(pod: Pod) -> Membership | None:
                 name=split,
                 part=kind.part_in(meta.labels),
                 owner=OwnerRef(resource, meta.namespace, name),
+                alone=not _carries(pod, kind.gang_by),
             )
     return None
 
 
-def declare(member: Membership, owner: OwnerRef, document: Mapping[str, object] | None) -> Declared | None:
-    """What the owner's object says of the gang; None where its pods are on their own. `document` None: it is gone."""
+def _carries(pod: Pod, mark: str) -> bool:
+    """Whether the pod has this label or annotation, where one is asked for."""
+    return not mark or mark in pod.metadata.labels or mark in pod.metadata.annotations
+
+
+def declare(member: Membership, owner: OwnerRef, document: Mapping[str, object] | None) -> Declared:
+    """What the owner's object says of the gang, or of pods that are on their own. `document` None: it is gone."""
     kind = _BY_RESOURCE[owner.resource.group, owner.resource.kind]
     gang = Gang(member.id, member.namespace, member.name)
+    if document is None and member.alone:
+        return Declared(gang, "", alone=True)
     if document is None:
         rule = "does not exist: delete the pod, or create what owns it"
         return Declared(replace(gang, problem=Problem("metadata.ownerReferences", str(owner), rule)), "")
@@ -118,11 +130,13 @@ def declare(member: Membership, owner: OwnerRef, document: Mapping[str, object] 
         size = kind.size(obj)
     except msgspec.ValidationError as error:
         return Declared(replace(gang, problem=Problem(str(owner), "", f"cannot be read: {error}")), "")
-    if size is None:
-        return None
     meta: ObjectMeta = obj.metadata
+    wishes, deadline_ms = wishes_of(meta), 1000 * (kind.deadline_s(obj) or 0)
+    if size is None:
+        return Declared(gang, "", wishes=wishes, deadline_ms=deadline_ms, alone=True)
     gang = replace(gang, min_count=size.min_count, created_ms=epoch_ms(meta.creation_timestamp))
-    return Declared(gang, f"{owner} {size.min_field}", size.parts, size.together, size.pods, wishes_of(meta))
+    field = f"{owner} {size.min_field}"
+    return Declared(gang, field, size.parts, size.together, size.pods, wishes, deadline_ms)
 
 
 def _job(job: Job) -> Size | None:
@@ -213,6 +227,7 @@ def _training_kind(kind: str, version: str = "v1", *more: tuple[str, str]) -> Ow
         marked_by=_TRAINING_JOB,
         named_by=_TRAINING_JOB,
         part_in=_replica_type,
+        deadline_s=lambda job: job.spec.run_policy.active_deadline_seconds,
     )
 
 
@@ -234,7 +249,14 @@ OWNER_KINDS: tuple[OwnerKind[Any], ...] = (
     _training_kind("XGBoostJob"),
     _training_kind("PaddleJob"),
     _training_kind("JAXJob"),
-    OwnerKind(JOBS, Job, _job, (_BATCH_JOB,), marked_by=_COMPLETION_INDEX),
+    OwnerKind(
+        JOBS,
+        Job,
+        _job,
+        (_BATCH_JOB,),
+        gang_by=_COMPLETION_INDEX,
+        deadline_s=lambda job: job.spec.active_deadline_seconds,
+    ),
     OwnerKind(
         Resource("leaderworkerset.x-k8s.io", "v1", "leaderworkersets", True, "LeaderWorkerSet"),
         LeaderWorkerSet,

@@ -7,32 +7,34 @@ whoever reads once takes it for empty.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
+from dovetail.core import events as ev
 from dovetail.core.events import Event
-from dovetail.kube import feed as feeds
+from dovetail.kube import records
 from dovetail.kube import resources as kinds
 from dovetail.kube.annotations import DEVICES
 from dovetail.kube.client import Client
 from dovetail.kube.discovery import Served
 from dovetail.kube.errors import KubeError, NotFound
 from dovetail.kube.feed import Feed
+from dovetail.kube.gangs import OwnerRef
 from dovetail.kube.gangs_dialects import DIALECTS
 from dovetail.kube.listing import list_all
-from dovetail.kube.objects import Namespace, Node, Queue
+from dovetail.kube.objects import Namespace, Node, PodDisruptionBudget
 from dovetail.kube.objects_claims import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
 from dovetail.kube.objects_pod import Pod
+from dovetail.kube.objects_queue import Queue
 from dovetail.kube.objects_storage import CSINode, PersistentVolume, PersistentVolumeClaim, StorageClass
 from dovetail.kube.objects_topology import GPUNode, NodeResourceTopology
 from dovetail.kube.reflector import Change
 from dovetail.kube.resources import Resource
 
-NOT_SUCCEEDED = {"fieldSelector": "status.phase!=Succeeded"}
-"""Failed pods are read too: who leaves a selection is told as deleted, as it was before, and why it failed is lost."""
 _OLDEST = datetime(1970, 1, 1, tzinfo=UTC)
 Changes = list[Change[Any]]
 
@@ -48,26 +50,40 @@ class Source:
 
 
 def sources(feed: Feed, served: Served) -> Iterator[Source]:
-    """The table. Nodes of one batch are told from the oldest to the newest, so the order of the core's slots does not
+    """The table. Finished pods are read too: who leaves a selection is told as deleted, as it was before, and how it
+    ended is lost. Nodes of one batch are told from the oldest to the newest, so the order of the core's slots does not
     come from names. Of pods those come first for which GPUs were written down: the others get what these leave. What
     tells of the inside of nodes comes before the nodes: who reads once then tells each node once."""
     yield Source(kinds.GPU_NODES, GPUNode, feed.gpu_nodes)
     yield Source(kinds.NODE_TOPOLOGIES, NodeResourceTopology, feed.node_topologies)
     yield Source(kinds.TAINT_RULES, DeviceTaintRule, feed.taint_rules)
     yield Source(kinds.RESOURCE_SLICES, ResourceSlice, feed.resource_slices)
-    yield Source(kinds.DEVICE_CLASSES, DeviceClass, feed.device_classes)
-    yield Source(kinds.RESOURCE_CLAIMS, ResourceClaim, feed.resource_claims)
+    yield Source(kinds.DEVICE_CLASSES, DeviceClass, feed.records.device_classes)
+    yield Source(kinds.RESOURCE_CLAIMS, ResourceClaim, feed.records.resource_claims)
     yield Source(kinds.NODES, Node, lambda changes: feed.nodes(sorted(changes, key=_age)))
     yield Source(kinds.CSI_NODES, CSINode, feed.csi_nodes)
-    yield Source(kinds.NAMESPACES, Namespace, feed.namespaces)
-    yield Source(kinds.PVCS, PersistentVolumeClaim, feed.claims)
-    yield Source(kinds.PVS, PersistentVolume, feed.volumes)
-    yield Source(kinds.STORAGE_CLASSES, StorageClass, feed.storage_classes)
+    yield Source(kinds.NAMESPACES, Namespace, feed.records.namespaces)
+    yield Source(kinds.PVCS, PersistentVolumeClaim, feed.records.claims)
+    yield Source(kinds.PVS, PersistentVolume, feed.records.volumes)
+    yield Source(kinds.STORAGE_CLASSES, StorageClass, feed.records.storage_classes)
     for dialect in DIALECTS:
         resource = served.first(dialect.resources) or dialect.resources[0]
         yield Source(resource, dialect.kind, partial(feed.pod_groups, dialect))
-    yield Source(kinds.QUEUES, Queue, feed.queues)
-    yield Source(kinds.PODS, Pod, lambda changes: feed.pods(_written_first(changes)), NOT_SUCCEEDED)
+    yield Source(kinds.QUEUES, Queue, feed.records.queues)
+    yield Source(kinds.PDBS, PodDisruptionBudget, feed.records.budgets)
+    yield Source(kinds.PODS, Pod, lambda changes: feed.pods(_written_first(changes)))
+
+
+_RANKS: dict[type[Event], int] = dict.fromkeys(
+    (ev.QueueChanged, ev.NamespaceChanged, ev.NodeChanged, ev.BudgetChanged), 0
+) | {ev.PodRejected: 2}
+
+
+def rank(event: Event) -> int:
+    """Sort by it the events of first lists that came in any order. A pod that ran before is charged where it is told:
+    its node, its namespace and its queue must be known by then. A node that changes takes back what its kubelet
+    rejected."""
+    return _RANKS.get(type(event), 1)
 
 
 async def read_once(client: Client, served: Served, feed: Feed) -> list[Event]:
@@ -78,16 +94,22 @@ async def read_once(client: Client, served: Served, feed: Feed) -> list[Event]:
             continue
         listing = await list_all(client, source.resource, source.kind, params=source.params)
         events += source.translate([Change("added", object, None) for object in listing.objects.values()])
-    for ref in feed.wanted_owners():
-        try:
-            path = ref.resource.path(ref.namespace, ref.name)
-            events += feed.owner(ref, await client.request("GET", path, decode=dict[str, object]))
-        except NotFound:
-            events += feed.owner(ref, None)
-        except KubeError:
-            # Its gang stays unknown, and that is what its pods are told to wait for.
-            continue
+    wanted = feed.wanted_owners()
+    for ref, answer in zip(wanted, await asyncio.gather(*(_owner(client, ref) for ref in wanted)), strict=True):
+        # Of one that cannot be read the gang stays unknown, and that is what its pods are told to wait for.
+        if not isinstance(answer, KubeError):
+            events += feed.owner(ref, answer)
     return events
+
+
+async def _owner(client: Client, ref: OwnerRef) -> dict[str, object] | KubeError | None:
+    """The object, None where it does not exist, or why it cannot be read."""
+    try:
+        return await client.request("GET", ref.resource.path(ref.namespace, ref.name), decode=dict[str, object])
+    except NotFound:
+        return None
+    except KubeError as error:
+        return error
 
 
 def _written_first(changes: list[Change[Pod]]) -> list[Change[Pod]]:
@@ -96,6 +118,6 @@ def _written_first(changes: list[Change[Pod]]) -> list[Change[Pod]]:
     return sorted(changes, key=lambda change: change.object.metadata.uid not in written) if written else changes
 
 
-def _age(change: feeds.Change[Node]) -> tuple[datetime, str]:
+def _age(change: records.Change[Node]) -> tuple[datetime, str]:
     meta = change.object.metadata
     return meta.creation_timestamp or _OLDEST, meta.uid

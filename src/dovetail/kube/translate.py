@@ -15,7 +15,7 @@ Rules
 - Equal parts are built once: pods of one template share their Request.
 - A ResourceClaim that is still to be made from a template is named by UNMADE and its name in the pod. That of extended
   resources is one of the pod's once it is bound.
-Not known here: preemption policies, runtime classes.
+Not known here: runtime classes.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from dovetail.core.devices.layout import Layout
 from dovetail.core.devices.mig.geometry import RESOURCE_PREFIX
 from dovetail.core.model import (
     GPU,
+    NO_WORK,
     SHARED_GPU,
     Effect,
     HostPort,
@@ -49,11 +50,13 @@ from dovetail.kube.objects_pod import SIDECAR, NodeAffinity, PodSpec
 from dovetail.kube.objects_pod import Pod as PodObject
 from dovetail.kube.objects_pod import Toleration as WireToleration
 from dovetail.kube.objects_storage import CSINode
+from dovetail.kube.owners import owned_by
 from dovetail.kube.sharing import NO_PARTS, Parts
 from dovetail.kube.translate_managed import managed_of
 from dovetail.kube.translate_problems import first_of, one_of
 from dovetail.kube.translate_requests import Resources, effective, node_amounts
 from dovetail.kube.translate_shares import name_problems, share_problems, with_share
+from dovetail.kube.work import work_of
 
 FINISHED = frozenset({"Succeeded", "Failed"})
 EVERY_IP = "0.0.0.0"
@@ -69,6 +72,8 @@ _REJECTIONS = frozenset(
     }
 )  # fmt: skip
 """Why kubelets do not admit pods (v1.37: pkg/kubelet/kubelet.go, lifecycle/predicate.go, cm/admission/errors.go)."""
+_ENDED = frozenset({"Ready", "ContainersReady", "DisruptionTarget"})
+"""Conditions that change when a pod ends."""
 _OUT_OF = "OutOf"
 """Begins all reasons that name a resource: OutOfcpu, OutOfnvidia.com/gpu."""
 
@@ -94,6 +99,24 @@ def rejection(obj: PodObject) -> str:
     return reason if reason in _REJECTIONS or reason.startswith(_OUT_OF) else ""
 
 
+def succeeded(obj: PodObject) -> bool:
+    """Whether it did what it had to do. Who is told to go and leaves in good order is called Succeeded, too."""
+    told_to_go = obj.metadata.deletion_timestamp is not None or any(
+        one.type == "DisruptionTarget" and one.status == "True" for one in obj.status.conditions
+    )
+    return obj.status.phase == "Succeeded" and not told_to_go
+
+
+def ended_ms(obj: PodObject) -> int:
+    """When a finished pod's last container had ended; 0 where nobody tells. Of one whose containers its node could not
+    tell any more it is when it was last known to change."""
+    status = obj.status
+    states = [one.state for one in (*status.init_container_statuses, *status.container_statuses)]
+    ends = [epoch_ms(s.terminated.finished_at) for s in states if s is not None and s.terminated is not None]
+    changes = [epoch_ms(one.last_transition_time) for one in status.conditions if one.type in _ENDED]
+    return max(ends, default=0) or max(changes, default=0)
+
+
 def owner_of(meta: ObjectMeta) -> str:
     """The uid of the object's controller, "" where it has none."""
     return next((reference.uid for reference in meta.owner_references if reference.controller), "")
@@ -114,6 +137,7 @@ def pod(obj: PodObject, scheduler_name: str = "dovetail") -> Pod:
         request = with_share(request, wishes)
     extended = obj.status.extended_resource_claim_status
     device_claims = _device_claims(obj, problems) if spec.resource_claims or extended is not None else ()
+    member = owned_by(obj) if managed else None
     return Pod(
         meta.uid,
         meta.namespace,
@@ -123,7 +147,7 @@ def pod(obj: PodObject, scheduler_name: str = "dovetail") -> Pod:
         spec.priority or 0,
         epoch_ms(meta.creation_timestamp),
         spec.node_name,
-        _bound_ms(obj) if spec.node_name else 0,
+        bound_ms(obj),
         obj.status.nominated_node_name,
         "",
         managed,
@@ -138,6 +162,9 @@ def pod(obj: PodObject, scheduler_name: str = "dovetail") -> Pod:
         _instances_of(obj),
         asked.containers if managed and not spec.node_name else (),
         tuple(sorted({one.resource_name for one in extended.request_mappings or ()})) if extended is not None else (),
+        wishes.user if managed else "",
+        wishes.last_checkpoint_ms if managed else 0,
+        work_of(obj, wishes, member.owner if member is not None else None) if managed else NO_WORK,
     )
 
 
@@ -206,7 +233,10 @@ def _talks(resources: Resources, spec: PodSpec) -> bool:
     return GPU in names and (spec.host_network or any(name.startswith("rdma/") for name in names))
 
 
-def _bound_ms(obj: PodObject) -> int:
+def bound_ms(obj: PodObject) -> int:
+    """When the pod was put on its node; 0 where it is on none, or nobody tells."""
+    if not obj.spec.node_name:
+        return 0
     for condition in obj.status.conditions:
         if condition.type == "PodScheduled" and condition.status == "True":
             return epoch_ms(condition.last_transition_time)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pod disruption budgets: their status, and evictions that respect it.
 
-How many pods there should be is the scale of their controller if it is one we know, else how many there are now;
-upstream refuses to count pods without a controller unless the budget is a plain minAvailable.
+How many pods there should be is, for a plain minAvailable, how many there are; otherwise the scale of their
+controllers: pods without one are not counted, and a controller without a scale (a Job) makes that the budget allows
+nothing. Not known here: scales of custom resources, and that a disruption which never happens counts for two minutes.
 
 Sources: k8s.io/kubernetes/pkg/registry/core/pod/storage/eviction.go, pkg/controller/disruption/disruption.go.
 """
@@ -13,6 +14,7 @@ from collections.abc import Iterable
 
 from dovetail.core.labels import holds
 from dovetail.playground import failures
+from dovetail.playground.admission import check_preconditions
 from dovetail.playground.deletions import Deletions
 from dovetail.playground.failures import Cause
 from dovetail.playground.objects import (
@@ -35,11 +37,8 @@ from dovetail.playground.store import Store
 
 _BUDGETS = "poddisruptionbudgets.policy"
 _TOO_MANY = "Cannot evict pod as it would violate the pod's disruption budget."
-_SCALES = {
-    "ReplicaSet": ("replicasets.apps", "spec.replicas"),
-    "StatefulSet": ("statefulsets.apps", "spec.replicas"),
-    "Job": ("jobs.batch", "spec.parallelism"),
-}
+_SCALES = {"ReplicaSet": "replicasets.apps", "StatefulSet": "statefulsets.apps"}
+_ALLOWED = "DisruptionAllowed"
 
 
 class Budgets:
@@ -57,6 +56,9 @@ class Budgets:
         pod = self._store.get("pods", *key)
         if pod is None:
             raise failures.not_found("", "pods", key[1])
+        options = object_at(eviction, "deleteOptions")
+        wanted = object_at(options, "preconditions")
+        check_preconditions(PODS, pod, text_at(wanted, "uid"), text_at(wanted, "resourceVersion"))
         self.refresh(key[0])
         running = text_at(pod, "status.phase") == "Running" and not text_at(pod, "metadata.deletionTimestamp")
         matching = [budget for budget in self._in_namespace(key[0]) if covers(budget, pod)] if running else []
@@ -65,7 +67,6 @@ class Budgets:
             raise failures.Failure(500, "", why)
         for budget in matching:
             self._spend(budget, pod, dry_run)
-        options = object_at(eviction, "deleteOptions")
         if not dry_run:
             target = with_condition(
                 pod, "DisruptionTarget", "True", self._clock(), "EvictionByEvictionAPI", "Eviction API: evicting"
@@ -95,23 +96,27 @@ class Budgets:
         for budget in self._in_namespace(namespace):
             selected = Selection(namespace, from_object(value_at(budget, "spec.selector")))
             pods = [pod for pod in self._store.list("pods", selected) if covers(budget, pod)]
-            current = status_of(budget, pods, self._expected(pods))
+            plain = isinstance(value_at(budget, "spec.minAvailable"), int)
+            current = status_of(budget, pods, len(pods) if plain else self._scale_of(pods), self._clock())
             if current != object_at(budget, "status"):
                 self._commit(budget | {"status": current})
 
-    def _expected(self, pods: Iterable[Object]) -> int:
-        """How many pods there should be: once for each controller, and one for each pod that has none."""
-        expected: dict[str, int] = {}
+    def _scale_of(self, pods: Iterable[Object]) -> int | str:
+        """How many pods their controllers want, or why that cannot be said."""
+        scales: dict[str, int] = {}
         for pod in pods:
-            owner = next((o for o in objects_at(pod, "metadata.ownerReferences") if o.get("controller") is True), {})
-            collection, path = _SCALES.get(text_at(owner, "kind"), ("", ""))
-            controller = self._store.get(collection, text_at(pod, "metadata.namespace"), text_at(owner, "name"))
-            scale = value_at(controller, path)
-            if controller is not None and isinstance(scale, int):
-                expected[text_at(owner, "uid")] = scale
-            else:
-                expected[text_at(pod, "metadata.uid")] = 1
-        return sum(expected.values())
+            owner = next((o for o in objects_at(pod, "metadata.ownerReferences") if o.get("controller") is True), None)
+            if owner is None:
+                continue
+            kind, name = text_at(owner, "kind"), text_at(owner, "name")
+            if kind not in _SCALES:
+                return f"{kind.lower()}s does not implement the scale subresource"
+            controller = self._store.get(_SCALES[kind], text_at(pod, "metadata.namespace"), name)
+            scale = value_at(controller, "spec.replicas")
+            if not isinstance(scale, int):
+                return f'found no controllers for pod "{text_at(pod, "metadata.name")}"'
+            scales[text_at(owner, "uid")] = scale
+        return sum(scales.values())
 
     def _in_namespace(self, namespace: str) -> list[Object]:
         return self._store.list(_BUDGETS, Selection(namespace))
@@ -126,8 +131,14 @@ def covers(budget: Object, pod: Object) -> bool:
     return isinstance(selector, dict) and all(holds(r, labels.get(r.key)) for r in from_object(selector))
 
 
-def status_of(budget: Object, pods: Iterable[Object], expected: int) -> Object:
-    """The status that the disruption controller gives the budget. Percentages round up."""
+def status_of(budget: Object, pods: Iterable[Object], expected: int | str, now_s: float) -> Object:
+    """The status that the disruption controller gives the budget; `expected` is how many pods there should be, or why
+    that cannot be said. Percentages round up."""
+    if isinstance(expected, str):
+        failed = with_condition(
+            with_status(budget, disruptionsAllowed=0), _ALLOWED, "False", now_s, "SyncFailed", expected
+        )
+        return object_at(failed, "status")
     living = [pod for pod in pods if not text_at(pod, "metadata.deletionTimestamp")]
     disrupted = object_at(budget, "status.disruptedPods")
     disrupted = {name: at for name, at in disrupted.items() if any(text_at(p, "metadata.name") == name for p in living)}
@@ -137,11 +148,13 @@ def status_of(budget: Object, pods: Iterable[Object], expected: int) -> Object:
     )
     minimum, maximum = value_at(budget, "spec.minAvailable"), value_at(budget, "spec.maxUnavailable")
     desired = _share(minimum, expected) if maximum is None else max(0, expected - _share(maximum, expected))
-    return object_at(budget, "status") | {
-        "observedGeneration": value_at(budget, "metadata.generation"), "expectedPods": expected,
-        "currentHealthy": healthy, "desiredHealthy": desired, "disruptionsAllowed": max(0, healthy - desired),
-        "disruptedPods": disrupted,
-    }  # fmt: skip
+    allowed = max(0, healthy - desired) if expected else 0
+    counted = with_status(
+        budget, observedGeneration=value_at(budget, "metadata.generation"), expectedPods=expected,
+        currentHealthy=healthy, desiredHealthy=desired, disruptionsAllowed=allowed, disruptedPods=disrupted,
+    )  # fmt: skip
+    said = ("True", now_s, "SufficientPods") if allowed else ("False", now_s, "InsufficientPods")
+    return object_at(with_condition(counted, _ALLOWED, *said), "status")
 
 
 def _share(wanted: object, of: int) -> int:

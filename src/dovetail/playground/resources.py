@@ -25,6 +25,8 @@ all
 custom
     no strategic merge patch.
 
+Dovetail's own Queue is served without a definition; one that is stored takes its place.
+
 Not known here: schemas. Custom resources are neither pruned, defaulted nor validated against their schema.
 """
 
@@ -148,6 +150,8 @@ resource.k8s.io/v1beta2
   devicetaintrules          DeviceTaintRule          cluster    -        status,generation,isolated
 resource.k8s.io/v1alpha3
   devicetaintrules          DeviceTaintRule          cluster    -        status,generation,isolated
+dovetail.dev/v1alpha1
+  queues                    Queue                    cluster    dq       status,generation,versioned,isolated,custom
 apiextensions.k8s.io/v1
   customresourcedefinitions CustomResourceDefinition cluster    crd,crds status,generation,versioned
 """

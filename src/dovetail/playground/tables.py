@@ -1,20 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `kubectl get` prints: the columns of pods, nodes, jobs, events and custom resources; for the rest name and age.
+"""What `kubectl get` prints: the columns of pods, nodes, jobs, queues, events and resources that are defined; for the
+rest name and age.
 
 Source: k8s.io/kubernetes/pkg/printers/internalversion/printers.go, of which only these columns are known. A cell of a
-custom resource is the value at its JSONPath if that is a plain path of names, and empty otherwise.
+custom resource is the value at its JSONPath if that is a plain path of names or a field of a condition, else empty.
 """
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dovetail.playground.objects import Object, labels_of, object_at, objects_at, seconds_of, text_at, value_at
+from dovetail.playground.objects import (
+    Object,
+    condition_of,
+    labels_of,
+    object_at,
+    objects_at,
+    seconds_of,
+    text_at,
+    value_at,
+)
 from dovetail.playground.resources import Resource
 
 _ROLE = "node-role.kubernetes.io/"
+_OF_CONDITION = re.compile(r"status\.conditions\[\?\(@\.type==['\"](\w+)['\"]\)\]\.(\w+)")
 _AGE_UNITS = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 
 
@@ -88,6 +100,18 @@ def _event_seen(event: Object) -> str:
     return _age(text_at(event, "lastTimestamp") or text_at(event, "eventTime"))
 
 
+def _custom(path: str, kind: str = "string") -> Callable[[Object], object]:
+    match = _OF_CONDITION.fullmatch(path)
+
+    def cell(obj: Object) -> object:
+        value = value_at(obj, path) if match is None else condition_of(obj, match[1]).get(match[2])
+        if kind == "date" and isinstance(value, str):
+            return _age(value)
+        return value if isinstance(value, (str, int, float, bool)) else ""
+
+    return cell
+
+
 _NAME = _Cell("Name", _at("metadata.name"), format="name")
 _CREATED = _Cell("Age", lambda obj: _age(text_at(obj, "metadata.creationTimestamp")))
 _CELLS: dict[str, tuple[_Cell, ...]] = {
@@ -113,6 +137,16 @@ _CELLS: dict[str, tuple[_Cell, ...]] = {
         _Cell("Completions", _job_completions),
         _CREATED,
     ),
+    "queues.dovetail.dev": (
+        _NAME,
+        _Cell("Parent", _custom("spec.parent")),
+        _Cell("Weight", _custom("spec.weight"), kind="integer"),
+        _Cell("GPUs", _custom("status.allocated.gpu")),
+        _Cell("Due", _custom("status.due.gpu")),
+        _Cell("Guaranteed", _custom("status.guaranteed.gpu")),
+        _Cell("Pending", _custom("status.pendingJobs"), kind="integer"),
+        _Cell("Ready", _custom("status.conditions[?(@.type=='Ready')].status")),
+    ),
     "events": (
         _Cell("Last Seen", _event_seen),
         _Cell("Type", _at("type")),
@@ -123,19 +157,9 @@ _CELLS: dict[str, tuple[_Cell, ...]] = {
 }
 
 
-def _custom(path: str, kind: str) -> Callable[[Object], object]:
-    def cell(obj: Object) -> object:
-        value = value_at(obj, path)
-        if kind == "date" and isinstance(value, str):
-            return _age(value)
-        return value if isinstance(value, (str, int, float, bool)) else ""
-
-    return cell
-
-
 def _cells(resource: Resource) -> tuple[_Cell, ...]:
     declared = (_Cell(c.name, _custom(c.path, c.kind), c.priority, c.kind) for c in resource.columns)
-    return _CELLS.get(resource.collection) or ((_NAME, *declared) if resource.columns else (_NAME, _CREATED))
+    return (_NAME, *declared) if resource.columns else _CELLS.get(resource.collection, (_NAME, _CREATED))
 
 
 def table(resource: Resource, objects: list[Object], metadata: Object, include: str) -> Object:

@@ -16,22 +16,25 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from dovetail.core import cycle
-from dovetail.core.decisions import Bind, Decision, Hold, Release
+from dovetail.core.decisions import Bind, Decision, Evict, Hold, Release, Unnominate
 from dovetail.core.devices.layout import Layout
 from dovetail.core.events import BindFailed, Event, GangRemoved, PodChanged, PodRejected
-from dovetail.core.reasons import Reason, Refusal
+from dovetail.core.reasons import Reason
 from dovetail.core.state import State
 from dovetail.kube import resources as kinds
 from dovetail.kube.client import Client
-from dovetail.kube.errors import KubeError
 from dovetail.kube.gangs_dialects import COMPOSITE, NATIVE
 from dovetail.recording.recorder import Recorder
-from dovetail.scheduler import metrics, wire
+from dovetail.scheduler import metrics, nominations, wire
 from dovetail.scheduler.binder import Binder, Target
 from dovetail.scheduler.clock import Clock
 from dovetail.scheduler.divider import Divider
+from dovetail.scheduler.events import Events, Kind
 from dovetail.scheduler.mirror import Mirror
+from dovetail.scheduler.nominations import Nominations
+from dovetail.scheduler.preemptions import Preemptions
 from dovetail.scheduler.reporter import Report, Reporter
+from dovetail.scheduler.telling import told
 
 _LONGEST_NAP_S = 5.0
 _GROUP_CONDITIONS = {
@@ -59,16 +62,19 @@ class Driver:
         self.last_step_s: float | None = None
         """When the loop last turned, by time.monotonic(); None before it was started."""
         self._mirror = mirror
-        self._client = client
         self._clock = clock
         self._leads = leads
-        self._instance = instance
         self._recorder = recorder
         self._divider = divider
         self.binder = Binder(
             client, clock, mirror, may_write=leads, failed=self._failed, bound=self._bound, run_id=run_id
         )
         self.reporter = Reporter(client, self.binder.idle, leads)
+        self._events = Events(self.reporter, clock, run_id, instance)
+        self._preemptions = Preemptions(
+            client, clock, mirror, self._events, Nominations(mirror, self.reporter, run_id),
+            may_write=leads, spawn=lambda work: self._tasks.create_task(work),
+        )  # fmt: skip
         self._tasks: asyncio.TaskGroup
         self._starting: dict[str, str] = {}
         """Gangs that were decided and are not seen to have started yet, with the fabric level that holds each."""
@@ -100,6 +106,7 @@ class Driver:
             self._note_starts(events)
             for decision in decisions:
                 self._carry_out(decision)
+            self._preemptions.note(events, self.state.roster)
             if self.state.busy:
                 await asyncio.sleep(0)
                 continue
@@ -136,17 +143,22 @@ class Driver:
             case Hold():
                 self._report_hold(decision)
             case Release():
-                self._release(decision)
+                self._preemptions.release(decision)
+            case Evict():
+                self._preemptions.evict(decision)
+            case Unnominate():
+                self._preemptions.give_up(decision)
 
     def _bind(self, bind: Bind, target: Target) -> None:
-        """An older "unschedulable" must not be written after the bind."""
-        condition = f"condition/{bind.uid}"
-        if not self.reporter.writes(condition):
+        """An older "unschedulable" must not be written after the bind, nor that it is to go there."""
+        late = [key for key in (f"condition/{bind.uid}", nominations.key(bind.uid)) if self.reporter.writes(key)]
+        if not late:
             self.binder.put(bind, target)
             return
 
         async def when_withdrawn() -> None:
-            await self.reporter.withdraw(condition)
+            for key in late:
+                await self.reporter.withdraw(key)
             self.binder.put(bind, target)
 
         self._tasks.create_task(when_withdrawn())
@@ -172,13 +184,13 @@ class Driver:
             placed += f": {bind.mbps} of {bind.ideal_mbps} MB/s between them{assumed}"
         if bind.unsure:
             placed += f"; it cannot be said whether its kubelet lets it in: {bind.unsure}"
-        self._event(target, f"bound/{bind.uid}", warning=False, reason="Scheduled", action="Binding", note=placed)
+        self._events.put(target, Kind.BOUND, placed, step=bind.step)
 
     def _failed(self, failed: BindFailed, target: Target | None) -> None:
         self._mirror.tell([failed])
+        self._preemptions.bind_failed(failed.uid)
         if target is not None:
-            key, note = f"failed/{failed.uid}", f"binding failed: {failed.message}"
-            self._event(target, key, warning=True, reason="FailedScheduling", action="Binding", note=note)
+            self._events.put(target, Kind.BIND_FAILED, f"binding failed: {failed.message}")
 
     def _count_rejections(self, events: list[Event]) -> None:
         for event in events:
@@ -208,7 +220,7 @@ class Driver:
         if refusal.reason in (Reason.GATED, Reason.DELETING):
             # The API server has said so itself; the scheduler does not consider such pods at all.
             return
-        message = told(refusal)
+        message = told(refusal, self._clock.now_ms())
         if self._divider is not None and hold.uids:
             self._divider.wish(hold.uids[0], refusal.repartition)
         for uid in hold.uids:
@@ -219,20 +231,10 @@ class Driver:
             body = wire.unschedulable(uid, "Unschedulable", message, self._clock.now_ms())
             path = kinds.PODS.path(ref.namespace, ref.name, "status")
             self.reporter.put(f"condition/{uid}", Report("condition", "PATCH", path, body))
-            self._event(
-                target, f"hold/{uid}", warning=True, reason="FailedScheduling", action="Scheduling", note=message
-            )
+            self._events.put(target, Kind.HELD, message, step=hold.step)
         if not self.state.roster.has_started(hold.gang):
             for gang_id in self.state.roster.tree(hold.gang):
                 self._group(gang_id, False, "Unschedulable", message)
-
-    def _event(self, target: Target, key: str, *, warning: bool, reason: str, action: str, note: str) -> None:
-        body = wire.event(
-            namespace=target.namespace, name=target.name, uid=target.uid, kind="Pod", api_version="v1",
-            warning=warning, reason=reason, action=action, note=note, instance=self._instance,
-            now_ms=self._clock.now_ms(),
-        )  # fmt: skip
-        self.reporter.put(key, Report("event", "POST", kinds.EVENTS.path(target.namespace), body))
 
     def _group(self, gang_id: str, status: bool, reason: str, message: str) -> None:
         ref = self._mirror.feed.gang_ref(gang_id)
@@ -242,30 +244,3 @@ class Driver:
         body = wire.group_condition(condition, status, reason, message, self._clock.now_ms())
         path = self._mirror.resource_of(ref.dialect).path(ref.namespace, ref.name, "status")
         self.reporter.put(f"group/{gang_id}", Report("group", "PATCH", path, body))
-
-    def _release(self, release: Release) -> None:
-        message = f"the gang started by half and was not completed in time: {told(release.refusal)}"
-        metrics.log.warning("releasing %d pods of %s: %s", len(release.uids), release.gang, message)
-        for uid in release.uids:
-            ref = self._mirror.feed.pod_ref(uid)
-            if ref is not None:
-                target = Target(ref.namespace, ref.name, ref.uid)
-                self._event(
-                    target, f"release/{uid}", warning=True, reason="GangReleased", action="Evicting", note=message
-                )
-                self._tasks.create_task(self._evict(target))
-
-    async def _evict(self, target: Target) -> None:
-        if not self._leads():
-            return
-        path = kinds.PODS.path(target.namespace, target.name, "eviction")
-        try:
-            await self._client.request("POST", path, wire.eviction(target.namespace, target.name, target.uid))
-        except KubeError as error:
-            # The core asks again when its deadline has passed once more.
-            metrics.log.warning("cannot evict %s: %s", target, error)
-
-
-def told(refusal: Refusal) -> str:
-    """The refusal as users read it: its code, whether waiting helps, and the numbers."""
-    return f"{refusal.reason.code} ({refusal.when}): {refusal}"

@@ -13,6 +13,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from dovetail.kube.reflector import Reflector
 from dovetail.scheduler import metrics
 from dovetail.scheduler.driver import Driver
+from dovetail.scheduler.queue_metrics import measure
 
 _STUCK_S = 60.0
 
@@ -41,6 +42,7 @@ def application(driver: Driver, reflectors: Iterable[Reflector[Any]]) -> web.App
         metrics.PENDING.labels("refused").set(parked)
         metrics.DIFFERENCES.set(driver.differences)
         metrics.REPORTS_QUEUED.set(driver.reporter.queued)
+        measure(driver.state)
         return web.Response(body=generate_latest(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     app = web.Application()

@@ -17,6 +17,7 @@ BINDS = Counter("dovetail_binds_total", "Binds by how they ended", ["result"])
 BIND_SECONDS = Histogram(
     "dovetail_bind_seconds", "Time from decision to bind", buckets=(0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 60)
 )
+EVICTIONS = Counter("dovetail_evictions_total", "Evictions by cause and by how they ended", ["cause", "result"])
 PENDING = Gauge("dovetail_pending_gangs", "Gangs and lone pods that wait to be tried or for room", ["state"])
 REFUSALS = Counter(
     "dovetail_refusals_total", "Refusals told, by reason and whether waiting can help", ["reason", "when"]
@@ -32,3 +33,14 @@ DRIFT = Counter("dovetail_watch_drift_total", "Audits that found a difference to
 RECORDED_BYTES = Counter("dovetail_recording_bytes_total", "Bytes written to the recording")
 RECORDING_ERRORS = Counter("dovetail_recording_errors_total", "Errors that ended the recording")
 OWNER_ERRORS = Counter("dovetail_owner_errors_total", "Owners of pods that could not be read")
+
+QUEUE_ALLOCATED = Gauge("dovetail_queue_allocated", "What a queue holds", ["queue", "resource"])
+QUEUE_DUE = Gauge("dovetail_queue_due", "What is due to a queue now", ["queue", "resource"])
+QUEUE_BORROWED = Gauge("dovetail_queue_borrowed", "What a queue holds beyond its guarantee", ["queue", "resource"])
+QUEUE_USAGE_SHARE = Gauge("dovetail_queue_usage_share", "Decayed usage as a part of the cluster's", ["queue"])
+QUEUE_PENDING = Gauge("dovetail_queue_pending_jobs", "Gangs and lone pods that wait", ["queue"])
+QUEUE_STATUSES = Counter("dovetail_queue_statuses_total", "Writes of a Queue's status by how they ended", ["result"])
+RESERVATIONS = Gauge("dovetail_reservations", "Jobs that room is held for")
+RESERVED_WAIT_SECONDS = Gauge(
+    "dovetail_reserved_wait_seconds", "How long room has been held for the job for which that is longest"
+)

@@ -12,7 +12,7 @@ import asyncio
 import gc
 from typing import Any
 
-from dovetail.core.events import Event, PodRejected
+from dovetail.core.events import Event
 from dovetail.kube import resources as kinds
 from dovetail.kube.client import Client
 from dovetail.kube.discovery import Served
@@ -22,10 +22,12 @@ from dovetail.kube.gangs import OwnerRef
 from dovetail.kube.gangs_dialects import Dialect
 from dovetail.kube.objects import Node
 from dovetail.kube.objects_claims import DeviceClass, ResourceClaim
+from dovetail.kube.objects_pod import Pod
+from dovetail.kube.objects_queue import Queue
 from dovetail.kube.objects_storage import PersistentVolume, PersistentVolumeClaim
 from dovetail.kube.reflector import Change, Drift, Reflector, log_drift
 from dovetail.kube.resources import Resource
-from dovetail.kube.sources import Source, sources
+from dovetail.kube.sources import Source, rank, sources
 from dovetail.scheduler import metrics
 
 _OWNER_RETRY_S = 5.0
@@ -45,6 +47,8 @@ class Mirror:
         self.reflectors: list[Reflector[Any]] = [self._follow(source) for source in sources(feed, served)]
         by_resource = {reflector.resource: reflector for reflector in self.reflectors}
         self.nodes: Reflector[Node] = by_resource[kinds.NODES]
+        self.pods: Reflector[Pod] = by_resource[kinds.PODS]
+        self.queues: Reflector[Queue] = by_resource[kinds.QUEUES]
         self.claims: Reflector[PersistentVolumeClaim] = by_resource[kinds.PVCS]
         self.volumes: Reflector[PersistentVolume] = by_resource[kinds.PVS]
         self.device_claims: Reflector[ResourceClaim] = by_resource[kinds.RESOURCE_CLAIMS]
@@ -88,8 +92,7 @@ class Mirror:
         """Wait for every first list. What was read then stays: the collector need not look at it again."""
         for reflector in self.reflectors:
             await reflector.synced.wait()
-        # A node that changes takes back what its kubelet rejected, and lists come in any order.
-        self.inbox.sort(key=lambda event: isinstance(event, PodRejected))
+        self.inbox.sort(key=rank)
         gc.collect()
         gc.freeze()
 

@@ -28,6 +28,7 @@ from dovetail.scheduler.clock import Clock
 from dovetail.scheduler.divider import Divider
 from dovetail.scheduler.driver import Driver
 from dovetail.scheduler.mirror import Mirror
+from dovetail.scheduler.queue_status import QueueStatus
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -94,8 +95,10 @@ async def run(config: ClusterConfig, options: Options) -> None:
             )  # fmt: skip
             runner = await _listen(options.listen, driver, mirror)
             metrics.log.info("reading the cluster at %s", config.server)
+            statuses = QueueStatus(client, clock, mirror, state=lambda: driver.state, may_write=leads)
             try:
-                async with asyncio.TaskGroup() as tasks:
+                # The election outlives the rest: what is written at the end needs the lease.
+                async with asyncio.TaskGroup() as election, asyncio.TaskGroup() as tasks:
                     tasks.create_task(mirror.run())
                     await mirror.synced()
                     sizes = ", ".join(f"{len(r.known)} {r.resource.plural}" for r in mirror.reflectors if r.known)
@@ -103,11 +106,12 @@ async def run(config: ClusterConfig, options: Options) -> None:
                     tasks.create_task(driver.binder.run())
                     tasks.create_task(driver.reporter.run())
                     tasks.create_task(driver.run())
+                    tasks.create_task(statuses.run())
                     if divider is not None:
                         tasks.create_task(divider.run())
                     if options.leader_elect:
                         # Not before: who cannot read the cluster must not keep the lease from who can.
-                        tasks.create_task(elector.run())
+                        election.create_task(elector.run())
                         tasks.create_task(_end_when(lost))
             finally:
                 if runner is not None:

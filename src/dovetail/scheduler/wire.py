@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 
 import msgspec
@@ -26,10 +26,15 @@ def timestamp(now_ms: int, *, micro: bool = False) -> str:
     return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ" if micro else "%Y-%m-%dT%H:%M:%SZ")
 
 
+def decision_id(run_id: str, step: int) -> str:
+    """Of whatever was decided in one step of one run: `dovetail replay` finds it by this."""
+    return f"{run_id}-{step}"
+
+
 def binding(namespace: str, name: str, uid: str, bind: Bind, run_id: str) -> bytes:
     """The uid is a precondition: a pod that was deleted and made again under the name is not bound by mistake. The API
     server copies the annotations to the pod: what was decided reaches the node together with the pod."""
-    annotations = {DECISION: f"{run_id}-{bind.step}"}
+    annotations = {DECISION: decision_id(run_id, bind.step)}
     if bind.devices or bind.instances:
         annotations[DEVICES] = ",".join([*map(str, bind.devices), *map(shown, bind.instances)])
     if bind.rank >= 0:
@@ -46,15 +51,31 @@ def binding(namespace: str, name: str, uid: str, bind: Bind, run_id: str) -> byt
 
 def unschedulable(uid: str, reason: str, message: str, now_ms: int) -> bytes:
     """A strategic merge patch of a pod's status (conditions merge by type); it fails if the uid is another."""
+    return _pod_condition(uid, "PodScheduled", "False", reason, message, now_ms)
+
+
+def disruption_target(uid: str, reason: str, message: str, now_ms: int) -> bytes:
+    """The same for a pod that is made to end, for the rules of its owner (a Job's podFailurePolicy)."""
+    return _pod_condition(uid, "DisruptionTarget", "True", reason, message, now_ms)
+
+
+def _pod_condition(uid: str, kind: str, status: str, reason: str, message: str, now_ms: int) -> bytes:
     condition = {
-        "type": "PodScheduled",
-        "status": "False",
+        "type": kind,
+        "status": status,
         "reason": reason,
         "message": message,
         "lastProbeTime": None,
         "lastTransitionTime": timestamp(now_ms),
     }
     return _encode({"metadata": {"uid": uid}, "status": {"conditions": [condition]}})
+
+
+def nomination(uid: str, node: str | None, decision: str = "") -> bytes:
+    """A strategic merge patch of a pod's status: the node whose room is held for it, by which decision; None: no node
+    any more. It fails if the uid is another."""
+    annotations = {"annotations": {DECISION: decision}} if decision else {}
+    return _encode({"metadata": {"uid": uid} | annotations, "status": {"nominatedNodeName": node}})
 
 
 def extended_claim(uid: str, claim: str, uses: Iterable[Use]) -> bytes:
@@ -85,25 +106,34 @@ def group_condition(kind: str, status: bool, reason: str, message: str, now_ms: 
 
 
 def event(
-    *, namespace: str, name: str, uid: str, kind: str, api_version: str, warning: bool, reason: str, action: str,
-    note: str, instance: str, now_ms: int,
+    *, regarding: Mapping[str, str], severity: str, reason: str, action: str, note: str, decision: str, instance: str,
+    now_ms: int, related: Mapping[str, str] | None = None,
 ) -> bytes:  # fmt: skip
-    """An events.k8s.io/v1 Event about an object."""
+    """An events.k8s.io/v1 Event about an object (see `pod`). `decision` is the id of the decision that it tells of, ""
+    for none."""
+    annotations = {"annotations": {DECISION: decision}} if decision else {}
+    name = f"{regarding['name'][:230]}.{secrets.token_hex(8)}"
     return _encode(
         {
             "apiVersion": "events.k8s.io/v1",
             "kind": "Event",
-            "metadata": {"namespace": namespace, "name": f"{name[:230]}.{secrets.token_hex(8)}"},
+            "metadata": {"namespace": regarding["namespace"], "name": name} | annotations,
             "eventTime": timestamp(now_ms, micro=True),
             "reportingController": REPORTER,
             "reportingInstance": instance[:128],
             "action": action,
             "reason": reason,
-            "regarding": {"apiVersion": api_version, "kind": kind, "namespace": namespace, "name": name, "uid": uid},
+            "regarding": regarding,
             "note": note if len(note) <= _NOTE_LIMIT else note[: _NOTE_LIMIT - 1] + "…",
-            "type": "Warning" if warning else "Normal",
+            "type": severity,
         }
+        | ({"related": related} if related is not None else {})
     )
+
+
+def pod(namespace: str, name: str, uid: str) -> dict[str, str]:
+    """A reference to a pod."""
+    return {"apiVersion": "v1", "kind": "Pod", "namespace": namespace, "name": name, "uid": uid}
 
 
 def claim_of_volume(namespace: str, name: str, uid: str, version: str) -> bytes:

@@ -19,8 +19,8 @@ from dovetail.core.state import State
 from dovetail.kube.feed import Feed
 from dovetail.kube.wiring import Wiring
 from dovetail.views.gpus import PodGpus, gpus_of
+from dovetail.views.jobs import find_pod
 from dovetail.views.topology import Topology, of_reading
-from dovetail.views.why import find
 
 _GPU_NODE = "GPUNode"
 _LABELS = "labels of the node"
@@ -107,7 +107,7 @@ def _policies(inventory: Inventory | None) -> Policies:
 
 def nccl_xml(state: State, feed: Feed, name: str, pod: str = "") -> str:
     """What NCCL_TOPO_FILE can name in the pod "namespace/name", or, without one, in a pod that has all GPUs of the
-    node. Raises NotForNccl, PodNotFound."""
+    node. Raises NotForNccl, NotFound."""
     wiring, told = feed.wiring(name), feed.gpu_node(name)
     if told is None or wiring.layout is None or wiring.origin != _GPU_NODE:
         raise NotForNccl(f"no GPUNode tells how the GPUs of {name} are wired, and their PCI bus ids")
@@ -129,7 +129,7 @@ def nccl_xml(state: State, feed: Feed, name: str, pod: str = "") -> str:
 
 
 def _gpus(state: State, name: str, key: str) -> tuple[int, ...]:
-    pod = find(state, key)
+    pod = find_pod(state, key)
     if pod.node != name:
         raise NotForNccl(f"pod {key} is not on {name}, but {f'on {pod.node}' if pod.node else 'waits'}")
     held = gpus_of(state, pod)

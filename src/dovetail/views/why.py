@@ -1,27 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why a pod is where it is, or is not: the core's own answer on the cluster as it stands.
+"""Why a pod or a job is where it is, or is not: the core's own answer on the cluster as it stands.
 
 The question is put to the scheduler's own step: everything that waits is decided in its order on a copy of the cluster,
 without a write, and then the pod is looked at. So "placed" means that the next step of a scheduler places it.
+Of a job with several pods one of those that wait is looked at. When it starts is what the core told it with its reason,
+or else the answer of `forecast`.
 Not known: what the running scheduler has in hand at this moment and is not written yet, and how long it keeps pods away
 from a kubelet that rejected some: whoever failed there and still exists counts as if it had failed now.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from dovetail.core.checkpoint import Checkpoint, take
 from dovetail.core.cycle import step
 from dovetail.core.decisions import Bind
 from dovetail.core.model import Pod
 from dovetail.core.placing import refusals
 from dovetail.core.policy import Policy
-from dovetail.core.reasons import Reason, Refusal, Repartition, When
+from dovetail.core.reasons import Expected, Reason, Refusal, Repartition, When
 from dovetail.core.roster import LONE
+from dovetail.core.sharing.records import Amounts
 from dovetail.core.state import State
+from dovetail.views.forecast import Watch, forecast
 from dovetail.views.gpus import gpus_of
 from dovetail.views.holders import Holder, Part, Refused, holders, parts_of
+from dovetail.views.jobs import find_jobs, name_of
+from dovetail.views.rank import STANDINGS
 from dovetail.views.refused import refused
 
 _NOT_OURS = "another scheduler is named in spec.schedulerName"
@@ -51,13 +58,46 @@ class GangView:
 
 
 @dataclass(frozen=True, slots=True)
+class QueueTerm:
+    """A queue on the way up from the job's. Amounts are by class. `standing` says how it would stand with the job, ""
+    where it cannot be used (`problem`), and `beyond` by how much the job would break its limits."""
+
+    queue: str
+    allocated: Amounts
+    guarantee: Amounts
+    limit: Amounts
+    due: Amounts
+    standing: str
+    beyond: Amounts
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reserved:
+    """Room that is held for `job`, of a `queue`, on `nodes` since `since_ms` until it starts: `expected`. `evicting`
+    are the pods that give way to it and are not gone yet."""
+
+    job: str
+    queue: str
+    nodes: tuple[str, ...]
+    since_ms: int
+    expected: Expected
+    evicting: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Why:
     """`state` is Bound (it is on `node`), Placed (it fits and goes to `node` next), Never or NotYet (refused: `code`,
     `message`, and `head`, the message without the count of nodes that `rules` tells better). `ahead` counts the gangs
     and lone pods that are tried before it. `gpus` are the indices of the GPUs that were written down for it, or will
     be; of several whose wiring is known, `mbps` is the bandwidth between them and `ideal_mbps` the most that as many
     GPUs of such a node can have, else None. `parts` are its MIG instances, shares and claimed devices. Of a refused one
-    `devices` are the cards and devices that come nearest, and `repartition` how idle cards could be divided for it."""
+    `devices` are the cards and devices that come nearest, and `repartition` how idle cards could be divided for it.
+
+    `job` is the gang or pod that is decided as one, `others` how many more are called as what was asked for. `terms`
+    say how its `queue` and those above it stand, the top first; `wanted` is what its pods that wait will be counted
+    with. `expected` is when it starts, `reclaim` what became of the search for jobs that could give way to it.
+    `reserved` is the room that is held for it, or, where that is what keeps it waiting, for others."""
 
     pod: str
     state: str
@@ -75,21 +115,14 @@ class Why:
     parts: tuple[Part, ...] = ()
     devices: tuple[Refused, ...] = ()
     repartition: Repartition | None = None
-
-
-class PodNotFound(Exception):
-    """No such pod that is not finished; the message says what was looked for and names that come near."""
-
-
-def find(state: State, key: str) -> Pod:
-    """The pod "namespace/name". Raises PodNotFound."""
-    for pod in state.roster.pods.values():
-        if pod.key == key:
-            return pod
-    name = key.split("/", 1)[1]
-    near = sorted(pod.key for pod in state.roster.pods.values() if name in pod.name or pod.name in name)[:5]
-    hint = f"; did you mean {', '.join(near)}?" if near else ""
-    raise PodNotFound(f"pod {key} does not exist or is finished{hint}")
+    job: str = ""
+    others: int = 0
+    queue: str = ""
+    terms: tuple[QueueTerm, ...] = ()
+    wanted: Amounts = ()
+    expected: Expected | None = None
+    reclaim: str = ""
+    reserved: tuple[Reserved, ...] = ()
 
 
 def unhurried(policy: Policy) -> Policy:
@@ -97,29 +130,73 @@ def unhurried(policy: Policy) -> Policy:
     return replace(policy, attempts_per_step=2**31, tell_again_ms=0)
 
 
-def why(state: State, key: str, now_ms: int) -> Why:
-    """Explain one pod. `state` holds the cluster's events and is used up: waiting pods are decided on it."""
-    pod = find(state, key)
-    gang = _gang(state, pod)
+def why(state: State, key: str, now_ms: int, watch: Watch = lambda started, waiting: None) -> Why:
+    """Explain the pod or job "namespace/name". `state` holds the cluster's events and is used up: waiting pods are
+    decided on it. `watch` is told how far a look ahead has come. Raises NotFound."""
+    jobs = find_jobs(state, key)
+    job, root = jobs[0], jobs[0].root
+    pod = next((one for one in job.pods if one.key == key), (*job.waiting, *job.pods)[0])
+    queue = state.shares.queue_of(pod) if pod.managed else ""
+    answer = Why(pod.key, "", gang=_gang(state, pod), job=job.name, others=len(jobs) - 1, queue=queue)
     if pod.node:
-        return _with_gpus(state, pod, Why(key, "Bound", pod.node, gang=gang))
+        return _with_gpus(state, pod, replace(answer, state="Bound", node=pod.node))
     if not pod.managed:
-        return Why(key, When.NOT_YET, code="NotOurs", message=_NOT_OURS, head=_NOT_OURS, gang=gang)
-    root = state.roster.root_of(pod)
-    ahead = state.pending.before(root)
+        return replace(answer, state=When.NOT_YET, code="NotOurs", message=_NOT_OURS, head=_NOT_OURS)
+    before, wanted, ahead = take(state), state.wanted(root), state.pending.before(root)
+    answer = replace(answer, ahead=ahead, wanted=_amounts(wanted), terms=tuple(_terms(state, queue, wanted)))
     binds = {d.uid: d.node for d in step(state, (), now_ms) if isinstance(d, Bind)}
     if pod.uid in binds:
-        return _with_gpus(state, pod, Why(key, "Placed", binds[pod.uid], gang=gang, ahead=ahead))
+        return _with_gpus(state, pod, replace(answer, state="Placed", node=binds[pod.uid]))
     refusal = state.pending.refusal(root) or Refusal(Reason.NO_NODES, When.NOT_YET)
     found = refusals.verdicts(state.cluster, pod) if refusal.nodes else []
     rules = tuple(sorted(_rules(state, pod, found), key=lambda rule: -len(rule.nodes)))
     asked, devices = [name for name, _ in pod.request.resources], refused(state.cluster, pod, found)
-    ahead = ahead if refusal.when is When.NOT_YET else 0
-    return Why(
-        key, refusal.when, code=refusal.reason.code, message=str(refusal), head=refusal.head, rules=rules,
-        holders=holders(state.cluster, asked, found, devices), gang=gang, ahead=ahead, devices=devices,
-        repartition=refusal.repartition,
+    return replace(
+        answer, state=refusal.when, code=refusal.reason.code, message=str(refusal), head=refusal.head, rules=rules,
+        holders=holders(state.cluster, asked, found, devices), devices=devices, repartition=refusal.repartition,
+        ahead=ahead if refusal.when is When.NOT_YET else 0, reclaim=refusal.reclaim,
+        expected=_expected(state, before, root, refusal, now_ms, watch),
+        reserved=tuple(_reserved(state, root, refusal)),
     )  # fmt: skip
+
+
+def _expected(
+    state: State, before: Checkpoint, root: str, refusal: Refusal, now_ms: int, watch: Watch
+) -> Expected | None:
+    if refusal.when is When.NEVER:
+        return None
+    if refusal.expected is not None:
+        return refusal.expected
+    start = forecast(before, state.policy, now_ms, {root}, watch).starts.get(root)
+    return start.expected if start is not None else None
+
+
+def _terms(state: State, queue: str, wanted: Mapping[str, int]) -> Iterator[QueueTerm]:
+    shares, tree = state.shares, state.shares.tree
+    for name in reversed(tree.path(queue)) if queue in tree.queues else ():
+        record, held, problem = tree.queues[name], shares.allocated(name), tree.problem(name)
+        over = {resource: held.get(resource, 0) + wanted.get(resource, 0) - most for resource, most in record.limit}
+        yield QueueTerm(
+            name, _amounts(held), record.guarantee, record.limit, _amounts(shares.due(name)),
+            STANDINGS[shares.standing_class(name, wanted)] if problem is None else "",
+            _amounts({resource: amount for resource, amount in over.items() if wanted.get(resource, 0) and amount > 0}),
+            str(problem) if problem is not None else "",
+        )  # fmt: skip
+
+
+def _amounts(amounts: Mapping[str, int]) -> Amounts:
+    return tuple(sorted((name, amount) for name, amount in amounts.items() if amount))
+
+
+def _reserved(state: State, root: str, refusal: Refusal) -> Iterator[Reserved]:
+    """What is held for the root, or, of one that must not use it, for others."""
+    names, placements = state.cluster.nodes.names, state.cluster.placements
+    for one in state.reservations:
+        if one.root == root or refusal.reason is Reason.RESERVED:
+            yield Reserved(
+                name_of(state, one.root), one.queue, tuple(names[slot] for slot in one.slots.tolist()), one.made_ms,
+                one.expected, tuple(sorted(placements[uid].pod.key for uid in one.evicting if uid in placements)),
+            )  # fmt: skip
 
 
 def _with_gpus(state: State, pod: Pod, answer: Why) -> Why:

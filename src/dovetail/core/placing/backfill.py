@@ -174,8 +174,9 @@ class Reservations:
         last, expected = waits[-1]
         unknown = sum(1 for _, one in waits if one.sure is Sure.UNKNOWN)
         if unknown:
-            which = f"{last.pod.key}, {expected.basis}"
-            return Plan(slots, Expected(Sure.UNKNOWN, 0, f"waits for {unknown} pods, the last {which}"), uids)
+            what = "one of which it is" if unknown == 1 else f"{unknown} of which it is"
+            basis = f"waits for {len(waits)} pods, {what} not known when they end: {last.pod.key} ({expected.basis})"
+            return Plan(slots, Expected(Sure.UNKNOWN, 0, basis), uids)
         sure = Sure.LEARNED if any(one.sure is Sure.LEARNED for _, one in waits) else Sure.KNOWN
         basis = f"when the last of {len(waits)} pods ends, {last.pod.key}: {expected.basis}"
         return Plan(slots, Expected(sure, expected.start_ms, basis), uids)
@@ -195,9 +196,8 @@ class Reservations:
         if pod.deleting:
             return now_ms
         ran_ms = max(0, now_ms - pod.bound_ms) if pod.node and pod.bound_ms else 0
-        if pod.work.max_runtime_ms:
-            # What is past its time ends any moment.
-            return now_ms + max(1, pod.work.max_runtime_ms - ran_ms)
+        if pod.work.max_runtime_ms > ran_ms:
+            return now_ms + pod.work.max_runtime_ms - ran_ms
         left = self._state.run_times.left_ms(pod.work, self._state.shares.queue_of(pod), ran_ms)
         return FOR_EVER_MS if left.sure is Sure.UNKNOWN else now_ms + max(1, left.ran_ms)
 

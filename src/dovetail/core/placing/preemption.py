@@ -22,6 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dovetail.core.cluster.shapes import Shape
 from dovetail.core.decisions import Cause
 from dovetail.core.placing.clearing import Clearing, easiest_part
 from dovetail.core.placing.gangs import Group, SearchLimitReached, shapes_of
@@ -83,6 +84,8 @@ def find(
     """Search who has to give way to the fewest pods that complete `group`, which is complete and does not fit now,
     inside `scope` (None: anywhere). Pods (uid) that are `ending` give way to others already."""
     easiest = easiest_part(state.cluster, group)
+    if not any(easiest.all_pods()):
+        return Impossible("nobody has to give way: it needs no more pods")
     found = _Finding(state, root, easiest, scope, ending).find()
     alike = not group.groups and len(shapes_of(state.cluster, group)) == 1
     if isinstance(found, Found) or alike or sum(1 for _ in group.all_pods()) == sum(1 for _ in easiest.all_pods()):
@@ -107,7 +110,8 @@ class _Finding:
         self._queue = shares.queue_of(self._pods[0])
         self._wanted = shares.wanted(self._pods)
         self._shapes = [shape for shape, _ in shapes_of(state.cluster, group)]
-        self._victims = Victims(state, self._queue, root, ending)
+        queues = [*shares.debtors(self._queue, self._wanted), self._queue]
+        self._victims = Victims(state, self._queue, root, ending, queues)
 
     def find(self) -> Found | GaveUp | Impossible:
         if not all(pod.work.preempts for pod in self._pods):
@@ -137,23 +141,40 @@ class _Finding:
 
     def _search(self, units: list[Unit]) -> Impossible | None:
         """Leaves the cheapest victims that were found in `_best`."""
-        cluster = self._cluster
-        with cluster.trial():
-            evict(cluster, units)
-            most = {shape.id: self._state.rows.of(shape).copies().copy() for shape in self._shapes}
-            possible = self._proof.placed() is not None
-        if not possible and not self._leans_on_others():
-            pods = len({uid for unit in units for uid in unit.uids})
-            return Impossible(f"it would not fit if all {pods} pods that may give way to it were gone")
-        clearing = Clearing(cluster, self._state.rows, units, self._victims.spare, most)
+        clearing = Clearing(self._cluster, self._state.rows, units, self._victims.spare, self._most(units))
         for plan in self._plans(clearing, units):
             self._try(plan)
+        if self._best is None and not self._leans_on_others() and self._proof.placed_without(units) is None:
+            pods = len({uid for unit in units for uid in unit.uids})
+            return Impossible(f"it would not fit if all {pods} pods that may give way to it were gone")
         if self._best is None:
             self._fewest(self._permitted(units)[0])
         if len(self._pods) > 1:
             while self._swap(clearing):
                 pass
         return None
+
+    def _most(self, units: Iterable[Unit]) -> dict[int, NDArray[np.int64]]:
+        """How many pods of each shape each slot could take by amounts if all units were gone: no fewer than it really
+        could."""
+        cluster, nodes = self._cluster, self._cluster.nodes
+        if any(shape.stand_ins is not None for shape in self._shapes):
+            with cluster.trial():
+                evict(cluster, units)
+                return {shape.id: self._state.rows.of(shape).copies().copy() for shape in self._shapes}
+        left = nodes.free.copy()
+        gone: dict[int, tuple[Shape, list[int]]] = {}
+        for uid in dict.fromkeys(uid for unit in units for uid in unit.uids):
+            placement = cluster.placements[uid]
+            gone.setdefault(placement.shape.id, (placement.shape, []))[1].append(placement.slot)
+        for shape, slots in gone.values():
+            left[: shape.width] += shape.need * np.bincount(slots, minlength=nodes.size)
+        most = {}
+        for shape in self._shapes:
+            asked = np.flatnonzero(shape.need)
+            copies = (left[asked] // shape.need[asked]).min(axis=0)
+            most[shape.id] = np.where(self._state.rows.of(shape).suitable, np.maximum(copies, 0), 0)
+        return most
 
     def _useful(self) -> NDArray[np.bool_] | None:
         """The slots where somebody who leaves can make room; None where that may be any."""

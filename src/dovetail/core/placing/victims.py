@@ -127,10 +127,12 @@ class Allowances:
 
 
 class Victims:
-    """The units of all that runs but `root`, as jobs of `queue` see them, in the order of `Unit.order`. The pods (uid)
-    `ending` give way already. `spare` is how many units may be taken of each pool."""
+    """The units of all that runs in the queues `of` (None: in any) but `root`, as jobs of `queue` see them, in the
+    order of `Unit.order`. The pods (uid) `ending` give way already. `spare` is how many units may be taken of each pool."""
 
-    def __init__(self, state: State, queue: str, root: str, ending: Collection[str] = ()) -> None:
+    def __init__(
+        self, state: State, queue: str, root: str, ending: Collection[str] = (), of: Collection[str] | None = None
+    ) -> None:
         self._state = state
         self._queue = queue
         self._ending = ending
@@ -139,7 +141,11 @@ class Victims:
         self.spare: list[int] = []
         self.units: list[Unit] = []
         roster = state.roster
-        roots = dict.fromkeys(roster.root_of(p.pod) for p in state.cluster.placements.values() if p.pod.managed)
+        queue_of = state.shares.queue_of
+        pods = (placement.pod for placement in state.cluster.placements.values())
+        roots = dict.fromkeys(
+            roster.root_of(pod) for pod in pods if pod.managed and (of is None or queue_of(pod) in of)
+        )
         for other in roots:
             if other != root:
                 self._cut(other)

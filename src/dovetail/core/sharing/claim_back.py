@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What one job may take back from other queues, one victim after another.
 
-Rules: a queue takes back only what is due to it, from queues that hold more than is due to them, at the level where the
-two part and below it on the side of the victim. A queue that stays within its guarantee takes from all that are beyond
-theirs. So nobody who took back can be taken from in the same moment, and no two take from each other in turns.
+Rules: where the queues of the job and of the victim part, and below that, the job's side has to stay within what is due
+to it, and the victim's side has to hold more than is due to it. More means by more than a whole GPU, since what is due
+is rounded to whole GPUs and moves with what was used: nobody is evicted for a GPU that is due to another tomorrow. A
+side that stays within its guarantee takes whatever others hold beyond theirs. So nobody who took back can be taken from
+in the same moment, and no two take from each other in turns.
 """
 
 from __future__ import annotations
@@ -22,35 +24,39 @@ class ClaimBack:
         self._shares = shares
         self._path = shares.path(queue)
         self._amounts = amounts
+        self._wanted = [resource for resource in DIVIDED if amounts.get(resource, 0)]
         self._taken: dict[str, dict[str, int]] = {}
+        self._classes = [shares.standing_class(name, amounts) for name in self._path]
 
     def takes(self, queue: str, amounts: Mapping[str, int]) -> bool:
         """Whether a victim of the queue with these amounts may be taken. If so, it counts as taken."""
-        shares, tree = self._shares, self._shares.tree
-        theirs = [name for name in shares.path(queue) if name not in self._path]
-        if queue == self._path[0] or not theirs:
+        theirs = [name for name in self._shares.path(queue) if name not in self._path]
+        level = self._parting(queue, theirs)
+        if level is None or max(self._classes[: level + 1]) == 2:
             return False
-        parent = tree.queues[theirs[-1]].parent
-        own = next((name for name in self._path if tree.queues[name].parent == parent), None)
-        if own is None:
-            # Of two trees that hang nowhere.
+        guaranteed = self._classes[level] == 0
+        if not all(self._above(name, guaranteed) for name in theirs):
             return False
-        guaranteed = shares.standing_class(own, self._amounts) == 0
-        for name in theirs:
-            if not self._above(name, shares.due(name)) and not (
-                guaranteed and self._above(name, dict(tree.queues[name].guarantee))
-            ):
-                return False
         for name in theirs:
             taken = self._taken.setdefault(name, {})
             for resource, amount in amounts.items():
                 taken[resource] = taken.get(resource, 0) + amount
         return True
 
-    def _above(self, name: str, level: Mapping[str, int]) -> bool:
-        held, taken = self._shares.allocated(name), self._taken.get(name, {})
-        return any(
-            held.get(resource, 0) - taken.get(resource, 0) > level.get(resource, 0)
-            for resource in DIVIDED
-            if self._amounts.get(resource, 0)
-        )
+    def _parting(self, queue: str, theirs: list[str]) -> int | None:
+        """Where on the job's path its side begins; None where they never part."""
+        if not theirs or queue == self._path[0]:
+            return None
+        queues = self._shares.tree.queues
+        parent = queues[theirs[-1]].parent
+        return next((level for level, name in enumerate(self._path) if queues[name].parent == parent), None)
+
+    def _above(self, name: str, guaranteed: bool) -> bool:
+        """Whether the queue holds more than it may keep of something that the job wants."""
+        held, taken, due = self._shares.allocated(name), self._taken.get(name, {}), self._shares.due(name)
+        guarantee = dict(self._shares.tree.queues[name].guarantee)
+        for resource in self._wanted:
+            left = held.get(resource, 0) - taken.get(resource, 0)
+            if left > due.get(resource, 0) + DIVIDED[resource] or (guaranteed and left > guarantee.get(resource, 0)):
+                return True
+        return False

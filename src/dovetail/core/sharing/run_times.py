@@ -23,6 +23,8 @@ WIDE_RUNS = 256
 FEWEST_OF_FAMILY = 3
 FEWEST_OF_OTHERS = 8
 KEPT = 4096
+OVERTIME_MS = 60_000
+"""So long after its limit something ends any moment: somebody is about to end it. Later nobody does."""
 _UNITS_MS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000), ("ms", 1))
 
 Record = tuple[str, str, tuple[int, ...]]
@@ -102,7 +104,9 @@ class RunTimes:
         """How much longer the work runs that has run for so long."""
         if work.max_runtime_ms > 0:
             basis = f"limit of its run time: {_span(work.max_runtime_ms)}"
-            return Estimate(max(0, work.max_runtime_ms - ran_ms), Sure.KNOWN, basis)
+            if ran_ms < work.max_runtime_ms + OVERTIME_MS:
+                return Estimate(max(0, work.max_runtime_ms - ran_ms), Sure.KNOWN, basis)
+            return Estimate(0, Sure.UNKNOWN, f"it runs on although the limit of its run time is over: {basis}")
         for kind, name in zip(self._kinds.values(), (work.family, queue, ""), strict=True):
             runs = kind.runs.get(name)
             if runs is None or len(runs.lengths) < kind.fewest:

@@ -340,10 +340,6 @@ class Shares:
         """Whether pods of a lower priority are placed in the queue."""
         return any(own < priority for own in self._priorities.get(queue, ()))
 
-    def holders(self) -> list[str]:
-        """The queues for which pods are placed."""
-        return [name for name, pods in self._priorities.items() if pods]
-
     def others_hold(self, queue: str) -> bool:
         """Whether pods are placed for other queues."""
         return any(pods and name != queue for name, pods in self._priorities.items())
@@ -465,9 +461,15 @@ class Shares:
     def claim_back(self, queue: str, amounts: Mapping[str, int]) -> ClaimBack | None:
         """What a queue may take from others for so much more; None where that is not due to it."""
         path = self.path(queue)
-        if not path or any(self.standing_class(name, amounts) == 2 for name in path):
+        if not path or self.standing_class(queue, amounts) == 2:
             return None
         return ClaimBack(self, queue, amounts)
+
+    def debtors(self, queue: str, amounts: Mapping[str, int]) -> list[str]:
+        """The queues from which this one may take something back for so much more."""
+        if not self.others_hold(queue) or (claim := self.claim_back(queue, amounts)) is None:
+            return []
+        return [name for name, pods in self._priorities.items() if pods and claim.takes(name, {})]
 
     def standings(self, now_ms: int) -> list[standing.Standing]:
         """How all queues stand, each before those below it."""

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`dovetail share`."""
+
+from __future__ import annotations
+
+import click
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from dovetail.cli.cluster import Source, cluster_options
+from dovetail.cli.output import gpus, output_option, write_json
+from dovetail.core.sharing.records import GPU, Amounts
+from dovetail.views.amounts import listed
+from dovetail.views.jobs import NotFound
+from dovetail.views.standings import QueueShare, share
+
+_NO_LIMIT = "-"
+
+
+@click.command(name="share")
+@click.argument("queue", required=False, default="")
+@cluster_options
+@click.option("--users", is_flag=True, help="Also show the users of queues that tell them apart.")
+@click.option("--all", "every", is_flag=True, help="Also show CPU, memory, slices and models, not GPUs alone.")
+@output_option
+def command(source: Source, queue: str, users: bool, every: bool, output: str) -> None:
+    """Show how the queues stand, as a tree: all of them, or QUEUE and those below it.
+
+    What is guaranteed to each, what it is due now, what it has and has borrowed, what it used, and its credit.
+    """
+    state = source.state()
+    try:
+        answer = share(state, source.now_ms, queue)
+    except NotFound as error:
+        raise click.ClickException(str(error)) from error
+    if output == "json":
+        write_json(answer)
+    else:
+        show(answer, Console(), users=users, every=every)
+
+
+def show(answer: tuple[QueueShare, ...], console: Console, *, users: bool = False, every: bool = False) -> None:
+    """For people. Amounts are GPUs."""
+    now = ("queue", "guarantee", "limit", "due", "has", "borrowed", "waits", "jobs", "head of line")
+    table = Table(*now, box=None, pad_edge=False)
+    for one in answer:
+        limit = gpus(dict(one.limit)[GPU]) if GPU in dict(one.limit) else _NO_LIMIT
+        table.add_row(
+            _indented(one), _gpus(one.guarantee), limit, _gpus(one.due), _gpus(one.allocated), _gpus(one.borrowed),
+            _gpus(one.pending), str(one.pending_jobs), one.head,
+        )  # fmt: skip
+    console.print("GPUs now:")
+    console.print(table)
+    table = Table("queue", "1 day", "7 days", "30 days", "share", "of weight", "credit", box=None, pad_edge=False)
+    for one in answer:
+        table.add_row(
+            _indented(one), f"{one.gpu_hours_1d:.1f}", f"{one.gpu_hours_7d:.1f}", f"{one.gpu_hours_30d:.1f}",
+            _percent(one.usage_ppm), _percent(one.weight_ppm), f"{one.credit_gpu_hours:+.1f}",
+        )  # fmt: skip
+        for user in one.users if users else ():
+            name = f"{'  ' * (one.depth + 1)}{user.user or '(no user)'}"
+            table.add_row(name, "", "", f"{user.gpu_hours:.1f} decayed", _percent(user.part_ppm), "", "")
+    console.print("GPU-hours used:")
+    console.print(table)
+    for one in answer if every else ():
+        limit = listed(one.limit) if one.limit else "none"
+        told = f"has {listed(one.allocated)}; due {listed(one.due)}; guaranteed {listed(one.guarantee)}; limit {limit}"
+        console.print(f"{one.queue}: {told}", highlight=False, soft_wrap=True)
+    for one in answer:
+        if one.problem:
+            message = f"[yellow]attention:[/yellow] queue {one.queue}: {escape(one.problem)}"
+            console.print(message, highlight=False, soft_wrap=True)
+
+
+def _indented(one: QueueShare) -> str:
+    return "  " * one.depth + one.queue
+
+
+def _gpus(amounts: Amounts) -> str:
+    return gpus(dict(amounts).get(GPU, 0))
+
+
+def _percent(ppm: int) -> str:
+    return f"{ppm / 10_000:.1f} %"

@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`dovetail whatif`: what a change would do, without making it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+
+import click
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from dovetail.cli.cluster import Source, cluster_options, events_of, submitted
+from dovetail.cli.output import count, gpus, indices, looking_ahead, output_option, span, start, write_json
+from dovetail.core.events import NodeChanged
+from dovetail.core.state import State
+from dovetail.views import whatif as view
+from dovetail.views.amounts import AmountError, changed
+from dovetail.views.forecast import Victim
+from dovetail.views.jobs import NotFound, some
+from dovetail.views.queues import queue_named
+from dovetail.views.whatif import Change, ChangeError, Outcome, WhatIf
+
+_SHAPE = re.compile(r"([1-9]\d{0,4})x([1-9]\d?)(?:x(.+))?")
+_LABEL = re.compile(r"([^=]+)=(.*)")
+_NODES_SHOWN = 3
+_MOST_ROWS = 40
+
+
+@click.group(name="whatif")
+def command() -> None:
+    """Say what a change would do, without making it.
+
+    The scheduler's own core decides on a copy of the cluster, with the change and without it, and looks ahead until
+    everybody has started of whom that can be said. Shown is what differs. Nothing is written, and no scheduler need be
+    running.
+    """
+
+
+@command.command(name="submit")
+@click.argument("paths", metavar="FILE...", nargs=-1, required=True)
+@cluster_options
+@output_option
+def submit(source: Source, paths: tuple[str, ...], output: str) -> None:
+    """Submit the objects of FILE...: who of them starts now and where, who waits and how long, who gives way.
+
+    Pods count as ours whichever scheduler they name. Jobs, JobSets, Deployments, ReplicaSets, StatefulSets,
+    LeaderWorkerSets, RayClusters and the training jobs of Kubeflow stand for the pods that their controllers make.
+    """
+    events = submitted(paths)
+    _answer(source, output, lambda state: view.submit(state, events, source.now_ms))
+
+
+@command.command(name="drain")
+@click.argument("nodes", metavar="NODE...", nargs=-1, required=True)
+@cluster_options
+@output_option
+def drain(source: Source, nodes: tuple[str, ...], output: str) -> None:
+    """Drain nodes: where their pods go, who waits then, and which budgets are in the way."""
+    _answer(source, output, lambda state: view.drain(state, tuple(dict.fromkeys(nodes)), source.now_ms))
+
+
+@command.command(name="add-nodes")
+@click.argument("what", metavar="FILE...|COUNTxGPUSxMODEL", nargs=-1)
+@click.option("--like", metavar="NODE", help="Nodes like this one, empty.")
+@click.option("--count", "number", type=click.IntRange(1, 10_000), help="How many of --like. Default: 1.")
+@click.option(
+    "--label", "labels", metavar="KEY=VALUE", multiple=True, callback=lambda _c, _p, values: _labels(values),
+    help="A label that the new nodes have instead, such as dovetail.dev/rack=r9.",
+)  # fmt: skip
+@cluster_options
+@output_option
+def add_nodes(
+    source: Source,
+    what: tuple[str, ...],
+    like: str | None,
+    number: int | None,
+    labels: tuple[tuple[str, str], ...],
+    output: str,
+) -> None:
+    """Add nodes: those of manifests, or more of a kind that is there.
+
+    4x8xH100 stands for four nodes like one with eight GPUs whose model has H100 in its name; --like NODE --count 4 for
+    four nodes like NODE.
+    """
+    shape = _SHAPE.fullmatch(what[0]) if len(what) == 1 else None
+    if bool(what) == bool(like):
+        raise click.UsageError("give files with nodes, or a shape such as 4x8xH100, or --like NODE")
+    if (number or labels) and not (like or shape):
+        raise click.UsageError("--count and --label say what is other than at --like")
+    if number and shape:
+        raise click.UsageError(f"{what[0]} says how many nodes it means: --count belongs to --like")
+    events = events_of(what, None) if what and not shape else ()
+
+    def change(state: State) -> Change:
+        if events:
+            found = [event.node for event in events if isinstance(event, NodeChanged)]
+            if not found:
+                raise ChangeError(f"{', '.join(what)}: there is no Node in it")
+            return view.add_nodes(state, found)
+        if shape:
+            model = view.like_of_model(state, int(shape[2]), shape[3] or "")
+            return view.like(state, model, int(shape[1]), labels)
+        return view.like(state, str(like), number or 1, labels)
+
+    _answer(source, output, change)
+
+
+@command.command(name="quota")
+@click.argument("queue")
+@click.option(
+    "--guarantee", "guarantee", metavar="CLASS=AMOUNT", multiple=True,
+    help="What it always gets back: cpu, memory, gpu, gpu-slices, gpu-memory or gpu/MODEL; none takes it away.",
+)  # fmt: skip
+@click.option("--limit", "limit", metavar="CLASS=AMOUNT", multiple=True, help="What it never goes beyond.")
+@click.option("--weight", type=click.IntRange(1, 1_000_000), help="Its part of what nobody has guaranteed.")
+@click.option("--priority", type=int, help="Among its siblings.")
+@cluster_options
+@output_option
+def quota(
+    source: Source,
+    queue: str,
+    guarantee: tuple[str, ...],
+    limit: tuple[str, ...],
+    weight: int | None,
+    priority: int | None,
+    output: str,
+) -> None:
+    """Change what QUEUE is due: gpu=40 for 40 GPUs, memory=2Ti, gpu/NVIDIA-H100-80GB-HBM3=16."""
+    if not (guarantee or limit) and weight is None and priority is None:
+        raise click.UsageError("say what changes: --guarantee, --limit, --weight or --priority")
+
+    def change(state: State) -> Change:
+        old = queue_named(state, queue)
+        new = replace(
+            old,
+            guarantee=changed(old.guarantee, guarantee),
+            limit=changed(old.limit, limit),
+            weight=weight or old.weight,
+            priority=old.priority if priority is None else priority,
+        )
+        return view.quota(state, new)
+
+    _answer(source, output, change)
+
+
+def _labels(values: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    found = [_LABEL.fullmatch(value) for value in values]
+    if not all(found):
+        raise click.BadParameter("needs KEY=VALUE")
+    return tuple((match[1], match[2]) for match in found if match is not None)
+
+
+def _answer(source: Source, output: str, change: Callable[[State], Change]) -> None:
+    state = source.state()
+    try:
+        asked = change(state)
+    except (ChangeError, NotFound, AmountError) as error:
+        raise click.ClickException(str(error)) from error
+    with looking_ahead() as watch:
+        answer = view.whatif(state, asked, source.now_ms, watch)
+    if output == "json":
+        write_json(answer)
+    else:
+        show(answer, Console())
+
+
+def show(answer: WhatIf, console: Console) -> None:
+    """For people."""
+    if answer.jobs:
+        table = Table(
+            "job", "queue", "GPUs", "effect", "without", "with", "where, or why not", box=None, pad_edge=False
+        )
+        for one in answer.jobs[:_MOST_ROWS]:
+            before = f"on {some(one.left)}" if one.left and one.before is None else start(one.before, answer.now_ms)
+            after = "never" if one.effect == "never starts" else start(one.after, answer.now_ms)
+            table.add_row(one.job, one.queue, gpus(one.gpus_milli), one.effect, before, after, escape(_where(one)))
+        console.print(table)
+        if len(answer.jobs) > _MOST_ROWS:
+            console.print(f"and {len(answer.jobs) - _MOST_ROWS} more: -o json has them all")
+    else:
+        console.print("It makes no difference to anybody who waits.")
+    _victims(answer.evicted, "Gives way only with the change:", answer.now_ms, console)
+    _victims(answer.spared, "Gives way only without the change:", answer.now_ms, console)
+    if answer.queues:
+        console.print("GPUs after the next step of the scheduler:")
+        table = Table("queue", "without", "with", box=None, pad_edge=False)
+        for gain in answer.queues:
+            table.add_row(gain.queue, gpus(gain.before_milli), gpus(gain.after_milli))
+        console.print(table)
+    if answer.unchanged and answer.jobs:
+        console.print(
+            f"{count(answer.unchanged, 'other job waits and notices', 'other jobs wait and notice')} nothing."
+        )
+    for note in answer.notes:
+        console.print(f"[yellow]attention:[/yellow] {escape(note)}", highlight=False, soft_wrap=True)
+    if not answer.whole:
+        console.print("It was not looked ahead to the end: later starts are not known.")
+
+
+def _where(one: Outcome) -> str:
+    if one.places:
+        return _places(one)
+    if one.effect == "never starts" or one.after is None:
+        return one.code
+    return one.after.basis
+
+
+def _places(one: Outcome) -> str:
+    shown = []
+    for place in one.places[:_NODES_SHOWN]:
+        which = f" GPU {indices(place.gpus)}" if place.gpus else ""
+        rate = f" at {place.mbps / 1000:.0f} of {place.ideal_mbps / 1000:.0f} GB/s" if place.mbps else ""
+        shown.append(f"{place.node}{which}{rate}")
+    more = len(one.places) - _NODES_SHOWN
+    return "; ".join(shown) + (f" and {more} more" if more > 0 else "")
+
+
+def _victims(victims: tuple[Victim, ...], title: str, now_ms: int, console: Console) -> None:
+    if not victims:
+        return
+    console.print(title)
+    table = Table("pod", "node", "GPUs", "when", "cause", "for", box=None, pad_edge=False)
+    for one in victims[:_MOST_ROWS]:
+        when = "now" if one.at_ms <= now_ms else f"in {span(one.at_ms - now_ms)}"
+        table.add_row(one.pod, one.node, gpus(one.gpus_milli), when, one.cause, one.for_job)
+    console.print(table)
+    if len(victims) > _MOST_ROWS:
+        console.print(f"and {len(victims) - _MOST_ROWS} more: -o json has them all")

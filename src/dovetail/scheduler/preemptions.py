@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Having pods give way: the evictions of a decision, the nominations of who gets the room, and what both are told.
+
+Rules: a preemption is a transaction of the core's. It ends when the pods are bound, or is given up (`Unnominate`), by
+the core itself or because a pod stays (`EvictionFailed`): then nominations are cleared and who was not evicted yet is
+left alone. Pods of a gang that is released go the same way, but each on its own: one that a budget protects keeps
+nobody else, and the core asks again when its deadline has passed once more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterable
+
+from dovetail.core.decisions import Evict, Release, Unnominate
+from dovetail.core.events import Event, EvictionFailed, PodChanged, PodRemoved
+from dovetail.core.roster import Roster
+from dovetail.kube.client import Client
+from dovetail.scheduler import metrics
+from dovetail.scheduler.binder import Target
+from dovetail.scheduler.clock import Clock
+from dovetail.scheduler.events import Events, Kind
+from dovetail.scheduler.evictor import Evictor, Victim
+from dovetail.scheduler.mirror import Mirror
+from dovetail.scheduler.nominations import Nominations
+from dovetail.scheduler.telling import given_way, told
+
+
+class Preemptions:
+    """`spawn` runs what takes time beside everything else."""
+
+    def __init__(
+        self,
+        client: Client,
+        clock: Clock,
+        mirror: Mirror,
+        events: Events,
+        nominations: Nominations,
+        *,
+        may_write: Callable[[], bool],
+        spawn: Callable[[Coroutine[None, None, None]], object],
+    ) -> None:
+        self._clock = clock
+        self._mirror = mirror
+        self._events = events
+        self._nominations = nominations
+        self._spawn = spawn
+        self._evictor = Evictor(
+            client, clock, mirror.feed, may_write=may_write, evicted=self._evicted, failed=self._stays
+        )
+        self._has_led = False
+
+    def evict(self, evict: Evict) -> None:
+        """Who gets the room is told first: it is to wait for the nodes that are held for it."""
+        root = evict.gang or (evict.nominations[0][0] if evict.nominations else "")
+        note = given_way(evict)
+        for uid, node in evict.nominations:
+            self._nominations.put(uid, node, evict.step)
+            target = self._target(uid)
+            if target is not None:
+                waits = f"waiting for room on {node}: {note}"
+                self._events.put(target, Kind.PREEMPTING, waits, step=evict.step)
+        metrics.log.info("evicting %d pods: %s", len(evict.uids), note)
+        preemptor = self._target(evict.nominations[0][0]) if evict.nominations else None
+        targets = self._targets(evict.uids)
+        if targets:
+            victims = [Victim(target, evict.cause, root, note, evict.step, preemptor) for target in targets]
+            self._spawn(self._evictor.evict(victims))
+
+    def give_up(self, given_up: Unnominate) -> None:
+        self._evictor.withdraw(given_up.gang or next(iter(given_up.uids), ""))
+        metrics.log.info("room is no longer held for %d pods: %s", len(given_up.uids), given_up.message)
+        for uid in given_up.uids:
+            self._nominations.clear(uid)
+        for target in self._targets(given_up.uids):
+            self._events.put(target, Kind.GIVEN_UP, given_up.message, step=given_up.step)
+
+    def release(self, release: Release) -> None:
+        why = told(release.refusal, self._clock.now_ms())
+        note = f"the gang started by half and was not completed in time: {why}"
+        metrics.log.warning("releasing %d pods of %s: %s", len(release.uids), release.gang, note)
+        for target in self._targets(release.uids):
+            self._spawn(self._evictor.evict([Victim(target, "release", release.gang, note, release.step)]))
+
+    def bind_failed(self, uid: str) -> None:
+        self._nominations.bind_failed(uid)
+
+    def note(self, events: Iterable[Event], roster: Roster) -> None:
+        """What happened, of which the core has decided already. When this process begins to lead all pods are looked
+        at: the one before may have nominated some."""
+        changed = [event.pod for event in events if isinstance(event, PodChanged)]
+        for pod in changed if self._has_led else roster.pods.values():
+            self._nominations.seen(pod)
+        self._has_led = True
+        for event in events:
+            if isinstance(event, PodRemoved):
+                self._nominations.gone(event.uid)
+
+    def _evicted(self, victim: Victim) -> None:
+        kind = Kind.RELEASED if victim.cause == "release" else Kind.PREEMPTED
+        self._events.put(victim.target, kind, victim.note, step=victim.step, related=victim.preemptor)
+
+    def _stays(self, victim: Victim, why: str) -> None:
+        if victim.cause != "release":
+            self._mirror.tell([EvictionFailed(victim.target.uid, f"pod {victim.target} stays: {why}")])
+
+    def _targets(self, uids: Iterable[str]) -> list[Target]:
+        return [target for target in map(self._target, uids) if target is not None]
+
+    def _target(self, uid: str) -> Target | None:
+        ref = self._mirror.feed.pod_ref(uid)
+        return Target(ref.namespace, ref.name, ref.uid) if ref is not None else None

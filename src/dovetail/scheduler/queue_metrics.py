@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Queues and held room as gauges, measured when they are asked for.
+
+Rules: amounts are in units, not in the core's integers: CPUs, bytes, GPUs, compute slices. A queue that is gone has no
+gauge any more.
+"""
+
+from __future__ import annotations
+
+from dovetail.core.sharing.records import CPU, GPU, GPU_MEMORY, MODEL_PREFIX
+from dovetail.core.state import State
+from dovetail.scheduler import metrics
+
+_MILLI = 1 / 1_000
+_UNITS = {CPU: _MILLI, GPU: _MILLI, GPU_MEMORY: 2.0**20}
+_GAUGES = (
+    metrics.QUEUE_ALLOCATED,
+    metrics.QUEUE_DUE,
+    metrics.QUEUE_BORROWED,
+    metrics.QUEUE_USAGE_SHARE,
+    metrics.QUEUE_PENDING,
+)
+
+
+def measure(state: State) -> None:
+    for gauge in _GAUGES:
+        gauge.clear()
+    for standing in state.shares.standings(state.now_ms):
+        for gauge, amounts in (
+            (metrics.QUEUE_ALLOCATED, standing.allocated),
+            (metrics.QUEUE_DUE, standing.due),
+            (metrics.QUEUE_BORROWED, standing.borrowed),
+        ):
+            for resource, amount in amounts:
+                gauge.labels(standing.name, resource).set(amount * _unit(resource))
+        metrics.QUEUE_USAGE_SHARE.labels(standing.name).set(standing.share_ppm / 1_000_000)
+        metrics.QUEUE_PENDING.labels(standing.name).set(standing.pending_jobs)
+    made_ms = [reservation.made_ms for reservation in state.reservations]
+    metrics.RESERVATIONS.set(len(made_ms))
+    metrics.RESERVED_WAIT_SECONDS.set((state.now_ms - min(made_ms, default=state.now_ms)) / 1_000)
+
+
+def _unit(resource: str) -> float:
+    return _MILLI if resource.startswith(MODEL_PREFIX) else _UNITS.get(resource, 1.0)

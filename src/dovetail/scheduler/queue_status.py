@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keeping the status of every Queue: what it holds, what is due to it, and the history that outlives this process.
+
+Rules
+- Only the leader writes. A status is written where something has changed about the queue and its jobs, at most once a
+  second; where only its part of the division or an expected start has, which others move as well, after ten seconds;
+  and each minute where it is charged. Of many that are due, those that were written longest ago come first.
+- It is written as a whole, and only into the object that was read: a queue that was made again under the name begins
+  anew. A queue without an object (`default`, unless somebody made it) has no status.
+- At the end everything is written once more, as far as a few seconds allow: what was begun or ended since the last
+  write would otherwise count from that write on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from dovetail.core.reasons import Expected
+from dovetail.core.sharing.standing import Standing
+from dovetail.core.state import State
+from dovetail.kube.client import JSON_PATCH, Client
+from dovetail.kube.errors import Invalid, KubeError, NotFound
+from dovetail.kube.queues import queue_status
+from dovetail.kube.resources import QUEUES
+from dovetail.scheduler import metrics
+from dovetail.scheduler.clock import Clock
+from dovetail.scheduler.mirror import Mirror
+
+_LOOK_EVERY_S = 1.0
+_AT_LEAST_EVERY_MS = 60_000
+_DRIFT_MS = 10_000
+_REFUSED_RETRY_MS = 10_000
+_AT_ONCE = 50
+_PART = 20
+"""At most a twentieth of the time goes into looking."""
+_LAST_S = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """What was last written into the object `uid`: what is the queue's own, and what others move; None where it was
+    refused."""
+
+    uid: str
+    at_ms: int
+    own: dict[str, Any] | None
+    drift: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Due:
+    name: str
+    uid: str
+    at_ms: int
+    status: dict[str, Any]
+
+
+class QueueStatus:
+    """`run` keeps the objects up to date; `state` is asked for anew each time."""
+
+    def __init__(
+        self,
+        client: Client,
+        clock: Clock,
+        mirror: Mirror,
+        *,
+        state: Callable[[], State],
+        may_write: Callable[[], bool],
+    ) -> None:
+        self._client = client
+        self._clock = clock
+        self._mirror = mirror
+        self._state = state
+        self._may_write = may_write
+        self._written: dict[str, _Written] = {}
+
+    async def run(self) -> None:
+        """Until cancelled; then it writes once more."""
+        try:
+            took_s = 0.0
+            while True:
+                await asyncio.sleep(max(_LOOK_EVERY_S, _PART * took_s))
+                began_s = time.monotonic()
+                due = self._due(_AT_LEAST_EVERY_MS) if self._may_write() else []
+                took_s = time.monotonic() - began_s
+                await self._write_all(due[:_AT_ONCE])
+        finally:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LAST_S):
+                    await self._write_all(self._due(0) if self._may_write() else [])
+
+    def _due(self, at_least_every_ms: int) -> list[_Due]:
+        """What is to be written now, the oldest first."""
+        now_ms, state, due = self._clock.now_ms(), self._state(), []
+        standings = {standing.name: standing for standing in state.shares.standings(now_ms)}
+        self._written = {name: written for name, written in self._written.items() if name in standings}
+        for name, standing in standings.items():
+            obj = self._mirror.queues.known.get(("", name))
+            if obj is None:
+                continue
+            one = _Due(name, obj.metadata.uid, now_ms, queue_status(standing, now_ms, head_of(state, standing), obj))
+            if self._is_due(one, at_least_every_ms if standing.rate_milli else None):
+                due.append(one)
+        return sorted(due, key=lambda one: (self._last_ms(one), one.name))
+
+    def _is_due(self, one: _Due, at_least_every_ms: int | None) -> bool:
+        written = self._written.get(one.name)
+        if written is None or written.uid != one.uid:
+            return True
+        since_ms = one.at_ms - written.at_ms
+        if written.own is None:
+            return since_ms >= _REFUSED_RETRY_MS
+        if written.own != _own(one.status) or (at_least_every_ms is not None and since_ms >= at_least_every_ms):
+            return True
+        return since_ms >= _DRIFT_MS and written.drift != _drift(one.status)
+
+    def _last_ms(self, due: _Due) -> int:
+        written = self._written.get(due.name)
+        return written.at_ms if written is not None else 0
+
+    async def _write_all(self, due: list[_Due]) -> None:
+        await asyncio.gather(*(self._write(one) for one in due))
+
+    async def _write(self, due: _Due) -> None:
+        if not self._may_write():
+            return
+        patch = [
+            {"op": "test", "path": "/metadata/uid", "value": due.uid},
+            {"op": "add", "path": "/status", "value": due.status},
+        ]
+        path = QUEUES.path(name=due.name, subresource="status")
+        try:
+            await self._client.request("PATCH", path, patch, content_type=JSON_PATCH, idempotent=True)
+        except (NotFound, Invalid) as error:
+            known = self._mirror.queues.known.get(("", due.name))
+            if isinstance(error, NotFound) or known is None or known.metadata.uid != due.uid:
+                metrics.QUEUE_STATUSES.labels("gone").inc()
+                return
+            self._refused(due, error)
+        except KubeError as error:
+            self._refused(due, error)
+        else:
+            self._written[due.name] = _Written(due.uid, due.at_ms, _own(due.status), _drift(due.status))
+            metrics.QUEUE_STATUSES.labels("written").inc()
+
+    def _refused(self, due: _Due, error: KubeError) -> None:
+        metrics.log.warning("the status of queue %s cannot be written: %s", due.name, error)
+        metrics.QUEUE_STATUSES.labels("refused").inc()
+        self._written[due.name] = _Written(due.uid, due.at_ms, None)
+
+
+def _own(status: dict[str, Any]) -> dict[str, Any]:
+    """The status without what changes with time and with other queues."""
+    conditions = [{k: v for k, v in one.items() if k != "lastTransitionTime"} for one in status["conditions"]]
+    head = {k: v for k, v in status.get("head", {}).items() if k != "expectedStart"}
+    return status | {"usage": status["usage"]["rate"], "conditions": conditions, "head": head, "due": None}
+
+
+def _drift(status: dict[str, Any]) -> tuple[Any, ...]:
+    return status["due"], status.get("head", {}).get("expectedStart")
+
+
+def head_of(state: State, standing: Standing) -> tuple[str, str, Expected | None] | None:
+    """The first job of a queue that waits: its name, why in a word, and when it is expected to start."""
+    members = state.roster.members(standing.head) if standing.head else []
+    if not members:
+        return None
+    gang, refusal = state.roster.gangs.get(standing.head), state.pending.refusal(standing.head)
+    name = f"{gang.namespace}/{gang.name}" if gang is not None else min(pod.key for pod in members)
+    return name, refusal.reason.code if refusal is not None else "", refusal.expected if refusal is not None else None

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is decided, in the words of conditions and events.
+
+A refusal says its code and whether waiting helps, the numbers, when the job starts at the latest with what that rests
+on, and what became of the search for others who could give way. Instants are in UTC.
+"""
+
+from __future__ import annotations
+
+from dovetail.core.decisions import Evict
+from dovetail.core.reasons import Expected, Refusal
+from dovetail.scheduler.wire import timestamp
+
+_MS_PER_MINUTE = 60_000
+_UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
+
+
+def told(refusal: Refusal, now_ms: int) -> str:
+    """A refusal, as users read it."""
+    sentences = [f"{refusal.reason.code} ({refusal.when}): {refusal}"]
+    if refusal.expected is not None:
+        sentences.append(expected_start(refusal.expected, now_ms))
+    if refusal.reclaim:
+        sentences.append(f"Who could give way: {refusal.reclaim}")
+    if len(sentences) == 1:
+        return sentences[0]
+    return " ".join(sentence if sentence.endswith(".") else f"{sentence}." for sentence in sentences)
+
+
+def expected_start(expected: Expected, now_ms: int) -> str:
+    """In a sentence."""
+    if not expected.start_ms:
+        return f"No start can be given: {expected.basis}"
+    left_ms = expected.start_ms - now_ms
+    away = f"in {duration(left_ms)}" if left_ms > 0 else "now"
+    basis = f": {expected.basis}" if expected.basis else ""
+    return f"It starts by {timestamp(expected.start_ms)}, {away}, at the latest ({expected.sure}{basis})"
+
+
+def duration(span_ms: int) -> str:
+    """Its two largest units: "2 h 5 min". Seconds are rounded up."""
+    left_s = -(-span_ms // 1_000)
+    parts = []
+    for unit, seconds in _UNITS:
+        count, left_s = divmod(left_s, seconds)
+        if count:
+            parts.append(f"{count} {unit}")
+        elif parts:
+            break
+        if len(parts) == 2:
+            break
+    return " ".join(parts) or "0 s"
+
+
+def given_way(evict: Evict) -> str:
+    """For whom and why pods are evicted, and what that costs."""
+    count = "1 pod gives way" if len(evict.uids) == 1 else f"{len(evict.uids)} pods give way"
+    return f"{evict.message} ({count}; {evict.lost_milli_ms / 1_000 / _MS_PER_MINUTE:.1f} GPU-minutes of work are lost)"

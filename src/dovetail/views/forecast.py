@@ -1,0 +1,326 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When everybody who waits will start: the scheduler's own steps on a copy of the cluster, while time runs ahead.
+
+Rules
+- A pod ends when the limit of its run time says, or else what was learned from others like it. Who has neither, or runs
+  longer than that, stays for ever here: so an expected start is one at the latest, as far as estimates hold.
+- Who gives way to others in the next steps ends after its grace, and waits again if something makes it anew. Who would
+  have to give way later is not foreseen.
+- Nobody else comes, no node comes or goes, and queues stay as they are.
+- Ends that lie close together are one moment, that of the last of them: up to a minute apart, or a 16th of how far they
+  are ahead. So the steps are few however many pods there are, and a start is told late by that much at most.
+- How sure a start is, is how sure the ends are on the nodes where it happens, and the starts of those who end there.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, replace
+
+from dovetail.core.checkpoint import Checkpoint, restore
+from dovetail.core.cycle import step
+from dovetail.core.decisions import Bind, Decision, Evict, Release
+from dovetail.core.events import Event, PodChanged, PodRemoved
+from dovetail.core.model import Pod
+from dovetail.core.placing import refusals
+from dovetail.core.policy import Policy
+from dovetail.core.reasons import Expected, Reason, Refusal, Sure, When
+from dovetail.core.sharing.records import GPU
+from dovetail.core.sharing.run_times import Estimate
+from dovetail.core.state import State
+from dovetail.views.jobs import Job, job_of, name_of, restarted, some, waiting_jobs
+
+MOST_MOMENTS = 512
+_CLOSE_MS = 60_000
+_CLOSE_PART = 16
+_EVICTING_STEPS = 64
+_ENDLESS_SHOWN = 2
+_ORDER = (Sure.KNOWN, Sure.LEARNED, Sure.UNKNOWN)
+_NOW = "it fits now"
+_AFTER_EVICTIONS = "when those that give way to it have ended"
+_GIVES_WAY, _IS_ENDING = "it gives way", "it is being deleted"
+Watch = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a pod goes. `mbps` is the bandwidth between its GPUs, 0 where it has fewer than two or nobody knows."""
+
+    pod: str
+    node: str
+    gpus: tuple[int, ...] = ()
+    mbps: int = 0
+    ideal_mbps: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What becomes of a job that waits. `at_once` is true where the next step starts it; `places` are where its first
+    pods go, `refusal` is what the next step tells it, if it tells it anything."""
+
+    job: Job
+    expected: Expected
+    at_once: bool = False
+    places: tuple[Place, ...] = ()
+    refusal: Refusal | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Victim:
+    """A pod that gives way to the job `for_job` at `at_ms`. `lost_milli_ms` is the work that is lost with it and those
+    that give way together with it, in milli-GPU times ms."""
+
+    pod: str
+    node: str
+    gpus_milli: int
+    for_job: str
+    cause: str
+    at_ms: int
+    lost_milli_ms: int
+    message: str
+
+
+@dataclass(slots=True)
+class Forecast:
+    """`starts` by root, in the order in which they start, then those of which none can be given. `held_milli` are the
+    GPUs that each queue holds after the next step. `whole` is false where it was looked no further."""
+
+    now_ms: int
+    starts: dict[str, Start] = field(default_factory=dict)
+    victims: list[Victim] = field(default_factory=list)
+    held_milli: dict[str, int] = field(default_factory=dict)
+    until_ms: int = 0
+    whole: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """`sure` is that of what it comes from (`basis`) and of the start of the pod."""
+
+    pod: str
+    at_ms: int
+    sure: Sure
+    basis: str
+
+
+def forecast(
+    checkpoint: Checkpoint,
+    policy: Policy,
+    now_ms: int,
+    wanted: Collection[str] | None = None,
+    watch: Watch = lambda started, waiting: None,
+    most: int = MOST_MOMENTS,
+) -> Forecast:
+    """Look ahead from a checkpoint until nobody waits, nothing ends any more, or all of the `wanted` roots have
+    started; at `most` so many moments. `watch` is told how many jobs have started, and of how many."""
+    # Numbers in refusals need not be of the last moment: they would be worked out for everybody at every moment.
+    ahead = _Ahead(restore(replace(policy, attempts_per_step=2**31, tell_again_ms=2**60), checkpoint), now_ms, most)
+    return ahead.run(wanted, watch)
+
+
+class _Ahead:
+    def __init__(self, state: State, now_ms: int, most: int) -> None:
+        self._state = state
+        self._most = most
+        self._now_ms = self._at_ms = max(now_ms, state.now_ms)
+        self._found = Forecast(self._now_ms)
+        self._waiting = {job.root: job for job in waiting_jobs(state)}
+        self._ends: list[tuple[int, str, Sure, str]] = []
+        self._ended_on: dict[str, list[_End]] = {}
+        self._lately: list[_End] = []
+        self._evicting: set[str] = set()
+        self._given_way_to: set[str] = set()
+        self._told: list[Event] = []
+        self._placed: dict[str, list[Place]] = {}
+        self._endless: dict[str, None] = {}
+        self._refusals: dict[str, Refusal] = {}
+        self._holders: dict[tuple[object, ...], list[str]] = {}
+        for placement in list(state.cluster.placements.values()):
+            self._expect_end(placement.pod, Sure.KNOWN)
+
+    def run(self, wanted: Collection[str] | None, watch: Watch) -> Forecast:
+        total = len(self._waiting)
+        moments = 0
+        while True:
+            self._decide()
+            if not moments:
+                self._note()
+            moments += 1
+            left = self._waiting.keys() - self._found.starts.keys()
+            watch(total - len(left), total)
+            if not left or (wanted is not None and not left & set(wanted)):
+                break
+            due_ms = self._next_ms()
+            if due_ms is None or moments >= self._most:
+                self._found.whole = due_ms is None
+                break
+            self._pass_time(due_ms)
+        self._found.until_ms = self._at_ms
+        if wanted is None or left & set(wanted):
+            for root in sorted(left, key=lambda root: (self._waiting[root].since_ms, root)):
+                if wanted is None or root in wanted:
+                    self._found.starts[root] = self._without_start(self._waiting[root])
+        return self._found
+
+    def _decide(self) -> None:
+        """The steps of this moment, until a further one would do nothing."""
+        state, steps = self._state, 0
+        while self._told or state.busy:
+            if self._at_ms > self._now_ms or steps == _EVICTING_STEPS:
+                state.policy = replace(state.policy, preempt=False)
+            events, self._told = self._told, []
+            for decision in step(state, events, self._at_ms):
+                self._carry_out(decision)
+            steps += 1
+        for root, places in self._placed.items():
+            if root in self._waiting and root not in self._found.starts:
+                expected, at_once = self._expected(root, places), self._at_ms == self._now_ms
+                refusal = None if at_once else self._refusals.get(root)
+                self._found.starts[root] = Start(self._waiting[root], expected, at_once, tuple(places), refusal)
+        self._placed.clear()
+
+    def _carry_out(self, decision: Decision) -> None:
+        state, now_ms = self._state, self._at_ms
+        match decision:
+            case Bind(uid, node, made=made):
+                pod = state.roster.pods[uid]
+                place = Place(pod.key, node, decision.devices, decision.mbps, decision.ideal_mbps)
+                self._placed.setdefault(state.roster.root_of(pod), []).append(place)
+                by_claim = made.resources if made is not None else ()
+                bound = replace(pod, node=node, bound_ms=now_ms, by_claim=by_claim)
+                self._told.append(PodChanged(bound))
+                self._expect_end(bound, self._sure_of(node))
+            case Evict(gang, uids):
+                root = gang or state.roster.root_of(state.roster.pods[decision.nominations[0][0]])
+                self._given_way_to.add(root)
+                pods = [state.roster.pods[uid] for uid in uids]
+                self._found.victims += [
+                    Victim(
+                        pod.key, pod.node, state.shares.amounts(pod.uid).get(GPU, 0), name_of(state, root),
+                        decision.cause, now_ms, decision.lost_milli_ms, decision.message,
+                    )
+                    for pod in pods
+                ]  # fmt: skip
+                self._end_early(pods)
+            case Release(_, uids):
+                self._end_early([state.roster.pods[uid] for uid in uids])
+
+    def _end_early(self, pods: list[Pod]) -> None:
+        """The pods are told to end, and have their grace for it."""
+        for pod in pods:
+            self._evicting.add(pod.uid)
+            self._told.append(PodChanged(replace(pod, deleting=True)))
+            heapq.heappush(self._ends, (self._at_ms + pod.work.grace_ms, pod.uid, Sure.KNOWN, _GIVES_WAY))
+
+    def _expect_end(self, pod: Pod, sure: Sure) -> None:
+        """`sure` is how sure the start of the pod was."""
+        left = self._left_ms(pod)
+        if left.sure is Sure.UNKNOWN or not left.ran_ms:
+            self._endless[pod.uid] = None
+            return
+        sure = max(left.sure, sure, key=_ORDER.index)
+        heapq.heappush(self._ends, (self._at_ms + left.ran_ms, pod.uid, sure, left.basis))
+
+    def _left_ms(self, pod: Pod) -> Estimate:
+        """How much longer a pod on a node runs."""
+        if pod.deleting:
+            return Estimate(max(1, pod.work.grace_ms), Sure.KNOWN, _IS_ENDING)
+        ran_ms = max(0, self._at_ms - pod.bound_ms) if pod.bound_ms else 0
+        return self._state.run_times.left_ms(pod.work, self._state.shares.queue_of(pod), ran_ms)
+
+    def _next_ms(self) -> int | None:
+        """The next moment when anything can change."""
+        wake_ms = self._state.next_wake_ms()
+        times = [end[0] for end in self._ends]
+        times += [wake_ms] if wake_ms is not None and wake_ms > self._at_ms else []
+        first_ms = min(times, default=None)
+        if first_ms is None:
+            return None
+        window_ms = first_ms + max(_CLOSE_MS, (first_ms - self._now_ms) // _CLOSE_PART)
+        return max(time_ms for time_ms in times if time_ms <= window_ms)
+
+    def _pass_time(self, due_ms: int) -> None:
+        self._at_ms = due_ms
+        self._lately = []
+        while self._ends and self._ends[0][0] <= due_ms:
+            ended_ms, uid, sure, basis = heapq.heappop(self._ends)
+            pod = self._state.roster.pods.get(uid)
+            if pod is None or not pod.node:
+                continue
+            end = _End(pod.key, ended_ms, sure, basis)
+            self._ended_on.setdefault(pod.node, []).append(end)
+            self._lately.append(end)
+            self._told.append(PodRemoved(uid, ended_ms))
+            if uid in self._evicting and pod.owner:
+                self._evicting.discard(uid)
+                self._told.append(PodChanged(restarted(pod, due_ms)))
+
+    def _sure_of(self, node: str) -> Sure:
+        return max((end.sure for end in self._ended_on.get(node, ())), key=_ORDER.index, default=Sure.KNOWN)
+
+    def _expected(self, root: str, places: list[Place]) -> Expected:
+        """Of a job that starts at this moment."""
+        if self._at_ms == self._now_ms:
+            return Expected(Sure.KNOWN, self._at_ms, _NOW)
+        if root in self._given_way_to:
+            return Expected(Sure.KNOWN, self._at_ms, _AFTER_EVICTIONS)
+        nodes = dict.fromkeys(place.node for place in places)
+        # Whoever starts where nobody ended waited for its queue, or for another kind of end.
+        ends = [end for node in nodes for end in self._ended_on.get(node, ())] or self._lately
+        sure = max((end.sure for end in ends), key=_ORDER.index, default=Sure.KNOWN)
+        if not ends:
+            return Expected(sure, self._at_ms, "when time has passed")
+        last, others = max(ends, key=lambda end: (end.at_ms, end.pod)), len(ends) - 1
+        more = f", after {others} other{'s' if others > 1 else ''} on these nodes" if others else ""
+        return Expected(sure, self._at_ms, f"when {last.pod} ends ({last.basis}){more}")
+
+    def _note(self) -> None:
+        """What is so after the next step."""
+        state = self._state
+        self._refusals = {root: told for root in self._waiting if (told := state.pending.refusal(root)) is not None}
+        for name in state.shares.tree.in_order():
+            self._found.held_milli[name] = state.shares.allocated(name).get(GPU, 0)
+
+    def _without_start(self, job: Job) -> Start:
+        """Why no start can be given to a job that still waits at the end."""
+        now, last = job_of(self._state, job.root), self._state.pending.refusal(job.root)
+        expected = Expected(Sure.UNKNOWN, 0, self._why_none(now, last))
+        return Start(job, expected, refusal=self._refusals.get(job.root, last))
+
+    def _why_none(self, job: Job, refusal: Refusal | None) -> str:
+        if not self._found.whole:
+            return f"it waits longer than was looked ahead: {self._most} moments"
+        if refusal is None:
+            return "the scheduler was not asked about it"
+        if refusal.when is When.NEVER:
+            return f"it never starts as things are ({refusal.reason.code})"
+        endless = self._endless_holders(job, refusal)
+        if not endless:
+            return f"it waits for what no end of a pod brings ({refusal.reason.code})"
+        says = "says" if len(endless) == 1 else "say"
+        return f"{some(endless, _ENDLESS_SHOWN)} {says} nothing of when they end: give them dovetail.dev/max-runtime"
+
+    def _endless_holders(self, job: Job, refusal: Refusal) -> list[str]:
+        """Pods without a known end on nodes that could have served the job, those with most GPUs first."""
+        if not job.waiting or not (refusal.nodes or refusal.reason in _OF_ROOM):
+            return []
+        cluster, pod = self._state.cluster, job.waiting[0]
+        alike = (pod.request, pod.claims, pod.device_claims)
+        if alike in self._holders:
+            return self._holders[alike]
+        found = refusals.verdicts(cluster, pod)
+        slots = {int(slot) for verdict in found if verdict.when is When.NOT_YET for slot in verdict.slots}
+        placed = [
+            cluster.placements[uid].pod
+            for slot in sorted(slots)
+            for uid in cluster.on_slot.get(slot, ())
+            if uid in self._endless
+        ]
+        shares = self._state.shares
+        placed.sort(key=lambda pod: (-shares.amounts(pod.uid).get(GPU, 0), pod.key))
+        self._holders[alike] = [pod.key for pod in placed]
+        return self._holders[alike]
+
+
+_OF_ROOM = {Reason.QUEUE_LIMIT, Reason.RESERVED, Reason.BEYOND_GUARANTEE, Reason.GANG_DOES_NOT_FIT}

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs by the names that people call them by: a gang, or a pod on its own, is one job of the line.
+
+Rules: a job is called NAMESPACE/NAME after its gang, or after its pod. Who asks may also name what made the pods: the
+labels in which controllers write the name of their object lead to all of its jobs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+
+from dovetail.core.model import Pod
+from dovetail.core.roster import LONE
+from dovetail.core.sharing.records import GPU
+from dovetail.core.state import State
+
+OWNER_LABELS = (
+    "batch.kubernetes.io/job-name",
+    "job-name",
+    "jobset.sigs.k8s.io/jobset-name",
+    "leaderworkerset.sigs.k8s.io/name",
+    "training.kubeflow.org/job-name",
+    "ray.io/cluster",
+)
+"""Of pods, in which controllers write the name of the object that they were made for."""
+_SHOWN = 5
+
+
+class NotFound(Exception):
+    """Nothing that is not finished is called so; the message says what was looked for and names that come near."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """`name` is NAMESPACE/NAME. `pods` are all that are known of it, `waiting` those of ours that have no place;
+    `gpus_milli` is what these will be counted with in their `queue`, which may not exist."""
+
+    root: str
+    name: str
+    queue: str
+    pods: tuple[Pod, ...]
+    waiting: tuple[Pod, ...]
+    gpus_milli: int
+
+    @property
+    def user(self) -> str:
+        return self.pods[0].user
+
+    @property
+    def since_ms(self) -> int:
+        """When its oldest waiting pod was made; 0 where nobody knows."""
+        return min((pod.created_ms for pod in self.waiting), default=0)
+
+
+def job_of(state: State, root: str) -> Job:
+    """The job of a root that has pods."""
+    pods = state.roster.members(root)
+    waiting = [pod for pod in pods if pod.managed and not pod.node and pod.uid not in state.cluster.placements]
+    gpus_milli = state.shares.wanted(waiting).get(GPU, 0)
+    return Job(root, name_of(state, root), state.shares.queue_of(pods[0]), tuple(pods), tuple(waiting), gpus_milli)
+
+
+def name_of(state: State, root: str) -> str:
+    """NAMESPACE/NAME of a root; its id where nothing of it is known."""
+    gang = state.roster.gangs.get(root)
+    if gang is not None:
+        return f"{gang.namespace}/{gang.name}"
+    members = state.roster.members(root)
+    return members[0].key if root.startswith(LONE) and members else root
+
+
+def waiting_jobs(state: State) -> list[Job]:
+    """Everybody of ours who waits."""
+    roots = dict.fromkeys(
+        state.roster.root_of(pod)
+        for pod in state.roster.pods.values()
+        if pod.managed and not pod.node and pod.uid not in state.cluster.placements
+    )
+    return [job_of(state, root) for root in roots]
+
+
+def find_pod(state: State, key: str) -> Pod:
+    """The pod "namespace/name". Raises NotFound."""
+    for pod in state.roster.pods.values():
+        if pod.key == key:
+            return pod
+    near = nearest(key, (pod.key for pod in state.roster.pods.values()))
+    raise NotFound(f"pod {key} does not exist or is finished{near}")
+
+
+def find_jobs(state: State, key: str) -> list[Job]:
+    """The job "namespace/name": a pod, the gang of this name, or all that an object of this name made; who waits comes
+    first, the oldest first of these. Raises NotFound."""
+    namespace, _, name = key.partition("/")
+    roots: dict[str, None] = {}
+    names: dict[str, None] = {}
+    for pod in state.roster.pods.values():
+        root = state.roster.root_of(pod)
+        gang = state.roster.gangs.get(root)
+        called = {pod.name, *(value for label, value in pod.labels if label in OWNER_LABELS)}
+        called |= {gang.name} if gang is not None and gang.namespace == pod.namespace else set()
+        names.update(dict.fromkeys(f"{pod.namespace}/{one}" for one in called))
+        if pod.namespace == namespace and name in called:
+            roots[root] = None
+    if not roots:
+        raise NotFound(f"no pod, gang or job {key} exists that is not finished{nearest(key, names)}")
+    jobs = [job_of(state, root) for root in roots]
+    return sorted(jobs, key=lambda job: (not job.waiting, job.since_ms, job.name))
+
+
+def restarted(pod: Pod, now_ms: int) -> Pod:
+    """The pod that a controller makes instead of one that left its node."""
+    return replace(
+        pod, uid=f"{pod.uid}+", node="", bound_ms=0, created_ms=now_ms, deleting=False, devices=None, instances=(),
+        by_claim=(), nominated_node="",
+    )  # fmt: skip
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """ "; did you mean A, B?" for names that come near, else ""."""
+    known = dict.fromkeys(names)
+    short = name.rpartition("/")[2]
+    inside = sorted(one for one in known if short and (short in one or one.rpartition("/")[2] in short))
+    near = list(dict.fromkeys((*get_close_matches(name, known, _SHOWN), *inside)))[:_SHOWN]
+    return f"; did you mean {', '.join(near)}?" if near else ""
+
+
+def some(names: Sequence[str], shown: int = 3) -> str:
+    """The first few, and how many more there are."""
+    more = len(names) - shown
+    return ", ".join(names[:shown]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The line of those who wait: in which order they are tried, why each waits, and when it starts.
+
+Rules: the order is that of the next step if none of them fitted; who is tried first is not always who starts first, as
+others may fit where it does not. Reasons are those of the next step. Starts are as in `forecast`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dovetail.core.checkpoint import take
+from dovetail.core.reasons import Expected
+from dovetail.core.state import State
+from dovetail.views.forecast import Place, Start, Watch, forecast
+from dovetail.views.jobs import job_of
+from dovetail.views.queues import inside, queue_named
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A job that waits, as the `position`-th of all (from 1). `code` is its reason, "Placed" where the next step starts
+    it; `message` has the numbers, `reclaim` what became of the search for jobs that could give way to it. `since_ms` is
+    when it came, 0 where nobody knows."""
+
+    position: int
+    job: str
+    queue: str
+    user: str
+    pods: int
+    gpus_milli: int
+    priority: int
+    code: str
+    message: str
+    reclaim: str
+    since_ms: int
+    expected: Expected
+    places: tuple[Place, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """`queue` is "" for all of them. `whole` is false where it was not looked ahead to the end."""
+
+    queue: str
+    now_ms: int
+    jobs: tuple[Waiting, ...]
+    whole: bool
+
+
+PLACED = "Placed"
+
+
+def line(state: State, now_ms: int, queue: str = "", watch: Watch = lambda started, waiting: None) -> Line:
+    """Those who wait in a queue or below it, or everywhere. Raises NotFound."""
+    if queue:
+        queue_named(state, queue)
+    order = state.pending.ordered()
+    found = forecast(take(state), state.policy, now_ms, watch=watch)
+    jobs = tuple(
+        _waiting(state, position, found.starts[root])
+        for position, root in enumerate(order, 1)
+        if root in found.starts and inside(state, found.starts[root].job.queue, queue)
+    )
+    return Line(queue, now_ms, jobs, found.whole)
+
+
+def _waiting(state: State, position: int, start: Start) -> Waiting:
+    job, refusal = job_of(state, start.job.root), start.refusal
+    return Waiting(
+        position, job.name, job.queue, job.user, len(job.waiting), job.gpus_milli, state.rank(job.root)[0],
+        PLACED if start.at_once else refusal.reason.code if refusal is not None else "",
+        str(refusal) if refusal is not None else "",
+        refusal.reclaim if refusal is not None else "",
+        job.since_ms, start.expected, start.places,
+    )  # fmt: skip

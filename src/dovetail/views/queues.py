@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Queues by their names, and who waits in them."""
+
+from __future__ import annotations
+
+from dovetail.core.sharing.records import Queue
+from dovetail.core.state import State
+from dovetail.views.jobs import NotFound, nearest
+
+
+def queue_named(state: State, name: str) -> Queue:
+    """Raises NotFound."""
+    queues = state.shares.tree.queues
+    if name not in queues:
+        raise NotFound(f"queue {name} does not exist{nearest(name, queues)}; there are {', '.join(sorted(queues))}")
+    return queues[name]
+
+
+def inside(state: State, queue: str, above: str) -> bool:
+    """Whether a queue is this one or below it; "" is above all. Queues that do not exist are below none."""
+    tree = state.shares.tree
+    return not above or (queue in tree.queues and above in tree.path(queue))
+
+
+def heads(state: State) -> dict[str, str]:
+    """Of each queue in which somebody waits, or below it, the root that is tried first."""
+    tree, found = state.shares.tree, dict[str, str]()
+    for root in state.pending.ordered():
+        queue = state.shares.queue_of(state.roster.members(root)[0])
+        for name in tree.path(queue) if queue in tree.queues else ():
+            found.setdefault(name, root)
+    return found

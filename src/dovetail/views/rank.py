@@ -1,0 +1,282 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Why a job has its place in the line: the terms of each comparison, from the top of the tree to the job itself.
+
+Rules
+- Terms are the core's own (`core.sharing.order`): at each level the queues in which somebody waits are compared by how
+  they stand with their own first job, then by priority, by what they used per weight, and by age.
+- What a queue used is told as GPUs: the mean that it was charged, the past counting less and less, with what it holds
+  now projected a few minutes ahead, for each unit of weight.
+- When somebody comes before somebody else by usage alone is worked out as if nobody started or ended until then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from dovetail.core.sharing.accounts import AHEAD_MS
+from dovetail.core.sharing.ledger import steady
+from dovetail.core.sharing.records import DAY_MS, GPU
+from dovetail.core.state import State
+from dovetail.views.jobs import Job, NotFound, find_jobs, job_of, name_of
+from dovetail.views.queues import heads
+
+By = Literal["standing", "queue priority", "usage", "queue age", "user", "priority", "age", "no queue", "alone"]
+STANDINGS = ("within its guarantee", "within what is due to it", "beyond what is due to it")
+_TERMS: tuple[By, ...] = ("standing", "queue priority", "usage", "queue age")
+_FRACTION_BITS = 40
+_MINUTE_MS = 60_000
+_LONGEST_MS = 30 * DAY_MS
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """A queue among its siblings. `standing` is how it would stand with its first job `head`: 0 within its guarantee, 1
+    within what is due to it, 2 beyond. `gpus_per_weight` is what it used."""
+
+    queue: str
+    head: str
+    standing: int
+    priority: int
+    gpus_per_weight: float
+    weight: int
+    created_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """The queues below `parent` ("" at the top) in which somebody waits, the first in turn first. `own` is the job's;
+    `by` is what decides between it and its neighbour before it, or behind it where it is the first."""
+
+    parent: str
+    own: str
+    terms: tuple[Term, ...]
+    by: By
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """A job that is tried before it, and by what."""
+
+    job: str
+    queue: str
+    by: By
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Overtaking:
+    """`who` comes before `whom` when `condition` holds; `in_ms` from now, None where time alone does not bring it."""
+
+    who: str
+    whom: str
+    condition: str
+    in_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """The job is the `position`-th of `waiting`. `user` is "" where its queue does not tell its users apart. `priority`
+    and `since_ms` order the jobs of one line."""
+
+    job: str
+    queue: str
+    user: str
+    position: int
+    waiting: int
+    priority: int
+    since_ms: int
+    levels: tuple[Level, ...]
+    before: tuple[Before, ...]
+    overtaking: tuple[Overtaking, ...]
+
+
+def rank(state: State, key: str, now_ms: int) -> Rank:
+    """The place of the job "namespace/name" in the line. Raises NotFound where it does not exist or does not wait."""
+    job = find_jobs(state, key)[0]
+    order = state.pending.ordered()
+    if job.root not in order:
+        raise NotFound(f"{job.name} does not wait: {_doing(job)}")
+    line, position = state.pending.line(job.root), order.index(job.root)
+    view = _Comparing(state, job, now_ms)
+    priority, since_ms = state.rank(job.root)
+    return Rank(
+        job.name, job.queue, line[1] if line is not None else "", position + 1, len(order), priority, since_ms,
+        tuple(view.levels()), tuple(view.before(root) for root in order[:position]),
+        tuple(view.overtaking(order)),
+    )  # fmt: skip
+
+
+def _doing(job: Job) -> str:
+    if not any(pod.managed for pod in job.pods):
+        return "another scheduler is named in spec.schedulerName"
+    return f"all of its {len(job.pods)} pods have their place"
+
+
+class _Comparing:
+    def __init__(self, state: State, job: Job, now_ms: int) -> None:
+        self._state = state
+        self._job = job
+        self._now_ms = max(now_ms, state.now_ms)
+        self._shares, self._tree = state.shares, state.shares.tree
+        self._path = self._tree.path(job.queue) if job.queue in self._tree.queues else ()
+        self._heads = heads(state)
+
+    def levels(self) -> Iterator[Level]:
+        for own in reversed(self._path):
+            parent = self._tree.queues[own].parent
+            names = [name for name in self._tree.children(parent) if name in self._heads]
+            names.sort(key=lambda name: self._key(name, self._heads[name]))
+            place = names.index(own)
+            other = names[place - 1] if place else names[1] if len(names) > 1 else ""
+            by: By = self._by(own, self._heads[own], other, self._heads[other]) if other else "alone"
+            yield Level(parent, own, tuple(map(self._term, names)), by)
+
+    def _term(self, name: str) -> Term:
+        record, head = self._tree.queues[name], self._heads[name]
+        standing, _, ratio, created_ms = self._key(name, head)
+        return Term(
+            name, name_of(self._state, head), standing, record.priority, _gpus(ratio), record.weight, created_ms
+        )
+
+    def _key(self, queue: str, root: str) -> tuple[int, int, int, int]:
+        return self._shares.key(queue, self._wanted(root))
+
+    def _wanted(self, root: str) -> Mapping[str, int]:
+        return self._state.wanted(root)
+
+    def _by(self, queue: str, root: str, other: str, other_root: str) -> By:
+        """The first term in which two siblings differ."""
+        mine, theirs = self._key(queue, root), self._key(other, other_root)
+        return next((by for by, a, b in zip(_TERMS, mine, theirs, strict=True) if a != b), "queue age")
+
+    def before(self, root: str) -> Before:
+        """Why another job is tried before this one."""
+        other = job_of(self._state, root)
+        by, text = self._against(other)
+        return Before(other.name, other.queue, by, text)
+
+    def _against(self, other: Job) -> tuple[By, str]:
+        state, pending = self._state, self._state.pending
+        line, theirs = pending.line(self._job.root), pending.line(other.root)
+        if other.queue not in self._tree.queues or not self._tree.leaf(other.queue):
+            return "no queue", "its queue takes no jobs: it is only told so"
+        if line == theirs:
+            mine, other_rank = state.rank(self._job.root), state.rank(other.root)
+            if mine[0] != other_rank[0]:
+                return "priority", f"priority {other_rank[0]} is above {mine[0]}"
+            return "age", "it waits longer" if other_rank[1] < mine[1] else "it came first in the same second"
+        if line is not None and theirs is not None and line[0] == theirs[0]:
+            used, used_by = self._shares.accounts.user_ratio(*line), self._shares.accounts.user_ratio(*theirs)
+            return "user", (
+                f"its user {theirs[1] or '(none)'} used less: {_gpus(used_by):g} GPUs, {line[1] or '(none)'} "
+                f"{_gpus(used):g}"
+            )
+        own, others = self._parting(other.queue)
+        by = self._by(own, self._job.root, others, other.root)
+        return by, self._in_words(by, own, self._job.root, others, other.root)
+
+    def _parting(self, queue: str) -> tuple[str, str]:
+        """The two siblings where the ways up from the job's queue and from another one meet."""
+        mine, theirs = self._path[::-1], self._tree.path(queue)[::-1]
+        return next((a, b) for a, b in zip(mine, theirs, strict=False) if a != b)
+
+    def _in_words(self, by: By, own: str, root: str, other: str, other_root: str) -> str:
+        """Why `other` comes before `own`."""
+        mine, theirs = self._key(own, root), self._key(other, other_root)
+        if by == "standing":
+            return f"{other} would be {STANDINGS[theirs[0]]} with it, {own} {STANDINGS[mine[0]]}"
+        if by == "queue priority":
+            return f"the priority of {other}, {-theirs[1]}, is above that of {own}, {-mine[1]}"
+        if by == "usage":
+            return f"{other} used less by its weight: {_gpus(theirs[2]):g} GPUs, {own} {_gpus(mine[2]):g}"
+        return f"{other} is older than {own}"
+
+    def overtaking(self, order: list[str]) -> Iterator[Overtaking]:
+        yield from self._by_time()
+        yield from self._by_ends()
+        yield from self._by_priority(order)
+        yield from self._newcomers()
+
+    def _by_time(self) -> Iterator[Overtaking]:
+        """Siblings that change places because what they used counts less and less."""
+        for own in reversed(self._path):
+            for other in self._siblings(own):
+                by = self._by(own, self._heads[own], other, self._heads[other])
+                passing = self._passing_ms(own, other) if by == "usage" else None
+                if passing is None:
+                    continue
+                behind = self._key(own, self._heads[own]) > self._key(other, self._heads[other])
+                who, whom = (own, other) if behind else (other, own)
+                yield Overtaking(
+                    f"queue {who}", f"queue {whom}",
+                    "nobody starts or ends until then, as what was used counts less and less", passing,
+                )  # fmt: skip
+
+    def _siblings(self, own: str) -> list[str]:
+        parent = self._tree.queues[own].parent
+        return [name for name in self._tree.children(parent) if name in self._heads and name != own]
+
+    def _passing_ms(self, own: str, other: str) -> int | None:
+        """In how long the two change places by usage; None where they do not within 30 days."""
+
+        def ahead(after_ms: int) -> bool:
+            return self._ratio_in(own, after_ms) < self._ratio_in(other, after_ms)
+
+        first, before_ms, after_ms = ahead(0), 0, _MINUTE_MS
+        while ahead(after_ms) == first:
+            before_ms, after_ms = after_ms, after_ms * 5 // 4
+            if after_ms > _LONGEST_MS:
+                return None
+        while after_ms - before_ms > _MINUTE_MS:
+            middle_ms = (before_ms + after_ms) // 2
+            before_ms, after_ms = (middle_ms, after_ms) if ahead(middle_ms) == first else (before_ms, middle_ms)
+        return after_ms
+
+    def _ratio_in(self, name: str, after_ms: int) -> int:
+        record, ledger = self._tree.queues[name], self._shares.accounts.of(name)
+        used = ledger.at(self._now_ms + AHEAD_MS + after_ms)
+        return (used << _FRACTION_BITS) // (steady(1, ledger.half_life_ms) * max(1, record.weight))
+
+    def _by_ends(self) -> Iterator[Overtaking]:
+        """How much of a queue would have to end for its first job to be due to it."""
+        for own in reversed(self._path):
+            standing = self._key(own, self._heads[own])[0]
+            better = [name for name in self._siblings(own) if self._key(name, self._heads[name])[0] < standing]
+            if standing < len(STANDINGS) - 1 or not better:
+                continue
+            more = self._wanted(self._heads[own]).get(GPU, 0)
+            over = self._shares.allocated(own).get(GPU, 0) + more - self._shares.due(own).get(GPU, 0)
+            if more and over > 0:
+                condition = f"{over / 1000:g} GPUs of {own} have ended: then its next job is {STANDINGS[1]}"
+                yield Overtaking(f"queue {own}", f"queue {', '.join(better)}", condition)
+
+    def _by_priority(self, order: list[str]) -> Iterator[Overtaking]:
+        line = self._state.pending.line(self._job.root)
+        own = [root for root in order if self._state.pending.line(root) == line]
+        mine, where = self._state.rank(self._job.root)[0], f"queue {self._job.queue}"
+        first = max(self._state.rank(root)[0] for root in own)
+        if own[0] != self._job.root:
+            condition = f"its priority is above {first}"
+            yield Overtaking(self._job.name, f"all others of {where}", condition)
+        yield Overtaking(f"a new job of {where}", self._job.name, f"its priority is above {mine}")
+
+    def _newcomers(self) -> Iterator[Overtaking]:
+        """Queues in which nobody waits, and whose jobs would come first."""
+        wanted = self._wanted(self._job.root)
+        names = []
+        for name in self._tree.in_order():
+            if name in self._heads or not self._tree.leaf(name) or self._tree.problem(name) is not None:
+                continue
+            own, other = self._parting(name) if self._path else ("", "")
+            if own and self._shares.key(other, wanted) < self._key(own, self._heads[own]):
+                names.append(name)
+        if names:
+            condition = "somebody submits one that asks for as much"
+            yield Overtaking(f"a new job of queue {', '.join(names)}", self._job.name, condition)
+
+
+def _gpus(ratio: int) -> float:
+    """A ratio of the core as GPUs for each unit of weight."""
+    return round(ratio / (1000 << _FRACTION_BITS), 3)

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the queues stand: what each has, is due and has used, as a tree.
+
+Rules: GPU-hours are those that queues are charged: a pod's dominant share of the cluster, in GPUs (in CPUs where it has
+none). Days are those of UTC: used in one day is today's, in seven that of today and the six days before. Credit is what
+was due by weight alone over the time that counts, less what was used: below zero for who used more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dovetail.core.sharing.records import DAY_MS, Amounts
+from dovetail.core.sharing.standing import Standing
+from dovetail.core.state import State
+from dovetail.views.jobs import name_of
+from dovetail.views.queues import inside, queue_named
+
+_MILLI_MS_PER_HOUR = 3_600_000_000
+WINDOWS = (1, 7, 30)
+
+
+@dataclass(frozen=True, slots=True)
+class UserShare:
+    """`gpu_hours` are decayed; `part_ppm` is the user's part of what the queue used."""
+
+    user: str
+    gpu_hours: float
+    part_ppm: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueueShare:
+    """`depth` is 0 at the top. Amounts are by class, as in `core.sharing.records`. `charged_milli` is what the queue is
+    charged now, in milli-GPU. The GPU-hours of days are as they were used, `gpu_hours` are decayed. `usage_ppm` is the
+    part of the cluster that these are, `weight_ppm` the part that its weight is worth among its siblings. `head` is the
+    job that is tried first of it, "" where nobody waits. `problem` says why it cannot be used as it is written."""
+
+    queue: str
+    depth: int
+    leaf: bool
+    guarantee: Amounts
+    limit: Amounts
+    due: Amounts
+    allocated: Amounts
+    borrowed: Amounts
+    pending: Amounts
+    pending_jobs: int
+    charged_milli: int
+    gpu_hours_1d: float
+    gpu_hours_7d: float
+    gpu_hours_30d: float
+    gpu_hours: float
+    usage_ppm: int
+    weight: int
+    weight_ppm: int
+    credit_gpu_hours: float
+    head: str
+    users: tuple[UserShare, ...]
+    problem: str
+
+
+def share(state: State, now_ms: int, queue: str = "") -> tuple[QueueShare, ...]:
+    """The queue and those below it, or all of them; each before those below it. Raises NotFound."""
+    if queue:
+        queue_named(state, queue)
+    standings = [one for one in state.shares.standings(now_ms) if inside(state, one.name, queue)]
+    top = len(state.shares.tree.path(queue)) - 1 if queue else 0
+    return tuple(_share(state, one, top) for one in standings)
+
+
+def _share(state: State, one: Standing, top: int) -> QueueShare:
+    record, today = state.shares.tree.queues[one.name], one.as_of_ms // DAY_MS
+    in_1d, in_7d, in_30d = (
+        hours(sum(used for day, used in one.days if today - window < day <= today)) for window in WINDOWS
+    )
+    total = sum(used for _, used in one.users)
+    users = sorted(one.users, key=lambda pair: (-pair[1], pair[0]))
+    head = name_of(state, one.head) if one.head else ""
+    problem = str(one.problem) if one.problem is not None else one.warning
+    return QueueShare(
+        one.name, len(state.shares.tree.path(one.name)) - 1 - top, one.leaf, one.guarantee, one.limit, one.due,
+        one.allocated, one.borrowed, one.pending, one.pending_jobs, one.rate_milli, in_1d, in_7d, in_30d,
+        hours(one.used), one.share_ppm, record.weight, one.weight_ppm, hours(one.credit), head,
+        tuple(UserShare(user, hours(used), used * 1_000_000 // total if total else 0) for user, used in users),
+        problem,
+    )  # fmt: skip
+
+
+def hours(milli_ms: int) -> float:
+    """GPU-hours of milli-GPU times ms."""
+    return round(milli_ms / _MILLI_MS_PER_HOUR, 3)

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The reference names the fields of what the commands answer that look at a cluster and its queues."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+
+import pytest
+
+from dovetail.core.reasons import Expected
+from dovetail.views.forecast import Place, Victim
+from dovetail.views.line import Line, Waiting
+from dovetail.views.rank import Before, Level, Overtaking, Rank, Term
+from dovetail.views.shape import Largest, Shape, ShapeAnswer
+from dovetail.views.shape import Level as ShapeLevel
+from dovetail.views.standings import QueueShare, UserShare
+from dovetail.views.whatif import Outcome, QueueGain, WhatIf
+from dovetail.views.why import QueueTerm, Reserved
+from dovetail.views.why_queue import WhyQueue
+from tests.docs.pages import Row, page
+
+CLI = "docs/reference/cli.md"
+
+
+def names(kind: type) -> list[str]:
+    return [field.name for field in fields(kind)]
+
+
+def rows(command: str, head: str) -> dict[str, Row]:
+    return {row.code[0][0]: row for row in page(CLI).section(f"dovetail {command}").rows(head)}
+
+
+@pytest.mark.parametrize(
+    ("command", "head", "kind"),
+    [
+        ("priority", "field", Rank),
+        ("queue", "field", Line),
+        ("queue", "field of `jobs`", Waiting),
+        ("share", "field", QueueShare),
+        ("whatif", "field", WhatIf),
+        ("whatif", "field of `jobs`", Outcome),
+        ("why", "field of a queue", WhyQueue),
+        ("free", "field with `--shape`", ShapeAnswer),
+    ],
+)
+def test_fields_of_the_answers(command: str, head: str, kind: type) -> None:
+    assert list(rows(command, head)) == names(kind)
+
+
+@pytest.mark.parametrize(
+    ("command", "head", "field", "kinds"),
+    [
+        ("priority", "field", "levels", (Level, Term)),
+        ("priority", "field", "before", (Before,)),
+        ("priority", "field", "overtaking", (Overtaking,)),
+        ("queue", "field of `jobs`", "expected", (Expected,)),
+        ("queue", "field of `jobs`", "places", (Place,)),
+        ("share", "field", "users", (UserShare,)),
+        ("whatif", "field", "evicted", (Victim,)),
+        ("whatif", "field", "queues", (QueueGain,)),
+        ("why", "field", "terms", (QueueTerm,)),
+        ("why", "field", "reserved", (Reserved,)),
+        ("free", "field with `--shape`", "shape", (Shape,)),
+        ("free", "field with `--shape`", "models", (Largest, ShapeLevel)),
+    ],
+)
+def test_fields_of_what_is_inside(command: str, head: str, field: str, kinds: tuple[type, ...]) -> None:
+    told = set(re.findall(r"`(\w+)`", rows(command, head)[field].cells[1]))
+    assert {name for kind in kinds for name in names(kind)} <= told

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a queue's status says, and that what is written is what is read again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dovetail.core.model import Problem
+from dovetail.core.reasons import Expected, Sure
+from dovetail.core.sharing.records import Usage
+from dovetail.core.sharing.standing import Standing
+from dovetail.kube import queues
+from dovetail.kube.objects_queue import Queue, QueueSpec
+
+NOW_MS = 1_767_312_000_250
+HOUR_MS = 3_600_000
+
+
+def standing(**changed: Any) -> Standing:
+    known: dict[str, Any] = {
+        "name": "research", "parent": "labs", "leaf": True, "allocated": (("cpu", 1500), ("gpu", 8500)),
+        "guarantee": (("gpu", 8000),), "limit": (), "due": (("gpu", 9000),), "borrowed": (("gpu", 500),),
+        "pending": (("gpu", 64_000), ("gpu/NVIDIA-H100", 64_000)), "pending_jobs": 8, "used": 10**15,
+        "share_ppm": 250_001, "weight_ppm": 500_000, "credit": -3 * 1000 * HOUR_MS // 2, "rate_milli": 8500,
+        "days": ((20_454, 7), (20_455, 9)), "users": (("ada", 5),), "as_of_ms": NOW_MS, "problem": None, "warning": "",
+        "head": "job",
+    }  # fmt: skip
+    return Standing(**known | changed)
+
+
+def status(before: Queue | None = None, now_ms: int = NOW_MS, **changed: Any) -> dict[str, Any]:
+    return queues.queue_status(standing(**changed), now_ms, None, before)
+
+
+def test_amounts_are_quantities_and_times_have_milliseconds() -> None:
+    found = status()
+    assert found["allocated"] == {"cpu": "1500m", "gpu": "8.5"}
+    assert (found["guaranteed"], found["borrowed"], found["due"]) == ({"gpu": "8"}, {"gpu": "0.5"}, {"gpu": "9"})
+    assert found["pending"] == {"gpu": "64", "models": {"NVIDIA-H100": "64"}}
+    assert found["pendingJobs"] == 8
+    assert found["usage"] == {
+        "asOf": "2026-01-02T00:00:00.250Z", "used": "1000000000000000", "rate": "8500", "share": "0.250001",
+        "credit": "-1.500", "days": [{"day": "2026-01-01", "used": "7"}, {"day": "2026-01-02", "used": "9"}],
+        "users": [{"name": "ada", "used": "5"}],
+    }  # fmt: skip
+    assert "head" not in found
+
+
+def test_the_head_says_when_it_starts_as_far_as_that_can_be_said() -> None:
+    known = queues.queue_status(standing(), NOW_MS, ("ml/a", "RoomReserved", Expected(Sure.LEARNED, NOW_MS)))
+    assert known["head"] == {
+        "name": "ml/a", "reason": "RoomReserved", "sure": "Learned", "expectedStart": "2026-01-02T00:00:00.250Z",
+    }  # fmt: skip
+    unknown = queues.queue_status(standing(), NOW_MS, ("ml/a", "QueueLimit", Expected(Sure.UNKNOWN, 0, "why")))
+    assert unknown["head"] == {"name": "ml/a", "reason": "QueueLimit", "sure": "Unknown"}
+    assert queues.queue_status(standing(), NOW_MS, ("ml/a", "x", None))["head"] == {"name": "ml/a", "reason": "x"}
+
+
+def ready(found: dict[str, Any]) -> tuple[str, str, str, str]:
+    (one,) = found["conditions"]
+    assert one["type"] == "Ready"
+    return one["status"], one["reason"], one["message"], one["lastTransitionTime"]
+
+
+def test_a_queue_is_ready_since_it_last_became_so() -> None:
+    began = "2026-01-02T00:00:00.250Z"
+    first = status()
+    assert ready(first) == ("True", "Usable", "", began)
+    before, later_ms = Queue(status=first), NOW_MS + 60_000
+    assert ready(status(before, later_ms, warning="it guarantees too much")) == (
+        "True", "Usable", "it guarantees too much", began,
+    )  # fmt: skip
+    problem = Problem("spec.parent", "labs", "is no queue")
+    assert ready(status(before, later_ms, problem=problem)) == (
+        "False", "Invalid", "spec.parent: 'labs': is no queue", "2026-01-02T00:01:00.250Z",
+    )  # fmt: skip
+
+
+def test_a_damaged_status_is_replaced() -> None:
+    assert ready(status(Queue(status={"conditions": "lost"})))[0] == "True"
+
+
+whole = st.integers(0, 10**30)
+amounts = st.dictionaries(
+    st.sampled_from(["cpu", "memory", "gpu", "gpu-slices", "gpu-memory", "gpu/A100", "gpu/NVIDIA-H100-80GB"]),
+    st.integers(0, 2**41),
+).map(lambda found: tuple(sorted(found.items())))
+
+
+@given(whole, st.integers(0, 10**9), st.dictionaries(st.integers(0, 40_000), whole),
+       st.dictionaries(st.text(min_size=1), whole), st.integers(0, 4 * 10**12))  # fmt: skip
+def test_the_usage_that_is_written_is_the_usage_that_is_read(
+    used: int, rate: int, days: dict[int, int], users: dict[str, int], as_of_ms: int
+) -> None:
+    usage = Usage(as_of_ms, used, rate, tuple(sorted(days.items())), tuple(sorted(users.items())))
+    told = standing(used=used, rate_milli=rate, days=usage.days, users=usage.users, as_of_ms=as_of_ms)
+    text = msgspec.json.encode({"status": queues.queue_status(told, as_of_ms, None)})
+    assert queues.read_usage(msgspec.json.decode(text, type=Queue)) == (usage, ())
+
+
+@given(amounts)
+def test_amounts_that_are_written_are_the_amounts_that_are_read(found: tuple[tuple[str, int], ...]) -> None:
+    obj = Queue(spec=QueueSpec(limit=queues.amounts_document(found)))
+    assert (queues.queue(obj).limit, queues.queue(obj).problem) == (found, None)
