@@ -75,7 +75,7 @@ class Oracle:
         return any(map(self._here, one.devices)) if one.per_device else self._here(one)
 
     def _count(self, claim: Claim, world: World) -> None:
-        allocation = world.claims._allocation_of(claim.key)
+        allocation = world.claims.allocation(claim.key)
         for grant in allocation.grants if allocation is not None else ():
             place = grant.driver, grant.pool, grant.device
             if grant.admin_access:
@@ -232,7 +232,7 @@ def assignment_of(world: World, specs: tuple[ClaimSpec, ...], keys: tuple[str, .
     """What claims were given, as an assignment."""
     found = []
     for spec, key in zip(specs, keys, strict=True):
-        allocation = world.claims._allocation_of(key)
+        allocation = world.claims.allocation(key)
         assert allocation is not None
         own = []
         for alternatives in spec.requests:

@@ -15,10 +15,11 @@ from dovetail.core.model import CPU, GPU, PODS, Node, Pod, Request
 from dovetail.core.policy import Policy
 from dovetail.sim import sample
 from dovetail.sim.arrivals import inflated, unallocated_percent
-from dovetail.sim.engine import Moment, Result, Simulation, gpu_milli
+from dovetail.sim.clock import Moment, Result
+from dovetail.sim.engine import Simulation
 from dovetail.sim.policies import POLICIES
 from dovetail.sim.traces import openb
-from dovetail.sim.workload import Job, Workload
+from dovetail.sim.workload import Job, Workload, gpu_milli
 
 REQUESTS = [Request(((CPU, 1),)), Request(gpu_milli=300), Request(((GPU, 1),)), Request(((GPU, 4),))]
 SAMPLE = Workload("default", tuple(map(NodeChanged, openb.read_nodes(sample.NODES))), openb.read_pods(sample.PODS))
@@ -69,10 +70,10 @@ def test_the_seed_decides_the_order_of_nodes_and_pods_and_what_is_drawn() -> Non
 
 def test_the_read_out_averages_the_arrivals_that_round_to_one_percent() -> None:
     moments = [
-        Moment(i, arrived, allocated, 0)
+        Moment(i, arrived, 0, (allocated,), (allocated,), 1000)
         for i, (arrived, allocated) in enumerate([(994, 900), (1004, 910), (1006, 950)])
     ]
-    assert unallocated_percent(Result(1000, [], moments)) == {99: 10.0, 100: 9.0, 101: 5.0}
+    assert unallocated_percent(Result(1000, [], ["default"], [1], moments)) == {99: 10.0, 100: 9.0, 101: 5.0}
 
 
 @pytest.mark.slow

@@ -10,36 +10,19 @@ import pytest
 
 from dovetail.core.dra.records import Device, DeviceClass, Slice
 from dovetail.core.events import DeviceClassChanged, Event, NodeChanged, PodChanged, SliceChanged
-from dovetail.core.model import CPU, GPU, PODS, Container, Gang, Node, Pod, Request
+from dovetail.core.model import GPU, Container, Pod, Request
 from dovetail.core.policy import Policy
 from dovetail.core.reasons import Reason
 from dovetail.sim.engine import Simulation
 from dovetail.sim.report import QueueReport, Run, of_queue, of_snapshot
-from dovetail.sim.workload import Job, Workload, snapshot
+from dovetail.sim.workload import Job, Outage, Workload, snapshot
+from tests.sim.streams import cluster, job, times
+
+NO_HOLD = Policy(reserve=False, preempt=False)
 
 
-def cluster(*gpus: int) -> tuple[NodeChanged, ...]:
-    return tuple(NodeChanged(Node(f"n{i}", ((CPU, 64_000), (GPU, n), (PODS, 100)))) for i, n in enumerate(gpus))
-
-
-def job(name: str, at_s: int, gpus: int, seconds: int | None, pods: int = 1) -> Job:
-    gang = Gang(name, "ns", name, pods, created_ms=1000 * at_s) if pods > 1 else None
-    members = tuple(
-        Pod(
-            f"{name}-{i}",
-            "ns",
-            f"{name}-{i}",
-            Request(((GPU, gpus),)),
-            created_ms=1000 * at_s,
-            gang=name if gang else "",
-        )
-        for i in range(pods)
-    )
-    return Job(1000 * at_s, members, gang, None if seconds is None else 1000 * seconds)
-
-
-def simulated(nodes: tuple[Event, ...], *jobs: Job) -> Simulation:
-    simulation = Simulation(Workload("w", nodes, jobs), Policy())
+def simulated(nodes: tuple[Event, ...], *jobs: Job, policy: Policy = NO_HOLD) -> Simulation:
+    simulation = Simulation(Workload("w", nodes, jobs), policy)
     simulation.run()
     assert simulation.state.cluster.check() == []
     return simulation
@@ -48,13 +31,6 @@ def simulated(nodes: tuple[Event, ...], *jobs: Job) -> Simulation:
 def report(nodes: tuple[NodeChanged, ...], *jobs: Job) -> QueueReport:
     workload = Workload("w", nodes, jobs)
     return of_queue(Run(workload, "dovetail", 1, Simulation(workload, Policy()).run(), 0.0))
-
-
-def times(simulation: Simulation) -> list[tuple[int | None, int | None]]:
-    return [
-        (fate.started_ms and fate.started_ms // 1000, fate.ended_ms and fate.ended_ms // 1000)
-        for fate in simulation.result.fates
-    ]
 
 
 def test_devices_that_stand_in_for_a_resource_are_free_when_their_pod_leaves() -> None:
@@ -78,8 +54,16 @@ def test_who_leaves_at_the_time_of_an_arrival_makes_room_for_it() -> None:
 
 
 def test_a_gang_starts_and_leaves_as_one() -> None:
-    done = simulated(cluster(4, 4), job("a", 0, 4, 10), job("g", 1, 4, 20, pods=2), job("b", 2, 4, 3))
-    assert times(done) == [(0, 10), (10, 30), (2, 5)]
+    jobs = [job("a", 0, 4, 10), job("g", 1, 4, 20, pods=2), job("b", 2, 4, 3)]
+    assert times(simulated(cluster(4, 4), *jobs)) == [(0, 10), (10, 30), (2, 5)]
+
+
+def test_room_is_held_for_the_first_that_does_not_fit_as_far_as_run_times_are_declared() -> None:
+    held = Policy(preempt=False)
+    jobs = [job("a", 0, 4, 10, limit_s=10), job("g", 1, 4, 20, pods=2, limit_s=20)]
+    short, long = job("b", 2, 4, 3, limit_s=8), job("c", 2, 4, 3, limit_s=9)
+    assert times(simulated(cluster(4, 4), *jobs, short, policy=held)) == [(0, 10), (10, 30), (2, 5)]
+    assert times(simulated(cluster(4, 4), *jobs, long, policy=held)) == [(0, 10), (10, 30), (30, 33)]
 
 
 def test_who_never_fits_waits_to_the_end_with_a_reason() -> None:
@@ -96,6 +80,44 @@ def test_an_impatient_simulation_drops_who_does_not_fit_at_once() -> None:
     done.run()
     assert [fate.dropped for fate in done.result.fates] == [False, True, False]
     assert "b-0" not in done.state.roster.pods
+
+
+@pytest.mark.parametrize(("grace_s", "expected"), [(0, [(0, 14), (5, 7)]), (2, [(0, 16), (7, 9)])])
+def test_who_gives_way_holds_its_gpus_for_its_grace_and_comes_back_later(
+    grace_s: int, expected: list[tuple[int, int]]
+) -> None:
+    low, high = job("a", 0, 4, 10, checkpoint_s=4, startup_s=1), job("b", 5, 4, 2)
+    [pod], [first] = low.pods, high.pods
+    low = replace(low, pods=(replace(pod, work=replace(pod.work, grace_ms=1000 * grace_s)),))
+    high = replace(high, pods=(replace(first, priority=10),))
+    done = simulated(cluster(4), low, high, policy=Policy())
+    assert times(done) == expected
+    fate = done.result.fates[0]
+    assert (done.result.evicted, fate.lost_ms, fate.runs, fate.saved_ms) == (1, 1000, 2, 10_000)
+    assert fate.waited_ms == 2000 + 1000 * grace_s
+    assert not done.state.roster.pods
+
+
+def test_a_gang_gives_way_as_a_whole() -> None:
+    gang, high = job("g", 0, 2, 10, pods=2), job("b", 5, 2, 2)
+    high = replace(high, pods=(replace(high.pods[0], priority=10),))
+    done = simulated(cluster(2, 2), gang, high, policy=Policy())
+    assert times(done) == [(0, 17), (5, 7)]
+
+
+def test_the_core_learns_from_those_that_ended_and_only_from_those() -> None:
+    jobs = [job("a", 0, 4, 10), *(job(f"b{i}", 20 + 10 * i, 4, 3) for i in range(3))]
+    done = Simulation(Workload("w", cluster(4), tuple(jobs), outages=(Outage("n0", 5000, 6000),)), Policy())
+    done.run()
+    learned = {kind: runs for kind, _, runs in done.state.run_times.records()}
+    assert learned["family"] == (10_000, 3000, 3000, 3000)
+
+
+def test_a_simulation_can_end_before_all_jobs_did() -> None:
+    jobs = (job("a", 0, 4, 10), job("b", 1, 4, 10))
+    done = Simulation(Workload("w", cluster(4), jobs), Policy())
+    done.run(until_ms=10_000)
+    assert times(done) == [(0, 10), (10, None)]
 
 
 @pytest.mark.parametrize("seed", range(30))

@@ -6,6 +6,7 @@ from __future__ import annotations
 import gzip
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -19,6 +20,10 @@ TIMED = (
     "a,1000,1024,8,1000,,0,100,0\nb,1000,1024,8,1000,G2|X9,10,60,10\n"
 )
 JOBS = "vc,job,submit_s,num_gpu,duration_s\nx,0,0,16,100\nx,1,10,8,50\ny,0,0,4,7200\n"
+TEAMS = (
+    "vc,job,submit_s,num_gpu,duration_s,user,cpu_milli,checkpoint_s\n"
+    "x,0,0,8,100,ada,64000,10\nx,1,1,8,100,,1000,\ny,0,2,8,50,bob,1000,\n"
+)
 MANIFESTS = """\
 apiVersion: v1
 kind: Node
@@ -44,10 +49,11 @@ metadata: {name: s}
 @pytest.fixture
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    for name, text in (("nodes", NODES), ("pods", PODS), ("timed", TIMED), ("jobs", JOBS)):
+    for name, text in (("nodes", NODES), ("pods", PODS), ("timed", TIMED), ("jobs", JOBS), ("teams", TEAMS)):
         Path(f"{name}.csv").write_text(text)
     Path("pods.csv.gz").write_bytes(gzip.compress(PODS.encode()))
     Path("cluster.yaml").write_text(MANIFESTS)
+    Path("cpu.csv").write_text("sn,cpu_milli,memory_mib,gpu,model\nn0,64000,1024,0,\n")
     return tmp_path
 
 
@@ -92,6 +98,73 @@ def test_jobs_queue_for_a_cluster_of_a_size() -> None:
     assert answer["workload"] == "jobs x on 2x8"
 
 
+def every(line: str) -> list[dict[str, Any]]:
+    result = simulate(f"{line} -o json")
+    assert result.exit_code == 0, result.output
+    answers: list[dict[str, Any]] = json.loads(result.stdout)
+    return answers
+
+
+@pytest.mark.usefixtures("files")
+def test_several_policies_are_compared() -> None:
+    line = "--nodes 1x8 --jobs teams.csv --policy fifo --policy srtf --policy dovetail"
+    answers = every(line)
+    assert [answer["policy"] for answer in answers] == ["fifo", "srtf", "dovetail"]
+    assert [answer["ended_jobs"] for answer in answers] == [3, 3, 3]
+    assert [answer["wait_s"]["mean"] for answer in answers[:2]] == [99.0, pytest.approx((50 + 149) / 3, abs=0.001)]
+    assert [answer["evictions"] for answer in answers[:2]] == [0, 1]
+    table = simulate(line).stdout
+    assert [row.split()[0] for row in table.splitlines()[-3:]] == ["fifo", "srtf", "dovetail"]
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize(("by", "names"), [("vc", ["x", "y"]), ("user", ["ada", "x", "bob"])])
+def test_jobs_are_in_queues(by: str, names: list[str]) -> None:
+    answer = told(f"--nodes 1x8 --jobs teams.csv --policy fair --queues-by {by} --weight {names[0]}=3")
+    queues: Any = answer["queues"]
+    assert [queue["queue"] for queue in queues] == names
+    assert [queue["weight"] for queue in queues] == [3] + [1] * (len(names) - 1)
+    assert sum(queue["jobs"] for queue in queues) == 3
+    assert 0 < float(str(answer["jain_index"])) <= 1
+    assert (
+        f"Jain index {answer['jain_index']}"
+        in simulate(f"--nodes 1x8 --jobs teams.csv --policy fair --queues-by {by} --weight {names[0]}=3").stdout
+    )
+
+
+@pytest.mark.usefixtures("files")
+def test_nodes_of_a_list_have_cpu_and_memory_that_jobs_may_lack(files: Path) -> None:
+    (files / "wide.csv").write_text("sn,cpu_milli,memory_mib,gpu,model\nn0,64500,1024,62,\n")
+    answer = told("--nodes wide.csv --jobs teams.csv")
+    # x/0 takes all but half a core.
+    assert answer["makespan_s"] == 200.0
+    assert answer["workload"] == "teams on wide"
+
+
+@pytest.mark.usefixtures("files")
+def test_nodes_fail_by_a_plan_of_the_seed() -> None:
+    line = "--nodes 2x8 --jobs jobs.csv --failures 1h:10m --policy fifo --checkpoint 1m --startup 5s"
+    one, again, other = told(f"{line} --seed 3"), told(f"{line} --seed 3"), told(f"{line} --seed 4")
+    assert int(str(one["failures"])) > 0
+    assert {**one, "seconds": 0} == {**again, "seconds": 0}
+    assert one["makespan_s"] != other["makespan_s"]
+    assert "by a node that failed" in simulate(f"{line} --seed 3").stdout
+
+
+@pytest.mark.usefixtures("files")
+def test_pods_of_a_list_come_and_go_at_a_load() -> None:
+    answer = told("--nodes nodes.csv --pods pods.csv --churn 60 --runtime 10m --for 10h")
+    assert answer["jobs"] == answer["ended_jobs"]
+    assert 40 < float(str(answer["allocated_gpu_percent"])) < 75
+
+
+@pytest.mark.usefixtures("files")
+def test_several_policies_share_a_picture(files: Path) -> None:
+    line = "--nodes 1x8 --jobs teams.csv --policy fifo --policy las --queues-by vc --plot both.png"
+    assert simulate(line).exit_code == 0
+    assert (files / "both.png").read_bytes().startswith(b"\x89PNG")
+
+
 @pytest.mark.usefixtures("files")
 def test_manifests_say_who_is_placed_where_and_who_waits_why() -> None:
     result = simulate("cluster.yaml -o json")
@@ -124,9 +197,23 @@ WRONG = [
     ("--jobs jobs.csv", "a size such as 16x8"),
     ("--nodes nodes.csv --pods pods.csv --jobs jobs.csv", "different workloads"),
     ("--nodes nodes.csv --pods pods.csv cluster.yaml", "different workloads"),
-    ("--nodes 2x8 --jobs jobs.csv --until 100", "--until and --timed belong to"),
+    ("--nodes 2x8 --jobs jobs.csv --until 100", "--until, --timed and --churn belong to"),
     ("--nodes nodes.csv --pods timed.csv --timed --until 100", "give one of them"),
+    ("--churn 90 --until 100", "give one of them"),
     ("--vc x", "--vc belongs to --jobs"),
+    ("--line easy", "--line belongs to --jobs"),
+    ("--failures 1d:1h", "--failures belongs to --jobs"),
+    ("--runtime 1h", "--runtime belongs to --churn"),
+    ("--for 1h", "--for belongs to --churn"),
+    ("--nodes 2x8 --jobs jobs.csv --weight x=1", "--weight needs --queues-by"),
+    ("--nodes 2x8 --jobs jobs.csv --queues-by vc --weight x=0", "must be such as team-a=3"),
+    ("--nodes 2x8 --jobs jobs.csv --failures 1d", "must be two times such as 30d:4h"),
+    ("--nodes 2x8 --jobs jobs.csv --failures 1d:0s", "more than zero"),
+    ("--nodes 2x8 --jobs jobs.csv --checkpoint often", "must be a duration"),
+    ("--nodes 2x8 --jobs jobs.csv --policy srtf --line easy", "--line easy is for orders that do not preempt"),
+    ("--nodes 2x8 --jobs jobs.csv --line easy", "--line is of the published orders"),
+    ("--policy fifo", "is an order of jobs that queue: it needs --jobs"),
+    ("--policy fgd --policy dovetail", "several --policy are compared where jobs queue"),
     ("--until 0", "1<=x<=1000"),
     ("--policy best", "'best' is not one of"),
     ("--plot nowhere/x.png", "there is no folder 'nowhere'"),
@@ -147,6 +234,9 @@ BAD = [
     ("--nodes pods.csv --pods pods.csv", "pods.csv:1"),
     ("--nodes 2x0 --jobs jobs.csv", "2x0"),
     ("--nodes 2x8 --jobs jobs.csv --vc z", "there is no 'z'; there are: x, y"),
+    ("--nodes 2x8 --jobs jobs.csv --queues-by vc --weight z=2", "--weight names what is no vc here: z"),
+    ("--nodes none.csv --jobs jobs.csv", "'none.csv' is no cluster such as 16x8"),
+    ("--nodes cpu.csv --jobs jobs.csv", "cpu.csv: has no node with a GPU"),
     ("none.yaml", "none.yaml"),
 ]
 

@@ -12,11 +12,10 @@ from dovetail.core.sharing.accounts import Line
 from dovetail.core.sharing.order import Order
 
 Rank = tuple[int, int, int, str]
-_COUNTED = {
-    Reason.NO_NODE_FITS, Reason.GANG_INCOMPLETE, Reason.GANG_DOES_NOT_FIT, Reason.GANG_TOO_LARGE, Reason.SEARCH_LIMIT,
-    Reason.RESERVED, Reason.EVICTING, Reason.QUEUE_LIMIT, Reason.BEYOND_GUARANTEE,
-}  # fmt: skip
-"""Reasons whose details are numbers, which change all the time; the details of all others name what is wrong."""
+_NO_ROOM = {Reason.NO_NODE_FITS, Reason.GANG_DOES_NOT_FIT, Reason.SEARCH_LIMIT, Reason.RESERVED}
+_COUNTED = {Reason.GANG_INCOMPLETE, Reason.GANG_TOO_LARGE, Reason.EVICTING, Reason.QUEUE_LIMIT, Reason.BEYOND_GUARANTEE}
+"""Reasons whose details are numbers, which change all the time; the details of all others name what is wrong. That
+there is no room has several, of which now one is true and now another."""
 
 
 @dataclass(slots=True)
@@ -146,8 +145,10 @@ class Pending:
         numbers after a while; else those that were not told yet."""
         last = self._told.get(root)
         if last is not None:
-            same_reason = (last.refusal.reason, last.refusal.when) == (refusal.reason, refusal.when)
-            numbers_only = same_reason and refusal.reason in _COUNTED
+            reasons = {last.refusal.reason, refusal.reason}
+            alike = reasons <= _NO_ROOM or (len(reasons) == 1 and reasons <= _COUNTED)
+            promised = (last.refusal.expected is None) == (refusal.expected is None)
+            numbers_only = alike and promised and last.refusal.when is refusal.when
             if last.refusal == refusal or (numbers_only and now_ms - last.at_ms < again_ms):
                 untold = tuple(uid for uid in uids if uid not in last.uids)
                 last.uids.update(untold)

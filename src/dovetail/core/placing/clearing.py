@@ -19,14 +19,18 @@ from numpy.typing import NDArray
 
 from dovetail.core.cluster import Cluster
 from dovetail.core.cluster.columns import ABSENT
+from dovetail.core.cluster.nodes import Nodes
 from dovetail.core.cluster.shapes import Shape
-from dovetail.core.model import Pod
+from dovetail.core.model import GPU, Pod
 from dovetail.core.placing.gangs import Group, shapes_of
 from dovetail.core.placing.pods import Scope
 from dovetail.core.placing.proof import evict
 from dovetail.core.placing.rows import Rows
 from dovetail.core.placing.victims import Unit, uncovered, weight
 
+GPU_COLUMN = Nodes().resources[GPU]
+_LOOKED_AT = 16
+"""Nodes that are looked at closely at first, and two more for each pod: those where room seems cheapest."""
 _EXACT = 20
 """Prices of a pod are compared to 2^-20."""
 
@@ -195,9 +199,13 @@ class Clearing:
                 option = option or self._option(slot, shape, min(caps[slot], len(left)))
                 heapq.heappush(heap, (option.price, slot, versions[slot], option))
 
-        for slot in caps:
-            offer(slot)
-        while left and heap:
+        later = self._promising(list(caps), shape)
+        while left and (heap or later):
+            if not heap:
+                now, later = later[: _LOOKED_AT + 2 * len(left)], later[_LOOKED_AT + 2 * len(left) :]
+                for slot in now:
+                    offer(slot)
+                continue
             price, slot, version, option = heapq.heappop(heap)
             if version != versions[slot]:
                 continue
@@ -222,6 +230,23 @@ class Clearing:
                 for other in sorted({*touched, slot}) if left else ():
                     offer(other)
         return not left
+
+    def _promising(self, slots: list[int], shape: Shape) -> list[int]:
+        """The slots, those first where room for one pod seems cheapest: by the cheapest units there, as many as would
+        do if all held alike."""
+        nodes = self._cluster.nodes
+        column = GPU_COLUMN if shape.need[GPU_COLUMN, 0] else int(np.flatnonzero(shape.need)[-1])
+        need = int(shape.need[column, 0])
+        free, allocatable = nodes.free[column].tolist(), nodes.allocatable[column].tolist()
+
+        def guess(slot: int) -> int:
+            units, lacking = self._on_slot.get(slot, []), need - free[slot]
+            if lacking <= 0 or not units:
+                return 0
+            held = max(1, allocatable[slot] - free[slot])
+            return sum(unit.weight for unit, _ in units[: -(-lacking * len(units) // held)])
+
+        return sorted(slots, key=guess)
 
     def _stands(self, option: _Option) -> bool:
         """Whether its units are all there still, and may be taken together."""

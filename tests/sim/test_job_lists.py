@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.core.model import GPU
+from dovetail.core.model import CPU, GPU, MEMORY, Work
 from dovetail.sim.traces.errors import TraceError
-from dovetail.sim.traces.philly import read_jobs
+from dovetail.sim.traces.jobs import read_jobs
 
 HEADER = "vc,job,submit_s,num_gpu,duration_s\n"
 
@@ -37,14 +37,14 @@ def test_a_job_becomes_pods_that_fit_a_node(file: Path, gpus: int, sizes: list[i
 
 def test_a_vc_is_a_namespace_and_can_be_read_alone(file: Path) -> None:
     file.write_text(f"{HEADER}x,0,0,1,60\nx-y,0,0,1,60\nx,1,0,1,60\n")
-    assert [job.pods[0].key for job in read_jobs(file, 8, vc="x")] == ["x/0", "x/1"]
+    assert [job.pods[0].key for job in read_jobs(file, 8, vcs=["x"])] == ["x/0", "x/1"]
     assert {job.pods[0].key for job in read_jobs(file, 8)} == {"x/0", "x/1", "x-y/0"}
 
 
 def test_an_unknown_vc_is_refused_with_those_there_are(file: Path) -> None:
     file.write_text(f"{HEADER}b,0,0,1,60\na,0,0,1,60\n")
     with pytest.raises(TraceError, match="there is no 'c'; there are: a, b"):
-        read_jobs(file, 8, vc="c")
+        read_jobs(file, 8, vcs=["c"])
 
 
 @pytest.mark.parametrize(
@@ -63,8 +63,44 @@ def test_an_unknown_vc_is_refused_with_those_there_are(file: Path) -> None:
 def test_a_wrong_row_is_refused_whatever_vc_is_asked_for(file: Path, row: str, field: str) -> None:
     file.write_text(f"{HEADER}x,0,0,1,60\ny,0,0,1,60\n{row}\n")
     with pytest.raises(TraceError) as caught:
-        read_jobs(file, 8, vc="y")
+        read_jobs(file, 8, vcs=["y"])
     assert (caught.value.line, caught.value.field) == (4, field)
+
+
+def test_columns_that_may_be_there_say_more_of_a_job(file: Path) -> None:
+    more = "user,pods,cpu_milli,memory_mib,priority,family,max_runtime_s,checkpoint_s,startup_s"
+    file.write_text(
+        f"vc,job,submit_s,num_gpu,duration_s,{more}\n"
+        "x,0,0,8,60,ada,4,2000,1024,7,train,90,30,5.5\n"
+        "x,1,0,2,60,ada,,,,,,,,\n"
+        "x,2,0,2,60,,,,,,,,,\n"
+    )
+    full, user, bare = read_jobs(file, 8)
+    assert [pod.request.resources for pod in full.pods] == [((CPU, 2000), (MEMORY, 2**30), (GPU, 2))] * 4
+    assert {(pod.user, pod.priority, pod.owner) for pod in full.pods} == {("ada", 7, "x/0")}
+    assert full.pods[0].work == Work("train", 90_000, 30_000, 5500)
+    assert full.gang is not None
+    assert [job.pods[0].work.family for job in (user, bare)] == ["x/ada/2", "x/2"]
+    assert (bare.pods[0].user, bare.pods[0].priority, bare.pods[0].request.resources) == ("", 0, ((GPU, 2),))
+
+
+@pytest.mark.parametrize(
+    ("column", "cell", "field"),
+    [
+        ("pods", "3", "pods"),
+        ("pods", "x", "pods"),
+        ("user", "a b", "user"),
+        ("priority", "-1", "priority"),
+        ("checkpoint_s", "30m", "checkpoint_s"),
+        ("max_runtime_s", "1e3", "max_runtime_s"),
+        ("cpu_milli", "0.5", "cpu_milli"),
+    ],
+)
+def test_a_wrong_cell_names_its_line(file: Path, column: str, cell: str, field: str) -> None:
+    file.write_text(f"vc,job,submit_s,num_gpu,duration_s,{column}\nx,0,0,8,60,\nx,1,0,8,60,{cell}\n")
+    with pytest.raises(TraceError) as caught:
+        read_jobs(file, 8)
+    assert (caught.value.file, caught.value.line, caught.value.field) == (str(file), 3, field)
 
 
 def test_missing_columns_are_named(file: Path) -> None:

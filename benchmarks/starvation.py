@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a large gang starts among many small jobs, and what that costs.
+
+    python benchmarks/starvation.py [--seeds 8] [--orders fifo fair ... dovetail] [-o table|json]
+
+100 GPUs, 72 hours, minutes as the smallest time. Five agents send jobs of 4 to 10 GPUs that run 20 to 40 minutes, at an
+offered load of 130 % in all; one agent sends a gang of 60 GPUs that runs for 60 minutes every 8 hours, nine in all.
+Everybody says truly how long a job runs, all agents weigh the same, usage counts half after 6 hours, and nothing is
+preempted unless that is said. `no hold`: whoever fits starts. `hold`: room is held for the first that does not fit, and
+others pass it only if they do not delay it (EASY backfill). `dovetail` is the scheduler's own core, with a queue for
+each agent. The waits are of the gangs that started: the mean, and the mean over the seeds of each seed's longest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from dovetail.core.events import NodeChanged
+from dovetail.core.model import GPU, Gang, Pod, Request, Work
+from dovetail.core.policy import Policy
+from dovetail.core.sharing.records import Queue
+from dovetail.sim.clock import Clock, Result
+from dovetail.sim.engine import Simulation
+from dovetail.sim.orders import ORDERS
+from dovetail.sim.plain import Line, Plain
+from dovetail.sim.traces.nodes import uniform_nodes
+from dovetail.sim.workload import Job, Workload
+
+MINUTE_MS, HOUR_MS = 60_000, 3_600_000
+GPUS, HOURS, LOAD = 100, 72, 1.3
+HALF_LIFE_MS = 6 * HOUR_MS
+GANG, EVERY_HOURS, FIRST_HOUR = 60, 8, 4
+AGENTS = [f"agent-{i}" for i in range(5)]
+_MEAN_GPUS, _MEAN_MINUTES = 7, 30
+
+
+def workload(seed: int) -> Workload:
+    """Two nodes of fifty GPUs are the pool: a small job is a pod, the gang a pod on each node."""
+    chance = random.Random(seed)
+    hours = range(FIRST_HOUR, HOURS, EVERY_HOURS)
+    jobs = [_job("large", number, hour * 60, GANG, 60, pods=2) for number, hour in enumerate(hours)]
+    per_minute = LOAD * GPUS / _MEAN_GPUS / _MEAN_MINUTES / len(AGENTS)
+    for agent in AGENTS:
+        minute, number = chance.expovariate(per_minute), 0
+        while minute < HOURS * 60:
+            jobs.append(_job(agent, number, int(minute), chance.randint(4, 10), chance.randint(20, 40)))
+            minute, number = minute + chance.expovariate(per_minute), number + 1
+    queues = tuple(Queue(name, half_life_ms=HALF_LIFE_MS) for name in (*AGENTS, "large"))
+    ordered = tuple(sorted(jobs, key=lambda job: (job.at_ms, job.pods[0].uid)))
+    return Workload("starvation", tuple(map(NodeChanged, uniform_nodes(2, GPUS // 2))), ordered, queues)
+
+
+def _job(agent: str, number: int, minute: int, gpus: int, minutes: int, pods: int = 1) -> Job:
+    name, at_ms, work = f"{agent}-{number}", minute * MINUTE_MS, Work(max_runtime_ms=minutes * MINUTE_MS)
+    request, gang = Request(((GPU, gpus // pods),)), name if pods > 1 else ""
+    members = tuple(
+        Pod(f"{name}/{i}", agent, f"{name}-{i}", request, created_ms=at_ms, gang=gang, queue=agent, work=work)
+        for i in range(pods)
+    )
+    return Job(at_ms, members, Gang(name, agent, name, pods, created_ms=at_ms) if gang else None, minutes * MINUTE_MS)
+
+
+def _plain(order: str) -> dict[str, Callable[[Workload], Clock]]:
+    return {
+        "no hold": lambda workload: Plain(workload, ORDERS[order], Line.SKIP, HALF_LIFE_MS),
+        "hold": lambda workload: Plain(workload, ORDERS[order], Line.EASY, HALF_LIFE_MS),
+    }
+
+
+def _core(**choices: Any) -> Callable[[Workload], Clock]:
+    return lambda workload: Simulation(workload, Policy(**choices))
+
+
+SCHEDULERS: dict[str, dict[str, Callable[[Workload], Clock]]] = {
+    **{order: _plain(order) for order in ("fifo", "fair", "fair-history", "credit")},
+    "dovetail": {"no hold": _core(preempt=False, reserve=False), "hold": _core(preempt=False)},
+    "dovetail, preempting": {"no hold": _core(reserve=False), "hold": _core()},
+}
+
+
+def measure(result: Result) -> dict[str, float | None]:
+    """Of one run up to its last hour: gangs and their waits in minutes, waits of the small jobs, and utilisation."""
+    waits: dict[str, list[float]] = {"large": [], "small": []}
+    for fate in result.fates:
+        if fate.started_ms is not None:
+            kind = "small" if fate.job.gang is None else "large"
+            waits[kind].append((fate.started_ms - fate.job.at_ms) / MINUTE_MS)
+    moments, end_ms = result.moments, HOURS * HOUR_MS
+    ends_ms = [moment.at_ms for moment in moments[1:]] + [end_ms]
+    busy = sum(now.allocated_milli * (until_ms - now.at_ms) for now, until_ms in zip(moments, ends_ms, strict=True))
+    return {
+        "gangs_started": len(waits["large"]),
+        "gang_wait_min": statistics.fmean(waits["large"]) if waits["large"] else None,
+        "gang_wait_max_min": max(waits["large"], default=None),
+        "small_wait_min": statistics.fmean(waits["small"]),
+        "evictions": result.evicted,
+        "utilisation_percent": 100 * busy / (result.capacity_milli * (end_ms - moments[0].at_ms)),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=8)
+    parser.add_argument("--orders", nargs="+", choices=list(SCHEDULERS), default=list(SCHEDULERS))
+    parser.add_argument("-o", "--output", choices=["table", "json"], default="table")
+    args = parser.parse_args()
+    workloads = [workload(seed) for seed in range(args.seeds)]
+    found: list[dict[str, Any]] = []
+    for order in args.orders:
+        for line, scheduler in SCHEDULERS[order].items():
+            for seed, work in enumerate(workloads):
+                print(f"\r{order}, {line}, seed {seed}   ", end="", file=sys.stderr, flush=True)
+                result = scheduler(work).run(until_ms=HOURS * HOUR_MS - 1)
+                found.append({"order": order, "line": line, "seed": seed, **measure(result)})
+    print(file=sys.stderr)
+    if args.output == "json":
+        print(json.dumps(found, indent=1))
+        return
+    print("| order | line | gangs started of 9 | gang wait, mean | mean of max | small jobs wait | evictions | used |")
+    print("|---|---|---:|---:|---:|---:|---:|---:|")
+    for order in args.orders:
+        for line in SCHEDULERS[order]:
+            runs = [run for run in found if (run["order"], run["line"]) == (order, line)]
+            print(f"| {order} | {line} | {' | '.join(_mean(runs, key) for key in _COLUMNS)} |")
+
+
+_COLUMNS = {
+    "gangs_started": "{:.1f}",
+    "gang_wait_min": "{:.0f} min",
+    "gang_wait_max_min": "{:.0f} min",
+    "small_wait_min": "{:.0f} min",
+    "evictions": "{:.0f}",
+    "utilisation_percent": "{:.1f} %",
+}
+
+
+def _mean(runs: list[dict[str, Any]], key: str) -> str:
+    values = [run[key] for run in runs if run[key] is not None]
+    return _COLUMNS[key].format(statistics.fmean(values)) if values else "-"
+
+
+if __name__ == "__main__":
+    main()
