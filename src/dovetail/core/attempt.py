@@ -52,13 +52,14 @@ class Attempt:
         if refusal is not None:
             decisions += room.give_up(str(refusal))
         for group in state.roster.groups(self._root) if refusal is None else ():
-            kind = self._kind(group)
+            alike = self._alike(group)
+            kind = self._kind(group, alike)
             if kind is not None:
                 self._failures.know(self._root, kind, group)
             placed: list[Decision] = []
             lacking = self._failures.refusal(kind) if kind is not None else None
             if lacking is None:
-                placed, lacking = self._place(group)
+                placed, lacking = self._place(group, alike)
                 if lacking is not None and not placed:
                     made, lacking = room.make(group, lacking, kind)
                     decisions += made
@@ -97,7 +98,7 @@ class Attempt:
         exist = sum(1 for pod in self._members if startable(pod) or pod.node)
         return Refusal(Reason.GANG_INCOMPLETE, When.NOT_YET, f"needs {need} pods, {exist} can start")
 
-    def _place(self, group: Group) -> tuple[list[Decision], Refusal | None]:
+    def _place(self, group: Group, alike: object | None) -> tuple[list[Decision], Refusal | None]:
         """Binds, and why the rest (or all of it) was not placed."""
         if not complete(group):
             return [], self._incomplete(group)
@@ -106,10 +107,10 @@ class Attempt:
             return [], refusal
         if self._beyond(list(group.all_pods())) is not None:
             group = least(group)
-        alike = self._alike(group)
+            alike = self._alike(group)
         if alike is not None and (known := self._failures.no_room.get(alike)) is not None:
             return [], known
-        binds, refusal = self._beside_reserved(group)
+        binds, refusal = self._beside_reserved(group, alike)
         if not binds and alike is not None and refusal is not None and refusal.reason in _NO_ROOM:
             self._failures.no_room[alike] = refusal
         return binds, refusal
@@ -125,11 +126,12 @@ class Attempt:
         """Whether some of them must not be preempted."""
         return any(not self._state.shares.preemptible(pod) for pod in pods)
 
-    def _beside_reserved(self, group: Group) -> tuple[list[Decision], Refusal | None]:
+    def _beside_reserved(self, group: Group, alike: object | None) -> tuple[list[Decision], Refusal | None]:
         """Place the group so that what is held for others is not delayed."""
         state, others = self._state, self._state.reservations.others(self._root)
-        # What is held for the root itself is in the way of others alone.
-        alike = self._alike(group) if self._root not in state.reservations.by_root else None
+        if self._root in state.reservations.by_root:
+            # What is held for the root itself is in the way of others alone.
+            alike = None
         if not others:
             return self._within_limits(group, None)
         beside = self._failures.beside.get(alike) if alike is not None else None
@@ -289,12 +291,9 @@ class Attempt:
         counts = tuple((shape.id, count) for shape, count in wanted)
         return counts, group.missing, group.room, group.required, group.preferred
 
-    def _kind(self, group: Group) -> Kind | None:
+    def _kind(self, group: Group, alike: object | None) -> Kind | None:
         """Equal for roots of which none is placed, and nobody gives way to, when that is so for one of them."""
-        if self._root in self._state.reservations.by_root:
-            return None
-        alike = self._alike(group)
-        if alike is None:
+        if alike is None or self._root in self._state.reservations.by_root:
             return None
         return Kind(alike, self._queue, self._state.rank(self._root)[0], self._fixed(group.pods))
 

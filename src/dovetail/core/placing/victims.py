@@ -128,7 +128,7 @@ class Allowances:
 
 class Victims:
     """The units of all that runs in the queues `of` (None: in any) but `root`, as jobs of `queue` see them, in the
-    order of `Unit.order`. The pods (uid) `ending` give way already. `spare` is how many units may be taken of each pool.
+    order of `Unit.order`. The pods (uid) `ending` give way already. `spare` is how many units of each pool there are.
     """
 
     def __init__(

@@ -162,14 +162,12 @@ class Shares:
 
     def placed(self, placements: Iterable[Placement]) -> None:
         """These pods, which waited, were placed."""
-        alike: dict[tuple[str, str, int, Amounts, bool], list[str]] = {}
-        found: dict[tuple[str, str, int, Amounts, bool], _Held] = {}
+        alike: dict[tuple[str, str, int, Amounts, bool], tuple[_Held, list[str]]] = {}
         for placement in placements:
-            new = self._as_held(placement.pod, placement)
-            alike.setdefault(new.kind, []).append(placement.pod.uid)
-            found.setdefault(new.kind, new)
-        for kind, uids in alike.items():
-            self._hold(uids, found[kind])
+            held = self._as_held(placement.pod, placement)
+            alike.setdefault(held.kind, (held, []))[1].append(placement.pod.uid)
+        for held, uids in alike.values():
+            self._hold(uids, held)
             for uid in uids:
                 self._unwait(uid)
 
