@@ -21,7 +21,7 @@ from dovetail.core.roster import Roster, startable
 from dovetail.core.sharing import standing
 from dovetail.core.sharing.accounts import Accounts, Line
 from dovetail.core.sharing.claim_back import ClaimBack
-from dovetail.core.sharing.division import Claimant, divide
+from dovetail.core.sharing.dues import Dues
 from dovetail.core.sharing.meter import Meter
 from dovetail.core.sharing.records import (
     CPU,
@@ -35,10 +35,7 @@ from dovetail.core.sharing.records import (
 )
 from dovetail.core.sharing.tree import Tree
 
-_DIVIDED_AGAIN_MS = 60_000
-"""What is due changes with what was used, too, slowly."""
 _MILLI = 1000
-_MILLION = 1_000_000
 
 
 @dataclass(slots=True)
@@ -62,11 +59,11 @@ class Shares:
         self.tree = Tree()
         self.accounts = Accounts(self.tree)
         self.meter = Meter(cluster)
+        self.dues = Dues(self, policy.history_milli)
         self.waiting: Callable[[], Mapping[str, tuple[str, int]]] = dict
         """Who is first of those that wait in each queue and below it, and how many they are."""
         self._cluster = cluster
         self._roster = roster
-        self._history_milli = policy.history_milli
         self._model_milli = dict(policy.model_milli)
         self._held: dict[str, _Held] = {}
         self._waiting: dict[str, tuple[str, Amounts]] = {}
@@ -75,10 +72,6 @@ class Shares:
         self._pending: dict[str, dict[str, int]] = {}
         self._strangers: dict[str, int] = {}
         self._priorities: dict[str, Counter[int]] = {}
-        self._due: dict[str, dict[str, int]] | None = None
-        self._due_ms = 0
-        self._moved: dict[tuple[str, str], int] = {}
-        """How much more each queue holds and waits for, of each class, than when it was last divided."""
         self._limited: dict[str, bool] = {}
         self._rated: dict[str, int] = {}
         self._rates: dict[Amounts, int] = {}
@@ -107,7 +100,7 @@ class Shares:
             self.tree.put(queue)
         if old is not None and not new and old.half_life_ms != queue.half_life_ms:
             self.accounts.set_half_life(queue)
-        self._due = None
+        self.dues.changed()
         self._limited.clear()
 
     def remove_queue(self, name: str) -> None:
@@ -136,7 +129,7 @@ class Shares:
         change()
         for uid in uids:
             self._sync(uid, late=False)
-        self._due = None
+        self.dues.changed()
         self._limited.clear()
 
     def sync(self, pod: Pod) -> None:
@@ -195,7 +188,8 @@ class Shares:
         capacity = self.meter.capacity()
         rated = {name: capacity.get(name, 0) for name in DIVIDED}
         if rated != self._rated:
-            self._rated, self._due = rated, None
+            self._rated = rated
+            self.dues.changed()
             self._rates.clear()
             counts = Counter(map(id, self._held.values()))
             for held in {id(one): one for one in self._held.values()}.values():
@@ -217,9 +211,9 @@ class Shares:
         queue, user, priority, amounts, fixed = held.kind
         if not queue:
             _add(self._strangers, amounts, times)
-            self._due = None
+            self.dues.changed()
             return
-        self._request(queue, amounts, times)
+        self.dues.moved(queue, amounts, times)
         self._add(self._allocated, queue, amounts, times)
         if fixed:
             self._add(self._fixed, queue, amounts, times)
@@ -235,25 +229,14 @@ class Shares:
             self._unwait(uid)
             if request is not None:
                 self._waiting[uid] = request
-                self._request(*request, 1)
+                self.dues.moved(*request, 1)
                 self._add(self._pending, *request, 1)
 
     def _unwait(self, uid: str) -> None:
         request = self._waiting.pop(uid, None)
         if request is not None:
-            self._request(*request, -1)
+            self.dues.moved(*request, -1)
             self._add(self._pending, *request, -1)
-
-    def _request(self, queue: str, amounts: Amounts, times: int) -> None:
-        """What is due has to be divided anew, unless what is asked for by then is the same again."""
-        for name, amount in amounts:
-            if name in DIVIDED:
-                key = queue, name
-                left = self._moved.get(key, 0) + times * amount
-                if left:
-                    self._moved[key] = left
-                else:
-                    del self._moved[key]
 
     def _add(self, books: dict[str, dict[str, int]], queue: str, amounts: Amounts, sign: int) -> None:
         for name in self.path(queue):
@@ -330,6 +313,10 @@ class Shares:
         """What the queue holds, with those below it."""
         return self._allocated.get(queue, {})
 
+    def others(self) -> Mapping[str, int]:
+        """What pods hold that are not ours."""
+        return self._strangers
+
     def pending(self, queue: str) -> Mapping[str, int]:
         """What is waited for in the queue and below it."""
         return self._pending.get(queue, {})
@@ -378,59 +365,7 @@ class Shares:
 
     def due(self, queue: str) -> Mapping[str, int]:
         """What a queue is due of each class that is divided, by what everybody holds and waits for now."""
-        if self._due is None or self._moved or self.now_ms - self._due_ms >= _DIVIDED_AGAIN_MS:
-            self._due, self._due_ms = self._divide(), self.now_ms
-            self._moved.clear()
-        return self._due.get(queue, {})
-
-    def _divide(self) -> dict[str, dict[str, int]]:
-        due: dict[str, dict[str, int]] = {}
-        capacity, usage = self.meter.capacity(), self._usage()
-        for parent in ("", *self.tree.in_order()):
-            names = [name for name in self.tree.children(parent) if self.tree.problem(name) is None]
-            for resource, grain in DIVIDED.items() if names else ():
-                if parent:
-                    total = due[parent][resource] if parent in due else 0
-                else:
-                    total = max(0, capacity.get(resource, 0) - self._strangers.get(resource, 0))
-                claimants = [self._claimant(name, resource, usage.get(name, 0)) for name in names]
-                parts = divide(total, claimants, self._history_milli, grain)
-                for name, part in zip(names, parts, strict=True):
-                    due.setdefault(name, {})[resource] = part
-        return due
-
-    def _usage(self) -> dict[str, int]:
-        """What each queue used, in millionths of what its parent is due by weight: so history weighs alike at every
-        level, and who used just its part has used its weight among its siblings."""
-        if len(self.tree.queues) == 1:
-            return {}
-        return {
-            name: self.accounts.share_ppm(name, self.whole)
-            * _MILLION
-            // max(1, self.part_ppm(self.tree.queues[name].parent))
-            for name in self.tree.queues
-        }
-
-    def part_ppm(self, name: str) -> int:
-        """The part of the cluster that a queue is due by weight alone, in millionths; all of it for ""."""
-        part = _MILLION
-        for above in self.path(name):
-            part = part * self.weight_ppm(above) // _MILLION
-        return part
-
-    def weight_ppm(self, name: str) -> int:
-        """The weight of a queue among its siblings, in millionths."""
-        queue = self.tree.queues[name]
-        total = sum(max(0, self.tree.queues[other].weight) for other in self.tree.children(queue.parent))
-        return max(0, queue.weight) * _MILLION // total if total else 0
-
-    def _claimant(self, name: str, resource: str, usage_ppm: int) -> Claimant:
-        queue = self.tree.queues[name]
-        request = self._allocated.get(name, {}).get(resource, 0) + self._pending.get(name, {}).get(resource, 0)
-        return Claimant(
-            name, dict(queue.guarantee).get(resource, 0), dict(queue.limit).get(resource), queue.weight, request,
-            usage_ppm, queue.priority, queue.created_ms,
-        )  # fmt: skip
+        return self.dues.of(queue)
 
     def standing_class(self, queue: str, more: Mapping[str, int]) -> int:
         """0 where the queue stays within its guarantee with so much more, 1 where within what is due, else 2."""
@@ -471,12 +406,8 @@ class Shares:
 
     def standings(self, now_ms: int) -> list[standing.Standing]:
         """How all queues stand, each before those below it."""
-        # To look must not change when it is divided next.
-        divided = self._due, self._due_ms, dict(self._moved)
-        try:
+        with self.dues.looked_at():
             return standing.standings(self, max(now_ms, self.now_ms))
-        finally:
-            self._due, self._due_ms, self._moved = divided
 
     def told(self) -> Iterator[Queue]:
         """The queues that were told, in order."""
@@ -489,7 +420,7 @@ class Shares:
     def restore(self, histories: Iterable[History]) -> None:
         """Go on from what was used; what is charged is what is placed now."""
         self.accounts.restore(histories)
-        self._due = None
+        self.dues.changed()
 
 
 def _add(books: dict[str, int], amounts: Amounts, sign: int) -> None:

@@ -57,7 +57,7 @@ def standings(shares: Shares, now_ms: int) -> list[Standing]:
 def _standing(shares: Shares, name: str, now_ms: int, head: str, jobs: int) -> Standing:
     queue, ledger = shares.tree.queues[name], shares.accounts.of(name)
     held, guarantee = shares.allocated(name), dict(queue.guarantee)
-    due_rate = shares.whole * shares.part_ppm(name) // _MILLION
+    due_rate = shares.whole * shares.dues.part_ppm(name) // _MILLION
     return Standing(
         name=name,
         parent=queue.parent,
@@ -71,7 +71,7 @@ def _standing(shares: Shares, name: str, now_ms: int, head: str, jobs: int) -> S
         pending_jobs=jobs,
         used=ledger.at(now_ms),
         share_ppm=shares.accounts.share_ppm(name, shares.whole),
-        weight_ppm=shares.weight_ppm(name),
+        weight_ppm=shares.dues.weight_ppm(name),
         credit=ledger.credit(due_rate, now_ms),
         rate_milli=ledger.rate,
         days=_days(ledger, now_ms),

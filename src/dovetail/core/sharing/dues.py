@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What each queue is due of what there is now, level by level.
+
+Rules: at the top what there is without what pods of others hold is divided, below that what the parent is due, by what
+everybody holds and waits for (`division`). It is divided anew when that has changed, and once a minute, since what was
+used fades. History weighs alike at every level: what a queue used is measured by what its parent is due by weight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from dovetail.core.sharing.division import Claimant, divide
+from dovetail.core.sharing.records import DIVIDED, Amounts
+
+if TYPE_CHECKING:
+    from dovetail.core.sharing.shares import Shares
+
+_AGAIN_MS = 60_000
+_MILLION = 1_000_000
+
+
+class Dues:
+    def __init__(self, shares: Shares, history_milli: int) -> None:
+        self._shares = shares
+        self._history_milli = history_milli
+        self._due: dict[str, dict[str, int]] | None = None
+        self._divided_ms = 0
+        self._moved: dict[tuple[str, str], int] = {}
+        """How much more each queue holds and waits for, of each class, than when it was last divided."""
+
+    def changed(self) -> None:
+        """What there is, or how it is to be divided, has changed."""
+        self._due = None
+
+    def moved(self, queue: str, amounts: Amounts, times: int) -> None:
+        """The queue holds or waits for so much more. Where that is taken back until it is asked, nothing changes."""
+        for name, amount in amounts:
+            if name in DIVIDED:
+                left = self._moved.get((queue, name), 0) + times * amount
+                if left:
+                    self._moved[queue, name] = left
+                else:
+                    self._moved.pop((queue, name), None)
+
+    def of(self, queue: str) -> Mapping[str, int]:
+        """What the queue is due, by class."""
+        now_ms = self._shares.now_ms
+        if self._due is None or self._moved or now_ms - self._divided_ms >= _AGAIN_MS:
+            self._due, self._divided_ms = self._divide(), now_ms
+            self._moved.clear()
+        return self._due.get(queue, {})
+
+    @contextmanager
+    def looked_at(self) -> Iterator[None]:
+        """Who only looks must not change when it is divided next."""
+        before = self._due, self._divided_ms, dict(self._moved)
+        try:
+            yield
+        finally:
+            self._due, self._divided_ms, self._moved = before
+
+    def part_ppm(self, name: str) -> int:
+        """The part of the cluster that a queue is due by weight alone, in millionths; all of it for ""."""
+        part = _MILLION
+        for above in self._shares.path(name):
+            part = part * self.weight_ppm(above) // _MILLION
+        return part
+
+    def weight_ppm(self, name: str) -> int:
+        """The weight of a queue among its siblings, in millionths."""
+        tree = self._shares.tree
+        queue = tree.queues[name]
+        total = sum(max(0, tree.queues[other].weight) for other in tree.children(queue.parent))
+        return max(0, queue.weight) * _MILLION // total if total else 0
+
+    def _divide(self) -> dict[str, dict[str, int]]:
+        shares, tree = self._shares, self._shares.tree
+        due: dict[str, dict[str, int]] = {}
+        capacity, others, usage = shares.meter.capacity(), shares.others(), self._usage()
+        for parent in ("", *tree.in_order()):
+            names = [name for name in tree.children(parent) if tree.problem(name) is None]
+            for resource, grain in DIVIDED.items() if names else ():
+                total = max(0, capacity.get(resource, 0) - others.get(resource, 0))
+                if parent:
+                    total = due[parent][resource] if parent in due else 0
+                claimants = [self._claimant(name, resource, usage.get(name, 0)) for name in names]
+                parts = divide(total, claimants, self._history_milli, grain)
+                for name, part in zip(names, parts, strict=True):
+                    due.setdefault(name, {})[resource] = part
+        return due
+
+    def _usage(self) -> dict[str, int]:
+        """What each queue used, in millionths of what its parent is due by weight: who used just its part has used its
+        weight among its siblings."""
+        shares, queues = self._shares, self._shares.tree.queues
+        if len(queues) == 1:
+            return {}
+        parents = {name: max(1, self.part_ppm(queue.parent)) for name, queue in queues.items()}
+        share_ppm = shares.accounts.share_ppm
+        return {name: share_ppm(name, shares.whole) * _MILLION // part_ppm for name, part_ppm in parents.items()}
+
+    def _claimant(self, name: str, resource: str, usage_ppm: int) -> Claimant:
+        shares, queue = self._shares, self._shares.tree.queues[name]
+        request = shares.allocated(name).get(resource, 0) + shares.pending(name).get(resource, 0)
+        return Claimant(
+            name, dict(queue.guarantee).get(resource, 0), dict(queue.limit).get(resource), queue.weight, request,
+            usage_ppm, queue.priority, queue.created_ms,
+        )  # fmt: skip
