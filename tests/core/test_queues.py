@@ -379,6 +379,8 @@ def test_an_eviction_that_fails_is_given_up() -> None:
     driven.at(MINUTE_MS + 1, ev.EvictionFailed(evict.uids[0], "its budget is used up"))
     given_up = [decision for decision in driven.last if isinstance(decision, Unnominate)]
     assert [decision.uids for decision in given_up] == [("x0",)]
+    [other] = evictions(driven)
+    assert evict.uids[0] not in other.uids
 
 
 def test_an_eviction_that_takes_too_long_is_given_up() -> None:

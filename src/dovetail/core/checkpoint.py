@@ -83,7 +83,8 @@ class Checkpoint:
     """`events` tell every known object, nodes from the lowest slot on and pods in the order in which they came; `held`
     are the pods on nodes, those included that were decided and are not seen bound yet. `starting` are roots that are
     being bound, with the time when that is overdue; `started` the gangs that had their minimum. `histories` is what
-    each queue has used, `run_times` what was learned (kind, name, ms), `rooms` what is held for whom, the oldest first.
+    each queue has used, `run_times` what was learned (kind, name, ms), `rooms` what is held for whom, the oldest first;
+    `spared` are pods that are not asked to give way until then.
     """
 
     steps: int
@@ -98,6 +99,7 @@ class Checkpoint:
     histories: tuple[History, ...] = ()
     run_times: tuple[tuple[str, str, tuple[int, ...]], ...] = ()
     rooms: tuple[HeldRoom, ...] = ()
+    spared: tuple[tuple[str, int], ...] = ()
 
 
 def take(state: State) -> Checkpoint:
@@ -140,6 +142,7 @@ def take(state: State) -> Checkpoint:
             )
             for one in state.reservations
         ),
+        spared=tuple(state.reservations.spared.items()),
     )
 
 
@@ -179,6 +182,7 @@ def restore(policy: Policy, checkpoint: Checkpoint) -> State:
     state.shares.advance(checkpoint.now_ms)
     state.shares.restore(checkpoint.histories)
     state.run_times.restore(checkpoint.run_times)
+    state.reservations.spared = dict(checkpoint.spared)
     for room in checkpoint.rooms:
         slots = np.array(sorted(cluster.nodes.slot_of(node) for node in room.nodes), dtype=np.int64)
         state.reservations.put(

@@ -74,6 +74,7 @@ class MakingRoom:
             return f"an eviction failed: {own.failure}"
         left = sorted(own.evicting & self._state.cluster.placements.keys())
         if left and self._state.now_ms >= own.deadline_ms:
+            self._state.reservations.spare(left)
             return f"{len(left)} pods that were to give way are still there"
         # All are gone and it does not fit all the same: somebody else has come, or a node has gone.
         return "" if left else "the room that was made is not there any more"
@@ -97,7 +98,7 @@ class MakingRoom:
         others = state.reservations.others(self._root)
         beside = state.reservations.beside(others) if others else None
         scope = within_models(state, self._queue, state.wanted(self._root), beside)
-        ending = frozenset().union(*(one.evicting for one in others))
+        ending = state.reservations.left_alone(others)
         found = preemption.find(state, self._root, group, scope, ending)
         if not isinstance(found, preemption.Found):
             state.failures.sought[key] = str(found)

@@ -74,6 +74,8 @@ class Reservations:
     def __init__(self, state: State) -> None:
         self._state = state
         self.by_root: dict[str, Reservation] = {}
+        self.spared: dict[str, int] = {}
+        """Pods that were to give way in vain, with the time until when nobody asks them again."""
 
     def __iter__(self) -> Iterator[Reservation]:
         return iter(self.by_root.values())
@@ -96,7 +98,19 @@ class Reservations:
         for one in list(self.by_root.values()):
             if uid in one.evicting:
                 self.by_root[one.root] = replace(one, failure=message)
+                self.spare([uid])
                 self._state.cluster.freed += 1
+
+    def spare(self, uids: Iterable[str]) -> None:
+        """These pods did not give way: they are left alone for a while."""
+        until_ms = self._state.now_ms + self._state.policy.eviction_deadline_ms
+        self.spared |= dict.fromkeys(uids, until_ms)
+
+    def left_alone(self, others: Iterable[Reservation]) -> frozenset[str]:
+        """Pods that are not asked to give way: they do already for others, or did not a while ago."""
+        now_ms, placements = self._state.now_ms, self._state.cluster.placements
+        self.spared = {uid: until for uid, until in self.spared.items() if until > now_ms and uid in placements}
+        return frozenset(self.spared).union(*(one.evicting for one in others))
 
     def beside(self, others: Iterable[Reservation]) -> Slots:
         """The slots that nobody holds, of those that ever had a node."""
