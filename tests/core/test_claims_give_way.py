@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pods whose devices come by claim give way as others do, and a trial of that leaves nothing behind."""
+
+from dataclasses import replace
+
+from dovetail.core import events as ev
+from dovetail.core.cycle import step
+from dovetail.core.decisions import Bind, Evict
+from dovetail.core.dra.records import Claim, Device, DeviceClass, Slice
+from dovetail.core.model import CPU, PODS, Node, Pod, Request
+from dovetail.core.policy import Policy
+from dovetail.core.sharing.records import GPU
+from dovetail.core.state import State
+from tests.dra.device_worlds import ask, claim
+
+DRIVER = "gpu.test"
+
+
+def claiming(uid: str, priority: int = 0) -> list[ev.Event]:
+    """A pod with one claim of its own for one GPU."""
+    made = Claim(f"{uid}-uid", "ns", f"{uid}-gpu", claim(ask(1)), owner_pod=uid)
+    pod = Pod(uid, "ns", uid, Request(((CPU, 100),)), priority=priority, created_ms=1, device_claims=(made.key,))
+    return [ev.ClaimChanged(made), ev.PodChanged(pod)]
+
+
+def full(told: bool) -> State:
+    """A node with two GPUs, which two pods have by claim; `told`: the API tells so, else it is just decided."""
+    state = State(Policy())
+    node = ev.NodeChanged(Node("a", ((CPU, 8000), (PODS, 10))))
+    gpus = Slice("a-gpus", DRIVER, "a", 1, 1, node="a", devices=(Device("gpu-0"), Device("gpu-1")))
+    events = [ev.DeviceClassChanged(DeviceClass("gpu")), node, ev.SliceChanged(gpus), *claiming("p"), *claiming("q")]
+    for bind in step(state, events, 1):
+        assert isinstance(bind, Bind)
+        pod = state.roster.pods[bind.uid]
+        if told:
+            key = pod.device_claims[0]
+            allocated = replace(
+                state.cluster.claims.claims[key], allocation=bind.claims[0].allocation, reserved_for=(bind.uid,)
+            )
+            state.apply(ev.ClaimChanged(allocated))
+        state.apply(ev.PodChanged(replace(pod, node=bind.node, bound_ms=1)))
+    return state
+
+
+def test_devices_by_claim_are_free_in_a_trial_and_held_again_after_it() -> None:
+    for told in (False, True):
+        state = full(told)
+        cluster = state.cluster
+        state.apply(ev.ClaimChanged(Claim("r-uid", "ns", "r-gpu", claim(ask(1)), owner_pod="r")))
+        waiting = Pod("r", "ns", "r", Request(((CPU, 100),)), device_claims=("ns/r-gpu",))
+        shape = cluster.shape_of(waiting)
+        before = {uid: placement.grants for uid, placement in cluster.placements.items()}
+        assert state.rows.of(shape).copies()[0] == 0
+        with cluster.trial():
+            cluster.evict("p")
+            assert state.rows.of(shape).copies()[0] == 1
+            cluster.evict("q")
+            assert state.rows.of(shape).copies()[0] == 2
+        assert state.rows.of(shape).copies()[0] == 0
+        assert {uid: placement.grants for uid, placement in cluster.placements.items()} == before
+        assert cluster.check() == []
+
+
+def test_who_has_a_device_by_claim_gives_way_to_a_higher_priority() -> None:
+    state = full(told=True)
+    decisions = step(state, claiming("urgent", priority=9), 60_000)
+    [evict] = [decision for decision in decisions if isinstance(decision, Evict)]
+    assert len(evict.uids) == 1
+    (gone,) = evict.uids
+    key = state.roster.pods[gone].device_claims[0]
+    decisions = step(state, [ev.PodRemoved(gone), ev.ClaimRemoved(key)], 61_000)
+    assert [decision.uid for decision in decisions if isinstance(decision, Bind)] == ["urgent"]
+
+
+def test_gpus_by_claim_count_for_the_queue() -> None:
+    for told in (False, True):
+        assert dict(full(told).shares.allocated("default"))[GPU] == 2000
