@@ -225,12 +225,16 @@ class Model:
     def _mean_of_siblings(self, queue: Queue) -> float:
         others = [o for o in self.queues.values() if o.parent == queue.parent and o.name != queue.name]
         ratios = [
-            self.used[o.name, None] / (self.half_life_ms(o.name) * max(1, o.weight))
+            self.used[o.name, None] / (self.worth_ms(o.name) * max(1, o.weight))
             for o in others
             if self.used[o.name, None] >= 0.5
         ]
         mean = sum(ratios) / len(ratios) if ratios else 0.0
-        return mean * self.half_life_ms(queue.name) * max(0, queue.weight)
+        return mean * self.worth_ms(queue.name) * max(0, queue.weight)
+
+    def worth_ms(self, queue: str) -> int:
+        """What 1 milli-GPU for ever comes to, to the ms."""
+        return round(self.half_life_ms(queue) / log(2))
 
     def _forget_queue(self, name: str) -> None:
         self.queues.pop(name, None)
@@ -255,17 +259,16 @@ class Model:
 
 
 names = st.sampled_from("abcde")
-REQUESTS = [
-    Request(((CPU, 1000),)),
-    Request(((CPU, 3000), (MEMORY, 2))),
-    Request(((GPU, 1),)),
-    Request(((GPU, 1),)),
-    Request(((GPU, 2),)),
-    Request(((GPU, 4),)),
-    Request(((CPU, 500), (GPU, 1))),
-    Request(gpu_milli=500),
-]
-requests = st.sampled_from(REQUESTS)
+KINDS = {
+    "cpu": Request(((CPU, 1000),)),
+    "memory": Request(((CPU, 3000), (MEMORY, 2))),
+    "gpu": Request(((GPU, 1),)),
+    "2 gpus": Request(((GPU, 2),)),
+    "4 gpus": Request(((GPU, 4),)),
+    "gpu and cpu": Request(((CPU, 500), (GPU, 1))),
+    "half a gpu": Request(gpu_milli=500),
+}
+kinds = st.sampled_from([*KINDS, "gpu"])
 nodes = st.builds(
     lambda name, cpu, gpus, model, state: Node(
         name,
@@ -420,48 +423,48 @@ class Machine(RuleBasedStateMachine):
     def put_budget(self, allowed: int, selector: LabelSelector | None) -> None:
         self.happen(ev.BudgetChanged(Budget("ns", "pdb", selector, allowed)))
 
-    def new_pod(self, request: Request, **more: object) -> ev.PodChanged:
+    def new_pod(self, kind: str, **more: object) -> ev.PodChanged:
         self.count += 1
-        return ev.PodChanged(replace(Pod(f"p{self.count}", "ns", f"p{self.count}", request), **more))
+        return ev.PodChanged(replace(Pod(f"p{self.count}", "ns", f"p{self.count}", KINDS[kind]), **more))
 
-    @rule(request=requests, about=about, count=st.integers(1, 3), checkpoint_ms=st.sampled_from([0, -5000, HOUR_MS]))
-    def create_pods(self, request: Request, about: dict[str, object], count: int, checkpoint_ms: int) -> None:
+    @rule(kind=kinds, about=about, count=st.integers(1, 3), checkpoint_ms=st.sampled_from([0, -5000, HOUR_MS]))
+    def create_pods(self, kind: str, about: dict[str, object], count: int, checkpoint_ms: int) -> None:
         more = about | {"created_ms": self.now_ms, "checkpoint_ms": checkpoint_ms and self.now_ms + checkpoint_ms}
-        self.happen(*(self.new_pod(request, **more) for _ in range(count)))
+        self.happen(*(self.new_pod(kind, **more) for _ in range(count)))
 
-    @rule(request=requests, about=about, node=st.sampled_from(["n0", "n1"]), ago_ms=st.sampled_from([0, 500, HOUR_MS]))
-    def a_pod_that_runs_already(self, request: Request, about: dict[str, object], node: str, ago_ms: int) -> None:
+    @rule(kind=kinds, about=about, node=st.sampled_from(["n0", "n1"]), ago_ms=st.sampled_from([0, 500, HOUR_MS]))
+    def a_pod_that_runs_already(self, kind: str, about: dict[str, object], node: str, ago_ms: int) -> None:
         """As after a restart: it is told only now."""
         if node in self.model.nodes:
             since_ms = self.now_ms - ago_ms
-            self.happen(self.new_pod(request, **about, node=node, created_ms=since_ms, bound_ms=since_ms))
+            self.happen(self.new_pod(kind, **about, node=node, created_ms=since_ms, bound_ms=since_ms))
 
-    @rule(request=requests, node=st.sampled_from(["n0", "n1"]))
-    def a_pod_of_others(self, request: Request, node: str) -> None:
-        self.happen(self.new_pod(request, managed=False, node=node, bound_ms=self.now_ms))
+    @rule(kind=kinds, node=st.sampled_from(["n0", "n1"]))
+    def a_pod_of_others(self, kind: str, node: str) -> None:
+        self.happen(self.new_pod(kind, managed=False, node=node, bound_ms=self.now_ms))
 
     @rule(
-        wanted=st.lists(requests, min_size=1, max_size=4),
+        wanted=st.lists(kinds, min_size=1, max_size=4),
         alike=st.booleans(),
         least=st.integers(1, 4),
         most=st.sampled_from([None, None, 3]),
         about=about,
     )
     def create_gang(
-        self, wanted: list[Request], alike: bool, least: int, most: int | None, about: dict[str, object]
+        self, wanted: list[str], alike: bool, least: int, most: int | None, about: dict[str, object]
     ) -> None:
         gang_id = f"g{len(self.model.gangs)}"
         gang = Gang(gang_id, "ns", gang_id, min(least, len(wanted)), most)
         asked = wanted[:1] * len(wanted) if alike else wanted
-        pods = [self.new_pod(request, **about, gang=gang_id, created_ms=self.now_ms) for request in asked]
+        pods = [self.new_pod(kind, **about, gang=gang_id, created_ms=self.now_ms) for kind in asked]
         self.happen(ev.GangChanged(gang), *pods)
 
     @precondition(lambda self: any(pod.gang for pod in self.model.pods.values()))
-    @rule(request=requests, data=st.data())
-    def create_member(self, request: Request, data: st.DataObject) -> None:
+    @rule(kind=kinds, data=st.data())
+    def create_member(self, kind: str, data: st.DataObject) -> None:
         """One that comes later, in place of another say."""
         other = self.one_of([uid for uid, pod in self.model.pods.items() if pod.gang], data)
-        pod = self.new_pod(request, gang=other.gang, queue=other.queue, user=other.user, created_ms=self.now_ms)
+        pod = self.new_pod(kind, gang=other.gang, queue=other.queue, user=other.user, created_ms=self.now_ms)
         self.happen(ev.PodChanged(replace(pod.pod, work=other.work, priority=other.priority)))
 
     @precondition(lambda self: self.model.gangs)
@@ -499,7 +502,7 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.model.pods)
     @rule(data=st.data(), ago=st.sampled_from([0.0, 0.3, 1.0]), succeeded=st.booleans())
     def finish(self, data: st.DataObject, ago: float, succeeded: bool) -> None:
-        """What happened before the cluster or the tree changed cannot be told to the last ms; so it ended after that."""
+        """What happened before the cluster or the tree changed cannot be told exactly: it ended after that."""
         pod = self.one_of([*self.model.pods], data)
         since_ms = max(self.changed_ms, pod.bound_ms)
         ended_ms = self.now_ms - int(ago * (self.now_ms - since_ms)) if pod.node and since_ms <= self.now_ms else 0
@@ -563,7 +566,7 @@ class Machine(RuleBasedStateMachine):
     def restart(self, dice: object, later_ms: int) -> None:
         """What another scheduler makes of the API server's objects, with what the queues' status says."""
         model, now_ms = self.model, self.now_ms + (0 if self.model.decided else later_ms)
-        told = [queue for queue in model.queues.values()]
+        told = list(model.queues.values())
         standings = {one.name: one for one in self.state.shares.standings(self.now_ms)}
         events: list[ev.Event] = []
         for queue in told:

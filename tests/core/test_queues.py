@@ -64,6 +64,13 @@ def test_a_guarantee_wins_over_history() -> None:
     assert sorted(binds) == ["x0", "x1", "y0", "y1"]
 
 
+def test_a_job_larger_than_all_that_is_due_has_its_turn() -> None:
+    """Half of the GPUs are due to its queue, and it wants three of four."""
+    driven = Driven(gpu_node("a", 4))
+    jobs = [lone(f"x{i}", queue="x", created_ms=1) for i in range(4)]
+    assert driven.at(1, queue("x"), queue("y"), *jobs, lone("y", 3, queue="y", created_ms=2)).keys() == {"x0", "y"}
+
+
 def test_a_queue_of_higher_priority_goes_first() -> None:
     driven = Driven(gpu_node("a", 2))
     binds = driven.at(0, queue("x"), queue("y", priority=5), *(lone(f"{n}{i}", queue=n) for n in "xy" for i in (1, 2)))
@@ -406,3 +413,24 @@ def test_whole_gangs_give_way() -> None:
     driven.at(MINUTE_MS, lone("x0", 1, queue="x"))
     [evict] = evictions(driven)
     assert set(evict.uids) == {"g0", "g1", "g2", "g3"}
+
+
+def test_a_queue_at_its_limit_gives_way_to_a_higher_priority_of_its_own() -> None:
+    driven = Driven(gpu_node("a", 8))
+    limited = ev.QueueChanged(Queue("x", limit=((GPU, 3000),)))
+    driven.at(0, limited, *(lone(f"p{i}", queue="x") for i in range(3)), lone("other"))
+    driven.at(MINUTE_MS, lone("urgent", 2, queue="x", priority=9))
+    [evict] = evictions(driven)
+    assert (evict.cause, len(evict.uids)) == ("preempt", 2)
+    assert driven.at(MINUTE_MS + 1, *removed(*evict.uids)).keys() == {"urgent"}
+    driven.at(2 * MINUTE_MS, lone("equal", 2, queue="x", priority=9))
+    assert evictions(driven) == []
+    assert driven.holds()["equal"].reason is Reason.QUEUE_LIMIT
+
+
+def test_what_is_freed_below_a_limit_above_is_not_taken_for_its_own() -> None:
+    driven = Driven(gpu_node("a", 8))
+    events = [ev.QueueChanged(Queue("top", limit=((GPU, 2000),))), queue("x", parent="top"), queue("y", parent="top")]
+    driven.at(0, *events, lone("p0", queue="x"), lone("p1", queue="x"))
+    driven.at(MINUTE_MS, lone("urgent", 2, queue="x", priority=9))
+    assert evictions(driven) == []

@@ -18,9 +18,9 @@ from dovetail.core.model import Gang, Node, Pod
 from dovetail.kube.client import Client
 from dovetail.kube.config import load_kubeconfig
 from dovetail.kube.discovery import discover
-from dovetail.kube.documents import ManifestError
+from dovetail.kube.documents import ManifestError, read_documents
 from dovetail.kube.feed import Feed
-from dovetail.kube.manifests import Manifests, read
+from dovetail.kube.manifests import Manifests, of_documents, read
 from dovetail.kube.sources import read_once
 from tools.controlplane.plane import Plane
 
@@ -236,6 +236,20 @@ def test_what_is_named_and_not_there_is_a_problem(file: Path) -> None:
         ":3: Pod default/b: spec.nodeName: 'n9' is not in the input",
         ":5: PodGroup default/h: 'compositepodgroup.scheduling.k8s.io/default/top' is not in the input",
     ]
+
+
+def test_documents_that_are_a_part_of_a_cluster_may_name_the_rest_of_it(file: Path) -> None:
+    file.write_text(
+        "{apiVersion: v1, kind: Pod, metadata: {name: p, labels: {dovetail.dev/queue: team}}, spec: {nodeName: n}}\n"
+        "---\n{apiVersion: v1, kind: Pod, metadata: {name: q, labels: {dovetail.dev/queue: team}}}\n"
+    )
+    documents = list(read_documents([str(file)]))
+    assert of_documents(documents) == read([str(file)])
+    assert [problem.message for problem in of_documents(documents).problems] == [
+        "'n' is not in the input", "'team' is not in the input",
+    ]  # fmt: skip
+    assert of_documents(documents, whole=False).problems == ()
+    assert of_documents(documents, whole=False).events == of_documents(documents).events
 
 
 def test_a_pod_copied_with_its_uid_is_another_pod(file: Path) -> None:

@@ -6,10 +6,12 @@ from __future__ import annotations
 from typing import Any
 
 from dovetail.core.checkpoint import take
+from dovetail.core.cycle import tell
 from dovetail.core.events import Event, GangChanged, NodeChanged, PodChanged
 from dovetail.core.model import CPU, GPU, MEMORY, PODS, Gang, Node, Pod, Request, Work
 from dovetail.core.policy import Policy
 from dovetail.core.reasons import Sure
+from dovetail.core.sharing.run_times import OVERTIME_MS
 from dovetail.core.state import State
 from dovetail.views.forecast import Forecast, forecast
 
@@ -88,6 +90,28 @@ def test_no_start_without_knowing_when_others_end_and_who_they_are_is_said() -> 
 def test_a_limit_that_is_over_says_nothing_any_more() -> None:
     found = ahead(node("a"), pod("x", 8, "a", HOUR, since_ms=2 * HOUR), pod("p", 4))
     assert starts(found) == {"ns/p": (Sure.UNKNOWN, -1)}
+
+
+def test_what_is_just_past_its_limit_ends_any_moment() -> None:
+    found = ahead(node("a"), pod("x", 8, "a", HOUR, since_ms=HOUR + OVERTIME_MS - 1), pod("p", 4))
+    assert starts(found) == {"ns/p": (Sure.KNOWN, 0)}
+    (start,) = found.starts.values()
+    assert not start.at_once and start.expected.start_ms > NOW
+
+
+def test_ends_are_those_that_the_core_holds_room_by() -> None:
+    events = (node("a"), node("b"), pod("x", 8, "a", HOUR), pod("y", 8, "b", 3 * HOUR, since_ms=HOUR), pod("p", 4))
+    state = State(Policy())
+    tell(state, events, NOW)
+    ends = {one.pod.name: state.reservations.end_ms(one) for one in state.cluster.placements.values()}
+    (start,) = ahead(*events).starts.values()
+    assert start.expected.start_ms == ends["x"] == NOW + HOUR
+    assert ends["y"] == NOW + 2 * HOUR
+
+
+def test_which_gpus_a_pod_gets_is_told_only_where_anybody_can_know() -> None:
+    (start,) = ahead(node("a"), pod("p", 4)).starts.values()
+    assert [place.gpus for place in start.places] == [()]
 
 
 def test_who_never_fits_is_told_so() -> None:

@@ -87,6 +87,9 @@ def test_the_line(cluster: str) -> None:
     assert {(one["job"], one["queue"]) for one in found["jobs"]} == {
         ("default/train", "research"), ("default/small", "research"),
     }  # fmt: skip
+    assert {one["job"]: one["state"] for one in found["jobs"]} == {
+        "default/train": "NotYet", "default/small": "NotYet",
+    }  # fmt: skip
     shown = _shown(cluster, "queue", "research", "--basis")
     assert "default/train" in shown and "rests on" in shown
     assert "Nobody waits in queue product." in _shown(cluster, "queue", "product")
@@ -117,10 +120,37 @@ def test_why_of_a_pod_of_a_queue_and_of_what_is_neither(cluster: str) -> None:
     assert "did you mean default/train" in result.output and "nor is there a queue" in result.output
 
 
+def test_each_of_several_that_take_back_is_told_so(cluster: str) -> None:
+    line = {one["job"]: one["code"] for one in _ask(cluster, "queue")["jobs"]}
+    assert line == {f"default/{name}": _ask(cluster, "why", name)["code"] for name in ("train", "small")}
+    assert set(line.values()) == {"WaitingForEvictions"}
+
+
 def test_the_largest_gang(cluster: str) -> None:
     found = _ask(cluster, "free", "--shape", "2x4xH100")
     assert (found["starts"], found["models"][0]["levels"][0]["pods"]) == (False, 1)
     assert "does not start now" in _shown(cluster, "free", "--shape", "2x4xH100")
+
+
+def test_moves_that_make_room(cluster: str, tmp_path: Path) -> None:
+    file = tmp_path / "more.yaml"
+    file.write_text(yaml.safe_dump_all([_node("gpu-3"), _pod("more", 4, "gpu-3", queue="product")]))
+    found = _ask(cluster, "defrag", "train", "-f", str(file))
+    assert [(move["pod"], move["target"]) for step in found["steps"] for move in step["moves"]] == [
+        ("default/more", "gpu-2"),
+    ]  # fmt: skip
+    assert found["lost_gpu_minutes"] == found["steps"][0]["lost_gpu_minutes"] == 240
+    shown = _shown(cluster, "defrag", "train", "-f", str(file))
+    assert "default/train fits on gpu-3" in shown and "Nothing was moved" in shown and "no controller" in shown
+    shown = _shown(cluster, "defrag", "--shape", "8xH100", "-f", str(file))
+    assert "a pod with 8 GPUs of H100 fits on gpu-3" in shown
+
+
+def test_why_no_moves_make_room(cluster: str) -> None:
+    assert _ask(cluster, "defrag", "train")["proven"]
+    shown = _shown(cluster, "defrag", "train")
+    assert shown.startswith("No moves can make room for default/train: moves make no more room in all: it needs 8 of")
+    assert "Without moves a pod with 4 GPUs fits on gpu-2." in _shown(cluster, "defrag", "--shape", "4")
 
 
 def test_whatif_submit(cluster: str, tmp_path: Path) -> None:
@@ -131,6 +161,15 @@ def test_whatif_submit(cluster: str, tmp_path: Path) -> None:
     found = _ask(cluster, "whatif", "submit", str(file))
     assert found["jobs"][0]["job"] == "default/new-0"
     assert "default/new-0" in _shown(cluster, "whatif", "submit", str(file))
+
+
+def test_what_is_submitted_may_name_what_the_cluster_has(cluster: str, tmp_path: Path) -> None:
+    file = tmp_path / "new.yaml"
+    file.write_text(yaml.safe_dump(_pod("new", 4, queue="research")))
+    result = _run("whatif", "submit", str(file), "-f", cluster, "--at", AT)
+    assert (result.exit_code, result.stderr) == (0, "")
+    file.write_text(yaml.safe_dump(_pod("new", 4, queue="reserch")))
+    assert "QueueMissing" in _shown(cluster, "whatif", "submit", str(file))
 
 
 def test_whatif_drain(cluster: str) -> None:
@@ -178,7 +217,16 @@ def test_whatif_quota(cluster: str) -> None:
         (("whatif", "quota", "research", "--limit", "gpu=many"), 1, "gpu: 'many' is not a quantity"),
         (("whatif", "quota", "research", "--limit", "gpu"), 1, "needs CLASS=AMOUNT"),
         (("whatif", "submit", "/nowhere.yaml"), 1, "/nowhere.yaml: cannot be read"),
+        (("whatif", "submit", "/dev/null"), 1, "/dev/null: there is nothing in it"),
         (("free", "--shape", "big"), 2, "4x8xH100"),
+        (("defrag",), 2, "give a JOB, or --shape"),
+        (("defrag", "train", "--shape", "8"), 2, "give a JOB, or --shape"),
+        (("defrag", "train", "--cpu", "4"), 2, "a JOB says itself what it asks for"),
+        (("defrag", "--shape", "big"), 2, "4x8xH100"),
+        (("defrag", "--shape", "8", "--cpu", "-1"), 2, "is less than nothing"),
+        (("defrag", "--shape", "8xA100"), 1, "no node has GPUs of the model 'A100'"),
+        (("defrag", "busy"), 1, "default/busy does not wait: it has its place"),
+        (("defrag", "trian"), 1, "did you mean default/train"),
         (("queue", "--kubeconfig", __file__), 2, "--file stands for a cluster"),
         (("queue", "--at", "noon"), 2, "is no time such as"),
         (("queue", "--at", "2026-11-22T00:00:00"), 2, "does not say its time zone"),

@@ -31,6 +31,7 @@ def test_times_have_their_two_largest_units(ms: int, text: str) -> None:
         (Expected(Sure.KNOWN, 5), "now"),
         (Expected(Sure.KNOWN, 10 + HOUR), "in 1 h"),
         (Expected(Sure.LEARNED, 10 + HOUR), "in about 1 h"),
+        (Expected(Sure.KNOWN, 10 + 1), "any moment"),
     ],
 )
 def test_starts_say_how_sure_they_are(expected: Expected | None, text: str) -> None:

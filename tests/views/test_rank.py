@@ -124,7 +124,7 @@ def test_a_job_without_a_queue_has_a_place_all_the_same() -> None:
 
 
 def test_who_does_not_wait_has_no_place() -> None:
-    with pytest.raises(NotFound, match="does not wait: all of its 1 pods have their place"):
+    with pytest.raises(NotFound, match="other/full does not wait: it has its place"):
         rank(state_of(*FULL), "other/full", NOW)
     with pytest.raises(NotFound, match="another scheduler"):
         rank(state_of(*FULL, pod("p", 1, managed=False)), "ns/p", NOW)

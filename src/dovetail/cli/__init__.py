@@ -15,6 +15,7 @@ from dovetail import __version__
 
 _COMMANDS = {
     "agent": "Find the GPUs of this machine and offer them to its kubelet.",
+    "defrag": "Plan moves of running pods that make room for a job or a shape; move nothing.",
     "demo": "Run a small cluster on this machine and show what Dovetail does with it.",
     "free": "Say what still fits, by GPU model and size, and what blocks the next size.",
     "priority": "Say why a job has its place in the line, and what would change that.",

@@ -112,13 +112,11 @@ def submitted(files: tuple[str, ...]) -> tuple[Event, ...]:
         documents = with_pods(read_documents(files))
     except (ManifestError, WorkloadError) as error:
         raise click.ClickException(str(error)) from error
-    reading = manifests._Reading(None)
-    for document in documents:
-        reading.take(document)
-    events = reading.tell()
-    reading.check(events)
-    _tell(reading.problems)
-    return tuple(events)
+    found = manifests.of_documents(documents, whole=False)
+    if not found.events and not found.problems:
+        raise click.ClickException(f"{', '.join(files)}: there is nothing in it that a scheduler could be told")
+    _tell(found.problems)
+    return found.events
 
 
 def _tell(problems: Iterable[manifests.ManifestProblem]) -> None:

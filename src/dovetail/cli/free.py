@@ -12,11 +12,11 @@ from rich.table import Table
 
 from dovetail.cli.cluster import Source, cluster_options
 from dovetail.cli.output import count, output_option, write_json
-from dovetail.core.quantities import QuantityError, amount
+from dovetail.cli.shape import beside_options, shape_option
 from dovetail.views.free import ClassDevices, Free, Gpus, MigCards, SharedCards, free
 from dovetail.views.holders import DEVICES, SHARE
 from dovetail.views.probe import Beside, Blocked
-from dovetail.views.shape import ANYWHERE, Largest, Shape, ShapeAnswer, ShapeError, largest, parse
+from dovetail.views.shape import ANYWHERE, Largest, Shape, ShapeAnswer, ShapeError, largest
 
 _WIDTH = 100
 _LEVELS_SHOWN = 3
@@ -29,33 +29,10 @@ _ISOLATION = {
 }
 
 
-def _quantity(resource: str) -> object:
-    def read(_ctx: click.Context, _param: click.Parameter, value: str) -> int:
-        try:
-            found = amount(resource, value)
-        except QuantityError as error:
-            raise click.BadParameter(str(error)) from error
-        if found < 0:
-            raise click.BadParameter(f"{value!r} is less than nothing")
-        return found
-
-    return read
-
-
 @click.command(name="free")
 @cluster_options
-@click.option(
-    "--shape", metavar="[PODSx]GPUS[xMODEL]", default=None, callback=lambda _ctx, _param, value: _shape(value),
-    help="The largest gang of such pods that can start now: 8, 8xH100, or 4x8xH100 for whether four of them can.",
-)  # fmt: skip
-@click.option(
-    "--cpu", "cpu_milli", default="0", show_default=True, metavar="CPU", callback=_quantity("cpu"),
-    help="CPU that each GPU, instance, share or device of a pod comes with.",
-)  # fmt: skip
-@click.option(
-    "--memory", "memory_bytes", default="0", show_default=True, metavar="MEMORY", callback=_quantity("memory"),
-    help="Memory that each of them comes with.",
-)  # fmt: skip
+@shape_option("The largest gang of such pods that can start now: 8, 8xH100, or 4x8xH100 for whether four of them can.")
+@beside_options
 @output_option
 def command(
     source: Source,
@@ -84,13 +61,6 @@ def command(
             show(answer, console)
         if not cpu_milli and not memory_bytes:
             console.print("\nCPU and memory are not asked for; --cpu and --memory say how much goes with each.")
-
-
-def _shape(value: str | None) -> Shape | None:
-    try:
-        return None if value is None else parse(value)
-    except ShapeError as error:
-        raise click.BadParameter(str(error)) from error
 
 
 def show_shape(answer: ShapeAnswer, console: Console) -> None:

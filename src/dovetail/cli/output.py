@@ -56,13 +56,15 @@ def span(ms: int) -> str:
 
 
 def start(expected: Expected | None, now_ms: int) -> str:
-    """When something starts, and how sure that is: `now`, `in 2 h`, `in about 2 h`, `not known`."""
+    """When something starts, and how sure that is: `now`, `any moment`, `in 2 h`, `in about 2 h`, `not known`."""
     if expected is None:
         return "-"
     if expected.sure is Sure.UNKNOWN:
         return "not known"
     if expected.start_ms <= now_ms:
         return "now"
+    if expected.start_ms - now_ms < 1000:
+        return "any moment"
     about = "about " if expected.sure is Sure.LEARNED else ""
     return f"in {about}{span(expected.start_ms - now_ms)}"
 

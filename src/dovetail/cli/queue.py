@@ -10,6 +10,7 @@ from rich.table import Table
 
 from dovetail.cli.cluster import Source, cluster_options
 from dovetail.cli.output import ago, count, gpus, looking_ahead, output_option, start, write_json
+from dovetail.core.reasons import When
 from dovetail.views.jobs import NotFound
 from dovetail.views.line import Line, line
 
@@ -48,10 +49,10 @@ def show(answer: Line, console: Console, *, basis: bool = False) -> None:
         rests = (escape(one.expected.basis),) if basis else ()
         table.add_row(
             str(one.position), one.job, one.queue, gpus(one.gpus_milli), ago(one.since_ms, answer.now_ms), one.code,
-            start(one.expected, answer.now_ms), *rests,
+            "never" if one.state == When.NEVER else start(one.expected, answer.now_ms), *rests,
         )  # fmt: skip
     console.print(table)
-    unknown = sum(not one.expected.start_ms for one in answer.jobs)
+    unknown = sum(not one.expected.start_ms and one.state != When.NEVER for one in answer.jobs)
     if unknown and not basis:
         console.print(f"Of {count(unknown, 'job')} no start is known: --basis says why.")
     if not answer.whole:

@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
@@ -15,35 +15,52 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from dovetail.cli.cluster import fabric_option
 from dovetail.cli.output import output_option, write_json
-from dovetail.cli.simulate_report import show
-from dovetail.core.events import NodeChanged
-from dovetail.core.model import Request
+from dovetail.cli.simulate_report import compare, show
+from dovetail.cli.simulate_tasks import QUEUES_BY, UNTIL_PERCENT, Churn, Habits, Task, of_jobs, of_manifests, of_pods
 from dovetail.core.policy import Policy
+from dovetail.core.sharing.records import DEFAULT_HALF_LIFE_MS
 from dovetail.kube import manifests
+from dovetail.kube.annotations import DURATION_RULE, duration_ms
 from dovetail.kube.documents import ManifestError
-from dovetail.sim import sample
-from dovetail.sim.arrivals import inflated
+from dovetail.sim.clock import Clock
 from dovetail.sim.engine import Simulation
+from dovetail.sim.orders import ORDERS
+from dovetail.sim.plain import Line, Plain
 from dovetail.sim.policies import POLICIES
-from dovetail.sim.report import Report, Run, of_arrivals, of_queue, of_snapshot
-from dovetail.sim.traces import nodes as clusters
-from dovetail.sim.traces import openb, philly
+from dovetail.sim.report import QueueReport, Run
 from dovetail.sim.traces.errors import TraceError
-from dovetail.sim.workload import Workload, snapshot
 
-_UNTIL_PERCENT = 130
+_HOUR_MS = 3_600_000
+_JOBS_ONLY = ("vc", "queues_by", "weight", "half_life", "line", "checkpoint", "startup", "failures")
+_CHURN_ONLY = ("runtime", "for_time")
 
 
-@dataclass(frozen=True, slots=True)
-class _Task:
-    """What is to be simulated, and how it is told: `mix` are the requests that a policy may know of beforehand,
-    `patient` as in Simulation."""
+class _Duration(click.ParamType[Any]):
+    name = "TIME"
 
-    workload: Workload
-    mix: list[Request]
-    patient: bool
-    report: Callable[[Run], Report]
-    picture: str
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            return duration_ms(value) or self.fail(f"{value!r} {DURATION_RULE}", param, ctx)
+        except ValueError:
+            self.fail(f"{value!r} {DURATION_RULE}", param, ctx)
+
+
+class _Failures(_Duration):
+    name = "UP:DOWN"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        up, colon, down = value.partition(":")
+        if not colon:
+            self.fail(f"{value!r} must be two times such as 30d:4h: between failures, and of a repair", param, ctx)
+        return super().convert(up, param, ctx), super().convert(down, param, ctx)
+
+
+class _Weight(click.ParamType[Any]):
+    name = "QUEUE=N"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, int]:
+        match = re.fullmatch(r"(.+)=([1-9][0-9]{0,5})", value)
+        return (match[1], int(match[2])) if match else self.fail(f"{value!r} must be such as team-a=3", param, ctx)
 
 
 @click.command(name="simulate")
@@ -53,41 +70,54 @@ class _Task:
 )
 @click.option("--pods", metavar="FILE", help="Pod list in openb's columns (csv, csv.gz).")
 @click.option("--jobs", metavar="FILE", help="Job list: vc,job,submit_s,num_gpu,duration_s (csv, csv.gz).")
-@click.option("--vc", metavar="NAME", help="Only the jobs of one virtual cluster.")
-@click.option("--policy", type=click.Choice(list(POLICIES)), default="dovetail", show_default=True)
+@click.option(
+    "--vc", metavar="NAME", multiple=True, help="Only the jobs of this virtual cluster; several are possible."
+)
+@click.option(
+    "--policy",
+    type=click.Choice([*POLICIES, *ORDERS]),
+    multiple=True,
+    help="Who places, or for jobs that queue also in which order. Several are compared. Default: dovetail.",
+)
+@click.option(
+    "--line",
+    type=click.Choice([line.value for line in Line]),
+    help="What the first that does not fit means to those behind.",
+)
+@click.option("--queues-by", type=click.Choice(list(QUEUES_BY)), help="A queue for each virtual cluster, or user.")
+@click.option("--weight", type=_Weight(), multiple=True, help="Of a queue; 1 where nothing is said.")
+@click.option("--half-life", type=_Duration(), help="After what time usage counts half. Default: 7d.")
+@click.option("--checkpoint", type=_Duration(), help="How often jobs save their work that do not say it themselves.")
+@click.option("--startup", type=_Duration(), help="What jobs need to go on from a checkpoint.")
+@click.option("--failures", type=_Failures(), help="Let nodes fail: mean time between failures, and of a repair.")
 @click.option("--seed", type=int, default=42, show_default=True, help="Of the order of nodes and pods.")
 @click.option(
     "--until",
     type=click.IntRange(1, 1000),
     metavar="PERCENT",
-    help=f"Let pods arrive until they ask for this much of all GPUs; nobody leaves. Default: {_UNTIL_PERCENT}.",
+    help=f"Let pods arrive until they ask for this much of all GPUs; nobody leaves. Default: {UNTIL_PERCENT}.",
 )
 @click.option("--timed", is_flag=True, help="Let the pods of --pods arrive and leave at the times of the list instead.")
+@click.option(
+    "--churn",
+    type=click.IntRange(1, 1000),
+    metavar="PERCENT",
+    help="Let pods of these shapes come and go instead, at this load of the GPUs.",
+)
+@click.option("--runtime", type=_Duration(), help="Mean run time with --churn. Default: 2h.")
+@click.option("--for", "for_time", type=_Duration(), help="How long pods come with --churn. Default: 12h.")
 @fabric_option
 @click.option(
     "--plot", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE.png", help="Also draw the result."
 )
 @output_option
-def command(
-    paths: tuple[str, ...],
-    nodes: str | None,
-    pods: str | None,
-    jobs: str | None,
-    vc: str | None,
-    policy: str,
-    seed: int,
-    until: int | None,
-    timed: bool,
-    fabric: tuple[str, ...],
-    plot: Path | None,
-    output: str,
-) -> None:
+def command(paths: tuple[str, ...], plot: Path | None, output: str, **given: Any) -> None:
     """Run a trace or manifests through the scheduler's core under a virtual clock.
 
     \b
     Without arguments: the sample that comes with Dovetail (openb: 1,213 nodes, 6,212 GPUs).
     --nodes --pods     a list of pods that arrive until 130 % of the GPUs are asked for, as in the FGD paper;
-                       with --timed they come and go at the times of the list.
+                       with --timed they come and go at the times of the list, with --churn at a load.
     --nodes --jobs     a list of jobs with durations that queue for a cluster such as 16x8.
     MANIFEST...        files, folders or - (stdin): what `kubectl get nodes,pods -A -o yaml` prints. Who of the
                        pending pods would be placed now, and where?
@@ -95,100 +125,108 @@ def command(
     console = Console(stderr=True)
     if plot is not None and not plot.parent.is_dir():
         raise click.BadParameter(f"there is no folder {str(plot.parent)!r}", param_hint="--plot")
-    _check_usage(paths, nodes, pods, jobs, vc, until, timed)
+    _check_usage(paths, given)
     try:
-        if paths:
-            task = _manifests(paths, console)
-        elif jobs is not None:
-            task = _jobs(jobs, str(nodes), vc)
-        else:
-            task = _pods(nodes, pods, seed, _UNTIL_PERCENT if until is None else until, timed)
+        task = _task(paths, given, console)
     except (TraceError, ManifestError) as error:
         raise click.ClickException(str(error)) from error
-    run = _run(task, policy, seed, fabric, console)
-    report = task.report(run)
+    policies = tuple(dict.fromkeys(given["policy"])) or ("dovetail",)
+    _check_policies(task, policies, given["line"])
+    runs = [_run(task, policy, given, console) for policy in policies]
+    reports = [task.report(run) for run in runs]
     if output == "json":
-        write_json(report)
+        write_json(reports if len(reports) > 1 else reports[0])
+    elif len(reports) > 1:
+        compare([report for report in reports if isinstance(report, QueueReport)], Console())
     else:
-        show(report, Console())
+        show(reports[0], Console())
     if plot is not None:
         # Imported here: matplotlib takes half a second to load.
         from dovetail.sim import plots
 
         try:
-            getattr(plots, task.picture)(run, plot)
+            getattr(plots, task.picture)(runs[0], plot, *runs[1:])
         except OSError as error:
             raise click.ClickException(f"cannot write the picture: {error}") from error
         console.print(f"drawn: {plot}", highlight=False)
 
 
-def _check_usage(
-    paths: tuple[str, ...],
-    nodes: str | None,
-    pods: str | None,
-    jobs: str | None,
-    vc: str | None,
-    until: int | None,
-    timed: bool,
-) -> None:
-    given = [name for name, value in (("MANIFEST", paths), ("--pods", pods), ("--jobs", jobs)) if value]
-    if len(given) > 1:
-        raise click.UsageError(f"{' and '.join(given)} are different workloads: give one of them")
+def _check_usage(paths: tuple[str, ...], given: dict[str, Any]) -> None:
+    nodes, pods, jobs = given["nodes"], given["pods"], given["jobs"]
+    workloads = [name for name, value in (("MANIFEST", paths), ("--pods", pods), ("--jobs", jobs)) if value]
+    if len(workloads) > 1:
+        raise click.UsageError(f"{' and '.join(workloads)} are different workloads: give one of them")
     if (pods or jobs) and not nodes:
-        raise click.UsageError(f"{given[0]} needs --nodes: a file{' or a size such as 16x8' if jobs else ''}")
+        raise click.UsageError(f"{workloads[0]} needs --nodes: a file{' or a size such as 16x8' if jobs else ''}")
     if nodes and not (pods or jobs):
         raise click.UsageError("--nodes needs --pods or --jobs")
-    if vc and not jobs:
-        raise click.UsageError("--vc belongs to --jobs")
-    if (until or timed) and (paths or jobs):
-        raise click.UsageError("--until and --timed belong to --pods and to the sample")
-    if until and timed:
-        raise click.UsageError("--until drops the times that --timed follows: give one of them")
+    for name in _JOBS_ONLY:
+        if given[name] and not jobs:
+            raise click.UsageError(f"--{name.replace('_', '-')} belongs to --jobs")
+    ways = [f"--{name}" for name in ("until", "timed", "churn") if given[name]]
+    if ways and (paths or jobs):
+        raise click.UsageError("--until, --timed and --churn belong to --pods and to the sample")
+    if len(ways) > 1:
+        raise click.UsageError(f"{' and '.join(ways)} are different ways to arrive: give one of them")
+    for name in _CHURN_ONLY:
+        if given[name] and not given["churn"]:
+            raise click.UsageError(f"--{name.removesuffix('_time')} belongs to --churn")
+    if given["weight"] and not given["queues_by"]:
+        raise click.UsageError("--weight needs --queues-by")
 
 
-def _pods(nodes: str | None, pods: str | None, seed: int, until: int, timed: bool) -> _Task:
-    cluster = openb.read_nodes(sample.NODES if nodes is None else Path(nodes))
-    arrivals = openb.read_pods(sample.PODS if pods is None else Path(pods))
-    name = "openb default (sample)" if pods is None else Path(pods).name.removesuffix(".gz").removesuffix(".csv")
-    workload = Workload(name, tuple(map(NodeChanged, cluster)), arrivals)
-    mix = _requests(workload)
-    if timed:
-        if not openb.has_times(arrivals):
-            raise TraceError("has no creation_time, scheduled_time and deletion_time, which --timed follows", str(pods))
-        return _Task(workload, mix, True, of_queue, "draw_queue")
-    try:
-        return _Task(inflated(workload, until, seed), mix, False, lambda run: of_arrivals(run, until), "draw_arrivals")
-    except ValueError as error:
-        raise TraceError(str(error)) from error
+def _check_policies(task: Task, policies: tuple[str, ...], line: str | None) -> None:
+    orders = [policy for policy in policies if policy in ORDERS]
+    if orders and not task.job_list:
+        raise click.UsageError(f"--policy {orders[0]} is an order of jobs that queue: it needs --jobs")
+    if len(policies) > 1 and not task.queues:
+        raise click.UsageError("several --policy are compared where jobs queue: with --jobs, --timed or --churn")
+    if line and not orders:
+        raise click.UsageError(f"--line is of the published orders: --policy {', '.join(ORDERS)}")
+    if line == Line.EASY and (preempting := [order for order in orders if ORDERS[order].preempts]):
+        raise click.UsageError(f"--line easy is for orders that do not preempt, as {preempting[0]} does")
 
 
-def _jobs(jobs: str, nodes: str, vc: str | None) -> _Task:
-    count, gpus = clusters.parse_uniform(nodes)
-    cluster = tuple(map(NodeChanged, clusters.uniform_nodes(count, gpus)))
-    name = f"{Path(jobs).name.removesuffix('.gz').removesuffix('.csv')}{f' {vc}' if vc else ''} on {nodes}"
-    workload = Workload(name, cluster, philly.read_jobs(Path(jobs), gpus, vc))
-    return _Task(workload, _requests(workload), True, of_queue, "draw_queue")
+def _task(paths: tuple[str, ...], given: dict[str, Any], console: Console) -> Task:
+    if paths:
+        found = manifests.read(paths)
+        for problem in found.problems:
+            told = escape(str(problem))
+            console.print(f"[yellow]attention:[/yellow] {told}", highlight=False, soft_wrap=True)
+        if found.skipped:
+            kinds = ", ".join(f"{count} {kind}" for kind, count in found.skipped.items())
+            console.print(f"read, and nothing is decided by it: {kinds}", highlight=False, soft_wrap=True)
+        return of_manifests(paths, found)
+    if given["jobs"] is not None:
+        failure_ms, repair_ms = given["failures"] or (0, 0)
+        habits = Habits(
+            checkpoint_ms=given["checkpoint"] or 0,
+            startup_ms=given["startup"] or 0,
+            queues_by=given["queues_by"] or "",
+            weights=dict(given["weight"]),
+            half_life_ms=given["half_life"] or DEFAULT_HALF_LIFE_MS,
+            failure_ms=failure_ms,
+            repair_ms=repair_ms,
+            seed=given["seed"],
+        )
+        return of_jobs(given["jobs"], given["nodes"], given["vc"], habits)
+    churn = None
+    if given["churn"] is not None:
+        churn = Churn(given["churn"], given["runtime"] or 2 * _HOUR_MS, given["for_time"] or 12 * _HOUR_MS)
+    until = UNTIL_PERCENT if given["until"] is None else given["until"]
+    return of_pods(given["nodes"], given["pods"], given["seed"], until, given["timed"], churn)
 
 
-def _manifests(paths: tuple[str, ...], console: Console) -> _Task:
-    found = manifests.read(paths)
-    problems = tuple(map(str, found.problems))
-    for problem in problems:
-        console.print(f"[yellow]attention:[/yellow] {escape(problem)}", highlight=False, soft_wrap=True)
-    if found.skipped:
-        kinds = ", ".join(f"{count} {kind}" for kind, count in found.skipped.items())
-        console.print(f"read, and nothing is decided by it: {kinds}", highlight=False, soft_wrap=True)
-    workload = snapshot(", ".join(paths), found.events)
-    return _Task(workload, _requests(workload), True, lambda run: of_snapshot(run, problems), "draw_nodes")
-
-
-def _requests(workload: Workload) -> list[Request]:
-    return [pod.request for job in workload.jobs for pod in job.pods]
-
-
-def _run(task: _Task, policy: str, seed: int, fabric: tuple[str, ...], console: Console) -> Run:
-    scoring = POLICIES[policy](seed, task.mix)
-    simulation = Simulation(task.workload, Policy(fabric=fabric, scoring=scoring), patient=task.patient)
+def _run(task: Task, policy: str, given: dict[str, Any], console: Console) -> Run:
+    simulation: Clock
+    if policy in ORDERS:
+        line = Line(given["line"]) if given["line"] else None
+        half_life_ms = given["half_life"] or DEFAULT_HALF_LIFE_MS
+        simulation = Plain(task.workload, ORDERS[policy], line, half_life_ms, given["seed"])
+    else:
+        scoring = POLICIES[policy](given["seed"], [pod.request for job in task.workload.jobs for pod in job.pods])
+        core = Policy(fabric=given["fabric"], scoring=scoring)
+        simulation = Simulation(task.workload, core, patient=task.patient)
     events = sum(1 + (job.duration_ms is not None) for job in task.workload.jobs)
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
@@ -196,4 +234,4 @@ def _run(task: _Task, policy: str, seed: int, fabric: tuple[str, ...], console: 
         began_s = time.perf_counter()
         result = simulation.run(lambda done: progress.update(bar, completed=done) if done % 128 == 0 else None)
         seconds = time.perf_counter() - began_s
-    return Run(task.workload, policy, seed, result, seconds)
+    return Run(task.workload, policy, given["seed"], result, seconds)

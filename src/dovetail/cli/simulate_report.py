@@ -25,6 +25,49 @@ def show(report: Report, console: Console) -> None:
     console.print(table, highlight=False)
     if isinstance(report, SnapshotReport):
         _show_pods(report, console)
+    if isinstance(report, QueueReport) and len(report.queues) > 1:
+        _show_queues(report, console)
+
+
+def compare(reports: list[QueueReport], console: Console) -> None:
+    """Print several policies side by side: times are means, and percentiles of waiting."""
+    first = reports[0]
+    gpus = f"{first.nodes:,} nodes, {first.gpus:,} GPUs"
+    console.print(
+        f"[bold]{escape(first.workload)}[/bold]: {gpus}; {first.jobs:,} jobs, seed {first.seed}", highlight=False
+    )
+    table = Table(box=None, pad_edge=False)
+    for name in ("policy", "completion", "wait", "p50", "p95", "p99", "allocated", "Jain", "stopped"):
+        table.add_column(name, no_wrap=True)
+    for report in reports:
+        wait, allocated, jain = report.wait_s, report.allocated_gpu_percent, report.jain_index
+        times = (report.completion_s.mean, wait.mean, wait.p50, wait.p95, wait.p99)
+        table.add_row(
+            report.policy,
+            *("-" if seconds is None else _time(seconds) for seconds in times),
+            "-" if allocated is None else f"{allocated:.1f} %",
+            "-" if jain is None else f"{jain:.3f}",
+            f"{report.evictions + report.failures:,}",
+        )
+    console.print(table, highlight=False)
+
+
+def _show_queues(report: QueueReport, console: Console) -> None:
+    console.print()
+    table = Table(
+        "queue", "weight", "jobs", "wait", "p95", "completion", "GPU hours", "of its due", box=None, pad_edge=False
+    )
+    for queue in report.queues:
+        times = (queue.wait_s.mean, queue.wait_s.p95, queue.completion_s.mean)
+        table.add_row(
+            escape(queue.queue),
+            str(queue.weight),
+            f"{queue.jobs:,}",
+            *("-" if seconds is None else _time(seconds) for seconds in times),
+            f"{queue.gpu_hours:,.0f}",
+            "-" if queue.due_percent is None else f"{queue.due_percent:.0f} %",
+        )
+    console.print(table, highlight=False)
 
 
 def _rows(report: Report) -> list[tuple[str, str]]:
@@ -46,6 +89,11 @@ def _rows(report: Report) -> list[tuple[str, str]]:
             rows.append(("makespan", _time(report.makespan_s)))
             if report.allocated_gpu_percent is not None:
                 rows.append(("allocated", f"{report.allocated_gpu_percent:.1f} % of the GPUs, mean over the time"))
+            if report.evictions or report.failures:
+                stopped = f"{report.evictions:,} times for others, {report.failures:,} times by a node that failed"
+                rows.append(("stopped", f"{stopped}; {report.lost_gpu_hours:,.1f} GPU hours of work lost"))
+            if report.jain_index is not None:
+                rows.append(("evenness", f"Jain index {report.jain_index:.3f} over the queues, mean over the time"))
         case SnapshotReport():
             rows[0:1] = [("running", f"{report.running_pods:,} pods"), ("waited", arrived)]
     if report.refused:

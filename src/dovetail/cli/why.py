@@ -11,9 +11,11 @@ from rich.table import Table
 from dovetail.cli.cluster import Source, cluster_options
 from dovetail.cli.output import count, key_of, looking_ahead, namespace_option, output_option, start, write_json
 from dovetail.core.reasons import When
+from dovetail.core.sharing.records import MODEL_PREFIX, Amounts
 from dovetail.views.amounts import listed, shown
 from dovetail.views.holders import Part
 from dovetail.views.jobs import NotFound
+from dovetail.views.standings import QueueShare
 from dovetail.views.why import QueueTerm, Reserved, Why, why
 from dovetail.views.why_queue import WhyQueue, why_queue
 
@@ -143,7 +145,7 @@ def show_queue(answer: WhyQueue, now_ms: int, console: Console) -> None:
     """For people."""
     own = answer.queue
     console.print(
-        f"[bold]Queue {own.queue}[/bold] has {listed(own.allocated)}; due are {listed(own.due)}, guaranteed "
+        f"[bold]Queue {own.queue}[/bold] has {listed(_without_models(own))}; due are {listed(own.due)}, guaranteed "
         f"{listed(own.guarantee)}, the limit is {listed(own.limit) if own.limit else 'none'}.",
         highlight=False,
     )
@@ -157,6 +159,12 @@ def show_queue(answer: WhyQueue, now_ms: int, console: Console) -> None:
     if answer.head is not None:
         console.print("The first of them:")
         show(answer.head, console, now_ms)
+
+
+def _without_models(own: QueueShare) -> Amounts:
+    """What it has, but for models of which nothing is guaranteed or limited."""
+    told = {name for name, _ in (*own.guarantee, *own.limit)}
+    return tuple(item for item in own.allocated if item[0] in told or not item[0].startswith(MODEL_PREFIX))
 
 
 def _some(names: tuple[str, ...]) -> str:

@@ -39,6 +39,8 @@ class Failures:
         self.reserved: dict[object, Refusal] = {}
         self.beside: dict[object, Refusal] = {}
         self.sought: dict[object, str] = {}
+        self.sought_ms = 0
+        """When `sought` was last empty."""
         self._refused: dict[Kind, Refusal] = {}
         self._finals: dict[Kind, bool] = {}
         self._asking: dict[Kind, bool] = {}
@@ -48,6 +50,7 @@ class Failures:
     def clear(self) -> None:
         """Room was freed."""
         self.recheck()
+        self._state.reservations.forget_denied()
         self.no_room.clear()
         self.sought.clear()
 
@@ -58,6 +61,12 @@ class Failures:
         self._refused.clear()
         self._finals.clear()
         self._asking.clear()
+
+    def search_failed(self, key: object, why: str) -> None:
+        """Nobody was found who could give way."""
+        if not self.sought:
+            self.sought_ms = self._state.now_ms
+        self.sought[key] = why
 
     def know(self, root: str, kind: Kind, group: Group) -> None:
         """The root is of this kind as long as nothing about it changes."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from dovetail.core.decisions import Decision, Evict, Unnominate
 from dovetail.core.eligible import within_models
-from dovetail.core.placing import preemption
+from dovetail.core.placing import preemption, within_limit
 from dovetail.core.placing.backfill import Reservation
 from dovetail.core.placing.gangs import Group, shapes_of
 from dovetail.core.reasons import Expected, Reason, Refusal, Sure, When
@@ -53,7 +53,8 @@ class MakingRoom:
     def make(self, group: Group, refusal: Refusal, kind: object) -> tuple[list[Decision], Refusal]:
         """Decisions that make room, and why the root waits now. For roots of one `kind` (None: of its own) the search
         for who could give way ends alike."""
-        if refusal.reason not in _NO_ROOM or refusal.when is When.NEVER or not any(group.all_pods()):
+        limited = refusal.reason is Reason.QUEUE_LIMIT
+        if not (limited or refusal.reason in _NO_ROOM) or refusal.when is When.NEVER or not any(group.all_pods()):
             return self.give_up(str(refusal)), refusal
         decisions: list[Decision] = []
         own = self._state.reservations.by_root.get(self._root)
@@ -66,7 +67,7 @@ class MakingRoom:
         evictions, refusal = self._evict(group, refusal, kind)
         if evictions:
             return [*decisions, *evictions], refusal
-        return decisions, self._hold(group, refusal)
+        return decisions, refusal if limited else self._hold(group, refusal)
 
     def _failed(self, own: Reservation) -> str:
         """Why the eviction for the root has come to nothing, "" where it has not."""
@@ -89,7 +90,10 @@ class MakingRoom:
         key = kind or self._root
         if not state.policy.preempt or key in state.failures.sought:
             return [], replace(refusal, reclaim=state.failures.sought.get(key, ""))
-        if not state.failures.may_ask(self._queue, state.rank(self._root)[0], state.wanted(self._root)):
+        limited = refusal.reason is Reason.QUEUE_LIMIT
+        if limited and not state.shares.holds_below(self._queue, state.rank(self._root)[0]):
+            return [], refusal
+        if not limited and not state.failures.may_ask(self._queue, state.rank(self._root)[0], state.wanted(self._root)):
             return [], refusal
         if state.searches >= state.policy.searches_per_step:
             self.again = True
@@ -99,9 +103,10 @@ class MakingRoom:
         beside = state.reservations.beside(others) if others else None
         scope = within_models(state, self._queue, state.wanted(self._root), beside)
         ending = state.reservations.left_alone(others)
-        found = preemption.find(state, self._root, group, scope, ending)
+        find = within_limit.find if limited else preemption.find
+        found = find(state, self._root, group, scope, ending)
         if not isinstance(found, preemption.Found):
-            state.failures.sought[key] = str(found)
+            state.failures.search_failed(key, str(found))
             return [], replace(refusal, reclaim=str(found))
         return self._evicted(found, refusal)
 
@@ -146,7 +151,7 @@ class MakingRoom:
             displaced = [one for one in others if reservations.displaced(one, self._queue, priority, guaranteed)]
             staying = [one for one in others if not any(one is other for other in displaced)]
             shapes = [shape for shape, _ in shapes_of(state.cluster, group)]
-            if own is None and reservations.conflicts(shapes, staying):
+            if own is None and reservations.denies(shapes, staying):
                 return refusal
             plan = reservations.plan(group, staying)
             if plan is None:

@@ -53,7 +53,6 @@ class State:
         self.steps = 0
         self.now_ms = 0
         self._freed = 0
-        self._freed_ms = 0
         self._renewed_ms = 0
 
     @property
@@ -69,7 +68,7 @@ class State:
         reserved_ms = self.reservations.next_ms()
         times += [reserved_ms] if reserved_ms is not None else []
         if any(self.failures.sought.values()):
-            times.append(self._freed_ms + self.policy.tell_again_ms)
+            times.append(self.failures.sought_ms + self.policy.tell_again_ms)
         return min(times, default=None)
 
     def apply(self, event: ev.Event) -> None:
@@ -99,11 +98,11 @@ class State:
         for one in self.reservations:
             if any(before_ms < due_ms <= self.now_ms for due_ms in (one.expected.start_ms, one.deadline_ms)):
                 self.pending.push(one.root, *self.rank(one.root), self.line(one.root))
-        if any(self.failures.sought.values()) and self.now_ms - self._freed_ms >= self.policy.tell_again_ms:
+        if any(self.failures.sought.values()) and self.now_ms - self.failures.sought_ms >= self.policy.tell_again_ms:
             # Who ran too short to give way may have run long enough by now.
             cluster.freed += 1
         if self._freed != cluster.freed:
-            self._freed, self._freed_ms = cluster.freed, self.now_ms
+            self._freed = cluster.freed
             self.failures.clear()
             self.pending.wake()
 

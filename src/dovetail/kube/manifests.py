@@ -117,18 +117,25 @@ def read(names: Sequence[str], scheduler_name: str | None = None) -> Manifests:
         documents = list(read_documents(names))
         if not documents:
             raise ManifestError("there is no Kubernetes object in it", ", ".join(names))
-        reading = _Reading(scheduler_name)
-        for document in documents:
-            reading.take(document)
-        events = reading.tell()
-        reading.check(events)
+        return of_documents(documents, scheduler_name)
+
+
+def of_documents(documents: Iterable[Document], scheduler_name: str | None = None, *, whole: bool = True) -> Manifests:
+    """The same of documents that are read already. Unless they tell the `whole` cluster, they may name objects that are
+    not among them."""
+    reading = _Reading(scheduler_name, whole)
+    for document in documents:
+        reading.take(document)
+    events = reading.tell()
+    reading.check(events)
     return Manifests(tuple(events), tuple(dict.fromkeys(reading.problems)), dict(sorted(reading.skipped.items())))
 
 
 class _Reading:
-    def __init__(self, scheduler_name: str | None) -> None:
+    def __init__(self, scheduler_name: str | None, whole: bool) -> None:
         self.problems: list[ManifestProblem] = []
         self.skipped: Counter[str] = Counter()
+        self._whole = whole
         self._all_ours = scheduler_name is None
         self._feed = Feed(scheduler_name or _OURS)
         self._sources = tuple(sources(self._feed, Served(frozenset())))
@@ -279,7 +286,7 @@ class _Reading:
                 self._exists(declaring, "", gang.parent, gangs)
 
     def _exists(self, obj: Object, field: str, name: str, known: Container[str]) -> None:
-        if name and name not in known:
+        if self._whole and name and name not in known:
             self._problem(obj.document, _shown(obj.key), field, f"'{name}' is not in the input")
 
     def _claims_exist(self, obj: Object, pod: Pod, claims: Container[str]) -> None:

@@ -15,8 +15,8 @@ from dataclasses import replace
 
 from dovetail.core.events import NodeChanged
 from dovetail.core.model import GPU, WHOLE_GPU_MILLI
-from dovetail.sim.engine import Result, gpu_milli
-from dovetail.sim.workload import Job, Workload
+from dovetail.sim.clock import Result
+from dovetail.sim.workload import Job, Workload, gpu_milli
 
 
 def inflated(workload: Workload, percent: int, seed: int) -> Workload:

@@ -7,6 +7,7 @@ matplotlib is imported here alone: it is slow to load, and only whoever asks for
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 
 from matplotlib.axes import Axes
@@ -15,10 +16,13 @@ from matplotlib.figure import Figure
 from dovetail.core.events import NodeChanged, PodChanged
 from dovetail.core.model import GPU, WHOLE_GPU_MILLI
 from dovetail.sim.arrivals import unallocated_percent
-from dovetail.sim.engine import gpu_milli
+from dovetail.sim.fairness import jain_over_time
 from dovetail.sim.report import Run
+from dovetail.sim.workload import gpu_milli
 
-_BLUE, _GREY, _ORANGE = "#2563eb", "#9ca3af", "#d97706"
+_BLUE, _GREY = "#2563eb", "#9ca3af"
+_COLORS = (_BLUE, "#d97706", "#059669", "#dc2626", "#7c3aed", "#0891b2", "#db2777", "#4b5563")
+_BINS = 200
 _HOUR_MS, _DAY_MS = 3_600_000, 86_400_000
 _NAMED_NODES = 40
 _NEARLY_FULL_PERCENT = 70
@@ -43,24 +47,52 @@ def draw_arrivals(run: Run, path: Path) -> None:
     _save(figure, path)
 
 
-def draw_queue(run: Run, path: Path) -> None:
-    """Allocated GPUs and waiting pods over time. Raises OSError."""
-    figure, axes = _figure(run, rows=2)
-    moments, capacity = run.result.moments, run.result.capacity_milli
-    span_ms = moments[-1].at_ms - moments[0].at_ms
+def draw_queue(run: Run, path: Path, *others: Run) -> None:
+    """How long jobs waited; allocated GPUs, and how evenly queues were served, over time. One colour for each run.
+    Raises OSError."""
+    runs = (run, *others)
+    figure, _ = _figure(run, rows=3, named=len(runs) == 1)
+    waits, allocated, even = figure.axes
+    begin_ms = run.result.moments[0].at_ms
+    span_ms = max(each.result.moments[-1].at_ms for each in runs) - begin_ms
     unit_ms, unit = (_DAY_MS, "days") if span_ms > 3 * _DAY_MS else (_HOUR_MS, "hours")
-    at = [(moment.at_ms - moments[0].at_ms) / unit_ms for moment in moments]
-    above, below = figure.axes
-    above.fill_between(at, [100 * m.allocated_milli / capacity for m in moments], step="post", color=_BLUE, alpha=0.8)
-    above.set_ylabel("GPUs allocated, %")
-    above.set_ylim(0, 100)
-    below.step(at, [m.waiting_pods for m in moments], where="post", color=_ORANGE)
-    below.set_ylabel("pods that wait")
-    below.set_xlabel(f"{unit} since the first arrival")
-    for axes in (above, below):
-        axes.set_xlim(0, max(at[-1], 1e-9))
-        axes.set_ylim(bottom=0)
+    for number, each in enumerate(runs):
+        color = _COLORS[number % len(_COLORS)]
+        waited = sorted(fate.waited_ms / _HOUR_MS for fate in each.result.fates if fate.started_ms is not None)
+        share = [100 * (i + 1) / len(waited) for i in range(len(waited))]
+        waits.step(waited, share, where="post", color=color, label=each.policy)
+        mean = _mean_allocated(each, begin_ms, span_ms)
+        allocated.plot([(i + 0.5) * span_ms / len(mean) / unit_ms for i in range(len(mean))], mean, color=color)
+        indices = jain_over_time(each.result)
+        even.plot([(at - begin_ms) / unit_ms for at, _ in indices], [index for _, index in indices], ".", color=color)
+    waits.set_xscale("symlog", linthresh=0.1)
+    waits.set_xlabel("hours that a job waited")
+    waits.set_ylabel("jobs, %")
+    waits.set_ylim(0, 100)
+    waits.legend(frameon=False, loc="lower right")
+    allocated.set_ylabel("GPUs allocated, %")
+    allocated.set_ylim(0, 100)
+    even.set_ylabel("Jain index of the queues")
+    even.set_ylim(0, 1.05)
+    even.set_xlabel(f"{unit} since the first arrival")
+    for axes in (allocated, even):
+        axes.set_xlim(0, max(span_ms / unit_ms, 1e-9))
+    waits.set_xlim(left=0)
     _save(figure, path)
+
+
+def _mean_allocated(run: Run, begin_ms: int, span_ms: int) -> list[float]:
+    """GPUs allocated in % of those that were up, in `_BINS` spans of the same length."""
+    held, up = [0] * _BINS, [0] * _BINS
+    for now, then in pairwise(run.result.moments):
+        at_ms = now.at_ms
+        while at_ms < then.at_ms:
+            spot = min(_BINS - 1, (at_ms - begin_ms) * _BINS // span_ms)
+            until_ms = max(at_ms + 1, min(then.at_ms, begin_ms - (-(spot + 1) * span_ms // _BINS)))
+            held[spot] += now.allocated_milli * (until_ms - at_ms)
+            up[spot] += now.up_milli * (until_ms - at_ms)
+            at_ms = until_ms
+    return [100 * has / could if could else 0.0 for has, could in zip(held, up, strict=True)]
 
 
 def draw_nodes(run: Run, path: Path) -> None:
@@ -91,10 +123,11 @@ def draw_nodes(run: Run, path: Path) -> None:
     _save(figure, path)
 
 
-def _figure(run: Run, rows: int = 1) -> tuple[Figure, Axes]:
+def _figure(run: Run, rows: int = 1, *, named: bool = True) -> tuple[Figure, Axes]:
     figure = Figure(figsize=(8, 3 + 1.5 * rows), layout="constrained")
-    axes = figure.subplots(rows, squeeze=False, sharex=True)
-    figure.suptitle(f"{run.workload.name}, {run.policy}, seed {run.seed}", x=0.01, ha="left")
+    axes = figure.subplots(rows, squeeze=False)
+    policy = f", {run.policy}" if named else ""
+    figure.suptitle(f"{run.workload.name}{policy}, seed {run.seed}", x=0.01, ha="left")
     for each in figure.axes:
         each.spines[["top", "right"]].set_visible(False)
         each.grid(axis="y", alpha=0.3)

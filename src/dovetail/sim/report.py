@@ -2,8 +2,9 @@
 """What a simulation came to, in the numbers that papers and users compare.
 
 Rules: times are seconds of the trace's clock, except `seconds`, which is what the simulation itself took. A job waits
-from its arrival until the last of its pods is placed; its completion time is waiting and running together. Percentiles
-are of the jobs that started (or ended), by nearest rank, so each is the value of a real job.
+from its arrival until the last of its pods is placed, and again where it is stopped; its completion time is waiting and
+running together. Percentiles are of the jobs that started (or ended), by nearest rank, so each is the value of a real
+job.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ from typing import Any
 from dovetail.core.events import NodeChanged, PodChanged
 from dovetail.core.model import WHOLE_GPU_MILLI
 from dovetail.sim.arrivals import unallocated_percent
-from dovetail.sim.engine import Result, gpu_milli
+from dovetail.sim.clock import Fate, Moment, Result
+from dovetail.sim.fairness import due, jain_over_time
 from dovetail.sim.traces.openb import unknown_models
-from dovetail.sim.workload import Workload
+from dovetail.sim.workload import Workload, gpu_milli
 
+_GPU_HOUR = WHOLE_GPU_MILLI * 3_600_000
 _READ_OUT_PERCENT = 100
 """Arrivals of 100 % of the GPUs are read out besides the last ones, as in the paper."""
 
@@ -63,9 +66,25 @@ class Spread:
     max: float | None
 
 
+@dataclass(frozen=True, slots=True)
+class OfQueue:
+    """One queue. `gpu_hours` is what it held over time, `due_percent` that in percent of what was due to it."""
+
+    queue: str
+    weight: int
+    jobs: int
+    wait_s: Spread
+    completion_s: Spread
+    gpu_hours: float
+    due_percent: float | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueReport(Report):
-    """`allocated_gpu_percent` is the mean over time, from the first arrival to the last event (`makespan_s`)."""
+    """`allocated_gpu_percent` is the mean over time, from the first arrival to the last event (`makespan_s`), of the
+    GPUs of nodes that were not down. `evictions` counts jobs that gave way to others, `failures` those that a node took
+    with it, each as often as that happened; `lost_gpu_hours` is work that was done in vain. `jain_index` is how evenly
+    the queues were served (`fairness`), mean over time; None where there was nothing to divide."""
 
     jobs: int
     started_jobs: int
@@ -74,6 +93,11 @@ class QueueReport(Report):
     completion_s: Spread
     makespan_s: float
     allocated_gpu_percent: float | None
+    evictions: int
+    failures: int
+    lost_gpu_hours: float
+    jain_index: float | None
+    queues: list[OfQueue]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,22 +149,43 @@ def of_arrivals(run: Run, until_percent: int) -> ArrivalReport:
 
 
 def of_queue(run: Run) -> QueueReport:
-    fates, moments = run.result.fates, run.result.moments
+    result, moments = run.result, run.result.moments
     begin_ms, end_ms = (moments[0].at_ms, moments[-1].at_ms) if moments else (0, 0)
-    busy = sum(now.allocated_milli * (then.at_ms - now.at_ms) for now, then in pairwise(moments))
-    possible = run.result.capacity_milli * (end_ms - begin_ms)
-    started = [(fate.job.at_ms, fate.started_ms) for fate in fates if fate.started_ms is not None]
-    ended = [(fate.job.at_ms, fate.ended_ms) for fate in fates if fate.ended_ms is not None]
+    spans = [(now, then.at_ms - now.at_ms) for now, then in pairwise(moments)]
+    busy = sum(now.allocated_milli * span_ms for now, span_ms in spans)
+    possible = sum(now.up_milli * span_ms for now, span_ms in spans)
+    indices = [index for _, index in jain_over_time(result)]
     return QueueReport(
         **_common(run),
-        jobs=len(fates),
-        started_jobs=len(started),
-        ended_jobs=len(ended),
-        wait_s=_spread(started),
-        completion_s=_spread(ended),
+        jobs=len(result.fates),
+        started_jobs=sum(fate.started_ms is not None for fate in result.fates),
+        ended_jobs=sum(fate.ended_ms is not None for fate in result.fates),
+        wait_s=_waits(result.fates),
+        completion_s=_completions(result.fates),
         makespan_s=(end_ms - begin_ms) / 1000,
         allocated_gpu_percent=_rounded(100 * busy / possible) if possible else None,
+        evictions=result.evicted,
+        failures=result.failed,
+        lost_gpu_hours=round(sum(fate.lost_ms * fate.milli for fate in result.fates) / _GPU_HOUR, 3),
+        jain_index=_rounded(sum(indices) / len(indices)) if indices else None,
+        queues=_queues(result, spans),
     )
+
+
+def _queues(result: Result, spans: list[tuple[Moment, int]]) -> list[OfQueue]:
+    held, owed = [0] * len(result.queues), [0.0] * len(result.queues)
+    for now, span_ms in spans:
+        for i, part in enumerate(due(now.up_milli, now.wanted_milli, result.weights)):
+            held[i] += now.held_milli[i] * span_ms
+            owed[i] += part * span_ms
+    queues = []
+    for i, name in enumerate(result.queues):
+        fates = [fate for fate in result.fates if fate.queue == i]
+        percent = _rounded(100 * held[i] / owed[i]) if owed[i] else None
+        waits, completions = _waits(fates), _completions(fates)
+        hours = round(held[i] / _GPU_HOUR, 3)
+        queues.append(OfQueue(name, result.weights[i], len(fates), waits, completions, hours, percent))
+    return queues
 
 
 def of_snapshot(run: Run, problems: tuple[str, ...]) -> SnapshotReport:
@@ -187,8 +232,16 @@ def _first_refusal(result: Result) -> float | None:
     return None
 
 
-def _spread(spans_ms: list[tuple[int, int]]) -> Spread:
-    seconds = sorted((end_ms - begin_ms) / 1000 for begin_ms, end_ms in spans_ms)
+def _waits(fates: list[Fate]) -> Spread:
+    return _spread([fate.waited_ms for fate in fates if fate.started_ms is not None])
+
+
+def _completions(fates: list[Fate]) -> Spread:
+    return _spread([fate.ended_ms - fate.job.at_ms for fate in fates if fate.ended_ms is not None])
+
+
+def _spread(spans_ms: list[int]) -> Spread:
+    seconds = sorted(span_ms / 1000 for span_ms in spans_ms)
     if not seconds:
         return Spread(None, None, None, None, None)
     rank = [seconds[math.ceil(percent * len(seconds) / 100) - 1] for percent in (50, 95, 99, 100)]

@@ -2,8 +2,10 @@
 """When everybody who waits will start: the scheduler's own steps on a copy of the cluster, while time runs ahead.
 
 Rules
-- A pod ends when the limit of its run time says, or else what was learned from others like it. Who has neither, or runs
-  longer than that, stays for ever here: so an expected start is one at the latest, as far as estimates hold.
+- When a pod ends is what the core holds room by (`placing.backfill`): by the limit of its run time, or else by what was
+  learned from others like it. Up to a minute past its limit it ends any moment. Later its end is unknown, as is that of
+  who has neither: such pods stay for ever here. So an expected start is one at the latest, as far as estimates hold.
+- Who is being deleted ends after its grace.
 - Who gives way to others in the next steps ends after its grace, and waits again if something makes it anew. Who would
   have to give way later is not foreseen.
 - Nobody else comes, no node comes or goes, and queues stay as they are.
@@ -27,14 +29,15 @@ from dovetail.core.placing import refusals
 from dovetail.core.policy import Policy
 from dovetail.core.reasons import Expected, Reason, Refusal, Sure, When
 from dovetail.core.sharing.records import GPU
-from dovetail.core.sharing.run_times import Estimate
 from dovetail.core.state import State
-from dovetail.views.jobs import Job, job_of, name_of, restarted, some, waiting_jobs
+from dovetail.views.gpus import gpus_of
+from dovetail.views.jobs import Job, job_of, restarted, some, waiting_jobs
 
 MOST_MOMENTS = 512
 _CLOSE_MS = 60_000
 _CLOSE_PART = 16
-_EVICTING_STEPS = 64
+_EVICTING_STEPS = 4
+_SEARCHES_PER_STEP = 16
 _ENDLESS_SHOWN = 2
 _ORDER = (Sure.KNOWN, Sure.LEARNED, Sure.UNKNOWN)
 _NOW = "it fits now"
@@ -45,7 +48,8 @@ Watch = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a pod goes. `mbps` is the bandwidth between its GPUs, 0 where it has fewer than two or nobody knows."""
+    """Where a pod goes. `gpus` are the indices of its GPUs, none where they are only counted. `mbps` is the bandwidth
+    between them, 0 where it has fewer than two or nobody knows."""
 
     pod: str
     node: str
@@ -115,8 +119,8 @@ def forecast(
     """Look ahead from a checkpoint until nobody waits, nothing ends any more, or all of the `wanted` roots have
     started; at `most` so many moments. `watch` is told how many jobs have started, and of how many."""
     # Numbers in refusals need not be of the last moment: they would be worked out for everybody at every moment.
-    ahead = _Ahead(restore(replace(policy, attempts_per_step=2**31, tell_again_ms=2**60), checkpoint), now_ms, most)
-    return ahead.run(wanted, watch)
+    policy = replace(policy, attempts_per_step=2**31, tell_again_ms=2**60, searches_per_step=_SEARCHES_PER_STEP)
+    return _Ahead(restore(policy, checkpoint), now_ms, most).run(wanted, watch)
 
 
 class _Ahead:
@@ -136,6 +140,7 @@ class _Ahead:
         self._endless: dict[str, None] = {}
         self._refusals: dict[str, Refusal] = {}
         self._holders: dict[tuple[object, ...], list[str]] = {}
+        state.advance(self._at_ms)
         for placement in list(state.cluster.placements.values()):
             self._expect_end(placement.pod, Sure.KNOWN)
 
@@ -185,7 +190,8 @@ class _Ahead:
         match decision:
             case Bind(uid, node, made=made):
                 pod = state.roster.pods[uid]
-                place = Place(pod.key, node, decision.devices, decision.mbps, decision.ideal_mbps)
+                held = gpus_of(state, pod)
+                place = Place(pod.key, node, held.gpus or (), held.mbps or 0, held.ideal_mbps or 0)
                 self._placed.setdefault(state.roster.root_of(pod), []).append(place)
                 by_claim = made.resources if made is not None else ()
                 bound = replace(pod, node=node, bound_ms=now_ms, by_claim=by_claim)
@@ -197,7 +203,7 @@ class _Ahead:
                 pods = [state.roster.pods[uid] for uid in uids]
                 self._found.victims += [
                     Victim(
-                        pod.key, pod.node, state.shares.amounts(pod.uid).get(GPU, 0), name_of(state, root),
+                        pod.key, pod.node, state.shares.amounts(pod.uid).get(GPU, 0), state.roster.name_of(root),
                         decision.cause, now_ms, decision.lost_milli_ms, decision.message,
                     )
                     for pod in pods
@@ -215,19 +221,15 @@ class _Ahead:
 
     def _expect_end(self, pod: Pod, sure: Sure) -> None:
         """`sure` is how sure the start of the pod was."""
-        left = self._left_ms(pod)
-        if left.sure is Sure.UNKNOWN or not left.ran_ms:
+        state = self._state
+        end = state.reservations.expected_end(state.cluster.placements[pod.uid])
+        if pod.deleting:
+            end = Expected(Sure.KNOWN, self._at_ms + max(1, pod.work.grace_ms), _IS_ENDING)
+        if end.sure is Sure.UNKNOWN:
             self._endless[pod.uid] = None
             return
-        sure = max(left.sure, sure, key=_ORDER.index)
-        heapq.heappush(self._ends, (self._at_ms + left.ran_ms, pod.uid, sure, left.basis))
-
-    def _left_ms(self, pod: Pod) -> Estimate:
-        """How much longer a pod on a node runs."""
-        if pod.deleting:
-            return Estimate(max(1, pod.work.grace_ms), Sure.KNOWN, _IS_ENDING)
-        ran_ms = max(0, self._at_ms - pod.bound_ms) if pod.bound_ms else 0
-        return self._state.run_times.left_ms(pod.work, self._state.shares.queue_of(pod), ran_ms)
+        sure = max(end.sure, sure, key=_ORDER.index)
+        heapq.heappush(self._ends, (end.start_ms, pod.uid, sure, end.basis))
 
     def _next_ms(self) -> int | None:
         """The next moment when anything can change."""
@@ -264,7 +266,7 @@ class _Ahead:
         if self._at_ms == self._now_ms:
             return Expected(Sure.KNOWN, self._at_ms, _NOW)
         if root in self._given_way_to:
-            return Expected(Sure.KNOWN, self._at_ms, _AFTER_EVICTIONS)
+            return Expected(Sure.LEARNED, self._at_ms, _AFTER_EVICTIONS)
         nodes = dict.fromkeys(place.node for place in places)
         # Whoever starts where nobody ended waited for its queue, or for another kind of end.
         ends = [end for node in nodes for end in self._ended_on.get(node, ())] or self._lately

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
 from dovetail.core.model import Pod
-from dovetail.core.roster import LONE
 from dovetail.core.sharing.records import GPU
 from dovetail.core.state import State
 
@@ -59,16 +58,8 @@ def job_of(state: State, root: str) -> Job:
     pods = state.roster.members(root)
     waiting = [pod for pod in pods if pod.managed and not pod.node and pod.uid not in state.cluster.placements]
     gpus_milli = state.shares.wanted(waiting).get(GPU, 0)
-    return Job(root, name_of(state, root), state.shares.queue_of(pods[0]), tuple(pods), tuple(waiting), gpus_milli)
-
-
-def name_of(state: State, root: str) -> str:
-    """NAMESPACE/NAME of a root; its id where nothing of it is known."""
-    gang = state.roster.gangs.get(root)
-    if gang is not None:
-        return f"{gang.namespace}/{gang.name}"
-    members = state.roster.members(root)
-    return members[0].key if root.startswith(LONE) and members else root
+    name, queue = state.roster.name_of(root), state.shares.queue_of(pods[0])
+    return Job(root, name, queue, tuple(pods), tuple(waiting), gpus_milli)
 
 
 def waiting_jobs(state: State) -> list[Job]:
@@ -108,6 +99,13 @@ def find_jobs(state: State, key: str) -> list[Job]:
         raise NotFound(f"no pod, gang or job {key} exists that is not finished{nearest(key, names)}")
     jobs = [job_of(state, root) for root in roots]
     return sorted(jobs, key=lambda job: (not job.waiting, job.since_ms, job.name))
+
+
+def not_waiting(job: Job) -> str:
+    """Why a job is not in the line."""
+    if not any(pod.managed for pod in job.pods):
+        return "another scheduler is named in spec.schedulerName"
+    return f"all of its {len(job.pods)} pods have their place" if len(job.pods) > 1 else "it has its place"
 
 
 def restarted(pod: Pod, now_ms: int) -> Pod:

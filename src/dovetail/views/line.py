@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dovetail.core.checkpoint import take
-from dovetail.core.reasons import Expected
+from dovetail.core.reasons import Expected, When
 from dovetail.core.state import State
 from dovetail.views.forecast import Place, Start, Watch, forecast
 from dovetail.views.jobs import job_of
@@ -19,9 +19,9 @@ from dovetail.views.queues import inside, queue_named
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A job that waits, as the `position`-th of all (from 1). `code` is its reason, "Placed" where the next step starts
-    it; `message` has the numbers, `reclaim` what became of the search for jobs that could give way to it. `since_ms` is
-    when it came, 0 where nobody knows."""
+    """A job that waits, as the `position`-th of all (from 1). `state` is "Placed" where the next step starts it, else
+    "NotYet" or "Never", and `code` its reason, "Placed" too; `message` has the numbers, `reclaim` what became of the
+    search for jobs that could give way to it. `since_ms` is when it came, 0 where nobody knows."""
 
     position: int
     job: str
@@ -30,6 +30,7 @@ class Waiting:
     pods: int
     gpus_milli: int
     priority: int
+    state: str
     code: str
     message: str
     reclaim: str
@@ -69,6 +70,7 @@ def _waiting(state: State, position: int, start: Start) -> Waiting:
     job, refusal = job_of(state, start.job.root), start.refusal
     return Waiting(
         position, job.name, job.queue, job.user, len(job.waiting), job.gpus_milli, state.rank(job.root)[0],
+        PLACED if start.at_once else refusal.when if refusal is not None else When.NOT_YET,
         PLACED if start.at_once else refusal.reason.code if refusal is not None else "",
         str(refusal) if refusal is not None else "",
         refusal.reclaim if refusal is not None else "",

@@ -19,7 +19,7 @@ from dovetail.core.sharing.accounts import AHEAD_MS
 from dovetail.core.sharing.ledger import steady
 from dovetail.core.sharing.records import DAY_MS, GPU
 from dovetail.core.state import State
-from dovetail.views.jobs import Job, NotFound, find_jobs, job_of, name_of
+from dovetail.views.jobs import Job, NotFound, find_jobs, job_of, not_waiting
 from dovetail.views.queues import heads
 
 By = Literal["standing", "queue priority", "usage", "queue age", "user", "priority", "age", "no queue", "alone"]
@@ -97,7 +97,7 @@ def rank(state: State, key: str, now_ms: int) -> Rank:
     job = find_jobs(state, key)[0]
     order = state.pending.ordered()
     if job.root not in order:
-        raise NotFound(f"{job.name} does not wait: {_doing(job)}")
+        raise NotFound(f"{job.name} does not wait: {not_waiting(job)}")
     line, position = state.pending.line(job.root), order.index(job.root)
     view = _Comparing(state, job, now_ms)
     priority, since_ms = state.rank(job.root)
@@ -106,12 +106,6 @@ def rank(state: State, key: str, now_ms: int) -> Rank:
         tuple(view.levels()), tuple(view.before(root) for root in order[:position]),
         tuple(view.overtaking(order)),
     )  # fmt: skip
-
-
-def _doing(job: Job) -> str:
-    if not any(pod.managed for pod in job.pods):
-        return "another scheduler is named in spec.schedulerName"
-    return f"all of its {len(job.pods)} pods have their place"
 
 
 class _Comparing:
@@ -137,7 +131,7 @@ class _Comparing:
         record, head = self._tree.queues[name], self._heads[name]
         standing, _, ratio, created_ms = self._key(name, head)
         return Term(
-            name, name_of(self._state, head), standing, record.priority, _gpus(ratio), record.weight, created_ms
+            name, self._state.roster.name_of(head), standing, record.priority, _gpus(ratio), record.weight, created_ms
         )
 
     def _key(self, queue: str, root: str) -> tuple[int, int, int, int]:

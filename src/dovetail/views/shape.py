@@ -87,23 +87,30 @@ def parse(text: str) -> Shape:
 def largest(state: State, shape: Shape, beside: Beside) -> ShapeAnswer:
     """Raises ShapeError where no node has GPUs of the model."""
     ask = Probe(state, beside)
-    offering = ask.there & (ask.allocatable(GPU) > 0)
-    by_model: list[tuple[str | None, Mask]] = [(None, offering)]
-    if shape.model:
-        known = list(ask.by_model(offering))
-        by_model = [(label, where) for label, where in known if shape.model.lower() in label.lower()]
-        if not by_model:
-            labels = [label for label, _ in known if label]
-            there = f"there are {', '.join(labels)}" if labels else f"no node has the label {PRODUCT}"
-            raise ShapeError(f"no node has GPUs of the model {shape.model!r}{nearest(shape.model, labels)}: {there}")
-    models = tuple(Largest(model or "", tuple(_levels(ask, shape, model, where))) for model, where in by_model)
+    models = tuple(
+        Largest(model or "", tuple(_levels(ask, shape, model, where))) for model, where in models_of(ask, shape)
+    )
     return ShapeAnswer(shape, any(one.levels[0].pods >= shape.pods for one in models), models)
+
+
+def models_of(ask: Probe, shape: Shape) -> list[tuple[str | None, Mask]]:
+    """The models that the shape means, with their nodes; None is any. Raises ShapeError where there are none."""
+    offering = ask.there & (ask.allocatable(GPU) > 0)
+    if not shape.model:
+        return [(None, offering)]
+    known = list(ask.by_model(offering))
+    found: list[tuple[str | None, Mask]] = [
+        (label, where) for label, where in known if shape.model.lower() in label.lower()
+    ]
+    if not found:
+        labels = [label for label, _ in known if label]
+        there = f"there are {', '.join(labels)}" if labels else f"no node has the label {PRODUCT}"
+        raise ShapeError(f"no node has GPUs of the model {shape.model!r}{nearest(shape.model, labels)}: {there}")
+    return found
 
 
 def _levels(ask: Probe, shape: Shape, model: str | None, where: Mask) -> Iterator[Level]:
     pod = ask.pod(model, shape.gpus, (GPU, shape.gpus))
-    if model is None:
-        pod = replace(pod, request=replace(pod.request, node_terms=None))
     copies, fabric = ask.copies(pod, where), ask.cluster.fabric
     yield _level(ask, pod, ANYWHERE, where, int(copies.sum()))
     for key in fabric.levels:

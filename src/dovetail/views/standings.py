@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from dovetail.core.sharing.records import DAY_MS, Amounts
 from dovetail.core.sharing.standing import Standing
 from dovetail.core.state import State
-from dovetail.views.jobs import name_of
 from dovetail.views.queues import inside, queue_named
 
 _MILLI_MS_PER_HOUR = 3_600_000_000
@@ -76,7 +75,7 @@ def _share(state: State, one: Standing, top: int) -> QueueShare:
     )
     total = sum(used for _, used in one.users)
     users = sorted(one.users, key=lambda pair: (-pair[1], pair[0]))
-    head = name_of(state, one.head) if one.head else ""
+    head = state.roster.name_of(one.head) if one.head else ""
     problem = str(one.problem) if one.problem is not None else one.warning
     return QueueShare(
         one.name, len(state.shares.tree.path(one.name)) - 1 - top, one.leaf, one.guarantee, one.limit, one.due,

@@ -27,10 +27,11 @@ from dovetail.core.state import State
 from dovetail.views.forecast import Watch, forecast
 from dovetail.views.gpus import gpus_of
 from dovetail.views.holders import Holder, Part, Refused, holders, parts_of
-from dovetail.views.jobs import find_jobs, name_of
+from dovetail.views.jobs import find_jobs
 from dovetail.views.rank import STANDINGS
 from dovetail.views.refused import refused
 
+_SEARCHES = 64
 _NOT_OURS = "another scheduler is named in spec.schedulerName"
 
 
@@ -126,8 +127,9 @@ class Why:
 
 
 def unhurried(policy: Policy) -> Policy:
-    """The policy for looking instead of running: no bound of work per step, every reason worked out anew."""
-    return replace(policy, attempts_per_step=2**31, tell_again_ms=0)
+    """The policy for looking instead of running: one step tries everybody and searches for many who could give way, and
+    every reason is worked out anew."""
+    return replace(policy, attempts_per_step=2**31, tell_again_ms=0, searches_per_step=_SEARCHES)
 
 
 def why(state: State, key: str, now_ms: int, watch: Watch = lambda started, waiting: None) -> Why:
@@ -194,8 +196,9 @@ def _reserved(state: State, root: str, refusal: Refusal) -> Iterator[Reserved]:
     for one in state.reservations:
         if one.root == root or refusal.reason is Reason.RESERVED:
             yield Reserved(
-                name_of(state, one.root), one.queue, tuple(names[slot] for slot in one.slots.tolist()), one.made_ms,
-                one.expected, tuple(sorted(placements[uid].pod.key for uid in one.evicting if uid in placements)),
+                state.roster.name_of(one.root), one.queue, tuple(names[slot] for slot in one.slots.tolist()),
+                one.made_ms, one.expected,
+                tuple(sorted(placements[uid].pod.key for uid in one.evicting if uid in placements)),
             )  # fmt: skip
 
 

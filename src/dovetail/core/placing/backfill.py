@@ -15,7 +15,7 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -76,6 +76,8 @@ class Reservations:
         self.by_root: dict[str, Reservation] = {}
         self.spared: dict[str, int] = {}
         """Pods that were to give way in vain, with the time until when nobody asks them again."""
+        self._denied: NDArray[np.bool_] | None = None
+        """The slots that somebody could use who may hold none, since another does, and who is before all who come."""
 
     def __iter__(self) -> Iterator[Reservation]:
         return iter(self.by_root.values())
@@ -141,13 +143,28 @@ class Reservations:
         slots = np.array(sorted(held), dtype=np.int64)
         return any(bool(self._state.rows.of(shape).suitable[slots].any()) for shape in shapes)
 
-    def bar(self, shapes: Iterable[Shape], queue: str, priority: int, wanted: Mapping[str, int]) -> bool:
-        """Whether a job that has no reservation cannot have one, since others have theirs."""
-        if not self.by_root:
-            return False
+    def bar(self, shapes: Sequence[Shape], queue: str, priority: int, wanted: Mapping[str, int]) -> bool:
+        """Whether a job that has no reservation cannot have one."""
         guaranteed = self._state.shares.within_guarantee(queue, wanted)
-        staying = [one for one in self if not self.displaced(one, queue, priority, guaranteed)]
-        return self.conflicts(shapes, staying)
+        return self.denies(shapes, [one for one in self if not self.displaced(one, queue, priority, guaranteed)])
+
+    def denies(self, shapes: Sequence[Shape], staying: Iterable[Reservation]) -> bool:
+        """Whether a job that wants these shapes may not hold room: what others hold stays, or somebody before it wants
+        the same. If so, it is before whoever comes later."""
+        suitable = np.zeros(self._state.cluster.nodes.size, dtype=np.bool_)
+        for shape in shapes:
+            suitable |= self._state.rows.of(shape).suitable
+        waited = (
+            self._denied is not None and len(self._denied) == len(suitable) and bool((self._denied & suitable).any())
+        )
+        if not waited and not self.conflicts(shapes, staying):
+            return False
+        self._denied = suitable | self._denied if waited and self._denied is not None else suitable
+        return True
+
+    def forget_denied(self) -> None:
+        """All who wait are tried again, in their order."""
+        self._denied = None
 
     def displaced(self, one: Reservation, queue: str, priority: int, guaranteed: bool) -> bool:
         """Whether a job of this queue and priority takes the place of a reservation."""

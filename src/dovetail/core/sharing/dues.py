@@ -62,6 +62,12 @@ class Dues:
         finally:
             self._due, self._divided_ms, self._moved = before
 
+    def owed(self, name: str) -> bool:
+        """Whether the queue has used less than its weight gives it of what its parent is due."""
+        parent_ppm = max(1, self.part_ppm(self._shares.tree.queues[name].parent))
+        used_ppm = self._shares.accounts.share_ppm(name, self._shares.whole) * _MILLION // parent_ppm
+        return used_ppm < self.weight_ppm(name)
+
     def part_ppm(self, name: str) -> int:
         """The part of the cluster that a queue is due by weight alone, in millionths; all of it for ""."""
         part = _MILLION

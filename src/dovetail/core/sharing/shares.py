@@ -368,16 +368,19 @@ class Shares:
         return self.dues.of(queue)
 
     def standing_class(self, queue: str, more: Mapping[str, int]) -> int:
-        """0 where the queue stays within its guarantee with so much more, 1 where within what is due, else 2."""
+        """0 where the queue stays within its guarantee with so much more, 1 where within what is due, else 2. A job
+        that is larger than all that is due to the queue counts as due where the queue holds nothing else and has used
+        less than its part: such jobs have their turns in time."""
         held, guarantee = self._allocated.get(queue, {}), self.tree.queues[queue].guarantee
         named = [(amount, resource) for resource, amount in guarantee if more.get(resource, 0)]
         if named and all(held.get(resource, 0) + more[resource] <= amount for amount, resource in named):
             return 0
         due = self.due(queue)
-        within = all(
-            held.get(resource, 0) + more[resource] <= due.get(resource, 0) for resource in DIVIDED if more.get(resource)
-        )
-        return 1 if within else 2
+        wanted = [resource for resource in DIVIDED if more.get(resource)]
+        beyond = [resource for resource in wanted if held.get(resource, 0) + more[resource] > due.get(resource, 0)]
+        if beyond and (any(held.get(resource, 0) for resource in beyond) or not self.dues.owed(queue)):
+            return 2
+        return 1
 
     def within_guarantee(self, queue: str, more: Mapping[str, int]) -> bool:
         """Whether all queues on the way up stay within their guarantees, of those that name one."""

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`dovetail defrag`."""
+
+from __future__ import annotations
+
+import click
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from dovetail.cli.cluster import Source, cluster_options
+from dovetail.cli.output import count, indices, key_of, namespace_option, output_option, write_json
+from dovetail.cli.shape import beside_options, shape_option
+from dovetail.views.defrag import Defrag, MoveStep, PodMove, for_job, for_shape
+from dovetail.views.jobs import NotFound, some
+from dovetail.views.probe import Beside
+from dovetail.views.shape import Shape, ShapeError
+
+_HOW = (
+    "Nothing was moved. To carry a step out, cordon the nodes that its pods leave, evict them, and wait until what "
+    "their owners make anew is on a node; then take the next one."
+)
+
+
+@click.command(name="defrag")
+@click.argument("job", required=False)
+@shape_option("Instead of a JOB: room for such pods, all at once: 8, 8xH100, or 4x8xH100 for four of them.")
+@beside_options
+@namespace_option
+@cluster_options
+@output_option
+def command(
+    source: Source,
+    job: str | None,
+    shape: Shape | None,
+    cpu_milli: int,
+    memory_bytes: int,
+    namespace: str | None,
+    output: str,
+) -> None:
+    """Plan moves of running pods that make room for JOB ([NAMESPACE/]NAME) or for a shape: those that lose least work.
+
+    Only prints, moves nothing. A step can be taken once those before it have been: its pods are evicted, their owners
+    make them anew, and by then there is room for them where the plan says. Nobody is moved who must not be preempted,
+    or whose PodDisruptionBudget allows no more.
+    """
+    if (job is None) == (shape is None):
+        raise click.UsageError("give a JOB, or --shape")
+    beside = Beside(cpu_milli, memory_bytes)
+    if job is not None and beside != Beside():
+        raise click.UsageError("--cpu and --memory go with --shape: a JOB says itself what it asks for")
+    key = key_of("JOB", job, namespace, source.namespace) if job is not None else ""
+    state = source.state()
+    try:
+        answer = for_shape(state, shape, beside) if shape is not None else for_job(state, key)
+    except (NotFound, ShapeError) as error:
+        raise click.ClickException(str(error)) from error
+    if output == "json":
+        write_json(answer)
+    else:
+        show(answer, Console())
+
+
+def show(answer: Defrag, console: Console) -> None:
+    """For people."""
+    what = answer.job or (_shape(answer.shape) if answer.shape is not None else "")
+    if not answer.room:
+        sure = "No moves can" if answer.proven else "No moves were found, though there may be some, that"
+        console.print(f"{sure} make room for [bold]{escape(what)}[/bold]: {escape(answer.why)}.", highlight=False)
+        return
+    if not answer.steps:
+        console.print(f"Without moves [bold]{escape(what)}[/bold] fits {_places(answer)}.", highlight=False)
+        _notes(answer, console)
+        return
+    moves = sum(len(step.moves) for step in answer.steps)
+    console.print(
+        f"{count(moves, 'pod moves', 'pods move')} in {count(len(answer.steps), 'step')}, {answer.lost_gpu_minutes:g} "
+        f"GPU-minutes of work are lost, and [bold]{escape(what)}[/bold] fits {_places(answer)}.",
+        highlight=False,
+    )
+    table = Table("step", "job", "queue", "pod", "from", "to", "GPU-minutes lost", box=None, pad_edge=False)
+    for number, step in enumerate(answer.steps, 1):
+        for i, move in enumerate(step.moves):
+            table.add_row(*(_head(number, step) if not i else ("", "", "")), *_move(move), _lost(step) if not i else "")
+    console.print(table)
+    _notes(answer, console)
+    console.print(_HOW)
+
+
+def _notes(answer: Defrag, console: Console) -> None:
+    for note in answer.notes:
+        console.print(f"[yellow]attention:[/yellow] {escape(note)}", highlight=False, soft_wrap=True)
+
+
+def _head(number: int, step: MoveStep) -> tuple[str, str, str]:
+    return str(number), step.job, step.queue
+
+
+def _lost(step: MoveStep) -> str:
+    return f"{step.lost_gpu_minutes:g}"
+
+
+def _move(move: PodMove) -> tuple[str, str, str]:
+    gpus = f" GPU {indices(move.gpus)}" if move.gpus else ""
+    return move.pod, move.source, f"{move.target}{gpus}"
+
+
+def _places(answer: Defrag) -> str:
+    return "on " + some(tuple(dict.fromkeys(place.node for place in answer.places)))
+
+
+def _shape(shape: Shape) -> str:
+    gpus = f"{count(shape.gpus, 'GPU')}{f' of {shape.model}' if shape.model else ''}"
+    return f"a pod with {gpus}" if shape.pods == 1 else f"{shape.pods} pods with {gpus} each"

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pods that come and go: the shapes of a list, at a load that is kept up.
+
+Rules: pods are drawn from the list with replacement; arrivals are a Poisson process, run times exponential. The offered
+load is GPU demand times run time per time, in % of the cluster's GPUs: at 100 % as much work comes as the GPUs could
+do if none was ever idle. The cluster is empty at first; it takes a few mean run times to fill.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+from dovetail.core.model import GPU, WHOLE_GPU_MILLI
+from dovetail.sim.workload import Job, Workload, gpu_milli
+
+
+def churned(workload: Workload, load_percent: int, mean_runtime_ms: int, until_ms: int, seed: int) -> Workload:
+    """The same cluster, and lone pods of the same shapes that arrive before `until_ms`.
+
+    Raises ValueError where no pod asks for a GPU, or no node has one."""
+    chance = random.Random(seed)
+    capacity = sum(dict(node.allocatable).get(GPU, 0) for node in workload.nodes().values()) * WHOLE_GPU_MILLI
+    demand = sum(gpu_milli(job.pods[0].request) for job in workload.jobs)
+    if not capacity or not demand:
+        what = "these pods ask for" if capacity else "there are"
+        raise ValueError(f"{workload.name}: load is of GPUs, and {what} none")
+    pods_per_ms = capacity * load_percent / 100 / mean_runtime_ms / (demand / len(workload.jobs))
+    jobs: list[Job] = []
+    at_ms = chance.expovariate(pods_per_ms)
+    while at_ms < until_ms:
+        [pod] = chance.choice(workload.jobs).pods
+        name, arrived_ms = f"{pod.name}-{len(jobs)}", int(at_ms)
+        again = replace(pod, uid=name, name=name, created_ms=arrived_ms)
+        jobs.append(Job(arrived_ms, (again,), duration_ms=1 + int(chance.expovariate(1 / mean_runtime_ms))))
+        at_ms += chance.expovariate(pods_per_ms)
+    return replace(workload, jobs=tuple(jobs))

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The published orders of those who wait for GPUs, one line each.
+
+Sources: FIFO, SJF, SRTF and QSSF as in the artifact of Helios (Hu et al., SC'21; S-Lab-System-Group/HeliosArtifact,
+framework/QSSF Service/policies): without preemption nobody passes the first that does not fit; SRTF passes it, and
+preempts at no cost. Its QSSF predicts nothing on Philly, whose names are hidden: it orders by the true run time with an
+error drawn as large as those of its predictions on Helios (estimators/philly_estimate.py). LAS as in Tiresias (Gu et
+al., NSDI'19): attained GPU time in levels, inside a level who runs first, then age. `fair` and `fair-history` are what
+Kubernetes queues do without and with memory: fewest GPUs held, or least decayed usage, per weight. `credit` is a bucket
+that a queue's share fills and its use empties.
+"""
+
+from __future__ import annotations
+
+import random
+
+from dovetail.sim.clock import Fate
+from dovetail.sim.plain import Line, Order, Plain
+
+_LEVEL_GPU_MS = 16 * 3_600_000 * 1000
+"""Milli-GPU times ms of the lowest level of LAS: 16 GPU hours."""
+_LEVEL_BITS = 4
+"""Each level begins at 2^4 times the service of the one below."""
+_UNKNOWN_MS = 2**62
+_ERRORS = ((0.1, 0.0, 0.1), (0.5, 0.1, 0.5), (0.7, 0.5, 1.0), (0.9, 1.0, 10.0), (1.0, 10.0, 100.0))
+"""Of Helios' predictions: up to which part of the jobs, least and largest relative error."""
+
+
+def _age(plain: Plain, fate: Fate) -> int:
+    return fate.job.at_ms
+
+
+def _duration(plain: Plain, fate: Fate) -> tuple[int, int]:
+    return fate.job.duration_ms or _UNKNOWN_MS, fate.job.at_ms
+
+
+def _remaining(plain: Plain, fate: Fate) -> tuple[int, int]:
+    known = fate.job.duration_ms is not None
+    return fate.remaining_ms(plain.now_ms) if known else _UNKNOWN_MS, fate.job.at_ms
+
+
+def _guessed(plain: Plain, fate: Fate) -> tuple[float, int]:
+    chance = random.Random(f"{plain.seed}/{fate.job.pods[0].uid}")
+    part = chance.random()
+    least, most = next((least, most) for upto, least, most in _ERRORS if part <= upto)
+    error = chance.uniform(least, most) * chance.choice((-1, 1))
+    return (fate.job.duration_ms or _UNKNOWN_MS) * (1 + error), fate.job.at_ms
+
+
+def _attained(plain: Plain, fate: Fate) -> int:
+    """Milli-GPU times ms that it had, in vain or not."""
+    return fate.milli * fate.served_ms(plain.now_ms)
+
+
+def _level(plain: Plain, fate: Fate) -> tuple[int, bool, int]:
+    return level(_attained(plain, fate)), not fate.running, fate.job.at_ms
+
+
+def level(attained: int) -> int:
+    """0 below the first threshold."""
+    return -(-(attained // _LEVEL_GPU_MS).bit_length() // _LEVEL_BITS)
+
+
+def _next_level_ms(plain: Plain, fate: Fate) -> int | None:
+    if not fate.milli:
+        return None
+    attained = _attained(plain, fate)
+    above = _LEVEL_GPU_MS << _LEVEL_BITS * level(attained)
+    return plain.now_ms - (attained - above) // fate.milli
+
+
+ORDERS: dict[str, Order] = {
+    "fifo": Order(_age),
+    "sjf": Order(_duration),
+    "srtf": Order(_remaining, preempts=True, line=Line.SKIP),
+    "qssf": Order(_guessed),
+    "las": Order(_level, preempts=True, changes_ms=_next_level_ms, line=Line.SKIP),
+    "fair": Order(_age, queue=lambda plain, queue: plain.walked_milli[queue] / plain.weights[queue]),
+    "fair-history": Order(_age, queue=lambda plain, queue: plain.usage.used[queue] / plain.weights[queue]),
+    "credit": Order(_age, queue=lambda plain, queue: -plain.usage.credit[queue] / plain.weights[queue]),
+}
+"""By name."""

@@ -1,0 +1,287 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cluster of the published queueing simulators: nodes that are numbers of GPUs, and one order of those who want
+them.
+
+Rules
+- Placement is consolidated, as in the published ones: each pod of a job on one node; the node where the fewest GPUs
+  have to be taken from others, then the fullest. CPU and memory do not count.
+- At each event the jobs are walked in the policy's order. Without preemption those that run keep what they have. With
+  it, who comes earlier in the order takes GPUs from those that come later, the last first.
+- What holds behind the first that does not fit, the head, is the rule of the line. `strict`: nobody passes it. `skip`:
+  whoever fits starts. `easy`: whoever does not delay it starts (EASY backfill, Lifka 1995): its start is worked out
+  from the ends of those that run, and who starts now ends before or leaves room for it then.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from heapq import merge
+from math import log
+from typing import Any
+
+from dovetail.core.model import WHOLE_GPU_MILLI
+from dovetail.core.sharing.records import DEFAULT_HALF_LIFE_MS
+from dovetail.sim.clock import Clock, Fate
+from dovetail.sim.workload import Workload, gpu_milli
+
+Key = Any
+"""What can be compared: the least comes first."""
+_Place = tuple[Key, int]
+"""Of a job in the order, by number."""
+_NEVER_MS = 2**62
+
+
+class Line(StrEnum):
+    STRICT = "strict"
+    EASY = "easy"
+    SKIP = "skip"
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """`job` orders the jobs of a queue, and is the same as long as one waits; `queue` orders the queues (None: all are
+    one line). `preempts`: who comes first takes
+    from who comes later; with `suspends` at no cost. `changes_ms` is when the key of a running job changes by itself.
+    `line` is the rule of the line where no other is asked for."""
+
+    job: Callable[[Plain, Fate], Key]
+    queue: Callable[[Plain, int], Key] | None = None
+    preempts: bool = False
+    suspends: bool = True
+    changes_ms: Callable[[Plain, Fate], int | None] | None = None
+    line: Line = Line.STRICT
+
+
+class Plain(Clock):
+    """`walked_milli` is what each queue has in the present walk, `usage` what it used before."""
+
+    def __init__(
+        self,
+        workload: Workload,
+        order: Order,
+        line: Line | None = None,
+        half_life_ms: int = DEFAULT_HALF_LIFE_MS,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(workload)
+        self.order, self.line, self.seed = order, line or order.line, seed
+        if order.preempts and self.line is Line.EASY:
+            raise ValueError("backfill is for those who run to their end: this order preempts")
+        self.suspends = order.suspends
+        self.weights = self.result.weights
+        self.usage = Usage(self.weights, half_life_ms, self.up_milli)
+        self.walked_milli = [0] * len(self.weights)
+        self._names = list(self.gpus)
+        self._slots = {name: i for i, name in enumerate(self._names)}
+        self._free = [gpus * WHOLE_GPU_MILLI for gpus in self.gpus.values()]
+        self._on: list[dict[int, int]] = [{} for _ in self._names]
+        """Of each node: milli-GPU by job."""
+        self._running: dict[int, Fate] = {}
+        self._lines: list[list[_Place]] = [[] for _ in (self.weights if order.queue else (1,))]
+        """Who waits, in order; one line for each queue where the order asks for that."""
+        self._places: dict[int, _Place] = {}
+        """Of those who wait: a key does not change by waiting."""
+
+    def admit(self, fate: Fate) -> None:
+        place = self._places[fate.number] = self.order.job(self, fate), fate.number
+        insort(self._line_of(fate), place)
+
+    def discharge(self, fate: Fate) -> None:
+        for name in fate.nodes:
+            slot = self._slots[name]
+            self._free[slot] += self._on[slot].pop(fate.number)
+        if self._running.pop(fate.number, None) is None:
+            self._leave_line(fate)
+
+    def node_down(self, name: str) -> None:
+        self._free[self._slots[name]] -= self.gpus[name] * WHOLE_GPU_MILLI
+
+    def node_up(self, name: str) -> None:
+        self._free[self._slots[name]] += self.gpus[name] * WHOLE_GPU_MILLI
+
+    def wake_ms(self) -> int | None:
+        changes_ms = self.order.changes_ms
+        times = (changes_ms(self, fate) for fate in self._running.values()) if changes_ms and self._places else ()
+        return min((at_ms for at_ms in times if at_ms is not None), default=None)
+
+    def decide(self) -> bool:
+        """One walk."""
+        if self.result.moments:
+            self.usage.advance(self.now_ms, self.result.moments[-1].held_milli)
+        if not self._places:
+            return False
+        room, left = list(self._free), sum(self._free)
+        self.walked_milli = [0] * len(self.weights)
+        runs: list[list[_Place]] = [[] for _ in self._lines]
+        if self.order.preempts:
+            for fate in self._running.values():
+                runs[fate.queue if self.order.queue else 0].append((self.order.job(self, fate), fate.number))
+            for slot, held in enumerate(self._on):
+                room[slot] += sum(held.values())
+            left = sum(room)
+        else:
+            for fate in self._running.values():
+                self.walked_milli[fate.queue] += fate.milli
+        walked: set[int] = set()
+        keys = {number: (key, number) for line in runs for key, number in line}
+        head: _Head | None = None
+        started = False
+        for fate in self._walk([merge(sorted(run), list(line)) for run, line in zip(runs, self._lines, strict=True)]):
+            if not left:
+                break
+            if fate.running:
+                for name in fate.nodes:
+                    slot = self._slots[name]
+                    room[slot] -= self._on[slot][fate.number]
+            else:
+                sizes = _sizes(fate)
+                slots = _place(sizes, room, self._free) if fate.milli <= left else None
+                if slots is None:
+                    if self.line is Line.STRICT:
+                        break
+                    if self.line is Line.EASY and head is None:
+                        head = self._reserve(fate, room)
+                    continue
+                if head is not None and not head.leaves(sizes, slots, self.expected_end_ms(fate)):
+                    continue
+                self._start(fate, sizes, slots, room, walked, keys)
+                started = True
+            left -= fate.milli
+            walked.add(fate.number)
+            self.walked_milli[fate.queue] += fate.milli
+        return started
+
+    def _walk(self, lines: list[Iterator[_Place]]) -> Iterator[Fate]:
+        """Everybody in order; what is walked already changes the order of the queues."""
+        queue_key, fates = self.order.queue, self.result.fates
+        if queue_key is None:
+            for _, number in lines[0]:
+                yield fates[number]
+            return
+        heads = {queue: place for queue, line in enumerate(lines) if (place := next(line, None)) is not None}
+        while heads:
+            queue = min(heads, key=lambda each: (queue_key(self, each), fates[heads[each][1]].job.at_ms, each))
+            yield fates[heads[queue][1]]
+            place = next(lines[queue], None)
+            if place is None:
+                del heads[queue]
+            else:
+                heads[queue] = place
+
+    def _line_of(self, fate: Fate) -> list[_Place]:
+        return self._lines[fate.queue if self.order.queue else 0]
+
+    def _leave_line(self, fate: Fate) -> None:
+        line = self._line_of(fate)
+        del line[bisect_left(line, self._places.pop(fate.number))]
+
+    def expected_end_ms(self, fate: Fate) -> int:
+        """By its limit where it has one, else as if it had said truly how long it runs."""
+        limit_ms = fate.job.pods[0].work.max_runtime_ms
+        if limit_ms:
+            return (fate.since_ms if fate.running else self.now_ms) + limit_ms
+        if fate.job.duration_ms is None:
+            return _NEVER_MS
+        return self.now_ms + fate.remaining_ms(self.now_ms)
+
+    def _start(
+        self,
+        fate: Fate,
+        sizes: list[int],
+        slots: list[int],
+        room: list[int],
+        walked: set[int],
+        keys: dict[int, Key],
+    ) -> None:
+        for slot, milli in zip(slots, sizes, strict=True):
+            while self._free[slot] < milli:
+                victim = max((number for number in self._on[slot] if number not in walked), key=keys.__getitem__)
+                self.evict(self.result.fates[victim], 0)
+            self._free[slot] -= milli
+            room[slot] -= milli
+            self._on[slot][fate.number] = self._on[slot].get(fate.number, 0) + milli
+            walked.add(fate.number)
+        self._leave_line(fate)
+        self._running[fate.number] = fate
+        for pod, slot, milli in zip(fate.job.pods, slots, sizes, strict=True):
+            self.hold(fate, pod.uid, milli, self._names[slot])
+
+    def _reserve(self, fate: Fate, room: list[int]) -> _Head:
+        """When those that run now leave enough for the head, and what is there then."""
+        sizes, later = _sizes(fate), list(room)
+        ends = sorted((self.expected_end_ms(fate), fate.number) for fate in self._running.values())
+        for at_ms, number in ends:
+            for name in self._running[number].nodes:
+                slot = self._slots[name]
+                later[slot] += self._on[slot][number]
+            if _place(sizes, later, later) is not None:
+                return _Head(sizes, at_ms, later)
+        return _Head(sizes, _NEVER_MS, later)
+
+
+@dataclass(slots=True)
+class _Head:
+    """The reservation of a job of these sizes: `later` is what is free at its start, `shadow_ms`."""
+
+    sizes: list[int]
+    shadow_ms: int
+    later: list[int]
+
+    def leaves(self, sizes: list[int], slots: list[int], end_ms: int) -> bool:
+        """Whether the head can start in time although this one starts now; then that is counted."""
+        if end_ms <= self.shadow_ms:
+            return True
+        later = list(self.later)
+        for slot, milli in zip(slots, sizes, strict=True):
+            later[slot] -= milli
+        if _place(self.sizes, later, later) is None:
+            return False
+        self.later = later
+        return True
+
+
+def _sizes(fate: Fate) -> list[int]:
+    return [gpu_milli(pod.request) for pod in fate.job.pods]
+
+
+def _place(sizes: list[int], room: list[int], free: list[int]) -> list[int] | None:
+    """A node for each pod: where least must be taken from others (`room` beyond `free`), then the fullest."""
+    if len(sizes) > 1:
+        room, free = list(room), list(free)
+    slots = []
+    for milli in sizes:
+        fitting = [
+            (milli > free[slot] and milli - free[slot], left, slot) for slot, left in enumerate(room) if left >= milli
+        ]
+        if not fitting:
+            return None
+        slot = min(fitting)[2]
+        slots.append(slot)
+        if len(sizes) > 1:
+            room[slot] -= milli
+            free[slot] = max(0, free[slot] - milli)
+    return slots
+
+
+class Usage:
+    """What each queue used: its GPUs integrated over time and decayed by half in `half_life_ms`; and a credit that its
+    share of the capacity fills and its use empties, up to what an idle queue would save in as long a time."""
+
+    def __init__(self, weights: list[int], half_life_ms: int, capacity_milli: int) -> None:
+        self._half_life_ms = half_life_ms
+        self._span_ms = half_life_ms / log(2)
+        self._due_milli = [capacity_milli * weight / sum(weights) for weight in weights]
+        self._at_ms = 0
+        self.used = [0.0] * len(weights)
+        self.credit = [0.0] * len(weights)
+
+    def advance(self, now_ms: int, held_milli: tuple[int, ...]) -> None:
+        """Let time pass, in which the queues held so much."""
+        lasted_ms, self._at_ms = now_ms - self._at_ms, now_ms
+        keeps = 2 ** (-lasted_ms / self._half_life_ms)
+        for i, (due, held) in enumerate(zip(self._due_milli, held_milli, strict=True)):
+            self.used[i] = self.used[i] * keeps + held * self._span_ms * (1 - keeps)
+            self.credit[i] = min(due * self._span_ms, self.credit[i] + (due - held) * lasted_ms)
