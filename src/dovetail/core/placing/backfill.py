@@ -154,12 +154,11 @@ class Reservations:
         suitable = np.zeros(self._state.cluster.nodes.size, dtype=np.bool_)
         for shape in shapes:
             suitable |= self._state.rows.of(shape).suitable
-        waited = (
-            self._denied is not None and len(self._denied) == len(suitable) and bool((self._denied & suitable).any())
-        )
-        if not waited and not self.conflicts(shapes, staying):
+        denied = self._denied if self._denied is not None else np.zeros_like(suitable)
+        denied = np.append(denied, np.zeros(len(suitable) - len(denied), dtype=np.bool_))
+        if not (denied & suitable).any() and not self.conflicts(shapes, staying):
             return False
-        self._denied = suitable | self._denied if waited and self._denied is not None else suitable
+        self._denied = denied | suitable
         return True
 
     def forget_denied(self) -> None:

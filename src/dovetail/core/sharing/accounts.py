@@ -161,9 +161,9 @@ class Accounts:
                 self.told_ms[name] = history.told_ms
             half_life_ms = max(1, self._tree.queues[name].half_life_ms)
             self._queues[name] = Ledger(half_life_ms, usage.used, usage.as_of_ms, self.of(name).rate, usage.days)
+            rates = {line: self._users.pop(line).rate for line in self._lines(name)}
             for user, used in usage.users:
-                rate = self._user(name, user).rate
-                self._users[name, user] = Ledger(half_life_ms, used, usage.as_of_ms, rate)
+                self._users[name, user] = Ledger(half_life_ms, used, usage.as_of_ms, rates.get((name, user), 0))
 
 
 def _unused(queue: Queue) -> Ledger:
