@@ -35,16 +35,16 @@ from dovetail.sim.workload import Job, Workload
 MINUTE_MS, HOUR_MS = 60_000, 3_600_000
 GPUS, HOURS, LOAD = 100, 72, 1.3
 HALF_LIFE_MS = 6 * HOUR_MS
-GANG, EVERY_HOURS, FIRST_HOUR = 60, 8, 4
+GANG, EVERY_HOURS = 60, 8
 AGENTS = [f"agent-{i}" for i in range(5)]
 _MEAN_GPUS, _MEAN_MINUTES = 7, 30
 
 
 def workload(seed: int) -> Workload:
-    """Two nodes of fifty GPUs are the pool: a small job is a pod, the gang a pod on each node."""
+    """Every GPU of a job is a pod of its own, so that the ten nodes are one pool."""
     chance = random.Random(seed)
-    hours = range(FIRST_HOUR, HOURS, EVERY_HOURS)
-    jobs = [_job("large", number, hour * 60, GANG, 60, pods=2) for number, hour in enumerate(hours)]
+    hours = range(0, HOURS, EVERY_HOURS)
+    jobs = [_job("large", number, hour * 60, GANG, 60) for number, hour in enumerate(hours)]
     per_minute = LOAD * GPUS / _MEAN_GPUS / _MEAN_MINUTES / len(AGENTS)
     for agent in AGENTS:
         minute, number = chance.expovariate(per_minute), 0
@@ -53,17 +53,17 @@ def workload(seed: int) -> Workload:
             minute, number = minute + chance.expovariate(per_minute), number + 1
     queues = tuple(Queue(name, half_life_ms=HALF_LIFE_MS) for name in (*AGENTS, "large"))
     ordered = tuple(sorted(jobs, key=lambda job: (job.at_ms, job.pods[0].uid)))
-    return Workload("starvation", tuple(map(NodeChanged, uniform_nodes(2, GPUS // 2))), ordered, queues)
+    return Workload("starvation", tuple(map(NodeChanged, uniform_nodes(10, GPUS // 10))), ordered, queues)
 
 
-def _job(agent: str, number: int, minute: int, gpus: int, minutes: int, pods: int = 1) -> Job:
+def _job(agent: str, number: int, minute: int, gpus: int, minutes: int) -> Job:
     name, at_ms, work = f"{agent}-{number}", minute * MINUTE_MS, Work(max_runtime_ms=minutes * MINUTE_MS)
-    request, gang = Request(((GPU, gpus // pods),)), name if pods > 1 else ""
+    request = Request(((GPU, 1),))
     members = tuple(
-        Pod(f"{name}/{i}", agent, f"{name}-{i}", request, created_ms=at_ms, gang=gang, queue=agent, work=work)
-        for i in range(pods)
+        Pod(f"{name}/{i}", agent, f"{name}-{i}", request, created_ms=at_ms, gang=name, queue=agent, work=work)
+        for i in range(gpus)
     )
-    return Job(at_ms, members, Gang(name, agent, name, pods, created_ms=at_ms) if gang else None, minutes * MINUTE_MS)
+    return Job(at_ms, members, Gang(name, agent, name, gpus, created_ms=at_ms), minutes * MINUTE_MS)
 
 
 def _plain(order: str) -> dict[str, Callable[[Workload], Clock]]:
@@ -89,7 +89,7 @@ def measure(result: Result) -> dict[str, float | None]:
     waits: dict[str, list[float]] = {"large": [], "small": []}
     for fate in result.fates:
         if fate.started_ms is not None:
-            kind = "small" if fate.job.gang is None else "large"
+            kind = "large" if len(fate.job.pods) == GANG else "small"
             waits[kind].append((fate.started_ms - fate.job.at_ms) / MINUTE_MS)
     moments, end_ms = result.moments, HOURS * HOUR_MS
     ends_ms = [moment.at_ms for moment in moments[1:]] + [end_ms]

@@ -67,7 +67,10 @@ class MakingRoom:
         evictions, refusal = self._evict(group, refusal, kind)
         if evictions:
             return [*decisions, *evictions], refusal
-        return decisions, refusal if limited else self._hold(group, refusal)
+        if limited:
+            self._state.reservations.drop(self._root)
+            return decisions, refusal
+        return decisions, self._hold(group, refusal)
 
     def _failed(self, own: Reservation) -> str:
         """Why the eviction for the root has come to nothing, "" where it has not."""
