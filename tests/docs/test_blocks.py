@@ -137,10 +137,12 @@ def test_commands_exist(line: str) -> None:
     if words[0] == "make":
         assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
     elif words[0].rpartition("/")[2] == "dovetail":
-        parsed = cli.get_command(click.Context(cli), words[1])
+        parsed: click.Command | None = cli
+        own = words[1 : words.index("|")] if "|" in words else words[1:]
+        while isinstance(parsed, click.Group):
+            parsed = parsed.get_command(click.Context(parsed), own.pop(0))
         assert parsed is not None
         known = {name for p in parsed.params for name in (*p.opts, *p.secondary_opts)}
-        own = words[2 : words.index("|")] if "|" in words else words[2:]
         assert {word.partition("=")[0] for word in own if re.match("--?[a-z]", word)} <= known
 
 

@@ -9,6 +9,7 @@ from dataclasses import fields
 import pytest
 
 from dovetail.core.reasons import Expected
+from dovetail.views.defrag import Defrag, MoveStep, PodMove
 from dovetail.views.forecast import Place, Victim
 from dovetail.views.line import Line, Waiting
 from dovetail.views.rank import Before, Level, Overtaking, Rank, Term
@@ -34,6 +35,7 @@ def rows(command: str, head: str) -> dict[str, Row]:
 @pytest.mark.parametrize(
     ("command", "head", "kind"),
     [
+        ("defrag", "field", Defrag),
         ("priority", "field", Rank),
         ("queue", "field", Line),
         ("queue", "field of `jobs`", Waiting),
@@ -51,6 +53,8 @@ def test_fields_of_the_answers(command: str, head: str, kind: type) -> None:
 @pytest.mark.parametrize(
     ("command", "head", "field", "kinds"),
     [
+        ("defrag", "field", "shape", (Shape,)),
+        ("defrag", "field", "steps", (MoveStep, PodMove)),
         ("priority", "field", "levels", (Level, Term)),
         ("priority", "field", "before", (Before,)),
         ("priority", "field", "overtaking", (Overtaking,)),

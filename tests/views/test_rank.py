@@ -47,7 +47,8 @@ def test_among_queues_that_stand_alike_the_priority_of_the_queue_decides() -> No
 
 def _by_usage() -> State:
     return state_of(
-        *FULL, queue("mine", usage=used(200), half_life_ms=DAY), queue("theirs", usage=used(100), half_life_ms=7 * DAY),
+        *FULL,
+        queue("mine", usage=used(200), half_life_ms=DAY), queue("theirs", usage=used(1000), half_life_ms=7 * DAY),
         pod("p", 9, queue="mine"), pod("q", 9, queue="theirs"),
     )  # fmt: skip
 
@@ -101,6 +102,16 @@ def test_what_has_to_end_for_the_next_job_to_be_due() -> None:
     (ending,) = [one for one in found.overtaking if "have ended" in one.condition]
     assert (ending.who, ending.whom) == ("queue mine", "queue theirs")
     assert ending.condition.startswith("8 GPUs of mine have ended")
+
+
+def test_a_job_larger_than_all_that_is_due_has_its_turn_when_its_queue_used_little() -> None:
+    state = state_of(
+        node("a"), node("b"), pod("x", 8, "a", queue="mine"), pod("y", 8, "b", queue="mine"),
+        queue("mine", usage=used(5000)), queue("theirs", guarantee=8),
+        pod("p", 16, queue="mine"), pod("q", 8, queue="theirs"),
+    )  # fmt: skip
+    (turn,) = [one for one in rank(state, "ns/p", NOW).overtaking if "has used less" in one.condition]
+    assert turn.condition.startswith("mine holds nothing and has used less than its part")
 
 
 def test_who_would_be_first_of_its_line_and_who_would_come_before_it() -> None:

@@ -37,7 +37,8 @@ class Simulation(Clock):
 
     def __init__(self, workload: Workload, policy: Policy, *, patient: bool = True) -> None:
         super().__init__(workload)
-        self.state = State(policy)
+        # Who is refused is gone: there is nobody to hold room for.
+        self.state = State(policy if patient else replace(policy, reserve=False, preempt=False))
         self._patient = patient
         self._nodes = workload.nodes()
         self._told: list[Event] = [*map(QueueChanged, workload.queues), *workload.cluster]

@@ -240,10 +240,14 @@ class _Comparing:
             better = [name for name in self._siblings(own) if self._key(name, self._heads[name])[0] < standing]
             if standing < len(STANDINGS) - 1 or not better:
                 continue
-            more = self._wanted(self._heads[own]).get(GPU, 0)
-            over = self._shares.allocated(own).get(GPU, 0) + more - self._shares.due(own).get(GPU, 0)
+            more, due = self._wanted(self._heads[own]).get(GPU, 0), self._shares.due(own).get(GPU, 0)
+            over = self._shares.allocated(own).get(GPU, 0) + more - due
             if more and over > 0:
-                condition = f"{over / 1000:g} GPUs of {own} have ended: then its next job is {STANDINGS[1]}"
+                # What is larger than all that is due has its turn when nothing else is held and little was used.
+                ended = f"{over / 1000:g} GPUs of {own} have ended"
+                if more > due:
+                    ended = f"{own} holds nothing and has used less than its part"
+                condition = f"{ended}: then its next job is {STANDINGS[1]}"
                 yield Overtaking(f"queue {own}", f"queue {', '.join(better)}", condition)
 
     def _by_priority(self, order: list[str]) -> Iterator[Overtaking]:
