@@ -434,3 +434,34 @@ def test_what_is_freed_below_a_limit_above_is_not_taken_for_its_own() -> None:
     driven.at(0, *events, lone("p0", queue="x"), lone("p1", queue="x"))
     driven.at(MINUTE_MS, lone("urgent", 2, queue="x", priority=9))
     assert evictions(driven) == []
+
+
+def test_what_others_of_the_queue_were_promised_counts() -> None:
+    """Two jobs that are each within the guarantee, and together are not."""
+    driven = Driven(gpu_node("a", 8))
+    driven.at(0, queue("x", 4), queue("y", 4), *(lone(f"y{i}", queue="y") for i in range(8)))
+    driven.at(MINUTE_MS, lone("a", 3, queue="x"), lone("b", 3, queue="x", created_ms=1))
+    driven.at(MINUTE_MS + 1)
+    assert len(driven.state.reservations.by_root) >= 1
+    assert len(evictions(driven)) == 0
+    driven.at(2 * MINUTE_MS)
+    assert evictions(driven) == []
+
+
+def test_a_large_job_is_not_evicted_for_a_little_too_much() -> None:
+    driven = Driven(gpu_node("a", 8), gpu_node("b", 8))
+    driven.at(0, queue("x"), queue("y"), *(lone(f"y{i}", 8, queue="y") for i in range(2)))
+    driven.at(MINUTE_MS, lone("x0", 2, queue="x"))
+    assert evictions(driven) == []
+
+
+def test_room_on_a_node_that_is_gone_is_held_elsewhere() -> None:
+    driven = Driven(gpu_node("a", 4), gpu_node("b", 4))
+    work = Work(max_runtime_ms=HOUR_MS)
+    driven.at(0, *(lone(f"a{i}", 4, work=work) for i in range(2)))
+    driven.at(1, lone("big", 4))
+    [slot] = driven.state.reservations.by_root["pod/big"].slots.tolist()
+    name = driven.state.cluster.nodes.names[slot]
+    driven.at(MINUTE_MS, ev.NodeRemoved(name))
+    [other] = driven.state.reservations.by_root["pod/big"].slots.tolist()
+    assert other != slot

@@ -2,7 +2,8 @@
 """What can happen to a cluster. Each event carries the whole record (the last one wins) or the name of what is gone.
 
 An event is idempotent: told twice, it changes nothing the second time. Order between objects does not matter for
-correctness: a pod may be told before its node, its gang or its claims.
+correctness: a pod may be told before its node, its gang or its claims. Only what a pod that runs already has used since
+its queue's usage was written down is charged if nodes and queues are told before it.
 """
 
 from __future__ import annotations

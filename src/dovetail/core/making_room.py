@@ -79,13 +79,13 @@ class MakingRoom:
         left = sorted(own.evicting & self._state.cluster.placements.keys())
         if left and self._state.now_ms >= own.deadline_ms:
             self._state.reservations.spare(left)
-            return f"{len(left)} pods that were to give way are still there"
+            return f"of {_pods(len(own.evicting))} to give way {len(left)} did not end"
         # All are gone and it does not fit all the same: somebody else has come, or a node has gone.
         return "" if left else "the room that was made is not there any more"
 
     def _evicting(self, own: Reservation, refusal: Refusal) -> Refusal:
         left = own.evicting & self._state.cluster.placements.keys()
-        detail = f"{len(left)} of {len(own.evicting)} pods are still ending"
+        detail = f"of {_pods(len(own.evicting))} {len(left)} still to end"
         return replace(refusal, reason=Reason.EVICTING, detail=detail, nodes=(), expected=own.expected)
 
     def _evict(self, group: Group, refusal: Refusal, kind: object) -> tuple[list[Decision], Refusal]:
@@ -122,7 +122,7 @@ class MakingRoom:
             self._root,
             self._queue,
             np.array(sorted(set(nominated.values())), dtype=np.int64),
-            Expected(Sure.LEARNED, start_ms, f"when the {len(found.uids)} pods that give way have ended"),
+            Expected(Sure.LEARNED, start_ms, f"when the {_pods(len(found.uids))} to give way ended"),
             state.now_ms,
             state.now_ms,
             state.rank(self._root)[0],
@@ -169,3 +169,7 @@ class MakingRoom:
             )  # fmt: skip
             reservations.put(own)
         return replace(refusal, expected=own.expected)
+
+
+def _pods(count: int) -> str:
+    return "1 pod" if count == 1 else f"{count} pods"

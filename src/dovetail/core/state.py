@@ -47,6 +47,7 @@ class State:
         self.budgets: dict[str, Budget] = {}
         self.reservations = Reservations(self)
         self.failures = Failures(self)
+        self.shares.pledged = self.reservations.pledged
         self.searches = 0
         """How many such searches there were in this step."""
         self._postponed: list[str] = []
@@ -286,6 +287,12 @@ class State:
             self.touch(root)
         self.cluster.freed += 1
 
+    def _remove_node(self, event: ev.NodeRemoved) -> None:
+        slot = self.cluster.nodes.slots.get(event.name)
+        self.cluster.remove_node(event.name)
+        if any(slot in one.slots for one in self.reservations):
+            self.cluster.freed += 1
+
     def _put_budget(self, event: ev.BudgetChanged) -> None:
         old = self.budgets.get(event.budget.key)
         self.budgets[event.budget.key] = event.budget
@@ -324,7 +331,7 @@ def _namespace_gone(state: State, event: ev.NamespaceRemoved) -> None:
 
 _HANDLERS: dict[type, Callable[[State, Any], None]] = {
     ev.NodeChanged: lambda state, event: state.cluster.put_node(event.node),
-    ev.NodeRemoved: lambda state, event: state.cluster.remove_node(event.name),
+    ev.NodeRemoved: State._remove_node,
     ev.PodChanged: State._put_pod,
     ev.PodRemoved: State._remove_pod,
     ev.GangChanged: State._put_gang,

@@ -76,6 +76,8 @@ class Reservations:
         self.by_root: dict[str, Reservation] = {}
         self.spared: dict[str, int] = {}
         """Pods that were to give way in vain, with the time until when nobody asks them again."""
+        self._version = 0
+        self._pledged: tuple[tuple[int, int], dict[str, dict[str, int]]] = ((-1, -1), {})
         self._denied: NDArray[np.bool_] | None = None
         """The slots that somebody could use who may hold none, since another does, and who is before all who come."""
 
@@ -84,11 +86,13 @@ class Reservations:
 
     def put(self, reservation: Reservation) -> None:
         self.by_root[reservation.root] = reservation
+        self._version += 1
         self._state.failures.recheck()
 
     def drop(self, root: str) -> None:
         """Hold nothing for the root any more: who was refused for its sake may start."""
         if self.by_root.pop(root, None) is not None:
+            self._version += 1
             self._state.cluster.freed += 1
 
     def others(self, root: str) -> list[Reservation]:
@@ -114,6 +118,27 @@ class Reservations:
         self.spared = {uid: until for uid, until in self.spared.items() if until > now_ms and uid in placements}
         return frozenset(self.spared).union(*(one.evicting for one in others))
 
+    def pledged(self) -> Mapping[str, Mapping[str, int]]:
+        """What queues will hold more, or less, once everybody has given way who was told to, by queue and class."""
+        state = self._state
+        version = self._version, state.cluster.freed
+        if self._pledged[0] != version:
+            changes: dict[str, dict[str, int]] = {}
+            for one in self.by_root.values():
+                left = [uid for uid in one.evicting if uid in state.cluster.placements]
+                moves: list[tuple[str, Mapping[str, int], int]] = []
+                moves += [(one.queue, state.wanted(one.root), 1)] if one.evicting else []
+                moves += [
+                    (state.shares.queue_of(state.roster.pods[uid]), state.shares.amounts(uid), -1) for uid in left
+                ]
+                for queue, amounts, sign in moves:
+                    for name in state.shares.path(queue):
+                        books = changes.setdefault(name, {})
+                        for resource, amount in amounts.items():
+                            books[resource] = books.get(resource, 0) + sign * amount
+            self._pledged = version, changes
+        return self._pledged[1]
+
     def beside(self, others: Iterable[Reservation]) -> Slots:
         """The slots that nobody holds, of those that ever had a node."""
         free = np.ones(self._state.cluster.nodes.used, dtype=np.bool_)
@@ -128,11 +153,14 @@ class Reservations:
         return min(times, default=None)
 
     def stale(self, one: Reservation) -> bool:
-        """Whether its nodes and its start have to be worked out anew: its time has come, or a pod that it waits for
-        has gone or been moved."""
-        placements, now_ms = self._state.cluster.placements, self._state.now_ms
+        """Whether its nodes and its start have to be worked out anew: its time has come, a pod that it waits for has
+        gone, or one of its nodes cannot be used any more."""
+        placements, nodes, now_ms = self._state.cluster.placements, self._state.cluster.nodes, self._state.now_ms
         if now_ms <= one.planned_ms:
             return False
+        records = (nodes.records[slot] for slot in one.slots.tolist())
+        if any(record is None or record.unschedulable or record.problem is not None for record in records):
+            return True
         return now_ms >= one.start_ms or any(uid not in placements for uid in one.waits_for)
 
     def conflicts(self, shapes: Iterable[Shape], others: Iterable[Reservation]) -> bool:

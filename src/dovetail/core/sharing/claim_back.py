@@ -3,8 +3,9 @@
 
 Rules: where the queues of the job and of the victim part, and below that, the job's side has to stay within what is due
 to it, and the victim's side has to hold more than is due to it. More means by more than a whole GPU, since what is due
-is rounded to whole GPUs and moves with what was used: nobody is evicted for a GPU that is due to another tomorrow. A
-side that stays within its guarantee takes whatever others hold beyond theirs. So nobody who took back can be taken from
+is rounded to whole GPUs and moves with what was used: nobody is evicted for a GPU that is due to another tomorrow. Of a
+victim at least half must be too much. A side that stays within its guarantee takes whatever others hold beyond theirs.
+Who gives way already, and for whom, counts as done. So nobody who took back can be taken from
 in the same moment, and no two take from each other in turns.
 """
 
@@ -26,7 +27,8 @@ class ClaimBack:
         self._amounts = amounts
         self._wanted = [resource for resource in DIVIDED if amounts.get(resource, 0)]
         self._taken: dict[str, dict[str, int]] = {}
-        self._classes = [shares.standing_class(name, amounts) for name in self._path]
+        self._pledged = shares.pledged()
+        self._classes = [shares.standing_class(name, self._with_pledged(name)) for name in self._path]
 
     def takes(self, queue: str, amounts: Mapping[str, int]) -> bool:
         """Whether a victim of the queue with these amounts may be taken. If so, it counts as taken."""
@@ -35,7 +37,7 @@ class ClaimBack:
         if level is None or max(self._classes[: level + 1]) == 2:
             return False
         guaranteed = self._classes[level] == 0
-        if not all(self._above(name, guaranteed) for name in theirs):
+        if not all(self._above(name, amounts, guaranteed) for name in theirs):
             return False
         for name in theirs:
             taken = self._taken.setdefault(name, {})
@@ -51,12 +53,20 @@ class ClaimBack:
         parent = queues[theirs[-1]].parent
         return next((level for level, name in enumerate(self._path) if queues[name].parent == parent), None)
 
-    def _above(self, name: str, guaranteed: bool) -> bool:
+    def _with_pledged(self, name: str) -> dict[str, int]:
+        """What the job wants, with what others of the queue have been promised, less what was promised of it."""
+        pledged = self._pledged.get(name, {})
+        return {resource: amount + pledged.get(resource, 0) for resource, amount in self._amounts.items()}
+
+    def _above(self, name: str, amounts: Mapping[str, int], guaranteed: bool) -> bool:
         """Whether the queue holds more than it may keep of something that the job wants."""
         held, taken, due = self._shares.allocated(name), self._taken.get(name, {}), self._shares.due(name)
-        guarantee = dict(self._shares.tree.queues[name].guarantee)
+        guarantee, pledged = dict(self._shares.tree.queues[name].guarantee), self._pledged.get(name, {})
         for resource in self._wanted:
-            left = held.get(resource, 0) - taken.get(resource, 0)
-            if left > due.get(resource, 0) + DIVIDED[resource] or (guaranteed and left > guarantee.get(resource, 0)):
+            left = held.get(resource, 0) + pledged.get(resource, 0) - taken.get(resource, 0)
+            if guaranteed and left > guarantee.get(resource, 0):
+                return True
+            excess = left - due.get(resource, 0)
+            if excess > DIVIDED[resource] and 2 * excess >= amounts.get(resource, 0):
                 return True
         return False

@@ -62,6 +62,8 @@ class Shares:
         self.dues = Dues(self, policy.history_milli)
         self.waiting: Callable[[], Mapping[str, tuple[str, int]]] = dict
         """Who is first of those that wait in each queue and below it, and how many they are."""
+        self.pledged: Callable[[], Mapping[str, Mapping[str, int]]] = dict
+        """What queues will hold more, or less, once everybody has given way who was told to."""
         self._cluster = cluster
         self._roster = roster
         self._model_milli = dict(policy.model_milli)
