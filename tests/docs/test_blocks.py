@@ -154,6 +154,8 @@ def test_commands_exist(line: str) -> None:
         ("Devices by claim", ["benchmarks/claims_speed.py"]),
         ("Selectors", ["benchmarks/cel_speed.py"]),
         ("Queues", ["benchmarks/queues_speed.py"]),
+        ("Starvation", ["benchmarks/starvation.py"]),
+        ("Philly", ["benchmarks/philly.py"]),
         ("Recording and replay", ["benchmarks/replay_speed.py"]),
         ("Packing", ["benchmarks/packing.py"]),
         ("Topology", ["benchmarks/topology.py"]),

@@ -38,6 +38,8 @@ class Meter:
         self._capacity: dict[str, int] = {}
         self._of_slot: dict[int, Amounts] = {}
         self._seen = -1
+        self.moved: list[int] = []
+        """Slots where pods may count with other amounts than before; whoever counts them empties it."""
 
     def wanted(self, shape: Shape) -> Amounts:
         """What a pod of the shape will be counted with, wherever it goes."""
@@ -132,11 +134,13 @@ class Meter:
             new = _offered(record, int(nodes.gpu_count(slot))) if record is not None and nodes.usable[slot] else ()
             if new:
                 self._of_slot[slot] = new
-            self._kinds.pop(slot, None)
+            before = self._kinds.pop(slot, 0)
             if record is not None:
                 cards = tuple(dict.fromkeys(card.geometry for card in record.mig))
                 kind = _product(record), record.gpu_memory_mib, record.sliced, cards, record.geometry
                 self._kinds[slot] = self._numbers.setdefault(kind, len(self._numbers) + 1)
+            if self._kinds.get(slot, 0) != before:
+                self.moved.append(slot)
             for sign, amounts in ((-1, old), (1, new)):
                 for name, amount in amounts:
                     self._capacity[name] = self._capacity.get(name, 0) + sign * amount

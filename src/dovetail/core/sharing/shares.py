@@ -199,6 +199,10 @@ class Shares:
                 if rate != held.rate:
                     self.accounts.change(*held.kind[:2], counts[id(held)] * (rate - held.rate))
                     held.rate = rate
+        moved, self.meter.moved = self.meter.moved, []
+        for uid in [uid for slot in moved for uid in self._cluster.on_slot.get(slot, ()) if uid in self._held]:
+            # The model of the node, or the memory of its GPUs, is another one now.
+            self._sync(uid, late=False)
 
     def _hold(self, uids: Sequence[str], held: _Held) -> None:
         """Enter pods that are alike."""
