@@ -246,15 +246,17 @@ def test_nothing_is_held_where_nobody_is_in_the_way() -> None:
     assert driven.at(2, lone("small")).keys() == {"small"}
 
 
-def test_without_a_run_time_there_is_no_start_and_the_room_is_held_all_the_same() -> None:
+def test_without_a_run_time_there_is_no_start_and_no_room_is_held() -> None:
+    """It could idle for ever."""
     driven = Driven(gpu_node("a", 4))
     driven.at(0, *running(4, hours=None))
     driven.at(1, lone("big", 4))
     expected = driven.holds()["big"].expected
     assert expected is not None
     assert (expected.sure, expected.start_ms) == (Sure.UNKNOWN, 0)
-    assert driven.at(2, *removed("r0", "r1"), lone("small")) == {}
-    assert driven.at(3, *removed("r2", "r3")).keys() == {"big"}
+    assert not driven.state.reservations.by_root
+    assert driven.at(2, *removed("r0", "r1"), lone("small")).keys() == {"small"}
+    assert driven.at(3, *removed("r2", "r3", "small")).keys() == {"big"}
 
 
 def test_run_times_are_learned_from_those_that_ended() -> None:

@@ -84,7 +84,7 @@ class Checkpoint:
     are the pods on nodes, those included that were decided and are not seen bound yet. `starting` are roots that are
     being bound, with the time when that is overdue; `started` the gangs that had their minimum. `histories` is what
     each queue has used, `run_times` what was learned (kind, name, ms), `rooms` what is held for whom, the oldest first;
-    `spared` are pods that are not asked to give way until then.
+    `spared` are pods that are not asked to give way until then, `unknown` roots for which no start can be given.
     """
 
     steps: int
@@ -100,6 +100,7 @@ class Checkpoint:
     run_times: tuple[tuple[str, str, tuple[int, ...]], ...] = ()
     rooms: tuple[HeldRoom, ...] = ()
     spared: tuple[tuple[str, int], ...] = ()
+    unknown: tuple[tuple[str, int, Expected | None], ...] = ()
 
 
 def take(state: State) -> Checkpoint:
@@ -143,6 +144,7 @@ def take(state: State) -> Checkpoint:
             for one in state.reservations
         ),
         spared=tuple(state.reservations.spared.items()),
+        unknown=tuple((root, until_ms, why) for root, (until_ms, why) in state.reservations.unknown.items()),
     )
 
 
@@ -183,6 +185,7 @@ def restore(policy: Policy, checkpoint: Checkpoint) -> State:
     state.shares.restore(checkpoint.histories)
     state.run_times.restore(checkpoint.run_times)
     state.reservations.spared = dict(checkpoint.spared)
+    state.reservations.unknown = {root: (until_ms, why) for root, until_ms, why in checkpoint.unknown}
     for room in checkpoint.rooms:
         slots = np.array(sorted(cluster.nodes.slot_of(node) for node in room.nodes), dtype=np.int64)
         state.reservations.put(

@@ -148,18 +148,26 @@ class MakingRoom:
         own = reservations.by_root.get(self._root)
         if not state.policy.reserve:
             return refusal
+        shapes = [shape for shape, _ in shapes_of(state.cluster, group)]
+        until_ms, unknown = reservations.unknown.get(self._root, (0, None))
+        if state.now_ms < until_ms:
+            reservations.deny(shapes)
+            return replace(refusal, expected=unknown)
         if own is None or reservations.stale(own):
             guaranteed = state.shares.within_guarantee(self._queue, state.wanted(self._root))
             others, priority = reservations.others(self._root), state.rank(self._root)[0]
             displaced = [one for one in others if reservations.displaced(one, self._queue, priority, guaranteed)]
             staying = [one for one in others if not any(one is other for other in displaced)]
-            shapes = [shape for shape, _ in shapes_of(state.cluster, group)]
             if own is None and reservations.denies(shapes, staying):
                 return refusal
             plan = reservations.plan(group, staying)
-            if plan is None:
+            if plan is None or plan.expected.sure is Sure.UNKNOWN:
+                # It is still before the others, who would be worked out for nothing.
+                reservations.deny(shapes)
                 reservations.drop(self._root)
-                return refusal
+                expected = plan.expected if plan is not None else None
+                reservations.unknown[self._root] = state.now_ms + state.policy.tell_again_ms, expected
+                return replace(refusal, expected=expected)
             for one in displaced:
                 if np.intersect1d(one.slots, plan.slots).size:
                     reservations.drop(one.root)

@@ -6,8 +6,9 @@ Rules
   who stays within its guarantee where the owner does not, or is of a higher priority in the same queue. What others
   give way to is never displaced; it is given up when an eviction fails or takes too long.
 - Its nodes and its start come from one trial: running pods are taken off in the order in which they end, by the limits
-  of their run times or by what was learned, until the root fits. Pods of which nothing is known end last, and then no
-  start can be given. It is worked out anew when the start has passed, or when something on its nodes has changed.
+  of their run times or by what was learned, until the root fits. Pods of which nothing is known end last: where their
+  room is needed no start can be given, and none is held, since it could idle for ever. It is worked out anew when the
+  start has passed, or when something on its nodes has changed.
 - Others start beside it, or if they end before its start, or if the root would still fit on its nodes by then with them
   in place (EASY backfill, Lifka 1995; Mu'alem and Feitelson 2001).
 - Two reservations never have a node in common that both owners could use: then there is only the first.
@@ -76,6 +77,8 @@ class Reservations:
         self.by_root: dict[str, Reservation] = {}
         self.spared: dict[str, int] = {}
         """Pods that were to give way in vain, with the time until when nobody asks them again."""
+        self.unknown: dict[str, tuple[int, Expected | None]] = {}
+        """Roots for which no start can be given, with why, and the time until when that is not worked out again."""
         self._version = 0
         self._pledged: tuple[tuple[int, int], dict[str, dict[str, int]]] = ((-1, -1), {})
         self._denied: NDArray[np.bool_] | None = None
@@ -91,6 +94,7 @@ class Reservations:
 
     def drop(self, root: str) -> None:
         """Hold nothing for the root any more: who was refused for its sake may start."""
+        self.unknown.pop(root, None)
         if self.by_root.pop(root, None) is not None:
             self._version += 1
             self._state.cluster.freed += 1
@@ -179,15 +183,27 @@ class Reservations:
     def denies(self, shapes: Sequence[Shape], staying: Iterable[Reservation]) -> bool:
         """Whether a job that wants these shapes may not hold room: what others hold stays, or somebody before it wants
         the same. If so, it is before whoever comes later."""
+        suitable = self._suitable(shapes)
+        waited = self._denied is not None and bool(
+            (self._denied[: len(suitable)] & suitable[: len(self._denied)]).any()
+        )
+        if not waited and not self.conflicts(shapes, staying):
+            return False
+        self.deny(shapes)
+        return True
+
+    def deny(self, shapes: Sequence[Shape]) -> None:
+        """Nobody who comes later holds room that such a job could use."""
+        suitable = self._suitable(shapes)
+        if self._denied is not None:
+            suitable[: len(self._denied)] |= self._denied
+        self._denied = suitable
+
+    def _suitable(self, shapes: Sequence[Shape]) -> NDArray[np.bool_]:
         suitable = np.zeros(self._state.cluster.nodes.size, dtype=np.bool_)
         for shape in shapes:
             suitable |= self._state.rows.of(shape).suitable
-        denied = self._denied if self._denied is not None else np.zeros_like(suitable)
-        denied = np.append(denied, np.zeros(len(suitable) - len(denied), dtype=np.bool_))
-        if not (denied & suitable).any() and not self.conflicts(shapes, staying):
-            return False
-        self._denied = denied | suitable
-        return True
+        return suitable
 
     def forget_denied(self) -> None:
         """All who wait are tried again, in their order."""
