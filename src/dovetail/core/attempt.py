@@ -24,7 +24,8 @@ from dovetail.core.roster import LONE, complete, startable
 from dovetail.core.state import State
 
 _NO_ROOM = {Reason.NO_NODE_FITS, Reason.GANG_DOES_NOT_FIT, Reason.GANG_TOO_LARGE}
-_ALIKE = _NO_ROOM | {Reason.QUEUE_LIMIT, Reason.BEYOND_GUARANTEE}
+_LIMITS = {Reason.QUEUE_LIMIT, Reason.BEYOND_GUARANTEE}
+_ALIKE = _NO_ROOM | _LIMITS
 """Reasons that all roots of a kind have, how long ever they run."""
 
 
@@ -68,8 +69,7 @@ class Attempt:
             decisions += placed
             refusal = refusal or lacking
         bound = any(isinstance(decision, Bind) for decision in decisions)
-        if bound:
-            room.done()
+        decisions += room.close()
         waiting = self._waiting()
         if refusal is None and any(startable(pod) for pod in waiting):
             refusal = Refusal(Reason.GANG_FULL, When.NOT_YET)
@@ -111,6 +111,11 @@ class Attempt:
         if alike is not None and (known := self._failures.no_room.get(alike)) is not None:
             return [], known
         binds, refusal = self._beside_reserved(group, alike)
+        if not binds and refusal is not None and refusal.reason in _LIMITS and _elastic(group):
+            # Only where it would go shows what it has of a model, or of memory: too much all together.
+            group = least(group)
+            alike = self._alike(group)
+            binds, refusal = self._beside_reserved(group, alike)
         if not binds and alike is not None and refusal is not None and refusal.reason in _NO_ROOM:
             self._failures.no_room[alike] = refusal
         return binds, refusal
@@ -317,6 +322,11 @@ class Attempt:
             return []
         starting[self._root] = state.now_ms + deadline_ms
         return [pod for pod in bound if not pod.deleting]
+
+
+def _elastic(group: Group) -> bool:
+    """Whether it may be given more pods than it needs."""
+    return len(_fewest(group)) < sum(1 for _ in group.all_pods())
 
 
 def _fewest(group: Group) -> list[Pod]:

@@ -15,11 +15,12 @@ import numpy as np
 
 from dovetail.core.decisions import Decision, Evict, Unnominate
 from dovetail.core.eligible import within_models
+from dovetail.core.model import Pod
 from dovetail.core.placing import preemption, within_limit
 from dovetail.core.placing.backfill import Reservation
 from dovetail.core.placing.gangs import Group, shapes_of
 from dovetail.core.reasons import Expected, Reason, Refusal, Sure, When
-from dovetail.core.roster import LONE
+from dovetail.core.roster import LONE, startable
 from dovetail.core.state import State
 
 _NO_ROOM = {Reason.NO_NODE_FITS, Reason.GANG_DOES_NOT_FIT, Reason.RESERVED}
@@ -33,36 +34,51 @@ class MakingRoom:
         self._root = root
         self._queue = queue
         self.again = False
+        self._lacking = False
+        """Whether somebody lacks room for whom it is held, or tried to be."""
 
     @property
     def _gang(self) -> str:
         return "" if self._root.startswith(LONE) else self._root
 
-    def done(self) -> None:
-        """The root has started: nothing is held for it any more."""
-        self._state.reservations.drop(self._root)
+    def close(self) -> list[Decision]:
+        """All of the root was tried: what is held stays only for who lacks room still."""
+        return [] if self._lacking else self.give_up("those for whom room was made do not wait for it any more")
 
     def give_up(self, why: str) -> list[Decision]:
         """Hold nothing for the root any more."""
         own = self._state.reservations.by_root.get(self._root)
+        left = tuple(pod.uid for pod in self._nominated(own)) if own is not None else ()
         self._state.reservations.drop(self._root)
-        if own is None or not own.nominated:
-            return []
-        return [Unnominate(self._gang, own.nominated, why, self._state.steps)]
+        return [Unnominate(self._gang, left, why, self._state.steps)] if left else []
+
+    def _nominated(self, own: Reservation) -> list[Pod]:
+        """Those that were told a node and have none."""
+        pods, placements = self._state.roster.pods, self._state.cluster.placements
+        return [pods[uid] for uid in own.nominated if uid in pods and uid not in placements]
 
     def make(self, group: Group, refusal: Refusal, kind: object) -> tuple[list[Decision], Refusal]:
         """Decisions that make room, and why the root waits now. For roots of one `kind` (None: of its own) the search
         for who could give way ends alike."""
-        limited = refusal.reason is Reason.QUEUE_LIMIT
-        if not (limited or refusal.reason in _NO_ROOM) or refusal.when is When.NEVER or not any(group.all_pods()):
-            return self.give_up(str(refusal)), refusal
         decisions: list[Decision] = []
         own = self._state.reservations.by_root.get(self._root)
+        if own is not None and own.evicting:
+            waiting = {pod.uid for pod in self._nominated(own) if startable(pod)}
+            if not waiting:
+                decisions = self.give_up("those for whom room was made do not wait for it any more")
+                own = None
+            elif waiting.isdisjoint(pod.uid for pod in group.all_pods()):
+                # Others of the gang wait for those that give way: one after another.
+                return [], refusal
+        limited = refusal.reason is Reason.QUEUE_LIMIT
+        if not (limited or refusal.reason in _NO_ROOM) or refusal.when is When.NEVER or not any(group.all_pods()):
+            return [*decisions, *self.give_up(str(refusal))], refusal
+        self._lacking = True
         if own is not None and own.evicting:
             why = self._failed(own)
             if not why:
                 return [], self._evicting(own, refusal)
-            decisions = self.give_up(why)
+            decisions += self.give_up(why)
             refusal = replace(refusal, reclaim=why)
         evictions, refusal = self._evict(group, refusal, kind)
         if evictions:
