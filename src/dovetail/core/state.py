@@ -31,6 +31,8 @@ from dovetail.core.sharing.shares import Shares
 
 _RENEWED_MS = 1000
 """How often queues are compared anew although nothing happened: what they used changes with time."""
+_DUES_MS = 60_000
+"""How often it is looked whether what is due to them has changed with it."""
 
 
 class State:
@@ -55,6 +57,7 @@ class State:
         self.now_ms = 0
         self._freed = 0
         self._renewed_ms = 0
+        self._dues_ms = 0
 
     @property
     def busy(self) -> bool:
@@ -68,9 +71,15 @@ class State:
         times += [r.until_ms for r in self.cluster.rejections if self.now_ms < r.until_ms < FOR_EVER_MS]
         reserved_ms = self.reservations.next_ms()
         times += [reserved_ms] if reserved_ms is not None else []
+        if self._shared():
+            times.append(self._dues_ms + _DUES_MS)
         if any(self.failures.sought.values()):
             times.append(self.failures.sought_ms + self.policy.tell_again_ms)
         return min(times, default=None)
+
+    def _shared(self) -> bool:
+        """Whether somebody waits where queues share what there is."""
+        return len(self.shares.tree.queues) > 1 and any(self.pending.lengths())
 
     def apply(self, event: ev.Event) -> None:
         _HANDLERS[type(event)](self, event)
@@ -102,6 +111,11 @@ class State:
         if any(self.failures.sought.values()) and self.now_ms - self.failures.sought_ms >= self.policy.tell_again_ms:
             # Who ran too short to give way may have run long enough by now.
             cluster.freed += 1
+        if self._shared() and self.now_ms - self._dues_ms >= _DUES_MS:
+            self._dues_ms = self.now_ms
+            if self.shares.dues.drifted():
+                # Who may take something back is another one now.
+                cluster.freed += 1
         if self._freed != cluster.freed:
             self._freed = cluster.freed
             self.failures.clear()

@@ -3,10 +3,11 @@
 
 Rules: where the queues of the job and of the victim part, and below that, the job's side has to stay within what is due
 to it, and the victim's side has to hold more than is due to it. More means by more than a whole GPU, since what is due
-is rounded to whole GPUs and moves with what was used: nobody is evicted for a GPU that is due to another tomorrow. Of a
-victim at least half must be too much. A side that stays within its guarantee takes whatever others hold beyond theirs.
-Who gives way already, and for whom, counts as done. So nobody who took back can be taken from
-in the same moment, and no two take from each other in turns.
+is rounded to whole GPUs and moves with what was used: nobody is evicted for a GPU that is due to another tomorrow. (Not
+where the job's side is due all that it asks for: nothing was rounded up for it, and who asks for little must get it.)
+Of a victim at least half must be too much. A side that stays within its guarantee takes whatever others hold beyond
+theirs. Who gives way already, and for whom, counts as done. So nobody who took back can be taken from in the same
+moment, and no two take from each other in turns.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ class ClaimBack:
         if level is None or max(self._classes[: level + 1]) == 2:
             return False
         guaranteed = self._classes[level] == 0
-        if not all(self._above(name, amounts, guaranteed) for name in theirs):
+        content = self._content(self._path[level])
+        if not all(self._above(name, amounts, guaranteed, content) for name in theirs):
             return False
         for name in theirs:
             taken = self._taken.setdefault(name, {})
@@ -58,7 +60,12 @@ class ClaimBack:
         pledged = self._pledged.get(name, {})
         return {resource: amount + pledged.get(resource, 0) for resource, amount in self._amounts.items()}
 
-    def _above(self, name: str, amounts: Mapping[str, int], guaranteed: bool) -> bool:
+    def _content(self, name: str) -> bool:
+        """Whether the queue is due all that it asks for."""
+        held, pending, due = self._shares.allocated(name), self._shares.pending(name), self._shares.due(name)
+        return all(held.get(r, 0) + pending.get(r, 0) <= due.get(r, 0) for r in self._wanted)
+
+    def _above(self, name: str, amounts: Mapping[str, int], guaranteed: bool, content: bool) -> bool:
         """Whether the queue holds more than it may keep of something that the job wants."""
         held, taken, due = self._shares.allocated(name), self._taken.get(name, {}), self._shares.due(name)
         guarantee, pledged = dict(self._shares.tree.queues[name].guarantee), self._pledged.get(name, {})
@@ -67,6 +74,6 @@ class ClaimBack:
             if guaranteed and left > guarantee.get(resource, 0):
                 return True
             excess = left - due.get(resource, 0)
-            if excess > DIVIDED[resource] and 2 * excess >= amounts.get(resource, 0):
+            if excess > (0 if content else DIVIDED[resource]) and 2 * excess >= amounts.get(resource, 0):
                 return True
         return False

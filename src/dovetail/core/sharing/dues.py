@@ -53,6 +53,13 @@ class Dues:
             self._moved.clear()
         return self._due.get(queue, {})
 
+    def drifted(self) -> bool:
+        """Divide anew; whether anybody is due something else than when that was done last."""
+        before = self._due
+        self._due, self._divided_ms = self._divide(), self._shares.now_ms
+        self._moved.clear()
+        return before != self._due
+
     @contextmanager
     def looked_at(self) -> Iterator[None]:
         """Who only looks must not change when it is divided next."""
