@@ -46,8 +46,9 @@ POLICY = Policy(fabric=(), start_deadline_ms=DAY_MS)
 DIVIDED = ("cpu", "memory", "gpu")
 TOO_MANY_STEPS = 60
 Key = TypeVar("Key")
-RELATIVE, ABSOLUTE = 1e-6, 200.0
-"""How far a ledger may be from the floats: the second is what rounding each settlement comes to, in milli-GPU ms."""
+RELATIVE, ABSOLUTE = 1e-6, 5000.0
+"""How far a ledger may be from the floats. The second is 5 ms of one GPU: half-lives that change enlarge what was
+rounded."""
 
 
 @dataclass
@@ -283,7 +284,7 @@ nodes = st.builds(
     st.sampled_from(["n0", "n1", "n2", "n3"]),
     st.sampled_from([4000, 8000]),
     st.sampled_from([1, 2, 4, 4, 4, 0]),
-    st.just("A"),
+    st.sampled_from(["A", "A", ""]),
     st.sampled_from([""] * 9 + ["cordoned", "bad"]),
 )
 usages = st.builds(
@@ -293,7 +294,7 @@ usages = st.builds(
     st.sampled_from([(), (("ann", 1000 * HOUR_MS), ("bob", -1))]),
 )
 terms = {
-    "guarantee": st.sampled_from([(), (("gpu", 1000),), (("gpu", 2000),), (("cpu", 3000), ("gpu", 3000))]),
+    "guarantee": st.sampled_from([(("gpu", 1000),), (("gpu", 2000),), (), (("cpu", 3000), ("gpu", 3000))]),
     "limit": st.sampled_from([(), (), (), (("gpu", 4000),), (("cpu", 6000), ("gpu", 5000)), (("gpu/A", 3000),)]),
     "weight": st.sampled_from([1, 1, 2, 5]),
     "priority": st.sampled_from([0, 0, 0, 3]),
@@ -329,7 +330,7 @@ works = st.builds(
 )
 about = st.fixed_dictionaries(
     {
-        "queue": st.sampled_from(["a", "a", "a", "b", "b", "b", "c", "c", "", "nowhere"]),
+        "queue": st.sampled_from(["a"] * 5 + ["b"] * 5 + ["c"] * 3 + ["", "nowhere"]),
         "user": st.sampled_from(["", "ann", "bob"]),
         "priority": st.sampled_from([0, 0, 0, 5]),
         "labels": st.sampled_from([(), (), (("app", "web"),)]),
@@ -400,9 +401,9 @@ class Machine(RuleBasedStateMachine):
         self.happen(ev.PodRemoved(uid, ended_ms, succeeded))
 
     @initialize(
-        first=st.lists(nodes, min_size=1, max_size=3),
+        first=st.lists(nodes, min_size=2, max_size=3, unique_by=lambda node: node.name),
         forest=forests,
-        running=st.lists(st.tuples(kinds, about, st.sampled_from([0, 500, HOUR_MS])), max_size=6),
+        running=st.lists(st.tuples(kinds, about, st.sampled_from([HOUR_MS, HOUR_MS, 500])), min_size=3, max_size=8),
     )
     def start(
         self, first: list[Node], forest: tuple[Queue, ...], running: list[tuple[str, dict[str, object], int]]
@@ -412,36 +413,30 @@ class Machine(RuleBasedStateMachine):
         for kind, about, ago_ms in running:
             self.a_pod_that_runs_already(kind, about, ago_ms)
 
-    @rule(node=nodes)
-    def put_node(self, node: Node) -> None:
-        self.changed_ms = self.now_ms
-        self.happen(ev.NodeChanged(node))
-
-    @precondition(lambda self: len(self.model.nodes) > 1)
-    @rule(data=st.data())
-    def remove_node(self, data: st.DataObject) -> None:
-        self.changed_ms = self.now_ms
-        self.happen(ev.NodeRemoved(data.draw(st.sampled_from(sorted(self.model.nodes)))))
-
-    @rule(queue=queues)
-    def put_queue(self, queue: Queue) -> None:
-        self.changed_ms = self.now_ms
-        self.happen(ev.QueueChanged(queue))
-
-    @precondition(lambda self: self.model.queues)
-    @rule(data=st.data())
-    def remove_queue(self, data: st.DataObject) -> None:
-        self.changed_ms = self.now_ms
-        self.happen(ev.QueueRemoved(data.draw(st.sampled_from(sorted(self.model.queues)))))
-
-    @rule(queue=st.sampled_from(["", "a", "b"]))
-    def label_namespace(self, queue: str) -> None:
-        self.changed_ms = self.now_ms
-        self.happen(ev.NamespaceChanged(Namespace("ns", ((QUEUE_LABEL, queue),) if queue else ())))
-
-    @rule(allowed=st.sampled_from([0, 1, 5]), selector=st.sampled_from([WEB, LabelSelector(), None]))
-    def put_budget(self, allowed: int, selector: LabelSelector | None) -> None:
-        self.happen(ev.BudgetChanged(Budget("ns", "pdb", selector, allowed)))
+    @rule(
+        data=st.data(),
+        what=st.sampled_from(["node", "node", "no node", "queue", "queue", "queue", "no queue", "namespace", "budget"]),
+    )
+    def administer(self, data: st.DataObject, what: str) -> None:
+        event: ev.Event | None = None
+        match what:
+            case "node":
+                event = ev.NodeChanged(data.draw(nodes))
+            case "no node" if len(self.model.nodes) > 1:
+                event = ev.NodeRemoved(data.draw(st.sampled_from(sorted(self.model.nodes))))
+            case "queue":
+                event = ev.QueueChanged(data.draw(queues))
+            case "no queue" if self.model.queues:
+                event = ev.QueueRemoved(data.draw(st.sampled_from(sorted(self.model.queues))))
+            case "namespace":
+                queue = data.draw(st.sampled_from(["", "a", "b"]))
+                event = ev.NamespaceChanged(Namespace("ns", ((QUEUE_LABEL, queue),) if queue else ()))
+            case "budget":
+                selector = data.draw(st.sampled_from([WEB, LabelSelector(), None]))
+                event = ev.BudgetChanged(Budget("ns", "pdb", selector, data.draw(st.sampled_from([0, 1, 5]))))
+        if event is not None:
+            self.changed_ms = self.now_ms
+            self.happen(event)
 
     def new_pod(self, kind: str, **more: object) -> ev.PodChanged:
         self.count += 1
@@ -459,10 +454,6 @@ class Machine(RuleBasedStateMachine):
         if node:
             since_ms = self.now_ms - ago_ms
             self.happen(self.new_pod(kind, **about, node=node, created_ms=since_ms, bound_ms=since_ms))
-
-    @rule(kind=kinds, node=st.sampled_from(["n0", "n1"]))
-    def a_pod_of_others(self, kind: str, node: str) -> None:
-        self.happen(self.new_pod(kind, managed=False, node=node, bound_ms=self.now_ms))
 
     @rule(
         wanted=st.lists(kinds, min_size=1, max_size=4),
@@ -509,16 +500,16 @@ class Machine(RuleBasedStateMachine):
         self.happen(ev.BindFailed(uid, "" if everywhere else self.model.decided[uid], "conflict", until_ms))
 
     @precondition(lambda self: self.bound())
-    @rule(data=st.data())
-    def begin_to_delete(self, data: st.DataObject) -> None:
-        self.happen(ev.PodChanged(replace(self.one_of(self.bound(), data), deleting=True)))
-
-    @precondition(lambda self: self.bound())
-    @rule(data=st.data(), cpu=st.sampled_from([250, 750]))
-    def resize(self, data: st.DataObject, cpu: int) -> None:
+    @rule(data=st.data(), what=st.sampled_from(["deleted", "resized", "of others"]))
+    def something_odd(self, data: st.DataObject, what: str) -> None:
         pod = self.one_of(self.bound(), data)
-        asked = tuple(sorted({**dict(pod.request.resources), CPU: cpu}.items()))
-        self.happen(ev.PodChanged(replace(pod, request=replace(pod.request, resources=asked))))
+        if what == "deleted":
+            self.happen(ev.PodChanged(replace(pod, deleting=True)))
+        elif what == "resized":
+            asked = tuple(sorted({**dict(pod.request.resources), CPU: data.draw(st.sampled_from([250, 750]))}.items()))
+            self.happen(ev.PodChanged(replace(pod, request=replace(pod.request, resources=asked))))
+        else:
+            self.happen(self.new_pod(data.draw(kinds), managed=False, node=pod.node, bound_ms=self.now_ms))
 
     @precondition(lambda self: self.model.pods)
     @rule(data=st.data(), ago=st.sampled_from([0.0, 0.3, 1.0]), succeeded=st.booleans())
@@ -579,7 +570,8 @@ class Machine(RuleBasedStateMachine):
         assert canonical(take(self.state)) == canonical(checkpoint)
         for now, old in zip(self.standings(), before.shares.standings(self.now_ms), strict=True):
             assert alike(now.users, old.users)
-            assert replace(now, users=()) == replace(old, users=()) or not self.models_are_known()
+            # Among equals those come first now that were created first.
+            assert replace(now, users=(), head="") == replace(old, users=(), head="")
         self.happen()
         step(twin, (), self.now_ms)
         assert take(twin) == take(self.state)
@@ -622,15 +614,8 @@ class Machine(RuleBasedStateMachine):
         self.nominations_are_held_or_given_up()
 
     def queues_hold_what_their_pods_hold(self) -> None:
-        """What pods have of models on a node that is gone is not known."""
-        known = self.models_are_known()
         for one in self.standings():
-            held, counted = dict(one.allocated), self.model.held(one.name)
-            classes = {*held, *counted} if known else DIVIDED
-            assert all(held.get(name, 0) == counted[name] for name in classes), one.name
-
-    def models_are_known(self) -> bool:
-        return all(node in self.model.nodes for _, node in self.model.ours())
+            assert dict(one.allocated) == +self.model.held(one.name), one.name
 
     def queues_are_charged_what_their_pods_use(self) -> None:
         rates = self.model.rates()
@@ -667,6 +652,8 @@ class Machine(RuleBasedStateMachine):
 
     def nominations_are_held_or_given_up(self) -> None:
         held = {uid for one in self.state.reservations for uid in one.nominated}
+        gone = [uid for one in self.state.reservations for uid in one.evicting]
+        assert len(set(gone)) == len(gone)
         waiting = {uid for uid, pod in self.model.pods.items() if not pod.node and uid not in self.model.decided}
         assert self.nominated.keys() == held & waiting
         for one in self.state.reservations:
@@ -691,7 +678,6 @@ class Machine(RuleBasedStateMachine):
             least_ms = queue.preempt_min_runtime_ms if same else queue.reclaim_min_runtime_ms
             assert pod.node
             assert not pod.deleting
-            assert uid not in self.giving_way
             assert model.preemptible(pod)
             oldest_ms = min(
                 o.bound_ms for o in model.pods.values() if o.node and (o is pod or pod.gang == o.gang != "")
@@ -777,5 +763,5 @@ def alike(some: Iterable[tuple[Key, int]], others: Iterable[tuple[Key, int]]) ->
     return all(near(one.get(key, 0), other.get(key, 0)) for key in {*one, *other})
 
 
-Machine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None, derandomize=True)
+Machine.TestCase.settings = settings(max_examples=250, stateful_step_count=40, deadline=None, derandomize=True)
 TestQueueMachine = Machine.TestCase

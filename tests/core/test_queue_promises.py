@@ -2,18 +2,20 @@
 """What queues are promised: their guarantees in time, a start that is kept, and that nobody gives way for nothing."""
 
 import random
+from collections import Counter
 from dataclasses import dataclass, field, replace
 
 import pytest
 
 from dovetail.core import events as ev
-from dovetail.core.decisions import Bind, Evict, Unnominate
-from dovetail.core.model import CPU, Gang, Node, Pod, Request, Work
+from dovetail.core.cycle import step
+from dovetail.core.decisions import Bind, Decision, Evict, Unnominate
+from dovetail.core.model import CPU, Gang, Node, Request, Work
 from dovetail.core.policy import Policy
 from dovetail.core.reasons import Sure
 from dovetail.core.sharing.records import Queue, Usage
 from dovetail.core.state import State
-from tests.core.driven import POLICY, Driven, gang, lone
+from tests.core.driven import Driven, gang, lone
 from tests.core.gang_oracle import gpu_node, gpu_pod
 
 MINUTE_MS, HOUR_MS = 60_000, 3_600_000
@@ -76,3 +78,186 @@ def test_a_gang_that_can_grow_starts_with_what_the_limit_of_a_model_leaves() -> 
     limited = ev.QueueChanged(Queue("x", limit=(("gpu/A", 2000),)))
     pods = [ev.PodChanged(gpu_pod(f"g{i}", 1, "g", queue="x")) for i in range(4)]
     assert len(driven.at(0, limited, gang("g", 1), *pods)) > 0
+
+
+# Over time.
+
+
+@dataclass
+class Life:
+    """A cluster over time: binds are seen at once, pods end when they have run for `runs_ms` (by name, else they
+    run on), who gives way ends after `grace_ms` and is made anew. `started_ms` is by the name of the pod,
+    `evicted` who gave way, and for how long it, or the first of its gang, had run."""
+
+    state: State
+    now_ms: int = 0
+    grace_ms: int = 0
+    runs_ms: dict[str, int] = field(default_factory=dict)
+    agenda: list[tuple[int, list[ev.Event]]] = field(default_factory=list)
+    started_ms: dict[str, int] = field(default_factory=dict)
+    evicted: list[tuple[str, int]] = field(default_factory=list)
+    promised_ms: dict[str, int] = field(default_factory=dict)
+
+    def at(self, when_ms: int, *events: ev.Event) -> None:
+        self.agenda.append((when_ms, list(events)))
+
+    def live(self, until_ms: int) -> None:
+        told: list[ev.Event] = []
+        while self.now_ms <= until_ms:
+            due = [one for one in self.agenda if one[0] <= self.now_ms]
+            self.agenda = [one for one in self.agenda if one[0] > self.now_ms]
+            told += [event for _, events in sorted(due, key=lambda one: one[0]) for event in events]
+            decided = step(self.state, told, self.now_ms)
+            told = [event for decision in decided for event in self.carry_out(decision)]
+            self.note_promises()
+            if told or self.state.busy:
+                continue
+            times = [when_ms for when_ms, _ in self.agenda]
+            wake_ms = self.state.next_wake_ms()
+            times += [wake_ms] if wake_ms is not None else []
+            self.now_ms = max(self.now_ms + STEP_MS, min(times, default=until_ms))
+
+    def carry_out(self, decision: Decision) -> list[ev.Event]:
+        pods = self.state.roster.pods
+        if isinstance(decision, Bind):
+            pod = replace(pods[decision.uid], node=decision.node, bound_ms=self.now_ms)
+            self.started_ms[pod.name] = self.now_ms
+            if pod.name in self.runs_ms:
+                end_ms = self.now_ms + self.runs_ms[pod.name]
+                self.at(end_ms, ev.PodRemoved(pod.uid, end_ms, True))
+            return [ev.PodChanged(pod)]
+        for uid in decision.uids if isinstance(decision, Evict) else ():
+            pod = pods[uid]
+            members = self.state.roster.members(self.state.roster.root_of(pod))
+            self.evicted.append((pod.name, self.now_ms - min(other.bound_ms for other in members if other.node)))
+            end_ms = self.now_ms + self.grace_ms
+            anew = replace(pod, uid=f"{uid}+", node="", bound_ms=0, created_ms=end_ms)
+            self.at(end_ms, ev.PodRemoved(uid, end_ms), ev.PodChanged(anew))
+        return []
+
+    def note_promises(self) -> None:
+        """The first start that is known of each."""
+        for one in self.state.reservations:
+            if one.expected.sure is Sure.KNOWN and not one.evicting:
+                for pod in self.state.roster.members(one.root):
+                    self.promised_ms.setdefault(pod.name, one.expected.start_ms)
+
+
+def jobs(dice: random.Random, life: Life, name: str, queue: str, count: int, when_ms: int, size: int = 0) -> list[str]:
+    """So many gangs (or pods on their own) of pods with a GPU each; the names of their pods."""
+    found = []
+    for number in range(count):
+        pods = size or dice.choice([1, 1, 1, 2, 3, 4])
+        gang_id = f"{name}{number}" if pods > 1 else ""
+        uids = [f"{name}{number}.{i}" for i in range(pods)]
+        events = [ev.GangChanged(Gang(gang_id, "ns", gang_id, dice.randint(1, pods)))] if gang_id else []
+        events += [ev.PodChanged(gpu_pod(uid, 1, gang_id, queue=queue, created_ms=when_ms)) for uid in uids]
+        run_ms = dice.choice([MINUTE_MS, 5 * MINUTE_MS, HOUR_MS])
+        life.runs_ms |= {uid: run_ms for uid in uids if dice.random() < 0.7}
+        life.at(when_ms, *events)
+        found += uids
+    return found
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_what_is_guaranteed_is_there_in_time(seed: int) -> None:
+    """Others hold everything and want more; who is within its guarantee starts when these have ended that ran long
+    enough: within the shortest run time that the others are granted, their grace, and some steps."""
+    dice = random.Random(seed)
+    sizes = [dice.choice([2, 4, 4, 8]) for _ in range(dice.randint(2, 4))]
+    left, least_ms, grace_ms = sum(sizes), dice.choice([0, MINUTE_MS, 20 * MINUTE_MS]), dice.choice([0, 30_000])
+    life = Life(State(Policy(fabric=())), grace_ms=grace_ms)
+    life.at(0, *(ev.NodeChanged(gpu_node(f"n{i}", size)) for i, size in enumerate(sizes)))
+    mine = dice.randint(1, left)
+    theirs = dice.randint(0, left - mine)
+    terms = {"reclaim_min_runtime_ms": least_ms, "half_life_ms": dice.choice([HOUR_MS, 24 * HOUR_MS])}
+    life.at(0, queue("x", mine, **terms), queue("y", theirs, **terms), queue("z", weight=dice.randint(1, 5), **terms))
+    for name in "yz":
+        jobs(dice, life, name, name, 15, 0)
+        jobs(dice, life, f"later-{name}", name, 15, HOUR_MS)
+    when_ms = HOUR_MS + dice.randint(0, 10) * MINUTE_MS
+    wanted = jobs(dice, life, "x", "x", 1, when_ms, dice.randint(1, mine))
+    life.live(when_ms + least_ms + 10 * MINUTE_MS)
+    bound_ms = when_ms + least_ms + grace_ms + life.state.policy.tell_again_ms + 5 * STEP_MS
+    assert max(life.started_ms.get(uid, 2**62) for uid in wanted[:1]) <= bound_ms
+    assert all(ran_ms >= least_ms for _, ran_ms in life.evicted)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_who_comes_later_does_not_delay_the_head_beyond_its_promise(seed: int) -> None:
+    """All run exactly as long as they may. Nobody has a guarantee, and priorities are the same, so that nobody may take
+    the place of the head. Its start is when others have ended, at the latest."""
+    dice = random.Random(seed)
+    life = Life(State(Policy(fabric=(), preempt=dice.random() < 0.5)))
+    life.at(0, *(ev.NodeChanged(gpu_node(f"n{i}", dice.choice([2, 4, 8]))) for i in range(dice.randint(1, 4))))
+    life.at(0, *(queue(name, weight=dice.randint(1, 3), reclaim_min_runtime_ms=10 * HOUR_MS) for name in "xy"))
+    for number in range(40):
+        name, minutes, pods = f"j{number}", dice.choice([1, 3, 10, 60]), dice.choice([1, 1, 1, 2, 5])
+        work, when_ms = Work(max_runtime_ms=minutes * MINUTE_MS), dice.randint(0, 120) * MINUTE_MS
+        gang_id = name if pods > 1 else ""
+        about = {"queue": dice.choice("xy"), "created_ms": when_ms, "work": work}
+        members = [gpu_pod(f"{name}.{i}", dice.choice([1, 1, 2]), gang_id, **about) for i in range(pods)]
+        life.runs_ms |= {pod.name: work.max_runtime_ms for pod in members}
+        told = [ev.GangChanged(Gang(gang_id, "ns", gang_id, pods))] if gang_id else []
+        life.at(when_ms, *told, *map(ev.PodChanged, members))
+    life.live(5 * HOUR_MS)
+    late = [n for n, t in life.promised_ms.items() if t < 4 * HOUR_MS and life.started_ms.get(n, 2**62) > t + STEP_MS]
+    assert life.promised_ms or seed
+    assert not late
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_nobody_gives_way_again_and_again(seed: int) -> None:
+    """All want more than there is, for ever, and nobody ever ends. What is due moves with what was used all the time,
+    and who gave way comes back at once; room is freed every 20 minutes, so that everybody is looked at again."""
+    dice = random.Random(seed)
+    life = Life(State(Policy(fabric=())), grace_ms=30_000)
+    deep, sizes = dice.random() < 0.5, [dice.choice([4, 8]) for _ in range(dice.randint(1, 2))]
+    life.at(0, *(ev.NodeChanged(gpu_node(f"n{i}", size)) for i, size in enumerate(sizes)))
+    terms = {"half_life_ms": dice.choice([HOUR_MS, 24 * HOUR_MS]), "by_user": dice.random() < 0.3}
+    life.at(0, *([queue("t", weight=dice.randint(1, 3), **terms)] if deep else []))
+    for name in "xyz":
+        parent = "t" if deep and name != "x" else ""
+        life.at(0, queue(name, dice.choice([0, 0, 1, 2]), weight=dice.randint(1, 3), parent=parent, **terms))
+        for number in range(12):
+            pods = dice.choice([1, 1, 2, 3])
+            gang_id = f"{name}{number}" if pods > 1 else ""
+            about = {"queue": name, "priority": dice.choice([0, 0, 0, 1]), "user": dice.choice("ab")}
+            members = [gpu_pod(f"{name}{number}.{i}", 1, gang_id, created_ms=number + 1, **about) for i in range(pods)]
+            told = [ev.GangChanged(Gang(gang_id, "ns", gang_id, dice.randint(1, pods)))] if gang_id else []
+            life.at(dice.choice([0, 0, HOUR_MS]), *told, *map(ev.PodChanged, members))
+    for tick in range(1, 36):
+        life.at(tick * 20 * MINUTE_MS, ev.NodeChanged(Node("tick", labels=(("tick", str(tick)),))))
+    life.live(12 * HOUR_MS)
+    times = Counter(name for name, _ in life.evicted)
+    assert max(times.values(), default=0) <= 3
+    assert times.total() <= 2 * sum(sizes)
+
+
+# One against many.
+
+
+@pytest.mark.parametrize("gpus", [1, 2, 3, 4])
+def test_a_team_that_asks_for_little_gets_it_from_one_that_holds_everything(gpus: int) -> None:
+    """Half of eight GPUs is due to either; the small jobs of the other run on."""
+    driven = Driven(gpu_node("a", 8))
+    driven.at(0, queue("x"), queue("y"), *(lone(f"y{i}", queue="y") for i in range(8)))
+    driven.at(MINUTE_MS, lone("x0", gpus, queue="x"))
+    [evict] = [decision for decision in driven.last if isinstance(decision, Evict)]
+    assert len(evict.uids) == gpus
+    assert driven.at(2 * MINUTE_MS, *map(ev.PodRemoved, evict.uids)).keys() == {"x0"}
+
+
+def test_who_is_due_something_later_takes_it_back_later_although_nothing_happens() -> None:
+    """x has used much, so that nothing is due to it when its jobs come, and half when that has faded."""
+    driven, start_ms, half = Driven(gpu_node("a", 8)), 1000 * HOUR_MS, {"half_life_ms": HOUR_MS}
+    used = Usage(start_ms, used=50_000 * HOUR_MS)
+    driven.at(start_ms, queue("x", usage=used, **half), queue("y", usage=Usage(start_ms), **half))
+    driven.at(start_ms, *(lone(f"y{i}", queue="y") for i in range(8)))
+    driven.at(start_ms + 1, *(lone(f"x{i}", 2, queue="x") for i in range(4)))
+    assert not any(isinstance(decision, Evict) for decision in driven.last)
+    gave_way = []
+    for minute in range(1, 20 * 60):
+        driven.at(start_ms + minute * MINUTE_MS)
+        gave_way += [decision for decision in driven.last if isinstance(decision, Evict)]
+    assert gave_way
