@@ -570,8 +570,8 @@ class Machine(RuleBasedStateMachine):
         assert canonical(take(self.state)) == canonical(checkpoint)
         for now, old in zip(self.standings(), before.shares.standings(self.now_ms), strict=True):
             assert alike(now.users, old.users)
-            # Among equals those come first now that were created first.
-            assert replace(now, users=(), head="") == replace(old, users=(), head="")
+            # It is divided anew, and among equals those come first now that were created first.
+            assert replace(now, users=(), head="", due=()) == replace(old, users=(), head="", due=())
         self.happen()
         step(twin, (), self.now_ms)
         assert take(twin) == take(self.state)

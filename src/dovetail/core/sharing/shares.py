@@ -100,7 +100,7 @@ class Shares:
             self._recount(lambda: self.tree.put(queue))
         else:
             self.tree.put(queue)
-        if old is not None and not new and old.half_life_ms != queue.half_life_ms:
+        if old is not None and not new and old.half_life_ms != queue.half_life_ms > 0:
             self.accounts.set_half_life(queue)
         self.dues.changed()
         self._limited.clear()
