@@ -289,12 +289,19 @@ class Attempt:
         if len(pods) == 1 and group.missing == 1 and not group.required:
             # Preferred levels keep no pod on its own from a node.
             shape = cluster.shape_of(pods[0])
-            return None if feasibility.hindered(cluster, shape, pods) else shape.id
+            return None if feasibility.hindered(cluster, shape, pods) else (shape.id, self._barred(pods))
         wanted = shapes_of(cluster, group)
         if any(feasibility.hindered(cluster, shape, pods) for shape, _ in wanted):
             return None
         counts = tuple((shape.id, count) for shape, count in wanted)
-        return counts, group.missing, group.room, group.required, group.preferred
+        barred = self._barred(_fewest(group))
+        return counts, group.missing, group.room, group.required, group.preferred, barred
+
+    def _barred(self, pods: Sequence[Pod]) -> frozenset[str]:
+        """The GPU models of which the queue may have no more: what does not fit away from them may fit for others."""
+        if not self._state.shares.limited(self._queue):
+            return frozenset()
+        return eligible.barred_models(self._state, self._queue, self._state.shares.wanted(pods))
 
     def _kind(self, group: Group, alike: object | None) -> Kind | None:
         """Equal for roots of which none is placed, and nobody gives way to, when that is so for one of them."""

@@ -84,16 +84,23 @@ def beyond(state: State, queue: str, more: Mapping[str, int], fixed: bool) -> Re
     return Refusal(reason, When.NOT_YET, detail)
 
 
-def within_models(state: State, queue: str, wanted: Mapping[str, int], scope: Scope | None) -> Scope | None:
-    """The scope without the nodes of GPU models of which the queue may have no more."""
-    shares, nodes = state.shares, state.cluster.nodes
-    barred = {
+def barred_models(state: State, queue: str, wanted: Mapping[str, int]) -> frozenset[str]:
+    """The GPU models of which the queue may have no more."""
+    shares = state.shares
+    if not wanted.get(GPU):
+        return frozenset()
+    return frozenset(
         name.removeprefix(MODEL_PREFIX)
         for above in shares.path(queue)
         for name, most in shares.tree.queues[above].limit
-        if name.startswith(MODEL_PREFIX) and shares.allocated(above).get(name, 0) + wanted.get(GPU, 0) > most
-    }
-    if not barred or not wanted.get(GPU):
+        if name.startswith(MODEL_PREFIX) and shares.allocated(above).get(name, 0) + wanted[GPU] > most
+    )
+
+
+def within_models(state: State, queue: str, wanted: Mapping[str, int], scope: Scope | None) -> Scope | None:
+    """The scope without the nodes of GPU models of which the queue may have no more."""
+    barred, nodes = barred_models(state, queue, wanted), state.cluster.nodes
+    if not barred:
         return scope
     slots = range(nodes.used) if scope is None else scope.tolist()
     return np.array([slot for slot in slots if nodes.labels[slot].get(MODEL_LABEL) not in barred], dtype=np.int64)
