@@ -13,7 +13,7 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from dovetail.core import cycle
 from dovetail.core.events import NodeChanged, PodChanged, QueueChanged, QueueRemoved
-from dovetail.core.model import Node, Pod, Request
+from dovetail.core.model import Node, Pod, Request, Work
 from dovetail.core.sharing.records import Queue
 from dovetail.core.state import State
 from dovetail.kube import resources as kinds
@@ -68,7 +68,8 @@ async def test_the_metrics_tell_what_queues_have_in_plain_units() -> None:
     served = driver()
     amounts = (("cpu", 1_500), ("memory", 2**30), ("nvidia.com/gpu", 4))
     node = Node("n", (("cpu", 64_000), ("memory", 2**39), ("nvidia.com/gpu", 8), ("pods", 110)))
-    pods = [Pod(f"p{n}", "d", f"p{n}", Request(amounts), queue="red", created_ms=n) for n in range(3)]
+    work = Work(max_runtime_ms=3_600_000)
+    pods = [Pod(f"p{n}", "d", f"p{n}", Request(amounts), queue="red", created_ms=n, work=work) for n in range(3)]
     red = Queue("red", guarantee=(("gpu", 6_000),))
     cycle.step(served.state, [NodeChanged(node), QueueChanged(red), *map(PodChanged, pods)], 1_000_000)
     _, text = await ask("/metrics", served)
