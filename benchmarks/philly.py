@@ -12,7 +12,8 @@ October and November 2017, whose filter and window differ: what can be compared 
 What is known of a job: SJF and SRTF know how long it runs, and SRTF and LAS stop it without any loss. QSSF guesses, as
 in the artifact. Dovetail knows the VC, the number of GPUs, and what ran before: how long jobs of the same VC and number
 of GPUs took that have ended, and what a job has had so far. (The list has neither users nor names.) Whom it stops goes
-on from its last checkpoint.
+on from its last checkpoint. `dovetail` orders the jobs of a queue by age and stops none of them, `dovetail-las` takes
+the one that had least first.
 
 `shared`: the VCs are queues of one cluster, with their published node counts as weights, and each starts with its first
 job. (At half of the nodes hardly anybody would wait.) The Jain index is that of what queues held over what was due to
@@ -35,14 +36,18 @@ NODES = {
     "e13805": 16, "6c71a0": 32, "2869ce": 16, "ed69ec": 8, "103959": 8,
 }  # fmt: skip
 """Nodes of 8 GPUs that the artifact gives each VC."""
-POLICIES = ["fifo", "qssf", "sjf", "srtf", "las", "dovetail"]
-SHARED_POLICIES = ["fifo", "sjf", "srtf", "las", "fair", "fair-history", "dovetail"]
+DOVETAIL_LAS = "dovetail-las"
+"""Dovetail, where queues are told to take the job that had least first (`leastServedFirst`)."""
+POLICIES = ["fifo", "qssf", "sjf", "srtf", "las", "dovetail", DOVETAIL_LAS]
+SHARED_POLICIES = ["fifo", "sjf", "srtf", "las", "fair", "fair-history", "dovetail", DOVETAIL_LAS]
 PUBLISHED = {"fifo": (86_072, 56_531), "qssf": (37_324, 7_783), "sjf": (34_272, 4_731), "srtf": (30_683, 1_138)}
 """Completion and queue time in seconds of all jobs, at the whole node counts."""
 
 
 def simulate(args: argparse.Namespace, policy: str, nodes: int, *more: str) -> dict[str, Any]:
     argv = [sys.executable, "-c", "from dovetail.cli import main; main()", "simulate", "--jobs", str(args.jobs)]
+    if policy == DOVETAIL_LAS:
+        policy, more = "dovetail", (*more, "--least-served-first")
     argv += ["--nodes", f"{nodes}x8", "--policy", policy, "-o", "json", *more]
     argv += ["--checkpoint", args.checkpoint, "--startup", args.startup]
     done = subprocess.run(argv, check=True, capture_output=True, text=True)

@@ -303,6 +303,7 @@ terms = {
     "preempt_min_runtime_ms": st.sampled_from([0, 0, MINUTE_MS]),
     "preemptible": st.sampled_from([True, True, True, False]),
     "by_user": st.booleans(),
+    "least_served_first": st.sampled_from([False, False, True]),
     "created_ms": st.sampled_from([0, 1, 2]),
     "usage": st.none() | usages,
 }
@@ -666,11 +667,12 @@ class Machine(RuleBasedStateMachine):
 
     def check_eviction(self, evict: Evict) -> None:
         """Who gives way may: bound, preemptible, long enough there, within budgets; of others only where they are not
-        of the same queue, or of a lower priority."""
+        of the same queue, of a lower priority, or had more already where that counts."""
         model, allowed = self.model, {key: budget.allowed for key, budget in self.model.budgets.items()}
         winner = model.pods[evict.nominations[0][0]]
         priority = max(pod.priority for pod in self.state.roster.members(evict.gang or f"pod/{winner.uid}"))
         assert len(set(evict.uids)) == len(evict.uids)
+        levels = {uid: self.state.shares.level(model.pods[uid]) for uid in (winner.uid, *evict.uids)}
         for uid in evict.uids:
             pod = model.pods[uid]
             queue = self.queue(model.queue_of(pod))
@@ -683,7 +685,9 @@ class Machine(RuleBasedStateMachine):
                 o.bound_ms for o in model.pods.values() if o.node and (o is pod or pod.gang == o.gang != "")
             )
             assert self.now_ms - oldest_ms >= least_ms
-            assert not same or pod.priority < priority
+            # How much jobs had has an oracle of its own.
+            had_more = queue.least_served_first and levels[uid] > levels[winner.uid]
+            assert not same or pod.priority < priority or (pod.priority == priority and had_more)
             for budget in model.budgets.values():
                 selected = budget.selector is not None and (budget.selector is not WEB or ("app", "web") in pod.labels)
                 allowed[budget.key] -= selected

@@ -255,3 +255,15 @@ def test_a_list_without_gpus_cannot_reach_any_percentage(files: Path) -> None:
     result = simulate("--nodes nodes.csv --pods cpu.csv")
     assert result.exit_code == 1
     assert "no number of these pods asks for 130 % of these GPUs" in result.output
+
+
+def test_the_job_that_had_least_goes_first(files: Path) -> None:
+    """A job of a hundred hours, and one of an hour that comes after twenty."""
+    lines = "vc,job,submit_s,num_gpu,duration_s\nx,long,0,8,360000\nx,short,72000,8,3600\n"
+    Path("experiments.csv").write_text(lines)
+    by_age = told("--jobs experiments.csv --nodes 1x8 --checkpoint 1h")
+    by_least = told("--jobs experiments.csv --nodes 1x8 --checkpoint 1h --least-served-first")
+    assert (by_age["evictions"], by_least["evictions"]) == (0, 1)
+    assert by_age["wait_s"]["max"] == 288_000  # type: ignore[index]
+    # It waits for the grace of the one that gives way, and that one for it.
+    assert by_least["wait_s"]["max"] < 3700  # type: ignore[index]

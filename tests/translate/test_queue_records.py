@@ -43,6 +43,7 @@ def test_a_queue_says_everything_that_it_can() -> None:
         names: [ml, ds]
         selector: {matchLabels: {team: a}, matchExpressions: [{key: env, operator: In, values: [prod]}]}
       byUser: true
+      leastServedFirst: true
     """
     found = queues.queue(wire(QueueObject, f"metadata: {{name: research}}\nspec: {spec}"))
     assert found == Queue(
@@ -62,6 +63,7 @@ def test_a_queue_says_everything_that_it_can() -> None:
         namespaces=("ds", "ml"),
         namespace_selector=LabelSelector((Requirement("team", "In", ("a",)), Requirement("env", "In", ("prod",)))),
         by_user=True,
+        least_served_first=True,
     )  # fmt: skip
 
 

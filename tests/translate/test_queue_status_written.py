@@ -26,7 +26,8 @@ def standing(**changed: Any) -> Standing:
         "guarantee": (("gpu", 8000),), "limit": (), "due": (("gpu", 9000),), "borrowed": (("gpu", 500),),
         "pending": (("gpu", 64_000), ("gpu/NVIDIA-H100", 64_000)), "pending_jobs": 8, "used": 10**15,
         "share_ppm": 250_001, "weight_ppm": 500_000, "credit": -3 * 1000 * HOUR_MS // 2, "rate_milli": 8500,
-        "days": ((20_454, 7), (20_455, 9)), "users": (("ada", 5),), "as_of_ms": NOW_MS, "problem": None, "warning": "",
+        "days": ((20_454, 7), (20_455, 9)), "users": (("ada", 5),),
+            "jobs": (("ml/train", 6),), "as_of_ms": NOW_MS, "problem": None, "warning": "",
         "head": "job",
     }  # fmt: skip
     return Standing(**known | changed)
@@ -45,7 +46,7 @@ def test_amounts_are_quantities_and_times_have_milliseconds() -> None:
     assert found["usage"] == {
         "asOf": "2026-01-02T00:00:00.250Z", "used": "1000000000000000", "rate": "8500", "share": "0.250001",
         "credit": "-1.500", "days": [{"day": "2026-01-01", "used": "7"}, {"day": "2026-01-02", "used": "9"}],
-        "users": [{"name": "ada", "used": "5"}],
+        "users": [{"name": "ada", "used": "5"}], "jobs": [{"name": "ml/train", "used": "6"}],
     }  # fmt: skip
     assert "head" not in found
 
@@ -85,6 +86,7 @@ def test_a_damaged_status_is_replaced() -> None:
 
 
 whole = st.integers(0, 10**30)
+named = st.dictionaries(st.text(min_size=1), whole)
 amounts = st.dictionaries(
     st.sampled_from(["cpu", "memory", "gpu", "gpu-slices", "gpu-memory", "gpu/A100", "gpu/NVIDIA-H100-80GB"]),
     st.integers(0, 2**41),
@@ -92,12 +94,13 @@ amounts = st.dictionaries(
 
 
 @given(whole, st.integers(0, 10**9), st.dictionaries(st.integers(0, 40_000), whole),
-       st.dictionaries(st.text(min_size=1), whole), st.integers(0, 4 * 10**12))  # fmt: skip
+       named, named, st.integers(0, 4 * 10**12))  # fmt: skip
 def test_the_usage_that_is_written_is_the_usage_that_is_read(
-    used: int, rate: int, days: dict[int, int], users: dict[str, int], as_of_ms: int
+    used: int, rate: int, days: dict[int, int], users: dict[str, int], jobs: dict[str, int], as_of_ms: int
 ) -> None:
-    usage = Usage(as_of_ms, used, rate, tuple(sorted(days.items())), tuple(sorted(users.items())))
-    told = standing(used=used, rate_milli=rate, days=usage.days, users=usage.users, as_of_ms=as_of_ms)
+    by_name = (tuple(sorted(found.items())) for found in (users, jobs))
+    usage = Usage(as_of_ms, used, rate, tuple(sorted(days.items())), *by_name)
+    told = standing(used=used, rate_milli=rate, days=usage.days, users=usage.users, jobs=usage.jobs, as_of_ms=as_of_ms)
     text = msgspec.json.encode({"status": queues.queue_status(told, as_of_ms, None)})
     assert queues.read_usage(msgspec.json.decode(text, type=Queue)) == (usage, ())
 

@@ -31,7 +31,17 @@ from dovetail.sim.report import QueueReport, Run
 from dovetail.sim.traces.errors import TraceError
 
 _HOUR_MS = 3_600_000
-_JOBS_ONLY = ("vc", "queues_by", "weight", "half_life", "line", "checkpoint", "startup", "failures")
+_JOBS_ONLY = (
+    "vc",
+    "queues_by",
+    "weight",
+    "half_life",
+    "least_served_first",
+    "line",
+    "checkpoint",
+    "startup",
+    "failures",
+)
 _CHURN_ONLY = ("runtime", "for_time")
 
 
@@ -87,6 +97,11 @@ class _Weight(click.ParamType[Any]):
 @click.option("--queues-by", type=click.Choice(list(QUEUES_BY)), help="A queue for each virtual cluster, or user.")
 @click.option("--weight", type=_Weight(), multiple=True, help="Of a queue; 1 where nothing is said.")
 @click.option("--half-life", type=_Duration(), help="After what time usage counts half. Default: 7d.")
+@click.option(
+    "--least-served-first",
+    is_flag=True,
+    help="In each queue that job goes first that had least GPU time; others give way to it.",
+)
 @click.option("--checkpoint", type=_Duration(), help="How often jobs save their work that do not say it themselves.")
 @click.option("--startup", type=_Duration(), help="What jobs need to go on from a checkpoint.")
 @click.option("--failures", type=_Failures(), help="Let nodes fail: mean time between failures, and of a repair.")
@@ -205,6 +220,7 @@ def _task(paths: tuple[str, ...], given: dict[str, Any], console: Console) -> Ta
             queues_by=given["queues_by"] or "",
             weights=dict(given["weight"]),
             half_life_ms=given["half_life"] or DEFAULT_HALF_LIFE_MS,
+            least_served_first=given["least_served_first"],
             failure_ms=failure_ms,
             repair_ms=repair_ms,
             seed=given["seed"],

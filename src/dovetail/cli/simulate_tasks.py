@@ -9,6 +9,7 @@ from pathlib import Path
 
 from dovetail.core.events import NodeChanged
 from dovetail.core.model import GPU, Node, Pod
+from dovetail.core.sharing.records import DEFAULT_QUEUE
 from dovetail.kube.manifests import Manifests
 from dovetail.sim import sample
 from dovetail.sim.arrivals import inflated
@@ -26,6 +27,7 @@ QUEUES_BY: Mapping[str, Callable[[Pod], str]] = {
     "vc": lambda pod: pod.namespace,
     "user": lambda pod: pod.user or pod.namespace,
 }
+_ONE_QUEUE: dict[str, Callable[[Pod], str]] = {**QUEUES_BY, "": lambda pod: DEFAULT_QUEUE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +59,15 @@ class Churn:
 @dataclass(frozen=True, slots=True)
 class Habits:
     """What a job list does not say: how often jobs save their work, what they need to go on, whose queue they are in
-    ("" one for all), what queues weigh and how fast they forget; and how often nodes fail (0: never) and for how
-    long."""
+    ("" one for all), what queues weigh, how fast they forget, and whether that of their jobs goes first that had least;
+    and how often nodes fail (0: never) and for how long."""
 
     checkpoint_ms: int
     startup_ms: int
     queues_by: str
     weights: Mapping[str, int]
     half_life_ms: int
+    least_served_first: bool
     failure_ms: int
     repair_ms: int
     seed: int
@@ -98,13 +101,14 @@ def of_jobs(jobs: str, nodes: str, vcs: tuple[str, ...], habits: Habits) -> Task
     read = tuple(_with_habits(job, habits) for job in job_lists.read_jobs(Path(jobs), most, vcs))
     name = f"{' '.join((_stem(jobs), *vcs))} on {_stem(nodes)}"
     workload = Workload(name, tuple(map(NodeChanged, cluster)), read)
-    if habits.queues_by:
-        workload = in_queues(workload, QUEUES_BY[habits.queues_by], habits.weights)
+    if habits.queues_by or habits.least_served_first:
+        workload = in_queues(workload, _ONE_QUEUE[habits.queues_by], habits.weights)
         unknown = habits.weights.keys() - {queue.name for queue in workload.queues}
         if unknown:
             raise TraceError(f"--weight names what is no {habits.queues_by} here: {', '.join(sorted(unknown))}", jobs)
-        queues = tuple(replace(queue, half_life_ms=habits.half_life_ms) for queue in workload.queues)
-        workload = replace(workload, queues=queues)
+        queues = (replace(queue, half_life_ms=habits.half_life_ms) for queue in workload.queues)
+        least = habits.least_served_first
+        workload = replace(workload, queues=tuple(replace(queue, least_served_first=least) for queue in queues))
     if habits.failure_ms:
         plan = outages(workload, habits.failure_ms, habits.repair_ms, horizon_ms(workload), habits.seed)
         workload = replace(workload, outages=plan)

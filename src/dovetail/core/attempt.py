@@ -79,7 +79,7 @@ class Attempt:
         if not waiting:
             state.pending.forget(self._root)
             return decisions
-        state.pending.park(self._root, *state.rank(self._root), state.line(self._root))
+        state.pending.park(self._root, state.rank(self._root), state.line(self._root))
         if room.again:
             state.postpone(self._root)
         if refusal is not None:
@@ -307,7 +307,7 @@ class Attempt:
         """Equal for roots of which none is placed, and nobody gives way to, when that is so for one of them."""
         if alike is None or self._root in self._state.reservations.by_root:
             return None
-        return Kind(alike, self._queue, self._state.rank(self._root)[0], self._fixed(group.pods))
+        return Kind(alike, self._queue, self._state.rank(self._root).precedence, self._fixed(group.pods))
 
     def _overdue(self, binds: bool, waiting: list[Pod]) -> list[Pod]:
         """The bound members of a gang that started by half and is past its deadline, else nothing.

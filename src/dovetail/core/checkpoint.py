@@ -21,6 +21,7 @@ from dovetail.core.dra.extended import claim_key
 from dovetail.core.placing.backfill import Reservation
 from dovetail.core.policy import Policy
 from dovetail.core.reasons import Expected, Refusal
+from dovetail.core.roster import Precedence
 from dovetail.core.sharing.records import History
 from dovetail.core.state import State
 
@@ -69,7 +70,7 @@ class HeldRoom:
     expected: Expected
     made_ms: int
     planned_ms: int = 0
-    priority: int = 0
+    precedence: Precedence = (0, 0)
     guaranteed: bool = False
     waits_for: tuple[str, ...] = ()
     evicting: tuple[str, ...] = ()
@@ -133,7 +134,7 @@ def take(state: State) -> Checkpoint:
                 one.expected,
                 one.made_ms,
                 one.planned_ms,
-                one.priority,
+                one.precedence,
                 one.guaranteed,
                 tuple(sorted(one.waits_for)),
                 tuple(sorted(one.evicting)),
@@ -179,6 +180,7 @@ def restore(policy: Policy, checkpoint: Checkpoint) -> State:
     for told in checkpoint.told:
         state.pending.retell(told.root, told.refusal, told.at_ms, told.uids)
     state.steps, state.now_ms, cluster.now_ms = checkpoint.steps, checkpoint.now_ms, checkpoint.now_ms
+    state.shares.advance(checkpoint.now_ms)
     for held in checkpoint.held:
         state.shares.sync(state.roster.pods[held.uid])
     state.shares.advance(checkpoint.now_ms)
@@ -196,7 +198,7 @@ def restore(policy: Policy, checkpoint: Checkpoint) -> State:
                 room.expected,
                 room.made_ms,
                 room.planned_ms,
-                room.priority,
+                room.precedence,
                 room.guaranteed,
                 frozenset(room.waits_for),
                 frozenset(room.evicting),

@@ -14,6 +14,7 @@ from dovetail.core.cluster.shapes import Shape
 from dovetail.core.decisions import Decision, Hold
 from dovetail.core.placing.gangs import Group, shapes_of
 from dovetail.core.reasons import Refusal
+from dovetail.core.roster import Precedence
 
 if TYPE_CHECKING:
     from dovetail.core.state import State
@@ -24,7 +25,7 @@ class Kind(NamedTuple):
 
     alike: object
     queue: str
-    priority: int
+    precedence: Precedence
     fixed: bool
 
 
@@ -117,13 +118,15 @@ class Failures:
             return False
         if self._asks(kind):
             return False
-        return not state.policy.reserve or state.reservations.bar(shapes, kind.queue, kind.priority, wanted)
+        return not state.reservations.may_hold(kind.precedence) or state.reservations.bar(
+            shapes, kind.queue, kind.precedence, wanted
+        )
 
-    def may_ask(self, queue: str, priority: int, wanted: dict[str, int]) -> bool:
-        """Whether there can be anybody who may give way: of a lower priority in the queue, or in others that hold more
-        than is due to them where this one is due more than it has."""
+    def may_ask(self, queue: str, precedence: Precedence, wanted: dict[str, int]) -> bool:
+        """Whether there can be anybody who may give way: of a lower precedence in the queue, or in others that hold
+        more than is due to them where this one is due more than it has."""
         shares = self._state.shares
-        return shares.holds_below(queue, priority) or bool(shares.debtors(queue, wanted))
+        return shares.holds_below(queue, precedence) or bool(shares.debtors(queue, wanted))
 
     def hopeless(self, root: str, decisions: list[Decision]) -> bool:
         """Whether the root is refused as others of its kind are, or has to wait for a search for which this step has no
@@ -154,5 +157,5 @@ class Failures:
             return False
         asks = self._asking.get(kind)
         if asks is None:
-            asks = self._asking[kind] = self.may_ask(kind.queue, kind.priority, wants[1])
+            asks = self._asking[kind] = self.may_ask(kind.queue, kind.precedence, wants[1])
         return asks

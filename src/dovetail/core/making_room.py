@@ -110,9 +110,11 @@ class MakingRoom:
         if not state.policy.preempt or key in state.failures.sought:
             return [], replace(refusal, reclaim=state.failures.sought.get(key, ""))
         limited = refusal.reason is Reason.QUEUE_LIMIT
-        if limited and not state.shares.holds_below(self._queue, state.rank(self._root)[0]):
+        if limited and not state.shares.holds_below(self._queue, state.rank(self._root).precedence):
             return [], refusal
-        if not limited and not state.failures.may_ask(self._queue, state.rank(self._root)[0], state.wanted(self._root)):
+        if not limited and not state.failures.may_ask(
+            self._queue, state.rank(self._root).precedence, state.wanted(self._root)
+        ):
             return [], refusal
         if state.searches >= state.policy.searches_per_step:
             self.again = True
@@ -141,7 +143,7 @@ class MakingRoom:
             Expected(Sure.LEARNED, start_ms, f"when the {_pods(len(found.uids))} to give way ended"),
             state.now_ms,
             state.now_ms,
-            state.rank(self._root)[0],
+            state.rank(self._root).precedence,
             guaranteed=True,
             evicting=frozenset(found.uids),
             nominated=tuple(nominated),
@@ -162,7 +164,8 @@ class MakingRoom:
         state = self._state
         reservations = state.reservations
         own = reservations.by_root.get(self._root)
-        if not state.policy.reserve:
+        if not reservations.may_hold(state.rank(self._root).precedence):
+            reservations.drop(self._root)
             return refusal
         shapes = [shape for shape, _ in shapes_of(state.cluster, group)]
         until_ms, unknown = reservations.unknown.get(self._root, (0, None))
@@ -171,8 +174,8 @@ class MakingRoom:
             return replace(refusal, expected=unknown)
         if own is None or reservations.stale(own):
             guaranteed = state.shares.within_guarantee(self._queue, state.wanted(self._root))
-            others, priority = reservations.others(self._root), state.rank(self._root)[0]
-            displaced = [one for one in others if reservations.displaced(one, self._queue, priority, guaranteed)]
+            others, precedence = reservations.others(self._root), state.rank(self._root).precedence
+            displaced = [one for one in others if reservations.displaced(one, self._queue, precedence, guaranteed)]
             staying = [one for one in others if not any(one is other for other in displaced)]
             if own is None and reservations.denies(shapes, staying):
                 return refusal
@@ -189,7 +192,7 @@ class MakingRoom:
                     reservations.drop(one.root)
             own = Reservation(
                 self._root, self._queue, plan.slots, plan.expected, own.made_ms if own is not None else state.now_ms,
-                state.now_ms, priority, guaranteed, waits_for=plan.waits_for,
+                state.now_ms, precedence, guaranteed, waits_for=plan.waits_for,
             )  # fmt: skip
             reservations.put(own)
         return replace(refusal, expected=own.expected)

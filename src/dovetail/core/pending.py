@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Those who wait: a line for each queue, priority first, then age; who failed waits aside until something is freed."""
+"""Those who wait: a line for each queue, in the order of `Rank`; who failed waits aside until something is freed."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from dovetail.core.reasons import Reason, Refusal
+from dovetail.core.roster import Rank
 from dovetail.core.sharing.accounts import Line
 from dovetail.core.sharing.order import Order
 
-Rank = tuple[int, int, int, str]
+Place = tuple[int, int, int, int, str]
 _NO_ROOM = {Reason.NO_NODE_FITS, Reason.GANG_DOES_NOT_FIT, Reason.SEARCH_LIMIT, Reason.RESERVED}
 _COUNTED = {Reason.GANG_INCOMPLETE, Reason.GANG_TOO_LARGE, Reason.EVICTING, Reason.QUEUE_LIMIT, Reason.BEYOND_GUARANTEE}
 """Reasons whose details are numbers, which change all the time; the details of all others name what is wrong. That
@@ -33,11 +34,11 @@ class Pending:
 
     def __init__(self, order: Order) -> None:
         self._order = order
-        self._heaps: dict[Line, list[Rank]] = {}
+        self._heaps: dict[Line, list[Place]] = {}
         self._heads: dict[str, dict[Line, str]] = {}
         """The lines in which somebody waits, by queue, with the root that is first in each."""
-        self._ranks: dict[str, Rank] = {}
-        self._parked: dict[str, Rank] = {}
+        self._ranks: dict[str, Place] = {}
+        self._parked: dict[str, Place] = {}
         self._lines: dict[str, Line] = {}
         self._told: dict[str, _Told] = {}
         self._arrivals: dict[str, int] = {}
@@ -46,20 +47,20 @@ class Pending:
     def __bool__(self) -> bool:
         return bool(self._ranks)
 
-    def push(self, root: str, priority: int, created_ms: int, line: Line) -> None:
+    def push(self, root: str, of: Rank, line: Line) -> None:
         """Try the root in its turn."""
-        rank = self._rank(root, priority, created_ms)
+        rank = self._rank(root, of)
         self._parked.pop(root, None)
         if self._ranks.get(root) != rank or self._lines[root] != line:
             self._leave(root)
             self._enter(root, rank, line)
 
-    def _enter(self, root: str, rank: Rank, line: Line) -> None:
+    def _enter(self, root: str, rank: Place, line: Line) -> None:
         self._ranks[root], self._lines[root] = rank, line
         heap = self._heaps.setdefault(line, [])
         if len(heap) > 64 + 2 * len(self._ranks):
             # A process that does not lead pushes and forgets, and never pops.
-            heap[:] = sorted(one for one in heap if self._ranks.get(one[3]) is one and self._lines[one[3]] == line)
+            heap[:] = sorted(one for one in heap if self._ranks.get(one[-1]) is one and self._lines[one[-1]] == line)
         heapq.heappush(heap, rank)
         if heap[0] is rank:
             self._put_head(line, root)
@@ -74,10 +75,10 @@ class Pending:
     def _next(self, line: Line) -> None:
         """Who is first in a line now."""
         heap = self._heaps[line]
-        while heap and (self._ranks.get(heap[0][3]) is not heap[0] or self._lines[heap[0][3]] != line):
+        while heap and (self._ranks.get(heap[0][-1]) is not heap[0] or self._lines[heap[0][-1]] != line):
             heapq.heappop(heap)
         if heap:
-            self._put_head(line, heap[0][3])
+            self._put_head(line, heap[0][-1])
             return
         del self._heaps[line]
         own = self._heads[line[0]]
@@ -96,7 +97,7 @@ class Pending:
             heap, ranks = self._heaps[line], self._ranks
             while heap:
                 rank = heapq.heappop(heap)
-                root = rank[3]
+                root = rank[-1]
                 if ranks.get(root) is not rank or self._lines[root] != line:
                     continue
                 del ranks[root]
@@ -107,17 +108,17 @@ class Pending:
             self._next(line)
         return None
 
-    def park(self, root: str, priority: int, created_ms: int, line: Line) -> None:
+    def park(self, root: str, of: Rank, line: Line) -> None:
         self._lines[root] = line
-        self._parked[root] = self._rank(root, priority, created_ms)
+        self._parked[root] = self._rank(root, of)
 
-    def _rank(self, root: str, priority: int, created_ms: int) -> Rank:
-        """Priority, then age; creation times are whole seconds, so then who came first."""
+    def _rank(self, root: str, of: Rank) -> Place:
+        """Creation times are whole seconds, so then who came first."""
         arrival = self._arrivals.get(root)
         if arrival is None:
             self._count += 1
             arrival = self._arrivals[root] = self._count
-        return -priority, created_ms, arrival, root
+        return -of.priority, of.level, of.created_ms, arrival, root
 
     def forget(self, root: str) -> None:
         """The root is placed or gone."""
@@ -129,7 +130,7 @@ class Pending:
 
     def wake(self) -> None:
         """Room was freed: everybody parked is tried again."""
-        back: dict[Line, list[Rank]] = {}
+        back: dict[Line, list[Place]] = {}
         for root, rank in self._parked.items():
             self._ranks[root] = rank
             back.setdefault(self._lines[root], []).append(rank)
@@ -185,22 +186,22 @@ class Pending:
 
     def ordered(self) -> list[str]:
         """All who wait, those aside with them, in the order in which they would be tried if none of them fitted."""
-        lines: dict[Line, list[Rank]] = {}
+        lines: dict[Line, list[Place]] = {}
         for root, rank in (*self._ranks.items(), *self._parked.items()):
             lines.setdefault(self._lines[root], []).append(rank)
         for ranks in lines.values():
             ranks.sort(reverse=True)
         heads: dict[str, dict[Line, str]] = {}
         for line, ranks in lines.items():
-            heads.setdefault(line[0], {})[line] = ranks[-1][3]
+            heads.setdefault(line[0], {})[line] = ranks[-1][-1]
         # One of its own: to look must not change who comes next.
         turns = self._order.copy()
         order = []
         while (first := turns.first(heads)) is not None:
             ranks = lines[first]
-            order.append(ranks.pop()[3])
+            order.append(ranks.pop()[-1])
             if ranks:
-                heads[first[0]][first] = ranks[-1][3]
+                heads[first[0]][first] = ranks[-1][-1]
             else:
                 del heads[first[0]][first]
                 if not heads[first[0]]:
@@ -210,16 +211,16 @@ class Pending:
 
     def heads(self) -> tuple[dict[str, dict[Line, str]], dict[str, int]]:
         """Who is first in each line, those aside with them, by queue; and how many wait in each queue."""
-        first: dict[Line, Rank] = {}
+        first: dict[Line, Place] = {}
         counts: dict[str, int] = {}
         for rank in (*self._ranks.values(), *self._parked.values()):
-            line = self._lines[rank[3]]
+            line = self._lines[rank[-1]]
             counts[line[0]] = counts.get(line[0], 0) + 1
             if line not in first or rank < first[line]:
                 first[line] = rank
         heads: dict[str, dict[Line, str]] = {}
         for line, rank in first.items():
-            heads.setdefault(line[0], {})[line] = rank[3]
+            heads.setdefault(line[0], {})[line] = rank[-1]
         return heads, counts
 
     def before(self, root: str) -> int:

@@ -11,12 +11,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import NamedTuple
 
 from dovetail.core.cluster import Cluster
 from dovetail.core.model import Gang, Pod
 from dovetail.core.placing.gangs import Group
 
 LONE = "pod/"
+Precedence = tuple[int, int]
+"""Priority, and how little the job had (a level, negative): who has less gives way within a queue."""
+
+
+class Rank(NamedTuple):
+    """The place of a root in its line: priority first, then the level of what it had, then age."""
+
+    priority: int
+    level: int
+    created_ms: int
+
+    @property
+    def precedence(self) -> Precedence:
+        return self.priority, -self.level
 
 
 class Roster:
@@ -71,6 +86,10 @@ class Roster:
 
     def root_of(self, pod: Pod) -> str:
         return self.top(pod.gang) if pod.gang else LONE + pod.uid
+
+    def job_of(self, pod: Pod) -> str:
+        """What outlives its pods: its gang's root, else the controller that made it, else the pod itself."""
+        return self.top(pod.gang) if pod.gang else pod.owner or pod.uid
 
     def name_of(self, root: str) -> str:
         """What people call a root: "namespace/name" of the pod, or of the gang."""

@@ -9,7 +9,7 @@ it was written down at the bind; else it is handed out anew.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -22,7 +22,7 @@ from dovetail.core.pending import Pending
 from dovetail.core.placing.backfill import Reservations
 from dovetail.core.placing.rows import Rows
 from dovetail.core.policy import Policy
-from dovetail.core.roster import LONE, Roster, startable
+from dovetail.core.roster import LONE, Rank, Roster, startable
 from dovetail.core.sharing.accounts import Line
 from dovetail.core.sharing.order import NOWHERE, Order
 from dovetail.core.sharing.records import QUEUE_LABEL, Budget
@@ -73,9 +73,17 @@ class State:
         times += [reserved_ms] if reserved_ms is not None else []
         if self._shared():
             times.append(self._dues_ms + _DUES_MS)
+        times += self._turns_ms()
         if any(self.failures.sought.values()):
             times.append(self.failures.sought_ms + self.policy.tell_again_ms)
         return min(times, default=None)
+
+    def _turns_ms(self) -> Iterator[int]:
+        """When jobs have had so much that others that wait may come before them."""
+        for queue in self.shares.attained.queues():
+            due_ms = self.shares.attained.next_ms(queue, self.now_ms)
+            if due_ms is not None and any(self.shares.pending(queue).values()):
+                yield due_ms
 
     def _shared(self) -> bool:
         """Whether somebody waits where queues share what there is."""
@@ -104,13 +112,15 @@ class State:
             cluster.freed += 1
         for root, due_ms in self.roster.starting.items():
             if due_ms <= self.now_ms:
-                self.pending.push(root, *self.rank(root), self.line(root))
+                self._push(root)
         for one in self.reservations:
             if any(before_ms < due_ms <= self.now_ms for due_ms in (one.expected.start_ms, one.deadline_ms)):
-                self.pending.push(one.root, *self.rank(one.root), self.line(one.root))
+                self._push(one.root)
         if any(self.failures.sought.values()) and self.now_ms - self.failures.sought_ms >= self.policy.tell_again_ms:
             # Who ran too short to give way may have run long enough by now.
             cluster.freed += 1
+        if turned := self.shares.attained.turned(before_ms, self.now_ms):
+            self._reorder(turned)
         if self._shared() and self.now_ms - self._dues_ms >= _DUES_MS:
             self._dues_ms = self.now_ms
             if self.shares.dues.drifted():
@@ -121,6 +131,13 @@ class State:
             self.failures.clear()
             self.pending.wake()
 
+    def _reorder(self, queues: Collection[str]) -> None:
+        """Jobs of these queues have had more: others may come before them now, and take their place."""
+        for root in self.pending.roots():
+            if self.line(root)[0] in queues:
+                self.touch(root)
+                self.cluster.freed += 1
+
     def postpone(self, root: str) -> None:
         """There was no time for the root in this step: the next one tries it."""
         self._postponed.append(root)
@@ -128,7 +145,7 @@ class State:
     def resume(self) -> None:
         """The step is over."""
         for root in self._postponed:
-            self.pending.push(root, *self.rank(root), self.line(root))
+            self._push(root)
         self._postponed.clear()
 
     def touch(self, root: str) -> None:
@@ -138,10 +155,13 @@ class State:
         stands = root.startswith(LONE) or self.roster.top(root) == root
         waiting = [pod for pod in self.roster.members(root) if pod.uid not in self.cluster.placements]
         if stands and any(pod.managed and not pod.node for pod in waiting):
-            self.pending.push(root, *self.rank(root), self.line(root))
+            self._push(root)
         else:
             self.pending.forget(root)
             self.reservations.drop(root)
+
+    def _push(self, root: str) -> None:
+        self.pending.push(root, self.rank(root), self.line(root))
 
     def line(self, root: str) -> Line:
         """Where a root waits: with its first pod."""
@@ -169,15 +189,16 @@ class State:
             found[queue] = (heads[line[0]][line] if line is not None else "", jobs)
         return found
 
-    def rank(self, root: str) -> tuple[int, int]:
-        """(priority, created): the gang's own where it has them, else its highest pod's and its oldest pod's."""
+    def rank(self, root: str) -> Rank:
+        """Priority and age are the gang's own where it has them, else its highest pod's and its oldest pod's."""
         gang = self.roster.gangs.get(root)
         members = self.roster.members(root)
         priority = gang.priority if gang is not None else None
         if priority is None:
             priority = max((pod.priority for pod in members), default=0)
         created = gang.created_ms if gang is not None and gang.created_ms else 0
-        return priority, created or min((pod.created_ms for pod in members), default=0)
+        level = self.shares.level(members[0]) if members else 0
+        return Rank(priority, level, created or min((pod.created_ms for pod in members), default=0))
 
     def _put_pod(self, event: ev.PodChanged) -> None:
         pod, cluster = event.pod, self.cluster

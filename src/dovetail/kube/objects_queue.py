@@ -44,6 +44,7 @@ class QueueSpec(Wire, frozen=True):
     preemptible: bool = True
     namespaces: NamespaceChoice | None = None
     by_user: bool = False
+    least_served_first: bool = False
 
 
 class Queue(Wire, frozen=True):
@@ -79,7 +80,9 @@ class DayUsage(Wire, frozen=True):
     used: str = ""
 
 
-class UserUsage(Wire, frozen=True):
+class NamedUsage(Wire, frozen=True):
+    """Of a user, or of a job."""
+
     name: str = ""
     used: str = ""
 
@@ -93,7 +96,8 @@ class QueueUsage(Wire, frozen=True):
     share: str = ""
     credit: str = ""
     days: tuple[DayUsage, ...] = ()
-    users: tuple[UserUsage, ...] = ()
+    users: tuple[NamedUsage, ...] = ()
+    jobs: tuple[NamedUsage, ...] = ()
 
 
 class Condition(Wire, frozen=True):

@@ -14,7 +14,7 @@ Rules
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -59,6 +59,7 @@ _WHOLE = re.compile(r"[0-9]{1,40}")
 _MIB = 2**20
 _MESSAGE = 4096
 """What the definition takes: a status that is refused would lose the history."""
+_ONCE = "must be there once each"
 _GPU_HOUR = 1000 * 3_600_000
 """In milli-GPU times ms."""
 
@@ -107,6 +108,7 @@ def queue(obj: wire.Queue) -> Queue:
         namespaces=names,
         namespace_selector=selector,
         by_user=spec.by_user,
+        least_served_first=spec.least_served_first,
         created_ms=epoch_ms(obj.metadata.creation_timestamp),
         problem=first_of(problems),
         usage=read_usage(obj)[0],
@@ -258,16 +260,21 @@ class _NotOurs(Exception):
 def _usage(said: wire.QueueUsage) -> Usage:
     if said.as_of is None or said.as_of.tzinfo is None:
         raise _NotOurs("asOf", str(said.as_of or ""), "must be a time as in RFC 3339, with its zone")
-    days, users = {}, {}
+    days = {}
     for i, day in enumerate(said.days):
         days[_day(day.day, f"days[{i}].day")] = _whole(day.used, f"days[{i}].used")
-    for i, user in enumerate(said.users):
-        users[user.name] = _whole(user.used, f"users[{i}].used")
-    for field, found, told in (("days", days, said.days), ("users", users, said.users)):
-        if len(found) < len(told):
-            raise _NotOurs(field, "", "must be there once each")
+    if len(days) < len(said.days):
+        raise _NotOurs("days", "", _ONCE)
     used, rate = _whole(said.used, "used"), _whole(said.rate, "rate")
-    return Usage(epoch_ms(said.as_of), used, rate, tuple(sorted(days.items())), tuple(sorted(users.items())))
+    users, jobs = _by_name(said.users, "users"), _by_name(said.jobs, "jobs")
+    return Usage(epoch_ms(said.as_of), used, rate, tuple(sorted(days.items())), users, jobs)
+
+
+def _by_name(said: Sequence[wire.NamedUsage], field: str) -> tuple[tuple[str, int], ...]:
+    found = {one.name: _whole(one.used, f"{field}[{i}].used") for i, one in enumerate(said)}
+    if len(found) < len(said):
+        raise _NotOurs(field, "", _ONCE)
+    return tuple(sorted(found.items()))
 
 
 def _whole(text: str, field: str) -> int:
@@ -308,6 +315,7 @@ def queue_status(
                 {"day": (_EPOCH + timedelta(days=day)).isoformat(), "used": str(used)} for day, used in standing.days
             ],
             "users": [{"name": name, "used": str(used)} for name, used in standing.users],
+            "jobs": [{"name": name, "used": str(used)} for name, used in standing.jobs],
         },
         "conditions": [_ready(standing, now_ms, before)],
     }

@@ -14,13 +14,10 @@ from __future__ import annotations
 
 import random
 
+from dovetail.core.sharing.attained import level, level_after_ms
 from dovetail.sim.clock import Fate
 from dovetail.sim.plain import Line, Order, Plain
 
-_LEVEL_GPU_MS = 16 * 3_600_000 * 1000
-"""Milli-GPU times ms of the lowest level of LAS: 16 GPU hours."""
-_LEVEL_BITS = 4
-"""Each level begins at 2^4 times the service of the one below."""
 _UNKNOWN_MS = 2**62
 _ERRORS = ((0.1, 0.0, 0.1), (0.5, 0.1, 0.5), (0.7, 0.5, 1.0), (0.9, 1.0, 10.0), (1.0, 10.0, 100.0))
 """Of Helios' predictions: up to which part of the jobs, least and largest relative error."""
@@ -56,17 +53,10 @@ def _level(plain: Plain, fate: Fate) -> tuple[int, bool, int]:
     return level(_attained(plain, fate)), not fate.running, fate.job.at_ms
 
 
-def level(attained: int) -> int:
-    """0 below the first threshold."""
-    return -(-(attained // _LEVEL_GPU_MS).bit_length() // _LEVEL_BITS)
-
-
 def _next_level_ms(plain: Plain, fate: Fate) -> int | None:
     if not fate.milli:
         return None
-    attained = _attained(plain, fate)
-    above = _LEVEL_GPU_MS << _LEVEL_BITS * level(attained)
-    return plain.now_ms - (attained - above) // fate.milli
+    return plain.now_ms + level_after_ms(_attained(plain, fate), fate.milli)
 
 
 ORDERS: dict[str, Order] = {

@@ -22,7 +22,9 @@ from dovetail.core.state import State
 from dovetail.views.jobs import Job, NotFound, find_jobs, job_of, not_waiting
 from dovetail.views.queues import heads
 
-By = Literal["standing", "queue priority", "usage", "queue age", "user", "priority", "age", "no queue", "alone"]
+By = Literal[
+    "standing", "queue priority", "usage", "queue age", "user", "priority", "service", "age", "no queue", "alone"
+]
 STANDINGS = ("within its guarantee", "within what is due to it", "beyond what is due to it")
 _TERMS: tuple[By, ...] = ("standing", "queue priority", "usage", "queue age")
 _FRACTION_BITS = 40
@@ -100,7 +102,7 @@ def rank(state: State, key: str, now_ms: int) -> Rank:
         raise NotFound(f"{job.name} does not wait: {not_waiting(job)}")
     line, position = state.pending.line(job.root), order.index(job.root)
     view = _Comparing(state, job, now_ms)
-    priority, since_ms = state.rank(job.root)
+    priority, _, since_ms = state.rank(job.root)
     return Rank(
         job.name, job.queue, line[1] if line is not None else "", position + 1, len(order), priority, since_ms,
         tuple(view.levels()), tuple(view.before(root) for root in order[:position]),
@@ -157,10 +159,13 @@ class _Comparing:
         if other.queue not in self._tree.queues or not self._tree.leaf(other.queue):
             return "no queue", "its queue takes no jobs: it is only told so"
         if line == theirs:
-            mine, other_rank = state.rank(self._job.root), state.rank(other.root)
-            if mine[0] != other_rank[0]:
-                return "priority", f"priority {other_rank[0]} is above {mine[0]}"
-            return "age", "it waits longer" if other_rank[1] < mine[1] else "it came first in the same second"
+            mine, theirs_rank = state.rank(self._job.root), state.rank(other.root)
+            if mine.priority != theirs_rank.priority:
+                return "priority", f"priority {theirs_rank.priority} is above {mine.priority}"
+            if mine.level != theirs_rank.level:
+                return "service", f"its pods ran less so far: it is on level {theirs_rank.level}, this on {mine.level}"
+            earlier = theirs_rank.created_ms < mine.created_ms
+            return "age", "it waits longer" if earlier else "it came first in the same second"
         if line is not None and theirs is not None and line[0] == theirs[0]:
             used, used_by = self._shares.accounts.user_ratio(*line), self._shares.accounts.user_ratio(*theirs)
             return "user", (
@@ -253,8 +258,8 @@ class _Comparing:
     def _by_priority(self, order: list[str]) -> Iterator[Overtaking]:
         line = self._state.pending.line(self._job.root)
         own = [root for root in order if self._state.pending.line(root) == line]
-        mine, where = self._state.rank(self._job.root)[0], f"queue {self._job.queue}"
-        first = max(self._state.rank(root)[0] for root in own)
+        mine, where = self._state.rank(self._job.root).priority, f"queue {self._job.queue}"
+        first = max(self._state.rank(root).priority for root in own)
         if own[0] != self._job.root:
             condition = f"its priority is above {first}"
             yield Overtaking(self._job.name, f"all others of {where}", condition)

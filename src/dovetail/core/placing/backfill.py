@@ -3,12 +3,14 @@
 
 Rules
 - A reservation is sticky: it stays until its root starts, is gone or cannot be tried, or until somebody displaces it
-  who stays within its guarantee where the owner does not, or is of a higher priority in the same queue. What others
+  who stays within its guarantee where the owner does not, or is of a higher precedence in the same queue. What others
   give way to is never displaced; it is given up when an eviction fails or takes too long.
 - Its nodes and its start come from one trial: running pods are taken off in the order in which they end, by the limits
   of their run times or by what was learned, until the root fits. Pods of which nothing is known end last: where their
   room is needed no start can be given, and none is held, since it could idle for ever. It is worked out anew when the
   start has passed, or when something on its nodes has changed.
+- Where the job that had least comes first, nothing is held for who had a level of service already: those on the same
+  level pass it, and once they had more than it they give way.
 - Others start beside it, or if they end before its start, or if the root would still fit on its nodes by then with them
   in place (EASY backfill, Lifka 1995; Mu'alem and Feitelson 2001).
 - Two reservations never have a node in common that both owners could use: then there is only the first.
@@ -28,6 +30,7 @@ from dovetail.core.cluster.shapes import Shape
 from dovetail.core.model import Pod
 from dovetail.core.placing.gangs import Group, Search, SearchLimitReached, shapes_of
 from dovetail.core.reasons import Expected, Sure
+from dovetail.core.roster import Precedence
 
 if TYPE_CHECKING:
     from dovetail.core.state import State
@@ -48,7 +51,7 @@ class Reservation:
     expected: Expected
     made_ms: int
     planned_ms: int = 0
-    priority: int = 0
+    precedence: Precedence = (0, 0)
     guaranteed: bool = False
     waits_for: frozenset[str] = frozenset()
     evicting: frozenset[str] = frozenset()
@@ -98,6 +101,10 @@ class Reservations:
         if self.by_root.pop(root, None) is not None:
             self._version += 1
             self._state.cluster.freed += 1
+
+    def may_hold(self, precedence: Precedence) -> bool:
+        """Whether room may be held for jobs of this precedence."""
+        return self._state.policy.reserve and precedence[1] == 0
 
     def others(self, root: str) -> list[Reservation]:
         """What is held for others than this root."""
@@ -175,10 +182,10 @@ class Reservations:
         slots = np.array(sorted(held), dtype=np.int64)
         return any(bool(self._state.rows.of(shape).suitable[slots].any()) for shape in shapes)
 
-    def bar(self, shapes: Sequence[Shape], queue: str, priority: int, wanted: Mapping[str, int]) -> bool:
+    def bar(self, shapes: Sequence[Shape], queue: str, precedence: Precedence, wanted: Mapping[str, int]) -> bool:
         """Whether a job that has no reservation cannot have one."""
         guaranteed = self._state.shares.within_guarantee(queue, wanted)
-        return self.denies(shapes, [one for one in self if not self.displaced(one, queue, priority, guaranteed)])
+        return self.denies(shapes, [one for one in self if not self.displaced(one, queue, precedence, guaranteed)])
 
     def denies(self, shapes: Sequence[Shape], staying: Iterable[Reservation]) -> bool:
         """Whether a job that wants these shapes may not hold room: what others hold stays, or somebody before it wants
@@ -209,11 +216,11 @@ class Reservations:
         """All who wait are tried again, in their order."""
         self._denied = None
 
-    def displaced(self, one: Reservation, queue: str, priority: int, guaranteed: bool) -> bool:
-        """Whether a job of this queue and priority takes the place of a reservation."""
+    def displaced(self, one: Reservation, queue: str, precedence: Precedence, guaranteed: bool) -> bool:
+        """Whether a job of this queue and precedence takes the place of a reservation."""
         if one.evicting:
             return False
-        return (one.queue == queue and one.priority < priority) or (guaranteed and not one.guaranteed)
+        return (one.queue == queue and one.precedence < precedence) or (guaranteed and not one.guaranteed)
 
     def plan(self, group: Group, others: Iterable[Reservation]) -> Plan | None:
         """Where and from when on the group fits beside what is held for others; None where it would not fit either if

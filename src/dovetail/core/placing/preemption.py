@@ -2,7 +2,7 @@
 """Who has to give way so that a job fits: searched and proven in a trial that is undone.
 
 Rules: units of other queues may be taken where the shares let the job's queue take back what is due to it, units of its
-own queue where their root is of a strictly lower priority. Nothing is found that the search for a placement has not
+own queue where their root is of a strictly lower precedence. Nothing is found that the search for a placement has not
 placed with the victims gone, so topology, devices, kubelets and claims are proven with it. Victims are those of the
 nodes, and of the domain of a required level, that are cleared most cheaply; then whoever of them the job can do without
 is left alone, the dearest first. Where that leads nowhere, units are taken in their own order until the job fits: first
@@ -28,7 +28,7 @@ from dovetail.core.placing.clearing import Clearing, easiest_part
 from dovetail.core.placing.gangs import Group, SearchLimitReached, shapes_of
 from dovetail.core.placing.pods import Scope
 from dovetail.core.placing.proof import OutOfProbes, Placed, Proof, evict
-from dovetail.core.placing.victims import Together, Unit, Victims, weight
+from dovetail.core.placing.victims import Together, Unit, Victims, lesser, weight
 from dovetail.core.state import State
 
 _PLANS = 3
@@ -120,7 +120,7 @@ class _Finding:
         if not units:
             claim = self._shares.claim_back(self._queue, self._wanted)
             others = "more is not due to its queue, and nobody" if claim is None else "nobody who may give way, or"
-            return Impossible(f"{others} of a lower priority in its queue, runs where it could")
+            return Impossible(f"{others} {lesser(self._state, self._queue)} in its queue, runs where it could")
         why = "those who may go together do not make enough room"
         try:
             if (impossible := self._search(units)) is not None:
@@ -206,14 +206,14 @@ class _Finding:
 
     def _eligible(self) -> list[Unit]:
         """Who may be taken, each on its own: with all that has to go with it."""
-        useful, priority = self._useful(), self._state.rank(self._root)[0]
+        useful, precedence = self._useful(), self._state.rank(self._root).precedence
         known: dict[tuple[str, tuple[tuple[str, int], ...]], bool] = {}
         found = []
         for unit in self._victims.units:
             if useful is not None and not any(useful[slot] for slot in unit.slots):
                 continue
             if unit.queue == self._queue:
-                allowed = unit.priority < priority
+                allowed = unit.precedence < precedence
             else:
                 amounts = self._counted(unit.uids)
                 key = unit.queue, tuple(sorted(amounts.items()))

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from dovetail.core import labels
 from dovetail.core.cluster.placement import Placement
 from dovetail.core.model import Pod
-from dovetail.core.roster import LONE, Roster
+from dovetail.core.roster import LONE, Precedence, Roster
 from dovetail.core.sharing.records import Budget
 from dovetail.core.state import State
 
@@ -37,7 +37,7 @@ class Unit:
     number: int
     root: str
     queue: str
-    priority: int
+    precedence: Precedence
     uids: tuple[str, ...]
     slots: tuple[int, ...]
     lost_milli_ms: int
@@ -138,7 +138,7 @@ class Victims:
         self._queue = queue
         self._ending = ending
         self._allowances = Allowances(state.budgets.values())
-        self._priority = 0
+        self._precedence: Precedence = (0, 0)
         self.spare: list[int] = []
         self.units: list[Unit] = []
         roster = state.roster
@@ -156,7 +156,7 @@ class Victims:
     def _cut(self, root: str) -> None:
         state = self._state
         placements = state.cluster.placements
-        self._priority = state.rank(root)[0]
+        self._precedence = state.rank(root).precedence
         if root.startswith(LONE):
             self._add(root, [placements[root[len(LONE) :]]])
             return
@@ -222,7 +222,7 @@ class Victims:
         if ran_ms < least_ms or not self._allowances.admit(pods):
             return
         unit = Unit(
-            len(self.units), root, name, self._priority, tuple(pod.uid for pod in pods),
+            len(self.units), root, name, self._precedence, tuple(pod.uid for pod in pods),
             tuple(placement.slot for placement in placements),
             sum(lost_milli_ms(pod, shares.rate(pod.uid), now_ms) for pod in pods), max(map(_started_ms, pods)),
             pool, covers,
@@ -253,6 +253,13 @@ class Together:
         self._gone.update(left)
         if unit.elastic:
             self._spare[unit.pool] -= 1
+
+
+def lesser(state: State, queue: str) -> str:
+    """Who gives way within a queue, in words."""
+    record = state.shares.tree.queues.get(queue)
+    had_more = ", or that had more already," if record is not None and record.least_served_first else ""
+    return f"of a lower priority{had_more}"
 
 
 def uncovered(units: Iterable[Unit]) -> list[Unit]:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who of a queue that is at its limit has to give way to a job of a higher priority in the same queue.
+"""Who of a queue that is at its limit has to give way to a job of a higher precedence in the same queue.
 
-Rules: units of lower priority are taken in their own order until the queue stays within its limits with the job in
+Rules: units of lower precedence are taken in their own order until the queue stays within its limits with the job in
 their place, and then until the job has room; then whoever both can do without is left alone, the dearest first. Only
 the limits of the queue itself count: what is freed below a limit of a queue above it could be taken by others.
 """
@@ -15,7 +15,7 @@ from dovetail.core.placing.gangs import Group, SearchLimitReached
 from dovetail.core.placing.pods import Scope
 from dovetail.core.placing.preemption import Found, GaveUp, Impossible
 from dovetail.core.placing.proof import OutOfProbes, Proof
-from dovetail.core.placing.victims import Together, Unit, Victims
+from dovetail.core.placing.victims import Together, Unit, Victims, lesser
 from dovetail.core.state import State
 
 
@@ -24,17 +24,17 @@ def find(
 ) -> Found | GaveUp | Impossible:
     """Search who has to give way so that the limits of the job's queue, and the room that there is, suffice for it."""
     pods = list(group.all_pods())
-    queue, priority = state.shares.queue_of(pods[0]), state.rank(root)[0]
+    queue, precedence = state.shares.queue_of(pods[0]), state.rank(root).precedence
     wanted = state.shares.wanted(pods)
     victims = Victims(state, queue, root, ending, [queue])
     together = Together(state, victims.spare)
     units: list[Unit] = []
     for unit in victims.units:
-        if unit.priority < priority and together.admits(unit):
+        if unit.precedence < precedence and together.admits(unit):
             together.take(unit)
             units.append(unit)
     if not all(pod.work.preempts for pod in pods) or _beyond(state, queue, wanted, units):
-        return Impossible("those of a lower priority in its queue that may give way do not hold enough")
+        return Impossible(f"those {lesser(state, queue)} in its queue that may give way do not hold enough")
     if not _beyond(state, queue, wanted, ()):
         return Impossible("the limit of a queue above its own is in the way")
     fewest = next(n for n in range(len(units) + 1) if not _beyond(state, queue, wanted, units[:n]))
@@ -44,7 +44,7 @@ def find(
     try:
         while (nominations := proof.placed_without(units[:fewest])) is None:
             if fewest == len(units):
-                return Impossible("it would not fit if all of a lower priority in its queue were gone")
+                return Impossible(f"it would not fit if all {lesser(state, queue)} in its queue were gone")
             fewest = min(2 * fewest, len(units))
         kept = units[:fewest]
         for unit in sorted(kept, key=lambda unit: (-unit.weight, -unit.number)):

@@ -36,13 +36,15 @@ Amounts = tuple[tuple[str, int], ...]
 class Usage:
     """What a queue had used when that was last written down, at `as_of_ms`. `used` is the decayed usage in milli-GPU
     times ms (see `ledger`), `rate_milli` what it was charged from then on, `days` its plain usage in milli-GPU times ms
-    by day (days since 1970, UTC), `users` the decayed usage of each user."""
+    by day (days since 1970, UTC), `users` the decayed usage of each user, `jobs` what jobs had by pods that were gone
+    by then, where that counts (see `attained`)."""
 
     as_of_ms: int
     used: int = 0
     rate_milli: int = 0
     days: tuple[tuple[int, int], ...] = ()
     users: tuple[tuple[str, int], ...] = ()
+    jobs: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +63,9 @@ class Queue:
     of time; who is of a higher `priority` goes first among siblings. `half_life_ms` is after what time usage counts
     half. Its running jobs are left alone for `reclaim_min_runtime_ms` by other queues and for `preempt_min_runtime_ms`
     by its own. `preemptible` is for pods that do not say it themselves. `namespaces` and `namespace_selector` say who
-    may use it (both None: everybody; either admits). With `by_user` its users share it alike over time. `usage` counts
-    when the queue is first told."""
+    may use it (both None: everybody; either admits). With `by_user` its users share it alike over time. With
+    `least_served_first` that of its jobs comes first, after priority, that had least (see `attained`), and others give
+    way to it. `usage` counts when the queue is first told."""
 
     name: str
     parent: str = ""
@@ -77,6 +80,7 @@ class Queue:
     namespaces: tuple[str, ...] | None = None
     namespace_selector: LabelSelector | None = None
     by_user: bool = False
+    least_served_first: bool = False
     created_ms: int = 0
     problem: Problem | None = None
     usage: Usage | None = None

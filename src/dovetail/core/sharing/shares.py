@@ -11,15 +11,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dovetail.core.cluster import Cluster
 from dovetail.core.cluster.placement import Placement
 from dovetail.core.model import Pod
 from dovetail.core.policy import Policy
-from dovetail.core.roster import Roster, startable
+from dovetail.core.roster import Precedence, Roster, startable
 from dovetail.core.sharing import standing
 from dovetail.core.sharing.accounts import Accounts, Line
+from dovetail.core.sharing.attained import Attained
 from dovetail.core.sharing.claim_back import ClaimBack
 from dovetail.core.sharing.dues import Dues
 from dovetail.core.sharing.meter import Meter
@@ -58,6 +59,7 @@ class Shares:
     def __init__(self, cluster: Cluster, roster: Roster, policy: Policy) -> None:
         self.tree = Tree()
         self.accounts = Accounts(self.tree)
+        self.attained = Attained()
         self.meter = Meter(cluster)
         self.dues = Dues(self, policy.history_milli)
         self.waiting: Callable[[], Mapping[str, tuple[str, int]]] = dict
@@ -96,8 +98,8 @@ class Shares:
             self._recount(lambda: self._begin(queue))
             for uid, held in self._held.items():
                 self.accounts.charge_late(*held.kind[:2], held.rate, self._since(uid), queue.name)
-        elif old is None or (old.parent, old.by_user) != (queue.parent, queue.by_user):
-            self._recount(lambda: self.tree.put(queue))
+        elif old is None or _counted_by(old) != _counted_by(queue):
+            self._recount(lambda: self._replace(queue))
         else:
             self.tree.put(queue)
         if old is not None and not new and old.half_life_ms != queue.half_life_ms > 0:
@@ -112,10 +114,18 @@ class Shares:
     def _begin(self, queue: Queue) -> None:
         self.tree.put(queue)
         self.accounts.begin(queue)
+        if queue.least_served_first and queue.usage is not None:
+            self.attained.restore(queue.name, queue.usage.jobs, min(queue.usage.as_of_ms, self.now_ms))
+
+    def _replace(self, queue: Queue) -> None:
+        self.tree.put(queue)
+        if not queue.least_served_first:
+            self.attained.drop(queue.name)
 
     def _end(self, name: str) -> None:
         self.tree.remove(name)
         self.accounts.end(name)
+        self.attained.drop(name)
 
     def count_again(self) -> None:
         """Which queues pods are in may have changed."""
@@ -144,6 +154,7 @@ class Shares:
         if known is None or placement is None:
             if held is not None:
                 self._release(uid, held)
+            self.attained.end(uid, self.now_ms)
             self._wait(uid, known if known is not None and startable(known) else None)
             return
         new = self._as_held(known, placement)
@@ -153,6 +164,8 @@ class Shares:
             self._hold([uid], new)
             if late and held is None:
                 self.accounts.charge_late(*new.kind[:2], new.rate, self._since(uid))
+        if not self._attain([uid], new):
+            self.attained.forget(uid)
         self._unwait(uid)
 
     def placed(self, placements: Iterable[Placement]) -> None:
@@ -163,6 +176,7 @@ class Shares:
             alike.setdefault(held.kind, (held, []))[1].append(placement.pod.uid)
         for held, uids in alike.values():
             self._hold(uids, held)
+            self._attain(uids, held)
             for uid in uids:
                 self._unwait(uid)
 
@@ -179,6 +193,7 @@ class Shares:
         held = self._held.get(uid)
         if held is not None and 0 < ended_ms < self.now_ms:
             self.accounts.take_back(*held.kind[:2], held.rate, max(ended_ms, self._since(uid)))
+            self.attained.end(uid, ended_ms)
 
     def advance(self, now_ms: int) -> None:
         """Time passes."""
@@ -199,6 +214,8 @@ class Shares:
                 if rate != held.rate:
                     self.accounts.change(*held.kind[:2], counts[id(held)] * (rate - held.rate))
                     held.rate = rate
+            for uid in self.attained.uids():
+                self._attain([uid], self._held[uid])
         moved, self.meter.moved = self.meter.moved, []
         for uid in [uid for slot in moved for uid in self._cluster.on_slot.get(slot, ()) if uid in self._held]:
             # The model of the node, or the memory of its GPUs, is another one now.
@@ -228,6 +245,18 @@ class Shares:
         if not pods[priority]:
             del pods[priority]
         self.accounts.change(queue, user, times * held.rate)
+
+    def _attain(self, uids: Iterable[str], held: _Held) -> bool:
+        """Note what the jobs of these pods have, where that counts."""
+        queue = self.tree.queues.get(held.queue)
+        if queue is None or not queue.least_served_first:
+            return False
+        for uid in uids:
+            pod = self._roster.pods[uid]
+            since_ms = pod.bound_ms if pod.node and pod.bound_ms else self.attained.since_ms(uid)
+            since_ms = self.now_ms if since_ms is None else min(since_ms, self.now_ms)
+            self.attained.put(uid, held.queue, self._roster.job_of(pod), held.rate, since_ms)
+        return True
 
     def _wait(self, uid: str, pod: Pod | None) -> None:
         request = (self.queue_of(pod), self.meter.wanted(self._cluster.shape_of(pod))) if pod is not None else None
@@ -327,9 +356,15 @@ class Shares:
         """What is waited for in the queue and below it."""
         return self._pending.get(queue, {})
 
-    def holds_below(self, queue: str, priority: int) -> bool:
-        """Whether pods of a lower priority are placed in the queue."""
-        return any(own < priority for own in self._priorities.get(queue, ()))
+    def level(self, pod: Pod) -> int:
+        """How much the job of the pod had (see `attained`); 0 where its queue does not order its jobs by that."""
+        return self.attained.level(self.queue_of(pod), self._roster.job_of(pod), self.now_ms)
+
+    def holds_below(self, queue: str, precedence: Precedence) -> bool:
+        """Whether there may be pods in the queue that are before nobody of this precedence."""
+        priority, lowness = precedence
+        lowest = min(self._priorities.get(queue, ()), default=priority)
+        return lowest < priority or (lowest == priority and -self.attained.highest(queue, self.now_ms) < lowness)
 
     def others_hold(self, queue: str) -> bool:
         """Whether pods are placed for other queues."""
@@ -424,12 +459,24 @@ class Shares:
 
     def histories(self) -> tuple[History, ...]:
         """What every queue has used; `restore` takes it."""
-        return self.accounts.histories()
+        return tuple(
+            replace(one, usage=replace(one.usage, jobs=self.attained.past(one.queue, self.now_ms)))
+            for one in self.accounts.histories()
+        )
 
     def restore(self, histories: Iterable[History]) -> None:
         """Go on from what was used; what is charged is what is placed now."""
+        histories = list(histories)
         self.accounts.restore(histories)
+        for history in histories:
+            if self.tree.queues[history.queue].least_served_first:
+                self.attained.restore(history.queue, history.usage.jobs, history.usage.as_of_ms)
         self.dues.changed()
+
+
+def _counted_by(queue: Queue) -> tuple[str, bool, bool]:
+    """On what it depends how pods are counted."""
+    return queue.parent, queue.by_user, queue.least_served_first
 
 
 def _add(books: dict[str, int], amounts: Amounts, sign: int) -> None:

@@ -15,15 +15,17 @@ if TYPE_CHECKING:
     from dovetail.core.sharing.shares import Shares
 
 _MILLION = 1_000_000
+JOBS_KEPT = 500
+"""What an object holds with ease. What the jobs that are left out had counts as nothing after a restart."""
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
     """How a queue stands. Amounts are by class. `due` is its part of the division now, `borrowed` what it holds beyond
     its guarantee. `share_ppm` is the part of the cluster that it used (decayed), `weight_ppm` its weight among its
-    siblings. `credit` is what is due to it by weight less what it used, in milli-GPU times ms. `days` and `users` are
-    as in Usage. `warning` is what is wrong with it although it can be used. `head` is the root that is tried first of
-    those that wait in it and below it, "" for none."""
+    siblings. `credit` is what is due to it by weight less what it used, in milli-GPU times ms. `days`, `users` and
+    `jobs` are as in Usage, of the jobs those that had most. `warning` is what is wrong with it although it can be used.
+    `head` is the root that is tried first of those that wait in it and below it, "" for none."""
 
     name: str
     parent: str
@@ -42,6 +44,7 @@ class Standing:
     rate_milli: int
     days: tuple[tuple[int, int], ...]
     users: tuple[tuple[str, int], ...]
+    jobs: tuple[tuple[str, int], ...]
     as_of_ms: int
     problem: Problem | None
     warning: str
@@ -76,6 +79,7 @@ def _standing(shares: Shares, name: str, now_ms: int, head: str, jobs: int) -> S
         rate_milli=ledger.rate,
         days=_days(ledger, now_ms),
         users=shares.accounts.users(name, now_ms),
+        jobs=shares.attained.past(name, now_ms)[:JOBS_KEPT],
         as_of_ms=now_ms,
         problem=shares.tree.problem(name),
         warning=shares.tree.capacity_problem(name, shares.meter.capacity()),
