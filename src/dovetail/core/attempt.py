@@ -58,14 +58,14 @@ class Attempt:
             if kind is not None:
                 self._failures.know(self._root, kind, group)
             placed: list[Decision] = []
-            lacking = self._failures.refusal(kind) if kind is not None else None
+            lacking = self._failures.refusal(self._root) if kind is not None else None
             if lacking is None:
                 placed, lacking = self._place(group, alike)
                 if lacking is not None and not placed:
                     made, lacking = room.make(group, lacking, kind)
                     decisions += made
             if lacking is not None and kind is not None and not placed and lacking.reason in _ALIKE and not room.again:
-                self._failures.refuse(kind, lacking)
+                self._failures.refuse(self._root, lacking)
             decisions += placed
             refusal = refusal or lacking
         bound = any(isinstance(decision, Bind) for decision in decisions)
@@ -307,7 +307,7 @@ class Attempt:
         """Equal for roots of which none is placed, and nobody gives way to, when that is so for one of them."""
         if alike is None or self._root in self._state.reservations.by_root:
             return None
-        return Kind(alike, self._queue, self._state.rank(self._root)[0], self._fixed(group.pods))
+        return Kind(alike, self._queue, self._state.priority(self._root), self._fixed(group.pods))
 
     def _overdue(self, binds: bool, waiting: list[Pod]) -> list[Pod]:
         """The bound members of a gang that started by half and is past its deadline, else nothing.
