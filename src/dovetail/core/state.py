@@ -127,8 +127,7 @@ class State:
 
     def resume(self) -> None:
         """The step is over."""
-        for root in self._postponed:
-            self.pending.push(root, *self.rank(root), self.line(root))
+        self.pending.wake(self._postponed)
         self._postponed.clear()
 
     def touch(self, root: str) -> None:
@@ -172,12 +171,17 @@ class State:
     def rank(self, root: str) -> tuple[int, int]:
         """(priority, created): the gang's own where it has them, else its highest pod's and its oldest pod's."""
         gang = self.roster.gangs.get(root)
-        members = self.roster.members(root)
-        priority = gang.priority if gang is not None else None
-        if priority is None:
-            priority = max((pod.priority for pod in members), default=0)
-        created = gang.created_ms if gang is not None and gang.created_ms else 0
-        return priority, created or min((pod.created_ms for pod in members), default=0)
+        created_ms = gang.created_ms if gang is not None else 0
+        if not created_ms:
+            created_ms = min([pod.created_ms for pod in self.roster.members(root)], default=0)
+        return self.priority(root), created_ms
+
+    def priority(self, root: str) -> int:
+        """The gang's own where it has one, else its highest pod's."""
+        gang = self.roster.gangs.get(root)
+        if gang is not None and gang.priority is not None:
+            return gang.priority
+        return max([pod.priority for pod in self.roster.members(root)], default=0)
 
     def _put_pod(self, event: ev.PodChanged) -> None:
         pod, cluster = event.pod, self.cluster

@@ -298,10 +298,10 @@ class Shares:
             _add(found, self.meter.wanted(self._cluster.shape_of(pod)), 1)
         return found
 
-    def amounts(self, uid: str) -> Mapping[str, int]:
+    def amounts(self, uid: str) -> Amounts:
         """What a placed pod is counted with."""
         held = self._held.get(uid)
-        return dict(held.kind[3]) if held is not None else {}
+        return held.kind[3] if held is not None else ()
 
     def rate(self, uid: str) -> int:
         """What a placed pod is charged, in milli-GPU."""
@@ -407,11 +407,10 @@ class Shares:
             return None
         return ClaimBack(self, queue, amounts)
 
-    def debtors(self, queue: str, amounts: Mapping[str, int]) -> list[str]:
+    def debtors(self, queue: str, amounts: Mapping[str, int]) -> Iterator[str]:
         """The queues from which this one may take something back for so much more."""
-        if not self.others_hold(queue) or (claim := self.claim_back(queue, amounts)) is None:
-            return []
-        return [name for name, pods in self._priorities.items() if pods and claim.takes(name, {})]
+        if self.others_hold(queue) and (claim := self.claim_back(queue, amounts)) is not None:
+            yield from (name for name, pods in self._priorities.items() if pods and claim.takes(name, {}))
 
     def standings(self, now_ms: int) -> list[standing.Standing]:
         """How all queues stand, each before those below it."""
