@@ -89,7 +89,7 @@ def find(
         return Impossible("nobody has to give way: it needs no more pods")
     found = _Finding(state, root, easiest, scope, ending).find()
     alike = not group.groups and len(shapes_of(state.cluster, group)) == 1
-    if isinstance(found, Found) or alike or sum(1 for _ in group.all_pods()) == sum(1 for _ in easiest.all_pods()):
+    if isinstance(found, Found) or alike or len(group.all_pods()) == len(easiest.all_pods()):
         return found
     # Others than the easiest may fit where these do not.
     other = _Finding(state, root, group, scope, ending).find()

@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
 
 from dovetail.core.cluster import Cluster
 from dovetail.core.cluster.placement import Placement
@@ -73,7 +75,7 @@ class Shares:
         self._fixed: dict[str, dict[str, int]] = {}
         self._pending: dict[str, dict[str, int]] = {}
         self._strangers: dict[str, int] = {}
-        self._priorities: dict[str, Counter[int]] = {}
+        self._priorities: dict[str, dict[int, int]] = {}
         self._limited: dict[str, bool] = {}
         self._rated: dict[str, int] = {}
         self._rates: dict[Amounts, int] = {}
@@ -127,7 +129,7 @@ class Shares:
         for uid in list(self._held):
             self._release(uid, self._held[uid])
         for uid in list(self._waiting):
-            self._unwait(uid)
+            self._unwait([uid])
         change()
         for uid in uids:
             self._sync(uid, late=False)
@@ -153,18 +155,22 @@ class Shares:
             self._hold([uid], new)
             if late and held is None:
                 self.accounts.charge_late(*new.kind[:2], new.rate, self._since(uid))
-        self._unwait(uid)
+        self._unwait([uid])
 
-    def placed(self, placements: Iterable[Placement]) -> None:
+    def placed(self, placements: Sequence[Placement]) -> None:
         """These pods, which waited, were placed."""
-        alike: dict[tuple[str, str, int, Amounts, bool], tuple[_Held, list[str]]] = {}
-        for placement in placements:
-            held = self._as_held(placement.pod, placement)
-            alike.setdefault(held.kind, (held, []))[1].append(placement.pod.uid)
-        for held, uids in alike.values():
-            self._hold(uids, held)
-            for uid in uids:
-                self._unwait(uid)
+        for _, alike in groupby(placements, self._seen_as):
+            some = list(alike)
+            self._hold([placement.pod.uid for placement in some], self._as_held(some[0].pod, some[0]))
+        self._unwait([placement.pod.uid for placement in placements])
+
+    def _seen_as(self, placement: Placement) -> tuple[object, ...]:
+        """What is equal for pods that are counted alike."""
+        pod = placement.pod
+        return (
+            self.meter.held(placement), pod.queue, pod.namespace, pod.user, pod.priority, pod.managed,
+            pod.work.preemptible,
+        )  # fmt: skip
 
     def _as_held(self, pod: Pod, placement: Placement) -> _Held:
         if self.meter.behind:
@@ -223,8 +229,8 @@ class Shares:
         self._add(self._allocated, queue, amounts, times)
         if fixed:
             self._add(self._fixed, queue, amounts, times)
-        pods = self._priorities.setdefault(queue, Counter())
-        pods[priority] += times
+        pods = self._priorities.setdefault(queue, {})
+        pods[priority] = pods.get(priority, 0) + times
         if not pods[priority]:
             del pods[priority]
         self.accounts.change(queue, user, times * held.rate)
@@ -232,17 +238,18 @@ class Shares:
     def _wait(self, uid: str, pod: Pod | None) -> None:
         request = (self.queue_of(pod), self.meter.wanted(self._cluster.shape_of(pod))) if pod is not None else None
         if self._waiting.get(uid) != request:
-            self._unwait(uid)
+            self._unwait([uid])
             if request is not None:
                 self._waiting[uid] = request
                 self.dues.moved(*request, 1)
                 self._add(self._pending, *request, 1)
 
-    def _unwait(self, uid: str) -> None:
-        request = self._waiting.pop(uid, None)
-        if request is not None:
-            self.dues.moved(*request, -1)
-            self._add(self._pending, *request, -1)
+    def _unwait(self, uids: Iterable[str]) -> None:
+        for request, alike in groupby([self._waiting.pop(uid, None) for uid in uids]):
+            if request is not None:
+                times = len(list(alike))
+                self.dues.moved(*request, -times)
+                self._add(self._pending, *request, -times)
 
     def _add(self, books: dict[str, dict[str, int]], queue: str, amounts: Amounts, sign: int) -> None:
         for name in self.path(queue):
@@ -288,14 +295,15 @@ class Shares:
         """Whether the pod may be made to give way: it says so itself, or its queue does."""
         if pod.work.preemptible is not None:
             return pod.work.preemptible
-        queue = self.tree.queues.get(self.queue_of(pod))
+        queue = self.tree.queues.get(pod.queue or self.queue_of(pod))
         return queue is None or queue.preemptible
 
     def wanted(self, pods: Iterable[Pod]) -> dict[str, int]:
         """What pods that wait will be counted with, wherever they go."""
         found: dict[str, int] = {}
-        for pod in pods:
-            _add(found, self.meter.wanted(self._cluster.shape_of(pod)), 1)
+        for _, alike in groupby(self._cluster.shapes_of(pods), attrgetter("id")):
+            some = list(alike)
+            _add(found, self.meter.wanted(some[0]), len(some))
         return found
 
     def amounts(self, uid: str) -> Amounts:
