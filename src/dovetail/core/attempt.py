@@ -104,12 +104,13 @@ class Attempt:
         """Binds, and why the rest (or all of it) was not placed."""
         if not complete(group):
             return [], self._incomplete(group)
-        refusal = self._beyond(_fewest(group))
-        if refusal is not None:
-            return [], refusal
-        if _elastic(group) and self._beyond(group.all_pods()) is not None:
-            group = least(group)
-            alike = self._alike(group)
+        if self._limited:
+            refusal = self._beyond(_fewest(group))
+            if refusal is not None:
+                return [], refusal
+            if _elastic(group) and self._beyond(group.all_pods()) is not None:
+                group = least(group)
+                alike = self._alike(group)
         if alike is not None and (known := self._failures.no_room.get(alike)) is not None:
             return [], known
         binds, refusal = self._beside_reserved(group, alike)

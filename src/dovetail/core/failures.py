@@ -118,9 +118,9 @@ class Failures:
     def _reserved(self, root: str, known: _Known) -> Refusal | None:
         """That room is held for others, who would be delayed."""
         refusal, state = self.reserved.get(known.kind.alike), self._state
-        if refusal is None or state.reservations.ends_before(
-            state.roster.members(root), state.reservations.others(root)
-        ):
+        if refusal is None or known.final is False:
+            return None
+        if state.reservations.ends_before(state.roster.members(root), state.reservations.others(root)):
             return None
         if known.final is None:
             known.final = self._final(known)
@@ -149,7 +149,7 @@ class Failures:
         state, known = self._state, self._roots.get(root)
         if known is None or root in state.reservations.by_root:
             return False
-        refusal = self._refusal(self._now(known)) or self._reserved(root, known)
+        refusal = self._now(known).refused or self._refusal(known) or self._reserved(root, known)
         if refusal is None:
             if state.searches < state.policy.searches_per_step or not self._asks(known):
                 return False

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from dovetail.core import labels
 from dovetail.core.cluster.placement import Placement
 from dovetail.core.model import Pod
-from dovetail.core.roster import LONE, Roster
+from dovetail.core.roster import Roster
 from dovetail.core.sharing.records import Budget
 from dovetail.core.state import State
 
@@ -64,17 +64,13 @@ class Unit:
 
 def lost_milli_ms(pod: Pod, rate_milli: int, now_ms: int) -> int:
     """The work that the pod loses when it is evicted now, in milli-GPU times ms."""
-    started_ms = min(_started_ms(pod), now_ms)
+    started_ms = min(pod.bound_ms or pod.created_ms, now_ms)
     ran_ms = now_ms - started_ms
     if pod.checkpoint_ms:
         ran_ms = now_ms - max(started_ms, min(pod.checkpoint_ms, now_ms))
     elif pod.work.checkpoint_interval_ms:
         ran_ms = min(ran_ms, pod.work.checkpoint_interval_ms)
     return rate_milli * (ran_ms + pod.work.startup_ms)
-
-
-def _started_ms(pod: Pod) -> int:
-    return pod.bound_ms or pod.created_ms
 
 
 def subgangs(roster: Roster, root: str) -> dict[str, list[str]]:
@@ -147,22 +143,27 @@ class Victims:
         seen = {root}
         for placement in state.cluster.placements.values():
             pod = placement.pod
-            if pod.managed and (of is None or queue_of(pod) in of) and (other := root_of(pod)) not in seen:
-                seen.add(other)
+            if not pod.managed or (of is not None and (pod.queue or queue_of(pod)) not in of):
+                continue
+            other = root_of(pod)
+            if other in seen:
+                continue
+            seen.add(other)
+            self._priority = state.priority(other) if pod.gang else pod.priority
+            if pod.gang:
                 self._cut(other)
+            else:
+                self._add(other, [placement])
         self.units.sort(key=lambda unit: unit.order)
 
     def _cut(self, root: str) -> None:
+        """Add the units of a gang."""
         state = self._state
         placements = state.cluster.placements
-        self._priority = state.priority(root)
-        if root.startswith(LONE):
-            self._add(root, [placements[root[len(LONE) :]]])
-            return
         own: dict[str, list[Placement]] = {}
         for pod in state.roster.members(root):
             placement = placements.get(pod.uid)
-            if placement is not None and not self._ends(pod):
+            if placement is not None and not (pod.deleting or pod.uid in self._ending):
                 own.setdefault(pod.gang, []).append(placement)
         below = subgangs(state.roster, root)
         first = len(self.units)
@@ -202,23 +203,20 @@ class Victims:
         self.spare.append(spare)
         return len(self.spare) - 1
 
-    def _ends(self, pod: Pod) -> bool:
-        return pod.deleting or pod.uid in self._ending
-
     def _add(self, root: str, placements: Sequence[Placement], pool: int = -1, covers: tuple[int, ...] = ()) -> None:
         """Add a unit, if its pods may be taken at all."""
         if not placements:
             return
-        shares, now_ms = self._state.shares, self._state.now_ms
-        name = shares.queue_of(placements[0].pod)
+        shares, now_ms, ending = self._state.shares, self._state.now_ms, self._ending
+        pods = [placement.pod for placement in placements]
+        name = pods[0].queue or shares.queue_of(pods[0])
         queue = shares.tree.queues.get(name)
         if queue is None:
             return
-        pods = [placement.pod for placement in placements]
         for pod in pods:
-            if not (pod.managed and pod.node) or self._ends(pod) or not shares.preemptible(pod):
+            if not (pod.managed and pod.node) or pod.deleting or pod.uid in ending or not shares.preemptible(pod):
                 return
-        started_ms = [_started_ms(pod) for pod in pods]
+        started_ms = [pod.bound_ms or pod.created_ms for pod in pods]
         # A member that came later does not protect those that have run for long.
         least_ms = queue.preempt_min_runtime_ms if name == self._queue else queue.reclaim_min_runtime_ms
         if now_ms - min(started_ms) < least_ms or not self._allowances.admit(pods):

@@ -48,13 +48,6 @@ class _Held:
     kind: tuple[str, str, int, Amounts, bool]
     rate: int
 
-    @property
-    def queue(self) -> str:
-        return self.kind[0]
-
-    def alike(self, other: _Held) -> bool:
-        return self.kind == other.kind
-
 
 class Shares:
     def __init__(self, cluster: Cluster, roster: Roster, policy: Policy) -> None:
@@ -148,37 +141,33 @@ class Shares:
                 self._release(uid, held)
             self._wait(uid, known if known is not None and startable(known) else None)
             return
-        new = self._as_held(known, placement)
-        if held is None or not held.alike(new):
+        if self.meter.behind:
+            self._follow_capacity()
+        kind = self._kind(placement, known)
+        if held is None or held.kind != kind:
             if held is not None:
                 self._release(uid, held)
+            new = _Held(kind, self._rate(kind[3]))
             self._hold([uid], new)
             if late and held is None:
-                self.accounts.charge_late(*new.kind[:2], new.rate, self._since(uid))
+                self.accounts.charge_late(*kind[:2], new.rate, self._since(uid))
         self._unwait([uid])
 
     def placed(self, placements: Sequence[Placement]) -> None:
         """These pods, which waited, were placed."""
-        for _, alike in groupby(placements, self._seen_as):
-            some = list(alike)
-            self._hold([placement.pod.uid for placement in some], self._as_held(some[0].pod, some[0]))
-        self._unwait([placement.pod.uid for placement in placements])
-
-    def _seen_as(self, placement: Placement) -> tuple[object, ...]:
-        """What is equal for pods that are counted alike."""
-        pod = placement.pod
-        return (
-            self.meter.held(placement), pod.queue, pod.namespace, pod.user, pod.priority, pod.managed,
-            pod.work.preemptible,
-        )  # fmt: skip
-
-    def _as_held(self, pod: Pod, placement: Placement) -> _Held:
         if self.meter.behind:
             self._follow_capacity()
+        for kind, alike in groupby(placements, self._kind):
+            self._hold([placement.pod.uid for placement in alike], _Held(kind, self._rate(kind[3])))
+        self._unwait([placement.pod.uid for placement in placements])
+
+    def _kind(self, placement: Placement, pod: Pod | None = None) -> tuple[str, str, int, Amounts, bool]:
+        """What a placed pod (as it is known now) is counted by."""
+        pod = pod or placement.pod
         amounts = self.meter.held(placement)
-        queue = self.queue_of(pod) if pod.managed else ""
-        fixed = pod.managed and not self.preemptible(pod)
-        return _Held((queue, pod.user, pod.priority, amounts, fixed), self._rate(amounts))
+        if not pod.managed:
+            return "", pod.user, pod.priority, amounts, False
+        return pod.queue or self.queue_of(pod), pod.user, pod.priority, amounts, not self.preemptible(pod)
 
     def ended(self, uid: str, ended_ms: int) -> None:
         """The pod, which is counted still, had ended at that time."""
