@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import groupby
 from operator import attrgetter
 
 from dovetail.core import eligible
@@ -42,8 +42,8 @@ class Attempt:
     def work(self) -> int:
         """How much the attempt counts: pods that look at other pods are placed one at a time, each at a cost."""
         shapes = self._state.cluster.shapes
-        requests = Counter([pod.request for pod in self._members])
-        return 1 + sum([count for request, count in requests.items() if shapes.of(request).scattered])
+        requests = groupby(self._members, attrgetter("request"))
+        return 1 + sum([len(list(alike)) for request, alike in requests if shapes.of(request).scattered])
 
     def decide(self) -> list[Decision]:
         """Binds for what could be placed, evictions for what could be if others left; a Hold where that is news; a
@@ -131,7 +131,8 @@ class Attempt:
 
     def _fixed(self, pods: Sequence[Pod]) -> bool:
         """Whether some of them must not be preempted."""
-        return not all(map(self._state.shares.preemptible, pods))
+        alike = {(pod.queue, pod.namespace, pod.work.preemptible): pod for pod in pods}
+        return not all(map(self._state.shares.preemptible, alike.values()))
 
     def _beside_reserved(self, group: Group, alike: object | None) -> tuple[list[Decision], Refusal | None]:
         """Place the group so that what is held for others is not delayed."""

@@ -52,7 +52,8 @@ def _in_gang(state: State, root: str, waiting: Sequence[Pod]) -> Refusal | None:
 
 def _in_queue(state: State, waiting: Sequence[Pod]) -> Refusal | None:
     shares, tree = state.shares, state.shares.tree
-    named = dict.fromkeys(map(shares.queue_of, waiting))
+    alike = {(pod.queue, pod.namespace): pod for pod in waiting}
+    named = dict.fromkeys(map(shares.queue_of, alike.values()))
     if len(named) > 1:
         return Refusal(Reason.QUEUES_MIXED, When.NEVER, ", ".join(map(repr, named)))
     for queue in named:
@@ -63,7 +64,7 @@ def _in_queue(state: State, waiting: Sequence[Pod]) -> Refusal | None:
         if not tree.leaf(queue):
             below = ", ".join(tree.children(queue))
             return Refusal(Reason.QUEUE_NOT_LEAF, When.NEVER, f"{queue!r} holds {below}")
-        for namespace in dict.fromkeys([pod.namespace for pod in waiting]):
+        for _, namespace in alike:
             labels = state.cluster.peers.labels_of(namespace)
             for name in tree.path(queue):
                 if not tree.admits(name, namespace, labels):

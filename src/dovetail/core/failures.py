@@ -129,7 +129,9 @@ class Failures:
     def _final(self, known: _Known) -> bool:
         """Whether nothing can be done about it where there is no room."""
         state, kind = self._state, known.kind
-        if state.shares.limited(kind.queue) and kind.fixed:
+        if known.asks and kind not in self.sought:
+            return False
+        if kind.fixed and state.shares.limited(kind.queue):
             return False
         if state.shares.beyond_limit(kind.queue, known.wanted) is not None:
             return False

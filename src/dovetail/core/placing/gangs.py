@@ -220,6 +220,8 @@ class Search:
 
 def _by_shape(cluster: Cluster, pods: list[Pod]) -> list[tuple[Shape, list[Pod]]]:
     """Pods by shape, those that ask for most GPUs first: the hardest to place."""
+    if len(pods) == 1:
+        return [(cluster.shape_of(pods[0]), pods)]
     alike: dict[int, tuple[Shape, list[Pod]]] = {}
     for pod, shape in zip(pods, cluster.shapes_of(pods), strict=True):
         alike.setdefault(shape.id, (shape, []))[1].append(pod)
