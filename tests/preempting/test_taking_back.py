@@ -60,7 +60,7 @@ def may_take(state: State, group: Group, units: Sequence[Unit]) -> bool:
 def held_by(state: State, unit: Unit) -> Counter[str]:
     held: Counter[str] = Counter()
     for uid in unit.uids:
-        held.update(state.shares.amounts(uid))
+        held.update(dict(state.shares.amounts(uid)))
     return held
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-
-import numpy as np
+from itertools import groupby
+from operator import attrgetter
 
 from dovetail.core import eligible
 from dovetail.core.cluster.columns import ABSENT
@@ -35,13 +35,15 @@ class Attempt:
         self._root = root
         self._members = state.roster.members(root)
         self._queue = state.shares.queue_of(self._members[0]) if self._members else ""
+        self._limited = state.shares.limited(self._queue)
         self._failures = state.failures
 
     @property
     def work(self) -> int:
         """How much the attempt counts: pods that look at other pods are placed one at a time, each at a cost."""
         shapes = self._state.cluster.shapes
-        return 1 + sum(shapes.of(pod.request).scattered for pod in self._members)
+        requests = groupby(self._members, attrgetter("request"))
+        return 1 + sum([len(list(alike)) for request, alike in requests if shapes.of(request).scattered])
 
     def decide(self) -> list[Decision]:
         """Binds for what could be placed, evictions for what could be if others left; a Hold where that is news; a
@@ -58,14 +60,14 @@ class Attempt:
             if kind is not None:
                 self._failures.know(self._root, kind, group)
             placed: list[Decision] = []
-            lacking = self._failures.refusal(kind) if kind is not None else None
+            lacking = self._failures.refusal(self._root) if kind is not None else None
             if lacking is None:
                 placed, lacking = self._place(group, alike)
                 if lacking is not None and not placed:
                     made, lacking = room.make(group, lacking, kind)
                     decisions += made
             if lacking is not None and kind is not None and not placed and lacking.reason in _ALIKE and not room.again:
-                self._failures.refuse(kind, lacking)
+                self._failures.refuse(self._root, lacking)
             decisions += placed
             refusal = refusal or lacking
         bound = any(isinstance(decision, Bind) for decision in decisions)
@@ -91,10 +93,10 @@ class Attempt:
 
     def _waiting(self) -> list[Pod]:
         placements = self._state.cluster.placements
-        return [pod for pod in self._members if pod.managed and not pod.node and pod.uid not in placements]
+        return [pod for pod in self._members if not pod.node and pod.managed and pod.uid not in placements]
 
     def _incomplete(self, group: Group) -> Refusal:
-        need = group.total_missing() + sum(1 for _ in group.all_held())
+        need = group.total_missing() + len(group.all_held())
         exist = sum(1 for pod in self._members if startable(pod) or pod.node)
         return Refusal(Reason.GANG_INCOMPLETE, When.NOT_YET, f"needs {need} pods, {exist} can start")
 
@@ -102,12 +104,13 @@ class Attempt:
         """Binds, and why the rest (or all of it) was not placed."""
         if not complete(group):
             return [], self._incomplete(group)
-        refusal = self._beyond(_fewest(group))
-        if refusal is not None:
-            return [], refusal
-        if self._beyond(list(group.all_pods())) is not None:
-            group = least(group)
-            alike = self._alike(group)
+        if self._limited:
+            refusal = self._beyond(_fewest(group))
+            if refusal is not None:
+                return [], refusal
+            if _elastic(group) and self._beyond(group.all_pods()) is not None:
+                group = least(group)
+                alike = self._alike(group)
         if alike is not None and (known := self._failures.no_room.get(alike)) is not None:
             return [], known
         binds, refusal = self._beside_reserved(group, alike)
@@ -122,14 +125,14 @@ class Attempt:
 
     def _beyond(self, pods: Sequence[Pod]) -> Refusal | None:
         """What of the queue's limits and guarantees these pods would break, wherever they went."""
-        state = self._state
-        if not state.shares.limited(self._queue):
+        if not self._limited:
             return None
-        return eligible.beyond(state, self._queue, state.shares.wanted(pods), self._fixed(pods))
+        return eligible.beyond(self._state, self._queue, self._state.shares.wanted(pods), self._fixed(pods))
 
     def _fixed(self, pods: Sequence[Pod]) -> bool:
         """Whether some of them must not be preempted."""
-        return any(not self._state.shares.preemptible(pod) for pod in pods)
+        alike = {(pod.queue, pod.namespace, pod.work.preemptible): pod for pod in pods}
+        return not all(map(self._state.shares.preemptible, alike.values()))
 
     def _beside_reserved(self, group: Group, alike: object | None) -> tuple[list[Decision], Refusal | None]:
         """Place the group so that what is held for others is not delayed."""
@@ -163,14 +166,15 @@ class Attempt:
         self, group: Group, scope: Scope | None, others: Sequence[Reservation] = ()
     ) -> tuple[list[Decision], Refusal | None]:
         """Place the group inside the scope, away from GPU models of which its queue may have no more."""
-        scope = eligible.within_models(self._state, self._queue, self._state.shares.wanted(_fewest(group)), scope)
+        if self._limited:
+            scope = eligible.within_models(self._state, self._queue, self._state.shares.wanted(_fewest(group)), scope)
         return self._search(group, scope, others)
 
     def _search(
         self, group: Group, scope: Scope | None, others: Sequence[Reservation]
     ) -> tuple[list[Decision], Refusal | None]:
         """Binds, and why there are none or not for all."""
-        state, pods = self._state, list(group.all_pods())
+        state, pods = self._state, group.all_pods()
         with state.cluster.trial() as trial:
             try:
                 fits = Search(state.cluster, state.rows, state.policy.search_limit).place(group, scope)
@@ -197,7 +201,7 @@ class Attempt:
     def _over(self, placed: Sequence[Placement]) -> Refusal | None:
         """What limit is broken now that it is known what the pods get."""
         state = self._state
-        if not state.shares.limited(self._queue):
+        if not self._limited:
             return None
         more: dict[str, int] = {}
         for placement in placed:
@@ -212,7 +216,7 @@ class Attempt:
         refusal = refusals.for_gang(state.cluster, state.rows, group)
         if scope is not None and refusal.when is When.NEVER and refusal.reason not in _NO_ROOM:
             return refusal
-        proposal = repartition.proposal(state.cluster, state.cluster.shape_of(next(iter(group.all_pods()))))
+        proposal = repartition.proposal(state.cluster, state.cluster.shape_of(group.all_pods()[0]))
         return refusal if proposal is None else replace(refusal, repartition=proposal)
 
     def _left_over(self, group: Group) -> Refusal | None:
@@ -240,9 +244,9 @@ class Attempt:
         level = (
             self._level([placements[pod.uid].slot for pod in self._members if pod.uid in placements]) if gang else ""
         )
-        names = state.cluster.nodes.names
-        for p in placed:
-            state.cluster.nominated.pop(p.pod.uid, None)
+        names, nominated = state.cluster.nodes.names, state.cluster.nominated
+        for p in placed if nominated else ():
+            nominated.pop(p.pod.uid, None)
         ranks = self._ranks(placed) if gang else {}
         return [
             Bind(
@@ -255,9 +259,9 @@ class Attempt:
         ]  # fmt: skip
 
     def _unsure(self, placement: Placement) -> str:
-        cluster = self._state.cluster
-        if placement.entry is not None or placement.pod.request.managed is None:
+        if placement.pod.request.managed is None or placement.entry is not None:
             return ""
+        cluster = self._state.cluster
         if not cluster.kubelets.decides(placement.slot, placement.shape):
             return ""
         return cluster.kubelets.ask(placement.slot, placement.shape).message
@@ -268,23 +272,25 @@ class Attempt:
         if len(placed) < len(self._members):
             return {}
         fabric = self._state.cluster.fabric
-        paths = [fabric.domains(key) for key in fabric.levels]
-        order = sorted(placed, key=lambda p: ([int(path[p.slot]) for path in paths], p.slot, p.gpu_bits, p.share_bits))
-        return {p.pod.uid: rank for rank, p in enumerate(order)}
+        slots = [p.slot for p in placed]
+        paths = [fabric.domains(key)[slots].tolist() for key in fabric.levels]
+        gpus, parts, numbers = [p.gpu_bits for p in placed], [p.share_bits for p in placed], range(len(placed))
+        order = sorted(zip(*paths, slots, gpus, parts, numbers, strict=True))
+        return {placed[number].pod.uid: rank for rank, (*_, number) in enumerate(order)}
 
     def _level(self, slots: list[int]) -> str:
         """The narrowest fabric level whose one domain holds all slots."""
         fabric = self._state.cluster.fabric
         for key in reversed(fabric.levels):
-            domains = np.unique(fabric.domains(key)[slots])
-            if len(domains) == 1 and domains[0] != ABSENT:
+            domains = fabric.domains(key)[slots]
+            if domains[0] != ABSENT and (domains == domains[0]).all():
                 return key
         return ""
 
     def _alike(self, group: Group) -> object | None:
         """What the group wants; None where its pods differ beyond their shapes."""
         cluster, pods = self._state.cluster, group.pods
-        if cluster.peers.counts or group.groups or group.held or any(pod.claims for pod in pods):
+        if cluster.peers.counts or group.groups or group.held or any(map(attrgetter("claims"), pods)):
             return None
         if len(pods) == 1 and group.missing == 1 and not group.required:
             # Preferred levels keep no pod on its own from a node.
@@ -293,13 +299,13 @@ class Attempt:
         wanted = shapes_of(cluster, group)
         if any(feasibility.hindered(cluster, shape, pods) for shape, _ in wanted):
             return None
-        counts = tuple((shape.id, count) for shape, count in wanted)
+        counts = tuple([(shape.id, count) for shape, count in wanted])
         barred = self._barred(_fewest(group))
         return counts, group.missing, group.room, group.required, group.preferred, barred
 
     def _barred(self, pods: Sequence[Pod]) -> frozenset[str]:
         """The GPU models of which the queue may have no more: what does not fit away from them may fit for others."""
-        if not self._state.shares.limited(self._queue):
+        if not self._limited:
             return frozenset()
         return eligible.barred_models(self._state, self._queue, self._state.shares.wanted(pods))
 
@@ -307,7 +313,7 @@ class Attempt:
         """Equal for roots of which none is placed, and nobody gives way to, when that is so for one of them."""
         if alike is None or self._root in self._state.reservations.by_root:
             return None
-        return Kind(alike, self._queue, self._state.rank(self._root).precedence, self._fixed(group.pods))
+        return Kind(alike, self._queue, self._state.precedence(self._root), self._fixed(group.pods))
 
     def _overdue(self, binds: bool, waiting: list[Pod]) -> list[Pod]:
         """The bound members of a gang that started by half and is past its deadline, else nothing.
@@ -333,13 +339,13 @@ class Attempt:
 
 def _elastic(group: Group) -> bool:
     """Whether it may be given more pods than it needs."""
-    return len(_fewest(group)) < sum(1 for _ in group.all_pods())
+    return len(_fewest(group)) < len(group.all_pods())
 
 
 def _fewest(group: Group) -> list[Pod]:
     """As many pods as the group needs, the first of each part."""
-    below = sorted(group.groups, key=lambda sub: sub.total_missing())[: group.groups_needed]
-    return [*group.pods[: group.missing], *(pod for sub in below for pod in _fewest(sub))]
+    below = sorted(group.groups, key=lambda sub: sub.total_missing())[: group.groups_needed] if group.groups else ()
+    return [*group.pods[: group.missing], *[pod for sub in below for pod in _fewest(sub)]]
 
 
 def _reserved(state: State, first: Reservation) -> Refusal:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 
 import numpy as np
 
@@ -18,10 +19,11 @@ from dovetail.core.state import State
 
 def blocked(state: State, root: str, waiting: Sequence[Pod]) -> Refusal | None:
     """Why the root, of which these pods wait, is not tried; None where it is."""
+    avoided = state.cluster.avoided
     for pod in waiting:
         if pod.problem is not None:
             return Refusal(Reason.INVALID, When.NEVER, f"{pod.key}: {pod.problem}")
-        if "" in state.cluster.avoided.get(pod.uid, ()):
+        if pod.uid in avoided and "" in avoided[pod.uid]:
             return Refusal(Reason.BIND_BACKOFF, When.NOT_YET, f"{pod.key} could not be bound a moment ago")
     if (refusal := _in_gang(state, root, waiting)) is not None:
         return refusal
@@ -31,9 +33,9 @@ def blocked(state: State, root: str, waiting: Sequence[Pod]) -> Refusal | None:
 def _in_gang(state: State, root: str, waiting: Sequence[Pod]) -> Refusal | None:
     gangs = state.roster.gangs
     if root.startswith(LONE):
-        if any(pod.gated for pod in waiting):
+        if any(map(attrgetter("gated"), waiting)):
             return Refusal(Reason.GATED, When.NOT_YET)
-        return Refusal(Reason.DELETING, When.NEVER) if any(pod.deleting for pod in waiting) else None
+        return Refusal(Reason.DELETING, When.NEVER) if any(map(attrgetter("deleting"), waiting)) else None
     for gang_id in state.roster.tree(root):
         gang = gangs.get(gang_id)
         if gang is None:
@@ -50,7 +52,8 @@ def _in_gang(state: State, root: str, waiting: Sequence[Pod]) -> Refusal | None:
 
 def _in_queue(state: State, waiting: Sequence[Pod]) -> Refusal | None:
     shares, tree = state.shares, state.shares.tree
-    named = dict.fromkeys(shares.queue_of(pod) for pod in waiting)
+    alike = {(pod.queue, pod.namespace): pod for pod in waiting}
+    named = dict.fromkeys(map(shares.queue_of, alike.values()))
     if len(named) > 1:
         return Refusal(Reason.QUEUES_MIXED, When.NEVER, ", ".join(map(repr, named)))
     for queue in named:
@@ -61,10 +64,11 @@ def _in_queue(state: State, waiting: Sequence[Pod]) -> Refusal | None:
         if not tree.leaf(queue):
             below = ", ".join(tree.children(queue))
             return Refusal(Reason.QUEUE_NOT_LEAF, When.NEVER, f"{queue!r} holds {below}")
-        for pod in waiting:
+        for _, namespace in alike:
+            labels = state.cluster.peers.labels_of(namespace)
             for name in tree.path(queue):
-                if not tree.admits(name, pod.namespace, state.cluster.peers.labels_of(pod.namespace)):
-                    return Refusal(Reason.QUEUE_FORBIDDEN, When.NOT_YET, f"{pod.namespace} may not use {name!r}")
+                if not tree.admits(name, namespace, labels):
+                    return Refusal(Reason.QUEUE_FORBIDDEN, When.NOT_YET, f"{namespace} may not use {name!r}")
     return None
 
 

@@ -8,6 +8,7 @@ most jobs that wait on a full cluster are refused by a look-up.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from dovetail.core.cluster.shapes import Shape
@@ -29,6 +30,20 @@ class Kind(NamedTuple):
     fixed: bool
 
 
+@dataclass(slots=True, eq=False)
+class _Known:
+    """A kind, what its roots want, and what was found out about it at `version`: why it is `refused`, whether nothing
+    can be done about it where there is no room (`final`), and whether it would be searched who gives way (`asks`)."""
+
+    kind: Kind
+    shapes: list[Shape]
+    wanted: dict[str, int]
+    version: int = -1
+    refused: Refusal | None = None
+    final: bool | None = None
+    asks: bool | None = None
+
+
 class Failures:
     """By what is wanted: `no_room` is why it does not fit, `reserved` why not if it does not end before others start
     for whom room is held, `beside` why not beside what is held. `sought` is for whom it was searched in vain who could
@@ -42,11 +57,10 @@ class Failures:
         self.sought: dict[object, str] = {}
         self.sought_ms = 0
         """When `sought` was last empty."""
-        self._refused: dict[Kind, Refusal] = {}
-        self._finals: dict[Kind, bool] = {}
-        self._asking: dict[Kind, bool] = {}
-        self._kinds: dict[str, Kind] = {}
-        self._wants: dict[object, tuple[list[Shape], dict[str, int]]] = {}
+        self._known: dict[Kind, _Known] = {}
+        self._roots: dict[str, _Known] = {}
+        self._version = 0
+        """Grows when what was found out about kinds counts no more."""
 
     def clear(self) -> None:
         """Room was freed."""
@@ -59,9 +73,7 @@ class Failures:
         """What is held for whom has changed."""
         self.reserved.clear()
         self.beside.clear()
-        self._refused.clear()
-        self._finals.clear()
-        self._asking.clear()
+        self._version += 1
 
     def search_failed(self, key: object, why: str) -> None:
         """Nobody was found who could give way."""
@@ -71,91 +83,99 @@ class Failures:
 
     def know(self, root: str, kind: Kind, group: Group) -> None:
         """The root is of this kind as long as nothing about it changes."""
-        self._kinds[root] = kind
-        if kind.alike not in self._wants:
-            if len(self._wants) >= 65_536:
-                self._wants.clear()
+        known = self._known.get(kind)
+        if known is None:
+            if len(self._known) >= 65_536:
+                self._known.clear()
             shapes = [shape for shape, _ in shapes_of(self._state.cluster, group)]
-            self._wants[kind.alike] = shapes, self._state.shares.wanted(group.all_pods())
+            known = self._known[kind] = _Known(kind, shapes, self._state.shares.wanted(group.all_pods()))
+        self._roots[root] = known
 
     def forget(self, root: str) -> None:
         """Something about the root has changed."""
-        self._kinds.pop(root, None)
+        self._roots.pop(root, None)
 
-    def refuse(self, kind: Kind, refusal: Refusal) -> None:
-        self._refused[kind] = refusal
+    def refuse(self, root: str, refusal: Refusal) -> None:
+        """All roots of the kind of this one are refused so."""
+        self._now(self._roots[root]).refused = refusal
 
-    def refusal(self, kind: Kind) -> Refusal | None:
-        """Why roots of the kind are refused; None where one has to be tried."""
-        refusal = self._refused.get(kind)
-        if refusal is None:
-            refusal = self.no_room.get(kind.alike)
-            if refusal is not None and not self._final(kind):
-                return None
-            if refusal is not None:
-                self._refused[kind] = refusal
-        return refusal
+    def refusal(self, root: str) -> Refusal | None:
+        """Why roots of the kind of this one are refused; None where one has to be tried."""
+        return self._refusal(self._now(self._roots[root]))
 
-    def _reserved(self, root: str, kind: Kind) -> Refusal | None:
+    def _now(self, known: _Known) -> _Known:
+        """Without what counts no more."""
+        if known.version != self._version:
+            known.version, known.refused, known.final, known.asks = self._version, None, None, None
+        return known
+
+    def _refusal(self, known: _Known) -> Refusal | None:
+        if known.refused is None:
+            refusal = self.no_room.get(known.kind.alike)
+            if refusal is not None and self._final(known):
+                known.refused = refusal
+        return known.refused
+
+    def _reserved(self, root: str, known: _Known) -> Refusal | None:
         """That room is held for others, who would be delayed."""
-        refusal, state = self.reserved.get(kind.alike), self._state
-        if refusal is None or state.reservations.ends_before(
-            state.roster.members(root), state.reservations.others(root)
-        ):
+        refusal, state = self.reserved.get(known.kind.alike), self._state
+        if refusal is None or known.final is False:
             return None
-        final = self._finals.get(kind)
-        if final is None:
-            final = self._finals[kind] = self._final(kind)
-        return refusal if final else None
+        if state.reservations.ends_before(state.roster.members(root), state.reservations.others(root)):
+            return None
+        if known.final is None:
+            known.final = self._final(known)
+        return refusal if known.final else None
 
-    def _final(self, kind: Kind) -> bool:
+    def _final(self, known: _Known) -> bool:
         """Whether nothing can be done about it where there is no room."""
-        state, wants = self._state, self._wants.get(kind.alike)
-        if wants is None or (state.shares.limited(kind.queue) and kind.fixed):
+        state, kind = self._state, known.kind
+        if known.asks and kind not in self.sought:
             return False
-        shapes, wanted = wants
-        if state.shares.beyond_limit(kind.queue, wanted) is not None:
+        if kind.fixed and state.shares.limited(kind.queue):
             return False
-        if self._asks(kind):
+        if state.shares.beyond_limit(kind.queue, known.wanted) is not None:
             return False
-        return not state.reservations.may_hold(kind.precedence) or state.reservations.bar(
-            shapes, kind.queue, kind.precedence, wanted
+        if self._asks(known):
+            return False
+        reservations = state.reservations
+        return not reservations.may_hold(kind.precedence) or reservations.bar(
+            known.shapes, kind.queue, kind.precedence, known.wanted
         )
 
     def may_ask(self, queue: str, precedence: Precedence, wanted: dict[str, int]) -> bool:
         """Whether there can be anybody who may give way: of a lower precedence in the queue, or in others that hold
         more than is due to them where this one is due more than it has."""
         shares = self._state.shares
-        return shares.holds_below(queue, precedence) or bool(shares.debtors(queue, wanted))
+        return shares.holds_below(queue, precedence) or any(shares.debtors(queue, wanted))
 
     def hopeless(self, root: str, decisions: list[Decision]) -> bool:
         """Whether the root is refused as others of its kind are, or has to wait for a search for which this step has no
         time; a Hold is added to the decisions where that is news."""
-        state, kind = self._state, self._kinds.get(root)
-        if kind is None or root in state.reservations.by_root:
+        state, known = self._state, self._roots.get(root)
+        if known is None or root in state.reservations.by_root:
             return False
-        refusal = self.refusal(kind) or self._reserved(root, kind)
+        refusal = self._now(known).refused or self._refusal(known) or self._reserved(root, known)
         if refusal is None:
-            if state.searches < state.policy.searches_per_step or not self._asks(kind):
+            if state.searches < state.policy.searches_per_step or not self._asks(known):
                 return False
-            refusal = self.no_room.get(kind.alike) or self.reserved.get(kind.alike)
+            alike = known.kind.alike
+            refusal = self.no_room.get(alike) or self.reserved.get(alike)
             if refusal is None:
                 return False
             state.postpone(root)
         if not state.pending.knows(root, refusal):
-            placements = state.cluster.placements
-            uids = tuple(pod.uid for pod in state.roster.members(root) if pod.uid not in placements and not pod.node)
+            pods, placements = state.roster.members(root), state.cluster.placements
+            uids = tuple([pod.uid for pod in pods if not pod.node and pod.uid not in placements])
             news = state.pending.tell(root, refusal, uids, state.now_ms, state.policy.tell_again_ms)
             if news:
                 decisions.append(Hold(root, news, refusal, state.steps))
         return True
 
-    def _asks(self, kind: Kind) -> bool:
+    def _asks(self, known: _Known) -> bool:
         """Whether it would be searched who can give way."""
-        state, wants = self._state, self._wants.get(kind.alike)
-        if not state.policy.preempt or kind in self.sought or wants is None:
+        if not self._state.policy.preempt or known.kind in self.sought:
             return False
-        asks = self._asking.get(kind)
-        if asks is None:
-            asks = self._asking[kind] = self.may_ask(kind.queue, kind.precedence, wants[1])
-        return asks
+        if known.asks is None:
+            known.asks = self.may_ask(known.kind.queue, known.kind.precedence, known.wanted)
+        return known.asks

@@ -109,12 +109,10 @@ class MakingRoom:
         key = kind or self._root
         if not state.policy.preempt or key in state.failures.sought:
             return [], replace(refusal, reclaim=state.failures.sought.get(key, ""))
-        limited = refusal.reason is Reason.QUEUE_LIMIT
-        if limited and not state.shares.holds_below(self._queue, state.rank(self._root).precedence):
+        limited, precedence = refusal.reason is Reason.QUEUE_LIMIT, state.precedence(self._root)
+        if limited and not state.shares.holds_below(self._queue, precedence):
             return [], refusal
-        if not limited and not state.failures.may_ask(
-            self._queue, state.rank(self._root).precedence, state.wanted(self._root)
-        ):
+        if not limited and not state.failures.may_ask(self._queue, precedence, state.wanted(self._root)):
             return [], refusal
         if state.searches >= state.policy.searches_per_step:
             self.again = True
@@ -143,7 +141,7 @@ class MakingRoom:
             Expected(Sure.LEARNED, start_ms, f"when the {_pods(len(found.uids))} to give way ended"),
             state.now_ms,
             state.now_ms,
-            state.rank(self._root).precedence,
+            state.precedence(self._root),
             guaranteed=True,
             evicting=frozenset(found.uids),
             nominated=tuple(nominated),
@@ -174,7 +172,7 @@ class MakingRoom:
             return replace(refusal, expected=unknown)
         if own is None or reservations.stale(own):
             guaranteed = state.shares.within_guarantee(self._queue, state.wanted(self._root))
-            others, precedence = reservations.others(self._root), state.rank(self._root).precedence
+            others, precedence = reservations.others(self._root), state.precedence(self._root)
             displaced = [one for one in others if reservations.displaced(one, self._queue, precedence, guaranteed)]
             staying = [one for one in others if not any(one is other for other in displaced)]
             if own is None and reservations.denies(shapes, staying):

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from dovetail.core.reasons import Reason, Refusal
@@ -128,13 +128,12 @@ class Pending:
         self._told.pop(root, None)
         self._arrivals.pop(root, None)
 
-    def wake(self) -> None:
-        """Room was freed: everybody parked is tried again."""
+    def wake(self, roots: Iterable[str] | None = None) -> None:
+        """These who are parked are tried again; everybody (None) where room was freed."""
         back: dict[Line, list[Place]] = {}
-        for root, rank in self._parked.items():
-            self._ranks[root] = rank
+        for root in list(self._parked) if roots is None else roots:
+            rank = self._ranks[root] = self._parked.pop(root)
             back.setdefault(self._lines[root], []).append(rank)
-        self._parked.clear()
         for line, ranks in back.items():
             heap = self._heaps.setdefault(line, [])
             heap += ranks
@@ -146,12 +145,9 @@ class Pending:
         numbers after a while; else those that were not told yet."""
         last = self._told.get(root)
         if last is not None:
-            reasons = {last.refusal.reason, refusal.reason}
-            alike = reasons <= _NO_ROOM or (len(reasons) == 1 and reasons <= _COUNTED)
-            promised = (last.refusal.expected is None) == (refusal.expected is None)
-            numbers_only = alike and promised and last.refusal.when is refusal.when
-            if last.refusal == refusal or (numbers_only and now_ms - last.at_ms < again_ms):
-                untold = tuple(uid for uid in uids if uid not in last.uids)
+            lately = now_ms - last.at_ms < again_ms
+            if (lately and _numbers_only(last.refusal, refusal)) or last.refusal == refusal:
+                untold = tuple([uid for uid in uids if uid not in last.uids])
                 last.uids.update(untold)
                 return untold
         self._told[root] = _Told(refusal, now_ms, set(uids))
@@ -235,3 +231,12 @@ class Pending:
     def lengths(self) -> tuple[int, int]:
         """How many roots are in the line, and how many wait aside."""
         return len(self._ranks), len(self._parked)
+
+
+def _numbers_only(told: Refusal, refusal: Refusal) -> bool:
+    """Whether one refusal differs from another in numbers at most."""
+    if told.when is not refusal.when or (told.expected is None) != (refusal.expected is None):
+        return False
+    if told.reason is refusal.reason and told.reason in _COUNTED:
+        return True
+    return told.reason in _NO_ROOM and refusal.reason in _NO_ROOM

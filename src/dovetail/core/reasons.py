@@ -83,6 +83,9 @@ class Reason(Enum):
         self.code = code
         self.text = text
 
+    # Each member is one object. Enum's own is a function in Python, and reasons are looked up for every root.
+    __hash__ = object.__hash__
+
 
 @dataclass(frozen=True, slots=True)
 class NodeCount:

@@ -108,16 +108,19 @@ class Roster:
             path.append(gang_id)
         return gang_id
 
-    def tree(self, root: str) -> Iterator[str]:
+    def tree(self, root: str) -> list[str]:
         """The ids of a root's gangs, the root first."""
+        order: list[str] = []
         seen = {root}
         stack = [root]
         while stack:
             gang_id = stack.pop()
-            yield gang_id
-            below = [child for child in self._children.get(gang_id, ()) if child not in seen]
-            seen.update(below)
-            stack.extend(below)
+            order.append(gang_id)
+            below = self._children.get(gang_id)
+            if below:
+                stack += [child for child in below if child not in seen]
+                seen.update(below)
+        return order
 
     def members(self, root: str) -> list[Pod]:
         """All known pods of a root, placed or not."""
@@ -182,7 +185,7 @@ class Roster:
 
     def note_start(self, root: str) -> None:
         """Remember the gangs of the tree that have their minimum bound, and forget those of which nothing is left."""
-        for gang_id in reversed(list(self.tree(root))):
+        for gang_id in reversed(self.tree(root)):
             own = [self.pods[uid] for uid in self._members.get(gang_id, ())]
             bound = sum(1 for pod in own if pod.node and not pod.deleting)
             children = self._subgangs(gang_id)

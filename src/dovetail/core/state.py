@@ -22,7 +22,7 @@ from dovetail.core.pending import Pending
 from dovetail.core.placing.backfill import Reservations
 from dovetail.core.placing.rows import Rows
 from dovetail.core.policy import Policy
-from dovetail.core.roster import LONE, Rank, Roster, startable
+from dovetail.core.roster import LONE, Precedence, Rank, Roster, startable
 from dovetail.core.sharing.accounts import Line
 from dovetail.core.sharing.order import NOWHERE, Order
 from dovetail.core.sharing.records import QUEUE_LABEL, Budget
@@ -144,8 +144,7 @@ class State:
 
     def resume(self) -> None:
         """The step is over."""
-        for root in self._postponed:
-            self._push(root)
+        self.pending.wake(self._postponed)
         self._postponed.clear()
 
     def touch(self, root: str) -> None:
@@ -192,13 +191,23 @@ class State:
     def rank(self, root: str) -> Rank:
         """Priority and age are the gang's own where it has them, else its highest pod's and its oldest pod's."""
         gang = self.roster.gangs.get(root)
+        created_ms = gang.created_ms if gang is not None else 0
+        if not created_ms:
+            created_ms = min([pod.created_ms for pod in self.roster.members(root)], default=0)
+        priority, lowness = self.precedence(root)
+        return Rank(priority, -lowness, created_ms)
+
+    def precedence(self, root: str) -> Precedence:
+        """Priority, and how little its job had."""
         members = self.roster.members(root)
-        priority = gang.priority if gang is not None else None
-        if priority is None:
-            priority = max((pod.priority for pod in members), default=0)
-        created = gang.created_ms if gang is not None and gang.created_ms else 0
-        level = self.shares.level(members[0]) if members else 0
-        return Rank(priority, level, created or min((pod.created_ms for pod in members), default=0))
+        return self.priority(root), -self.shares.level(members[0]) if members else 0
+
+    def priority(self, root: str) -> int:
+        """The gang's own where it has one, else its highest pod's."""
+        gang = self.roster.gangs.get(root)
+        if gang is not None and gang.priority is not None:
+            return gang.priority
+        return max([pod.priority for pod in self.roster.members(root)], default=0)
 
     def _put_pod(self, event: ev.PodChanged) -> None:
         pod, cluster = event.pod, self.cluster

@@ -203,7 +203,7 @@ class _Ahead:
                 pods = [state.roster.pods[uid] for uid in uids]
                 self._found.victims += [
                     Victim(
-                        pod.key, pod.node, state.shares.amounts(pod.uid).get(GPU, 0), state.roster.name_of(root),
+                        pod.key, pod.node, dict(state.shares.amounts(pod.uid)).get(GPU, 0), state.roster.name_of(root),
                         decision.cause, now_ms, decision.lost_milli_ms, decision.message,
                     )
                     for pod in pods
@@ -320,7 +320,7 @@ class _Ahead:
             if uid in self._endless
         ]
         shares = self._state.shares
-        placed.sort(key=lambda pod: (-shares.amounts(pod.uid).get(GPU, 0), pod.key))
+        placed.sort(key=lambda pod: (-dict(shares.amounts(pod.uid)).get(GPU, 0), pod.key))
         self._holders[alike] = [pod.key for pod in placed]
         return self._holders[alike]
 

@@ -9,8 +9,7 @@ from the moment it is placed, whoever placed it, until it is told to be gone.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -32,7 +31,7 @@ from dovetail.core.decisions import ClaimGrant, VolumePick
 from dovetail.core.dra import cel
 from dovetail.core.dra.extended import claim_key
 from dovetail.core.dra.records import Allocation
-from dovetail.core.model import Node, Pod
+from dovetail.core.model import Node, Pod, Request
 
 if TYPE_CHECKING:
     from dovetail.core.placing.scores import Scoring
@@ -54,15 +53,33 @@ class _Evicted:
 
 
 class Trial:
-    """What happened since the trial began; undone at the end of the `with` block unless `keep()` was called."""
+    """What happens in the `with` block; undone at its end unless `keep()` was called."""
 
-    __slots__ = ("kept",)
+    __slots__ = ("_cluster", "_freed", "_log", "_outer", "kept")
 
-    def __init__(self) -> None:
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._log: list[str | _Evicted] = []
         self.kept = False
 
     def keep(self) -> None:
         self.kept = True
+
+    def __enter__(self) -> Trial:
+        cluster = self._cluster
+        self._outer, self._freed = cluster.undo, cluster.freed
+        cluster.undo = self._log
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        cluster = self._cluster
+        cluster.undo = self._outer
+        if not self.kept:
+            for done in reversed(self._log):
+                cluster.reverse(done)
+            cluster.freed = self._freed
+        elif self._outer is not None:
+            self._outer.extend(self._log)
 
 
 class Cluster:
@@ -88,7 +105,8 @@ class Cluster:
         self.nominated: dict[str, Pod] = {}
         self.avoided: dict[str, dict[str, int]] = {}
         self.freed = 0
-        self._undo: list[str | _Evicted] | None = None
+        self.undo: list[str | _Evicted] | None = None
+        """What the running trial has done, in order; None where none runs."""
 
     def put_node(self, node: Node) -> None:
         slot = self.nodes.slot_of(node.name)
@@ -139,6 +157,18 @@ class Cluster:
             return self.shapes.of_several(shape, classes, pod.containers, self.claims.made(pod))
         return shape
 
+    def shapes_of(self, pods: Iterable[Pod]) -> list[Shape]:
+        """As `shape_of`, of each of the pods."""
+        shapes: list[Shape] = []
+        plain: Request | None = None
+        for pod in pods:
+            # Pods of a gang mostly ask for the same, and what waits for no claims is told by its request alone.
+            if pod.request is not plain or pod.device_claims or pod.containers:
+                shape = self.shape_of(pod)
+                plain = None if pod.device_claims or pod.containers else pod.request
+            shapes.append(shape)
+        return shapes
+
     def place(self, pod: Pod, slot: int, picks: tuple[VolumePick, ...] = (), shape: Shape | None = None) -> Placement:
         """Put one pod on a slot, whether it fits or not (the world may have decided so). Devices for its claims are
         allocated where `shape` says that it wants some."""
@@ -177,8 +207,8 @@ class Cluster:
             if shape.wants:
                 placement.grants = self.claims.hold(slot, pod, shape)
             self._count(pod, slot)
-            if self._undo is not None:
-                self._undo.append(pod.uid)
+            if self.undo is not None:
+                self.undo.append(pod.uid)
 
     def unplace(self, uid: str) -> None:
         """Take a pod off its node; nothing happens if it is on none."""
@@ -189,13 +219,13 @@ class Cluster:
     def evict(self, uid: str) -> None:
         """Take a placed pod off its node inside a trial. When the trial is undone the pod is put back as it was, with
         the same devices and grants."""
-        assert self._undo is not None, "evict() outside of a trial"
+        assert self.undo is not None, "evict() outside of a trial"
         placement = self.placements[uid]
         books, order = self.kubelets.books.get(placement.slot), tuple(self.on_slot[placement.slot])
         slices, grants = placement.slices, placement.grants
         heirs = self._take_off(placement)
         vacated = self.claims.vacate(placement.pod) if placement.pod.device_claims or placement.pod.by_claim else []
-        self._undo.append(_Evicted(placement, slices, grants, books, order, heirs, vacated))
+        self.undo.append(_Evicted(placement, slices, grants, books, order, heirs, vacated))
 
     def _put_back(self, evicted: _Evicted) -> None:
         """Undo an eviction; whatever happened after it is undone already."""
@@ -276,26 +306,12 @@ class Cluster:
         if self.nodes.records[slot] is None and slot not in self.on_slot and self.nodes.names[slot]:
             self.nodes.vacate(self.nodes.names[slot])
 
-    @contextmanager
-    def trial(self) -> Iterator[Trial]:
+    def trial(self) -> Trial:
         """A change to the state that is undone unless kept. Trials nest; a kept inner one belongs to the outer."""
-        outer, freed = self._undo, self.freed
-        log: list[str | _Evicted] = []
-        self._undo = log
-        trial = Trial()
-        try:
-            yield trial
-        finally:
-            self._undo = outer
-            if trial.kept:
-                if outer is not None:
-                    outer.extend(log)
-            else:
-                for done in reversed(log):
-                    self._reverse(done)
-                self.freed = freed
+        return Trial(self)
 
-    def _reverse(self, done: str | _Evicted) -> None:
+    def reverse(self, done: str | _Evicted) -> None:
+        """Undo one change, the last that is not undone."""
         if isinstance(done, str):
             self.unplace(done)
         else:
@@ -303,15 +319,15 @@ class Cluster:
 
     def mark(self) -> int:
         """A point inside the running trial to `rewind` to."""
-        assert self._undo is not None, "mark() outside of a trial"
-        return len(self._undo)
+        assert self.undo is not None, "mark() outside of a trial"
+        return len(self.undo)
 
     def rewind(self, mark: int) -> None:
         """Undo what the running trial did since `mark`."""
-        assert self._undo is not None, "rewind() outside of a trial"
+        assert self.undo is not None, "rewind() outside of a trial"
         freed = self.freed
-        while len(self._undo) > mark:
-            self._reverse(self._undo.pop())
+        while len(self.undo) > mark:
+            self.reverse(self.undo.pop())
         self.freed = freed
 
     def _count(self, pod: Pod, slot: int) -> None:

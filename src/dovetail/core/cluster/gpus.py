@@ -67,9 +67,11 @@ class Gpus:
         if layout is not None:
             table = choices(layout, shape.request.nvlink_required, shape.request.near_nics)
             chosen = table.choose(free, shape.gpus)
-        if not chosen:
+        if not chosen and shape.gpus >= free.bit_count():
+            chosen = free
+        elif not chosen:
             left = free
-            for _ in range(min(shape.gpus, free.bit_count())):
+            for _ in range(shape.gpus):
                 left &= left - 1
             chosen = free ^ left
         return chosen

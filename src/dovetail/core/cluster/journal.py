@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,37 +18,27 @@ class Journal:
     """An append-only list of slots with cursors into it. Only the last `limit` entries are kept: a reader that fell
     further behind is told to start over."""
 
-    __slots__ = ("_base", "_entries", "_limit")
+    __slots__ = ("_entries", "_limit", "end")
 
     def __init__(self, limit: int) -> None:
         self._entries: list[int] = []
-        self._base = 0
         self._limit = limit
-
-    @property
-    def end(self) -> int:
+        self.end = 0
         """The cursor of a reader that has seen everything."""
-        return self._base + len(self._entries)
 
     def add(self, slot: int) -> None:
-        self._entries.append(slot)
-        if len(self._entries) > 2 * self._limit:
-            self._trim()
+        self.extend((slot,))
 
-    def extend(self, slots: Iterable[int]) -> None:
+    def extend(self, slots: Collection[int]) -> None:
         self._entries.extend(slots)
+        self.end += len(slots)
         if len(self._entries) > 2 * self._limit:
-            self._trim()
-
-    def _trim(self) -> None:
-        drop = len(self._entries) - self._limit
-        del self._entries[:drop]
-        self._base += drop
+            del self._entries[: -self._limit]
 
     def since(self, cursor: int) -> Slots | None:
         """The distinct slots changed since `cursor`; None where the journal no longer reaches back that far."""
         if cursor == self.end:
             return _NOTHING
-        if cursor < self._base:
+        if cursor < self.end - len(self._entries):
             return None
-        return np.array(list(dict.fromkeys(self._entries[cursor - self._base :])), dtype=np.int64)
+        return np.array(list(dict.fromkeys(self._entries[cursor - self.end :])), dtype=np.int64)

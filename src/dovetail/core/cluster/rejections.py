@@ -43,8 +43,10 @@ class Rejections:
 
     def nodes(self, owner: str, now_ms: int) -> dict[str, str]:
         """The nodes that pods of the owner stay away from, each with the reason."""
-        rejections = self._of_owner.get(owner, {}).values() if owner else ()
-        return {rejection.node: rejection.reason for rejection in rejections if rejection.until_ms > now_ms}
+        of_owner = self._of_owner.get(owner)
+        if of_owner is None:
+            return {}
+        return {one.node: one.reason for one in of_owner.values() if one.until_ms > now_ms}
 
     def forget_node(self, node: str) -> bool:
         """The node is another one now, or gone. Whether there was something to forget."""

@@ -140,7 +140,7 @@ class Reservations:
                 moves: list[tuple[str, Mapping[str, int], int]] = []
                 moves += [(one.queue, state.wanted(one.root), 1)] if one.evicting else []
                 moves += [
-                    (state.shares.queue_of(state.roster.pods[uid]), state.shares.amounts(uid), -1) for uid in left
+                    (state.shares.queue_of(state.roster.pods[uid]), dict(state.shares.amounts(uid)), -1) for uid in left
                 ]
                 for queue, amounts, sign in moves:
                     for name in state.shares.path(queue):
@@ -295,7 +295,7 @@ class Reservations:
     def ends_before(self, pods: Iterable[Pod], others: Iterable[Reservation]) -> bool:
         """Whether pods that start now have ended when what is held for others starts."""
         state = self._state
-        start_ms = min((one.start_ms for one in others), default=FOR_EVER_MS)
+        start_ms = min([one.start_ms for one in others], default=FOR_EVER_MS)
         if start_ms == FOR_EVER_MS:
             return False
         for pod in pods:

@@ -89,7 +89,7 @@ class _Planning:
         self._scope = scope
         policy = state.policy
         self._proof = Proof(state.cluster, state.rows, group, scope, policy.search_limit, policy.probes)
-        self._victims = Victims(state, state.shares.queue_of(next(group.all_pods())), root)
+        self._victims = Victims(state, state.shares.queue_of(group.all_pods()[0]), root)
         self._best: list[Unit] | None = None
         self._moves: Moves | None = None
 

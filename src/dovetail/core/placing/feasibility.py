@@ -75,7 +75,9 @@ def hindered(cluster: Cluster, shape: Shape, pods: Sequence[Pod]) -> bool:
         claiming = several or pod.device_claims or pod.by_claim
         if claiming and (not claims.alone(pod) or claims.refusal(pod) is not None):
             return True
-    return any(cluster.rejections.nodes(pod.owner, cluster.now_ms) for pod in pods if pod.owner)
+        if pod.owner and cluster.rejections.nodes(pod.owner, cluster.now_ms):
+            return True
+    return False
 
 
 def hindrances(cluster: Cluster, pod: Pod, shape: Shape) -> list[Hindrance]:

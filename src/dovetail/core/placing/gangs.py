@@ -11,7 +11,7 @@ fit. The search places the least that is needed; once the whole fits, each group
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -53,7 +53,7 @@ class Group:
 
     def total_missing(self) -> int:
         """The fewest pods that complete the gang, sub-gangs included."""
-        below = sorted(group.total_missing() for group in self.groups)
+        below = sorted([group.total_missing() for group in self.groups])
         return self.missing + sum(below[: self.groups_needed])
 
     def walk(self) -> Iterator[Group]:
@@ -62,11 +62,11 @@ class Group:
         for group in self.groups:
             yield from group.walk()
 
-    def all_pods(self) -> Iterator[Pod]:
-        return (pod for group in self.walk() for pod in group.pods)
+    def all_pods(self) -> Sequence[Pod]:
+        return [pod for group in self.walk() for pod in group.pods] if self.groups else self.pods
 
-    def all_held(self) -> Iterator[int]:
-        return (slot for group in self.walk() for slot in group.held)
+    def all_held(self) -> Sequence[int]:
+        return [slot for group in self.walk() for slot in group.held] if self.groups else self.held
 
 
 class Search:
@@ -112,7 +112,7 @@ class Search:
         group.chosen = False
 
     def _wishes(self, group: Group) -> tuple[str, ...]:
-        if group.total_missing() + sum(1 for _ in group.all_held()) <= 1:
+        if group.total_missing() + len(group.all_held()) <= 1:
             return group.preferred
         levels = self._cluster.fabric.levels
         known = [levels.index(key) for key in group.preferred if key in levels]
@@ -223,18 +223,14 @@ def _by_shape(cluster: Cluster, pods: list[Pod]) -> list[tuple[Shape, list[Pod]]
     if len(pods) == 1:
         return [(cluster.shape_of(pods[0]), pods)]
     alike: dict[int, tuple[Shape, list[Pod]]] = {}
-    for pod in pods:
-        shape = cluster.shape_of(pod)
+    for pod, shape in zip(pods, cluster.shapes_of(pods), strict=True):
         alike.setdefault(shape.id, (shape, []))[1].append(pod)
     return sorted(alike.values(), key=lambda pair: -pair[0].gpus)
 
 
 def shapes_of(cluster: Cluster, group: Group) -> list[tuple[Shape, int]]:
     """The distinct shapes of the group's pending pods, sub-gangs included, with how many pods ask for each."""
-    shapes = {}
-    counts: Counter[int] = Counter()
-    for pod in group.all_pods():
-        shape = cluster.shape_of(pod)
-        shapes[shape.id] = shape
-        counts[shape.id] += 1
-    return [(shapes[key], count) for key, count in counts.items()]
+    shapes = cluster.shapes_of(group.all_pods())
+    counts = Counter([shape.id for shape in shapes])
+    distinct = {shape.id: shape for shape in shapes}
+    return [(distinct[key], count) for key, count in counts.items()]

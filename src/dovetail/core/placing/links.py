@@ -28,7 +28,7 @@ def closeness(nodes: Nodes, index: Index, free: Free, shape: Shape) -> NDArray[n
     """How close the best of these free GPUs are on each node; TOO_FAR where the shape needs NVLinks that they lack."""
     request, ids = shape.request, nodes.layout_ids[index]
     close = np.full(len(ids), TOO_FAR if shape.needs_links else PERMILLE, dtype=np.int64)
-    for layout_id in np.unique(ids):
+    for layout_id in np.unique(ids) if len(nodes.layouts) > 1 else ():
         layout = nodes.layouts[layout_id]
         if layout is not None and shape.gpus <= layout.gpus:
             where = ids == layout_id
@@ -50,9 +50,9 @@ def times(nodes: Nodes, index: Index, free: Free, shape: Shape) -> NDArray[np.in
 def bandwidth(cluster: Cluster, placement: Placement) -> tuple[int, int]:
     """(what the GPUs of a placed pod have between them, the most that as many GPUs of such a node can have), in MB/s;
     zeros for fewer than two GPUs and where the layout is not known."""
-    layout = cluster.nodes.layout(placement.slot)
     count = placement.gpu_bits.bit_count()
-    if layout is None or count < 2:
+    layout = cluster.nodes.layout(placement.slot) if count > 1 else None
+    if layout is None:
         return 0, 0
     sets = sets_of(layout)
     return int(sets.mbps[placement.gpu_bits]), sets.ideal_mbps[count]

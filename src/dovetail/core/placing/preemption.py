@@ -29,6 +29,7 @@ from dovetail.core.placing.gangs import Group, SearchLimitReached, shapes_of
 from dovetail.core.placing.pods import Scope
 from dovetail.core.placing.proof import OutOfProbes, Placed, Proof, evict
 from dovetail.core.placing.victims import Together, Unit, Victims, lesser, weight
+from dovetail.core.sharing.records import Amounts
 from dovetail.core.state import State
 
 _PLANS = 3
@@ -88,7 +89,7 @@ def find(
         return Impossible("nobody has to give way: it needs no more pods")
     found = _Finding(state, root, easiest, scope, ending).find()
     alike = not group.groups and len(shapes_of(state.cluster, group)) == 1
-    if isinstance(found, Found) or alike or sum(1 for _ in group.all_pods()) == sum(1 for _ in easiest.all_pods()):
+    if isinstance(found, Found) or alike or len(group.all_pods()) == len(easiest.all_pods()):
         return found
     # Others than the easiest may fit where these do not.
     other = _Finding(state, root, group, scope, ending).find()
@@ -196,7 +197,8 @@ class _Finding:
     def _counted(self, uids: Iterable[str]) -> Counter[str]:
         counted: Counter[str] = Counter()
         for uid in uids:
-            counted.update(self._shares.amounts(uid))
+            for name, amount in self._shares.amounts(uid):
+                counted[name] += amount
         return counted
 
     def _rate(self, unit: Unit) -> int:
@@ -206,20 +208,20 @@ class _Finding:
 
     def _eligible(self) -> list[Unit]:
         """Who may be taken, each on its own: with all that has to go with it."""
-        useful, precedence = self._useful(), self._state.rank(self._root).precedence
-        known: dict[tuple[str, tuple[tuple[str, int], ...]], bool] = {}
+        useful, precedence = self._useful(), self._state.precedence(self._root)
+        useless = frozenset() if useful is None else frozenset(np.flatnonzero(~useful).tolist())
+        known: dict[tuple[str, tuple[Amounts, ...]], bool] = {}
         found = []
         for unit in self._victims.units:
-            if useful is not None and not any(useful[slot] for slot in unit.slots):
+            if useless.issuperset(unit.slots):
                 continue
             if unit.queue == self._queue:
                 allowed = unit.precedence < precedence
             else:
-                amounts = self._counted(unit.uids)
-                key = unit.queue, tuple(sorted(amounts.items()))
+                key = unit.queue, tuple([self._shares.amounts(uid) for uid in unit.uids])
                 if key not in known:
                     claim = self._shares.claim_back(self._queue, self._wanted)
-                    known[key] = claim is not None and claim.takes(unit.queue, amounts)
+                    known[key] = claim is not None and claim.takes(unit.queue, self._counted(unit.uids))
                 allowed = known[key]
             if allowed:
                 found.append(unit)

@@ -21,14 +21,14 @@ from dataclasses import dataclass
 from dovetail.core import labels
 from dovetail.core.cluster.placement import Placement
 from dovetail.core.model import Pod
-from dovetail.core.roster import LONE, Precedence, Roster
+from dovetail.core.roster import Precedence, Roster
 from dovetail.core.sharing.records import Budget
 from dovetail.core.state import State
 
 _PODS_BITS, _ELASTIC_BITS = 32, 128
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Unit:
     """Pods that give way together. `slots` are their nodes, pod by pod, `started_ms` when the last of them started.
     `pool` is what it is to spare of (`Victims.spare`), -1 for whole roots. It holds the units with the numbers
@@ -54,27 +54,23 @@ class Unit:
     def weight(self) -> int:
         """What sets of units are compared by, added up: the lost work of whole roots, then that of what is to spare,
         then the number of pods."""
-        return (self.lost_milli_ms << (_PODS_BITS if self.elastic else _ELASTIC_BITS)) + len(self.uids)
+        return (self.lost_milli_ms << (_ELASTIC_BITS if self.pool < 0 else _PODS_BITS)) + len(self.uids)
 
     @property
     def order(self) -> tuple[bool, int, int, int]:
         """What is to spare first, then the least lost work, then the youngest, then who came first."""
-        return not self.elastic, self.lost_milli_ms, -self.started_ms, self.number
+        return self.pool < 0, self.lost_milli_ms, -self.started_ms, self.number
 
 
 def lost_milli_ms(pod: Pod, rate_milli: int, now_ms: int) -> int:
     """The work that the pod loses when it is evicted now, in milli-GPU times ms."""
-    started_ms = min(_started_ms(pod), now_ms)
+    started_ms = min(pod.bound_ms or pod.created_ms, now_ms)
     ran_ms = now_ms - started_ms
     if pod.checkpoint_ms:
         ran_ms = now_ms - max(started_ms, min(pod.checkpoint_ms, now_ms))
     elif pod.work.checkpoint_interval_ms:
         ran_ms = min(ran_ms, pod.work.checkpoint_interval_ms)
     return rate_milli * (ran_ms + pod.work.startup_ms)
-
-
-def _started_ms(pod: Pod) -> int:
-    return pod.bound_ms or pod.created_ms
 
 
 def subgangs(roster: Roster, root: str) -> dict[str, list[str]]:
@@ -111,6 +107,8 @@ class Allowances:
 
     def admit(self, pods: Iterable[Pod]) -> bool:
         """Whether all these pods together may be evicted now."""
+        if not self._by_namespace:
+            return True
         wanted: Counter[str] = Counter()
         for pod in pods:
             keys = self.of(pod)
@@ -141,29 +139,31 @@ class Victims:
         self._precedence: Precedence = (0, 0)
         self.spare: list[int] = []
         self.units: list[Unit] = []
-        roster = state.roster
-        queue_of = state.shares.queue_of
-        pods = (placement.pod for placement in state.cluster.placements.values())
-        roots = dict.fromkeys(
-            roster.root_of(pod) for pod in pods if pod.managed and (of is None or queue_of(pod) in of)
-        )
-        for other in roots:
-            if other != root:
+        root_of, queue_of = state.roster.root_of, state.shares.queue_of
+        seen = {root}
+        for placement in state.cluster.placements.values():
+            pod = placement.pod
+            if not pod.managed or (of is not None and (pod.queue or queue_of(pod)) not in of):
+                continue
+            other = root_of(pod)
+            if other in seen:
+                continue
+            seen.add(other)
+            self._precedence = state.precedence(other)
+            if pod.gang:
                 self._cut(other)
-        self.by_number = tuple(self.units)
+            else:
+                self._add(other, [placement])
         self.units.sort(key=lambda unit: unit.order)
 
     def _cut(self, root: str) -> None:
+        """Add the units of a gang."""
         state = self._state
         placements = state.cluster.placements
-        self._precedence = state.rank(root).precedence
-        if root.startswith(LONE):
-            self._add(root, [placements[root[len(LONE) :]]])
-            return
         own: dict[str, list[Placement]] = {}
         for pod in state.roster.members(root):
             placement = placements.get(pod.uid)
-            if placement is not None and not self._ends(pod):
+            if placement is not None and not (pod.deleting or pod.uid in self._ending):
                 own.setdefault(pod.gang, []).append(placement)
         below = subgangs(state.roster, root)
         first = len(self.units)
@@ -203,29 +203,28 @@ class Victims:
         self.spare.append(spare)
         return len(self.spare) - 1
 
-    def _ends(self, pod: Pod) -> bool:
-        return pod.deleting or pod.uid in self._ending
-
     def _add(self, root: str, placements: Sequence[Placement], pool: int = -1, covers: tuple[int, ...] = ()) -> None:
         """Add a unit, if its pods may be taken at all."""
+        if not placements:
+            return
+        shares, now_ms, ending = self._state.shares, self._state.now_ms, self._ending
         pods = [placement.pod for placement in placements]
-        if not pods or not all(pod.managed and pod.node and not self._ends(pod) for pod in pods):
-            return
-        shares, now_ms = self._state.shares, self._state.now_ms
-        name = shares.queue_of(pods[0])
+        name = pods[0].queue or shares.queue_of(pods[0])
         queue = shares.tree.queues.get(name)
-        if queue is None or not all(map(shares.preemptible, pods)):
+        if queue is None:
             return
+        for pod in pods:
+            if not (pod.managed and pod.node) or pod.deleting or pod.uid in ending or not shares.preemptible(pod):
+                return
+        started_ms = [pod.bound_ms or pod.created_ms for pod in pods]
         # A member that came later does not protect those that have run for long.
-        ran_ms = now_ms - min(map(_started_ms, pods))
         least_ms = queue.preempt_min_runtime_ms if name == self._queue else queue.reclaim_min_runtime_ms
-        if ran_ms < least_ms or not self._allowances.admit(pods):
+        if now_ms - min(started_ms) < least_ms or not self._allowances.admit(pods):
             return
+        lost = sum([lost_milli_ms(pod, shares.rate(pod.uid), now_ms) for pod in pods])
         unit = Unit(
-            len(self.units), root, name, self._precedence, tuple(pod.uid for pod in pods),
-            tuple(placement.slot for placement in placements),
-            sum(lost_milli_ms(pod, shares.rate(pod.uid), now_ms) for pod in pods), max(map(_started_ms, pods)),
-            pool, covers,
+            len(self.units), root, name, self._precedence, tuple([pod.uid for pod in pods]),
+            tuple([placement.slot for placement in placements]), lost, max(started_ms), pool, covers,
         )  # fmt: skip
         self.units.append(unit)
 

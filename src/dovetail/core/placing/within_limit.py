@@ -24,7 +24,7 @@ def find(
 ) -> Found | GaveUp | Impossible:
     """Search who has to give way so that the limits of the job's queue, and the room that there is, suffice for it."""
     pods = list(group.all_pods())
-    queue, precedence = state.shares.queue_of(pods[0]), state.rank(root).precedence
+    queue, precedence = state.shares.queue_of(pods[0]), state.precedence(root)
     wanted = state.shares.wanted(pods)
     victims = Victims(state, queue, root, ending, [queue])
     together = Together(state, victims.spare)
@@ -63,7 +63,7 @@ def _beyond(state: State, queue: str, wanted: dict[str, int], gone: Sequence[Uni
     """Whether the queue would be beyond a limit of its own with so much more and without these."""
     freed: Counter[str] = Counter()
     for uid in dict.fromkeys(uid for unit in gone for uid in unit.uids):
-        freed.update(state.shares.amounts(uid))
+        freed.update(dict(state.shares.amounts(uid)))
     held = state.shares.allocated(queue)
     return any(
         wanted.get(resource, 0) and held.get(resource, 0) - freed[resource] + wanted[resource] > most

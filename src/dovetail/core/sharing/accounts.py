@@ -8,7 +8,7 @@ so that nobody gains by beginning anew.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from dovetail.core.sharing.ledger import Ledger, steady
 from dovetail.core.sharing.records import History, Queue, Usage
@@ -97,11 +97,12 @@ class Accounts:
                 if name == queue and self._tree.queues[name].by_user:
                     self._user(name, user).charge(rate, from_ms, self.now_ms, self.now_ms)
 
-    def _charged(self, queue: str, user: str) -> Iterator[Ledger]:
-        if queue in self._tree.queues:
-            yield from map(self.of, self._tree.path(queue))
-            if self._tree.queues[queue].by_user:
-                yield self._user(queue, user)
+    def _charged(self, queue: str, user: str) -> list[Ledger]:
+        record = self._tree.queues.get(queue)
+        if record is None:
+            return []
+        ledgers = [self._queues[name] for name in self._tree.path(queue)]
+        return [*ledgers, self._user(queue, user)] if record.by_user else ledgers
 
     def of(self, name: str) -> Ledger:
         """The ledger of a queue that exists."""

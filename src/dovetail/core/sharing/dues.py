@@ -37,13 +37,15 @@ class Dues:
 
     def moved(self, queue: str, amounts: Amounts, times: int) -> None:
         """The queue holds or waits for so much more. Where that is taken back until it is asked, nothing changes."""
+        moved = self._moved
         for name, amount in amounts:
             if name in DIVIDED:
-                left = self._moved.get((queue, name), 0) + times * amount
+                key = queue, name
+                left = moved.get(key, 0) + times * amount
                 if left:
-                    self._moved[queue, name] = left
+                    moved[key] = left
                 else:
-                    self._moved.pop((queue, name), None)
+                    moved.pop(key, None)
 
     def of(self, queue: str) -> Mapping[str, int]:
         """What the queue is due, by class."""

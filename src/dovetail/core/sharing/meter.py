@@ -34,6 +34,7 @@ class Meter:
         self._wanted: dict[int, Amounts] = {}
         self._held: dict[tuple[int, int, int, int], Amounts] = {}
         self._kinds: dict[int, int] = {}
+        """By slot a number for what the amounts of pods there depend on."""
         self._numbers: dict[object, int] = {}
         self._capacity: dict[str, int] = {}
         self._of_slot: dict[int, Amounts] = {}
@@ -65,19 +66,16 @@ class Meter:
         """What a placed pod is counted with."""
         if placement.grants or placement.pod.device_claims:
             return self._count(placement)
-        key = placement.shape.id, placement.share_milli, placement.share_bits.bit_count(), self._kind(placement.slot)
+        if self.behind:
+            self.capacity()
+        kind = self._kinds.get(placement.slot, 0)
+        key = placement.shape.id, placement.share_milli, placement.share_bits.bit_count(), kind
         amounts = self._held.get(key)
         if amounts is None:
             if len(self._held) >= 65_536:
                 self._held.clear()
             amounts = self._held[key] = self._count(placement)
         return amounts
-
-    def _kind(self, slot: int) -> int:
-        """A number for what the amounts of pods there depend on."""
-        if self.behind:
-            self.capacity()
-        return self._kinds.get(slot, 0)
 
     def _count(self, placement: Placement) -> Amounts:
         shape, nodes = placement.shape, self._cluster.nodes

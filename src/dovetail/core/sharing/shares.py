@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
+from operator import attrgetter
 
 from dovetail.core.cluster import Cluster
 from dovetail.core.cluster.placement import Placement
@@ -47,13 +49,6 @@ class _Held:
     kind: tuple[str, str, int, Amounts, bool]
     rate: int
 
-    @property
-    def queue(self) -> str:
-        return self.kind[0]
-
-    def alike(self, other: _Held) -> bool:
-        return self.kind == other.kind
-
 
 class Shares:
     def __init__(self, cluster: Cluster, roster: Roster, policy: Policy) -> None:
@@ -75,7 +70,7 @@ class Shares:
         self._fixed: dict[str, dict[str, int]] = {}
         self._pending: dict[str, dict[str, int]] = {}
         self._strangers: dict[str, int] = {}
-        self._priorities: dict[str, Counter[int]] = {}
+        self._priorities: dict[str, dict[int, int]] = {}
         self._limited: dict[str, bool] = {}
         self._rated: dict[str, int] = {}
         self._rates: dict[Amounts, int] = {}
@@ -137,7 +132,7 @@ class Shares:
         for uid in list(self._held):
             self._release(uid, self._held[uid])
         for uid in list(self._waiting):
-            self._unwait(uid)
+            self._unwait([uid])
         change()
         for uid in uids:
             self._sync(uid, late=False)
@@ -157,36 +152,37 @@ class Shares:
             self.attained.end(uid, self.now_ms)
             self._wait(uid, known if known is not None and startable(known) else None)
             return
-        new = self._as_held(known, placement)
-        if held is None or not held.alike(new):
-            if held is not None:
-                self._release(uid, held)
-            self._hold([uid], new)
-            if late and held is None:
-                self.accounts.charge_late(*new.kind[:2], new.rate, self._since(uid))
-        if not self._attain([uid], new):
-            self.attained.forget(uid)
-        self._unwait(uid)
-
-    def placed(self, placements: Iterable[Placement]) -> None:
-        """These pods, which waited, were placed."""
-        alike: dict[tuple[str, str, int, Amounts, bool], tuple[_Held, list[str]]] = {}
-        for placement in placements:
-            held = self._as_held(placement.pod, placement)
-            alike.setdefault(held.kind, (held, []))[1].append(placement.pod.uid)
-        for held, uids in alike.values():
-            self._hold(uids, held)
-            self._attain(uids, held)
-            for uid in uids:
-                self._unwait(uid)
-
-    def _as_held(self, pod: Pod, placement: Placement) -> _Held:
         if self.meter.behind:
             self._follow_capacity()
+        kind = self._kind(placement, known)
+        if held is None or held.kind != kind:
+            if held is not None:
+                self._release(uid, held)
+            new = _Held(kind, self._rate(kind[3]))
+            self._hold([uid], new)
+            if late and held is None:
+                self.accounts.charge_late(*kind[:2], new.rate, self._since(uid))
+        if not self._attain([uid], self._held[uid]):
+            self.attained.forget(uid)
+        self._unwait([uid])
+
+    def placed(self, placements: Sequence[Placement]) -> None:
+        """These pods, which waited, were placed."""
+        if self.meter.behind:
+            self._follow_capacity()
+        for kind, alike in groupby(placements, self._kind):
+            uids, held = [placement.pod.uid for placement in alike], _Held(kind, self._rate(kind[3]))
+            self._hold(uids, held)
+            self._attain(uids, held)
+        self._unwait([placement.pod.uid for placement in placements])
+
+    def _kind(self, placement: Placement, pod: Pod | None = None) -> tuple[str, str, int, Amounts, bool]:
+        """What a placed pod (as it is known now) is counted by."""
+        pod = pod or placement.pod
         amounts = self.meter.held(placement)
-        queue = self.queue_of(pod) if pod.managed else ""
-        fixed = pod.managed and not self.preemptible(pod)
-        return _Held((queue, pod.user, pod.priority, amounts, fixed), self._rate(amounts))
+        if not pod.managed:
+            return "", pod.user, pod.priority, amounts, False
+        return pod.queue or self.queue_of(pod), pod.user, pod.priority, amounts, not self.preemptible(pod)
 
     def ended(self, uid: str, ended_ms: int) -> None:
         """The pod, which is counted still, had ended at that time."""
@@ -240,38 +236,39 @@ class Shares:
         self._add(self._allocated, queue, amounts, times)
         if fixed:
             self._add(self._fixed, queue, amounts, times)
-        pods = self._priorities.setdefault(queue, Counter())
-        pods[priority] += times
+        pods = self._priorities.setdefault(queue, {})
+        pods[priority] = pods.get(priority, 0) + times
         if not pods[priority]:
             del pods[priority]
         self.accounts.change(queue, user, times * held.rate)
 
     def _attain(self, uids: Iterable[str], held: _Held) -> bool:
         """Note what the jobs of these pods have, where that counts."""
-        queue = self.tree.queues.get(held.queue)
+        queue = self.tree.queues.get(held.kind[0])
         if queue is None or not queue.least_served_first:
             return False
         for uid in uids:
             pod = self._roster.pods[uid]
             since_ms = pod.bound_ms if pod.node and pod.bound_ms else self.attained.since_ms(uid)
             since_ms = self.now_ms if since_ms is None else min(since_ms, self.now_ms)
-            self.attained.put(uid, held.queue, self._roster.job_of(pod), held.rate, since_ms)
+            self.attained.put(uid, held.kind[0], self._roster.job_of(pod), held.rate, since_ms)
         return True
 
     def _wait(self, uid: str, pod: Pod | None) -> None:
         request = (self.queue_of(pod), self.meter.wanted(self._cluster.shape_of(pod))) if pod is not None else None
         if self._waiting.get(uid) != request:
-            self._unwait(uid)
+            self._unwait([uid])
             if request is not None:
                 self._waiting[uid] = request
                 self.dues.moved(*request, 1)
                 self._add(self._pending, *request, 1)
 
-    def _unwait(self, uid: str) -> None:
-        request = self._waiting.pop(uid, None)
-        if request is not None:
-            self.dues.moved(*request, -1)
-            self._add(self._pending, *request, -1)
+    def _unwait(self, uids: Iterable[str]) -> None:
+        for request, alike in groupby([self._waiting.pop(uid, None) for uid in uids]):
+            if request is not None:
+                times = len(list(alike))
+                self.dues.moved(*request, -times)
+                self._add(self._pending, *request, -times)
 
     def _add(self, books: dict[str, dict[str, int]], queue: str, amounts: Amounts, sign: int) -> None:
         for name in self.path(queue):
@@ -317,20 +314,21 @@ class Shares:
         """Whether the pod may be made to give way: it says so itself, or its queue does."""
         if pod.work.preemptible is not None:
             return pod.work.preemptible
-        queue = self.tree.queues.get(self.queue_of(pod))
+        queue = self.tree.queues.get(pod.queue or self.queue_of(pod))
         return queue is None or queue.preemptible
 
     def wanted(self, pods: Iterable[Pod]) -> dict[str, int]:
         """What pods that wait will be counted with, wherever they go."""
         found: dict[str, int] = {}
-        for pod in pods:
-            _add(found, self.meter.wanted(self._cluster.shape_of(pod)), 1)
+        for _, alike in groupby(self._cluster.shapes_of(pods), attrgetter("id")):
+            some = list(alike)
+            _add(found, self.meter.wanted(some[0]), len(some))
         return found
 
-    def amounts(self, uid: str) -> Mapping[str, int]:
+    def amounts(self, uid: str) -> Amounts:
         """What a placed pod is counted with."""
         held = self._held.get(uid)
-        return dict(held.kind[3]) if held is not None else {}
+        return held.kind[3] if held is not None else ()
 
     def rate(self, uid: str) -> int:
         """What a placed pod is charged, in milli-GPU."""
@@ -442,11 +440,10 @@ class Shares:
             return None
         return ClaimBack(self, queue, amounts)
 
-    def debtors(self, queue: str, amounts: Mapping[str, int]) -> list[str]:
+    def debtors(self, queue: str, amounts: Mapping[str, int]) -> Iterator[str]:
         """The queues from which this one may take something back for so much more."""
-        if not self.others_hold(queue) or (claim := self.claim_back(queue, amounts)) is None:
-            return []
-        return [name for name, pods in self._priorities.items() if pods and claim.takes(name, {})]
+        if self.others_hold(queue) and (claim := self.claim_back(queue, amounts)) is not None:
+            yield from (name for name, pods in self._priorities.items() if pods and claim.takes(name, {}))
 
     def standings(self, now_ms: int) -> list[standing.Standing]:
         """How all queues stand, each before those below it."""
