@@ -183,7 +183,6 @@ def test_a_clock_that_goes_back_changes_nothing() -> None:
     ledger.settle(NOON_MS - DAY_MS)
     assert (ledger.used, ledger.as_of_ms, ledger.days) == (10**9, NOON_MS, {20_000: 77})
     assert ledger.at(NOON_MS - DAY_MS) == 10**9
-    assert ledger.used_days(1, NOON_MS - DAY_MS) == 77
     ledger.change(500, NOON_MS - DAY_MS)
     assert (ledger.used, ledger.as_of_ms, ledger.rate) == (10**9, NOON_MS, 1500)
 
@@ -193,28 +192,12 @@ def test_days_are_split_at_midnight_exactly() -> None:
     ledger.change(1000, NOON_MS)
     ledger.settle(NOON_MS + 2 * DAY_MS)
     assert ledger.days == {20_000: 500 * DAY_MS, 20_001: 1000 * DAY_MS, 20_002: 500 * DAY_MS}
-    assert ledger.used_days(1, NOON_MS + 2 * DAY_MS) == 500 * DAY_MS
-    assert ledger.used_days(2, NOON_MS + 2 * DAY_MS) == 1500 * DAY_MS
-    assert ledger.used_days(7, NOON_MS + 2 * DAY_MS) == 2000 * DAY_MS
-
-
-@MODEST
-@given(steps, st.integers(1, 31))
-def test_days_that_are_not_settled_yet_count(told: Steps, days: int) -> None:
-    ledger, now_ms = driven(HOUR_MS, told)
-    seen = ledger.used_days(days, now_ms)
-    ledger.settle(now_ms)
-    assert ledger.used_days(days, now_ms) == seen
-    if days > len(told):
-        assert seen == sum(length_ms * rate for length_ms, rate in told)
 
 
 def test_a_month_of_days_is_kept() -> None:
     ledger = Ledger(HOUR_MS, as_of_ms=0, rate=1)
     ledger.settle(NOON_MS)
     assert sorted(ledger.days) == list(range(19_970, 20_001))
-    assert ledger.used_days(30, NOON_MS) == 29 * DAY_MS + DAY_MS // 2
-    assert ledger.used_days(1000, NOON_MS) == 30 * DAY_MS + DAY_MS // 2
     ledger.charge(1, 0, DAY_MS, NOON_MS)
     ledger.settle(NOON_MS + DAY_MS)
     assert sorted(ledger.days) == list(range(19_971, 20_002))

@@ -70,7 +70,7 @@ def test_the_seed_decides_the_order_of_nodes_and_pods_and_what_is_drawn() -> Non
 
 def test_the_read_out_averages_the_arrivals_that_round_to_one_percent() -> None:
     moments = [
-        Moment(i, arrived, 0, (allocated,), (allocated,), 1000)
+        Moment(i, arrived, (allocated,), (allocated,), 1000)
         for i, (arrived, allocated) in enumerate([(994, 900), (1004, 910), (1006, 950)])
     ]
     assert unallocated_percent(Result(1000, [], ["default"], [1], moments)) == {99: 10.0, 100: 9.0, 101: 5.0}

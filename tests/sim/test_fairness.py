@@ -49,7 +49,7 @@ def test_jains_index(served: list[float], index: float) -> None:
 
 
 def moment(at_s: int, held: tuple[int, int], wanted: tuple[int, int]) -> Moment:
-    return Moment(1000 * at_s, 0, 0, held, wanted, 4000)
+    return Moment(1000 * at_s, 0, held, wanted, 4000)
 
 
 def test_windows_mean_over_what_happens_in_them_and_leave_out_where_nobody_lacks() -> None:

@@ -23,7 +23,7 @@ from dovetail.core.reasons import Expected, Reason, Refusal, Sure, When
 from dovetail.core.roster import LONE, startable
 from dovetail.core.state import State
 
-_NO_ROOM = {Reason.NO_NODE_FITS, Reason.GANG_DOES_NOT_FIT, Reason.RESERVED}
+_ROOM_HELPS = {Reason.NO_NODE_FITS, Reason.GANG_DOES_NOT_FIT, Reason.RESERVED}
 
 
 class MakingRoom:
@@ -71,7 +71,7 @@ class MakingRoom:
                 # Others of the gang wait for those that give way: one after another.
                 return [], refusal
         limited = refusal.reason is Reason.QUEUE_LIMIT
-        if not (limited or refusal.reason in _NO_ROOM) or refusal.when is When.NEVER or not any(group.all_pods()):
+        if not (limited or refusal.reason in _ROOM_HELPS) or refusal.when is When.NEVER or not any(group.all_pods()):
             return [*decisions, *self.give_up(str(refusal))], refusal
         self._lacking = True
         if own is not None and own.evicting:

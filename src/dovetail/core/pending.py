@@ -13,7 +13,7 @@ from dovetail.core.sharing.accounts import Line
 from dovetail.core.sharing.order import Order
 
 Place = tuple[int, int, int, int, str]
-_NO_ROOM = {Reason.NO_NODE_FITS, Reason.GANG_DOES_NOT_FIT, Reason.SEARCH_LIMIT, Reason.RESERVED}
+_ROOM_LACKS = {Reason.NO_NODE_FITS, Reason.GANG_DOES_NOT_FIT, Reason.SEARCH_LIMIT, Reason.RESERVED}
 _COUNTED = {Reason.GANG_INCOMPLETE, Reason.GANG_TOO_LARGE, Reason.EVICTING, Reason.QUEUE_LIMIT, Reason.BEYOND_GUARANTEE}
 """Reasons whose details are numbers, which change all the time; the details of all others name what is wrong. That
 there is no room has several, of which now one is true and now another."""
@@ -239,4 +239,4 @@ def _numbers_only(told: Refusal, refusal: Refusal) -> bool:
         return False
     if told.reason is refusal.reason and told.reason in _COUNTED:
         return True
-    return told.reason in _NO_ROOM and refusal.reason in _NO_ROOM
+    return told.reason in _ROOM_LACKS and refusal.reason in _ROOM_LACKS

@@ -78,13 +78,11 @@ class Fate:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """The cluster after one event time: GPU demand in milli-GPU that has `arrived` so far; pods that wait; for each
-    queue what it holds and what it wants (that included), in milli-GPU; and the GPU capacity of the nodes that are not
-    down."""
+    """The cluster after one event time: GPU demand in milli-GPU that has `arrived` so far; for each queue what it holds
+    and what it wants (that included), in milli-GPU; and the GPU capacity of the nodes that are not down."""
 
     at_ms: int
     arrived_milli: int
-    waiting_pods: int
     held_milli: tuple[int, ...]
     wanted_milli: tuple[int, ...]
     up_milli: int
@@ -130,7 +128,7 @@ class Clock(ABC):
         weights += [1] * (len(names) - len(weights))
         self.result = Result(self.up_milli, fates, list(names), weights)
         self._held_milli, self._wanted_milli = [0] * len(names), [0] * len(names)
-        self._arrived_milli = self._waiting_pods = 0
+        self._arrived_milli = 0
         self._agenda = [(fate.job.at_ms, _ARRIVAL, fate.number, 0) for fate in fates]
         for number, outage in enumerate(workload.outages):
             self._agenda += [(outage.from_ms, _DOWN, number, 0), (outage.until_ms, _UP, number, 0)]
@@ -172,7 +170,6 @@ class Clock(ABC):
         fate.held_milli += milli
         fate.waiting -= 1
         self._held_milli[fate.queue] += milli
-        self._waiting_pods -= 1
         if fate.waiting:
             return
         if fate.started_ms is None:
@@ -260,7 +257,6 @@ class Clock(ABC):
 
     def _await(self, fate: Fate) -> None:
         self._wanted_milli[fate.queue] += fate.milli
-        self._waiting_pods += fate.waiting
         self.admit(fate)
 
     def _stop(self, fate: Fate, *, keeps: bool) -> None:
@@ -289,16 +285,13 @@ class Clock(ABC):
     def _release(self, fate: Fate) -> None:
         self._wanted_milli[fate.queue] -= fate.milli
         self._held_milli[fate.queue] -= fate.held_milli
-        self._waiting_pods -= fate.waiting
         self.discharge(fate)
         fate.nodes.clear()
         fate.held_milli = 0
 
     def _note(self) -> None:
         held, wanted = tuple(self._held_milli), tuple(self._wanted_milli)
-        self.result.moments.append(
-            Moment(self.now_ms, self._arrived_milli, self._waiting_pods, held, wanted, self.up_milli)
-        )
+        self.result.moments.append(Moment(self.now_ms, self._arrived_milli, held, wanted, self.up_milli))
 
 
 _HAPPENS = (Clock._end, Clock._gone, Clock._down, Clock._up, Clock._arrival, lambda clock, number, run: None)

@@ -32,8 +32,6 @@ from dovetail.kube.objects_topology import DeviceDifference
 
 log = logging.getLogger(__name__)
 
-FOLDER = Path("/var/lib/kubelet/device-plugins")
-
 
 @dataclass(slots=True)
 class Counts:

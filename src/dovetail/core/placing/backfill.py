@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.core.cluster.placement import Placement
+from dovetail.core.cluster.rejections import FOR_EVER_MS
 from dovetail.core.cluster.shapes import Shape
 from dovetail.core.model import Pod
 from dovetail.core.placing.gangs import Group, Search, SearchLimitReached, shapes_of
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from dovetail.core.state import State
 
 Slots = NDArray[np.int64]
-FOR_EVER_MS = 2**62
 
 
 @dataclass(frozen=True, slots=True)

@@ -175,13 +175,6 @@ class Ledger:
         """What is due to it at this rate, less what it used; below 0 where it used more."""
         return steady(due_rate, self.half_life_ms) - self.at(now_ms)
 
-    def used_days(self, days: int, now_ms: int) -> int:
-        """What was charged without decay today and on the days before, so many days in all (UTC, at most 31)."""
-        now_ms = max(now_ms, self.as_of_ms)
-        first = now_ms // DAY_MS - min(days, DAYS_KEPT) + 1
-        running = self.rate * max(0, now_ms - max(self.as_of_ms, first * DAY_MS))
-        return running + sum(amount for day, amount in self.days.items() if day >= first)
-
     def _add_days(self, rate: int, from_ms: int, to_ms: int) -> None:
         from_ms = max(from_ms, (self.as_of_ms // DAY_MS - DAYS_KEPT + 1) * DAY_MS)
         while from_ms < to_ms:

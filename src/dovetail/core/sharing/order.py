@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dovetail.core.sharing.accounts import Line
 from dovetail.core.sharing.shares import Shares
 
-Heads = Callable[[str], Mapping[Line, str]]
-"""The lines of a queue in which somebody waits, with the root that is first in each."""
 NOWHERE: Line = ("", "")
 """Where those wait that no queue takes."""
 
@@ -88,8 +86,9 @@ class Order:
             below = [
                 (child, found) for child in self._shares.tree.children(queue) if (found := self._first(child, lines))
             ]
-            best = min(below, key=lambda one: self._key(one[0], one[1][1]))[1] if len(below) > 1 else None
-            best = below[0][1] if len(below) == 1 else best
+            if len(below) > 1:
+                below.sort(key=lambda one: self._key(one[0], one[1][1]))
+            best = below[0][1] if below else None
         self._best[queue] = best
         return best
 

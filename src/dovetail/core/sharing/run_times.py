@@ -123,11 +123,6 @@ class RunTimes:
             return Estimate(lengths[rank] - max(0, ran_ms), Sure.LEARNED, basis)
         return _UNKNOWN
 
-    def median_ms(self, family: str) -> int:
-        """The median of the last runs of a family, of two the lower one; 0 where none is known."""
-        runs = self._kinds["family"].runs.get(family)
-        return runs.lengths[(len(runs.lengths) - 1) // 2] if runs is not None else 0
-
     def records(self) -> tuple[Record, ...]:
         """All that was learned; `restore` takes it."""
         return tuple(
