@@ -70,12 +70,11 @@ class Attempt:
                 self._failures.refuse(self._root, lacking)
             decisions += placed
             refusal = refusal or lacking
-        bound = any(isinstance(decision, Bind) for decision in decisions)
         decisions += room.close()
         waiting = self._waiting()
-        if refusal is None and any(startable(pod) for pod in waiting):
+        if refusal is None and any(map(startable, waiting)):
             refusal = Refusal(Reason.GANG_FULL, When.NOT_YET)
-        overdue = self._overdue(bound, waiting)
+        overdue = self._overdue(decisions, waiting)
         if overdue and refusal is not None:
             return [*decisions, Release(self._root, tuple(pod.uid for pod in overdue), refusal, state.steps)]
         if not waiting:
@@ -315,7 +314,7 @@ class Attempt:
             return None
         return Kind(alike, self._queue, self._state.precedence(self._root), self._fixed(group.pods))
 
-    def _overdue(self, binds: bool, waiting: list[Pod]) -> list[Pod]:
+    def _overdue(self, decisions: list[Decision], waiting: list[Pod]) -> list[Pod]:
         """The bound members of a gang that started by half and is past its deadline, else nothing.
 
         A half start shows even after a restart: a pod waits that existed when the last of the others was bound. (A pod
@@ -327,7 +326,7 @@ class Attempt:
         bound = [pod for pod in self._members if pod.node]
         deadline_ms = state.policy.start_deadline_ms
         newest = max((pod.bound_ms for pod in bound), default=0)
-        if binds:
+        if any(isinstance(decision, Bind) for decision in decisions):
             starting.setdefault(self._root, state.now_ms + deadline_ms)
         elif bound and any(pod.created_ms <= newest for pod in waiting):
             starting.setdefault(self._root, newest + deadline_ms)

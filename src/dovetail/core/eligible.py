@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from operator import attrgetter
 
 import numpy as np
 
@@ -33,9 +32,12 @@ def blocked(state: State, root: str, waiting: Sequence[Pod]) -> Refusal | None:
 def _in_gang(state: State, root: str, waiting: Sequence[Pod]) -> Refusal | None:
     gangs = state.roster.gangs
     if root.startswith(LONE):
-        if any(map(attrgetter("gated"), waiting)):
-            return Refusal(Reason.GATED, When.NOT_YET)
-        return Refusal(Reason.DELETING, When.NEVER) if any(map(attrgetter("deleting"), waiting)) else None
+        for pod in waiting:
+            if pod.gated:
+                return Refusal(Reason.GATED, When.NOT_YET)
+            if pod.deleting:
+                return Refusal(Reason.DELETING, When.NEVER)
+        return None
     for gang_id in state.roster.tree(root):
         gang = gangs.get(gang_id)
         if gang is None:

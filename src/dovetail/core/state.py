@@ -152,8 +152,8 @@ class State:
         of it is pending."""
         self.failures.forget(root)
         stands = root.startswith(LONE) or self.roster.top(root) == root
-        waiting = [pod for pod in self.roster.members(root) if pod.uid not in self.cluster.placements]
-        if stands and any(pod.managed and not pod.node for pod in waiting):
+        members, placements = self.roster.members(root), self.cluster.placements
+        if stands and any(pod.managed and not pod.node and pod.uid not in placements for pod in members):
             self._push(root)
         else:
             self.pending.forget(root)

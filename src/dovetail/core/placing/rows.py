@@ -79,7 +79,7 @@ class Row:
 
     def best(self) -> int:
         """The slot with the highest score, the lowest of equals; it may be infeasible where all are."""
-        stale = np.flatnonzero(self._stale)
+        (stale,) = self._stale.nonzero()
         if len(stale):
             self._tops[stale] = self.score.reshape(-1, BLOCK)[stale].max(axis=1)
             self._stale[stale] = False

@@ -140,10 +140,11 @@ class Victims:
         self.spare: list[int] = []
         self.units: list[Unit] = []
         root_of, queue_of = state.roster.root_of, state.shares.queue_of
+        queues = None if of is None else frozenset(of)
         seen = {root}
         for placement in state.cluster.placements.values():
             pod = placement.pod
-            if not pod.managed or (of is not None and (pod.queue or queue_of(pod)) not in of):
+            if not pod.managed or (queues is not None and (pod.queue or queue_of(pod)) not in queues):
                 continue
             other = root_of(pod)
             if other in seen:

@@ -266,9 +266,10 @@ class Shares:
     def _unwait(self, uids: Iterable[str]) -> None:
         for request, alike in groupby([self._waiting.pop(uid, None) for uid in uids]):
             if request is not None:
-                times = len(list(alike))
-                self.dues.moved(*request, -times)
-                self._add(self._pending, *request, -times)
+                queue, amounts = request
+                times = -len(list(alike))
+                self.dues.moved(queue, amounts, times)
+                self._add(self._pending, queue, amounts, times)
 
     def _add(self, books: dict[str, dict[str, int]], queue: str, amounts: Amounts, sign: int) -> None:
         for name in self.path(queue):
