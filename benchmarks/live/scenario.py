@@ -206,7 +206,7 @@ SCENARIOS = {
         _AMONG, title=f"{_AMONG.title}, among them 200 pods that fit nowhere", unplaceable=200, alone="alone",
     ),
     "stream": Scenario(
-        "200 pods of 1 GPU a second for 120 s, each for 30 s, on 1,000 nodes",
-        nodes=1000, pods=8, gpus=1, stream=24_000, per_s=200.0, run_s=30.0,
+        "200 pods of 1 GPU a second for 120 s, each for 30 s, on 1,500 nodes",
+        nodes=1500, pods=8, gpus=1, stream=24_000, per_s=200.0, run_s=30.0,
     ),
 }  # fmt: skip
