@@ -156,7 +156,7 @@ async def test_the_pod_is_told_what_the_server_said_of_its_bind(bench: Bench) ->
     bench.server.will("GET", "/pods/p", {"metadata": {"name": "p", "namespace": "d", "uid": "uid-p"}})
     async with bench.running():
         await until(lambda: any("pods/binding is forbidden" in note for note in bench.notes("FailedScheduling")))
-        assert bench.state.cluster.placements == {}
+        await until(lambda: bench.state.cluster.placements == {})
 
 
 async def test_a_bind_that_failed_is_repeated(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
