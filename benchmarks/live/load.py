@@ -18,7 +18,7 @@ from dovetail.kube.listing import list_all
 from dovetail.kube.resources import PODS, Resource
 
 CONNECTIONS = 64
-FINISHERS = 16
+FINISHERS = 64
 POLL_S = 0.5
 
 
