@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 _IDLE_S = 30.0
 _CONNECT_S = 10.0
 _HIGH_WATER_BYTES = 4 << 20
-_INCOMING_BYTES = 64 << 10
+_INCOMING_BYTES = 32 << 10
 _MAX_HEAD_BYTES = 64 << 10
 _READ = re.compile(rb"\r\n(connection|content-length|retry-after|transfer-encoding):[ \t]*([^\r]*)", re.IGNORECASE)
 """The headers that somebody reads. To take all of them apart costs as much as the rest of a short reply."""
