@@ -72,7 +72,7 @@ class TestScenarios:
     def test_a_smaller_stream_is_shorter_and_as_dense(self) -> None:
         whole = SCENARIOS["stream"]
         part = whole.scaled(0.1)
-        assert (part.per_s, part.stream, part.run_s, part.nodes) == (200.0, 2_400, 3.0, 100)
+        assert (part.per_s, part.stream, part.run_s, part.nodes) == (200.0, 2_400, 3.0, whole.nodes // 10)
 
 
 class TestProblems:
