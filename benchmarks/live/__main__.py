@@ -61,9 +61,12 @@ def run(heat: Heat, outcomes: list[Outcome]) -> None:
     print(f"{heat.scenario_name} round {heat.round} {heat.scheduler:>12}: ", end="", file=sys.stderr, flush=True)
     try:
         outcome = uvloop.run(measure(heat))
-    # A group is what a failure while many objects are created comes as.
+    # A group is what a failure comes as while much goes on, perhaps in another.
     except* (PlaneUnavailable, ComponentFailed, KubectlFailed, KubeError) as failures:
-        raise SystemExit(f"\nerror: {failures.exceptions[0]}") from None
+        first: BaseException = failures
+        while isinstance(first, BaseExceptionGroup):
+            first = first.exceptions[0]
+        raise SystemExit(f"\nerror: {first}") from None
     outcomes.append(outcome)
     print(f"{outcome.last_bind_s:6.2f} s to the last bind", *outcome.problems, sep="; ", file=sys.stderr)
 

@@ -19,6 +19,7 @@ from benchmarks.live.scenario import (
     AMOUNTS_BESIDE_GPUS,
     GPUS_PER_NODE,
     NAMESPACE,
+    Arrivals,
     Document,
     Kinds,
     Meta,
@@ -69,10 +70,20 @@ class ClaimScenario:
     pods: int
     gpus: int
     templates: bool = False
+    run_s: float = 0.0
+    alone: str = ""
 
     @property
     def pod_count(self) -> int:
         return self.pods
+
+    @property
+    def backlog(self) -> int:
+        return self.pods
+
+    def arrivals(self, scheduler_name: str) -> Arrivals:
+        """All pods are there at the start."""
+        return iter(())
 
     @property
     def controllers(self) -> tuple[str, ...]:

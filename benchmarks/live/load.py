@@ -1,19 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The backlog: everything of a scenario is in the API server before the scheduler starts.
+"""The load: the backlog, which is in the API server before the scheduler starts, and what comes and goes afterwards.
 
-Rules: a kind after the other, each created by as many connections as keep the API server busy.
+Rules: the backlog is made a kind after the other, each by as many connections as keep the API server busy. A pod of the
+stream counts as created when the server has said so. A pod that has run its time is told as finished, as its kubelet
+would do, and stays.
 """
 
 import asyncio
+import time
 from collections.abc import Iterable, Iterator
 
 from benchmarks.live.claims import ClaimScenario
 from benchmarks.live.scenario import NAMESPACE, Document, Scenario, SeenPod
-from dovetail.kube.client import Client
+from dovetail.kube.client import STRATEGIC_PATCH, Client
+from dovetail.kube.decoding import Identified
 from dovetail.kube.listing import list_all
 from dovetail.kube.resources import PODS, Resource
 
 CONNECTIONS = 64
+FINISHERS = 64
 POLL_S = 0.5
 
 
@@ -25,6 +30,51 @@ async def fill(client: Client, scenario: Scenario | ClaimScenario, scheduler_nam
         if scenario.ready((await list_all(client, PODS, SeenPod)).objects.values()):
             break
         await asyncio.sleep(POLL_S)
+
+
+class Stream:
+    """The pods of `scenario` that come after its backlog, and the end of all that were bound.
+
+    created_s: when each came, by uid and time.monotonic().
+    """
+
+    def __init__(self, client: Client, scenario: Scenario | ClaimScenario, scheduler_name: str) -> None:
+        self.created_s: dict[str, float] = {}
+        self._client = client
+        self._run_s = scenario.run_s
+        self._arrivals = scenario.arrivals(scheduler_name)
+        self._running: asyncio.Queue[tuple[float, SeenPod]] = asyncio.Queue()
+
+    async def feed(self) -> None:
+        """Create each pod when it is due. Raises ApiError."""
+        start_s = time.monotonic()
+        async with asyncio.TaskGroup() as tasks:
+            for due_s, document in self._arrivals:
+                await asyncio.sleep(start_s + due_s - time.monotonic())
+                tasks.create_task(self._create(document))
+
+    async def _create(self, document: Document) -> None:
+        body = {"apiVersion": PODS.api_version, "kind": PODS.kind} | document
+        made = await self._client.request("POST", PODS.path(NAMESPACE), body, decode=Identified)
+        self.created_s[made.metadata.uid] = time.monotonic()
+
+    def bound(self, pod: SeenPod) -> None:
+        """It runs from now on."""
+        if self._run_s:
+            self._running.put_nowait((time.monotonic() + self._run_s, pod))
+
+    async def finish(self) -> None:
+        """Until cancelled. Raises ApiError."""
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(FINISHERS):
+                tasks.create_task(self._finish())
+
+    async def _finish(self) -> None:
+        while True:
+            due_s, pod = await self._running.get()
+            await asyncio.sleep(due_s - time.monotonic())
+            path = PODS.path(pod.metadata.namespace, pod.metadata.name, "status")
+            await self._client.request("PATCH", path, {"status": {"phase": "Succeeded"}}, content_type=STRATEGIC_PATCH)
 
 
 async def _create(client: Client, resource: Resource, documents: Iterable[Document]) -> None:

@@ -2,7 +2,8 @@
 """One run: a plane of its own, the backlog, one scheduler from its start until it has nothing more to write.
 
 Rules
-- Time runs from the start of the scheduler's process to the last bind, as an own watch on bound pods receives it.
+- Time runs from the start of the scheduler's process to the last bind, as an own watch on bound pods receives it. A pod
+  waits for its bind from when it was created, or from that start if it was there before.
 - Events follow the binds, so CPU time is taken when no event has come for `QUIET_S`: what a scheduler puts off counts.
 - CPU time and memory are the kernel's accounts of the processes (/proc), so only Linux will do.
 - A run never hangs: a scheduler that ends, or binds nothing for `STALLED_S`, is a run with a problem.
@@ -14,6 +15,7 @@ import os
 import re
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +23,7 @@ from msgspec import Struct
 
 from benchmarks.live.claims import ClaimScenario, SeenClaim
 from benchmarks.live.contestants import Contestant, log_in
-from benchmarks.live.load import fill
+from benchmarks.live.load import Stream, fill
 from benchmarks.live.scenario import NAMESPACE, Meta, Scenario, SeenPod
 from dovetail.kube.client import Client
 from dovetail.kube.config import load_config
@@ -46,15 +48,20 @@ class Outcome:
     """What one run gave. Times are from the start of the process; what did not happen or cannot be known is 0.
 
     round: the runs of all schedulers in one round follow each other, so they are what to compare.
+    alone: the scenario without what stands in the way here; "" where there is none.
+    p50_ms, p99_ms: how long pods waited for their bind.
     others_cpu_s: CPU time of whatever else ran on the machine; a run with much of it is not worth much.
     """
 
     round: int
     scenario: str
     scheduler: str
+    alone: str
     pods: int
     first_bind_s: float
     last_bind_s: float
+    p50_ms: float
+    p99_ms: float
     last_event_s: float
     events: int
     cpu_s: float
@@ -85,20 +92,28 @@ class _Count(Struct):
     items: list[_Event] | None = None
 
 
-@dataclass
 class _Binds:
-    """Pods seen bound, and when the first and the last were."""
+    """Pods seen bound, in order, and when each was; `stream` is told of them."""
 
-    count: int = 0
-    first_s: float = 0.0
-    last_s: float = 0.0
+    def __init__(self, stream: Stream) -> None:
+        self.seen_s: dict[str, float] = {}
+        self.last_s = 0.0
+        self._stream = stream
 
     def sink(self, changes: list[Change[SeenPod]]) -> None:
-        added = sum(change.kind == "added" for change in changes)
-        if added:
-            self.count += added
-            self.last_s = time.monotonic()
-            self.first_s = self.first_s or self.last_s
+        for change in changes:
+            if change.kind == "added":
+                self.last_s = self.seen_s[change.object.metadata.uid] = time.monotonic()
+                self._stream.bound(change.object)
+
+    @property
+    def first_s(self) -> float:
+        return next(iter(self.seen_s.values()), 0.0)
+
+    def waited_s(self, start_s: float) -> list[float]:
+        """For their bind, of all pods; the shortest first."""
+        created_s = self._stream.created_s
+        return sorted(max(0.0, seen_s - created_s.get(uid, start_s)) for uid, seen_s in self.seen_s.items())
 
 
 @dataclass(frozen=True)
@@ -124,38 +139,48 @@ async def measure(heat: Heat) -> Outcome:
 
 async def _watched_run(plane: Plane, client: Client, heat: Heat, argv: list[str]) -> Outcome:
     scenario, scheduler = heat.scenario, heat.scheduler
-    binds = _Binds()
+    stream = Stream(client, scenario, heat.contestant.scheduler_name)
+    binds = _Binds(stream)
     bound = {"fieldSelector": "spec.nodeName!="}
     bound_pods = Reflector(client, PODS, SeenPod, binds.sink, params=bound, heartbeat_s=STALLED_S)
-    following = asyncio.create_task(bound_pods.run())
-    await bound_pods.synced.wait()
     scratch = Path(tempfile.mkdtemp(prefix="dovetail-live-"))
     log = scratch / "scheduler.log"
     children = Children()
     children.open(scratch)
-    try:
-        servers = [plane.pids["kube-apiserver"], plane.pids["etcd"], os.getpid()]
-        machine_before, before = machine_cpu_s(), [cpu_s(pid) for pid in servers]
-        start_s = time.monotonic()
-        children.start(scheduler, argv, log)
-        problems = await _until_bound(children, scheduler, binds, scenario.pod_count, log)
-        last_event_s = await _until_quiet(client)
-        pid = children.pids[scheduler]
-        own_cpu_s, rss_mib = (0.0, 0.0) if problems else (cpu_s(pid), max_rss_mib(pid))
-        server_cpu_s = [cpu_s(pid) - was for pid, was in zip(servers, before, strict=True)]
-        machine_s = machine_cpu_s() - machine_before
-    finally:
-        children.close()
-        following.cancel()
+    async with asyncio.TaskGroup() as tasks:
+        beside = [tasks.create_task(bound_pods.run()), tasks.create_task(stream.finish())]
+        try:
+            await bound_pods.synced.wait()
+            servers = [plane.pids["kube-apiserver"], plane.pids["etcd"], os.getpid()]
+            machine_before, before = machine_cpu_s(), [cpu_s(pid) for pid in servers]
+            start_s = time.monotonic()
+            children.start(scheduler, argv, log)
+            problems = await _until_bound(children, scheduler, binds, scenario.backlog, log)
+            if not problems:
+                beside.append(tasks.create_task(stream.feed()))
+                problems = await _until_bound(children, scheduler, binds, scenario.pod_count, log)
+            last_event_s = await _until_quiet(client)
+            pid = children.pids[scheduler]
+            own_cpu_s, rss_mib = (0.0, 0.0) if problems else (cpu_s(pid), max_rss_mib(pid))
+            server_cpu_s = [cpu_s(pid) - was for pid, was in zip(servers, before, strict=True)]
+            machine_s = machine_cpu_s() - machine_before
+        finally:
+            children.close()
+            for task in beside:
+                task.cancel()
     pods = (await list_all(client, PODS, SeenPod)).objects.values()
     claims = (await list_all(client, RESOURCE_CLAIMS, SeenClaim)).objects.values()
+    waited_s = binds.waited_s(start_s)
     return Outcome(
         round=heat.round,
         scenario=heat.scenario_name,
         scheduler=scheduler,
+        alone=scenario.alone,
         pods=scenario.pod_count,
         first_bind_s=max(0.0, binds.first_s - start_s),
         last_bind_s=max(0.0, binds.last_s - start_s),
+        p50_ms=1000 * percentile(waited_s, 50),
+        p99_ms=1000 * percentile(waited_s, 99),
         last_event_s=max(0.0, last_event_s - start_s),
         events=await _told(client),
         cpu_s=own_cpu_s,
@@ -171,7 +196,7 @@ async def _watched_run(plane: Plane, client: Client, heat: Heat, argv: list[str]
 async def _until_bound(children: Children, scheduler: str, binds: _Binds, wanted: int, log: Path) -> list[str]:
     """Wait for `wanted` binds; what went wrong, if they do not come."""
     started_s = time.monotonic()
-    while binds.count < wanted:
+    while len(binds.seen_s) < wanted:
         await asyncio.sleep(POLL_S)
         status = children.exit_status(scheduler)
         if status is not None:
@@ -206,6 +231,11 @@ async def _told(client: Client) -> int:
     """How many pods have their Scheduled event."""
     events = (await list_all(client, EVENTS, _Event)).objects.values()
     return len({event.regarding.uid for event in events if event.reason == "Scheduled"})
+
+
+def percentile(ordered: Sequence[float], percent: int) -> float:
+    """The smallest value that `percent` % of them do not exceed; 0 of none."""
+    return ordered[-(-len(ordered) * percent // 100) - 1] if ordered else 0.0
 
 
 def cpu_s(pid: int) -> float:

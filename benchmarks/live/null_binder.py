@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A scheduler that does not think: `python -m benchmarks.live.null_binder --kubeconfig FILE [--events]`.
 
-It lists the nodes and the pending pods that name it, binds the pods to the nodes in turn, and then waits to be killed.
-So it shows what the API server and a Python client can do at most. With --events it also writes the Scheduled event of
-each pod after its bind, as kube-scheduler does. It looks at nothing but names: whether the pods fit is the caller's
-affair.
+It lists the nodes and the pending pods that name it, binds the pods to the nodes in turn, and then each that comes,
+until it is killed. So it shows what the API server and a Python client can do at most. With --events it also writes the
+Scheduled event of each pod after its bind, as kube-scheduler does. It looks at nothing but names: pods that fit nowhere
+say so in theirs.
 """
 
 import argparse
@@ -15,41 +15,56 @@ from datetime import UTC, datetime
 
 import uvloop
 
-from benchmarks.live.scenario import SeenPod
+from benchmarks.live.scenario import UNPLACEABLE, SeenPod
 from dovetail.kube.client import Client
 from dovetail.kube.config import ClusterConfig, load_config
 from dovetail.kube.decoding import Identified
 from dovetail.kube.listing import list_all
+from dovetail.kube.reflector import Change, Reflector
 from dovetail.kube.resources import EVENTS, NODES, PODS
 
 SCHEDULER_NAME = "null-binder"
 CONNECTIONS = 96
+PENDING = {"fieldSelector": f"spec.schedulerName={SCHEDULER_NAME},spec.nodeName="}
 
 
-async def bind_all(config: ClusterConfig, events: bool) -> None:
-    """Bind every pending pod. Raises ApiError."""
-    pending = {"fieldSelector": f"spec.schedulerName={SCHEDULER_NAME},spec.nodeName="}
+async def run(config: ClusterConfig, events: bool) -> None:
+    """Bind until cancelled. Raises ApiError."""
     async with Client(config, concurrency=CONNECTIONS) as client:
-        nodes = [name for _, name in (await list_all(client, NODES, Identified)).objects]
-        pods = (await list_all(client, PODS, SeenPod, params=pending)).objects.values()
-        shared = zip(pods, itertools.cycle(nodes), strict=False)
+        nodes = itertools.cycle([name for _, name in (await list_all(client, NODES, Identified)).objects])
+        pods = (await list_all(client, PODS, SeenPod, params=PENDING)).objects.values()
+        shared = zip(pods, nodes, strict=False)
         async with asyncio.TaskGroup() as tasks:
             for _ in range(CONNECTIONS):
                 tasks.create_task(work(client, shared, events))
+        async with asyncio.TaskGroup() as tasks:
+
+            def sink(changes: list[Change[SeenPod]]) -> None:
+                for change in changes:
+                    if change.kind == "added":
+                        tasks.create_task(bind(client, change.object, next(nodes), events))
+
+            await Reflector(client, PODS, SeenPod, sink, params=PENDING).run()
 
 
 async def work(client: Client, shared: Iterator[tuple[SeenPod, str]], events: bool) -> None:
     for pod, node in shared:
-        namespace, name, uid = pod.metadata.namespace, pod.metadata.name, pod.metadata.uid
-        binding = {
-            "apiVersion": "v1",
-            "kind": "Binding",
-            "metadata": {"name": name, "namespace": namespace, "uid": uid},
-            "target": {"kind": "Node", "name": node},
-        }
-        await client.request("POST", PODS.path(namespace, name, "binding"), binding)
-        if events:
-            await client.request("POST", EVENTS.path(namespace), scheduled(pod, node))
+        await bind(client, pod, node, events)
+
+
+async def bind(client: Client, pod: SeenPod, node: str, events: bool) -> None:
+    namespace, name, uid = pod.metadata.namespace, pod.metadata.name, pod.metadata.uid
+    if name.endswith(UNPLACEABLE):
+        return
+    binding = {
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": {"name": name, "namespace": namespace, "uid": uid},
+        "target": {"kind": "Node", "name": node},
+    }
+    await client.request("POST", PODS.path(namespace, name, "binding"), binding)
+    if events:
+        await client.request("POST", EVENTS.path(namespace), scheduled(pod, node))
 
 
 def scheduled(pod: SeenPod, node: str) -> dict[str, object]:
@@ -68,12 +83,6 @@ def scheduled(pod: SeenPod, node: str) -> dict[str, object]:
         "note": f"Successfully assigned {namespace}/{name} to {node}",
         "type": "Normal",
     }
-
-
-async def run(config: ClusterConfig, events: bool) -> None:
-    await bind_all(config, events)
-    # Its CPU time and memory are read from /proc, which forgets the latter when a process ends.
-    await asyncio.Event().wait()
 
 
 if __name__ == "__main__":

@@ -1,21 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Outcomes as tables: medians over the rounds, and speed as a multiple of the stock scheduler's.
+"""Outcomes as tables: medians over the rounds, and what compares two runs.
 
-Rules: the ratio is taken within a round, where both ran one after the other, and then its median. A run with a problem
-is never part of a median; the problem is written under the table.
+Rules: a ratio is taken within a round, and then its median. A run with a problem is never part of a median; the problem
+is written under the table.
 """
 
 import os
 import platform
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
 from benchmarks.live.measure import Outcome
 from tools.controlplane.binaries import KUBERNETES_VERSION
 
-BASELINE = "stock"
+Run = tuple[str, int, str]
+"""Scenario, round and scheduler."""
 
 # heading, value, digits after the point
 COLUMNS: tuple[tuple[str, Callable[[Outcome], float], int], ...] = (
@@ -23,22 +24,46 @@ COLUMNS: tuple[tuple[str, Callable[[Outcome], float], int], ...] = (
     ("last bind s", lambda run: run.last_bind_s, 2),
     ("pods/s", lambda run: run.pods / run.last_bind_s, 0),
     ("first to last s", lambda run: run.last_bind_s - run.first_bind_s, 2),
+    ("p50 ms", lambda run: run.p50_ms, 0),
+    ("p99 ms", lambda run: run.p99_ms, 0),
     ("last event s", lambda run: run.last_event_s, 2),
     ("events", lambda run: run.events, 0),
     ("own CPU s", lambda run: run.cpu_s, 2),
-    ("API server CPU s", lambda run: run.apiserver_cpu_s, 2),
-    ("etcd CPU s", lambda run: run.etcd_cpu_s, 2),
+    ("own CPU s/1,000", lambda run: 1000 * run.cpu_s / run.pods, 2),
+    ("API server CPU s/1,000", lambda run: 1000 * run.apiserver_cpu_s / run.pods, 2),
+    ("etcd CPU s/1,000", lambda run: 1000 * run.etcd_cpu_s / run.pods, 2),
     ("max RSS MiB", lambda run: run.max_rss_mib, 0),
     ("others' CPU s", lambda run: run.others_cpu_s, 2),
 )
 
+
+def _beside(scheduler: str) -> Callable[[Outcome], Run]:
+    return lambda run: (run.scenario, run.round, scheduler)
+
+
+def _alone(run: Outcome) -> Run:
+    return run.alone, run.round, run.scheduler
+
+
+# heading, the run to compare with, ratio of the two
+RATIOS: tuple[tuple[str, Callable[[Outcome], Run], Callable[[Outcome, Outcome], float]], ...] = (
+    ("x stock", _beside("stock"), lambda run, stock: stock.last_bind_s / run.last_bind_s),
+    ("x stock CPU", _beside("stock"), lambda run, stock: run.cpu_s / stock.cpu_s),
+    ("x null s", _beside("null"), lambda run, null: run.last_bind_s / null.last_bind_s),
+    ("x alone s", _alone, lambda run, alone: run.last_bind_s / alone.last_bind_s),
+)
+
 LEGEND = """\
-The backlog is complete before the scheduler starts, as after a restart: with the gangs of c that costs kube-scheduler
-most of its time, see *first bind*. Times are from the start of the scheduler's process. *x stock* is how many times
-faster the last bind came than kube-scheduler's in the same round. *own CPU* is the scheduler's until its last event is
-written, *events* the pods that got their Scheduled event, *others' CPU* what the rest of the machine used meanwhile
-without the measuring process: the smaller the better the measurement. *null* binds in turn without thinking, so it is
-what this machine's API server and one Python process can do; *null-events* also writes the events."""
+The backlog is complete before the scheduler starts, as after a restart: with gangs that costs kube-scheduler most of
+its time, see *first bind*. Times are from the start of the scheduler's process, *p50* and *p99* of what each pod waited
+for its bind, from that start or from when the pod was created. *x stock* is how many times faster the last bind came
+than kube-scheduler's in the same round, *x stock CPU* the CPU time as a multiple of its, *x null s* and *x alone s* the
+time to the last bind as a multiple of what the binder that does not think needed, and of what the same scheduler needed
+without the pods that fit nowhere. *own CPU* is the scheduler's until its last event is written, *1,000* are pods bound,
+*events* the pods that got their Scheduled event, *others' CPU* what the rest of the machine used meanwhile without the
+measuring process, which also makes the stream: the smaller the better the measurement. *null* binds in turn without
+thinking, so it is what this machine's API server and one Python process can do; *null-events* also writes the
+events."""
 
 
 def machine() -> str:
@@ -48,14 +73,16 @@ def machine() -> str:
     return f"{os.cpu_count()} x {model}, Python {platform.python_version()}, Kubernetes {KUBERNETES_VERSION}"
 
 
-def table(outcomes: Sequence[Outcome]) -> str:
-    """The runs of one scenario as a Markdown table that also reads well as it is, and their problems."""
-    good = [run for run in outcomes if not run.problems]
-    rows = [["scheduler", "runs", *(heading for heading, _, _ in COLUMNS), "x stock"]]
+def table(outcomes: Sequence[Outcome], good: Mapping[Run, Outcome]) -> str:
+    """The runs of one scenario as a Markdown table that also reads well as it is, and their problems. `good` are the
+    runs of all scenarios without a problem."""
+    rows = [["scheduler", "runs", *(heading for heading, _, _ in COLUMNS), *(heading for heading, _, _ in RATIOS)]]
     for scheduler in dict.fromkeys(run.scheduler for run in outcomes):
-        runs = [run for run in good if run.scheduler == scheduler]
-        cells = [f"{median(map(value, runs)):,.{digits}f}" if runs else "-" for _, value, digits in COLUMNS]
-        rows.append([scheduler, str(len(runs)), *cells, _ratio(scheduler, good)])
+        runs = [run for run in outcomes if run.scheduler == scheduler and not run.problems]
+        cells = [_median(map(value, runs), digits) for _, value, digits in COLUMNS]
+        for _, other, ratio in RATIOS:
+            cells.append(_median((ratio(run, good[other(run)]) for run in runs if other(run) in good), 2))
+        rows.append([scheduler, str(len(runs)), *cells])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     aligned = [f"| {' | '.join(map(str.rjust, row, widths))} |" for row in rows]
     aligned.insert(1, f"|{'|'.join('-' * (width + 1) + ':' for width in widths)}|")
@@ -63,20 +90,16 @@ def table(outcomes: Sequence[Outcome]) -> str:
     return "\n".join([*aligned, *([""] if problems else []), *problems])
 
 
-def _ratio(scheduler: str, good: Sequence[Outcome]) -> str:
-    last_bind_s = {(run.round, run.scheduler): run.last_bind_s for run in good}
-    ratios = [
-        last_bind_s[number, BASELINE] / bound_s
-        for (number, name), bound_s in last_bind_s.items()
-        if name == scheduler and (number, BASELINE) in last_bind_s
-    ]
-    return f"{median(ratios):.2f}" if ratios else "-"
+def _median(values: Iterable[float], digits: int) -> str:
+    known = list(values)
+    return f"{median(known):,.{digits}f}" if known else "-"
 
 
 def tables(outcomes: Sequence[Outcome], titles: dict[str, str]) -> str:
     """One table for each scenario in `outcomes`."""
+    good = {(run.scenario, run.round, run.scheduler): run for run in outcomes if not run.problems}
     return "\n\n".join(
-        f"### {name}: {title}\n\n{table([run for run in outcomes if run.scenario == name])}"
+        f"### {name}: {title}\n\n{table([run for run in outcomes if run.scenario == name], good)}"
         for name, title in titles.items()
         if any(run.scenario == name for run in outcomes)
     )

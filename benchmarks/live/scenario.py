@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is scheduled: the objects of each scenario, and what a right answer to it is.
 
-Rules: all pods of a scenario are alike and fit together; gangs are native PodGroups whose minCount is their whole size.
-The objects are the same for every scheduler but for spec.schedulerName. Names sort in topology order, so that also a
-binder that goes through the nodes by name keeps a block together.
+Rules: all pods of a scenario are alike and fit together, but for those that are to fit nowhere; gangs are native
+PodGroups whose minCount is their whole size. The objects are the same for every scheduler but for spec.schedulerName.
+Names sort in topology order, so that also a binder that goes through the nodes by name keeps a block together.
 """
 
 from collections import Counter
@@ -23,9 +23,14 @@ NODES_PER_RACK = 16
 RACK, BLOCK, ZONE = "dovetail.dev/rack", "dovetail.dev/block", "topology.kubernetes.io/zone"
 AMOUNTS_BESIDE_GPUS = {"cpu": "96", "memory": "1Ti", "pods": "110"}
 AMOUNTS = AMOUNTS_BESIDE_GPUS | {"nvidia.com/gpu": str(GPUS_PER_NODE)}
+FINISHED = ("Succeeded", "Failed")
+UNPLACEABLE = "-unplaceable"
+"""How the name of a pod ends that fits nowhere."""
 
 Document = dict[str, object]
 Kinds = Iterator[tuple[Resource, Iterable[Document]]]
+Arrivals = Iterator[tuple[float, Document]]
+"""Pods, with the seconds from the first of them on when each is created."""
 
 
 class Meta(Struct, rename="camel", frozen=True):
@@ -45,6 +50,7 @@ class _ClaimMade(Struct, frozen=True):
 
 
 class SeenStatus(Struct, rename="camel", frozen=True):
+    phase: str = ""
     resource_claim_statuses: tuple[_ClaimMade, ...] = ()
 
 
@@ -78,6 +84,10 @@ class Scenario:
     """`gangs` 0 means `pods` pods on their own, otherwise that many gangs of `pods` pods each.
 
     required: node label key; each gang must be inside one domain of it.
+    unplaceable: further pods, evenly among the others, that ask for more GPUs than a node has.
+    stream, per_s: further pods that come at this rate once the others are bound.
+    run_s: how long a pod runs from its bind on; 0 is for ever.
+    alone: the scenario that differs from this one in what stands in the way of its pods.
     """
 
     title: str
@@ -87,21 +97,36 @@ class Scenario:
     gangs: int = 0
     nodes_per_block: int = 512
     required: str = ""
+    unplaceable: int = 0
+    stream: int = 0
+    per_s: float = 1.0
+    run_s: float = 0.0
+    alone: str = ""
 
     def scaled(self, scale: float) -> "Scenario":
-        """The same scenario with `scale` times the nodes and pods; many gangs become fewer, one becomes smaller."""
-        many = self.gangs > 1
+        """The same scenario with `scale` times the nodes and pods; many gangs become fewer, one becomes smaller, and
+        what comes as a stream comes for a shorter time."""
+        many, streams = self.gangs > 1, self.stream > 0
         return replace(
             self,
             nodes=ceil(self.nodes * scale),
             nodes_per_block=ceil(self.nodes_per_block * scale),
             gangs=max(1, int(self.gangs * scale)) if many else self.gangs,
-            pods=self.pods if many else max(1, int(self.pods * scale)),
+            pods=self.pods if many or streams else max(1, int(self.pods * scale)),
+            unplaceable=int(self.unplaceable * scale),
+            stream=int(self.stream * scale),
+            run_s=self.run_s * scale,
         )
 
     @property
-    def pod_count(self) -> int:
+    def backlog(self) -> int:
+        """How many pods that fit are there before the scheduler starts."""
         return self.pods * max(1, self.gangs)
+
+    @property
+    def pod_count(self) -> int:
+        """How many pods are to be bound."""
+        return self.backlog + self.stream
 
     @property
     def controllers(self) -> tuple[str, ...]:
@@ -122,14 +147,26 @@ class Scenario:
             yield {"metadata": {"name": f"gang-{number:05}"}, "spec": spec}
 
     def pod_documents(self, scheduler_name: str) -> Iterator[Document]:
-        amounts = {"cpu": str(8 * self.gpus), "memory": f"{64 * self.gpus}Gi", "nvidia.com/gpu": str(self.gpus)}
+        there = self.backlog + self.unplaceable
+        for number in range(there):
+            # So many of them, at equal distances.
+            if number * self.unplaceable // there < (number + 1) * self.unplaceable // there:
+                yield self._pod(f"pod-{number:05}{UNPLACEABLE}", scheduler_name, 2 * GPUS_PER_NODE)
+                continue
+            group = {"schedulingGroup": {"podGroupName": f"gang-{number // self.pods:05}"}} if self.gangs else {}
+            yield self._pod(f"pod-{number:05}", scheduler_name, self.gpus, **group)
+
+    def arrivals(self, scheduler_name: str) -> Arrivals:
+        for number in range(self.stream):
+            yield number / self.per_s, self._pod(f"late-{number:05}", scheduler_name, self.gpus)
+
+    def _pod(self, name: str, scheduler_name: str, gpus: int, **more: object) -> Document:
+        amounts = {"cpu": str(8 * self.gpus), "memory": f"{64 * self.gpus}Gi", "nvidia.com/gpu": str(gpus)}
         spec: Document = {
             "schedulerName": scheduler_name,
             "containers": [{"name": "main", "image": "train", "resources": {"requests": amounts, "limits": amounts}}],
         }
-        for number in range(self.pod_count):
-            group = {"schedulingGroup": {"podGroupName": f"gang-{number // self.pods:05}"}} if self.gangs else {}
-            yield {"metadata": {"name": f"pod-{number:05}"}, "spec": spec | group}
+        return {"metadata": {"name": name, "namespace": NAMESPACE}, "spec": spec | more}
 
     def ready(self, pods: Iterable[SeenPod]) -> bool:
         """Whether the backlog is complete once all is created."""
@@ -137,8 +174,9 @@ class Scenario:
 
     def problems(self, pods: Iterable[SeenPod], claims: Iterable[object]) -> list[str]:
         """What is wrong with the placement of all `pods`, one line for each kind of mistake; nothing if it is right."""
-        placed = [pod for pod in pods if pod.spec.node_name]
-        pods_on = Counter(pod.spec.node_name for pod in placed)
+        bound = [pod for pod in pods if pod.spec.node_name]
+        placed = [pod for pod in bound if not pod.metadata.name.endswith(UNPLACEABLE)]
+        pods_on = Counter(pod.spec.node_name for pod in bound if pod.status.phase not in FINISHED)
         bound_of = Counter(pod.spec.scheduling_group.pod_group_name for pod in placed if pod.spec.scheduling_group)
         block_of = {node: int(node.rpartition("-")[2]) // self.nodes_per_block for node in pods_on}
         overfull = [node for node, count in pods_on.items() if count * self.gpus > GPUS_PER_NODE]
@@ -146,6 +184,7 @@ class Scenario:
         spread = len(set(block_of.values())) if self.required == BLOCK else 0
         checks = (
             (len(placed) < self.pod_count, f"{len(placed)} of {self.pod_count} pods are bound"),
+            (len(bound) > len(placed), f"{len(bound) - len(placed)} pods are bound that fit nowhere"),
             (bool(overfull), f"{len(overfull)} nodes have more pods than GPUs, e.g. {overfull[:1]}"),
             (bool(partial), f"{len(partial)} gangs are bound by part, e.g. {partial[:1]}"),
             (spread > 1, f"the gang is spread over {spread} blocks"),
@@ -153,11 +192,21 @@ class Scenario:
         return [text for wrong, text in checks if wrong]
 
 
+_AMONG = Scenario("2,000 pods of 1 GPU on 500 nodes", nodes=500, pods=2_000, gpus=1)
 SCENARIOS = {
-    "a": Scenario("10,000 pods of 1 GPU on 1,500 nodes", nodes=1500, pods=10_000, gpus=1),
-    "b": Scenario(
-        "one gang of 512 pods x 8 GPUs in one block of 512 nodes, of 1,024 nodes",
+    "singles": Scenario("10,000 pods of 1 GPU on 1,500 nodes", nodes=1500, pods=10_000, gpus=1),
+    "singles-5000": Scenario("10,000 pods of 1 GPU on 5,000 nodes", nodes=5000, pods=10_000, gpus=1),
+    "gangs": Scenario("500 gangs of 20 pods x 1 GPU on 1,500 nodes", nodes=1500, pods=20, gpus=1, gangs=500),
+    "one-gang": Scenario(
+        "one gang of 512 pods x 8 GPUs in one block of 512 nodes in racks of 16, of 1,024 nodes",
         nodes=1024, pods=512, gpus=8, gangs=1, required=BLOCK,
     ),
-    "c": Scenario("500 gangs of 20 pods x 1 GPU on 1,500 nodes", nodes=1500, pods=20, gpus=1, gangs=500),
+    "alone": _AMONG,
+    "among": replace(
+        _AMONG, title=f"{_AMONG.title}, among them 200 pods that fit nowhere", unplaceable=200, alone="alone",
+    ),
+    "stream": Scenario(
+        "200 pods of 1 GPU a second for 120 s, each for 30 s, on 1,500 nodes",
+        nodes=1500, pods=8, gpus=1, stream=24_000, per_s=200.0, run_s=30.0,
+    ),
 }  # fmt: skip

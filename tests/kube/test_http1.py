@@ -29,12 +29,21 @@ class Transport(asyncio.Transport):
         self.aborted = True
 
 
+def arrive(connection: Connection, data: bytes) -> None:
+    """As a transport does it."""
+    while data:
+        buffer = connection.get_buffer(-1)
+        size = min(len(buffer), len(data))
+        buffer[:size], data = data[:size], data[size:]
+        connection.buffer_updated(size)
+
+
 async def receive(pieces: list[bytes], *, close: bool = False) -> tuple[Connection, int, bytes]:
     connection = Connection(None)
     connection.connection_made(Transport())
     connection.send(GET)
     for piece in pieces:
-        connection.data_received(piece)
+        arrive(connection, piece)
     if close:
         connection.connection_lost(None)
     return connection, await connection.head(), await connection.body()
@@ -91,7 +100,7 @@ async def test_what_is_not_http_drops_the_connection(wire: bytes) -> None:
     transport = Transport()
     connection.connection_made(transport)
     connection.send(GET)
-    connection.data_received(wire)
+    arrive(connection, wire)
     with pytest.raises(Dropped, match=r"not an HTTP/1\.1 reply"):
         await connection.head()
         await connection.body()

@@ -156,7 +156,7 @@ async def test_the_pod_is_told_what_the_server_said_of_its_bind(bench: Bench) ->
     bench.server.will("GET", "/pods/p", {"metadata": {"name": "p", "namespace": "d", "uid": "uid-p"}})
     async with bench.running():
         await until(lambda: any("pods/binding is forbidden" in note for note in bench.notes("FailedScheduling")))
-        assert bench.state.cluster.placements == {}
+        await until(lambda: bench.state.cluster.placements == {})
 
 
 async def test_a_bind_that_failed_is_repeated(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -349,3 +349,15 @@ async def test_where_it_cannot_be_said_what_the_kubelet_answers_the_event_says_s
         "Successfully assigned d/p to a with GPU 0; it cannot be said whether its kubelet lets it in: "
         "the Topology Manager's policy is not known"
     ]
+
+
+async def test_what_comes_in_short_succession_is_decided_together(bench: Bench) -> None:
+    bench.node("a", gpus=40)
+    async with bench.running():
+        await until(lambda: bench.state.steps > 0)
+        before = bench.state.steps
+        for number in range(40):
+            bench.pod(f"p{number}")
+            await asyncio.sleep(0)
+        await until(lambda: len(bench.state.cluster.placements) == 40)
+        assert bench.state.steps - before < 20

@@ -7,7 +7,6 @@ A command that looks takes `cluster_options` and is given a Source: a live clust
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
+from dovetail.cli.scheduling import fabric_option, scheduler_name_option
 from dovetail.cli.service import first_of
 from dovetail.core.cycle import tell
 from dovetail.core.events import Event
@@ -38,33 +38,8 @@ from dovetail.kube.sources import read_once
 from dovetail.views.why import unhurried
 from dovetail.views.workloads import WorkloadError, with_pods
 
-_LABEL_KEY = re.compile(r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
-
-
-def scheduler_name_option(command: F) -> F:
-    return click.option(
-        "--scheduler-name", default="dovetail", show_default=True, help="The spec.schedulerName that is ours."
-    )(command)
-
-
-def fabric_option(command: F) -> F:
-    return click.option(
-        "--fabric",
-        metavar="KEY,KEY...",
-        help="Node label keys of the fabric from the widest to the narrowest. Default: zone, block, rack, clique keys.",
-        callback=lambda _ctx, _param, value: _fabric(value),
-    )(command)
-
-
-def _fabric(value: str | None) -> tuple[str, ...]:
-    if value is None:
-        return Policy().fabric
-    keys = tuple(key.strip() for key in value.split(","))
-    if not all(map(_LABEL_KEY.fullmatch, keys)) or len(set(keys)) != len(keys):
-        raise click.BadParameter("needs different label keys such as example.com/rack, separated by commas")
-    return keys
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import click
 
-from dovetail.cli.cluster import fabric_option, scheduler_name_option
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
+from dovetail.cli.scheduling import fabric_option, scheduler_name_option
 from dovetail.cli.service import LEVELS, first_of, serve, start_log
 from dovetail.core.policy import Policy
 from dovetail.kube.errors import KubeError

@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from dovetail.cli.cluster import fabric_option
 from dovetail.cli.output import output_option, write_json
+from dovetail.cli.scheduling import fabric_option
 from dovetail.cli.simulate_report import compare, show
 from dovetail.cli.simulate_tasks import QUEUES_BY, UNTIL_PERCENT, Churn, Habits, Task, of_jobs, of_manifests, of_pods
 from dovetail.core.policy import Policy

@@ -199,20 +199,21 @@ class Feed:
             gang = member.id
         if not gang:
             problem = problem or gangs.lonely(own) or gangs.lonely(theirs, member)
-        before, pod.told = (
-            pod.told,
-            replace(
-                pod.told,
-                gang=gang,
-                queue=own.queue or theirs.queue,
-                user=own.user or theirs.user,
-                problem=problem,
-                request=translate.with_nvlink(pod.told.request, theirs.nvlink or own.nvlink),
-                checkpoint_ms=max(own.last_checkpoint_ms, theirs.last_checkpoint_ms),
-                work=with_declared(pod.work, theirs, deadline_ms),
-            ),
-        )
-        return pod.told != before
+        told = pod.told
+        added: dict[str, Any] = {
+            "gang": gang,
+            "queue": own.queue or theirs.queue,
+            "user": own.user or theirs.user,
+            "problem": problem,
+            "request": translate.with_nvlink(told.request, theirs.nvlink or own.nvlink),
+            "checkpoint_ms": max(own.last_checkpoint_ms, theirs.last_checkpoint_ms),
+            "work": with_declared(pod.work, theirs, deadline_ms),
+        }
+        # Mostly nothing, and to build a record anew is a tenth of what a change of a pod costs.
+        if not any(getattr(told, field) != value for field, value in added.items()):
+            return False
+        pod.told = replace(told, **added)
+        return True
 
     def _add_given(self, pod: _Known) -> bool:
         """Correct the devices of a pod that has others than were chosen; whether that changed the pod."""

@@ -75,4 +75,6 @@ class Given:
 
 
 def _with(pod: Pod, devices: Devices) -> Pod:
-    return pod if Devices.of(pod) == devices else replace(pod, devices=devices.gpus, instances=devices.instances)
+    if pod.devices == devices.gpus and pod.instances == devices.instances:
+        return pod
+    return replace(pod, devices=devices.gpus, instances=devices.instances)

@@ -207,7 +207,7 @@ def _request_of(obj: PodObject, resources: Resources, problems: list[Problem]) -
     node_selector = tuple(sorted(spec.node_selector.items()))
     ports = _ports(spec)
     spread = selectors.spread(spec.topology_spread_constraints, meta, "spec.topologySpreadConstraints", problems)
-    near_nics, managed = _talks(resources, spec), managed_of(obj)
+    near_nics, managed = _talks(resources, spec.host_network), managed_of(obj)
     if spec.affinity is None:
         return _request(
             resources, node_selector=node_selector, tolerations=tolerations, ports=ports, spread=spread,
@@ -227,10 +227,11 @@ def _request_of(obj: PodObject, resources: Resources, problems: list[Problem]) -
     )  # fmt: skip
 
 
-def _talks(resources: Resources, spec: PodSpec) -> bool:
+@lru_cache(maxsize=4096)
+def _talks(resources: Resources, host_network: bool) -> bool:
     """Whether its GPUs talk to those of other nodes."""
     names = [name for name, _ in resources]
-    return GPU in names and (spec.host_network or any(name.startswith("rdma/") for name in names))
+    return GPU in names and (host_network or any(name.startswith("rdma/") for name in names))
 
 
 def bound_ms(obj: PodObject) -> int:

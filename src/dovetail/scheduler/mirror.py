@@ -93,7 +93,6 @@ class Mirror:
         for reflector in self.reflectors:
             await reflector.synced.wait()
         self.inbox.sort(key=rank)
-        gc.collect()
         gc.freeze()
 
     def drain(self) -> list[Event]:

@@ -42,7 +42,9 @@ class Reporter:
         self._binds_idle = binds_idle
         self._may_write = may_write
         self._waiting: dict[str, Report] = {}
-        self._more = asyncio.Event()
+        self._turns = asyncio.Semaphore(0)
+        """One for each report that waits and each worker that is to look for one: who waits for a turn is woken alone,
+        not all of them for every report."""
         self._writing: set[str] = set()
         self._written = asyncio.Event()
         self.idle = asyncio.Event()
@@ -52,7 +54,7 @@ class Reporter:
         self._waiting.pop(key, None)
         self._waiting[key] = report
         self.idle.clear()
-        self._more.set()
+        self._turns.release()
 
     async def withdraw(self, key: str) -> None:
         """Take back what is not written yet; what is being written is waited for."""
@@ -80,10 +82,13 @@ class Reporter:
         while True:
             if patient:
                 await self._binds_idle.wait()
+            await self._turns.acquire()
+            if patient and not self._binds_idle.is_set():
+                self._turns.release()
+                continue
             key = next((key for key in self._waiting if key not in self._writing), None)
             if key is None:
-                self._more.clear()
-                await self._more.wait()
+                # Taken back, replaced, or in the hands of who writes the one before it.
                 continue
             report = self._waiting.pop(key)
             self._writing.add(key)
@@ -95,7 +100,7 @@ class Reporter:
             self._written.clear()
             metrics.REPORTS.labels(report.kind, result).inc()
             if key in self._waiting:
-                self._more.set()
+                self._turns.release()
             self._note_idle()
             if result == _AGAIN:
                 await asyncio.sleep(_AGAIN_S)

@@ -22,8 +22,8 @@ _encode = msgspec.json.Encoder().encode
 
 
 def timestamp(now_ms: int, *, micro: bool = False) -> str:
-    moment = datetime.fromtimestamp(now_ms / 1000, UTC)
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ" if micro else "%Y-%m-%dT%H:%M:%SZ")
+    moment = datetime.fromtimestamp(now_ms / 1000, UTC).replace(tzinfo=None)
+    return f"{moment.isoformat(timespec='microseconds' if micro else 'seconds')}Z"
 
 
 def decision_id(run_id: str, step: int) -> str:
