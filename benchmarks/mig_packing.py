@@ -12,7 +12,7 @@ is asked for, each request counting the scarcer of its compute and memory slices
 run times pass unmeasured, 12 are measured. `fill`: nothing ends, and requests come until they ask for 130 % of the
 cards; told is also how much had been asked for when the first one was refused.
 
-Small instances are solved exactly, too (`small`): 2 cards, 14 requests at a load of 1.2. The best that anybody could do
+Small instances are solved exactly, too (`small`): 2 cards, 12 requests at a load of 1.2. The best that anybody could do
 who knows all that comes, and may refuse what fits, is found by dynamic programming over the states of both cards.
 
 Policies: the first card with room and its lowest place (`first-fit`); the card with the least room and its lowest place
@@ -50,7 +50,7 @@ LOADS = (0.8, 0.9, 1.0, 1.1, 1.2, 1.3)
 WARM, MEASURED = 4.0, 12.0
 """In mean run times."""
 FILLED = 1.3
-SMALL_CARDS, SMALL_REQUESTS, SMALL_LOAD = 2, 14, 1.2
+SMALL_CARDS, SMALL_REQUESTS, SMALL_LOAD = 2, 12, 1.2
 
 Key = tuple[int, ...]
 Policy = Callable[[int, int], tuple[Key, int]]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests for MIG instances on cards that are divided as they come: the benchmark's own simulation and exact solver."""
+"""Requests for MIG instances on cards that are divided as they come: the benchmark's simulation and exact solver."""
 
 from __future__ import annotations
 

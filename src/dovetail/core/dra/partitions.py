@@ -4,7 +4,8 @@
 Rules: partitions that take of the same counters are parts of one card, whoever made it. Those that take equal amounts,
 of whichever counters, serve the same requests. The share of a card that one takes is the largest of what it takes of
 the counters that all partitions of the card take of. All sets that the counters allow are worked out once for all cards
-that are alike; a card of more than 20,000 sets, or one where no counter is common to all, is not told of.
+that are alike. A node with a card of more than 20,000 sets, or where one has no counter that is common to all, or
+partitions that are shared, is not told of: what its cards lose could not be compared.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ class Card:
 
 
 def cards_of(uses: Sequence[Uses], counters: Sequence[int], shareable: int) -> dict[int, Card]:
-    """The card of each partition of a node that is of one. `uses` and `shareable` are by device, `counters` what there
-    is of each counter."""
+    """The card of each partition of a node; none where it cannot be told. `uses` and `shareable` are by device,
+    `counters` what there is of each counter."""
     users: dict[int, list[int]] = {}
     for device, own in enumerate(uses):
         for counter, _ in own:
@@ -59,14 +60,15 @@ def cards_of(uses: Sequence[Uses], counters: Sequence[int], shareable: int) -> d
         seen |= found
         members = tuple(sorted(found))
         if len(members) > _MOST_PARTITIONS or any(shareable >> member & 1 for member in members):
-            continue
+            return {}
         number = {counter: i for i, counter in enumerate(sorted({c for member in members for c, _ in uses[member]}))}
         table = _worths(
             tuple(tuple((number[counter], amount) for counter, amount in uses[member]) for member in members),
             tuple(counters[counter] for counter in number),
         )
-        if table is not None:
-            cards.update(dict.fromkeys(members, Card(members, table, table[0] - min(table.values()))))
+        if table is None:
+            return {}
+        cards.update(dict.fromkeys(members, Card(members, table, table[0] - min(table.values()))))
     return cards
 
 
