@@ -81,7 +81,7 @@ class Kind:
     sizes: tuple[int, ...]
     """What each device takes of its counters, in thousandths of each, added up."""
     cards: dict[int, Card]
-    """Of each partition the card that it is a part of, where it is known what that is worth."""
+    """Of each partition the card that it is a part of; none where it is not known what these are worth."""
 
     def gpus_of(self, devices: Iterable[int]) -> int:
         """The GPUs of these devices, as bits of the layout."""

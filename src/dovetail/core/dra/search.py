@@ -308,10 +308,11 @@ class Search:
     def _preferred(self, devices: list[int]) -> list[int]:
         """In the order in which they are best given away."""
         kind = self.kind
-        fitting = sum(
-            1 << bit for bit in bits(kind.partitioned & ~(self.taken.whole | self.whole)) if self._has_counters(bit)
-        )
-        sizes = sorted({kind.sizes[bit] for bit in bits(kind.partitioned)}, reverse=True)
+        fitting, sizes = 0, list[int]()
+        if not kind.cards:
+            parts = bits(kind.partitioned & ~(self.taken.whole | self.whole))
+            fitting = sum(1 << bit for bit in parts if self._has_counters(bit))
+            sizes = sorted({kind.sizes[bit] for bit in bits(kind.partitioned)}, reverse=True)
 
         def key(bit: int) -> tuple[int, tuple[int, ...], int, int, int]:
             left = 0
@@ -328,9 +329,9 @@ class Search:
         kind = self.kind
         if not kind.uses[bit] or self._is_shared(bit):
             return ()
-        loss = kind.cards[bit].loss(self.taken.whole | self.whole, bit) if bit in kind.cards else None
-        if loss is not None:
-            return (loss,)
+        if kind.cards:
+            loss = kind.cards[bit].loss(self.taken.whole | self.whole, bit)
+            return () if loss is None else (loss,)
         taken = dict(kind.uses[bit])
         lost = dict.fromkeys(sizes, 0)
         for other in bits(kind.neighbours[bit] & fitting):
