@@ -158,6 +158,8 @@ def test_commands_exist(line: str) -> None:
         ("Philly", ["benchmarks/philly.py"]),
         ("Recording and replay", ["benchmarks/replay_speed.py"]),
         ("Packing", ["benchmarks/packing.py"]),
+        ("Churn", ["benchmarks/churn.py"]),
+        ("MIG", ["benchmarks/mig_packing.py"]),
         ("Topology", ["benchmarks/topology.py"]),
         ("Churn on a real kubelet", ["benchmarks/node_churn.py"]),
         ("Live, beside kube-scheduler", ["-m", "benchmarks.live"]),

@@ -11,6 +11,8 @@ import pytest
 
 from benchmarks.core_speed import cube_mesh
 from dovetail.core.devices.bandwidth import sets_of
+from dovetail.core.devices.mig.geometry import NO_ENGINES, Geometry, Profile
+from dovetail.core.devices.mig.instances import best_start
 from dovetail.core.dra.records import (
     Capacity,
     ClaimSpec,
@@ -170,7 +172,7 @@ def cut(gpu: int) -> list[Device]:
         for start in starts:
             slots = tuple((f"memory-{i}", 1000) for i in range(start, start + memory))
             use = CounterUse(f"gpu-{gpu}", (("compute", 1000 * compute), *slots))
-            found.append(device(f"gpu-{gpu}-{profile}-{start}", profile=profile, consumes=(use,)))
+            found.append(device(f"gpu-{gpu}-{profile}-{start}", profile=profile, gpu=gpu, consumes=(use,)))
     return found
 
 
@@ -203,7 +205,6 @@ def test_an_opened_gpu_is_filled_before_a_whole_one_is_opened() -> None:
     for _ in range(7):
         taken(world, part("1g"))
     assert world.claims.times(0, world.shape(world.pod(part("7g"))), 9) == 2
-    assert world.answer("n1", part("7g")).spare == 1
 
 
 def test_partitions_of_all_sizes_fill_gpus_without_a_rest() -> None:
@@ -231,3 +232,47 @@ def test_a_share_goes_to_the_device_that_has_least_left() -> None:
         return claim(ask(1, amounts=((f"{DRIVER}/memory", amount),)))
 
     assert [of(world, share(amount)) for amount in (50_000, 40_000, 30_000, 40_000, 1000)] == [{0}, {1}, {0}, {1}, {2}]
+
+
+def test_partitions_are_worth_what_the_card_s_own_table_says() -> None:
+    """The same as for a geometry of these profiles: where an instance goes on a card that nobody uses yet."""
+    profiles = tuple(
+        Profile(name, i, compute, memory, tuple(starts), len(starts), 1)
+        for i, (name, (compute, memory, starts)) in enumerate(PROFILES.items())
+    )
+    card = Geometry("test", (), 8, 7, NO_ENGINES, profiles)
+    for profile in PROFILES:
+        start = best_start(card, 0, card.index(profile)).start
+        assert taken(partitioned(1), part(profile)) == [[f"gpu-0-{profile}-{start}"]]
+
+
+def test_of_opened_gpus_the_one_that_loses_least_takes_a_partition() -> None:
+    world = partitioned(2)
+    # 4g leaves room for 3g and for nothing larger; 3g leaves room for 4g.
+    assert taken(world, part("4g")) == [["gpu-0-4g-0"]]
+    [[large]] = taken(world, claim(ask(1, f"{DRIVER}/profile=3g", f"{DRIVER}/gpu=1")))
+    assert large == "gpu-1-3g-4"
+    assert taken(world, part("3g")) == [["gpu-0-3g-4"]]
+
+
+def test_nodes_are_compared_by_what_a_partition_takes_from_their_cards() -> None:
+    world = partitioned(2)
+    idle = world.answer("n1", part("1g")).spare
+    taken(world, part("1g"))
+    begun = world.answer("n1", part("1g")).spare
+    assert 0 < begun < idle <= world.answer("n1", part("7g")).spare <= 100
+
+
+def test_without_a_counter_that_all_partitions_take_of_the_largest_ones_are_spared() -> None:
+    world = World()
+    world.node("n1")
+    world.claims.put_class(DeviceClass("gpu"))
+    places = {"a": (2,), "b": (0,), "pair": (0, 1), "triple": (1, 2, 3)}
+    devices = [
+        device(name, wide=len(own) > 1, consumes=(CounterUse("gpu-0", tuple((f"memory-{i}", 1000) for i in own)),))
+        for name, own in places.items()
+    ]
+    world.claims.put_slice(pool("n1", *devices, pool_slices=2))
+    sets = (CounterSet("gpu-0", tuple((f"memory-{i}", 1000) for i in range(4))),)
+    world.claims.put_slice(replace(pool("n1", pool_slices=2, counter_sets=sets), name="n1-counters"))
+    assert taken(world, claim(ask(1, f"{DRIVER}/wide=False"))) == [["b"]]

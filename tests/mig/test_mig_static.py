@@ -36,13 +36,12 @@ def best_by_hand(cards: Cards, used: tuple[int, ...], asked: Asked) -> tuple[int
 
     def key(way: tuple[int, ...]) -> tuple[object, ...]:
         opened = tuple(i for i in order if way[i] and not used[i])
-        from_each, ranks = [], []
+        from_each, losses = [], []
         for i in order:
             card = cards.cards[i].geometry
             from_each.append(-sum(slices(card, [card.profiles[p]]).milli for p, _ in card.members(way[i])))
-            rank = starts_of(card, equal_weights(card)).rank(used[i] | way[i])
-            ranks.append((*(-part for part in rank), -way[i]))
-        return (len(opened), opened, from_each, ranks)
+            losses.append((-starts_of(card, equal_weights(card)).worth(used[i] | way[i]), -way[i]))
+        return (len(opened), opened, from_each, losses)
 
     wanted = Counter(dict(asked))
     ways = []

@@ -106,12 +106,12 @@ def arranged(
     geometry: Geometry, counts: dict[str, int], there: Iterable[Placed], held: Iterable[Placed]
 ) -> tuple[Placed, ...] | None:
     """So many instances of each profile, those in use (`held`) among them, and of those that are `there` as much as can
-    stay; of such the ones after which the most could be added. None: what is in use has no place among them."""
+    stay; of such the ones after which the card is worth most. None: what is in use has no place among them."""
     wanted = [0] * len(geometry.profiles)
     for name, count in counts.items():
         wanted[geometry.index(name)] += count
     stays, must = geometry.bits(there), geometry.bits(held)
-    rank = starts_of(geometry, equal_weights(geometry)).rank
+    worth = starts_of(geometry, equal_weights(geometry)).worth
     found = [bits for bits in states(geometry).arrangements(0, tuple(wanted)) if not must & ~bits]
-    best = max(found, key=lambda bits: (taken(geometry, bits & stays).milli, rank(bits), bits), default=None)
+    best = max(found, key=lambda bits: (taken(geometry, bits & stays).milli, worth(bits), bits), default=None)
     return None if best is None else tuple((geometry.profiles[i].name, start) for i, start in geometry.members(best))

@@ -49,9 +49,9 @@ _CLOSE_BITS = 16
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Whether the node can allocate what a shape wants. `spare` are devices that would match and are left after it,
-    `close` how close its GPUs would be, in thousandths. `error` is true where upstream would give up on the pod and not
-    on the node alone."""
+    """Whether the node can allocate what a shape wants. `spare` is what it leaves or, of partitions, loses
+    (`allocate.Outcome`; less is better), `close` how close its GPUs would be, in thousandths. `error` is true where
+    upstream would give up on the pod and not on the node alone."""
 
     fits: bool
     detail: str = ""

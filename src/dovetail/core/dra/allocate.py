@@ -17,9 +17,10 @@ from dovetail.core.dra.search import Ended, Pick, Search, Taken
 
 
 class Outcome(NamedTuple):
-    """`picks` by claim. `spare` are the devices that would match and are left, `close` is how close the GPUs are, in
-    thousandths of the best that the node can give. `after` is what is held then. Where it does not fit, `fault` is why
-    it ended early, and `detail` the reason else."""
+    """`picks` by claim. `spare` are the devices that would match and are left; where it takes partitions alone, what
+    their cards lose, in % of an idle card's worth. `close` is how close the GPUs are, in thousandths of the best that
+    the node can give. `after` is what is held then. Where it does not fit, `fault` is why it ended early, and `detail`
+    the reason else."""
 
     picks: tuple[tuple[Pick, ...], ...] | None
     after: Taken

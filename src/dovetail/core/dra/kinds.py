@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from dovetail.core.devices.layout import MAX_LINKED_GPUS, Layout
+from dovetail.core.dra.partitions import Card, cards_of
 from dovetail.core.dra.pools import PoolHere, uses_of
 from dovetail.core.dra.records import Device, Value
 from dovetail.core.dra.selectors import Read
@@ -79,6 +80,8 @@ class Kind:
     """For each device those that take of the same counters, itself among them."""
     sizes: tuple[int, ...]
     """What each device takes of its counters, in thousandths of each, added up."""
+    cards: dict[int, Card]
+    """Of each partition the card that it is a part of; none where it is not known what these are worth."""
 
     def gpus_of(self, devices: Iterable[int]) -> int:
         """The GPUs of these devices, as bits of the layout."""
@@ -168,6 +171,7 @@ class Kinds:
                 whole_gpus=whole,
                 neighbours=_neighbours(uses),
                 sizes=tuple(sum(1000 * milli // max(counters[i], 1) for i, milli in own) for own in uses),
+                cards=cards_of(uses, counters, _mask(p.device.shareable for p in profiles)),
             )
             self._numbers += 1
         return kind

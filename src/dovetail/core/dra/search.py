@@ -3,9 +3,10 @@
 
 Rules: whether there is an allocation is what upstream's search finds; which one is our choice. Requests are served in
 their order, alternatives in theirs. Of several GPUs those are taken that are linked best, with those that the pod has
-already; then what leaves most for later: a partition where the fewest of the largest ones are lost, a share of a device
-that others share and that has least left. Devices with binding conditions come last. The search is exact up to
-MOST_STEPS devices tried; upstream stops after a time.
+already; then what leaves most for later: the partition by which its card loses least (`partitions`; where that is not
+known, by which the fewest of the largest ones are lost), a share of a device that others share and that has least left.
+Devices with binding conditions come last. The search is exact up to MOST_STEPS devices tried; upstream stops after a
+time.
 
 Where selectors err on some devices, or constraints are on a request for all devices, upstream fails or not as it comes
 to try them: then its order decides whether there is an allocation.
@@ -26,6 +27,7 @@ from dovetail.core.dra.kinds import Kind, bits
 from dovetail.core.dra.records import DeviceRequest
 
 MOST_STEPS = 50_000
+_PERCENT = 100
 Shares = tuple[tuple[int, Draw], ...]
 """What is taken of the capacities of devices that are shared, by bit, sorted."""
 
@@ -306,10 +308,11 @@ class Search:
     def _preferred(self, devices: list[int]) -> list[int]:
         """In the order in which they are best given away."""
         kind = self.kind
-        fitting = sum(
-            1 << bit for bit in bits(kind.partitioned & ~(self.taken.whole | self.whole)) if self._has_counters(bit)
-        )
-        sizes = sorted({kind.sizes[bit] for bit in bits(kind.partitioned)}, reverse=True)
+        fitting, sizes = 0, list[int]()
+        if not kind.cards:
+            parts = bits(kind.partitioned & ~(self.taken.whole | self.whole))
+            fitting = sum(1 << bit for bit in parts if self._has_counters(bit))
+            sizes = sorted({kind.sizes[bit] for bit in bits(kind.partitioned)}, reverse=True)
 
         def key(bit: int) -> tuple[int, tuple[int, ...], int, int, int]:
             left = 0
@@ -321,10 +324,14 @@ class Search:
         return sorted(devices, key=key)
 
     def _losses(self, bit: int, fitting: int, sizes: list[int]) -> tuple[int, ...]:
-        """How many partitions of each size, the largest first, cannot be had any more once this one is taken."""
+        """How much less its card is worth once this partition is taken. Where that is not known: how many partitions of
+        each size, the largest first, cannot be had any more."""
         kind = self.kind
         if not kind.uses[bit] or self._is_shared(bit):
             return ()
+        if kind.cards:
+            loss = kind.cards[bit].loss(self.taken.whole | self.whole, bit)
+            return () if loss is None else (loss,)
         taken = dict(kind.uses[bit])
         lost = dict.fromkeys(sizes, 0)
         for other in bits(kind.neighbours[bit] & fitting):
@@ -345,12 +352,24 @@ class Search:
         return Taken(whole, tuple(sorted(shares.items())), self.taken.foreign)
 
     def spare(self) -> int:
+        """See `Outcome`."""
+        picked = [pick.bit for picks in self.picks for pick in picks]
+        if picked and all(bit in self.kind.cards for bit in picked):
+            return self._lost_percent(picked)
         options = [one for requests in self.view.claims for options in requests for one in options]
         able = 0
         for option in options:
             for bit in bits(option.fitting & ~able):
                 able |= self._is_able(option, bit) << bit
         return able.bit_count()
+
+    def _lost_percent(self, picked: list[int]) -> int:
+        taken, lost = self.taken.whole, 0
+        for bit in picked:
+            card = self.kind.cards[bit]
+            lost += _PERCENT * (card.loss(taken, bit) or 0) // max(card.most, 1)
+            taken |= 1 << bit
+        return lost
 
 
 def _added(held: Draw | None, draw: Draw) -> Draw:

@@ -4,14 +4,9 @@
 Rules: a state is a set of instances as in `geometry`. All states of a card are worked out once (on the known products
 some dozens to a few thousand); those after which the same can follow are of one class, and answers are kept by class.
 
-The value of a state is how many requests it is expected to serve until the first one that does not fit, when each
-profile is asked for as often as its weight says and each instance is put at its best start; nothing is given back.
-Best is the start after which the largest of the profiles that are asked for, which any start leaves possible, still
-fits; of these the one with the highest value; then the highest one, since what fits in few places starts low.
-
-    value(s) = sum over the profiles p that fit s of weight(p) / W * (1 + value(s with p at its best start))
-
-where W is the sum of all weights. It is kept exactly, as an integer in parts of W ** compute slices.
+Of the places that an instance could have, the best one is that after which the card is worth most (`worth`); of equals
+the highest one, since what fits in few places starts low. Cards of different geometries can be compared by what they
+lose.
 """
 
 from __future__ import annotations
@@ -22,20 +17,20 @@ from operator import le
 from typing import NamedTuple
 
 from dovetail.core.devices.mig.geometry import Geometry, GeometryError, bits_of
+from dovetail.core.devices.mig.slices import slices
+from dovetail.core.devices.mig.worth import worths
 
 Counts = tuple[int, ...]
 """A number for each profile of a geometry."""
 NOWHERE = -1
-PERMILLE = 1000
 _MOST_STATES = 20_000
 
 
 class Best(NamedTuple):
-    """`start` is NOWHERE where the profile does not fit. `loss_milli` is how much the value of the card falls, in
-    thousandths of a request: cards of different geometries can be compared by it."""
+    """`start` is NOWHERE where the profile does not fit. `loss` is how much less the card is worth then (`worth`)."""
 
     start: int
-    loss_milli: int
+    loss: int
 
 
 class States:
@@ -169,48 +164,26 @@ class Starts:
     """The best starts of a geometry for one set of weights, one for each profile."""
 
     def __init__(self, geometry: Geometry, weights: Counts) -> None:
-        self._states = states(geometry)
-        profiles, instances = geometry.profiles, geometry.instances
-        total = sum(weights) or 1
-        self._unit: int = total**geometry.compute_slices
-        self._ranks: list[tuple[int, int, int]] = []
-        """By class: memory and compute slices of the largest profile that is asked for and fits, and the value."""
-        self._best: list[tuple[Best, ...]] = []
-        for following in self._states.following:
-            best = [(-1, -1, -1, 0)] * len(profiles)
-            for bit, after in following:
-                profile = instances[bit.bit_length() - 1].profile
-                best[profile] = max(best[profile], (*self._ranks[after], bit))
-            largest, value = (0, 0), 0
-            for own, weight, (_, _, value_after, bit) in zip(profiles, weights, best, strict=True):
-                if bit and weight:
-                    largest = max(largest, (own.memory_slices, own.compute_slices))
-                    # Exact: what follows has used a compute slice, so that one W is left to divide by.
-                    value += weight * (self._unit + value_after) // total
-            self._ranks.append((*largest, value))
-            self._best.append(tuple(self._answer(value - value_after, bit) for _, _, value_after, bit in best))
+        self._states = known = states(geometry)
+        shares = [slices(geometry, [profile]).milli for profile in geometry.profiles]
+        self._worths = worths(known.classes, known.of_profile, shares, weights)
 
-    def _answer(self, loss: int, bit: int) -> Best:
-        if not bit:
-            return Best(NOWHERE, 0)
-        return Best(self._states.geometry.instances[bit.bit_length() - 1].start, loss * PERMILLE // self._unit)
-
-    def rank(self, state: int) -> tuple[int, int, int]:
-        """What is left of a card, better is higher: the largest profile that is asked for and fits, then the value."""
-        return self._ranks[self._states.classes[state]]
-
-    def value_milli(self, state: int) -> int:
-        """How many more requests are expected to be served, in thousandths."""
-        return self.rank(state)[2] * PERMILLE // self._unit
+    def worth(self, state: int) -> int:
+        """What a card is worth: more is better."""
+        return self._worths[state]
 
     def best(self, state: int, profile: int) -> Best:
-        return self._best[self._states.classes[state]][profile]
+        allowed = self._states.allowed(state) & self._states.of_profile[profile]
+        after, bit = max(((self._worths[state | bit], bit) for bit in bits_of(allowed)), default=(0, 0))
+        if not bit:
+            return Best(NOWHERE, 0)
+        return Best(self._states.geometry.instances[bit.bit_length() - 1].start, self._worths[state] - after)
 
     def arranged(self, state: int, counts: Counts) -> int | None:
-        """So many instances of each profile that fit all at once: those after which the card ranks best, as for a
-        single one. None: they do not fit."""
+        """So many instances of each profile that fit all at once: those after which the card is worth most. None:
+        they do not fit."""
         found = self._states.arrangements(state, counts)
-        return max(found, key=lambda added: (self.rank(state | added), added), default=None)
+        return max(found, key=lambda added: (self._worths[state | added], added), default=None)
 
 
 def best_start(geometry: Geometry, state: int, profile: int, weights: Counts | None = None) -> Best:

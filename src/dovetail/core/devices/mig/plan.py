@@ -5,8 +5,8 @@ Rules: an instance in use is never destroyed, and neither is the MIG mode of a c
 plan the wanted instances are idle, all at once; idle ones that are there count, unless they are destroyed for others.
 The best plan touches the fewest cards; then it turns MIG mode on for the fewest; then it destroys the least (share of
 the scarcer slices); then it touches the cards that are most in use. It creates no more than is wanted. On a card,
-instances are put where, beside those in use, the most of everything could still be (the rank of `instances.Starts` at
-equal weights). Exact: all ways that can matter are looked at.
+instances are put where, beside those in use, it is worth most (`worth`, all profiles alike). Exact: all ways that can
+matter are looked at.
 """
 
 from __future__ import annotations
@@ -236,7 +236,7 @@ def _change(card: Divided, way: _Way, asked: Asked) -> Change:
         new = _less(way.gain, _counted(geometry, kept, asked))
         counts = counts_of(geometry, {name: n for (name, _), n in zip(asked, new, strict=True) if n})
         for created in known.arrangements(card.used | kept, counts):
-            found.append((-sum(new), starts.rank(card.used | created), kept, created))
+            found.append((-sum(new), starts.worth(card.used | created), kept, created))
     _, _, kept, created = max(found)
 
     def named(bits: int) -> tuple[tuple[str, int], ...]:

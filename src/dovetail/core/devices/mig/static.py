@@ -4,7 +4,7 @@
 Rules: a pod's instances are on one node, and each is of the very profile that it asks for; nothing is made for it. The
 choice breaks into as few idle cards as it can; of these the first ones. It takes from the cards that are most in use
 first (share of the scarcer slices, then the order of the cards), and of one card the instances after which most could
-be made of the rest, were it divided anew (the rank of `instances.Starts` at equal weights). Exact for these rules.
+be made of the rest, were it divided anew (`worth`, all profiles alike). Exact for these rules.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def _best_of(geometry: Geometry, used: int, free: tuple[int, ...], counts: Count
         [sum(some) for some in combinations(tuple(bits_of(own)), count)]
         for own, count in zip(free, counts, strict=True)
     ]
-    return max(map(sum, product(*ways)), key=lambda own: (starts.rank(used | own), own))
+    return max(map(sum, product(*ways)), key=lambda own: (starts.worth(used | own), own))
 
 
 def _fewest(idle: dict[int, Counts], lacking: list[int]) -> tuple[int, ...] | None:

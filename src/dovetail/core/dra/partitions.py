@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a device that is divided loses by each of its partitions, as drivers describe them: by counters.
+
+Rules: partitions that take of the same counters are parts of one card, whoever made it. Those that take equal amounts,
+of whichever counters, serve the same requests. The share of a card that one takes is the largest of what it takes of
+the counters that all partitions of the card take of. All sets that the counters allow are worked out once for all cards
+that are alike. A node with a card of more than 20,000 sets, or where one has no counter that is common to all, or
+partitions that are shared, is not told of: what its cards lose could not be compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from dovetail.core.devices.mig.worth import worths
+
+Uses = tuple[tuple[int, int], ...]
+"""What a partition takes: (number of the counter, amount)."""
+_CARD_MILLI = 1000
+_MOST_PARTITIONS = 62
+_MOST_STATES = 20_000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Card:
+    """`members` are the devices of a node that are its partitions, ascending; `worths` is by which of them are taken,
+    as bits in that order."""
+
+    members: tuple[int, ...]
+    worths: dict[int, int]
+    most: int
+    """How much more an idle card is worth than the one that is worth least."""
+
+    def loss(self, taken: int, device: int) -> int | None:
+        """How much less the card is worth once the device is taken, too; None where they cannot be together."""
+        state = sum(1 << i for i, member in enumerate(self.members) if taken >> member & 1)
+        before, after = self.worths.get(state), self.worths.get(state | 1 << self.members.index(device))
+        return None if before is None or after is None else before - after
+
+
+def cards_of(uses: Sequence[Uses], counters: Sequence[int], shareable: int) -> dict[int, Card]:
+    """The card of each partition of a node; none where it cannot be told. `uses` and `shareable` are by device,
+    `counters` what there is of each counter."""
+    users: dict[int, list[int]] = {}
+    for device, own in enumerate(uses):
+        for counter, _ in own:
+            users.setdefault(counter, []).append(device)
+    cards: dict[int, Card] = {}
+    seen: set[int] = set()
+    for device, own in enumerate(uses):
+        if not own or device in seen:
+            continue
+        found, todo = {device}, [device]
+        while todo:
+            for counter, _ in uses[todo.pop()]:
+                todo += [other for other in users[counter] if other not in found]
+                found.update(users[counter])
+        seen |= found
+        members = tuple(sorted(found))
+        if len(members) > _MOST_PARTITIONS or any(shareable >> member & 1 for member in members):
+            return {}
+        number = {counter: i for i, counter in enumerate(sorted({c for member in members for c, _ in uses[member]}))}
+        table = _worths(
+            tuple(tuple((number[counter], amount) for counter, amount in uses[member]) for member in members),
+            tuple(counters[counter] for counter in number),
+        )
+        if table is None:
+            return {}
+        cards.update(dict.fromkeys(members, Card(members, table, table[0] - min(table.values()))))
+    return cards
+
+
+@lru_cache(maxsize=64)
+def _worths(partitions: tuple[Uses, ...], counters: tuple[int, ...]) -> dict[int, int] | None:
+    common = set(range(len(counters))).intersection(*(dict(own) for own in partitions))
+    if not common or not all(counters[counter] for counter in common):
+        return None
+    legal = _legal(partitions, counters)
+    if legal is None:
+        return None
+    kinds: dict[tuple[int, ...], int] = {}
+    for i, own in enumerate(partitions):
+        amounts = tuple(sorted(amount for _, amount in own))
+        kinds[amounts] = kinds.get(amounts, 0) | 1 << i
+    firsts = [dict(partitions[(own & -own).bit_length() - 1]) for own in kinds.values()]
+    shares = [max(min(_CARD_MILLI * own[i] // counters[i], _CARD_MILLI) for i in common) for own in firsts]
+    return worths(legal, list(kinds.values()), shares, [1] * len(kinds))
+
+
+def _legal(partitions: tuple[Uses, ...], counters: tuple[int, ...]) -> list[int] | None:
+    """All sets of partitions that there is enough of the counters for; None: too many."""
+    legal, todo = [0], [(0, 0, counters)]
+    while todo:
+        state, begin, left = todo.pop()
+        for i in range(begin, len(partitions)):
+            if all(left[counter] >= amount for counter, amount in partitions[i]):
+                if len(legal) >= _MOST_STATES:
+                    return None
+                rest = list(left)
+                for counter, amount in partitions[i]:
+                    rest[counter] -= amount
+                legal.append(state | 1 << i)
+                todo.append((state | 1 << i, i + 1, tuple(rest)))
+    return legal

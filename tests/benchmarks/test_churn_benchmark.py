@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is measured while pods come and go, and on which part of the cluster."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from benchmarks.churn import measured, thinned
+from dovetail.core.model import CPU, GPU, Node
+from dovetail.core.policy import Policy
+from dovetail.sim.engine import Simulation
+from tests.sim.streams import job, workload
+
+
+def test_allocation_and_waits_are_those_between_the_two_times() -> None:
+    """Two GPUs. The first job has both for 100 s, the second waits 70 s and has one for 100 s, the third waits."""
+    jobs = job("a", 0, 2, 100), job("b", 30, 1, 100), job("c", 60, 2, 100)
+    simulation = Simulation(workload((2,), *jobs), Policy())
+    result = simulation.run(until_ms=180_000)
+    allocated, waits, waiting = measured(result, 20_000, 180_000)
+    assert allocated == pytest.approx(100 * (80 * 2 + 80 * 1) / (160 * 2))
+    assert waits == [70, 120]
+    assert waiting == 50
+
+
+def test_what_came_before_is_not_measured() -> None:
+    result = Simulation(workload((2,), job("a", 0, 1, 1000)), Policy()).run(until_ms=100_000)
+    allocated, waits, waiting = measured(result, 50_000, 100_000)
+    assert (allocated, waits, waiting) == (50, [], 0)
+
+
+def test_a_thinner_cluster_has_nodes_of_all_kinds_in_an_order_of_the_seed() -> None:
+    nodes = [Node(f"n{i}", ((CPU, 1000), (GPU, 1 + i % 3))) for i in range(90)]
+    thin = thinned(nodes, 10, 1)
+    assert Counter(dict(node.allocatable)[GPU] for node in thin) == {1: 3, 2: 3, 3: 3}
+    assert thin != thinned(nodes, 10, 2)
+    assert {node.name for node in thin} == {node.name for node in thinned(nodes, 10, 2)}
+    assert {node.name for node in thinned(nodes, 1, 1)} == {node.name for node in nodes}
