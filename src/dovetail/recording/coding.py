@@ -29,6 +29,7 @@ from dovetail.core.devices.mig.geometry import Geometry
 from dovetail.core.devices.mig.products import GEOMETRIES
 from dovetail.core.dra.records import ClaimSpec
 from dovetail.core.model import Request, Work
+from dovetail.core.placing.expected_fill import ExpectedFill
 from dovetail.core.placing.scores import Scoring, Tightest
 from dovetail.core.policy import Policy
 
@@ -38,7 +39,7 @@ _SHARED = {Request: 8192, Work: 8192, ClaimSpec: 8192, Layout: 1024, Inventory: 
 """Records of which many are alike, with how many different ones are kept at hand."""
 _WHOLE = {Policy}
 """Records of which every field is written: the defaults may be others in another version."""
-_NAMED = {Scoring: {Tightest.__name__: Tightest}}
+_NAMED = {Scoring: {one.__name__: one for one in (Tightest, ExpectedFill)}}
 """Choices that are code and no data, by the names under which they are written."""
 _KEYED = {Geometry: {geometry.key: geometry for geometry in GEOMETRIES}}
 """Records of a closed table, by the keys under which they are written."""
