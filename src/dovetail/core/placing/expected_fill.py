@@ -109,9 +109,10 @@ class ExpectedFill:
         first = None if offer.close is None else PERMILLE - offer.close
         if first is None and not shape.fraction:
             first = offer.share
-        if first is None:
-            return (change << _CHANGE_BITS) - looseness
-        return (change << _CHANGE_BITS - _FEWER_BITS) - (looseness >> _FEWER_BITS) - (first << _FIRST_BITS)
+        score: Scores = (change << _CHANGE_BITS) - looseness
+        if first is not None:
+            score = (change << _CHANGE_BITS - _FEWER_BITS) - (looseness >> _FEWER_BITS) - (first << _FIRST_BITS)
+        return score
 
     def best(self, row: Row, pod: Pod) -> int:
         return row.best()

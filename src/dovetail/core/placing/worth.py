@@ -90,7 +90,7 @@ class Worth:
         idle, gpus = int(rooms.sum()), int(np.bitwise_count(nodes.gpu_bits[slots]).sum())
         stop = max((asked << _PER_PLACE) // (_TIMES_FULL * WHOLE_GPU_MILLI * seen), 1)
         rates = [_rate(one, rooms, cpu_milli, gpus, seen) for one in classes]
-        self._table = np.zeros((self.kinds + 1, _LEVELS, _UNITS + 1, 4), dtype=np.int64)
+        table = np.zeros((self.kinds + 1, _LEVELS, _UNITS + 1, 4), dtype=np.int64)
         members = [np.frombuffer(key, dtype=np.uint8) for key, kind in self._kinds.items() if kind < self.kinds]
         of_kind = [np.unpackbits(bits)[: len(self._selections)].tolist() for bits in members[: self.kinds]]
         for kind, may in enumerate(of_kind):
@@ -101,9 +101,9 @@ class Worth:
             ]
             use, cores = expected_use(arriving, stop)
             for at, amounts in ((0, use), (2, cores)):
-                self._table[kind, :, :-1, at] = amounts
-                self._table[kind, :, :-2, at + 1] = amounts[:, 1:] - amounts[:, :-1]
-        self._table = self._table.reshape(-1, 4)
+                table[kind, :, :-1, at] = amounts
+                table[kind, :, :-2, at + 1] = amounts[:, 1:] - amounts[:, :-1]
+        self._table = table.reshape(-1, 4)
         self._price(classes, of_kind, rooms, cpu_milli, (idle, asked))
 
     def _class(self, nodes: Nodes, slots: Ints, allowed: Mask, request: Request, count: int) -> _Class | None:
@@ -161,10 +161,10 @@ class Worth:
         here = np.flatnonzero(divisible(nodes, index))
         if len(here):
             slots = np.arange(nodes.size)[index][here]
-            numbers = [self._kinds.get(key) for key in _keys(self._allowed(nodes, slots))]
-            if None in numbers:
+            keys = _keys(self._allowed(nodes, slots))
+            if not self._kinds.keys() >= set(keys):
                 return None
-            found[here] = numbers
+            found[here] = [self._kinds[key] for key in keys]
         return found
 
     def of(self, kinds: Ints, cpu_milli: Ints, rooms: Ints) -> Ints:
