@@ -134,7 +134,7 @@ def _named(choices: Mapping[str, type]) -> _Way:
     names = {choice: name for name, choice in choices.items()}
 
     def name_of(value: Any) -> str:
-        if type(value) not in names:
+        if type(value) not in names or value != type(value)():
             raise TypeError(f"{type(value).__name__} cannot be recorded: its name is not in the format")
         return names[type(value)]
 

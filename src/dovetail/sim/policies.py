@@ -155,7 +155,7 @@ def _kind(request: Request) -> int | None:
 
 POLICIES: dict[str, Callable[[int, Iterable[Request]], Scoring]] = {
     "dovetail": lambda seed, requests: Tightest(),
-    "expected-fill": lambda seed, requests: ExpectedFill(),
+    "expected-fill": lambda seed, requests: ExpectedFill(learn_from=1),
     "fgd": lambda seed, requests: FragmentationGradientDescent(requests),
     "bestfit": lambda seed, requests: BestFit(),
     "packing": lambda seed, requests: Packing(),

@@ -4,7 +4,7 @@
 Rules: the score is the change of a node's worth (`worth.Worth`); of equals the least GPU left, then the least CPU, then
 the least memory. For several GPUs their closeness weighs more, as under `Tightest`, and so does which kind of devices a
 node would give. What is worth what is learned again at every pod that came, up to 64, then after each further eighth,
-500 at most. Before `LEARN_FROM` pods came it decides as `Tightest`.
+500 at most. Before `learn_from` pods came it decides as `Tightest`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from dovetail.core.placing.rows import Row
 from dovetail.core.placing.scores import Offer, Scores, Tightest, tightest_gpu
 from dovetail.core.placing.worth import Worth, emptiest_first, gpu_rooms, gpu_units
 
-LEARN_FROM = 64
 _EVERY_POD_UP_TO = 64
 _MOST_BETWEEN = 500
 _FIRST_BITS = 42
@@ -87,13 +86,14 @@ class _Learned:
 class ExpectedFill:
     """Serves any number of clusters: what it has learned is kept for each."""
 
+    learn_from: int = 64
     _learned: WeakKeyDictionary[Cluster, _Learned] = field(
         default_factory=WeakKeyDictionary, init=False, repr=False, compare=False
     )
 
     def version(self, cluster: Cluster) -> int:
         seen = cluster.mix.seen
-        if seen < LEARN_FROM:
+        if seen < self.learn_from:
             return 0
         learned = self._learned.get(cluster)
         if learned is None or seen > learned.due or not learned.follow(cluster.nodes):

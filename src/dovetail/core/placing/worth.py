@@ -83,11 +83,11 @@ class Worth:
         classes = [
             one for request, count in ranked if (one := self._class(nodes, slots, allowed, request, count)) is not None
         ]
-        self._kinds = _ranked_kinds(allowed, np.bitwise_count(nodes.gpu_bits[slots]))
+        idle, gpus = int(rooms.sum()), np.bitwise_count(nodes.gpu_bits[slots]).astype(np.int64)
+        self._kinds = _ranked_kinds(allowed, gpus)
         self.kinds = min(len(self._kinds), MOST_KINDS)
         seen = max(sum(one.count for one in classes), 1)
         asked = max(sum(one.count * one.gpus * one.milli for one in classes), 1)
-        idle, gpus = int(rooms.sum()), int(np.bitwise_count(nodes.gpu_bits[slots]).sum())
         stop = max((asked << _PER_PLACE) // (_TIMES_FULL * WHOLE_GPU_MILLI * seen), 1)
         rates = [_rate(one, rooms, cpu_milli, gpus, seen) for one in classes]
         table = np.zeros((self.kinds + 1, _LEVELS, _UNITS + 1, 4), dtype=np.int64)
@@ -219,7 +219,7 @@ def expected_use(arriving: Sequence[Arriving], stop: int) -> tuple[Ints, Ints]:
     known = np.zeros((before + len(diagonals), 2, 2 * _LEVELS - 1), dtype=np.int64)
     shifted = sliding_window_view(known, _LEVELS, axis=2)
     for i, (weights, *sums) in enumerate(diagonals):
-        further = rates @ shifted[before + i - back, :, _LEVELS - 1 - level_of].reshape(len(rates), -1)
+        further = rates @ shifted[before + i - back, :, _LEVELS - 1 - level_of].reshape(-1, 2 * _LEVELS)
         known[before + i, :, _LEVELS:] = ((sums + further.reshape(2, _LEVELS)) // weights)[:, 1:]
     found = known[before + levels + units_, :, _LEVELS - 1 + levels]
     return found[:, 0].reshape(_LEVELS, _UNITS), found[:, 1].reshape(_LEVELS, _UNITS)
@@ -249,14 +249,14 @@ def emptiest_first(rooms: Ints) -> Ints:
     return -np.sort(-rooms, axis=1)
 
 
-def _rate(one: _Class, rooms: Ints, cpu_milli: Ints, gpus: int, seen: int) -> int:
+def _rate(one: _Class, rooms: Ints, cpu_milli: Ints, gpus: Ints, seen: int) -> int:
     """How often a pod of the class comes to a GPU with room for it. Of several GPUs none does: they come to nodes."""
     here = one.allowed & (cpu_milli >= one.cpu_milli)
     if one.gpus == 1:
         places = int((rooms[here] >= one.milli).sum())
     else:
-        places = 0 if one.gpus else int((rooms[here] >= 0).sum())
-    rate = (one.count << _PER_PLACE) * gpus // (seen * max(places, 1))
+        places = 0 if one.gpus else int(gpus[here].sum())
+    rate = (one.count << _PER_PLACE) * int(gpus.sum()) // (seen * max(places, 1))
     return max(rate if one.gpus else rate * _CPU_ONLY_PERCENT // 100, 1)
 
 
@@ -280,7 +280,7 @@ def _keys(allowed: Mask) -> list[bytes]:
     return [bits.tobytes() for bits in np.packbits(allowed, axis=0).T]
 
 
-def _ranked_kinds(allowed: Mask, gpus: NDArray[np.uint8]) -> dict[bytes, int]:
+def _ranked_kinds(allowed: Mask, gpus: Ints) -> dict[bytes, int]:
     """The kinds by the selections that let a pod go there: those with the most GPUs first, the first one again after
     the last."""
     sums: dict[bytes, int] = {}
