@@ -89,15 +89,16 @@ class Worth:
         seen = max(sum(one.count for one in classes), 1)
         asked = max(sum(one.count * one.gpus * one.milli for one in classes), 1)
         stop = max((asked << _PER_PLACE) // (_TIMES_FULL * WHOLE_GPU_MILLI * seen), 1)
-        rates = [_rate(one, rooms, cpu_milli, gpus, seen) for one in classes]
+        single = [one for one in classes if one.gpus <= 1]
+        rates = [_rate(one, rooms, cpu_milli, gpus, seen) for one in single]
         table = np.zeros((self.kinds + 1, _LEVELS, _UNITS + 1, 4), dtype=np.int64)
         members = [np.frombuffer(key, dtype=np.uint8) for key, kind in self._kinds.items() if kind < self.kinds]
         of_kind = [np.unpackbits(bits)[: len(self._selections)].tolist() for bits in members[: self.kinds]]
         for kind, may in enumerate(of_kind):
             arriving = [
                 Arriving(one.milli * one.gpus, one.cpu_milli, rate)
-                for one, rate in zip(classes, rates, strict=True)
-                if may[one.selection] and one.gpus <= 1
+                for one, rate in zip(single, rates, strict=True)
+                if may[one.selection]
             ]
             use, cores = expected_use(arriving, stop)
             for at, amounts in ((0, use), (2, cores)):
@@ -250,12 +251,9 @@ def emptiest_first(rooms: Ints) -> Ints:
 
 
 def _rate(one: _Class, rooms: Ints, cpu_milli: Ints, gpus: Ints, seen: int) -> int:
-    """How often a pod of the class comes to a GPU with room for it. Of several GPUs none does: they come to nodes."""
+    """How often a pod of the class, of one GPU or none, comes to a GPU with room for it."""
     here = one.allowed & (cpu_milli >= one.cpu_milli)
-    if one.gpus == 1:
-        places = int((rooms[here] >= one.milli).sum())
-    else:
-        places = 0 if one.gpus else int(gpus[here].sum())
+    places = int((rooms[here] >= one.milli).sum() if one.gpus else gpus[here].sum())
     rate = (one.count << _PER_PLACE) * int(gpus.sum()) // (seen * max(places, 1))
     return max(rate if one.gpus else rate * _CPU_ONLY_PERCENT // 100, 1)
 
