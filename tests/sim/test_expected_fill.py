@@ -13,6 +13,8 @@ import pytest
 from dovetail.core.checkpoint import restore, take
 from dovetail.core.cycle import step
 from dovetail.core.decisions import Bind, Decision
+from dovetail.core.devices.layout import Layout
+from dovetail.core.devices.sharing import Sharing
 from dovetail.core.events import NodeChanged, PodChanged, PodRemoved
 from dovetail.core.model import CPU, GPU, MEMORY, PODS, Node, NodeTerm, Pod, PreferredNodes, Request, Requirement, Taint
 from dovetail.core.placing.expected_fill import ExpectedFill
@@ -361,4 +363,45 @@ def test_nodes_that_come_and_change_are_taken_in() -> None:
     assert come(state, 1002, LARGE) == ("", ())
     decided(state, NodeChanged(new))
     assert come(state, 1003, LARGE)[0] == "b"
+    assert state.cluster.check() == []
+
+
+def test_a_share_by_memory_goes_where_its_thousandths_fit_best() -> None:
+    """Of a GPU of 16,384 MiB an 810-share leaves 3,112; one of 3,000 goes beside it, not to a GPU of its own."""
+    state = learned([machine("a", 64_000, 1000), machine("b", 64_000, 1000)], (LARGE, 60), (SMALL, 40))
+    decided(
+        state, *(NodeChanged(replace(node_of(machine(name, 64_000, 1000)), gpu_memory_mib=16_384)) for name in "ab")
+    )
+    by_memory = [Request(((CPU, 1000),), gpu_memory_mib=memory_mib) for memory_mib in (13_200, 3_000, 13_200)]
+    for number, request in enumerate(by_memory):
+        decided(state, PodChanged(Pod(f"m{number}", "ns", f"m{number}", request)))
+    slots = [state.cluster.placements[f"m{number}"].slot for number in range(3)]
+    assert slots[0] == slots[1] != slots[2]
+    assert take(state).mix[-1] == (by_memory[1], 1)
+    assert state.cluster.check() == []
+
+
+def test_several_gpus_are_first_of_all_close() -> None:
+    """The node with the better wiring wins, although the other one would lose nothing that is expected."""
+    islands = [[4 * (i != j and i // 2 == j // 2) for j in range(4)] for i in range(4)]
+    pcie = tuple(tuple(0 if i == j else 5 for j in range(4)) for i in range(4))
+    layout = Layout((0, 0, 1, 1), pcie, tuple(map(tuple, islands)))
+    state = learned([machine("used", 8000, *[1000] * 4), machine("whole", 64_000, *[1000] * 4)], (LARGE, 70))
+    for name in ("used", "whole"):
+        cpu_milli = 8000 if name == "used" else 64_000
+        decided(state, NodeChanged(replace(node_of(machine(name, cpu_milli, *[1000] * 4)), layout=layout)))
+    apart = Request(((CPU, 100), (GPU, 2)))
+    decided(state, PodChanged(Pod("h", "ns", "h", apart, node="used", devices=(0, 2), managed=False)))
+    decided(state, PodChanged(Pod("x", "ns", "x", apart)))
+    assert state.cluster.placements["x"].slot == state.cluster.nodes.slots["whole"]
+
+
+def test_replicas_and_slices_come_before_and_after_whole_gpus_as_ever() -> None:
+    """A pod that asks for a GPU gets a whole one; replicas are the last resort, whatever is learned."""
+    shared = Sharing(GPU, 4, 2)
+    state = learned([machine("a", 64_000, 1000, 1000)], (LARGE, 70))
+    decided(state, NodeChanged(replace(node_of(machine("s", 64_000, *[1000] * 8)), sharing=shared)))
+    assert come(state, 1000, Task(1000, 1, 1000))[0] == "a"
+    assert come(state, 1001, Task(1000, 1, 1000))[0] == "a"
+    assert come(state, 1002, Task(1000, 1, 1000))[0] == "s"
     assert state.cluster.check() == []

@@ -4,7 +4,7 @@
 Rules: an object per record; fields at their default are left out; a record of a union (events, decisions) says which
 one it is in `kind`; an enum is written by its `code`, or value; sets are sorted. So equal records have equal bytes.
 What is read is checked field by field: an unknown field, kind or type is an error that names the path. A choice that is
-code is written by its name.
+code is written by its name, and so only as it is made without a word more.
 
 Each dataclass gets a frozen msgspec Struct of the same fields, which msgspec writes and reads. Identical requests,
 descriptions of work, specs of claims, layouts and inventories are one object after reading, as they are in a cluster,
@@ -135,7 +135,7 @@ def _named(choices: Mapping[str, type]) -> _Way:
 
     def name_of(value: Any) -> str:
         if type(value) not in names or value != type(value)():
-            raise TypeError(f"{type(value).__name__} cannot be recorded: its name is not in the format")
+            raise TypeError(f"{type(value).__name__} cannot be recorded: it is none of {', '.join(choices)}")
         return names[type(value)]
 
     return _Way(Literal[tuple(choices)], name_of, lambda name: choices[name]())
