@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 PUBLISHED = Path(__file__).parent / "published" / "fgd_atc23.csv"
-POLICIES = ["random", "dotprod", "clustering", "packing", "bestfit", "fgd", "dovetail"]
+POLICIES = ["random", "dotprod", "clustering", "packing", "bestfit", "fgd", "expected-fill", "dovetail"]
 _PREFIX, _SUFFIX = "openb_pod_list_", ".csv.gz"
 
 

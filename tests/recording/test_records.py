@@ -24,6 +24,7 @@ from dovetail.core.devices.mig.static import Card
 from dovetail.core.dra.records import Value, Version
 from dovetail.core.events import Event, PodChanged, PodRemoved
 from dovetail.core.model import GPU, Pod, Request, Toleration
+from dovetail.core.placing.expected_fill import ExpectedFill
 from dovetail.core.policy import Policy
 from dovetail.core.reasons import Reason, Refusal, When
 from dovetail.recording.coding import Coder
@@ -146,6 +147,14 @@ def test_a_choice_that_is_code_of_somebody_else_is_refused() -> None:
 
     with pytest.raises(TypeError, match="Mine cannot be recorded"):
         Coder[Policy](Policy).encode(Policy(scoring=Mine()))  # type: ignore[arg-type]
+
+
+def test_a_choice_is_written_by_its_name_and_only_as_it_comes() -> None:
+    coder = Coder[Policy](Policy)
+    policy = Policy(scoring=ExpectedFill())
+    assert coder.decode(coder.encode(policy)) == policy != Policy()
+    with pytest.raises(TypeError, match="ExpectedFill cannot be recorded"):
+        coder.encode(Policy(scoring=ExpectedFill(learn_from=1)))
 
 
 def test_a_type_that_would_be_written_wrongly_is_refused_at_once() -> None:

@@ -20,6 +20,7 @@ from dovetail.core.attempt import Attempt
 from dovetail.core.cluster.peers import Peers
 from dovetail.core.decisions import Bind, Decision
 from dovetail.core.model import Namespace
+from dovetail.core.placing.expected_fill import ExpectedFill
 from dovetail.core.sharing.ledger import steady
 from dovetail.core.sharing.records import GPU, Queue, Usage
 from dovetail.core.state import State
@@ -53,6 +54,18 @@ def test_a_day_of_many_segments_replays_equal(tmp_path: Path, seed: int) -> None
     assert (done.verdict, done.difference, done.problem) == ("equal", None, "")
     assert max(file.name for file in tmp_path.iterdir()) >= "000003.jsonl"
     assert sum(file.stat().st_size for file in tmp_path.iterdir()) <= SMALL
+    assert recorded.state.cluster.check() == []
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_day_on_which_it_was_learned_which_pods_come_replays_equal(tmp_path: Path, seed: int) -> None:
+    recorded = Recorded(tmp_path, bound_bytes=SMALL, policy=replace(POLICY, scoring=ExpectedFill()))
+    live(recorded, seed, steps=250)
+    recorded.close()
+    done = only_replay(tmp_path)
+    assert recorded.stopped == []
+    assert (done.verdict, done.difference, done.problem) == ("equal", None, "")
+    assert recorded.state.cluster.mix.seen > ExpectedFill().learn_from
     assert recorded.state.cluster.check() == []
 
 

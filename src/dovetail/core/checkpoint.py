@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dovetail.core import events as ev
+from dovetail.core.cluster.mix import Record as Counted
 from dovetail.core.cluster.rejections import Rejection
 from dovetail.core.decisions import ClaimGrant, VolumePick
 from dovetail.core.dra.extended import claim_key
@@ -84,8 +85,9 @@ class Checkpoint:
     """`events` tell every known object, nodes from the lowest slot on and pods in the order in which they came; `held`
     are the pods on nodes, those included that were decided and are not seen bound yet. `starting` are roots that are
     being bound, with the time when that is overdue; `started` the gangs that had their minimum. `histories` is what
-    each queue has used, `run_times` what was learned (kind, name, ms), `rooms` what is held for whom, the oldest first;
-    `spared` are pods that are not asked to give way until then, `unknown` roots for which no start can be given.
+    each queue has used, `run_times` what was learned (kind, name, ms), `mix` what kinds of pods came and how many,
+    `rooms` what is held for whom, the oldest first; `spared` are pods that are not asked to give way until then,
+    `unknown` roots for which no start can be given.
     """
 
     steps: int
@@ -99,6 +101,7 @@ class Checkpoint:
     rejections: tuple[Rejection, ...] = ()
     histories: tuple[History, ...] = ()
     run_times: tuple[tuple[str, str, tuple[int, ...]], ...] = ()
+    mix: tuple[Counted, ...] = ()
     rooms: tuple[HeldRoom, ...] = ()
     spared: tuple[tuple[str, int], ...] = ()
     unknown: tuple[tuple[str, int, Expected | None], ...] = ()
@@ -126,6 +129,7 @@ def take(state: State) -> Checkpoint:
         rejections=tuple(cluster.rejections),
         histories=state.shares.histories(),
         run_times=state.run_times.records(),
+        mix=cluster.mix.records(),
         rooms=tuple(
             HeldRoom(
                 one.root,
@@ -186,6 +190,7 @@ def restore(policy: Policy, checkpoint: Checkpoint) -> State:
     state.shares.advance(checkpoint.now_ms)
     state.shares.restore(checkpoint.histories)
     state.run_times.restore(checkpoint.run_times)
+    cluster.mix.restore(checkpoint.mix)
     state.reservations.spared = dict(checkpoint.spared)
     state.reservations.unknown = {root: (until_ms, why) for root, until_ms, why in checkpoint.unknown}
     for room in checkpoint.rooms:

@@ -214,6 +214,8 @@ class State:
         old = self.roster.pods.get(pod.uid)
         if old == pod:
             return
+        if old is None and pod.managed:
+            cluster.mix.see(pod)
         if old is None or old.request != pod.request:
             if old is not None:
                 cluster.unplace_if_bound(old)

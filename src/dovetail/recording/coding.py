@@ -4,7 +4,7 @@
 Rules: an object per record; fields at their default are left out; a record of a union (events, decisions) says which
 one it is in `kind`; an enum is written by its `code`, or value; sets are sorted. So equal records have equal bytes.
 What is read is checked field by field: an unknown field, kind or type is an error that names the path. A choice that is
-code is written by its name.
+code is written by its name, and so only as it is made without a word more.
 
 Each dataclass gets a frozen msgspec Struct of the same fields, which msgspec writes and reads. Identical requests,
 descriptions of work, specs of claims, layouts and inventories are one object after reading, as they are in a cluster,
@@ -29,6 +29,7 @@ from dovetail.core.devices.mig.geometry import Geometry
 from dovetail.core.devices.mig.products import GEOMETRIES
 from dovetail.core.dra.records import ClaimSpec
 from dovetail.core.model import Request, Work
+from dovetail.core.placing.expected_fill import ExpectedFill
 from dovetail.core.placing.scores import Scoring, Tightest
 from dovetail.core.policy import Policy
 
@@ -38,7 +39,7 @@ _SHARED = {Request: 8192, Work: 8192, ClaimSpec: 8192, Layout: 1024, Inventory: 
 """Records of which many are alike, with how many different ones are kept at hand."""
 _WHOLE = {Policy}
 """Records of which every field is written: the defaults may be others in another version."""
-_NAMED = {Scoring: {Tightest.__name__: Tightest}}
+_NAMED = {Scoring: {one.__name__: one for one in (Tightest, ExpectedFill)}}
 """Choices that are code and no data, by the names under which they are written."""
 _KEYED = {Geometry: {geometry.key: geometry for geometry in GEOMETRIES}}
 """Records of a closed table, by the keys under which they are written."""
@@ -133,8 +134,8 @@ def _named(choices: Mapping[str, type]) -> _Way:
     names = {choice: name for name, choice in choices.items()}
 
     def name_of(value: Any) -> str:
-        if type(value) not in names:
-            raise TypeError(f"{type(value).__name__} cannot be recorded: its name is not in the format")
+        if type(value) not in names or value != type(value)():
+            raise TypeError(f"{type(value).__name__} cannot be recorded: it is none of {', '.join(choices)}")
         return names[type(value)]
 
     return _Way(Literal[tuple(choices)], name_of, lambda name: choices[name]())

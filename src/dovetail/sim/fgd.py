@@ -71,6 +71,9 @@ class FragmentationGradientDescent:
         """Where in the weights the kind of each node slot begins, for each size."""
         self._counts = 0
 
+    def version(self, cluster: Cluster) -> int:
+        return 0
+
     def scores(self, cluster: Cluster, offer: Offer) -> Scores:
         falls = self._falls(cluster, offer.shape, offer.index, offer.left)
         best: Scores = np.searchsorted(self._steps, falls.max(axis=0), side="right")

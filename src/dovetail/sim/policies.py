@@ -20,6 +20,7 @@ from dovetail.core.cluster import Cluster
 from dovetail.core.cluster.columns import Index
 from dovetail.core.cluster.shapes import Shape
 from dovetail.core.model import CPU, GPU, WHOLE_GPU_MILLI, Pod, Request
+from dovetail.core.placing.expected_fill import ExpectedFill
 from dovetail.core.placing.rows import Row
 from dovetail.core.placing.scores import Offer, Scores, Scoring, Tightest, tightest_gpu
 from dovetail.sim.fgd import FragmentationGradientDescent, gpu_room
@@ -31,6 +32,9 @@ _LARGEST_GPU_MILLI = 8_000
 
 class _Published:
     """What the baselines have in common: the first node of equals, the tightest GPU."""
+
+    def version(self, cluster: Cluster) -> int:
+        return 0
 
     def best(self, row: Row, pod: Pod) -> int:
         return row.best()
@@ -111,6 +115,9 @@ class Random:
 
     seed: int
 
+    def version(self, cluster: Cluster) -> int:
+        return 0
+
     def scores(self, cluster: Cluster, offer: Offer) -> Scores:
         return np.zeros(offer.left.shape[1], dtype=np.int64)
 
@@ -148,6 +155,7 @@ def _kind(request: Request) -> int | None:
 
 POLICIES: dict[str, Callable[[int, Iterable[Request]], Scoring]] = {
     "dovetail": lambda seed, requests: Tightest(),
+    "expected-fill": lambda seed, requests: ExpectedFill(learn_from=1),
     "fgd": lambda seed, requests: FragmentationGradientDescent(requests),
     "bestfit": lambda seed, requests: BestFit(),
     "packing": lambda seed, requests: Packing(),

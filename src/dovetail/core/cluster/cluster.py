@@ -20,6 +20,7 @@ from dovetail.core.cluster.claims import Claims
 from dovetail.core.cluster.fabric import Fabric
 from dovetail.core.cluster.gpus import Gpus
 from dovetail.core.cluster.kubelets import Entry, Kubelets
+from dovetail.core.cluster.mix import Mix
 from dovetail.core.cluster.nodes import Nodes
 from dovetail.core.cluster.peers import Peers
 from dovetail.core.cluster.placement import Placement
@@ -98,6 +99,7 @@ class Cluster:
         self.slices = Slices(self.nodes)
         self.claims = Claims(self.nodes, cel.compile)
         self.rejections = Rejections()
+        self.mix = Mix()
         self.now_ms = 0
         self.placements: dict[str, Placement] = {}
         self.on_slot: dict[int, dict[str, None]] = {}

@@ -31,7 +31,7 @@ class Row:
 
     __slots__ = (
         "_amounts_seen", "_asked", "_cluster", "_copies", "_parts", "_records_seen", "_refused", "_resizes", "_scoring",
-        "_stale", "_tallies", "_tallies_of", "_tops", "preference", "score", "shape", "suitable",
+        "_stale", "_tallies", "_tallies_of", "_tops", "_version", "preference", "score", "shape", "suitable",
     )  # fmt: skip
 
     def __init__(self, cluster: Cluster, scoring: Scoring, shape: Shape) -> None:
@@ -41,6 +41,7 @@ class Row:
         self._resizes = -1
         self._amounts_seen = -1
         self._records_seen = -1
+        self._version = 0
         self.suitable: Mask
         self._parts: shares.Parts | None = None
         self.preference: scores.Scores
@@ -57,8 +58,9 @@ class Row:
 
     def refresh(self) -> None:
         """Catch up with the cluster."""
-        nodes = self._cluster.nodes
-        if (nodes.amounts_journal.end, nodes.records_journal.end) == (self._amounts_seen, self._records_seen):
+        nodes, version = self._cluster.nodes, self._scoring.version(self._cluster)
+        seen = self._amounts_seen, self._records_seen, self._version
+        if (nodes.amounts_journal.end, nodes.records_journal.end, version) == seen:
             return
         amounts = nodes.amounts_journal.since(self._amounts_seen)
         records = nodes.records_journal.since(self._records_seen)
@@ -72,8 +74,11 @@ class Row:
                 parts = shares.parts(nodes, self.shape, records)
                 if self._parts is not None and parts is not None:
                     self._parts.put(records, parts)
-            if len(amounts):
+            if version != self._version:
+                self._redo_all()
+            elif len(amounts):
                 self._redo(amounts)
+        self._version = version
         self._amounts_seen = nodes.amounts_journal.end
         self._records_seen = nodes.records_journal.end
 
@@ -135,8 +140,13 @@ class Row:
         self._tallies.clear()
         self._tops = np.empty(nodes.size // BLOCK, dtype=np.int64)
         self._stale = np.ones(nodes.size // BLOCK, dtype=np.bool_)
-        for start in range(0, nodes.used, _CHUNK):
-            self._redo(slice(start, min(start + _CHUNK, nodes.used)))
+        self._redo_all()
+
+    def _redo_all(self) -> None:
+        used = self._cluster.nodes.used
+        self._stale[:] = True
+        for start in range(0, used, _CHUNK):
+            self._redo(slice(start, min(start + _CHUNK, used)))
 
     def _redo(self, index: Index) -> None:
         nodes, shape = self._cluster.nodes, self.shape

@@ -58,6 +58,9 @@ class Offer:
 class Scoring(Protocol):
     """Chooses among the nodes that fit, and among the GPUs of a node. It depends on nothing but what it is given."""
 
+    def version(self, cluster: Cluster) -> int:
+        """Another number when scores that were given are worth nothing any more: another mix of pods was learned."""
+
     def scores(self, cluster: Cluster, offer: Offer) -> Scores:
         """A score for each slot of the offer, of which those where the shape fits are used; within 52 bits."""
 
@@ -71,6 +74,9 @@ class Scoring(Protocol):
 @dataclass(frozen=True)
 class Tightest:
     """Dovetail's own."""
+
+    def version(self, cluster: Cluster) -> int:
+        return 0
 
     def scores(self, cluster: Cluster, offer: Offer) -> Scores:
         units = np.minimum(np.maximum(offer.left[:4] >> _UNIT_BITS, 0), _LARGEST)

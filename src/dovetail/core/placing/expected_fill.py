@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A scoring that learns which pods come, and places each where the rest of the cluster stays worth most to them.
+
+Rules: the score is the change of a node's worth (`worth.Worth`); of equals the least GPU left, then the least CPU, then
+the least memory. For several GPUs their closeness weighs more, as under `Tightest`, and so does which kind of devices a
+node would give. What is worth what is learned again at every pod that came, up to 64, then after each further eighth,
+500 at most. Before `learn_from` pods came it decides as `Tightest`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.core.cluster import Cluster
+from dovetail.core.cluster.columns import Index
+from dovetail.core.cluster.nodes import Nodes
+from dovetail.core.cluster.shapes import Shape
+from dovetail.core.devices.choose import PERMILLE
+from dovetail.core.model import CPU, MEMORY, WHOLE_GPU_MILLI, Pod
+from dovetail.core.placing.rows import Row
+from dovetail.core.placing.scores import Offer, Scores, Tightest, tightest_gpu
+from dovetail.core.placing.worth import Worth, emptiest_first, gpu_rooms, gpu_units
+
+_EVERY_POD_UP_TO = 64
+_MOST_BETWEEN = 500
+_FIRST_BITS = 42
+_CHANGE_BITS = 27
+_FEWER_BITS = 10
+"""Where something weighs more than worth, the last bits of the looseness make room for it."""
+_MOST_CHANGE = 2**24
+# GPU, CPU, memory that is left: coarse units, the largest value kept, and the place of one unit.
+_UNIT_BITS = np.array([[3], [7], [33]], dtype=np.int64)
+_LARGEST = np.array([[2**11 - 1], [2**11 - 1], [2**5 - 1]], dtype=np.int64)
+_PLACE_BITS = np.array([[16], [5], [0]], dtype=np.int64)
+
+
+class _Learned:
+    """What is known of one cluster: the worth of what is idle, and for each slot its kind, its worth and its GPUs."""
+
+    def __init__(self, cluster: Cluster, version: int) -> None:
+        seen = cluster.mix.seen
+        self.version = version
+        self.due = seen + (min(seen // 8, _MOST_BETWEEN) if seen >= _EVERY_POD_UP_TO else 0)
+        self.worth = Worth(cluster)
+        nodes = cluster.nodes
+        everywhere = slice(0, nodes.size)
+        kinds = self.worth.kinds_of(nodes, everywhere)
+        assert kinds is not None, "a kind of node that was not there when it was learned"
+        self.kinds = kinds
+        self.resizes = nodes.resizes
+        self._records_seen, self._amounts_seen = nodes.records_journal.end, -1
+
+    def follow(self, nodes: Nodes) -> bool:
+        """Catch up with nodes that changed; False where one is of a kind that is not known."""
+        changed = nodes.records_journal.since(self._records_seen)
+        if changed is None or nodes.resizes != self.resizes:
+            return False
+        if len(changed):
+            kinds = self.worth.kinds_of(nodes, changed)
+            if kinds is None:
+                return False
+            self.kinds[changed] = kinds
+            self._records_seen = nodes.records_journal.end
+        return True
+
+    def measure(self, nodes: Nodes) -> None:
+        """Catch up with what is idle."""
+        if self._amounts_seen == nodes.amounts_journal.end:
+            return
+        changed: Index | None = nodes.amounts_journal.since(self._amounts_seen) if self._amounts_seen >= 0 else None
+        if changed is None:
+            changed = slice(0, nodes.size)
+            self.rooms = np.empty((nodes.size, len(nodes.gpu_parts)), dtype=np.int64)
+            self.before = np.empty(nodes.size, dtype=np.int64)
+        self.rooms[changed] = gpu_rooms(nodes, changed)
+        cpu_milli = nodes.free[nodes.resources[CPU], changed]
+        self.before[changed] = self.worth.of(self.kinds[changed], cpu_milli, self.rooms[changed])
+        self._amounts_seen = nodes.amounts_journal.end
+
+
+@dataclass(frozen=True)
+class ExpectedFill:
+    """Serves any number of clusters: what it has learned is kept for each."""
+
+    learn_from: int = 64
+    _learned: WeakKeyDictionary[Cluster, _Learned] = field(
+        default_factory=WeakKeyDictionary, init=False, repr=False, compare=False
+    )
+
+    def version(self, cluster: Cluster) -> int:
+        seen = cluster.mix.seen
+        if seen < self.learn_from:
+            return 0
+        learned = self._learned.get(cluster)
+        if learned is None or seen > learned.due or not learned.follow(cluster.nodes):
+            learned = self._learned[cluster] = _Learned(cluster, learned.version + 1 if learned is not None else 1)
+        return learned.version
+
+    def scores(self, cluster: Cluster, offer: Offer) -> Scores:
+        learned, shape = self._learned.get(cluster), offer.shape
+        if learned is None:
+            return Tightest().scores(cluster, offer)
+        change = np.clip(_change(cluster.nodes, learned, offer), -_MOST_CHANGE, _MOST_CHANGE)
+        looseness = _looseness(cluster.nodes, offer)
+        first = None if offer.close is None else PERMILLE - offer.close
+        if first is None and not shape.fraction:
+            first = offer.share
+        score: Scores = (change << _CHANGE_BITS) - looseness
+        if first is not None:
+            score = (change << _CHANGE_BITS - _FEWER_BITS) - (looseness >> _FEWER_BITS) - (first << _FIRST_BITS)
+        return score
+
+    def best(self, row: Row, pod: Pod) -> int:
+        return row.best()
+
+    def share_gpu(self, cluster: Cluster, slot: int, pod: Pod, share: int) -> int:
+        nodes, learned = cluster.nodes, self._learned.get(cluster)
+        if learned is None or slot >= len(learned.kinds):
+            return tightest_gpu(nodes, slot, share)
+        # The pod's cores are taken already.
+        here = np.array([slot])
+        left = gpu_units(nodes, here)
+        rooms, _, worth = _shared(nodes, learned, here, nodes.free[nodes.resources[CPU], here], np.array([share]))
+        if not len(worth):
+            return -1
+        # Of equals the tightest, which comes last.
+        chosen = rooms[len(worth) - 1 - int(worth[::-1].argmax())]
+        return int((left[0] == chosen).argmax())
+
+
+def _change(nodes: Nodes, learned: _Learned, offer: Offer) -> Scores:
+    """How the worth of each node changes, where the pod fits and the node has GPUs that can be divided."""
+    learned.measure(nodes)
+    shape, slots = offer.shape, np.arange(nodes.size)[offer.index]
+    cpu_left = offer.left[nodes.resources[CPU]]
+    fits = (offer.left >= shape.floor).all(axis=0) & (learned.kinds[slots] < learned.worth.kinds)
+    change = np.zeros(len(slots), dtype=np.int64)
+    here = np.flatnonzero(fits)
+    if not len(here):
+        return change
+    slots, cpu_left = slots[here], cpu_left[here]
+    if shape.fraction and not shape.gpus:
+        rooms, where, worth = _shared(nodes, learned, slots, cpu_left, _asked(nodes, shape, slots))
+        after = learned.before[slots] - _MOST_CHANGE
+        np.maximum.at(after, where, worth)
+    else:
+        idle = learned.rooms[slots]
+        rooms = np.zeros_like(idle)
+        rooms[:, : idle.shape[1] - shape.gpus] = idle[:, shape.gpus :]
+        after = learned.worth.of(learned.kinds[slots], cpu_left, rooms)
+    change[here] = after - learned.before[slots]
+    return change
+
+
+def _shared(
+    nodes: Nodes, learned: _Learned, slots: NDArray[np.int64], cpu_milli: Scores, share: Scores
+) -> tuple[NDArray[np.int64], NDArray[np.intp], Scores]:
+    """Each way to take a share of a GPU on these nodes: what was left of the GPU, the number of the node, and what the
+    node would be worth then; for each node the emptiest GPU first, and one of GPUs of which equally much is left."""
+    left = emptiest_first(gpu_units(nodes, slots))
+    last = np.ones(left.shape, dtype=np.bool_)
+    last[:, :-1] = left[:, :-1] != left[:, 1:]
+    where, gpu = np.nonzero(last & (left >= share[:, None]))
+    after, ways = left[where], np.arange(len(where))
+    rooms = after[ways, gpu]
+    after[ways, gpu] -= share[where]
+    after = emptiest_first(after // (nodes.gpu_whole[slots] // WHOLE_GPU_MILLI)[where, None])
+    return rooms, where, learned.worth.of(learned.kinds[slots[where]], cpu_milli[where], after)
+
+
+def _asked(nodes: Nodes, shape: Shape, slots: NDArray[np.int64]) -> Scores:
+    """The share that a pod of the shape takes of a GPU, in the units of `Nodes.gpu_whole`."""
+    request = shape.request
+    if request.gpu_memory_mib:
+        return np.full(len(slots), request.gpu_memory_mib * WHOLE_GPU_MILLI, dtype=np.int64)
+    asked: Scores = nodes.gpu_whole[slots] // WHOLE_GPU_MILLI * np.int64(request.gpu_milli)
+    return asked
+
+
+def _looseness(nodes: Nodes, offer: Offer) -> Scores:
+    left = offer.left
+    free_milli = np.bitwise_count(nodes.gpu_free_bits[offer.index]).astype(np.int64) * WHOLE_GPU_MILLI
+    idle = free_milli + nodes.part_milli(offer.index).sum(axis=0)
+    amounts = np.stack([idle, left[nodes.resources[CPU]], left[nodes.resources[MEMORY]]])
+    units = np.minimum(np.maximum(amounts >> _UNIT_BITS, 0), _LARGEST)
+    looseness: Scores = (units << _PLACE_BITS).sum(axis=0)
+    return looseness

@@ -1,0 +1,288 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the idle room of a node is worth: the GPU that pods like those that came so far are expected to use of it.
+
+Rules
+- A GPU of which r is left, on a node with c cores left, is filled in thought: one pod after another comes, each class
+  as often as it did among those that were told, and takes its part if it has room, until no more come. The expected use
+      f(r, c) = sum w (g + f(r - g, c - k)) / (stop + sum w)
+  goes over the classes that ask for one GPU, or a share g of one, and k cores, and fit; and over those that ask for
+  cores alone. h(r, c) are the cores that go with it. `w` is how often a class comes to such a GPU: the fewer GPUs there
+  are with room for it, the more often to each. Pods without a GPU count a tenth, for most of them find room elsewhere.
+  `stop` is such that ten times as many pods come as would fill the cluster.
+- The GPUs of a node are filled one after another, the emptiest first, each with the cores that those before it left.
+- Beside that each pod of several GPUs that the node could take has a price: what the pod asks for, times the square of
+  the part (at most 1) that is wanted of all such places in the cluster before it is full. So have the places of pods
+  that may not go where most pods may.
+Residuals count in hundredths of a GPU, cores in halves of one, worth in 1/256 of a thousandth of a GPU; all divisions
+round down. Nodes that the same classes may go to are of one kind, and share a table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+
+from dovetail.core.cluster import Cluster
+from dovetail.core.cluster.columns import Index, Mask
+from dovetail.core.cluster.nodes import Nodes
+from dovetail.core.model import CPU, GPU, WHOLE_GPU_MILLI, Request
+from dovetail.core.placing import feasibility
+
+Ints = NDArray[np.int64]
+SCALE = 256
+STEP_MILLI = 10
+UNIT_MILLI = 500
+MOST_CLASSES = 128
+MOST_KINDS = 16
+"""Tables are made for so many kinds of nodes, those with the most GPUs; all others are taken for the first of them."""
+_LEVELS = WHOLE_GPU_MILLI // STEP_MILLI + 1
+_UNITS = 270
+"""More cores than these units are not used by pods of one GPU."""
+_PER_PLACE = 20
+_PART_BITS = 10
+_TIMES_FULL = 10
+_CPU_ONLY_PERCENT = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Arriving:
+    """A class in a table: what a pod takes of a GPU and of the cores, and how often one comes."""
+
+    milli: int
+    cpu_milli: int
+    rate: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Class:
+    """`allowed` says it for each of the nodes with GPUs."""
+
+    cpu_milli: int
+    gpus: int
+    milli: int
+    count: int
+    selection: int
+    allowed: Mask
+
+
+class Worth:
+    """Made of a mix and of the cluster as it is when it is made. `kinds` is how many kinds of nodes it knows; nodes
+    without GPUs that could be told apart are of one more, the last, where nothing is worth anything."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        nodes = cluster.nodes
+        ranked = sorted(cluster.mix.counts.items(), key=lambda one: -one[1])[:MOST_CLASSES]
+        self._selections = list(dict.fromkeys(_selection(request) for request, _ in ranked))
+        slots = np.flatnonzero(divisible(nodes, slice(0, nodes.size)))
+        allowed = self._allowed(nodes, slots)
+        rooms, cpu_milli = gpu_rooms(nodes, slots), nodes.free[nodes.resources[CPU], slots]
+        classes = [
+            one for request, count in ranked if (one := self._class(nodes, slots, allowed, request, count)) is not None
+        ]
+        idle, gpus = int(rooms.sum()), np.bitwise_count(nodes.gpu_bits[slots]).astype(np.int64)
+        self._kinds = _ranked_kinds(allowed, gpus)
+        self.kinds = min(len(self._kinds), MOST_KINDS)
+        seen = max(sum(one.count for one in classes), 1)
+        asked = max(sum(one.count * one.gpus * one.milli for one in classes), 1)
+        stop = max((asked << _PER_PLACE) // (_TIMES_FULL * WHOLE_GPU_MILLI * seen), 1)
+        single = [one for one in classes if one.gpus <= 1]
+        rates = [_rate(one, rooms, cpu_milli, gpus, seen) for one in single]
+        table = np.zeros((self.kinds + 1, _LEVELS, _UNITS + 1, 4), dtype=np.int64)
+        members = [np.frombuffer(key, dtype=np.uint8) for key, kind in self._kinds.items() if kind < self.kinds]
+        of_kind = [np.unpackbits(bits)[: len(self._selections)].tolist() for bits in members[: self.kinds]]
+        for kind, may in enumerate(of_kind):
+            arriving = [
+                Arriving(one.milli * one.gpus, one.cpu_milli, rate)
+                for one, rate in zip(single, rates, strict=True)
+                if may[one.selection]
+            ]
+            use, cores = expected_use(arriving, stop)
+            for at, amounts in ((0, use), (2, cores)):
+                table[kind, :, :-1, at] = amounts
+                table[kind, :, :-2, at + 1] = amounts[:, 1:] - amounts[:, :-1]
+        self._table = table.reshape(-1, 4)
+        self._price(classes, of_kind, rooms, cpu_milli, (idle, asked))
+
+    def _class(self, nodes: Nodes, slots: Ints, allowed: Mask, request: Request, count: int) -> _Class | None:
+        """None where nobody could say which part of a GPU it is."""
+        amounts, selection = dict(request.resources), self._selections.index(_selection(request))
+        may = allowed[selection]
+        gpus, milli = amounts.get(GPU, 0), WHOLE_GPU_MILLI
+        if request.gpu_milli:
+            gpus, milli = 1, request.gpu_milli
+        elif request.gpu_memory_mib:
+            memory_mib = nodes.gpu_memory_mib[slots][may]
+            memory_mib = memory_mib[memory_mib >= request.gpu_memory_mib]
+            if not len(memory_mib):
+                return None
+            gpus, milli = 1, -(-request.gpu_memory_mib * WHOLE_GPU_MILLI // int(memory_mib.min()))
+        return _Class(amounts.get(CPU, 0), gpus, milli, count, selection, may)
+
+    def _allowed(self, nodes: Nodes, index: Index) -> Mask:
+        """Which of the selections let a pod go to each node."""
+        found = [feasibility.suitable(nodes, selection, index) for selection in self._selections]
+        return np.array(found, dtype=np.bool_).reshape(len(self._selections), -1)
+
+    def _price(
+        self, classes: Sequence[_Class], of_kind: list[list[int]], rooms: Ints, cpu_milli: Ints, idle: tuple[int, int]
+    ) -> None:
+        """`idle` GPU, and what all pods that were counted asked for."""
+        usual = _usual(classes)
+        priced = [
+            one for one in classes if one.gpus > 1 or (one.gpus and usual is not None and (usual & ~one.allowed).any())
+        ]
+        sizes = sorted({one.milli for one in priced})
+        self._sizes = np.array(sizes, dtype=np.int64)
+        self._size_of = np.array([sizes.index(one.milli) for one in priced], dtype=np.intp)
+        self._cpu_milli = np.array([max(one.cpu_milli, 1) for one in priced], dtype=np.int64)[:, None]
+        self._gpus = np.array([one.gpus for one in priced], dtype=np.int64)[:, None]
+        self._prices = np.zeros((len(priced), self.kinds + 1), dtype=np.int64)
+        places = self._places(cpu_milli, rooms) if priced else np.zeros((0, len(cpu_milli)), dtype=np.int64)
+        for i, one in enumerate(priced):
+            wanted = (one.count * idle[0] << _PART_BITS) // idle[1]
+            part = min(wanted // max(int(places[i][one.allowed].sum()), 1), 1 << _PART_BITS)
+            price = one.gpus * one.milli * part * part * SCALE >> 2 * _PART_BITS
+            self._prices[i, : self.kinds] = [price * may[one.selection] for may in of_kind]
+
+    def _places(self, cpu_milli: Ints, rooms: Ints) -> Ints:
+        """How many pods of each priced class nodes could take, by class and node."""
+        counts = np.empty((len(self._sizes), len(cpu_milli)), dtype=np.int64)
+        for i, milli in enumerate(self._sizes.tolist()):
+            counts[i] = (rooms // milli).sum(axis=1)
+        places: Ints = np.minimum(cpu_milli // self._cpu_milli, counts[self._size_of] // self._gpus)
+        return places
+
+    def kinds_of(self, nodes: Nodes, index: Index) -> Ints | None:
+        """The kind of each node; None where there is one of a kind that is not known."""
+        found = np.full(len(nodes.usable[index]), self.kinds, dtype=np.int64)
+        here = np.flatnonzero(divisible(nodes, index))
+        if len(here):
+            slots = np.arange(nodes.size)[index][here]
+            keys = _keys(self._allowed(nodes, slots))
+            if not self._kinds.keys() >= set(keys):
+                return None
+            found[here] = [self._kinds[key] for key in keys]
+        return found
+
+    def of(self, kinds: Ints, cpu_milli: Ints, rooms: Ints) -> Ints:
+        """The worth of nodes of these kinds, with so much idle: `rooms[node]` is what is left of each GPU, in
+        thousandths, the emptiest GPU first."""
+        total = np.zeros(len(kinds), dtype=np.int64)
+        cores = np.maximum(cpu_milli, 0)
+        if len(self._prices):
+            total += (self._places(cores, rooms) * self._prices[:, kinds]).sum(axis=0)
+        levels = rooms.T // STEP_MILLI
+        starts = (levels + kinds * _LEVELS) * (_UNITS + 1)
+        for i in range(int(levels.any(axis=1).sum())):
+            reached = np.minimum(cores, (_UNITS - 1) * UNIT_MILLI)
+            units = reached // UNIT_MILLI
+            use, further_use, taken, further_taken = self._table.take(starts[i] + units, axis=0).T
+            rest = reached - units * UNIT_MILLI
+            total += use + further_use * rest // UNIT_MILLI
+            cores = np.maximum(cores - taken - further_taken * rest // UNIT_MILLI, 0)
+        return total
+
+
+def expected_use(arriving: Sequence[Arriving], stop: int) -> tuple[Ints, Ints]:
+    """f (in 1/SCALE of a thousandth of a GPU) and h (in milli-CPU), by what is left of a GPU and of the cores.
+
+    Each value depends on those with less left of one or of both, so all with the same sum of both are worked out at
+    once, a diagonal after the other."""
+    steps: dict[tuple[int, int], list[int]] = {}
+    for one in arriving:
+        units = (one.cpu_milli + 4 * UNIT_MILLI // 5 - 1) // UNIT_MILLI
+        if not one.milli:
+            if not one.cpu_milli:
+                continue
+            units = max(units, 1)
+        if units >= _UNITS:
+            continue
+        sums = steps.setdefault((-(-one.milli // STEP_MILLI), units), [0, 0, 0])
+        for i, weight in enumerate((1, one.milli * SCALE, one.cpu_milli)):
+            sums[i] += one.rate * weight
+    fitting = np.zeros((3, _LEVELS, _UNITS), dtype=np.int64)
+    for (level, units), sums in steps.items():
+        fitting[:, level, units] = sums
+    fitting = fitting.cumsum(axis=1).cumsum(axis=2)
+    fitting[0] += stop
+    levels, units_ = np.divmod(np.arange(_LEVELS * _UNITS), _UNITS)
+    diagonals = np.zeros((_LEVELS + _UNITS - 1, 3, _LEVELS), dtype=np.int64)
+    diagonals[:, 0] = 2**62  # Where there is no such place nothing is expected.
+    diagonals[levels + units_, :, levels] = fitting[:, levels, units_].T
+    level_of = np.array([level for level, _ in steps], dtype=np.intp)
+    back = np.array([level + units for level, units in steps], dtype=np.intp)
+    rates = np.array([sums[0] for sums in steps.values()], dtype=np.int64)
+    before = int(back.max(initial=0))
+    known = np.zeros((before + len(diagonals), 2, 2 * _LEVELS - 1), dtype=np.int64)
+    shifted = sliding_window_view(known, _LEVELS, axis=2)
+    for i, (weights, *sums) in enumerate(diagonals):
+        further = rates @ shifted[before + i - back, :, _LEVELS - 1 - level_of].reshape(-1, 2 * _LEVELS)
+        known[before + i, :, _LEVELS:] = ((sums + further.reshape(2, _LEVELS)) // weights)[:, 1:]
+    found = known[before + levels + units_, :, _LEVELS - 1 + levels]
+    return found[:, 0].reshape(_LEVELS, _UNITS), found[:, 1].reshape(_LEVELS, _UNITS)
+
+
+def divisible(nodes: Nodes, index: Index) -> Mask:
+    """Nodes with GPUs that are given out whole or in parts as asked for: neither shared in replicas nor sliced."""
+    plain = (nodes.sharing_ids[index] == 0) & ~nodes.sliced[index]
+    return np.asarray(nodes.usable[index] & plain & (nodes.gpu_bits[index] != 0))
+
+
+def gpu_units(nodes: Nodes, index: Index) -> Ints:
+    """What is left of each GPU, by node and GPU, in the units of `Nodes.gpu_whole`."""
+    parts = nodes.gpu_parts[:, index]
+    whole = nodes.gpu_free_bits[index] >> np.arange(len(parts))[:, None] & 1
+    left: Ints = (parts + whole * nodes.gpu_whole[index]).T
+    return left
+
+
+def gpu_rooms(nodes: Nodes, index: Index) -> Ints:
+    """What is left of each GPU in thousandths, by node, the emptiest GPU first."""
+    units = nodes.gpu_whole[index] // WHOLE_GPU_MILLI
+    return emptiest_first(gpu_units(nodes, index) // units[:, None])
+
+
+def emptiest_first(rooms: Ints) -> Ints:
+    return -np.sort(-rooms, axis=1)
+
+
+def _rate(one: _Class, rooms: Ints, cpu_milli: Ints, gpus: Ints, seen: int) -> int:
+    """How often a pod of the class, of one GPU or none, comes to a GPU with room for it."""
+    here = one.allowed & (cpu_milli >= one.cpu_milli)
+    places = int((rooms[here] >= one.milli).sum() if one.gpus else gpus[here].sum())
+    rate = (one.count << _PER_PLACE) * int(gpus.sum()) // (seen * max(places, 1))
+    return max(rate if one.gpus else rate * _CPU_ONLY_PERCENT // 100, 1)
+
+
+def _usual(classes: Sequence[_Class]) -> Mask | None:
+    """Where most pods may go."""
+    counts: dict[int, int] = {}
+    for one in classes:
+        counts[one.selection] = counts.get(one.selection, 0) + one.count
+    if not counts:
+        return None
+    most = max(counts, key=counts.__getitem__)
+    return next(one.allowed for one in classes if one.selection == most)
+
+
+def _selection(request: Request) -> Request:
+    """The part of a class that says where it may go."""
+    return Request(node_selector=request.node_selector, node_terms=request.node_terms, tolerations=request.tolerations)
+
+
+def _keys(allowed: Mask) -> list[bytes]:
+    return [bits.tobytes() for bits in np.packbits(allowed, axis=0).T]
+
+
+def _ranked_kinds(allowed: Mask, gpus: Ints) -> dict[bytes, int]:
+    """The kinds by the selections that let a pod go there: those with the most GPUs first, the first one again after
+    the last."""
+    sums: dict[bytes, int] = {}
+    for key, count in zip(_keys(allowed), gpus.tolist(), strict=True):
+        sums[key] = sums.get(key, 0) + count
+    ranked = sorted(sums, key=lambda key: -sums[key])
+    return {key: i if i < MOST_KINDS else 0 for i, key in enumerate(ranked)}
