@@ -140,6 +140,14 @@ def test_an_elastic_gang_starts_with_what_the_limit_leaves() -> None:
     driven.state.cluster.check()
 
 
+def test_an_elastic_gang_takes_what_the_limit_leaves_before_its_first_pods_are_seen_bound() -> None:
+    driven = Driven(gpu_node("a", 8))
+    limited = ev.QueueChanged(Queue("x", limit=((GPU, 3000),)))
+    driven.at(0, limited, gang("g", 1), *members(5, "g", queue="x"), bind=False)
+    driven.at(1, bind=False)
+    assert dict(driven.state.shares.allocated("x"))[GPU] == 3000
+
+
 def test_a_limit_of_a_model_sends_the_job_to_another_one() -> None:
     label = "nvidia.com/gpu.product"
     nodes = [replace(gpu_node(name, 4), labels=((label, name),)) for name in ("H100", "A100")]
