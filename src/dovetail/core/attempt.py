@@ -316,8 +316,7 @@ class Attempt:
         """Equal for roots of which none is placed, and nobody gives way to, when that is so for one of them."""
         if alike is None or self._root in self._state.reservations.by_root:
             return None
-        state, root = self._state, self._root
-        return Kind(alike, state.line(root), state.precedence(root), self._fixed(group.pods))
+        return Kind(alike, self._queue, self._state.precedence(self._root), self._fixed(group.pods))
 
     def _overdue(self, decisions: list[Decision], waiting: list[Pod]) -> list[Pod]:
         """The bound members of a gang that started by half and is past its deadline, else nothing.

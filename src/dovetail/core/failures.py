@@ -16,7 +16,6 @@ from dovetail.core.decisions import Decision, Hold
 from dovetail.core.placing.gangs import Group, shapes_of
 from dovetail.core.reasons import Refusal
 from dovetail.core.roster import Precedence
-from dovetail.core.sharing.accounts import Line
 
 if TYPE_CHECKING:
     from dovetail.core.state import State
@@ -26,13 +25,9 @@ class Kind(NamedTuple):
     """Roots of one kind are refused alike. `fixed`: they must not be preempted."""
 
     alike: object
-    line: Line
+    queue: str
     precedence: Precedence
     fixed: bool
-
-    @property
-    def queue(self) -> str:
-        return self.line[0]
 
 
 @dataclass(slots=True, eq=False)
@@ -145,7 +140,7 @@ class Failures:
             return False
         reservations = state.reservations
         return not reservations.may_hold(kind.precedence) or reservations.bar(
-            known.shapes, kind.line, kind.precedence, known.wanted
+            known.shapes, kind.queue, kind.precedence, known.wanted
         )
 
     def may_ask(self, queue: str, precedence: Precedence, wanted: dict[str, int]) -> bool:

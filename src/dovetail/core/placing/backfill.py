@@ -184,10 +184,10 @@ class Reservations:
         slots = np.array(sorted(held), dtype=np.int64)
         return any(bool(self._state.rows.of(shape).suitable[slots].any()) for shape in shapes)
 
-    def bar(self, shapes: Sequence[Shape], line: Line, precedence: Precedence, wanted: Mapping[str, int]) -> bool:
-        """Whether a job that has no reservation cannot have one."""
-        guaranteed = self._state.shares.within_guarantee(line[0], wanted)
-        return self.denies(shapes, [one for one in self if not self.displaced(one, line, precedence, guaranteed)])
+    def bar(self, shapes: Sequence[Shape], queue: str, precedence: Precedence, wanted: Mapping[str, int]) -> bool:
+        """Whether a job that has no reservation cannot have one, in whichever line of the queue it waits."""
+        guaranteed = self._state.shares.within_guarantee(queue, wanted)
+        return self.denies(shapes, [one for one in self if not any(_beaten(one, queue, precedence, guaranteed))])
 
     def denies(self, shapes: Sequence[Shape], staying: Iterable[Reservation]) -> bool:
         """Whether a job that wants these shapes may not hold room: what others hold stays, or somebody before it wants
@@ -221,11 +221,8 @@ class Reservations:
     def displaced(self, one: Reservation, line: Line, precedence: Precedence, guaranteed: bool) -> bool:
         """Whether a job of this line and precedence takes the place of a reservation; `guaranteed` says that its queue
         stays within its guarantee with it."""
-        if one.evicting:
-            return False
-        if self._state.line(one.root) == line:
-            return one.precedence < precedence
-        return guaranteed and not one.guaranteed
+        within, beyond = _beaten(one, line[0], precedence, guaranteed)
+        return within if self._state.line(one.root) == line else beyond
 
     def plan(self, group: Group, others: Iterable[Reservation]) -> Plan | None:
         """Where and from when on the group fits beside what is held for others; None where it would not fit either if
@@ -355,6 +352,15 @@ class Reservations:
             placements = state.cluster.placements
             slots = {placements[pod.uid].slot for pod in group.all_pods() if pod.uid in placements}
         return np.array(sorted(slots), dtype=np.int64)
+
+
+def _beaten(one: Reservation, queue: str, precedence: Precedence, guaranteed: bool) -> tuple[bool, bool]:
+    """Whether a job of the queue displaces a reservation if both are of one line, and if they are not."""
+    stays = bool(one.evicting)
+    return (
+        not stays and one.queue == queue and one.precedence < precedence,
+        not stays and guaranteed and not one.guaranteed,
+    )
 
 
 def least(group: Group) -> Group:
