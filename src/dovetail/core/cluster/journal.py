@@ -45,6 +45,11 @@ class Journal:
         del self._entries[:drop]
         self._base += drop
 
+    @property
+    def entries(self) -> list[int]:
+        """The last of all that was added, with repetitions; only to be read."""
+        return self._entries
+
     def since(self, cursor: int) -> Slots | None:
         """The distinct slots changed since `cursor`; None where the journal no longer reaches back that far."""
         if cursor == self.end:
