@@ -4,5 +4,5 @@
 from dovetail import __native__
 
 __version__ = "0.1.0"
-RUNS = __native__.install()
+__runs__ = __native__.install()
 """What of the core runs compiled, in words."""

@@ -13,7 +13,7 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from importlib.machinery import ExtensionFileLoader, ModuleSpec, PathFinder
+from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader, ModuleSpec, PathFinder
 from importlib.util import spec_from_file_location
 from pathlib import Path
 from types import ModuleType
@@ -63,7 +63,8 @@ def current(builds: Path = BUILDS, folder: Path = HERE) -> tuple[dict[str, Path]
         try:
             content = json.loads(manifest.read_bytes())
             built = {name: builds / file for name, file in content["modules"].items()}
-            same = digest(folder, content["sources"]) == content["digest"] and all(map(Path.is_file, built.values()))
+            here = all(file.is_file() and file.name.endswith(tuple(EXTENSION_SUFFIXES)) for file in built.values())
+            same = here and digest(folder, content["sources"]) == content["digest"]
         except (OSError, ValueError, KeyError):
             same = False
         if same:

@@ -8,6 +8,7 @@ most jobs that wait on a full cluster are refused by a look-up.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import TYPE_CHECKING, NamedTuple
 
 from dovetail.core.cluster.shapes import Shape
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 class Kind(NamedTuple):
     """Roots of one kind are refused alike. `fixed`: they must not be preempted."""
 
-    alike: object
+    alike: Hashable
     queue: str
     priority: int
     fixed: bool

@@ -106,7 +106,7 @@ class Row:
         nodes = self._cluster.nodes
         if self._layouts != len(nodes.layouts):
             self._layouts = len(nodes.layouts)
-            parts, plain = self._parts, type(self) is Row and isinstance(self._scoring, scores.Tightest)
+            parts, plain = self._parts, type(self) is Row and type(self._scoring) is scores.Tightest
             own = self.score, self._tops, self._stale, self.suitable, self.preference, self._refused
             self._kernel = kernel.over(nodes, self.shape, parts, *own) if plain else None
         return self._kernel
