@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `kernel.c` offers; its comments say more."""
+
+from typing import Any
+
+from numpy.typing import NDArray
+
+class Kernel:
+    def __new__(
+        cls,
+        arrays: tuple[NDArray[Any] | None, ...],
+        tables: tuple[NDArray[Any] | None, ...],
+        unknown: int,
+        several: bool,
+        opens: bool,
+        ranked: bool,
+    ) -> Kernel: ...
+    def redo(self, slots: list[int], start: int, books: bool) -> None: ...
+    def redo_all(self, used: int, books: bool) -> None: ...
+    def best(self) -> int: ...

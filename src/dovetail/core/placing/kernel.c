@@ -1,0 +1,306 @@
+// SPDX-License-Identifier: Apache-2.0
+// The inner loop of rows.Row in C: the score of one shape on the slots that changed, and the best slot of all.
+//
+// Rules: it reads and writes the very arrays of the row and of the node table, and finds bit for bit what Row._redo and
+// Row.best find with numpy under the scoring Tightest; a test compares them. What it does not know (MIG instances,
+// devices by claim, shapes of several forms, replicas by the dozen) stays with numpy: rows.py says when. It decides
+// nothing by itself and holds no state but the addresses of the arrays, which live as long as it does.
+
+#define PY_SSIZE_T_CLEAN
+#define Py_LIMITED_API 0x030B0000
+#include <Python.h>
+#include <limits.h>
+#include <stdint.h>
+#include <string.h>
+
+#define BLOCK 128
+#define WANTED 4
+#define INFEASIBLE (-((int64_t)1 << 62))
+#define PERMILLE 1000
+#define FIRST_BITS 43
+
+// Pods, CPU, memory, GPUs: coarse units, the largest value kept, and the place of one unit (scores.py).
+static const int UNIT_BITS[WANTED] = {62, 4, 28, 0};
+static const int64_t LARGEST[WANTED] = {0, (1 << 18) - 1, (1 << 18) - 1, (1 << 7) - 1};
+static const int PLACE_BITS[WANTED] = {0, 18, 0, 36};
+
+enum {
+    NEED, FLOOR, FREE, SUITABLE, PREFERENCE, SCORE, TOPS, STALE, REFUSED, BOOKS, FREE_BITS, LAYOUT_IDS,
+    GPU_PARTS, GPU_WHOLE, PARTS, ARRAYS
+};
+static const Py_ssize_t ITEM_BYTES[ARRAYS] = {8, 8, 8, 1, 8, 8, 8, 1, 8, 8, 8, 4, 8, 8, 8};
+
+typedef struct {
+    PyObject_HEAD
+    Py_buffer arrays[ARRAYS];
+    Py_buffer *tables;
+    Py_ssize_t layouts, width, size, gpus_told;
+    int64_t unknown;
+    int several, opens, ranked;
+} Kernel;
+
+static void let_go(Kernel *self) {
+    for (int i = 0; i < ARRAYS; i++)
+        if (self->arrays[i].obj)
+            PyBuffer_Release(&self->arrays[i]);
+    for (Py_ssize_t i = 0; i < self->layouts; i++)
+        if (self->tables[i].obj)
+            PyBuffer_Release(&self->tables[i]);
+    PyMem_Free(self->tables);
+    self->tables = NULL;
+    self->layouts = 0;
+}
+
+static void dealloc(PyObject *object) {
+    PyTypeObject *type = Py_TYPE(object);
+    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
+    let_go((Kernel *)object);
+    release(object);
+    Py_DECREF(type);
+}
+
+static int borrow(PyObject *array, Py_buffer *view, Py_ssize_t item_bytes, int writable) {
+    if (PyObject_GetBuffer(array, view, PyBUF_C_CONTIGUOUS | (writable ? PyBUF_WRITABLE : 0)) < 0)
+        return -1;
+    if (view->itemsize != item_bytes) {
+        PyErr_Format(PyExc_TypeError, "an array has items of %zd bytes, not of %zd", view->itemsize, item_bytes);
+        return -1;
+    }
+    return 0;
+}
+
+static Py_ssize_t items(const Kernel *self, int array) {
+    return self->arrays[array].len / ITEM_BYTES[array];
+}
+
+// Whether every array reaches as far as it will be read: the rest of this file does not look.
+static int reach(const Kernel *self) {
+    Py_ssize_t size = self->size;
+    int sound = size > 0 && size % BLOCK == 0 && items(self, TOPS) == size / BLOCK && items(self, STALE) == size / BLOCK;
+    for (int i = SUITABLE; i <= LAYOUT_IDS; i++)
+        sound &= i == TOPS || i == STALE || items(self, i) == size;
+    sound &= self->width >= WANTED && items(self, FLOOR) == self->width && items(self, FREE) >= self->width * size;
+    if (self->arrays[PARTS].obj)
+        sound &= items(self, PARTS) == 5 * size && items(self, GPU_WHOLE) == size && self->gpus_told > 0;
+    if (!sound)
+        PyErr_SetString(PyExc_ValueError, "the arrays of a row are not of one size");
+    return sound ? 0 : -1;
+}
+
+// Kernel(arrays, tables, unknown, several, opens, ranked): `arrays` in the order above, None from GPU_PARTS on where the
+// shape takes no part of a GPU; `tables[layout]` the closeness by free GPUs, None where the layout says nothing, and then
+// it is `unknown`. `several` GPUs have to be close; `opens` whole GPUs for parts; `ranked` by the part's GPU.
+static PyObject *new_kernel(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(named)) {
+    PyObject *arrays, *tables;
+    long long unknown;
+    int several, opens, ranked;
+    if (!PyArg_ParseTuple(args, "O!O!Lppp", &PyTuple_Type, &arrays, &PyTuple_Type, &tables, &unknown, &several, &opens, &ranked))
+        return NULL;
+    if (PyTuple_Size(arrays) != ARRAYS) {
+        PyErr_Format(PyExc_ValueError, "%d arrays are needed", ARRAYS);
+        return NULL;
+    }
+    allocfunc make = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
+    Kernel *self = (Kernel *)make(type, 0);
+    if (!self)
+        return NULL;
+    self->unknown = unknown;
+    self->several = several;
+    self->opens = opens;
+    self->ranked = ranked;
+    for (int i = 0; i < ARRAYS; i++) {
+        PyObject *array = PyTuple_GetItem(arrays, i);
+        int writable = i == SCORE || i == TOPS || i == STALE;
+        if (i >= GPU_PARTS && array == Py_None)
+            continue;
+        if (borrow(array, &self->arrays[i], ITEM_BYTES[i], writable) < 0)
+            goto fail;
+    }
+    self->layouts = PyTuple_Size(tables);
+    self->tables = PyMem_Calloc(self->layouts ? self->layouts : 1, sizeof(Py_buffer));
+    if (!self->tables) {
+        self->layouts = 0;
+        PyErr_NoMemory();
+        goto fail;
+    }
+    for (Py_ssize_t i = 0; i < self->layouts; i++) {
+        PyObject *table = PyTuple_GetItem(tables, i);
+        if (table != Py_None && borrow(table, &self->tables[i], 2, 0) < 0)
+            goto fail;
+    }
+    self->size = items(self, SCORE);
+    self->width = items(self, NEED);
+    if (self->arrays[PARTS].obj)
+        self->gpus_told = self->size ? items(self, GPU_PARTS) / self->size : 0;
+    if (reach(self) < 0)
+        goto fail;
+    return (PyObject *)self;
+fail:
+    Py_DECREF(self);
+    return NULL;
+}
+
+// As numpy's //: rounded down; 0 where the divisor is 0.
+static int64_t floor_divide(int64_t a, int64_t b) {
+    if (b == 0)
+        return 0;
+    int64_t quotient = a / b;
+    return quotient - (a % b != 0 && (a % b < 0) != (b < 0));
+}
+
+#define AT(array, type) ((type *)self->arrays[array].buf)
+
+// The score of one slot. Sums that may run over are taken without a sign, as numpy's do in effect.
+static int64_t score_of(const Kernel *self, Py_ssize_t slot, int books) {
+    const int64_t *need = AT(NEED, int64_t), *least_left = AT(FLOOR, int64_t), *free = AT(FREE, int64_t) + slot;
+    Py_ssize_t size = self->size;
+    if (!AT(SUITABLE, uint8_t)[slot])
+        return INFEASIBLE;
+    if (books && AT(REFUSED, int64_t)[slot] == AT(BOOKS, int64_t)[slot])
+        return INFEASIBLE;
+    for (Py_ssize_t r = 0; r < self->width; r++)
+        if ((int64_t)((uint64_t)free[r * size] - (uint64_t)need[r]) < least_left[r])
+            return INFEASIBLE;
+    uint64_t looseness = 0;
+    for (int r = 0; r < WANTED; r++) {
+        int64_t units = (int64_t)((uint64_t)free[r * size] - (uint64_t)need[r]) >> UNIT_BITS[r];
+        units = units < 0 ? 0 : units > LARGEST[r] ? LARGEST[r] : units;
+        looseness += (uint64_t)units << PLACE_BITS[r];
+    }
+    int64_t free_bits = AT(FREE_BITS, int64_t)[slot];
+    uint64_t first = 0;
+    if (self->arrays[PARTS].obj) {
+        const int64_t *parts = AT(PARTS, int64_t) + slot, *left = AT(GPU_PARTS, int64_t) + slot;
+        int64_t taken = parts[0], limit = parts[size], opens = parts[2 * size], base = parts[3 * size], unit = parts[4 * size];
+        uint64_t whole = (uint64_t)AT(GPU_WHOLE, int64_t)[slot];
+        if (self->opens && (free_bits & opens))
+            whole -= (uint64_t)taken;
+        // Seen without a sign, a GPU with too little left has a huge rest: never the smallest.
+        for (Py_ssize_t g = 0; g < self->gpus_told; g++) {
+            uint64_t rest = (uint64_t)left[g * size] - (uint64_t)taken;
+            whole = rest < whole ? rest : whole;
+        }
+        if ((int64_t)whole >= limit)
+            return INFEASIBLE;
+        if (self->ranked)
+            first = (uint64_t)base + (uint64_t)floor_divide((int64_t)whole, unit);
+    }
+    if (self->several) {
+        int32_t id = AT(LAYOUT_IDS, int32_t)[slot];
+        int64_t close = self->unknown;
+        if (id > 0 && id < self->layouts && self->tables[id].obj && free_bits >= 0 && free_bits < self->tables[id].len / 2)
+            close = ((const int16_t *)self->tables[id].buf)[free_bits];
+        if (close < 0)
+            return INFEASIBLE;
+        first = (uint64_t)(PERMILLE - close);
+    }
+    return (int64_t)((uint64_t)AT(PREFERENCE, int64_t)[slot] - looseness - (first << FIRST_BITS));
+}
+
+// redo(slots, start, books): score anew what a list of slots tells from `start` on; `books`: whether kubelets keep any.
+static PyObject *redo(PyObject *object, PyObject *const *args, Py_ssize_t count) {
+    Kernel *self = (Kernel *)object;
+    if (count != 3 || !PyList_Check(args[0])) {
+        PyErr_SetString(PyExc_TypeError, "redo(slots, start, books)");
+        return NULL;
+    }
+    Py_ssize_t start = PyLong_AsSsize_t(args[1]), end = PyList_Size(args[0]);
+    int books = PyObject_IsTrue(args[2]);
+    if (PyErr_Occurred())
+        return NULL;
+    for (Py_ssize_t i = start < 0 ? 0 : start; i < end; i++) {
+        Py_ssize_t slot = PyLong_AsSsize_t(PyList_GetItem(args[0], i));
+        if (slot < 0 || slot >= self->size) {
+            if (!PyErr_Occurred())
+                PyErr_Format(PyExc_IndexError, "slot %zd of %zd", slot, self->size);
+            return NULL;
+        }
+        AT(SCORE, int64_t)[slot] = score_of(self, slot, books);
+        AT(STALE, uint8_t)[slot / BLOCK] = 1;
+    }
+    Py_RETURN_NONE;
+}
+
+// redo_all(used, books): score the first `used` slots.
+static PyObject *redo_all(PyObject *object, PyObject *const *args, Py_ssize_t count) {
+    Kernel *self = (Kernel *)object;
+    if (count != 2) {
+        PyErr_SetString(PyExc_TypeError, "redo_all(used, books)");
+        return NULL;
+    }
+    Py_ssize_t used = PyLong_AsSsize_t(args[0]);
+    int books = PyObject_IsTrue(args[1]);
+    if (PyErr_Occurred())
+        return NULL;
+    used = used > self->size ? self->size : used;
+    for (Py_ssize_t slot = 0; slot < used; slot++)
+        AT(SCORE, int64_t)[slot] = score_of(self, slot, books);
+    memset(self->arrays[STALE].buf, 1, (size_t)(self->size / BLOCK));
+    Py_RETURN_NONE;
+}
+
+static Py_ssize_t first_of_highest(const int64_t *values, Py_ssize_t count) {
+    Py_ssize_t found = 0;
+    for (Py_ssize_t i = 1; i < count; i++)
+        if (values[i] > values[found])
+            found = i;
+    return found;
+}
+
+// best(): the slot with the highest score, the lowest of equals.
+static PyObject *best(PyObject *object, PyObject *Py_UNUSED(none)) {
+    Kernel *self = (Kernel *)object;
+    const int64_t *score = AT(SCORE, int64_t);
+    int64_t *tops = AT(TOPS, int64_t);
+    uint8_t *stale = AT(STALE, uint8_t);
+    Py_ssize_t blocks = self->size / BLOCK;
+    for (Py_ssize_t block = 0; block < blocks; block++)
+        if (stale[block]) {
+            const int64_t *own = score + block * BLOCK;
+            tops[block] = own[first_of_highest(own, BLOCK)];
+            stale[block] = 0;
+        }
+    Py_ssize_t start = first_of_highest(tops, blocks) * BLOCK;
+    return PyLong_FromSsize_t(start + first_of_highest(score + start, BLOCK));
+}
+
+static PyMethodDef METHODS[] = {
+    {"redo", (PyCFunction)(void (*)(void))redo, METH_FASTCALL, "Score the slots of a list anew, from a place on."},
+    {"redo_all", (PyCFunction)(void (*)(void))redo_all, METH_FASTCALL, "Score the first slots anew."},
+    {"best", best, METH_NOARGS, "The slot with the highest score, the lowest of equals."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot SLOTS[] = {
+    {Py_tp_new, new_kernel},
+    {Py_tp_dealloc, dealloc},
+    {Py_tp_methods, METHODS},
+    {Py_tp_doc, "The arrays of one row and what works on them."},
+    {0, NULL},
+};
+
+static PyType_Spec SPEC = {
+    .name = "dovetail.core.placing._kernel.Kernel",
+    .basicsize = sizeof(Kernel),
+    .flags = Py_TPFLAGS_DEFAULT,
+    .slots = SLOTS,
+};
+
+static int run(PyObject *module) {
+    PyObject *type = PyType_FromSpec(&SPEC);
+    if (!type)
+        return -1;
+    int failed = PyModule_AddObjectRef(module, "Kernel", type);
+    Py_DECREF(type);
+    return failed ? -1 : 0;
+}
+
+static PyModuleDef_Slot MODULE_SLOTS[] = {{Py_mod_exec, run}, {0, NULL}};
+
+static PyModuleDef MODULE = {
+    PyModuleDef_HEAD_INIT, .m_name = "_kernel", .m_doc = "See placing/kernel.c.", .m_slots = MODULE_SLOTS,
+};
+
+PyMODINIT_FUNC PyInit__kernel(void) {
+    return PyModuleDef_Init(&MODULE);
+}
