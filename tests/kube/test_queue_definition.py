@@ -120,8 +120,8 @@ STANDING = Standing(
     guarantee=(("gpu", 32_000), ("gpu/NVIDIA-H100-80GB-HBM3", 16_000)), limit=(), due=(("gpu", 36_000),),
     borrowed=(("gpu", 8500),), pending=(("gpu", 24_000), ("gpu-memory", 81_920), ("gpu-slices", 7)), pending_jobs=3,
     used=10**24, share_ppm=123_456, weight_ppm=500_000, credit=-36 * 10**9, rate_milli=40_500,
-    days=((20_454, 10**15), (20_455, 0)), users=(("", 1), ("ada", 10**24 - 1)), as_of_ms=1_767_312_000_250,
-    problem=None, warning="", head="job",
+    days=((20_454, 10**15), (20_455, 0)), users=(("", 1), ("ada", 10**24 - 1)),
+    jobs=(("vision/train", 10**18), ("1d9e", 1)), as_of_ms=1_767_312_000_250, problem=None, warning="", head="job",
 )  # fmt: skip
 
 
@@ -140,8 +140,8 @@ async def test_a_real_server_keeps_the_spec_and_all_that_the_scheduler_tells(def
     usage, findings = queues.read_usage(found)
     assert findings == ()
     assert usage is not None
-    assert (usage.used, usage.rate_milli, usage.days, usage.users, usage.as_of_ms) == (
-        STANDING.used, STANDING.rate_milli, STANDING.days, STANDING.users, now_ms,
+    assert (usage.used, usage.rate_milli, usage.days, usage.users, usage.jobs, usage.as_of_ms) == (
+        STANDING.used, STANDING.rate_milli, STANDING.days, STANDING.users, tuple(sorted(STANDING.jobs)), now_ms,
     )  # fmt: skip
     shown = defined.kubectl("get", "queues", "vision")
     assert re.search(r"NAME +PARENT +WEIGHT +GPUS +DUE +GUARANTEED +PENDING +READY", shown)
