@@ -148,3 +148,10 @@ def test_who_had_a_level_holds_no_room() -> None:
         assert ("g" in driven.state.reservations.by_root) == holds
         late = driven.at(3, lone("late", queue="q", work=long, created_ms=3))
         assert (late == {}) == holds
+
+
+def test_what_jobs_had_is_kept_when_queues_and_nodes_change_at_once() -> None:
+    driven = Driven(gpu_node("a", 1))
+    driven.at(1, BY_LEAST, lone("old", queue="q", work=SAVES), ev.QueueChanged(Queue("top")))
+    driven.at(20 * HOUR_MS, ev.NodeChanged(gpu_node("b", 2)), ev.QueueChanged(replace(QUEUE, parent="top")))
+    assert driven.state.rank("pod/old").level == 1

@@ -78,6 +78,9 @@ def test_a_claimed_gpu_is_in_the_container_and_given_back_afterwards(cluster: Cl
     cluster.agent("--claims", "--no-device-plugin")
     cluster.scheduler()
     cluster.until(lambda: plane.kubectl("get", "resourceslices", "-o=name"), "slices are published")
+    # A kubelet that does not know the driver yet tries a pod again only after a minute or more.
+    said = cluster.folder / "agent.log"
+    cluster.until(lambda: "has registered the DRA driver" in said.read_text(), "the kubelet knows the driver")
     claims = [{"name": "gpus", "resourceClaimTemplateName": "two"}]
     for name in ("first", "second"):
         cluster.pod(

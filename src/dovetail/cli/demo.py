@@ -28,6 +28,9 @@ _PATIENCE_S = 20.0
 _TRAIN_SECONDS = 2
 _SOON = ("notebook", "infer", "chat", "claim")
 """The jobs that find room while train runs."""
+_IN_PARTS = ("infer", "chat", "claim")
+"""Those of them that get parts of GPUs, or devices by name. Lists are read one after another: a pod may be seen bound
+before its devices are."""
 _JOBS = """\
 train     a gang: 3 pods x 4 GPUs that start together, close to each other; runs 2 s
 notebook  one pod, 1 GPU
@@ -76,7 +79,7 @@ async def _demo(console: Console, *, keep: bool, quiet: bool) -> dict[str, list[
         await _until(config, scheduler, lambda answers: _states(answers, "train") == {"Bound"})
         for document in _jobs():
             playground.put(document)
-        settled = await _until(config, scheduler, lambda answers: _states(answers, *_SOON) == {"Bound"})
+        settled = await _until(config, scheduler, _settled)
         explained: set[str] = set()
         if not quiet:
             _print(console, f"After {time.monotonic() - began_s:.1f} s", settled, explained)
@@ -127,8 +130,16 @@ async def _ask(config: ClusterConfig) -> list[Why]:
     return [why(state, key, now_ms()) for key in keys]
 
 
+def _of(answers: list[Why], *jobs: str) -> list[Why]:
+    return [answer for answer in answers if answer.pod.split("/")[1].split("-")[0] in jobs]
+
+
 def _states(answers: list[Why], *jobs: str) -> set[str]:
-    return {answer.state for answer in answers if answer.pod.split("/")[1].split("-")[0] in jobs}
+    return {answer.state for answer in _of(answers, *jobs)}
+
+
+def _settled(answers: list[Why]) -> bool:
+    return _states(answers, *_SOON) == {"Bound"} and all(answer.parts for answer in _of(answers, *_IN_PARTS))
 
 
 def _print(console: Console, title: str, answers: list[Why], explained: set[str]) -> None:

@@ -106,9 +106,11 @@ def of_jobs(jobs: str, nodes: str, vcs: tuple[str, ...], habits: Habits) -> Task
         unknown = habits.weights.keys() - {queue.name for queue in workload.queues}
         if unknown:
             raise TraceError(f"--weight names what is no {habits.queues_by} here: {', '.join(sorted(unknown))}", jobs)
-        queues = (replace(queue, half_life_ms=habits.half_life_ms) for queue in workload.queues)
-        least = habits.least_served_first
-        workload = replace(workload, queues=tuple(replace(queue, least_served_first=least) for queue in queues))
+        queues = tuple(
+            replace(queue, half_life_ms=habits.half_life_ms, least_served_first=habits.least_served_first)
+            for queue in workload.queues
+        )
+        workload = replace(workload, queues=queues)
     if habits.failure_ms:
         plan = outages(workload, habits.failure_ms, habits.repair_ms, horizon_ms(workload), habits.seed)
         workload = replace(workload, outages=plan)

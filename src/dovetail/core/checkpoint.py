@@ -187,7 +187,6 @@ def restore(policy: Policy, checkpoint: Checkpoint) -> State:
     state.shares.advance(checkpoint.now_ms)
     for held in checkpoint.held:
         state.shares.sync(state.roster.pods[held.uid])
-    state.shares.advance(checkpoint.now_ms)
     state.shares.restore(checkpoint.histories)
     state.run_times.restore(checkpoint.run_times)
     cluster.mix.restore(checkpoint.mix)

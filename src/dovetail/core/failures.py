@@ -156,7 +156,7 @@ class Failures:
         state, known = self._state, self._roots.get(root)
         if known is None or root in state.reservations.by_root:
             return False
-        refusal = self._now(known).refused or self._refusal(known) or self._reserved(root, known)
+        refusal = self._refusal(self._now(known)) or self._reserved(root, known)
         if refusal is None:
             if state.searches < state.policy.searches_per_step or not self._asks(known):
                 return False

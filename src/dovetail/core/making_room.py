@@ -71,7 +71,7 @@ class MakingRoom:
                 # Others of the gang wait for those that give way: one after another.
                 return [], refusal
         limited = refusal.reason is Reason.QUEUE_LIMIT
-        if not (limited or refusal.reason in _ROOM_HELPS) or refusal.when is When.NEVER or not any(group.all_pods()):
+        if not (limited or refusal.reason in _ROOM_HELPS) or refusal.when is When.NEVER or not group.all_pods():
             return [*decisions, *self.give_up(str(refusal))], refusal
         self._lacking = True
         if own is not None and own.evicting:
@@ -162,7 +162,8 @@ class MakingRoom:
         state = self._state
         reservations = state.reservations
         own = reservations.by_root.get(self._root)
-        if not reservations.may_hold(state.rank(self._root).precedence):
+        precedence = state.precedence(self._root)
+        if not reservations.may_hold(precedence):
             reservations.drop(self._root)
             return refusal
         shapes = [shape for shape, _ in shapes_of(state.cluster, group)]
@@ -172,7 +173,7 @@ class MakingRoom:
             return replace(refusal, expected=unknown)
         if own is None or reservations.stale(own):
             guaranteed = state.shares.within_guarantee(self._queue, state.wanted(self._root))
-            others, precedence = reservations.others(self._root), state.precedence(self._root)
+            others = reservations.others(self._root)
             displaced = [one for one in others if reservations.displaced(one, self._queue, precedence, guaranteed)]
             staying = [one for one in others if not any(one is other for other in displaced)]
             if own is None and reservations.denies(shapes, staying):

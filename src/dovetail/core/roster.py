@@ -29,10 +29,6 @@ class Rank(NamedTuple):
     level: int
     created_ms: int
 
-    @property
-    def precedence(self) -> Precedence:
-        return self.priority, -self.level
-
 
 class Roster:
     def __init__(self, cluster: Cluster) -> None:

@@ -25,7 +25,6 @@ from numpy.typing import NDArray
 
 from dovetail.core.cluster import Cluster
 from dovetail.core.cluster.columns import Index
-from dovetail.core.cluster.nodes import Nodes
 from dovetail.core.cluster.selection import matches_affinity
 from dovetail.core.cluster.shapes import Shape
 from dovetail.core.model import CPU, GPU, WHOLE_GPU_MILLI, Pod, Request
@@ -100,7 +99,7 @@ class FragmentationGradientDescent:
         self._catch_up(cluster)
         row = nodes.resources[CPU]
         cpu_left, cpu_free = left[row], nodes.free[row, index] + (taken[row] if isinstance(taken, np.ndarray) else 0)
-        room = gpu_room(nodes, index)
+        room = nodes.room_milli(index)
         roomy = room >= self._sizes[:, None, None]
         count, usable = roomy.sum(axis=1, dtype=np.int32), (room * roomy).sum(axis=1, dtype=np.int32)
         places = self._places[:, index]
@@ -154,13 +153,6 @@ class FragmentationGradientDescent:
 
 
 _NEVER = -(2**60)
-
-
-def gpu_room(nodes: Nodes, index: Index) -> NDArray[np.int32]:
-    """What is left of each GPU in thousandths, by GPU and slot."""
-    parts = nodes.part_milli(index)
-    whole = nodes.gpu_free_bits[index] >> np.arange(len(parts))[:, None] & 1
-    return parts + WHOLE_GPU_MILLI * whole.astype(np.int32)
 
 
 def _gpus(request: Request) -> int:

@@ -14,16 +14,14 @@ from dataclasses import dataclass
 from hashlib import blake2b
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dovetail.core.cluster import Cluster
-from dovetail.core.cluster.columns import Index
 from dovetail.core.cluster.shapes import Shape
 from dovetail.core.model import CPU, GPU, WHOLE_GPU_MILLI, Pod, Request
 from dovetail.core.placing.expected_fill import ExpectedFill
 from dovetail.core.placing.rows import Row
 from dovetail.core.placing.scores import Offer, Scores, Scoring, Tightest, tightest_gpu
-from dovetail.sim.fgd import FragmentationGradientDescent, gpu_room
+from dovetail.sim.fgd import FragmentationGradientDescent
 
 _LARGEST_CPU_MILLI = 128_000
 _LARGEST_GPU_MILLI = 8_000
@@ -49,7 +47,7 @@ class BestFit(_Published):
     def scores(self, cluster: Cluster, offer: Offer) -> Scores:
         per_core = _LARGEST_CPU_MILLI // _LARGEST_GPU_MILLI
         unused = offer.left[cluster.nodes.resources[CPU]]
-        unused = unused + per_core * (idle_gpu_milli(cluster, offer.index) - asked_milli(offer.shape))
+        unused = unused + per_core * (cluster.nodes.room_milli(offer.index).sum(axis=0) - asked_milli(offer.shape))
         best: Scores = (100 * 2 * _LARGEST_CPU_MILLI - 100 * unused) // (2 * _LARGEST_CPU_MILLI)
         return best
 
@@ -63,7 +61,7 @@ class DotProduct(_Published):
         cpu_milli = int(offer.shape.need[nodes.resources[CPU], 0])
         per_core_squared = (_LARGEST_CPU_MILLI // _LARGEST_GPU_MILLI) ** 2
         product = nodes.free[nodes.resources[CPU], offer.index] * cpu_milli
-        product += per_core_squared * asked_milli(offer.shape) * idle_gpu_milli(cluster, offer.index)
+        product += per_core_squared * asked_milli(offer.shape) * cluster.nodes.room_milli(offer.index).sum(axis=0)
         best: Scores = (100 * _LARGEST_CPU_MILLI**2 - 50 * product) // _LARGEST_CPU_MILLI**2
         return best
 
@@ -93,7 +91,8 @@ class Clustering(_Published):
     nodes with other kinds; of equals the fuller one."""
 
     def scores(self, cluster: Cluster, offer: Offer) -> Scores:
-        fullness = 25 * (_LARGEST_GPU_MILLI - idle_gpu_milli(cluster, offer.index)) // _LARGEST_GPU_MILLI
+        idle_milli = cluster.nodes.room_milli(offer.index).sum(axis=0)
+        fullness: Scores = 25 * (_LARGEST_GPU_MILLI - idle_milli) // _LARGEST_GPU_MILLI
         kind = _kind(offer.shape.request)
         if kind is None:
             return np.zeros_like(fullness)
@@ -126,20 +125,12 @@ class Random:
         return int(slots[self._draw("node", pod, len(slots))])
 
     def share_gpu(self, cluster: Cluster, slot: int, pod: Pod, share: int) -> int:
-        gpus = np.flatnonzero(gpu_room(cluster.nodes, slice(slot, slot + 1))[:, 0] >= pod.request.gpu_milli)
+        gpus = np.flatnonzero(cluster.nodes.room_milli(slice(slot, slot + 1))[:, 0] >= pod.request.gpu_milli)
         return int(gpus[self._draw("gpu", pod, len(gpus))]) if len(gpus) else -1
 
     def _draw(self, what: str, pod: Pod, count: int) -> int:
         digest = blake2b(f"{what}/{self.seed}/{pod.uid}".encode(), digest_size=8).digest()
         return int.from_bytes(digest, "little") % count
-
-
-def idle_gpu_milli(cluster: Cluster, index: Index) -> NDArray[np.int64]:
-    """Idle GPU of each slot, shares of opened GPUs included."""
-    nodes = cluster.nodes
-    idle: Scores = np.bitwise_count(nodes.gpu_free_bits[index]).astype(np.int64) * WHOLE_GPU_MILLI
-    idle += nodes.part_milli(index).sum(axis=0)
-    return idle
 
 
 def asked_milli(shape: Shape) -> int:

@@ -222,6 +222,13 @@ class Nodes:
         milli: Amounts = self.gpu_parts[:, index] // (self.gpu_whole[index] // WHOLE_GPU_MILLI)
         return milli
 
+    def room_milli(self, index: Index) -> Amounts:
+        """What is left of each GPU, whole ones included, in thousandths, by GPU and slot."""
+        parts = self.part_milli(index)
+        whole = self.gpu_free_bits[index] >> np.arange(len(parts))[:, None] & 1
+        room: Amounts = parts + WHOLE_GPU_MILLI * whole
+        return room
+
     def layout(self, slot: int) -> Layout | None:
         """How the node's GPUs are wired; None where that is not known, and they are only counted."""
         return self.layouts[int(self.layout_ids[slot])]

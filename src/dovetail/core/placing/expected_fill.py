@@ -183,9 +183,8 @@ def _asked(nodes: Nodes, shape: Shape, slots: NDArray[np.int64]) -> Scores:
 
 def _looseness(nodes: Nodes, offer: Offer) -> Scores:
     left = offer.left
-    free_milli = np.bitwise_count(nodes.gpu_free_bits[offer.index]).astype(np.int64) * WHOLE_GPU_MILLI
-    idle = free_milli + nodes.part_milli(offer.index).sum(axis=0)
-    amounts = np.stack([idle, left[nodes.resources[CPU]], left[nodes.resources[MEMORY]]])
+    idle_milli = nodes.room_milli(offer.index).sum(axis=0)
+    amounts = np.stack([idle_milli, left[nodes.resources[CPU]], left[nodes.resources[MEMORY]]])
     units = np.minimum(np.maximum(amounts >> _UNIT_BITS, 0), _LARGEST)
     looseness: Scores = (units << _PLACE_BITS).sum(axis=0)
     return looseness

@@ -92,8 +92,8 @@ class Worth:
         single = [one for one in classes if one.gpus <= 1]
         rates = [_rate(one, rooms, cpu_milli, gpus, seen) for one in single]
         table = np.zeros((self.kinds + 1, _LEVELS, _UNITS + 1, 4), dtype=np.int64)
-        members = [np.frombuffer(key, dtype=np.uint8) for key, kind in self._kinds.items() if kind < self.kinds]
-        of_kind = [np.unpackbits(bits)[: len(self._selections)].tolist() for bits in members[: self.kinds]]
+        members = [np.frombuffer(key, dtype=np.uint8) for key in list(self._kinds)[: self.kinds]]
+        of_kind = [np.unpackbits(bits)[: len(self._selections)].tolist() for bits in members]
         for kind, may in enumerate(of_kind):
             arriving = [
                 Arriving(one.milli * one.gpus, one.cpu_milli, rate)
@@ -105,7 +105,7 @@ class Worth:
                 table[kind, :, :-1, at] = amounts
                 table[kind, :, :-2, at + 1] = amounts[:, 1:] - amounts[:, :-1]
         self._table = table.reshape(-1, 4)
-        self._price(classes, of_kind, rooms, cpu_milli, (idle, asked))
+        self._price(classes, of_kind, rooms, cpu_milli, idle, asked)
 
     def _class(self, nodes: Nodes, slots: Ints, allowed: Mask, request: Request, count: int) -> _Class | None:
         """None where nobody could say which part of a GPU it is."""
@@ -128,9 +128,15 @@ class Worth:
         return np.array(found, dtype=np.bool_).reshape(len(self._selections), -1)
 
     def _price(
-        self, classes: Sequence[_Class], of_kind: list[list[int]], rooms: Ints, cpu_milli: Ints, idle: tuple[int, int]
+        self,
+        classes: Sequence[_Class],
+        of_kind: list[list[int]],
+        rooms: Ints,
+        cpu_milli: Ints,
+        idle_milli: int,
+        asked_milli: int,
     ) -> None:
-        """`idle` GPU, and what all pods that were counted asked for."""
+        """`asked_milli` is what all pods that were counted asked for."""
         usual = _usual(classes)
         priced = [
             one for one in classes if one.gpus > 1 or (one.gpus and usual is not None and (usual & ~one.allowed).any())
@@ -143,7 +149,7 @@ class Worth:
         self._prices = np.zeros((len(priced), self.kinds + 1), dtype=np.int64)
         places = self._places(cpu_milli, rooms) if priced else np.zeros((0, len(cpu_milli)), dtype=np.int64)
         for i, one in enumerate(priced):
-            wanted = (one.count * idle[0] << _PART_BITS) // idle[1]
+            wanted = (one.count * idle_milli << _PART_BITS) // asked_milli
             part = min(wanted // max(int(places[i][one.allowed].sum()), 1), 1 << _PART_BITS)
             price = one.gpus * one.milli * part * part * SCALE >> 2 * _PART_BITS
             self._prices[i, : self.kinds] = [price * may[one.selection] for may in of_kind]
@@ -242,8 +248,7 @@ def gpu_units(nodes: Nodes, index: Index) -> Ints:
 
 def gpu_rooms(nodes: Nodes, index: Index) -> Ints:
     """What is left of each GPU in thousandths, by node, the emptiest GPU first."""
-    units = nodes.gpu_whole[index] // WHOLE_GPU_MILLI
-    return emptiest_first(gpu_units(nodes, index) // units[:, None])
+    return emptiest_first(nodes.room_milli(index).T)
 
 
 def emptiest_first(rooms: Ints) -> Ints:

@@ -38,6 +38,7 @@ class Meter:
         self._numbers: dict[object, int] = {}
         self._capacity: dict[str, int] = {}
         self._of_slot: dict[int, Amounts] = {}
+        self._alike: dict[Amounts, Amounts] = {}
         self._seen = -1
         self.moved: list[int] = []
         """Slots where pods may count with other amounts than before; whoever counts them empties it."""
@@ -131,7 +132,8 @@ class Meter:
             old, record = self._of_slot.pop(slot, ()), nodes.records[slot]
             new = _offered(record, int(nodes.gpu_count(slot))) if record is not None and nodes.usable[slot] else ()
             if new:
-                self._of_slot[slot] = new
+                # Thousands of nodes are alike.
+                self._of_slot[slot] = self._alike.setdefault(new, new)
             before = self._kinds.pop(slot, 0)
             if record is not None:
                 cards = tuple(dict.fromkeys(card.geometry for card in record.mig))

@@ -211,7 +211,9 @@ class Shares:
                     self.accounts.change(*held.kind[:2], counts[id(held)] * (rate - held.rate))
                     held.rate = rate
             for uid in self.attained.uids():
-                self._attain([uid], self._held[uid])
+                # While all are counted anew some are not held yet.
+                if uid in self._held:
+                    self._attain([uid], self._held[uid])
         moved, self.meter.moved = self.meter.moved, []
         for uid in [uid for slot in moved for uid in self._cluster.on_slot.get(slot, ()) if uid in self._held]:
             # The model of the node, or the memory of its GPUs, is another one now.
