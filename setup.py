@@ -1,35 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The native kernel of the core, built where a compiler is at hand; without one everything runs on numpy alone.
+"""The native kernel of the core, built where a C compiler is at hand; without one numpy does its work.
 
-All else about the package is in pyproject.toml. Beside the kernel goes a manifest with the digest of its source, by
-which `dovetail.__native__` knows whether it was built from what is there.
+All else about the package is in pyproject.toml. The kernel is told the digest of its source, by which
+`dovetail.__native__` knows whether it was built from what is there.
 """
 
-import sys
+from hashlib import sha256
 from pathlib import Path
 
 from setuptools import Extension, setup
-from setuptools.command.build_ext import build_ext
 
-ROOT = Path(__file__).parent
-sys.path.insert(0, str(ROOT / "src"))
-from dovetail.__native__ import KERNEL, write_manifest  # noqa: E402
-
-SOURCE = "core/placing/kernel.c"
-
-
-class BuildKernel(build_ext):
-    def run(self) -> None:
-        built = Path(self.get_ext_fullpath("dovetail._native._kernel"))
-        built.parent.mkdir(parents=True, exist_ok=True)
-        super().run()
-        if built.exists():
-            write_manifest(built.parent / "kernel.json", {KERNEL: built.name}, ROOT / "src" / "dovetail", [SOURCE])
-
+SOURCE = "src/dovetail/core/placing/kernel.c"
+DIGEST = sha256((Path(__file__).parent / SOURCE).read_bytes()).hexdigest()
 
 setup(
-    cmdclass={"build_ext": BuildKernel},
     ext_modules=[
-        Extension("dovetail._native._kernel", [f"src/dovetail/{SOURCE}"], optional=True, py_limited_api=True),
+        Extension(
+            "dovetail.core.placing._kernel",
+            [SOURCE],
+            define_macros=[("SOURCE_DIGEST", f'"{DIGEST}"')],
+            optional=True,
+            py_limited_api=True,
+        )
     ],
+    # What an earlier build left may be of another source.
+    options={"build_ext": {"force": True}},
 )

@@ -1,14 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The native kernel finds what numpy finds, whatever happens to the cluster."""
+"""The native kernel finds what numpy finds, whatever happens to the cluster, and so the same is decided."""
 
+import os
 import random
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from dovetail.__native__ import SWITCH
+from dovetail.core import events as ev
 from dovetail.core.cluster import Cluster
-from dovetail.core.cluster.shapes import Shape
+from dovetail.core.cycle import step
+from dovetail.core.decisions import Bind, Decision
 from dovetail.core.devices.kubelet.inventory import Cpu, Device, DevicePool, Inventory
 from dovetail.core.devices.kubelet.pods import Container
 from dovetail.core.devices.kubelet.pods import Pod as ManagedPod
@@ -20,10 +25,12 @@ from dovetail.core.model import (
     MEMORY,
     PODS,
     SHARED_GPU,
+    Gang,
     Node,
     NodeTerm,
     Pod,
     PreferredNodes,
+    Problem,
     Request,
     Requirement,
     Taint,
@@ -31,8 +38,16 @@ from dovetail.core.model import (
 from dovetail.core.placing import kernel
 from dovetail.core.placing.rows import Row
 from dovetail.core.placing.scores import INFEASIBLE, Tightest
+from dovetail.core.policy import Policy
+from dovetail.core.state import State
 
-pytestmark = pytest.mark.skipif(not kernel.BUILT, reason="the kernel was not built, or DOVETAIL_NATIVE=0 is set")
+
+@pytest.fixture(autouse=True)
+def built() -> None:
+    if not kernel.BUILT:
+        outcome = pytest.fail if os.environ.get("CI") == "true" and os.environ.get(SWITCH) != "0" else pytest.skip
+        outcome("there is no kernel to compare: `dovetail --version` says why")
+
 
 LINKS = ("01100000", "10010000", "10010000", "01100000", "00000220", "00002002", "00002002", "00000220")
 WIRED = Layout(
@@ -56,16 +71,18 @@ WISH = PreferredNodes(7, NodeTerm((Requirement("zone", "In", ("a",)),)))
 
 
 class Dice(random.Random):
+    """Nodes and requests as no cluster has them side by side."""
+
     def node(self, name: str) -> Node:
-        gpus = self.choice((0, 1, 4, 8, 8))
+        gpus = self.choice((0, 1, 4, 8, 8, 8, 11))
         amounts = {
-            CPU: self.randrange(0, 64_000),
-            MEMORY: self.randrange(0, 2**40),
-            PODS: self.randrange(1, 9),
+            CPU: self.choice((self.randrange(0, 64_000), 2**33)),
+            MEMORY: self.choice((0, 2**62, *(self.randrange(0, 2**40) for _ in range(6)))),
+            PODS: self.choice((0, 2, 5, 9)),
             GPU: gpus,
         }
         more: dict[str, object] = {"gpu_memory_mib": self.choice((0, 16_384, 40_960))}
-        kind = self.randrange(6)
+        kind = self.randrange(7)
         if kind == 0:
             more["layout"] = {8: WIRED, 4: HALF}.get(gpus)
         elif kind == 1:
@@ -76,30 +93,45 @@ class Dice(random.Random):
             more["inventory"] = MANAGED
         elif kind == 3:
             more["sliced"] = self.random() < 0.3
+        elif kind == 4 and gpus == 8:
+            more |= {"layout": WIRED, "gpus_out": self.choice((1, 0b1010_0000))}
         if self.random() < 0.1:
             more["taints"] = (Taint("k", "", self.choice(("NoSchedule", "PreferNoSchedule"))),)
+        if self.random() < 0.05:
+            more |= self.choice(({"unschedulable": True}, {"problem": Problem("status", "x", "is bad")}))
         if self.random() < 0.3:
-            amounts["example.com/nic"] = self.randrange(1, 4)
+            amounts[self.device()] = self.randrange(1, 4)
         return replace(Node(name, tuple(sorted(amounts.items())), (("zone", self.choice("ab")),)), **more)
+
+    def device(self) -> str:
+        """So many that the table of the nodes becomes wider."""
+        return f"example.com/{self.choice('aaaaaaabcdefgh')}"
 
     def request(self) -> Request:
         amounts = {CPU: self.randrange(0, 9_000), MEMORY: self.choice((0, 2**28, 2**33 + 1))}
         more: dict[str, object] = {}
-        kind = self.randrange(6)
+        kind = self.randrange(7)
         if kind == 0:
-            more["gpu_milli"] = self.randrange(1, 1000)
+            more["gpu_milli"] = self.choice((1, 1000, self.randrange(1, 1000)))
         elif kind == 1:
-            more["gpu_memory_mib"] = self.randrange(1, 20_000)
+            more["gpu_memory_mib"] = self.choice((16_384, self.randrange(1, 20_000)))
         elif kind == 2:
             amounts[SHARED_GPU] = self.choice((1, 1, 2))
             more["gpu_memory_mib"] = self.choice((0, 5_000))
         elif kind < 5:
-            amounts[GPU] = self.choice((1, 2, 3, 4, 8))
-            more |= {"nvlink_required": self.random() < 0.3, "gpu_milli": self.choice((0, 0, 0, 400))}
+            amounts[GPU] = self.choice((1, 2, 3, 4, 8, 11))
+            links = {"nvlink_required": self.random() < 0.3, "near_nics": self.random() < 0.2}
+            more |= {**links, "gpu_milli": self.choice((0, 0, 0, 400))}
+        elif kind == 5:
+            amounts = {}
         if self.random() < 0.2:
-            amounts["example.com/nic"] = 1
+            amounts[self.device()] = self.choice((0, 1, 1))
+        if self.random() < 0.1:
+            more["isolation"] = "memory"
         if self.random() < 0.3:
             more["preferred_nodes"] = (WISH,)
+        if self.random() < 0.1:
+            more["node_selector"] = (("zone", "b"),)
         request = replace(Request(tuple(sorted(amounts.items()))), **more)
         if GPU in amounts and self.random() < 0.5:
             gpus = ((GPU, amounts[GPU]),)
@@ -108,15 +140,19 @@ class Dice(random.Random):
 
 
 def disturb(dice: Dice, cluster: Cluster, requests: list[Request], step: int) -> None:
-    what = dice.randrange(10)
-    if what < 6 or not cluster.placements:
-        slot = dice.randrange(len(cluster.nodes.names))
-        cluster.place(Pod(f"p{step}", "ns", f"p{step}", dice.choice(requests)), slot)
-    elif what < 9:
+    """Pods may hold more than a node has, as those do that others put there."""
+    what, slots = dice.randrange(100), len(cluster.nodes.names)
+    if what < 60 or not cluster.placements:
+        cluster.place(Pod(f"p{step}", "ns", f"p{step}", dice.choice(requests)), dice.randrange(slots))
+    elif what < 88:
         cluster.unplace(dice.choice(list(cluster.placements)))
+    elif what < 96:
+        cluster.put_node(dice.node(f"n{dice.randrange(slots + 3)}"))
+    elif what < 99:
+        cluster.remove_node(f"n{dice.randrange(slots)}")
     else:
-        number = dice.randrange(len(cluster.nodes.names) + 3)
-        cluster.put_node(dice.node(f"n{number}"))
+        # More than the journal keeps.
+        cluster.nodes.amounts_journal.extend([dice.randrange(slots) for _ in range(8_200)])
 
 
 def agree(row: Row, pure: Row) -> int:
@@ -132,17 +168,20 @@ def agree(row: Row, pure: Row) -> int:
     return best
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(40))
 def test_the_kernel_scores_as_numpy_does(seed: int) -> None:
     dice = Dice(seed)
     cluster = Cluster(Tightest())
     for i in range(dice.choice((3, 40, 127, 300))):
         cluster.put_node(dice.node(f"n{i}"))
-    requests = [dice.request() for _ in range(12)]
-    shapes: list[Shape] = [cluster.shapes.of(request) for request in requests]
-    rows = [(Row(cluster, Tightest(), shape), Row(cluster, Tightest(), shape)) for shape in shapes]
-    for step in range(150):
-        disturb(dice, cluster, requests, step)
+    rows: list[tuple[Row, Row]] = []
+    requests: list[Request] = []
+    for number in range(150):
+        if number % 10 == 0:
+            requests.append(dice.request())
+            shape = cluster.shapes.of(requests[-1])
+            rows.append((Row(cluster, Tightest(), shape), Row(cluster, Tightest(), shape)))
+        disturb(dice, cluster, requests, number)
         row, pure = dice.choice(rows)
         best = agree(row, pure)
         if row.score[best] != INFEASIBLE and cluster.kubelets.books and dice.random() < 0.2:
@@ -153,7 +192,51 @@ def test_the_kernel_scores_as_numpy_does(seed: int) -> None:
             assert np.array_equal(row.copies(), pure.copies())
     for row, pure in rows:
         agree(row, pure)
-    assert any(row._kernel is not None for row, _ in rows)
+    assert sum(row._kernel is not None for row, _ in rows) > 3
+
+
+def told(dice: Dice, steps: int) -> Iterator[list[ev.Event]]:
+    """What is told before each step: nodes, lone pods and gangs come and go."""
+    requests = [dice.request() for _ in range(10)]
+    yield [ev.NodeChanged(dice.node(f"n{i}")) for i in range(20)]
+    for number in range(steps):
+        events: list[ev.Event] = []
+        gang = f"g{number}" if dice.random() < 0.3 else ""
+        if gang:
+            events.append(ev.GangChanged(Gang(gang, "ns", gang, 3, created_ms=number + 1)))
+        request, priority = dice.choice(requests), dice.choice((0, 0, 5))
+        for i in range(3):
+            pod = Pod(f"p{number}-{i}", "ns", f"p{number}-{i}", request, gang=gang, priority=priority)
+            events.append(ev.PodChanged(replace(pod, created_ms=number + 1)))
+        if dice.random() < 0.3:
+            events.append(ev.NodeChanged(dice.node(f"n{dice.randrange(24)}")))
+        if dice.random() < 0.6:
+            events.append(ev.PodRemoved(f"p{dice.randrange(number + 1)}-{dice.randrange(3)}"))
+        yield events
+
+
+def decided(seed: int) -> list[list[Decision]]:
+    """What is bound is bound at once."""
+    dice, state, found, pods = Dice(seed), State(Policy()), [], {}
+    for number, events in enumerate(told(dice, 40)):
+        pods |= {event.pod.uid: event.pod for event in events if isinstance(event, ev.PodChanged)}
+        found.append(step(state, events, 1000 * number))
+        for one in found[-1]:
+            if isinstance(one, Bind):
+                state.apply(ev.PodChanged(replace(pods[one.uid], node=one.node, bound_ms=1000 * number + 1)))
+    assert state.cluster.check() == []
+    return found
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_with_the_kernel_the_same_is_decided(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    monkeypatch.setattr(kernel, "over", lambda *rest, over=kernel.over: made.append(over(*rest)) or made[-1])
+    native = decided(seed)
+    assert sum(one is not None for one in made) > 3
+    monkeypatch.setattr(kernel, "BUILT", False)
+    assert decided(seed) == native
+    assert sum(isinstance(one, Bind) for some in native for one in some) > 10
 
 
 def test_a_kernel_over_arrays_that_do_not_belong_together_is_refused() -> None:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby
 from operator import attrgetter
@@ -99,7 +99,7 @@ class Attempt:
         exist = sum(1 for pod in self._members if startable(pod) or pod.node)
         return Refusal(Reason.GANG_INCOMPLETE, When.NOT_YET, f"needs {need} pods, {exist} can start")
 
-    def _place(self, group: Group, alike: Hashable | None) -> tuple[list[Decision], Refusal | None]:
+    def _place(self, group: Group, alike: object | None) -> tuple[list[Decision], Refusal | None]:
         """Binds, and why the rest (or all of it) was not placed."""
         if not complete(group):
             return [], self._incomplete(group)
@@ -133,7 +133,7 @@ class Attempt:
         alike = {(pod.queue, pod.namespace, pod.work.preemptible): pod for pod in pods}
         return not all(map(self._state.shares.preemptible, alike.values()))
 
-    def _beside_reserved(self, group: Group, alike: Hashable | None) -> tuple[list[Decision], Refusal | None]:
+    def _beside_reserved(self, group: Group, alike: object | None) -> tuple[list[Decision], Refusal | None]:
         """Place the group so that what is held for others is not delayed."""
         state, others = self._state, self._state.reservations.others(self._root)
         if self._root in state.reservations.by_root:
@@ -286,7 +286,7 @@ class Attempt:
                 return key
         return ""
 
-    def _alike(self, group: Group) -> Hashable | None:
+    def _alike(self, group: Group) -> object | None:
         """What the group wants; None where its pods differ beyond their shapes."""
         cluster, pods = self._state.cluster, group.pods
         if cluster.peers.counts or group.groups or group.held or any(map(attrgetter("claims"), pods)):
@@ -308,7 +308,7 @@ class Attempt:
             return frozenset()
         return eligible.barred_models(self._state, self._queue, self._state.shares.wanted(pods))
 
-    def _kind(self, group: Group, alike: Hashable | None) -> Kind | None:
+    def _kind(self, group: Group, alike: object | None) -> Kind | None:
         """Equal for roots of which none is placed, and nobody gives way to, when that is so for one of them."""
         if alike is None or self._root in self._state.reservations.by_root:
             return None

@@ -8,7 +8,6 @@ most jobs that wait on a full cluster are refused by a look-up.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 class Kind(NamedTuple):
     """Roots of one kind are refused alike. `fixed`: they must not be preempted."""
 
-    alike: Hashable
+    alike: object
     queue: str
     precedence: Precedence
     fixed: bool

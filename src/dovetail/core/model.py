@@ -10,7 +10,7 @@ Memory stays in bytes so that a fit answers exactly as the kubelet's own admissi
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Literal
 
 from dovetail.core.devices.kubelet.inventory import Inventory
@@ -149,7 +149,7 @@ class Request:
     _hash: int = field(init=False, repr=False, compare=False, default=0)
 
     def __post_init__(self) -> None:
-        parts = (getattr(self, one.name) for one in fields(self) if one.compare)
+        parts = (getattr(self, name) for name in self.__slots__ if name != "_hash")
         object.__setattr__(self, "_hash", hash(tuple(parts)))
 
     def __hash__(self) -> int:

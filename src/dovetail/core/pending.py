@@ -60,9 +60,9 @@ class Pending:
         heap = self._heaps.setdefault(line, [])
         if len(heap) > 64 + 2 * len(self._ranks):
             # A process that does not lead pushes and forgets, and never pops.
-            heap[:] = sorted(one for one in heap if self._ranks.get(one[-1]) == one and self._lines[one[-1]] == line)
+            heap[:] = sorted(one for one in heap if self._ranks.get(one[-1]) is one and self._lines[one[-1]] == line)
         heapq.heappush(heap, rank)
-        if heap[0] == rank:
+        if heap[0] is rank:
             self._put_head(line, root)
 
     def _leave(self, root: str) -> None:
@@ -75,7 +75,7 @@ class Pending:
     def _next(self, line: Line) -> None:
         """Who is first in a line now."""
         heap = self._heaps[line]
-        while heap and (self._ranks.get(heap[0][-1]) != heap[0] or self._lines[heap[0][-1]] != line):
+        while heap and (self._ranks.get(heap[0][-1]) is not heap[0] or self._lines[heap[0][-1]] != line):
             heapq.heappop(heap)
         if heap:
             self._put_head(line, heap[0][-1])
@@ -98,7 +98,7 @@ class Pending:
             while heap:
                 rank = heapq.heappop(heap)
                 root = rank[-1]
-                if ranks.get(root) != rank or self._lines[root] != line:
+                if ranks.get(root) is not rank or self._lines[root] != line:
                     continue
                 del ranks[root]
                 if not hopeless(root):

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from dovetail.core import events as ev
@@ -385,15 +384,15 @@ _HANDLERS: dict[type, Callable[[State, Any], None]] = {
     ev.GangRemoved: State._remove_gang,
     ev.NamespaceChanged: State._put_namespace,
     ev.NamespaceRemoved: _namespace_gone,
-    ev.VolumeClaimChanged: lambda state, event: state._set(partial(state.cluster.volumes.put_claim, event.claim)),
-    ev.VolumeClaimRemoved: lambda state, event: state._set(partial(state.cluster.volumes.claims.pop, event.key, None)),
-    ev.VolumeChanged: lambda state, event: state._set(partial(state.cluster.volumes.put_volume, event.volume)),
-    ev.VolumeRemoved: lambda state, event: state._set(partial(state.cluster.volumes.volumes.pop, event.name, None)),
+    ev.VolumeClaimChanged: lambda state, event: state._set(lambda: state.cluster.volumes.put_claim(event.claim)),
+    ev.VolumeClaimRemoved: lambda state, event: state._set(lambda: state.cluster.volumes.claims.pop(event.key, None)),
+    ev.VolumeChanged: lambda state, event: state._set(lambda: state.cluster.volumes.put_volume(event.volume)),
+    ev.VolumeRemoved: lambda state, event: state._set(lambda: state.cluster.volumes.volumes.pop(event.name, None)),
     ev.StorageClassChanged: lambda state, event: state._set(
-        partial(state.cluster.volumes.put_class, event.storage_class)
+        lambda: state.cluster.volumes.put_class(event.storage_class)
     ),
     ev.StorageClassRemoved: lambda state, event: state._set(
-        partial(state.cluster.volumes.classes.pop, event.name, None)
+        lambda: state.cluster.volumes.classes.pop(event.name, None)
     ),
     ev.SliceChanged: lambda state, event: state._offer(state.cluster.claims.put_slice(event.slice)),
     ev.SliceRemoved: lambda state, event: state._offer(state.cluster.claims.remove_slice(event.name)),
@@ -404,7 +403,7 @@ _HANDLERS: dict[type, Callable[[State, Any], None]] = {
     ev.QueueChanged: State._put_queue,
     ev.QueueRemoved: State._remove_queue,
     ev.BudgetChanged: State._put_budget,
-    ev.BudgetRemoved: lambda state, event: state._set(partial(state.budgets.pop, event.key, None)),
+    ev.BudgetRemoved: lambda state, event: state._set(lambda: state.budgets.pop(event.key, None)),
     ev.EvictionFailed: lambda state, event: state.reservations.eviction_failed(event.uid, event.message),
     ev.BindFailed: State._bind_failed,
     ev.PodRejected: lambda state, event: state.cluster.rejections.add(

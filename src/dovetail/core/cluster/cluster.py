@@ -150,8 +150,7 @@ class Cluster:
         self.slices.hold_again(slot, placements)
 
     def placed(self) -> Iterator[tuple[Pod, int]]:
-        for p in self.placements.values():
-            yield p.pod, p.slot
+        return ((p.pod, p.slot) for p in self.placements.values())
 
     def shape_of(self, pod: Pod) -> Shape:
         """The shape of a pod that waits: what it asks for, with what its claims still want."""

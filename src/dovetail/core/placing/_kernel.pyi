@@ -5,6 +5,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+SOURCE: str
+"""The digest of the C source that it was built from."""
+
 class Kernel:
     def __new__(
         cls,

@@ -292,7 +292,7 @@ static int run(PyObject *module) {
         return -1;
     int failed = PyModule_AddObjectRef(module, "Kernel", type);
     Py_DECREF(type);
-    return failed ? -1 : 0;
+    return failed ? -1 : PyModule_AddStringConstant(module, "SOURCE", SOURCE_DIGEST);
 }
 
 static PyModuleDef_Slot MODULE_SLOTS[] = {{Py_mod_exec, run}, {0, NULL}};
