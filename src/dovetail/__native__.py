@@ -18,14 +18,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-SWITCH = "DOVETAIL_NATIVE"
 KERNEL = "dovetail.core.placing._kernel"
 FOLDER = Path(__file__).parent / "core" / "placing"
 
 
 def install(modules: MutableMapping[str, Any] = sys.modules, folder: Path = FOLDER) -> str:
     """Let the kernel be imported if it is of the source in this folder. Returns in words what runs."""
-    found = _load(folder) if os.environ.get(SWITCH) != "0" else f"{SWITCH}=0"
+    found = _load(folder) if os.environ.get("DOVETAIL_NATIVE") != "0" else "DOVETAIL_NATIVE=0"
     if isinstance(found, ModuleType):
         modules[KERNEL] = found
         return "native kernel"

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dovetail.__native__ import SWITCH
+import dovetail
 from dovetail.core import events as ev
 from dovetail.core.cluster import Cluster
 from dovetail.core.cycle import step
@@ -45,8 +45,9 @@ from dovetail.core.state import State
 @pytest.fixture(autouse=True)
 def built() -> None:
     if not kernel.BUILT:
-        outcome = pytest.fail if os.environ.get("CI") == "true" and os.environ.get(SWITCH) != "0" else pytest.skip
-        outcome("there is no kernel to compare: `dovetail --version` says why")
+        forbidden = os.environ.get("DOVETAIL_NATIVE") == "0"
+        outcome = pytest.fail if os.environ.get("CI") == "true" and not forbidden else pytest.skip
+        outcome(f"there is no kernel to compare: {dovetail.__runs__}")
 
 
 LINKS = ("01100000", "10010000", "10010000", "01100000", "00000220", "00002002", "00002002", "00000220")

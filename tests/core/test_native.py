@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from dovetail.__native__ import FOLDER, KERNEL, SWITCH, install
+from dovetail.__native__ import FOLDER, KERNEL, install
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of the source, and of the kernel where it was built."""
-    monkeypatch.delenv(SWITCH, raising=False)
+    monkeypatch.delenv("DOVETAIL_NATIVE", raising=False)
     for name in ["kernel.c", *(f"_kernel{suffix}" for suffix in EXTENSION_SUFFIXES)]:
         if (FOLDER / name).exists():
             shutil.copy(FOLDER / name, tmp_path / name)
@@ -65,10 +65,10 @@ def test_what_is_no_kernel_does_not_run(folder: Path) -> None:
 
 
 def test_where_none_was_built_python_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(SWITCH, raising=False)
+    monkeypatch.delenv("DOVETAIL_NATIVE", raising=False)
     assert runs(tmp_path) == ("pure Python: the kernel was not built", None)
 
 
 def test_the_environment_can_forbid_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(SWITCH, "0")
+    monkeypatch.setenv("DOVETAIL_NATIVE", "0")
     assert runs(folder) == ("pure Python: DOVETAIL_NATIVE=0", None)
