@@ -3,7 +3,7 @@
 
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -36,8 +36,9 @@ from dovetail.core.model import (
     Taint,
 )
 from dovetail.core.placing import kernel
+from dovetail.core.placing.expected_fill import ExpectedFill
 from dovetail.core.placing.rows import Row
-from dovetail.core.placing.scores import INFEASIBLE, Tightest
+from dovetail.core.placing.scores import INFEASIBLE, Scoring, Tightest
 from dovetail.core.policy import Policy
 from dovetail.core.state import State
 
@@ -75,7 +76,7 @@ class Dice(random.Random):
     """Nodes and requests as no cluster has them side by side."""
 
     def node(self, name: str) -> Node:
-        gpus = self.choice((0, 1, 4, 8, 8, 8, 11))
+        gpus = self.choice((0, 1, 4, 4, 8, 8, 8, 11))
         amounts = {
             CPU: self.choice((self.randrange(0, 64_000), 2**33)),
             MEMORY: self.choice((0, 2**62, *(self.randrange(0, 2**40) for _ in range(6)))),
@@ -83,8 +84,8 @@ class Dice(random.Random):
             GPU: gpus,
         }
         more: dict[str, object] = {"gpu_memory_mib": self.choice((0, 16_384, 40_960))}
-        kind = self.randrange(7)
-        if kind == 0:
+        kind = self.randrange(8)
+        if kind in (0, 7):
             more["layout"] = {8: WIRED, 4: HALF}.get(gpus)
         elif kind == 1:
             sharing = self.choice(SHARINGS)
@@ -109,7 +110,7 @@ class Dice(random.Random):
         return f"example.com/{self.choice('aaaaaaabcdefgh')}"
 
     def request(self) -> Request:
-        amounts = {CPU: self.randrange(0, 9_000), MEMORY: self.choice((0, 2**28, 2**33 + 1))}
+        amounts = {CPU: self.choice((0, self.randrange(0, 9_000))), MEMORY: self.choice((0, 2**28, 2**33 + 1))}
         more: dict[str, object] = {}
         kind = self.randrange(7)
         if kind == 0:
@@ -120,8 +121,8 @@ class Dice(random.Random):
             amounts[SHARED_GPU] = self.choice((1, 1, 2))
             more["gpu_memory_mib"] = self.choice((0, 5_000))
         elif kind < 5:
-            amounts[GPU] = self.choice((1, 2, 3, 4, 8, 11))
-            links = {"nvlink_required": self.random() < 0.3, "near_nics": self.random() < 0.2}
+            amounts[GPU] = self.choice((1, 2, 2, 2, 3, 4, 8, 11))
+            links = {"nvlink_required": self.random() < 0.5, "near_nics": self.random() < 0.2}
             more |= {**links, "gpu_milli": self.choice((0, 0, 0, 400))}
         elif kind == 5:
             amounts = {}
@@ -169,11 +170,16 @@ def agree(row: Row, pure: Row) -> int:
     return best
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_the_kernel_scores_as_numpy_does(seed: int) -> None:
-    dice = Dice(seed)
-    cluster = Cluster(Tightest())
-    for i in range(dice.choice((3, 40, 127, 300))):
+SCORINGS = [pytest.param(Tightest, id="tightest"), pytest.param(lambda: ExpectedFill(learn_from=5), id="expected-fill")]
+"""What scores the nodes: a new one for each cluster."""
+
+
+@pytest.mark.parametrize("scoring_of", SCORINGS)
+@pytest.mark.parametrize("seed", range(30))
+def test_the_kernel_scores_as_numpy_does(seed: int, scoring_of: Callable[[], Scoring]) -> None:
+    dice, scoring = Dice(seed), scoring_of()
+    cluster = Cluster(scoring)
+    for i in range(dice.choice((3, 8, 40, 127, 300))):
         cluster.put_node(dice.node(f"n{i}"))
     rows: list[tuple[Row, Row]] = []
     requests: list[Request] = []
@@ -181,7 +187,9 @@ def test_the_kernel_scores_as_numpy_does(seed: int) -> None:
         if number % 10 == 0:
             requests.append(dice.request())
             shape = cluster.shapes.of(requests[-1])
-            rows.append((Row(cluster, Tightest(), shape), Row(cluster, Tightest(), shape)))
+            rows.append((Row(cluster, scoring, shape), Row(cluster, scoring, shape)))
+        if dice.random() < 0.3:
+            cluster.mix.see(Pod(f"w{number}", "ns", f"w{number}", dice.choice(requests)))
         disturb(dice, cluster, requests, number)
         row, pure = dice.choice(rows)
         best = agree(row, pure)
@@ -216,9 +224,9 @@ def told(dice: Dice, steps: int) -> Iterator[list[ev.Event]]:
         yield events
 
 
-def decided(seed: int) -> list[list[Decision]]:
+def decided(seed: int, scoring: Scoring) -> list[list[Decision]]:
     """What is bound is bound at once."""
-    dice, state, found, pods = Dice(seed), State(Policy()), [], {}
+    dice, state, found, pods = Dice(seed), State(Policy(scoring=scoring)), [], {}
     for number, events in enumerate(told(dice, 40)):
         pods |= {event.pod.uid: event.pod for event in events if isinstance(event, ev.PodChanged)}
         found.append(step(state, events, 1000 * number))
@@ -229,14 +237,17 @@ def decided(seed: int) -> list[list[Decision]]:
     return found
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_with_the_kernel_the_same_is_decided(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("scoring_of", SCORINGS)
+@pytest.mark.parametrize("seed", range(15))
+def test_with_the_kernel_the_same_is_decided(
+    seed: int, scoring_of: Callable[[], Scoring], monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = []
     monkeypatch.setattr(kernel, "over", lambda *rest, over=kernel.over: made.append(over(*rest)) or made[-1])
-    native = decided(seed)
+    native = decided(seed, scoring_of())
     assert sum(one is not None for one in made) > 3
     monkeypatch.setattr(kernel, "BUILT", False)
-    assert decided(seed) == native
+    assert decided(seed, scoring_of()) == native
     assert sum(isinstance(one, Bind) for some in native for one in some) > 10
 
 
@@ -245,14 +256,11 @@ def test_a_kernel_over_arrays_that_do_not_belong_together_is_refused() -> None:
     cluster.put_node(Node("n", ((CPU, 1000), (PODS, 9))))
     row = Row(cluster, Tightest(), cluster.shapes.of(Request(((CPU, 500),))))
     row.refresh()
-    short = np.zeros(64, dtype=np.int64)
+    own = row.score, row._tops, row._stale, row.suitable
     with pytest.raises(ValueError, match="not of one size"):
-        kernel.over(cluster.nodes, row.shape, None, row.score, row._tops, row._stale, row.suitable, short, row._refused)
+        kernel.over(cluster.nodes, row.shape, None, (), *own, np.zeros(64, dtype=np.int64), row._refused)
     with pytest.raises(TypeError, match="items of 4 bytes"):
-        narrow = row.preference.astype(np.int32)
-        kernel.over(
-            cluster.nodes, row.shape, None, row.score, row._tops, row._stale, row.suitable, narrow, row._refused
-        )
+        kernel.over(cluster.nodes, row.shape, None, (), *own, row.preference.astype(np.int32), row._refused)
     assert row._kernel is not None
     with pytest.raises(IndexError, match="slot 128 of 128"):
         row._kernel.redo([128], 0, False)

@@ -108,11 +108,6 @@ class Parts:
         """All of them, in the order of above."""
         return self._rows
 
-    @property
-    def opens(self) -> bool:
-        """Whether whole GPUs are opened anywhere."""
-        return self._opens
-
     def at(self, index: Index) -> Parts:
         return Parts(self._rows[:, index], self._opens)
 

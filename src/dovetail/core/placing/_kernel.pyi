@@ -15,8 +15,10 @@ class Kernel:
         tables: tuple[NDArray[Any] | None, ...],
         unknown: int,
         several: bool,
-        opens: bool,
         ranked: bool,
+        gpus: int,
+        milli: int,
+        memory: int,
     ) -> Kernel: ...
     def redo(self, slots: list[int], start: int, books: bool) -> None: ...
     def redo_all(self, used: int, books: bool) -> None: ...

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The inner loop of rows.Row in C: the score of one shape on the slots that changed, and the best slot of all.
 //
-// Rules: it reads and writes the very arrays of the row and of the node table, and finds bit for bit what Row._redo and
-// Row.best find with numpy under the scoring Tightest; a test compares them. What it does not know (MIG instances,
-// devices by claim, shapes of several forms, replicas by the dozen) stays with numpy: rows.py says when. It decides
-// nothing by itself and holds no state but the addresses of the arrays, which live as long as it does.
+// Rules: it reads and writes the very arrays of the row, of the node table and of what was learned, and finds bit for bit
+// what Row._redo and Row.best find with numpy under the scorings Tightest and ExpectedFill; a test compares them. What it
+// does not know (MIG instances, devices by claim, shapes of several forms, replicas by the dozen) stays with numpy:
+// kernel.py says when. It decides nothing by itself and holds no state but the addresses of the arrays, which live as
+// long as it does.
 
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030B0000
@@ -24,19 +25,40 @@ static const int UNIT_BITS[WANTED] = {62, 4, 28, 0};
 static const int64_t LARGEST[WANTED] = {0, (1 << 18) - 1, (1 << 18) - 1, (1 << 7) - 1};
 static const int PLACE_BITS[WANTED] = {0, 18, 0, 36};
 
+// GPU, CPU, memory under ExpectedFill; and the places of what weighs more (expected_fill.py).
+enum { AMOUNTS = 3 };
+static const int FILL_UNIT_BITS[AMOUNTS] = {3, 7, 33};
+static const int64_t FILL_LARGEST[AMOUNTS] = {(1 << 11) - 1, (1 << 11) - 1, (1 << 5) - 1};
+static const int FILL_PLACE_BITS[AMOUNTS] = {16, 5, 0};
+#define MOST_CHANGE (1 << 24)
+#define CHANGE_BITS 27
+#define FEWER_BITS 10
+#define FILL_FIRST_BITS 42
+
+// The table of worth.py: levels of a GPU, units of cores, and four numbers for each pair.
+#define WHOLE_GPU_MILLI 1000
+#define STEP_MILLI 10
+#define LEVELS (WHOLE_GPU_MILLI / STEP_MILLI + 1)
+#define UNITS 270
+#define UNIT_MILLI 500
+#define OF_KIND (LEVELS * (UNITS + 1) * 4)
+#define MOST_SIZES 128
+#define MOST_GPUS 64
+
+enum { PODS, CPU, MEMORY, GPU };
 enum {
     NEED, FLOOR, FREE, SUITABLE, PREFERENCE, SCORE, TOPS, STALE, REFUSED, BOOKS, FREE_BITS, LAYOUT_IDS,
-    GPU_PARTS, GPU_WHOLE, PARTS, ARRAYS
+    GPU_PARTS, GPU_WHOLE, PARTS, KINDS, TABLE, PRICES, SIZES, SIZE_OF, CLASS_CPU, CLASS_GPUS, ARRAYS
 };
-static const Py_ssize_t ITEM_BYTES[ARRAYS] = {8, 8, 8, 1, 8, 8, 8, 1, 8, 8, 8, 4, 8, 8, 8};
+static const Py_ssize_t ITEM_BYTES[ARRAYS] = {8, 8, 8, 1, 8, 8, 8, 1, 8, 8, 8, 4, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8};
 
 typedef struct {
     PyObject_HEAD
     Py_buffer arrays[ARRAYS];
     Py_buffer *tables;
-    Py_ssize_t layouts, width, size, gpus_told;
-    int64_t unknown;
-    int several, opens, ranked;
+    Py_ssize_t layouts, width, size, gpus_told, kinds, sizes, classes;
+    int64_t unknown, gpus, share_milli, share_memory;
+    int several, ranked;
 } Kernel;
 
 static void let_go(Kernel *self) {
@@ -80,21 +102,35 @@ static int reach(const Kernel *self) {
     for (int i = SUITABLE; i <= LAYOUT_IDS; i++)
         sound &= i == TOPS || i == STALE || items(self, i) == size;
     sound &= self->width >= WANTED && items(self, FLOOR) == self->width && items(self, FREE) >= self->width * size;
+    sound &= items(self, GPU_WHOLE) == size && self->gpus_told > 0;
     if (self->arrays[PARTS].obj)
-        sound &= items(self, PARTS) == 5 * size && items(self, GPU_WHOLE) == size && self->gpus_told > 0;
+        sound &= items(self, PARTS) == 5 * size;
+    if (self->arrays[KINDS].obj) {
+        sound &= items(self, KINDS) == size && self->kinds >= 0 && items(self, TABLE) == (self->kinds + 1) * OF_KIND;
+        sound &= items(self, PRICES) == self->classes * (self->kinds + 1) && self->gpus_told <= MOST_GPUS;
+        sound &= items(self, CLASS_CPU) == self->classes && items(self, CLASS_GPUS) == self->classes;
+        sound &= self->sizes <= MOST_SIZES && self->gpus >= 0;
+        for (Py_ssize_t i = 0; i < self->classes; i++) {
+            int64_t at = ((const int64_t *)self->arrays[SIZE_OF].buf)[i];
+            sound &= at >= 0 && at < self->sizes;
+        }
+    }
     if (!sound)
         PyErr_SetString(PyExc_ValueError, "the arrays of a row are not of one size");
     return sound ? 0 : -1;
 }
 
-// Kernel(arrays, tables, unknown, several, opens, ranked): `arrays` in the order above, None from GPU_PARTS on where the
-// shape takes no part of a GPU; `tables[layout]` the closeness by free GPUs, None where the layout says nothing, and then
-// it is `unknown`. `several` GPUs have to be close; `opens` whole GPUs for parts; `ranked` by the part's GPU.
+// Kernel(arrays, tables, unknown, several, ranked, gpus, milli, memory): `arrays` in the order above, PARTS None where the
+// shape takes no part of a GPU, and those from KINDS on None under Tightest; `tables[layout]` the closeness by free GPUs,
+// None where the layout says nothing, and then it is `unknown`. `several` GPUs have to be close; `ranked` by the part's
+// GPU. The shape takes `gpus` whole ones, or of one so much, in thousandths or in thousandths of a MiB.
 static PyObject *new_kernel(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(named)) {
     PyObject *arrays, *tables;
-    long long unknown;
-    int several, opens, ranked;
-    if (!PyArg_ParseTuple(args, "O!O!Lppp", &PyTuple_Type, &arrays, &PyTuple_Type, &tables, &unknown, &several, &opens, &ranked))
+    long long unknown, gpus, milli, memory;
+    int several, ranked;
+    if (!PyArg_ParseTuple(
+            args, "O!O!LppLLL", &PyTuple_Type, &arrays, &PyTuple_Type, &tables, &unknown, &several, &ranked, &gpus,
+            &milli, &memory))
         return NULL;
     if (PyTuple_Size(arrays) != ARRAYS) {
         PyErr_Format(PyExc_ValueError, "%d arrays are needed", ARRAYS);
@@ -106,12 +142,14 @@ static PyObject *new_kernel(PyTypeObject *type, PyObject *args, PyObject *Py_UNU
         return NULL;
     self->unknown = unknown;
     self->several = several;
-    self->opens = opens;
     self->ranked = ranked;
+    self->gpus = gpus;
+    self->share_milli = milli;
+    self->share_memory = memory;
     for (int i = 0; i < ARRAYS; i++) {
         PyObject *array = PyTuple_GetItem(arrays, i);
         int writable = i == SCORE || i == TOPS || i == STALE;
-        if (i >= GPU_PARTS && array == Py_None)
+        if ((i == PARTS || (i >= KINDS && PyTuple_GetItem(arrays, KINDS) == Py_None)) && array == Py_None)
             continue;
         if (borrow(array, &self->arrays[i], ITEM_BYTES[i], writable) < 0)
             goto fail;
@@ -130,8 +168,12 @@ static PyObject *new_kernel(PyTypeObject *type, PyObject *args, PyObject *Py_UNU
     }
     self->size = items(self, SCORE);
     self->width = items(self, NEED);
-    if (self->arrays[PARTS].obj)
-        self->gpus_told = self->size ? items(self, GPU_PARTS) / self->size : 0;
+    self->gpus_told = self->size ? items(self, GPU_PARTS) / self->size : 0;
+    if (self->arrays[KINDS].obj) {
+        self->kinds = items(self, TABLE) / OF_KIND - 1;
+        self->sizes = items(self, SIZES);
+        self->classes = items(self, SIZE_OF);
+    }
     if (reach(self) < 0)
         goto fail;
     return (PyObject *)self;
@@ -150,6 +192,82 @@ static int64_t floor_divide(int64_t a, int64_t b) {
 
 #define AT(array, type) ((type *)self->arrays[array].buf)
 
+static int64_t clip(int64_t value, int64_t least, int64_t most) {
+    return value < least ? least : value > most ? most : value;
+}
+
+// Worth.of: what a node of a kind is worth with so many cores and so much of each GPU, the emptiest first.
+static int64_t worth_of(const Kernel *self, int64_t kind, int64_t cores, const int64_t *rooms) {
+    int64_t counts[MOST_SIZES], total = 0;
+    cores = cores < 0 ? 0 : cores;
+    for (Py_ssize_t s = 0; s < self->sizes; s++) {
+        counts[s] = 0;
+        for (Py_ssize_t g = 0; g < self->gpus_told; g++)
+            counts[s] += floor_divide(rooms[g], AT(SIZES, int64_t)[s]);
+    }
+    for (Py_ssize_t i = 0; i < self->classes; i++) {
+        int64_t places = floor_divide(counts[AT(SIZE_OF, int64_t)[i]], AT(CLASS_GPUS, int64_t)[i]);
+        int64_t by_cores = floor_divide(cores, AT(CLASS_CPU, int64_t)[i]);
+        total += (by_cores < places ? by_cores : places) * AT(PRICES, int64_t)[i * (self->kinds + 1) + kind];
+    }
+    for (Py_ssize_t g = 0; g < self->gpus_told; g++) {
+        int64_t level = clip(rooms[g] / STEP_MILLI, 0, LEVELS - 1);
+        if (level == 0)
+            break;
+        int64_t reached = cores < (UNITS - 1) * UNIT_MILLI ? cores : (UNITS - 1) * UNIT_MILLI;
+        int64_t units = reached / UNIT_MILLI, rest = reached - units * UNIT_MILLI;
+        const int64_t *at = AT(TABLE, int64_t) + ((kind * LEVELS + level) * (UNITS + 1) + units) * 4;
+        total += at[0] + floor_divide(at[1] * rest, UNIT_MILLI);
+        cores -= at[2] + floor_divide(at[3] * rest, UNIT_MILLI);
+        cores = cores < 0 ? 0 : cores;
+    }
+    return total;
+}
+
+// Put a value where it belongs among `count` that fall.
+static void insert(int64_t *falling, Py_ssize_t count, int64_t value) {
+    for (; count > 0 && falling[count - 1] < value; count--)
+        falling[count] = falling[count - 1];
+    falling[count] = value;
+}
+
+// How the worth of a node changes (expected_fill._change). `idle_milli` is set to what is idle of all its GPUs.
+static int64_t change_of(const Kernel *self, Py_ssize_t slot, int64_t cpu_milli, int64_t cpu_left, int64_t *idle_milli) {
+    int64_t left[MOST_GPUS], rooms[MOST_GPUS], after[MOST_GPUS];
+    int64_t whole = AT(GPU_WHOLE, int64_t)[slot], unit = whole / WHOLE_GPU_MILLI, kind = AT(KINDS, int64_t)[slot];
+    uint64_t free_bits = (uint64_t)AT(FREE_BITS, int64_t)[slot];
+    Py_ssize_t count = self->gpus_told;
+    *idle_milli = 0;
+    for (Py_ssize_t g = 0; g < count; g++) {
+        int64_t amount = AT(GPU_PARTS, int64_t)[g * self->size + slot] + (free_bits >> g & 1 ? whole : 0);
+        insert(left, g, amount);
+    }
+    for (Py_ssize_t g = 0; g < count; g++) {
+        rooms[g] = floor_divide(left[g], unit);
+        *idle_milli += rooms[g];
+    }
+    if (kind < 0 || kind >= self->kinds)
+        return 0;
+    int64_t before = worth_of(self, kind, cpu_milli, rooms), best = before - MOST_CHANGE;
+    if (!self->share_milli && !self->share_memory) {
+        for (Py_ssize_t g = 0; g < count; g++)
+            after[g] = g + self->gpus < count ? rooms[g + self->gpus] : 0;
+        return worth_of(self, kind, cpu_left, after) - before;
+    }
+    int64_t share = self->share_memory ? self->share_memory : unit * self->share_milli;
+    for (Py_ssize_t g = 0; g < count && left[g] >= share; g++) {
+        if (g + 1 < count && left[g] == left[g + 1])
+            continue;
+        for (Py_ssize_t i = 0, kept = 0; i < count; i++)
+            if (i != g)
+                after[kept++] = rooms[i];
+        insert(after, count - 1, floor_divide(left[g] - share, unit));
+        int64_t worth = worth_of(self, kind, cpu_left, after);
+        best = worth > best ? worth : best;
+    }
+    return best - before;
+}
+
 // The score of one slot. Sums that may run over are taken without a sign, as numpy's do in effect.
 static int64_t score_of(const Kernel *self, Py_ssize_t slot, int books) {
     const int64_t *need = AT(NEED, int64_t), *least_left = AT(FLOOR, int64_t), *free = AT(FREE, int64_t) + slot;
@@ -158,26 +276,25 @@ static int64_t score_of(const Kernel *self, Py_ssize_t slot, int books) {
         return INFEASIBLE;
     if (books && AT(REFUSED, int64_t)[slot] == AT(BOOKS, int64_t)[slot])
         return INFEASIBLE;
-    for (Py_ssize_t r = 0; r < self->width; r++)
-        if ((int64_t)((uint64_t)free[r * size] - (uint64_t)need[r]) < least_left[r])
+    int64_t left[WANTED];
+    for (Py_ssize_t r = 0; r < self->width; r++) {
+        int64_t rest = (int64_t)((uint64_t)free[r * size] - (uint64_t)need[r]);
+        if (rest < least_left[r])
             return INFEASIBLE;
-    uint64_t looseness = 0;
-    for (int r = 0; r < WANTED; r++) {
-        int64_t units = (int64_t)((uint64_t)free[r * size] - (uint64_t)need[r]) >> UNIT_BITS[r];
-        units = units < 0 ? 0 : units > LARGEST[r] ? LARGEST[r] : units;
-        looseness += (uint64_t)units << PLACE_BITS[r];
+        if (r < WANTED)
+            left[r] = rest;
     }
     int64_t free_bits = AT(FREE_BITS, int64_t)[slot];
     uint64_t first = 0;
     if (self->arrays[PARTS].obj) {
-        const int64_t *parts = AT(PARTS, int64_t) + slot, *left = AT(GPU_PARTS, int64_t) + slot;
+        const int64_t *parts = AT(PARTS, int64_t) + slot, *opened = AT(GPU_PARTS, int64_t) + slot;
         int64_t taken = parts[0], limit = parts[size], opens = parts[2 * size], base = parts[3 * size], unit = parts[4 * size];
         uint64_t whole = (uint64_t)AT(GPU_WHOLE, int64_t)[slot];
-        if (self->opens && (free_bits & opens))
+        if (free_bits & opens)
             whole -= (uint64_t)taken;
         // Seen without a sign, a GPU with too little left has a huge rest: never the smallest.
         for (Py_ssize_t g = 0; g < self->gpus_told; g++) {
-            uint64_t rest = (uint64_t)left[g * size] - (uint64_t)taken;
+            uint64_t rest = (uint64_t)opened[g * size] - (uint64_t)taken;
             whole = rest < whole ? rest : whole;
         }
         if ((int64_t)whole >= limit)
@@ -194,7 +311,22 @@ static int64_t score_of(const Kernel *self, Py_ssize_t slot, int books) {
             return INFEASIBLE;
         first = (uint64_t)(PERMILLE - close);
     }
-    return (int64_t)((uint64_t)AT(PREFERENCE, int64_t)[slot] - looseness - (first << FIRST_BITS));
+    uint64_t looseness = 0, score;
+    if (self->arrays[KINDS].obj) {
+        int64_t amounts[AMOUNTS] = {0, left[CPU], left[MEMORY]};
+        int64_t change = change_of(self, slot, free[CPU * size], left[CPU], &amounts[0]);
+        change = clip(change, -MOST_CHANGE, MOST_CHANGE);
+        for (int r = 0; r < AMOUNTS; r++)
+            looseness += (uint64_t)clip(amounts[r] >> FILL_UNIT_BITS[r], 0, FILL_LARGEST[r]) << FILL_PLACE_BITS[r];
+        score = ((uint64_t)change << CHANGE_BITS) - looseness;
+        if (self->several || self->ranked)
+            score = ((uint64_t)change << (CHANGE_BITS - FEWER_BITS)) - (looseness >> FEWER_BITS) - (first << FILL_FIRST_BITS);
+    } else {
+        for (int r = 0; r < WANTED; r++)
+            looseness += (uint64_t)clip(left[r] >> UNIT_BITS[r], 0, LARGEST[r]) << PLACE_BITS[r];
+        score = -looseness - (first << FIRST_BITS);
+    }
+    return (int64_t)((uint64_t)AT(PREFERENCE, int64_t)[slot] + score);
 }
 
 // redo(slots, start, books): score anew what a list of slots tells from `start` on; `books`: whether kubelets keep any.

@@ -35,7 +35,7 @@ class Row:
     """`score[slot]` is INFEASIBLE where the shape does not fit now."""
 
     __slots__ = (
-        "_amounts_seen", "_asked", "_cluster", "_copies", "_kernel", "_layouts", "_parts", "_records_seen", "_refused",
+        "_amounts_seen", "_asked", "_cluster", "_copies", "_kernel", "_made_for", "_parts", "_records_seen", "_refused",
         "_resizes", "_scoring", "_stale", "_tallies", "_tallies_of", "_tops", "_version", "preference", "score",
         "shape", "suitable",
     )  # fmt: skip
@@ -62,8 +62,8 @@ class Row:
         self._tallies: dict[str, NDArray[np.int64]] = {}
         self._tallies_of = -1
         self._kernel: Kernel | None = None
-        self._layouts = -1
-        """How many layouts were known when the kernel was made; -1 where it has to be made anew."""
+        self._made_for = (-1, -1)
+        """How many layouts, and which version of the scoring, the kernel is for; -1 where it has to be made anew."""
 
     def refresh(self) -> None:
         """Catch up with the cluster."""
@@ -71,7 +71,8 @@ class Row:
         seen = self._amounts_seen, self._records_seen, self._version
         if (nodes.amounts_journal.end, nodes.records_journal.end, version) == seen:
             return
-        if self._catch_up():
+        again, self._version = version != self._version, version
+        if not again and self._catch_up():
             return
         amounts = nodes.amounts_journal.since(self._amounts_seen)
         records = nodes.records_journal.since(self._records_seen)
@@ -85,12 +86,11 @@ class Row:
                 parts = shares.parts(nodes, self.shape, records)
                 if self._parts is not None and parts is not None:
                     self._parts.put(records, parts)
-                self._layouts = -1
-            if version != self._version:
+                self._made_for = -1, -1
+            if again:
                 self._redo_all()
             elif len(amounts):
                 self._redo(amounts)
-        self._version = version
         self._amounts_seen = nodes.amounts_journal.end
         self._records_seen = nodes.records_journal.end
 
@@ -109,11 +109,12 @@ class Row:
     def _native(self) -> Kernel | None:
         """The kernel over the arrays as they are now; None where there is none for this shape."""
         nodes = self._cluster.nodes
-        if self._layouts != len(nodes.layouts):
-            self._layouts = len(nodes.layouts)
-            parts, plain = self._parts, type(self) is Row and type(self._scoring) is scores.Tightest
+        now = len(nodes.layouts), self._version
+        if self._made_for != now:
+            self._made_for = now
+            worth = self._scoring.native(self._cluster) if type(self) is Row else None
             own = self.score, self._tops, self._stale, self.suitable, self.preference, self._refused
-            self._kernel = kernel.over(nodes, self.shape, parts, *own) if plain else None
+            self._kernel = kernel.over(nodes, self.shape, self._parts, worth, *own) if worth is not None else None
         return self._kernel
 
     def best(self) -> int:
@@ -176,12 +177,12 @@ class Row:
         self._tallies.clear()
         self._tops = np.empty(nodes.size // BLOCK, dtype=np.int64)
         self._stale = np.ones(nodes.size // BLOCK, dtype=np.bool_)
-        self._layouts = -1
+        self._made_for = -1, -1
         self._redo_all()
 
     def _redo_all(self) -> None:
         used = self._cluster.nodes.used
-        if (own := self._native()) is not None:
+        if self._copies is None and (own := self._native()) is not None:
             own.redo_all(used, bool(self._cluster.kubelets.books))
             return
         self._stale[:] = True
