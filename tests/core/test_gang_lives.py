@@ -203,6 +203,14 @@ def test_half_a_start_is_released_at_its_deadline_and_again_at_the_next() -> Non
     assert driven.released() == [{"g0"}]
 
 
+def test_half_a_start_that_is_released_still_waits_and_is_completed_if_room_comes_first() -> None:
+    driven = half_started()
+    driven.at(1000 + DEADLINE_MS)
+    assert driven.released() == [{"g0"}]
+    assert driven.state.pending.roots() == ["g"]
+    assert driven.at(1001 + DEADLINE_MS, ev.PodRemoved("x")).keys() == {"g1"}
+
+
 def test_a_released_gang_starts_again_when_there_is_room_for_all_of_it() -> None:
     driven = half_started()
     driven.at(1000 + DEADLINE_MS)

@@ -140,6 +140,14 @@ def test_an_elastic_gang_starts_with_what_the_limit_leaves() -> None:
     driven.state.cluster.check()
 
 
+def test_an_elastic_gang_takes_what_the_limit_leaves_before_its_first_pods_are_seen_bound() -> None:
+    driven = Driven(gpu_node("a", 8))
+    limited = ev.QueueChanged(Queue("x", limit=((GPU, 3000),)))
+    driven.at(0, limited, gang("g", 1), *members(5, "g", queue="x"), bind=False)
+    driven.at(1, bind=False)
+    assert dict(driven.state.shares.allocated("x"))[GPU] == 3000
+
+
 def test_a_limit_of_a_model_sends_the_job_to_another_one() -> None:
     label = "nvidia.com/gpu.product"
     nodes = [replace(gpu_node(name, 4), labels=((label, name),)) for name in ("H100", "A100")]
@@ -467,3 +475,18 @@ def test_room_on_a_node_that_is_gone_is_held_elsewhere() -> None:
     driven.at(MINUTE_MS, ev.NodeRemoved(name))
     [other] = driven.state.reservations.by_root["pod/big"].slots.tolist()
     assert other != slot
+
+
+def test_two_users_of_a_queue_do_not_displace_each_other_for_ever() -> None:
+    """One stays within the guarantee and comes first, the other has the higher priority and wants more than that."""
+    driven = Driven(gpu_node("n", 4))
+    runs = {"node": "n", "bound_ms": 1, "work": Work(max_runtime_ms=HOUR_MS, preemptible=False)}
+    used = Usage(1, used=4000 * HOUR_MS, users=(("bob", 4000 * HOUR_MS),))
+    told = [queue("x", 3, by_user=True, usage=used), queue("y", 1), lone("r", 4, queue="y", **runs)]
+    small = lone("small", 1, queue="x", user="ann", created_ms=1)
+    large = lone("large", 4, queue="x", user="bob", priority=5, created_ms=1)
+    driven.at(2, *told, small, large)
+    for _ in range(9):
+        driven.at(2)
+    assert not driven.state.busy
+    assert [one.root for one in driven.state.reservations] == ["pod/small"]

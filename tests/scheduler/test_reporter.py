@@ -50,21 +50,36 @@ async def parts() -> Any:
     await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_while_binds_are_under_way_one_report_is_written_at_a_time(parts: Any) -> None:
+async def test_while_binds_are_under_way_late_reports_are_written_one_at_a_time(
+    parts: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reporter, "BEHIND_S", 0.05)
     server, idle, _, subject = parts
     await asyncio.sleep(0)
     idle.clear()
     for number in range(50):
         subject.put(str(number), _report(str(number)))
+    await asyncio.sleep(0.01)
+    assert server.written == []
     await asyncio.wait_for(subject.idle.wait(), 5)
-    assert len(server.written) == 50
-    assert server.most_at_once <= reporter.WORKERS
-    server.most_at_once = 0
+    assert server.written == [str(number).encode() for number in range(50)]
+    assert server.most_at_once == 1
+
+
+async def test_the_end_of_the_binds_lets_all_reports_go_at_once(parts: Any) -> None:
+    server, idle, _, subject = parts
+    idle.clear()
+    server.open.clear()
     for number in range(50):
         subject.put(str(number), _report(str(number)))
+    await asyncio.sleep(0.01)
+    assert server.at_once == 0
+    idle.set()
+    await asyncio.sleep(0.01)
+    assert server.at_once == reporter.WORKERS
+    server.open.set()
     await asyncio.wait_for(subject.idle.wait(), 5)
-    assert server.most_at_once == 1
-    assert len(server.written) == 100
+    assert len(server.written) == 50
 
 
 async def test_the_last_word_about_an_object_is_the_newest(parts: Any) -> None:

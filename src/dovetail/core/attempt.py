@@ -37,6 +37,8 @@ class Attempt:
         self._queue = state.shares.queue_of(self._members[0]) if self._members else ""
         self._limited = state.shares.limited(self._queue)
         self._failures = state.failures
+        self._took_least = False
+        """Whether an elastic gang was given no more than it needs: what else its queue may have it gets one by one."""
 
     @property
     def work(self) -> int:
@@ -75,15 +77,15 @@ class Attempt:
         if refusal is None and any(map(startable, waiting)):
             refusal = Refusal(Reason.GANG_FULL, When.NOT_YET)
         overdue = self._overdue(decisions, waiting)
-        if overdue and refusal is not None:
-            return [*decisions, Release(self._root, tuple(pod.uid for pod in overdue), refusal, state.steps)]
         if not waiting:
             state.pending.forget(self._root)
             return decisions
         state.pending.park(self._root, state.rank(self._root), state.line(self._root))
-        if room.again:
+        if room.again or self._took_least:
             state.postpone(self._root)
-        if refusal is not None:
+        if refusal is not None and overdue:
+            decisions.append(Release(self._root, tuple(pod.uid for pod in overdue), refusal, state.steps))
+        elif refusal is not None:
             uids = tuple(pod.uid for pod in waiting)
             news = state.pending.tell(self._root, refusal, uids, state.now_ms, state.policy.tell_again_ms)
             if news:
@@ -103,6 +105,7 @@ class Attempt:
         """Binds, and why the rest (or all of it) was not placed."""
         if not complete(group):
             return [], self._incomplete(group)
+        whole = group
         if self._limited:
             refusal = self._beyond(_fewest(group))
             if refusal is not None:
@@ -118,6 +121,7 @@ class Attempt:
             group = least(group)
             alike = self._alike(group)
             binds, refusal = self._beside_reserved(group, alike)
+        self._took_least |= group is not whole and bool(binds)
         if not binds and alike is not None and refusal is not None and refusal.reason in _NO_ROOM:
             self._failures.no_room[alike] = refusal
         return binds, refusal

@@ -173,8 +173,8 @@ class MakingRoom:
             return replace(refusal, expected=unknown)
         if own is None or reservations.stale(own):
             guaranteed = state.shares.within_guarantee(self._queue, state.wanted(self._root))
-            others = reservations.others(self._root)
-            displaced = [one for one in others if reservations.displaced(one, self._queue, precedence, guaranteed)]
+            others, line = reservations.others(self._root), state.line(self._root)
+            displaced = [one for one in others if reservations.displaced(one, line, precedence, guaranteed)]
             staying = [one for one in others if not any(one is other for other in displaced)]
             if own is None and reservations.denies(shapes, staying):
                 return refusal

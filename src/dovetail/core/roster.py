@@ -126,15 +126,15 @@ class Roster:
         return [self.pods[uid] for gang_id in self.tree(root) for uid in self._members.get(gang_id, ())]
 
     def groups(self, root: str) -> list[Group]:
-        """What is placed together or not at all, one after another: the whole root; of one that has started each
-        pending pod, and each sub-gang that has not."""
+        """What is placed together or not at all, one after another: the whole root; of one that has started, or that
+        lacks nobody it needs, each pending pod, and each sub-gang that has not."""
         if root.startswith(LONE):
             return [Group(pods=[self.pods[root[len(LONE) :]]])]
         return list(self._parts(root))
 
     def _parts(self, gang_id: str) -> Iterator[Group]:
         group = self._group(gang_id)
-        if not self.has_started(gang_id):
+        if group.total_missing() and not self.has_started(gang_id):
             yield group
             return
         running = replace(group, pods=[], held=list(group.all_held()), missing=0, groups=[], min_groups=0)

@@ -29,6 +29,8 @@ from dovetail.scheduler.reservations import NotReady, Reservations
 from dovetail.scheduler.turns import Turns
 
 WORKERS = 96
+_LULL_S = 0.1
+"""Binds come in bursts: what waits for their end must not begin between two."""
 _SOON_MS = 1_000
 _NODE_RETRY_MS = 5_000
 _REFUSED_RETRY_MS = 10_000
@@ -94,8 +96,9 @@ class Binder:
         self._turns: Turns[_Item] = Turns(mirror.feed, self._enqueue, self._decide_anew)
         self._in_flight = 0
         self.idle = asyncio.Event()
-        """Set while nothing is on its way but what waits for volumes, drivers and its turn."""
+        """Set while nothing is on its way, and was for a moment, but what waits for volumes, drivers and its turn."""
         self.idle.set()
+        self._lull: asyncio.TimerHandle | None = None
 
     def put(self, bind: Bind, target: Target) -> None:
         self._reservations.expect(bind)
@@ -118,6 +121,8 @@ class Binder:
     def _enqueue(self, item: _Item) -> None:
         self._in_flight += 1
         self.idle.clear()
+        if self._lull is not None:
+            self._lull.cancel()
         self._queue.put_nowait(item)
 
     async def run(self) -> None:
@@ -138,7 +143,7 @@ class Binder:
                 self._end(item, await self._carry_out(item.bind, item.target))
             self._in_flight -= 1
             if not self._in_flight:
-                self.idle.set()
+                self._lull = asyncio.get_running_loop().call_later(_LULL_S, self.idle.set)
 
     def _end(self, item: _Item, result: str) -> None:
         self._reservations.forget(item.bind)

@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Telling users: pod conditions, PodGroup conditions and events, written behind the binds and all of them in the end.
 
-Rules: while binds are under way only one report is written at a time, so that binds are not delayed; then many. Reports
-of one key replace each other while they wait, and are written one after another, so the last word is the newest. A
-report that the server refuses is counted and dropped; one that does not reach it, or comes when it has too much to do,
-waits again.
+Rules: while binds are under way reports wait, `BEHIND_S` at most, and then are written one at a time, so that binds are
+not delayed; without binds they are written at once, many at a time. Reports of one key replace each other while they
+wait, and are written one after another, so the last word is the newest. A report that the server refuses is counted and
+dropped; one that does not reach it, or comes when it has too much to do, waits again.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -18,6 +20,8 @@ from dovetail.kube.errors import AlreadyExists, ApiError, Conflict, KubeError, N
 from dovetail.scheduler import metrics
 
 WORKERS = 32
+BEHIND_S = 5.0
+"""How long a report waits for binds at most."""
 _AGAIN = "again"
 _AGAIN_S = 1.0
 _PASSING = (0, 429, 502, 503, 504)
@@ -41,7 +45,8 @@ class Reporter:
         self._client = client
         self._binds_idle = binds_idle
         self._may_write = may_write
-        self._waiting: dict[str, Report] = {}
+        self._waiting: dict[str, tuple[Report, float]] = {}
+        """What is to be written, and since when of its key something is."""
         self._turns = asyncio.Semaphore(0)
         """One for each report that waits and each worker that is to look for one: who waits for a turn is woken alone,
         not all of them for every report."""
@@ -51,8 +56,8 @@ class Reporter:
         self.idle.set()
 
     def put(self, key: str, report: Report) -> None:
-        self._waiting.pop(key, None)
-        self._waiting[key] = report
+        _, since_s = self._waiting.get(key, (None, time.monotonic()))
+        self._waiting[key] = report, since_s
         self.idle.clear()
         self._turns.release()
 
@@ -83,19 +88,23 @@ class Reporter:
             if patient:
                 await self._binds_idle.wait()
             await self._turns.acquire()
-            if patient and not self._binds_idle.is_set():
-                self._turns.release()
-                continue
             key = next((key for key in self._waiting if key not in self._writing), None)
             if key is None:
                 # Taken back, replaced, or in the hands of who writes the one before it.
                 continue
-            report = self._waiting.pop(key)
+            due_in_s = self._waiting[key][1] + BEHIND_S - time.monotonic()
+            if not self._binds_idle.is_set() and (patient or due_in_s > 0):
+                self._turns.release()
+                if not patient:
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(self._binds_idle.wait(), due_in_s)
+                continue
+            report, since_s = self._waiting.pop(key)
             self._writing.add(key)
             result = await self._write(report)
             self._writing.discard(key)
             if result == _AGAIN:
-                self._waiting.setdefault(key, report)
+                self._waiting.setdefault(key, (report, since_s))
             self._written.set()
             self._written.clear()
             metrics.REPORTS.labels(report.kind, result).inc()

@@ -2,9 +2,10 @@
 """Room that is held for who waits: for the first that does not fit, and for those that others give way to.
 
 Rules
-- A reservation is sticky: it stays until its root starts, is gone or cannot be tried, or until somebody displaces it
-  who stays within its guarantee where the owner does not, or is of a higher precedence in the same queue. What others
-  give way to is never displaced; it is given up when an eviction fails or takes too long.
+- A reservation is sticky: it stays until its root starts, is gone or cannot be tried, or until somebody displaces it:
+  of the same line who is of a higher precedence, of another line who stays within its guarantee where the owner does
+  not. In a line precedence alone counts, and only there, as in the order: else two could displace each other for ever.
+  What others give way to is never displaced; it is given up when an eviction fails or takes too long.
 - Its nodes and its start come from one trial: running pods are taken off in the order in which they end, by the limits
   of their run times or by what was learned, until the root fits. Pods of which nothing is known end last: where their
   room is needed no start can be given, and none is held, since it could idle for ever. It is worked out anew when the
@@ -32,6 +33,7 @@ from dovetail.core.model import Pod
 from dovetail.core.placing.gangs import Group, Search, SearchLimitReached, shapes_of
 from dovetail.core.reasons import Expected, Sure
 from dovetail.core.roster import Precedence
+from dovetail.core.sharing.accounts import Line
 
 if TYPE_CHECKING:
     from dovetail.core.state import State
@@ -183,9 +185,9 @@ class Reservations:
         return any(bool(self._state.rows.of(shape).suitable[slots].any()) for shape in shapes)
 
     def bar(self, shapes: Sequence[Shape], queue: str, precedence: Precedence, wanted: Mapping[str, int]) -> bool:
-        """Whether a job that has no reservation cannot have one."""
+        """Whether a job that has no reservation cannot have one, in whichever line of the queue it waits."""
         guaranteed = self._state.shares.within_guarantee(queue, wanted)
-        return self.denies(shapes, [one for one in self if not self.displaced(one, queue, precedence, guaranteed)])
+        return self.denies(shapes, [one for one in self if not any(_beaten(one, queue, precedence, guaranteed))])
 
     def denies(self, shapes: Sequence[Shape], staying: Iterable[Reservation]) -> bool:
         """Whether a job that wants these shapes may not hold room: what others hold stays, or somebody before it wants
@@ -216,11 +218,11 @@ class Reservations:
         """All who wait are tried again, in their order."""
         self._denied = None
 
-    def displaced(self, one: Reservation, queue: str, precedence: Precedence, guaranteed: bool) -> bool:
-        """Whether a job of this queue and precedence takes the place of a reservation."""
-        if one.evicting:
-            return False
-        return (one.queue == queue and one.precedence < precedence) or (guaranteed and not one.guaranteed)
+    def displaced(self, one: Reservation, line: Line, precedence: Precedence, guaranteed: bool) -> bool:
+        """Whether a job of this line and precedence takes the place of a reservation; `guaranteed` says that its queue
+        stays within its guarantee with it."""
+        within, beyond = _beaten(one, line[0], precedence, guaranteed)
+        return within if self._state.line(one.root) == line else beyond
 
     def plan(self, group: Group, others: Iterable[Reservation]) -> Plan | None:
         """Where and from when on the group fits beside what is held for others; None where it would not fit either if
@@ -350,6 +352,15 @@ class Reservations:
             placements = state.cluster.placements
             slots = {placements[pod.uid].slot for pod in group.all_pods() if pod.uid in placements}
         return np.array(sorted(slots), dtype=np.int64)
+
+
+def _beaten(one: Reservation, queue: str, precedence: Precedence, guaranteed: bool) -> tuple[bool, bool]:
+    """Whether a job of the queue displaces a reservation if both are of one line, and if they are not."""
+    stays = bool(one.evicting)
+    return (
+        not stays and one.queue == queue and one.precedence < precedence,
+        not stays and guaranteed and not one.guaranteed,
+    )
 
 
 def least(group: Group) -> Group:
