@@ -42,14 +42,14 @@ protos: .venv/.dev ## generate the messages of the kubelet's gRPC interfaces ane
 	$(BIN)/python -m grpc_tools.protoc -Isrc --python_out=src --pyi_out=src src/dovetail/agent/apis/*.proto
 
 clean: ## remove the virtual environment and caches of this clone
-	rm -rf .venv build .mypy_cache .ruff_cache .pytest_cache .hypothesis src/*.egg-info
+	rm -rf .venv build .mypy_cache .ruff_cache .pytest_cache .hypothesis src/*.egg-info src/dovetail/core/placing/*.so
 
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python >= 3.11 is needed; say which with: make PYTHON=python3.12 ..." >&2; exit 1; }
 	@echo "making .venv ..."
 	@$(PYTHON) -m venv .venv
 
-.venv/.run: requirements/run.lock pyproject.toml | .venv/bin/python
+.venv/.run: requirements/run.lock pyproject.toml setup.py src/dovetail/core/placing/kernel.c | .venv/bin/python
 	@echo "installing the run-time dependencies ..."
 	@$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/run.lock
 	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps -e .

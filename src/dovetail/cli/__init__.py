@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from dovetail import __version__
+from dovetail import __runs__, __version__
 
 _COMMANDS = {
     "agent": "Find the GPUs of this machine and offer them to its kubelet.",
@@ -59,7 +59,7 @@ class LazyGroup(click.Group):
 @click.group(
     cls=LazyGroup, prefix="dovetail.cli.", lazy=_COMMANDS, context_settings={"help_option_names": ["-h", "--help"]}
 )
-@click.version_option(__version__, prog_name="dovetail")
+@click.version_option(__version__, prog_name="dovetail", message=f"%(prog)s %(version)s ({__runs__})")
 def cli() -> None:
     """Dovetail: a GPU scheduler for Kubernetes."""
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dovetail import __runs__, __version__
 from dovetail.core.policy import Policy
 from dovetail.core.state import State
 from dovetail.kube.client import Client
@@ -94,7 +95,7 @@ async def run(config: ClusterConfig, options: Options) -> None:
                 leads=leads, run_id=run_id, instance=options.identity, recorder=recorder, divider=divider,
             )  # fmt: skip
             runner = await _listen(options.listen, driver, mirror)
-            metrics.log.info("reading the cluster at %s", config.server)
+            metrics.log.info("dovetail %s (%s), reading the cluster at %s", __version__, __runs__, config.server)
             statuses = QueueStatus(client, clock, mirror, state=lambda: driver.state, may_write=leads)
             try:
                 # The election outlives the rest: what is written at the end needs the lease.

@@ -73,6 +73,9 @@ class FragmentationGradientDescent:
     def version(self, cluster: Cluster) -> int:
         return 0
 
+    def native(self, cluster: Cluster) -> None:
+        return None
+
     def scores(self, cluster: Cluster, offer: Offer) -> Scores:
         falls = self._falls(cluster, offer.shape, offer.index, offer.left)
         best: Scores = np.searchsorted(self._steps, falls.max(axis=0), side="right")

@@ -34,6 +34,9 @@ class _Published:
     def version(self, cluster: Cluster) -> int:
         return 0
 
+    def native(self, cluster: Cluster) -> None:
+        return None
+
     def best(self, row: Row, pod: Pod) -> int:
         return row.best()
 
@@ -116,6 +119,9 @@ class Random:
 
     def version(self, cluster: Cluster) -> int:
         return 0
+
+    def native(self, cluster: Cluster) -> None:
+        return None
 
     def scores(self, cluster: Cluster, offer: Offer) -> Scores:
         return np.zeros(offer.left.shape[1], dtype=np.int64)

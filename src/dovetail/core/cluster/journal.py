@@ -35,6 +35,11 @@ class Journal:
         if len(self._entries) > 2 * self._limit:
             del self._entries[: -self._limit]
 
+    @property
+    def entries(self) -> list[int]:
+        """The last of all that was added, with repetitions; only to be read."""
+        return self._entries
+
     def since(self, cursor: int) -> Slots | None:
         """The distinct slots changed since `cursor`; None where the journal no longer reaches back that far."""
         if cursor == self.end:

@@ -103,6 +103,11 @@ class Parts:
         limit: NDArray[np.int64] = self._rows[1]
         return limit
 
+    @property
+    def rows(self) -> NDArray[np.int64]:
+        """All of them, in the order of above."""
+        return self._rows
+
     def at(self, index: Index) -> Parts:
         return Parts(self._rows[:, index], self._opens)
 

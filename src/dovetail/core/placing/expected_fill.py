@@ -100,6 +100,10 @@ class ExpectedFill:
             learned = self._learned[cluster] = _Learned(cluster, learned.version + 1 if learned is not None else 1)
         return learned.version
 
+    def native(self, cluster: Cluster) -> tuple[NDArray[np.int64], ...] | None:
+        learned = self._learned.get(cluster)
+        return (learned.kinds, *learned.worth.arrays) if learned is not None else ()
+
     def scores(self, cluster: Cluster, offer: Offer) -> Scores:
         learned, shape = self._learned.get(cluster), offer.shape
         if learned is None:

@@ -4,12 +4,14 @@
 Rules: a row is brought up to date only when it is asked, by redoing the nodes that changed since it was last asked.
 Feasibility here is everything that depends on the node and the shape alone; what depends on other pods is added by
 `feasibility.hindrances`. A shape of several forms has on each node what the row of its form there says. Rows that were
-not asked for longest are dropped when they would take too much memory.
+not asked for longest are dropped when they would take too much memory. Where the native kernel was built it works out
+the scores of plain shapes; what is here says the same and says what is right.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +20,11 @@ from dovetail.core.cluster import Cluster, shares
 from dovetail.core.cluster.columns import ABSENT, Index, Mask
 from dovetail.core.cluster.nodes import BLOCK
 from dovetail.core.cluster.shapes import Shape
-from dovetail.core.placing import feasibility, links, scores
+from dovetail.core.placing import feasibility, kernel, links, scores
 from dovetail.core.placing.scores import Scoring
+
+if TYPE_CHECKING:
+    from dovetail.core.placing._kernel import Kernel
 
 _ROWS_BYTES = 2**28
 _CHUNK = 8192
@@ -30,8 +35,9 @@ class Row:
     """`score[slot]` is INFEASIBLE where the shape does not fit now."""
 
     __slots__ = (
-        "_amounts_seen", "_asked", "_cluster", "_copies", "_parts", "_records_seen", "_refused", "_resizes", "_scoring",
-        "_stale", "_tallies", "_tallies_of", "_tops", "_version", "preference", "score", "shape", "suitable",
+        "_amounts_seen", "_asked", "_cluster", "_copies", "_kernel", "_made_for", "_parts", "_records_seen", "_refused",
+        "_resizes", "_scoring", "_stale", "_tallies", "_tallies_of", "_tops", "_version", "preference", "score",
+        "shape", "suitable",
     )  # fmt: skip
 
     def __init__(self, cluster: Cluster, scoring: Scoring, shape: Shape) -> None:
@@ -55,12 +61,18 @@ class Row:
         refused can be let in after others came: hints that vanish are no opinion.)"""
         self._tallies: dict[str, NDArray[np.int64]] = {}
         self._tallies_of = -1
+        self._kernel: Kernel | None = None
+        self._made_for = (-1, -1)
+        """How many layouts, and which version of the scoring, the kernel is for; -1 where it has to be made anew."""
 
     def refresh(self) -> None:
         """Catch up with the cluster."""
         nodes, version = self._cluster.nodes, self._scoring.version(self._cluster)
         seen = self._amounts_seen, self._records_seen, self._version
         if (nodes.amounts_journal.end, nodes.records_journal.end, version) == seen:
+            return
+        again, self._version = version != self._version, version
+        if not again and self._catch_up():
             return
         amounts = nodes.amounts_journal.since(self._amounts_seen)
         records = nodes.records_journal.since(self._records_seen)
@@ -74,16 +86,41 @@ class Row:
                 parts = shares.parts(nodes, self.shape, records)
                 if self._parts is not None and parts is not None:
                     self._parts.put(records, parts)
-            if version != self._version:
+                self._made_for = -1, -1
+            if again:
                 self._redo_all()
             elif len(amounts):
                 self._redo(amounts)
-        self._version = version
         self._amounts_seen = nodes.amounts_journal.end
         self._records_seen = nodes.records_journal.end
 
+    def _catch_up(self) -> bool:
+        """Redo the nodes whose amounts changed in the kernel, where nothing else did and it can."""
+        nodes = self._cluster.nodes
+        journal, behind = nodes.amounts_journal, nodes.amounts_journal.end - self._amounts_seen
+        start = len(journal.entries) - behind
+        changed = nodes.records_journal.end != self._records_seen or self._resizes != nodes.resizes
+        if changed or start < 0 or self._copies is not None or (own := self._native()) is None:
+            return False
+        own.redo(journal.entries, start, bool(self._cluster.kubelets.books))
+        self._amounts_seen = journal.end
+        return True
+
+    def _native(self) -> Kernel | None:
+        """The kernel over the arrays as they are now; None where there is none for this shape."""
+        nodes = self._cluster.nodes
+        now = len(nodes.layouts), self._version
+        if self._made_for != now:
+            self._made_for = now
+            worth = self._scoring.native(self._cluster) if type(self) is Row else None
+            own = self.score, self._tops, self._stale, self.suitable, self.preference, self._refused
+            self._kernel = kernel.over(nodes, self.shape, self._parts, worth, *own) if worth is not None else None
+        return self._kernel
+
     def best(self) -> int:
         """The slot with the highest score, the lowest of equals; it may be infeasible where all are."""
+        if self._kernel is not None:
+            return self._kernel.best()
         (stale,) = self._stale.nonzero()
         if len(stale):
             self._tops[stale] = self.score.reshape(-1, BLOCK)[stale].max(axis=1)
@@ -140,10 +177,14 @@ class Row:
         self._tallies.clear()
         self._tops = np.empty(nodes.size // BLOCK, dtype=np.int64)
         self._stale = np.ones(nodes.size // BLOCK, dtype=np.bool_)
+        self._made_for = -1, -1
         self._redo_all()
 
     def _redo_all(self) -> None:
         used = self._cluster.nodes.used
+        if self._copies is None and (own := self._native()) is not None:
+            own.redo_all(used, bool(self._cluster.kubelets.books))
+            return
         self._stale[:] = True
         for start in range(0, used, _CHUNK):
             self._redo(slice(start, min(start + _CHUNK, used)))

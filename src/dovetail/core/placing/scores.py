@@ -61,6 +61,10 @@ class Scoring(Protocol):
     def version(self, cluster: Cluster) -> int:
         """Another number when scores that were given are worth nothing any more: another mix of pods was learned."""
 
+    def native(self, cluster: Cluster) -> tuple[NDArray[np.int64], ...] | None:
+        """What the native kernel has to know of this version: nothing where it scores as `Tightest`, the arrays of a
+        worth where as `ExpectedFill`; None where it cannot."""
+
     def scores(self, cluster: Cluster, offer: Offer) -> Scores:
         """A score for each slot of the offer, of which those where the shape fits are used; within 52 bits."""
 
@@ -77,6 +81,9 @@ class Tightest:
 
     def version(self, cluster: Cluster) -> int:
         return 0
+
+    def native(self, cluster: Cluster) -> tuple[NDArray[np.int64], ...] | None:
+        return ()
 
     def scores(self, cluster: Cluster, offer: Offer) -> Scores:
         units = np.minimum(np.maximum(offer.left[:4] >> _UNIT_BITS, 0), _LARGEST)

@@ -107,6 +107,11 @@ class Worth:
         self._table = table.reshape(-1, 4)
         self._price(classes, of_kind, rooms, cpu_milli, idle, asked)
 
+    @property
+    def arrays(self) -> tuple[Ints, ...]:
+        """All that `of` reads: the table, and the prices with what they are of."""
+        return self._table, self._prices, self._sizes, self._size_of, self._cpu_milli, self._gpus
+
     def _class(self, nodes: Nodes, slots: Ints, allowed: Mask, request: Request, count: int) -> _Class | None:
         """None where nobody could say which part of a GPU it is."""
         amounts, selection = dict(request.resources), self._selections.index(_selection(request))
