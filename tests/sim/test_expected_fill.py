@@ -87,7 +87,8 @@ class Reference:
             everywhere = all(may(task, m) for m in self.machines if not usual or m.model in usual)
             if task.count > 1 or (task.count and not everywhere):
                 part = min((count * idle << 10) // asked // max(sum(places_on(m, task) for m in allowed), 1), 1024)
-                self.prices.append((task, task.asked * part * part * 256 >> 20))
+                price = task.asked * part * part * 256 >> 20
+                self.prices.append((task, price // 2 if task.count > 1 else price))
         self.tables: dict[str, object] = {}
 
     def worth(self, machine: Machine) -> int:
