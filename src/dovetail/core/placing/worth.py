@@ -146,7 +146,7 @@ class Worth:
         sizes = sorted({one.milli for one in priced})
         self._sizes = np.array(sizes, dtype=np.int64)
         self._size_of = np.array([sizes.index(one.milli) for one in priced], dtype=np.intp)
-        self._cpu_milli = np.array([max(one.cpu_milli, 1) for one in priced], dtype=np.int64)[:, None]
+        self._cpu_milli = np.array([one.cpu_milli for one in priced], dtype=np.int64)[:, None]
         self._gpus = np.array([one.gpus for one in priced], dtype=np.int64)[:, None]
         self._prices = np.zeros((len(priced), self.kinds + 1), dtype=np.int64)
         places = self._places(cpu_milli, rooms) if priced else np.zeros((0, len(cpu_milli)), dtype=np.int64)
@@ -163,8 +163,9 @@ class Worth:
         counts = np.empty((len(self._sizes), len(cpu_milli)), dtype=np.int64)
         for i, milli in enumerate(self._sizes.tolist()):
             counts[i] = (rooms // milli).sum(axis=1)
-        places: Ints = np.minimum(cpu_milli // self._cpu_milli, counts[self._size_of] // self._gpus)
-        return places
+        places: Ints = counts[self._size_of] // self._gpus
+        by_cores = cpu_milli // np.maximum(self._cpu_milli, 1)
+        return np.minimum(places, by_cores, out=places, where=self._cpu_milli > 0)
 
     def kinds_of(self, nodes: Nodes, index: Index) -> Ints | None:
         """The kind of each node; None where there is one of a kind that is not known."""
