@@ -40,6 +40,7 @@ from dovetail.sim.traces import openb
 from dovetail.sim.workload import Workload
 
 RUNTIME_MS = 2 * 3_600_000
+POLICIES_SHOWN = ["bestfit", "fgd", "dovetail", "expected-fill"]
 WARM_RUNTIMES, MEASURED_RUNTIMES = 3, 5
 
 
@@ -104,7 +105,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=Path, default=sample.NODES)
     parser.add_argument("--pods", type=Path, default=sample.PODS)
-    parser.add_argument("--policies", nargs="+", choices=list(POLICIES), default=["bestfit", "fgd", "dovetail"])
+    parser.add_argument("--policies", nargs="+", choices=list(POLICIES), default=POLICIES_SHOWN)
     parser.add_argument("--loads", nargs="+", type=int, default=[90, 100, 110])
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
     parser.add_argument("--every", type=int, default=16)

@@ -72,8 +72,8 @@ def run(traces: Path | None, case: tuple[str, int, str]) -> Row:
     cpu_s = time.process_time() - began_s
     report = of_arrivals(Run(workload, policy, seed, result, cpu_s), UNTIL_PERCENT)
     at_100, at_130 = (report.unallocated_gpu_percent[column] for column in ("100", "130"))
-    assert at_100 is not None, f"{name}: no arrival at 100 %"
-    assert at_130 is not None, f"{name}: no arrival at 130 %"
+    if at_100 is None or at_130 is None:
+        raise ValueError(f"{name}: of so few GPUs no arrival falls on 100 % and on {UNTIL_PERCENT} %")
     return Row(name, policy, seed, at_100, at_130, report.first_refusal_percent, cpu_s)
 
 
