@@ -29,7 +29,7 @@ from itertools import pairwise, product
 from pathlib import Path
 
 from dovetail.core.events import NodeChanged
-from dovetail.core.model import Node
+from dovetail.core.model import WHOLE_GPU_MILLI, Node
 from dovetail.core.policy import Policy
 from dovetail.sim import sample
 from dovetail.sim.churn import churned
@@ -40,12 +40,26 @@ from dovetail.sim.traces import openb
 from dovetail.sim.workload import Workload
 
 RUNTIME_MS = 2 * 3_600_000
+POLICIES_SHOWN = ["bestfit", "fgd", "dovetail", "expected-fill"]
 WARM_RUNTIMES, MEASURED_RUNTIMES = 3, 5
+
+
+COLUMNS = {
+    "allocated_percent": ("allocated GPU %", 2),
+    "wait_p50_s": ("wait p50 s", 0),
+    "wait_p95_s": ("wait p95 s", 0),
+    "wait_p99_s": ("wait p99 s", 0),
+    "wait_mean_s": ("wait mean s", 0),
+    "several_mean_s": ("of several GPUs", 0),
+    "waiting_percent": ("wait still %", 2),
+}
+"""Heading and digits of what is shown of each run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Seconds of waiting are of pods that ask for GPUs; `waiting_percent` of them wait still at the end."""
+    """Seconds of waiting are of pods that ask for GPUs; `waiting_percent` of them wait still at the end.
+    `several_mean_s` is of those that ask for several; None where none came."""
 
     policy: str
     load_percent: int
@@ -55,6 +69,7 @@ class Row:
     wait_p50_s: float
     wait_p95_s: float
     wait_p99_s: float
+    several_mean_s: float | None
     waiting_percent: float
     cpu_s: float
 
@@ -67,8 +82,9 @@ def thinned(nodes: Sequence[Node], every: int, seed: int) -> list[Node]:
     return kept
 
 
-def measured(result: Result, from_ms: int, until_ms: int) -> tuple[float, list[float], float]:
-    """(allocated %, waits in seconds, % that wait still) of what happened and who came between the two times."""
+def measured(result: Result, from_ms: int, until_ms: int) -> tuple[float, list[float], list[float], float]:
+    """(allocated %, waits in seconds, those of pods of several GPUs, % that wait still) of what happened and who came
+    between the two times."""
     held = 0
     for now, then in pairwise(result.moments):
         held += now.allocated_milli * max(0, min(then.at_ms, until_ms) - max(now.at_ms, from_ms))
@@ -81,7 +97,8 @@ def measured(result: Result, from_ms: int, until_ms: int) -> tuple[float, list[f
         for fate, still in zip(came, waiting, strict=True)
     ]
     allocated = 100 * held / (result.capacity_milli * (until_ms - from_ms))
-    return allocated, waits, 100 * sum(waiting) / max(len(came), 1)
+    several = [wait for fate, wait in zip(came, waits, strict=True) if fate.milli > WHOLE_GPU_MILLI]
+    return allocated, waits, several, 100 * sum(waiting) / max(len(came), 1)
 
 
 def run(nodes: Path, pods: Path, every: int, case: tuple[str, int, int]) -> Row:
@@ -94,17 +111,18 @@ def run(nodes: Path, pods: Path, every: int, case: tuple[str, int, int]) -> Row:
     began_s = time.process_time()
     result = Simulation(workload, Policy(scoring=scoring)).run(until_ms=until_ms)
     cpu_s = time.process_time() - began_s
-    allocated, waits, waiting = measured(result, from_ms, until_ms)
+    allocated, waits, several, waiting = measured(result, from_ms, until_ms)
     waits.sort()
     p50, p95, p99 = (waits[math.ceil(percent * len(waits) / 100) - 1] for percent in (50, 95, 99))
-    return Row(policy, load_percent, seed, allocated, statistics.mean(waits), p50, p95, p99, waiting, cpu_s)
+    mean, of_several = statistics.mean(waits), statistics.mean(several) if several else None
+    return Row(policy, load_percent, seed, allocated, mean, p50, p95, p99, of_several, waiting, cpu_s)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=Path, default=sample.NODES)
     parser.add_argument("--pods", type=Path, default=sample.PODS)
-    parser.add_argument("--policies", nargs="+", choices=list(POLICIES), default=["bestfit", "fgd", "dovetail"])
+    parser.add_argument("--policies", nargs="+", choices=list(POLICIES), default=POLICIES_SHOWN)
     parser.add_argument("--loads", nargs="+", type=int, default=[90, 100, 110])
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
     parser.add_argument("--every", type=int, default=16)
@@ -121,19 +139,18 @@ def main() -> None:
     if args.output == "json":
         print(json.dumps([asdict(row) for row in rows], indent=1))
         return
-    print(
-        "| load | policy | allocated GPU % | wait p50 s | wait p95 s | wait p99 s | wait mean s | wait still | CPU s |"
-    )
-    print("|---:|---|---:|---:|---:|---:|---:|---:|---:|")
+    print(f"| load | policy | {' | '.join(heading for heading, _ in COLUMNS.values())} | CPU s |")
+    print("|---:|---|" + "---:|" * (len(COLUMNS) + 1))
     for load, policy in product(args.loads, args.policies):
         mine = [row for row in rows if (row.load_percent, row.policy) == (load, policy)]
-        names = ("allocated_percent", "wait_p50_s", "wait_p95_s", "wait_p99_s", "wait_mean_s", "waiting_percent")
-        cells = [_cell([getattr(row, name) for row in mine], 2 if name.endswith("percent") else 0) for name in names]
-        cpu_s = statistics.median(row.cpu_s for row in mine)
-        print(f"| {load} % | {policy} | {' | '.join(cells)} % | {cpu_s:.0f} |")
+        cells = [_cell([getattr(row, name) for row in mine], digits) for name, (_, digits) in COLUMNS.items()]
+        print(f"| {load} % | {policy} | {' | '.join(cells)} | {statistics.median(row.cpu_s for row in mine):.0f} |")
 
 
-def _cell(values: list[float], digits: int) -> str:
+def _cell(found: list[float | None], digits: int) -> str:
+    values = [value for value in found if value is not None]
+    if not values:
+        return "-"
     spread = f" +- {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
     return f"{statistics.mean(values):.{digits}f}{spread}"
 

@@ -5,8 +5,8 @@
 
 Without `--traces` the sample that comes with Dovetail (the list `default`). With it, a folder that holds
 `openb_node_list_gpu_node.csv.gz` and `openb_pod_list_NAME.csv.gz` as published (data/csv in
-hkust-adsl/kubernetes-scheduler-simulator), all lists of the folder or those named. Each run is `dovetail simulate` in a
-process of its own, two at a time. With `-o json` the answers of the runs, one object each.
+hkust-adsl/kubernetes-scheduler-simulator): the 15 lists of the published table that are there, or those named. Each
+run is what `dovetail simulate --until 130` does. With `-o json` the single runs.
 """
 
 from __future__ import annotations
@@ -15,27 +15,66 @@ import argparse
 import csv
 import json
 import statistics
-import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from functools import lru_cache, partial
 from itertools import product
 from pathlib import Path
-from typing import Any
+
+from dovetail.core.events import NodeChanged
+from dovetail.core.policy import Policy
+from dovetail.sim import sample
+from dovetail.sim.arrivals import inflated
+from dovetail.sim.engine import Simulation
+from dovetail.sim.policies import POLICIES
+from dovetail.sim.report import Run, of_arrivals
+from dovetail.sim.traces import openb
+from dovetail.sim.workload import Workload
 
 PUBLISHED = Path(__file__).parent / "published" / "fgd_atc23.csv"
-POLICIES = ["random", "dotprod", "clustering", "packing", "bestfit", "fgd", "expected-fill", "dovetail"]
-_PREFIX, _SUFFIX = "openb_pod_list_", ".csv.gz"
+TABLE = ["random", "dotprod", "clustering", "packing", "bestfit", "fgd", "expected-fill"]
+"""The six policies of the published table, and ours."""
+UNTIL_PERCENT = 130
+_NODES, _PREFIX, _SUFFIX = "openb_node_list_gpu_node.csv.gz", "openb_pod_list_", ".csv.gz"
 
 
-def simulate(traces: Path | None, name: str, policy: str, seed: int) -> dict[str, Any]:
-    argv = [sys.executable, "-c", "from dovetail.cli import main; main()", "simulate"]
-    if traces is not None:
-        lists = ["--nodes", traces / "openb_node_list_gpu_node.csv.gz", "--pods", traces / f"{_PREFIX}{name}{_SUFFIX}"]
-        argv += map(str, lists)
-    argv += ["--policy", policy, "--seed", str(seed), "--until", "130", "-o", "json"]
-    done = subprocess.run(argv, check=True, capture_output=True, text=True)
-    answer: dict[str, Any] = json.loads(done.stdout)
-    return answer
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One run. GPUs that are not allocated in % of all, when pods that ask for 100 % and for 130 % of them have come;
+    `first_refusal_percent` as in `ArrivalReport`."""
+
+    list: str
+    policy: str
+    seed: int
+    unallocated_100: float
+    unallocated_130: float
+    first_refusal_percent: float | None
+    cpu_s: float
+
+
+@lru_cache(maxsize=1)
+def arrivals(traces: Path | None, name: str, seed: int) -> Workload:
+    nodes = sample.NODES if traces is None else traces / _NODES
+    pods = sample.PODS if traces is None else traces / f"{_PREFIX}{name}{_SUFFIX}"
+    listed = Workload(name, tuple(map(NodeChanged, openb.read_nodes(nodes))), openb.read_pods(pods))
+    return inflated(listed, UNTIL_PERCENT, seed)
+
+
+def run(traces: Path | None, case: tuple[str, int, str]) -> Row:
+    name, seed, policy = case
+    workload = arrivals(traces, name, seed)
+    scoring = POLICIES[policy](seed, [pod.request for job in workload.jobs for pod in job.pods])
+    began_s = time.process_time()
+    result = Simulation(workload, Policy(scoring=scoring), patient=False).run()
+    cpu_s = time.process_time() - began_s
+    report = of_arrivals(Run(workload, policy, seed, result, cpu_s), UNTIL_PERCENT)
+    at_100, at_130 = (report.unallocated_gpu_percent[column] for column in ("100", "130"))
+    if at_100 is None or at_130 is None:
+        raise ValueError(f"{name}: of so few GPUs no arrival falls on 100 % and on {UNTIL_PERCENT} %")
+    return Row(name, policy, seed, at_100, at_130, report.first_refusal_percent, cpu_s)
 
 
 def published() -> dict[tuple[str, str], tuple[float, float]]:
@@ -50,37 +89,43 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--traces", type=Path)
     parser.add_argument("--lists", nargs="+")
-    parser.add_argument("--policies", nargs="+", choices=POLICIES, default=POLICIES)
+    parser.add_argument("--policies", nargs="+", choices=list(POLICIES), default=TABLE)
     parser.add_argument("--seeds", nargs="+", type=int, default=[42, 43, 44])
+    parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("-o", "--output", choices=["table", "json"], default="table")
     args = parser.parse_args()
-    found = ["default"]
-    if args.traces is not None:
-        found = sorted(p.name[len(_PREFIX) : -len(_SUFFIX)] for p in args.traces.glob(f"{_PREFIX}*{_SUFFIX}"))
-    runs = list(product(args.lists or found, args.policies, args.seeds))
-    results: list[dict[str, Any]] = []
-    with ThreadPoolExecutor(2) as pool:
-        for run, answer in zip(runs, pool.map(lambda run: simulate(args.traces, *run), runs), strict=True):
-            results.append({"list": run[0], **answer})
-            print(f"\r{len(results)} of {len(runs)} runs", end="", file=sys.stderr, flush=True)
-    print(file=sys.stderr)
+    known, lists = published(), args.lists or ["default"]
+    if args.traces is not None and not args.lists:
+        there = {path.name for path in args.traces.glob(f"{_PREFIX}*{_SUFFIX}")}
+        lists = [name for name in dict.fromkeys(name for name, _ in known) if f"{_PREFIX}{name}{_SUFFIX}" in there]
+    elif args.traces is None and lists != ["default"]:
+        parser.error("the sample has the list default alone; the others need --traces")
+    cases = list(product(lists, args.seeds, args.policies))
+    rows: list[Row] = []
+    began_s = time.monotonic()
+    with ProcessPoolExecutor(args.processes) as pool:
+        # A process runs all policies on the arrivals that it has read.
+        for row in pool.map(partial(run, args.traces), cases, chunksize=len(args.policies)):
+            rows.append(row)
+            print(f"\r{len(rows)} of {len(cases)} runs", end="", file=sys.stderr, flush=True)
+    print(f" in {time.monotonic() - began_s:.0f} s, {sum(row.cpu_s for row in rows):.0f} CPU s", file=sys.stderr)
     if args.output == "json":
-        print(json.dumps(results, indent=1))
+        print(json.dumps([asdict(row) for row in rows], indent=1))
         return
-    known = published()
-    print(f"seeds {', '.join(map(str, args.seeds))}; unallocated GPU % (published), and the median of the seconds\n")
-    print("| list | policy | at 100 % | at 130 % | first refusal at | seconds |\n|---|---|---:|---:|---:|---:|")
-    for name, policy in product(args.lists or found, args.policies):
-        mine = [r for r in results if (r["list"], r["policy"]) == (name, policy)]
+    seeds = ", ".join(map(str, args.seeds))
+    print(f"seeds {seeds}; unallocated GPU % (published), and the median of the CPU seconds of a run\n")
+    print("| list | policy | at 100 % | at 130 % | first refusal at | CPU s |\n|---|---|---:|---:|---:|---:|")
+    columns: list[Callable[[Row], float]] = [lambda row: row.unallocated_100, lambda row: row.unallocated_130]
+    for name, policy in product(lists, args.policies):
+        mine = [row for row in rows if (row.list, row.policy) == (name, policy)]
         theirs = known.get((name, policy))
-        cells = []
-        for i, column in enumerate(("100", "130")):
-            mean = statistics.mean(r["unallocated_gpu_percent"][column] for r in mine)
-            cells.append(f"{mean:.2f}" + (f" ({theirs[i]:.2f})" if theirs else ""))
-        refusals = [r["first_refusal_percent"] for r in mine]
-        first = f"{statistics.mean(refusals):.1f} %" if None not in refusals else "-"
-        seconds = statistics.median(r["seconds"] for r in mine)
-        print(f"| {name} | {policy} | {' | '.join(cells)} | {first} | {seconds:.1f} |")
+        cells = [f"{statistics.mean(map(column, mine)):.2f}" for column in columns]
+        if theirs:
+            cells = [f"{cell} ({value:.2f})" for cell, value in zip(cells, theirs, strict=True)]
+        refusals = [row.first_refusal_percent for row in mine if row.first_refusal_percent is not None]
+        first = f"{statistics.mean(refusals):.1f} %" if len(refusals) == len(mine) else "-"
+        cpu_s = statistics.median(row.cpu_s for row in mine)
+        print(f"| {name} | {policy} | {' | '.join(cells)} | {first} | {cpu_s:.1f} |")
 
 
 if __name__ == "__main__":

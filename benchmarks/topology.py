@@ -8,6 +8,7 @@ come by a Poisson process and run for exponential times, one hour on average. Wh
 contestants get the same nodes and arrivals:
 
 - dovetail: the core, told the layouts.
+- expected-fill: the same with another scoring, which learns what comes (`placing/expected_fill.py`).
 - best-effort: the core without layouts chooses the node, NVIDIA's published policy the GPUs.
 - blind: the core without layouts chooses the node, and chance the GPUs, as a kubelet whose plugin prefers none.
 - oracle: for each job, of all sets of free GPUs of all nodes one of the best ratio, on the node with the fewest GPUs
@@ -42,6 +43,8 @@ from dovetail.core.devices.bandwidth import sets_of
 from dovetail.core.devices.layout import BOARD, NODE, PHB, PIX, PXB, SYS, UNKNOWN, Layout
 from dovetail.core.events import Event, NodeChanged, PodChanged, PodRemoved
 from dovetail.core.model import GPU, PODS, Node, Pod, Request
+from dovetail.core.placing.expected_fill import ExpectedFill
+from dovetail.core.placing.scores import Scoring, Tightest
 from dovetail.core.policy import Policy
 from dovetail.core.state import State
 
@@ -109,8 +112,8 @@ def arrivals(count: int, gpus: int, load: float, chance: random.Random) -> list[
 class Core:
     """Dovetail's core. With `pick` it is told no layouts, and that says which GPUs of its node a job gets."""
 
-    def __init__(self, machines: Machines, pick: Pick | None = None) -> None:
-        self._state = State(Policy())
+    def __init__(self, machines: Machines, pick: Pick | None = None, scoring: Scoring | None = None) -> None:
+        self._state = State(Policy(scoring=scoring or Tightest()))
         self._pick = pick
         self._layouts = [layout for _, layout in machines]
         self._jobs: dict[str, Job] = {}
@@ -236,6 +239,7 @@ def pair_score(layout: Layout, i: int, j: int) -> int:
 
 CONTESTANTS: dict[str, Callable[[Machines, random.Random], Core | Oracle]] = {
     "dovetail": lambda machines, chance: Core(machines),
+    "expected-fill": lambda machines, chance: Core(machines, scoring=ExpectedFill()),
     "best-effort": lambda machines, chance: Core(machines, best_effort),
     "blind": lambda machines, chance: Core(machines, lambda _, free, size: _mask(chance.sample(_gpus(free), size))),
     "oracle": lambda machines, chance: Oracle(machines),
@@ -311,7 +315,7 @@ def _subsets(mask: int, size: int) -> list[int]:
 
 
 COLUMNS = {
-    "layout": ("layout", "{}"),
+    "group": ("jobs on, or of", "{}"),
     "gpus_by": ("GPUs by", "{}"),
     "jobs": ("jobs", "{}"),
     "wide": ("of several GPUs", "{}"),
@@ -326,11 +330,11 @@ COLUMNS = {
 """Heading and form of what each line says; None is shown as a dash."""
 
 
-def line(layout: str, gpus_by: str, starts: Sequence[Start], capacity_ms: int) -> dict[str, Any]:
+def line(group: str, gpus_by: str, starts: Sequence[Start], capacity_ms: int) -> dict[str, Any]:
     wide = [start for start in starts if start.gpus > 1]
     ratios = [start.mbps / start.ideal_mbps for start in wide]
     return {
-        "layout": layout,
+        "group": group,
         "gpus_by": gpus_by,
         "jobs": len(starts),
         "wide": len(wide),
@@ -344,6 +348,10 @@ def line(layout: str, gpus_by: str, starts: Sequence[Start], capacity_ms: int) -
     }
 
 
+def _of_size(gpus: int) -> str:
+    return f"{gpus} GPU{'s' * (gpus > 1)}"
+
+
 def _mean(values: Sequence[float]) -> float | None:
     return statistics.fmean(values) if values else None
 
@@ -354,7 +362,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=3000)
     parser.add_argument("--load", type=float, default=0.9)
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
-    parser.add_argument("--by", choices=["layout"])
+    parser.add_argument("--by", choices=["layout", "size"])
     parser.add_argument("-o", "--output", choices=["table", "json"], default="table")
     args = parser.parse_args()
     if min(args.nodes, args.jobs) < 1 or args.load <= 0:
@@ -373,9 +381,16 @@ def main() -> int:
             starts[name] += simulate(contestant(machines, random.Random(seed)), machines, jobs)
             print(f"\r{done} of {len(args.seeds) * len(CONTESTANTS)} runs", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
-    groups = {"all": sum(gpus.values()), **(gpus if args.by else {})}
+    total = sum(gpus.values())
+    parts = {"layout": gpus, "size": {_of_size(size): total for size in SHARES}}
+    groups = {"all": total, **parts.get(args.by, {})}
     lines = [
-        line(group, name, [start for start in found if group in ("all", start.layout)], window_ms * count)
+        line(
+            group,
+            name,
+            [start for start in found if group in ("all", start.layout, _of_size(start.gpus))],
+            window_ms * count,
+        )
         for group, count in groups.items()
         for name, found in starts.items()
     ]

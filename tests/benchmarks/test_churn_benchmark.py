@@ -19,16 +19,16 @@ def test_allocation_and_waits_are_those_between_the_two_times() -> None:
     jobs = job("a", 0, 2, 100), job("b", 30, 1, 100), job("c", 60, 2, 100)
     simulation = Simulation(workload((2,), *jobs), Policy())
     result = simulation.run(until_ms=180_000)
-    allocated, waits, waiting = measured(result, 20_000, 180_000)
+    allocated, waits, several, waiting = measured(result, 20_000, 180_000)
     assert allocated == pytest.approx(100 * (80 * 2 + 80 * 1) / (160 * 2))
     assert waits == [70, 120]
+    assert several == [120]
     assert waiting == 50
 
 
 def test_what_came_before_is_not_measured() -> None:
     result = Simulation(workload((2,), job("a", 0, 1, 1000)), Policy()).run(until_ms=100_000)
-    allocated, waits, waiting = measured(result, 50_000, 100_000)
-    assert (allocated, waits, waiting) == (50, [], 0)
+    assert measured(result, 50_000, 100_000) == (50, [], [], 0)
 
 
 def test_a_thinner_cluster_has_nodes_of_all_kinds_in_an_order_of_the_seed() -> None:

@@ -179,7 +179,7 @@ def test_a_small_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
     status, out = run(monkeypatch, capsys, "--by", "layout", "-o", "json")
     answer: dict[str, Any] = json.loads(out)
     assert (status, answer["kept"]) == (0, True)
-    groups = {name: [each for each in answer["lines"] if each["layout"] == name] for name in ("all", *PRODUCTS)}
+    groups = {name: [each for each in answer["lines"] if each["group"] == name] for name in ("all", *PRODUCTS)}
     assert all([each["gpus_by"] for each in lines] == list(CONTESTANTS) for lines in groups.values())
     for number, name in enumerate(CONTESTANTS):
         total, *parts = (lines[number] for lines in groups.values())
@@ -187,11 +187,21 @@ def test_a_small_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
         assert total["wide"] == sum(part["wide"] for part in parts) == groups["all"][0]["wide"]
         assert 0 < total["worst"] <= total["mean"] <= 1
         assert 0 < total["utilisation"] < 1
-        assert (total["missed"] == 0) == (name in ("dovetail", "oracle"))
+        assert (total["missed"] == 0) == (name in ("dovetail", "expected-fill", "oracle"))
     means = {each["gpus_by"]: each["mean"] for each in groups["all"]}
     assert means["blind"] < means["best-effort"] < means["dovetail"]
     assert answer["of_oracle"] == means["dovetail"] / means["oracle"]
     assert run(monkeypatch, capsys, "--by", "layout", "-o", "json") == (0, out)
+
+
+def test_lines_by_size_are_parts_of_all(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = json.loads(run(monkeypatch, capsys, "--by", "size", "-o", "json")[1])["lines"]
+    for name in CONTESTANTS:
+        total, *parts = (each for each in lines if each["gpus_by"] == name)
+        assert [part["group"] for part in parts] == ["1 GPU", "2 GPUs", "4 GPUs", "8 GPUs"]
+        assert [part["wide"] for part in parts] == [0, *(part["jobs"] for part in parts[1:])]
+        assert sum(part["jobs"] for part in parts) == total["jobs"] == 240
+        assert sum(part["utilisation"] for part in parts) == pytest.approx(total["utilisation"])
 
 
 def test_the_table_is_markdown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,9 +10,10 @@ Rules
   are with room for it, the more often to each. Pods without a GPU count a tenth, for most of them find room elsewhere.
   `stop` is such that ten times as many pods come as would fill the cluster.
 - The GPUs of a node are filled one after another, the emptiest first, each with the cores that those before it left.
-- Beside that each pod of several GPUs that the node could take has a price: what the pod asks for, times the square of
-  the part (at most 1) that is wanted of all such places in the cluster before it is full. So have the places of pods
-  that may not go where most pods may.
+- Beside that the places for pods that may not go where most pods may have a price: each that a node has adds what the
+  pod asks for, times the square of the part (at most 1) that is wanted of all such places in the cluster before it is
+  full. So have the places for pods of several GPUs, at half of that: their GPUs are in the fill as well, and whoever
+  breaks such a place up still uses them.
 Residuals count in hundredths of a GPU, cores in halves of one, worth in 1/256 of a thousandth of a GPU; all divisions
 round down. Nodes that the same classes may go to are of one kind, and share a table.
 """
@@ -46,6 +47,7 @@ _PER_PLACE = 20
 _PART_BITS = 10
 _TIMES_FULL = 10
 _CPU_ONLY_PERCENT = 10
+_SEVERAL_GPUS_PERCENT = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +151,7 @@ class Worth:
         sizes = sorted({one.milli for one in priced})
         self._sizes = np.array(sizes, dtype=np.int64)
         self._size_of = np.array([sizes.index(one.milli) for one in priced], dtype=np.intp)
-        self._cpu_milli = np.array([max(one.cpu_milli, 1) for one in priced], dtype=np.int64)[:, None]
+        self._cpu_milli = np.array([one.cpu_milli for one in priced], dtype=np.int64)[:, None]
         self._gpus = np.array([one.gpus for one in priced], dtype=np.int64)[:, None]
         self._prices = np.zeros((len(priced), self.kinds + 1), dtype=np.int64)
         places = self._places(cpu_milli, rooms) if priced else np.zeros((0, len(cpu_milli)), dtype=np.int64)
@@ -157,6 +159,8 @@ class Worth:
             wanted = (one.count * idle_milli << _PART_BITS) // asked_milli
             part = min(wanted // max(int(places[i][one.allowed].sum()), 1), 1 << _PART_BITS)
             price = one.gpus * one.milli * part * part * SCALE >> 2 * _PART_BITS
+            if one.gpus > 1:
+                price = price * _SEVERAL_GPUS_PERCENT // 100
             self._prices[i, : self.kinds] = [price * may[one.selection] for may in of_kind]
 
     def _places(self, cpu_milli: Ints, rooms: Ints) -> Ints:
@@ -164,8 +168,9 @@ class Worth:
         counts = np.empty((len(self._sizes), len(cpu_milli)), dtype=np.int64)
         for i, milli in enumerate(self._sizes.tolist()):
             counts[i] = (rooms // milli).sum(axis=1)
-        places: Ints = np.minimum(cpu_milli // self._cpu_milli, counts[self._size_of] // self._gpus)
-        return places
+        places: Ints = counts[self._size_of] // self._gpus
+        by_cores = cpu_milli // np.maximum(self._cpu_milli, 1)
+        return np.minimum(places, by_cores, out=places, where=self._cpu_milli > 0)
 
     def kinds_of(self, nodes: Nodes, index: Index) -> Ints | None:
         """The kind of each node; None where there is one of a kind that is not known."""
