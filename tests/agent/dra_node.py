@@ -11,7 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from dovetail.agent.apis import registration_pb2 as registration
+from dovetail.agent.apis.serving import call
 from dovetail.agent.cdi import CdiFolder
+from dovetail.agent.dra.driver import NAME
 from dovetail.agent.dra.offer import Offered, Partition, offered
 from dovetail.agent.dra.prepared import Prepared, Wanted
 from dovetail.agent.driver_files import DriverFiles
@@ -51,6 +54,14 @@ def gpu(index: int, mig: tuple[Instance, ...] | None = None) -> Gpu:
         profiles=A100,
         engines=Engines(108, 7, 5, 0, 1, 1),
     )
+
+
+async def register(registry: Path, *, error: str = "") -> None:
+    """As the kubelet, which has found the driver: it is registered, or not for this reason."""
+    socket = registry / f"{NAME}-dovetail-reg.sock"
+    told = registration.RegistrationStatus(plugin_registered=not error, error=error)
+    method = "/pluginregistration.Registration/NotifyRegistrationStatus"
+    await call(socket, method, told, registration.RegistrationStatusResponse)
 
 
 def host(*gpus: Gpu) -> Host:

@@ -25,7 +25,7 @@ from dovetail.kube.client import Client
 from dovetail.kube.config import ClusterConfig
 from dovetail.playground import Playground
 from dovetail.playground.faults import Fault
-from tests.agent.dra_node import Node, gpu, host
+from tests.agent.dra_node import Node, gpu, host, register
 from tests.scheduler.scripted import until
 
 SLICES = "resourceslices.resource.k8s.io"
@@ -64,6 +64,7 @@ class Bench:
 
     async def update(self, *ill: Illness) -> None:
         await self.driver.update(self.node.silicon.seen(self.node.found), ill)
+        await register(self.folders.registry)
         await self.settled()
 
     async def settled(self) -> None:
@@ -127,9 +128,18 @@ async def test_the_kubelet_finds_the_driver_and_what_it_serves(bench: Bench) -> 
     info = await call(socket, "/pluginregistration.Registration/GetInfo", request, registration.PluginInfo)
     assert (info.type, info.name, info.endpoint) == ("DRAPlugin", DRIVER, str(bench.endpoint))
     assert list(info.supported_versions) == ["v1.DRAPlugin", "v1.DRAResourceHealth"]
-    method = "/pluginregistration.Registration/NotifyRegistrationStatus"
-    told = registration.RegistrationStatus(plugin_registered=True)
-    await call(socket, method, told, registration.RegistrationStatusResponse)
+
+
+async def test_devices_are_published_once_the_kubelet_has_registered_the_driver(bench: Bench) -> None:
+    await bench.driver.update(bench.node.silicon.seen(bench.node.found))
+    await asyncio.sleep(0.2)
+    assert bench.slices() == []
+    await register(bench.folders.registry, error="version not supported")
+    await asyncio.sleep(0.2)
+    assert bench.slices() == []
+    await register(bench.folders.registry)
+    await bench.settled()
+    assert bench.slices() != []
 
 
 async def test_another_driver_of_the_same_name_is_refused(bench: Bench) -> None:

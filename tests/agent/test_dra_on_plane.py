@@ -27,7 +27,7 @@ from dovetail.kube.listing import list_all
 from dovetail.kube.objects_claims import ResourceSlice
 from dovetail.kube.pools import Pools
 from dovetail.kube.resources import NAMESPACES, NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
-from tests.agent.dra_node import Node, gpu, host
+from tests.agent.dra_node import Node, gpu, host, register
 from tests.dra.device_worlds import World, ask, claim
 from tools.controlplane.plane import Plane
 
@@ -56,6 +56,7 @@ class Bench:
 
     async def update(self, *ill: Illness) -> None:
         await self.driver.update(self.node.silicon.seen(self.node.found), ill)
+        await register(self.folders.registry)
         await self.driver.settled.wait()
 
     async def slices(self) -> list[ResourceSlice]:

@@ -71,7 +71,7 @@ def test_a_day_on_which_it_was_learned_which_pods_come_replays_equal(tmp_path: P
 
 def test_each_segment_can_be_replayed_on_its_own(tmp_path: Path) -> None:
     recorded = Recorded(tmp_path, bound_bytes=SMALL)
-    live(recorded, 3, steps=250)
+    live(recorded, 1, steps=250)
     recorded.close()
     whole = only_replay(tmp_path)
     parts = [only_replay(file) for file in sorted(tmp_path.iterdir())]

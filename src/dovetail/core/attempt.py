@@ -155,7 +155,7 @@ class Attempt:
         shapes = [shape for shape, _ in shapes_of(state.cluster, group)]
         if not state.reservations.conflicts(shapes, others):
             return [], beside
-        if state.reservations.ends_before(group.all_pods(), others):
+        if state.reservations.ends_before(group.all_pods(), state.reservations.soonest_ms(self._root)):
             return self._within_limits(group, None)
         known = self._failures.reserved.get(alike) if alike is not None else None
         if known is not None:

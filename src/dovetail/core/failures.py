@@ -121,7 +121,7 @@ class Failures:
         refusal, state = self.reserved.get(known.kind.alike), self._state
         if refusal is None or known.final is False:
             return None
-        if state.reservations.ends_before(state.roster.members(root), state.reservations.others(root)):
+        if state.reservations.ends_before(state.roster.members(root), state.reservations.soonest_ms(root)):
             return None
         if known.final is None:
             known.final = self._final(known)
@@ -164,7 +164,8 @@ class Failures:
             if refusal is None:
                 return False
             state.postpone(root)
-        if not state.pending.knows(root, refusal):
+        # All pods of the root that wait were told when its kind was last noted.
+        if not state.pending.old_news(root, refusal, state.now_ms, state.policy.tell_again_ms):
             pods, placements = state.roster.members(root), state.cluster.placements
             uids = tuple([pod.uid for pod in pods if not pod.node and pod.uid not in placements])
             news = state.pending.tell(root, refusal, uids, state.now_ms, state.policy.tell_again_ms)

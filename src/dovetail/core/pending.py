@@ -143,20 +143,23 @@ class Pending:
     def tell(self, root: str, refusal: Refusal, uids: tuple[str, ...], now_ms: int, again_ms: int) -> tuple[str, ...]:
         """Which of the pods this refusal is news for: all of them for another reason than last told, or for other
         numbers after a while; else those that were not told yet."""
-        last = self._told.get(root)
-        if last is not None:
-            lately = now_ms - last.at_ms < again_ms
-            if (lately and _numbers_only(last.refusal, refusal)) or last.refusal == refusal:
-                untold = tuple([uid for uid in uids if uid not in last.uids])
-                last.uids.update(untold)
-                return untold
+        if self.old_news(root, refusal, now_ms, again_ms):
+            last = self._told[root]
+            untold = tuple([uid for uid in uids if uid not in last.uids])
+            last.uids.update(untold)
+            return untold
         self._told[root] = _Told(refusal, now_ms, set(uids))
         return uids
 
-    def knows(self, root: str, refusal: Refusal) -> bool:
-        """Whether this very refusal is what was told of a root last."""
-        told = self._told.get(root)
-        return told is not None and told.refusal is refusal
+    def old_news(self, root: str, refusal: Refusal, now_ms: int, again_ms: int) -> bool:
+        """Whether this refusal is no news for those pods of a root that were told before."""
+        last = self._told.get(root)
+        if last is None:
+            return False
+        if last.refusal is refusal:
+            return True
+        lately = now_ms - last.at_ms < again_ms
+        return (lately and _numbers_only(last.refusal, refusal)) or last.refusal == refusal
 
     def tellings(self) -> Iterator[tuple[str, Refusal, int, tuple[str, ...]]]:
         """What was told: root, refusal, when, and of which pods; `retell` takes it."""

@@ -9,7 +9,7 @@ it was written down at the bind; else it is handed out anew.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -198,16 +198,16 @@ class State:
         return Rank(priority, -lowness, created_ms)
 
     def precedence(self, root: str) -> Precedence:
-        """Priority, and how little its job had."""
-        members = self.roster.members(root)
-        return self.priority(root), -self.shares.level(members[0]) if members else 0
+        """Priority, the gang's own where it has one, else its highest pod's, and how little its job had."""
+        return self.precedence_of(root, self.roster.members(root))
 
-    def priority(self, root: str) -> int:
-        """The gang's own where it has one, else its highest pod's."""
+    def precedence_of(self, root: str, members: Sequence[Pod]) -> Precedence:
+        """As `precedence`, of a root with these members."""
         gang = self.roster.gangs.get(root)
-        if gang is not None and gang.priority is not None:
-            return gang.priority
-        return max([pod.priority for pod in self.roster.members(root)], default=0)
+        priority = gang.priority if gang is not None else None
+        if priority is None:
+            priority = max([pod.priority for pod in members], default=0)
+        return priority, -self.shares.level(members[0]) if members else 0
 
     def _put_pod(self, event: ev.PodChanged) -> None:
         pod, cluster = event.pod, self.cluster

@@ -69,7 +69,7 @@ def line(state: State, now_ms: int, queue: str = "", watch: Watch = lambda start
 def _waiting(state: State, position: int, start: Start) -> Waiting:
     job, refusal = job_of(state, start.job.root), start.refusal
     return Waiting(
-        position, job.name, job.queue, job.user, len(job.waiting), job.gpus_milli, state.priority(job.root),
+        position, job.name, job.queue, job.user, len(job.waiting), job.gpus_milli, state.precedence(job.root)[0],
         PLACED if start.at_once else refusal.when if refusal is not None else When.NOT_YET,
         PLACED if start.at_once else refusal.reason.code if refusal is not None else "",
         str(refusal) if refusal is not None else "",

@@ -258,8 +258,8 @@ class _Comparing:
     def _by_priority(self, order: list[str]) -> Iterator[Overtaking]:
         line = self._state.pending.line(self._job.root)
         own = [root for root in order if self._state.pending.line(root) == line]
-        mine, where = self._state.priority(self._job.root), f"queue {self._job.queue}"
-        first = max(self._state.priority(root) for root in own)
+        mine, where = self._state.precedence(self._job.root)[0], f"queue {self._job.queue}"
+        first = max(self._state.precedence(root)[0] for root in own)
         if own[0] != self._job.root:
             condition = f"its priority is above {first}"
             yield Overtaking(self._job.name, f"all others of {where}", condition)

@@ -4,6 +4,8 @@
 Rules
 - The kubelet finds the driver by a socket in its folder of plugins; another driver of the same name that answers there
   is refused, as both would give out the same devices.
+- Devices are published once the kubelet has registered the driver: a pod that came to it earlier would wait for a
+  minute or more until the kubelet tried again. What an earlier process published stays.
 - A claim is read from the API server for each preparation: what is allocated there counts, and only for the uid that
   the kubelet asks about. A failure of one claim is the answer for this one alone, and the kubelet asks again.
 - Claims are done one after another. What blocks is done in a thread.
@@ -102,6 +104,8 @@ class Driver:
         checkpoint, slice_of = folders.plugin / "claims.json", partial(set_interval, nvidia_smi)
         self._prepared = Prepared(checkpoint, CdiFolder(folders.cdi), files, partitions, slice_of)
         self._publisher = Publisher(client, name, node)
+        self._known = asyncio.Event()
+        """Set once the kubelet has registered the driver."""
         self._health = Health(node)
         self._devices: dict[str, Offered] = {}
         self._busy = asyncio.Lock()
@@ -166,10 +170,14 @@ class Driver:
             # Last, since the kubelet calls as soon as it sees this one.
             stack.push_async_callback((await serve(self._registry, found)).stop, None)
             self._running = stack.pop_all()
-        for work in (self._publisher.run(), self._tidy()):
+        for work in (self._publish(), self._tidy()):
             task = asyncio.create_task(work)
             self._tasks.add(task)
             task.add_done_callback(self._ended)
+
+    async def _publish(self) -> None:
+        await self._known.wait()
+        await self._publisher.run()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -193,6 +201,7 @@ class Driver:
         self, request: registration.RegistrationStatus, context: Context
     ) -> registration.RegistrationStatusResponse:
         if request.plugin_registered:
+            self._known.set()
             log.info("the kubelet has registered the DRA driver %s", self._name)
         else:
             log.error("the kubelet does not take the DRA driver %s: %s", self._name, request.error)

@@ -86,6 +86,7 @@ class Reservations:
         """Roots for which no start can be given, with why, and the time until when that is not worked out again."""
         self._version = 0
         self._pledged: tuple[tuple[int, int], dict[str, dict[str, int]]] = ((-1, -1), {})
+        self._soonest = -1, FOR_EVER_MS
         self._denied: NDArray[np.bool_] | None = None
         """The slots that somebody could use who may hold none, since another does, and who is before all who come."""
 
@@ -294,10 +295,17 @@ class Reservations:
         start_ms = 0 if left.sure is Sure.UNKNOWN else self.end_ms(placement)
         return Expected(left.sure, start_ms, left.basis)
 
-    def ends_before(self, pods: Iterable[Pod], others: Iterable[Reservation]) -> bool:
-        """Whether pods that start now have ended when what is held for others starts."""
+    def soonest_ms(self, root: str) -> int:
+        """When the first of the others starts for whom room is held; for ever where that is not known."""
+        if root in self.by_root:
+            return min([one.start_ms for one in self.others(root)], default=FOR_EVER_MS)
+        if self._soonest[0] != self._version:
+            self._soonest = self._version, min([one.start_ms for one in self], default=FOR_EVER_MS)
+        return self._soonest[1]
+
+    def ends_before(self, pods: Iterable[Pod], start_ms: int) -> bool:
+        """Whether pods that start now have ended by then."""
         state = self._state
-        start_ms = min([one.start_ms for one in others], default=FOR_EVER_MS)
         if start_ms == FOR_EVER_MS:
             return False
         for pod in pods:

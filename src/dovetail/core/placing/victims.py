@@ -150,19 +150,20 @@ class Victims:
             if other in seen:
                 continue
             seen.add(other)
-            self._precedence = state.precedence(other)
+            members = state.roster.members(other) if pod.gang else [pod]
+            self._precedence = state.precedence_of(other, members)
             if pod.gang:
-                self._cut(other)
+                self._cut(other, members)
             else:
                 self._add(other, [placement])
         self.units.sort(key=lambda unit: unit.order)
 
-    def _cut(self, root: str) -> None:
+    def _cut(self, root: str, members: Sequence[Pod]) -> None:
         """Add the units of a gang."""
         state = self._state
         placements = state.cluster.placements
         own: dict[str, list[Placement]] = {}
-        for pod in state.roster.members(root):
+        for pod in members:
             placement = placements.get(pod.uid)
             if placement is not None and not (pod.deleting or pod.uid in self._ending):
                 own.setdefault(pod.gang, []).append(placement)
@@ -208,24 +209,28 @@ class Victims:
         """Add a unit, if its pods may be taken at all."""
         if not placements:
             return
-        shares, now_ms, ending = self._state.shares, self._state.now_ms, self._ending
-        pods = [placement.pod for placement in placements]
-        name = pods[0].queue or shares.queue_of(pods[0])
+        shares, now_ms = self._state.shares, self._state.now_ms
+        first = placements[0].pod
+        name = first.queue or shares.queue_of(first)
         queue = shares.tree.queues.get(name)
         if queue is None:
             return
-        for pod in pods:
-            if not (pod.managed and pod.node) or pod.deleting or pod.uid in ending or not shares.preemptible(pod):
+        pods, slots, started_ms, lost = [], [], [], 0
+        for placement in placements:
+            pod = placement.pod
+            if not (pod.managed and pod.node and shares.preemptible(pod)) or pod.deleting or pod.uid in self._ending:
                 return
-        started_ms = [pod.bound_ms or pod.created_ms for pod in pods]
+            pods.append(pod)
+            slots.append(placement.slot)
+            started_ms.append(pod.bound_ms or pod.created_ms)
+            lost += lost_milli_ms(pod, shares.rate(pod.uid), now_ms)
         # A member that came later does not protect those that have run for long.
         least_ms = queue.preempt_min_runtime_ms if name == self._queue else queue.reclaim_min_runtime_ms
         if now_ms - min(started_ms) < least_ms or not self._allowances.admit(pods):
             return
-        lost = sum([lost_milli_ms(pod, shares.rate(pod.uid), now_ms) for pod in pods])
         unit = Unit(
-            len(self.units), root, name, self._precedence, tuple([pod.uid for pod in pods]),
-            tuple([placement.slot for placement in placements]), lost, max(started_ms), pool, covers,
+            len(self.units), root, name, self._precedence, tuple([pod.uid for pod in pods]), tuple(slots), lost,
+            max(started_ms), pool, covers,
         )  # fmt: skip
         self.units.append(unit)
 

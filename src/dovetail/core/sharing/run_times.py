@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from bisect import bisect_right, insort
 from collections import OrderedDict, deque
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
 
 from dovetail.core.model import Work
 from dovetail.core.reasons import Sure
@@ -37,10 +38,15 @@ class Estimate:
 
     ran_ms: int
     sure: Sure
-    basis: str
+    _words: Callable[[], str] = field(compare=False)
+
+    @property
+    def basis(self) -> str:
+        # Of thousands of estimates a few are told.
+        return self._words()
 
 
-_UNKNOWN = Estimate(0, Sure.UNKNOWN, "no limit of its run time, and too few runs to learn from")
+_UNKNOWN = Estimate(0, Sure.UNKNOWN, lambda: "no limit of its run time, and too few runs to learn from")
 
 
 class _Runs:
@@ -102,25 +108,24 @@ class RunTimes:
 
     def left_ms(self, work: Work, queue: str, ran_ms: int) -> Estimate:
         """How much longer the work runs that has run for so long."""
-        if work.max_runtime_ms > 0:
-            basis = f"limit of its run time: {_span(work.max_runtime_ms)}"
-            if ran_ms < work.max_runtime_ms + OVERTIME_MS:
-                return Estimate(max(0, work.max_runtime_ms - ran_ms), Sure.KNOWN, basis)
-            return Estimate(0, Sure.UNKNOWN, f"it runs on although the limit of its run time is over: {basis}")
+        limit_ms = work.max_runtime_ms
+        if limit_ms > 0 and ran_ms < limit_ms + OVERTIME_MS:
+            return Estimate(max(0, limit_ms - ran_ms), Sure.KNOWN, lambda: f"limit of its run time: {_span(limit_ms)}")
+        if limit_ms > 0:
+            over = "it runs on although the limit of its run time is over: limit of its run time"
+            return Estimate(0, Sure.UNKNOWN, lambda: f"{over}: {_span(limit_ms)}")
         for kind, name in zip(self._kinds.values(), (work.family, queue, ""), strict=True):
             runs = kind.runs.get(name)
             if runs is None or len(runs.lengths) < kind.fewest:
                 continue
-            lengths, what = runs.lengths, kind.words.format(name)
+            lengths = runs.lengths
             shorter = bisect_right(lengths, ran_ms) if ran_ms > 0 else 0
             longer = len(lengths) - shorter
+            words = partial(_learned, kind.words.format, name, len(lengths), longer, ran_ms)
             if not longer:
-                basis = f"longer than all {len(lengths)} runs{what}: as long again as it has run"
-                return Estimate(ran_ms, Sure.LEARNED, basis)
+                return Estimate(ran_ms, Sure.LEARNED, words)
             rank = shorter + -(-longer * QUANTILE_PERCENT // 100) - 1
-            which = f" that lasted more than {_span(ran_ms)}" if shorter else ""
-            basis = f"{QUANTILE_PERCENT} % of {longer} runs{what}{which} took no longer"
-            return Estimate(lengths[rank] - max(0, ran_ms), Sure.LEARNED, basis)
+            return Estimate(lengths[rank] - max(0, ran_ms), Sure.LEARNED, words)
         return _UNKNOWN
 
     def records(self) -> tuple[Record, ...]:
@@ -138,6 +143,14 @@ class RunTimes:
         for kind, name, lengths in records:
             for ran_ms in lengths:
                 self._kinds[kind].add(name, ran_ms)
+
+
+def _learned(what: Callable[[str], str], name: str, runs: int, longer: int, ran_ms: int) -> str:
+    """What was learned of so many runs, of which these were longer than it has run."""
+    if not longer:
+        return f"longer than all {runs} runs{what(name)}: as long again as it has run"
+    which = f" that lasted more than {_span(ran_ms)}" if longer < runs else ""
+    return f"{QUANTILE_PERCENT} % of {longer} runs{what(name)}{which} took no longer"
 
 
 def _span(ms: int) -> str:

@@ -359,7 +359,11 @@ class Shares:
 
     def level(self, pod: Pod) -> int:
         """How much the job of the pod had (see `attained`); 0 where its queue does not order its jobs by that."""
-        return self.attained.level(self.queue_of(pod), self._roster.job_of(pod), self.now_ms)
+        queue = self.queue_of(pod)
+        record = self.tree.queues.get(queue)
+        if record is None or not record.least_served_first:
+            return 0
+        return self.attained.level(queue, self._roster.job_of(pod), self.now_ms)
 
     def holds_below(self, queue: str, precedence: Precedence) -> bool:
         """Whether there may be pods in the queue that are before nobody of this precedence."""
