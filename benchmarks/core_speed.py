@@ -2,7 +2,7 @@
 """Speed and memory of the core alone: placements per second of lone pods, gangs per second, resident memory.
 
     python benchmarks/core_speed.py [--nodes 5000 50000] [--pods 10000] [--gangs 300] [--runs 3]
-        [--devices counted] [--ask mixed]
+        [--devices counted] [--ask mixed] [--policy tightest]
 
 Load: nodes x 8 GPUs, 192 cores, 2 TiB, racks of 16, blocks of 16 racks; 30 % of the nodes partly busy. Lone pods: 48
 shapes with Zipf-like popularity, 30 % of them ask for a share of one GPU, the others for 1, 2, 4 or 8. Gangs: 64 pods x
@@ -29,6 +29,7 @@ import time
 from dataclasses import replace
 from typing import Any
 
+from dovetail import __runs__ as runs_on
 from dovetail.core.cycle import step
 from dovetail.core.decisions import Bind
 from dovetail.core.devices.kubelet.inventory import Cpu, Device, DevicePool, Inventory, MemoryPool
@@ -40,6 +41,8 @@ from dovetail.core.devices.mig.static import Card
 from dovetail.core.devices.sharing import Sharing
 from dovetail.core.events import GangChanged, NodeChanged, PodChanged
 from dovetail.core.model import CPU, GPU, MEMORY, PODS, SHARED_GPU, Gang, Node, Pod, Request
+from dovetail.core.placing.expected_fill import ExpectedFill
+from dovetail.core.placing.scores import Tightest
 from dovetail.core.policy import Policy
 from dovetail.core.state import State
 
@@ -47,6 +50,7 @@ GIB = 2**30
 A100 = GEOMETRIES[1]
 PROFILES = ("nvidia.com/mig-1g.5gb", "nvidia.com/mig-2g.10gb", "nvidia.com/mig-3g.20gb")
 _INSTANCES = A100.bits((("3g.20gb", 0), ("2g.10gb", 4), ("1g.5gb", 6)))
+SCORINGS: dict[str, type[Tightest] | type[ExpectedFill]] = {"tightest": Tightest, "expected-fill": ExpectedFill}
 OFFERS: dict[str, tuple[tuple[tuple[str, int], ...], dict[str, Any]]] = {
     "mixed": (((GPU, 8),), {}),
     "whole": (((GPU, 8),), {}),
@@ -168,12 +172,12 @@ def drain(state: State, expected: int) -> tuple[float, int]:
 
 
 def one_run(
-    node_count: int, pods: int, gangs: int, shape_count: int, devices: str, ask: str, seed: int
+    node_count: int, pods: int, gangs: int, shape_count: int, devices: str, ask: str, policy: str, seed: int
 ) -> dict[str, float]:
     rng = random.Random(seed)
     wanted = [seen_by_kubelets(request, devices) for request in shapes(shape_count, rng, ask)]
     popularity = [1 / (rank + 1) for rank in range(shape_count)]
-    state = State(Policy())
+    state = State(Policy(scoring=SCORINGS[policy]()))
     step(state, nodes(node_count, devices, ask), 0)
     if ask == "mixed":
         step(state, busy(node_count, rng), 0)
@@ -186,7 +190,7 @@ def one_run(
     problems = state.cluster.check()
     assert not problems, problems[:3]
 
-    state = State(Policy())
+    state = State(Policy(scoring=SCORINGS[policy]()))
     step(state, nodes(node_count, devices), 0)
     whole = seen_by_kubelets(Request(((CPU, 128_000), (MEMORY, 1024 * GIB), (GPU, 8))), devices)
     fitting = min(gangs, node_count // 64 - 1)
@@ -213,12 +217,13 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--devices", choices=("counted", "wired", "managed", "pinned"), nargs="+", default=["counted"])
     parser.add_argument("--ask", choices=OFFERS, nargs="+", default=["mixed"])
+    parser.add_argument("--policy", choices=SCORINGS, default="tightest", help="how nodes are chosen")
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
     parser.add_argument("--child", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child is not None:
         args = options.nodes[0], options.pods, options.gangs, options.shapes, options.devices[0], options.ask[0]
-        print(json.dumps(one_run(*args, options.child)))
+        print(json.dumps(one_run(*args, options.policy, options.child)))
         return
     rows = []
     for count in options.nodes:
@@ -230,7 +235,8 @@ def main() -> None:
             for devices, ask in runs:
                 command = [sys.executable, __file__, "--child", str(seed), "--nodes", str(count), "--devices", devices]
                 command += ["--pods", str(options.pods), "--gangs", str(options.gangs), "--shapes", str(options.shapes)]
-                shown = subprocess.run([*command, "--ask", ask], check=True, capture_output=True, text=True).stdout
+                command += ["--ask", ask, "--policy", options.policy]
+                shown = subprocess.run(command, check=True, capture_output=True, text=True).stdout
                 runs[devices, ask].append(json.loads(shown))
         for (devices, ask), some in runs.items():
             medians = {key: statistics.median(run[key] for run in some) for key in some[0]}
@@ -238,7 +244,7 @@ def main() -> None:
     if options.output == "json":
         print(json.dumps(rows, indent=1))
         return
-    print(f"CPU time, medians of {options.runs} runs, {options.shapes} shapes")
+    print(f"CPU time, medians of {options.runs} runs, {options.shapes} shapes, {options.policy}, {runs_on}")
     print(f"{'nodes':>8} {'devices':>8} {'ask':>7} {'placements/s':>13} {'gangs/s (64 x 8)':>17} {'RSS MiB':>8}")
     for row in rows:
         speeds = f"{row['placements_per_s']:>13.0f} {row['gangs_per_s']:>17.0f} {row['rss_mib']:>8.0f}"

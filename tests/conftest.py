@@ -12,12 +12,17 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 import pytest
+from hypothesis import settings
 
 from tools.controlplane import binaries
 from tools.controlplane.plane import Plane
 from tools.node import programs
 from tools.node.configuration import KubeletOptions
 from tools.node.node import Node
+
+# How long an example takes says more about the machine than about the project.
+settings.register_profile("dovetail", settings.get_profile(settings.get_current_profile_name()), deadline=None)
+settings.load_profile("dovetail")
 
 
 @dataclass
