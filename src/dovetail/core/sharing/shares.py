@@ -2,9 +2,8 @@
 """What each queue holds, waits for and is due, and who comes before whom.
 
 Rules: a placed pod of ours counts for its queue and for all above it, from the moment when it is placed until it is
-gone. It is charged its dominant share: the largest of its parts of the cluster's CPU, memory and GPUs, in milli-GPU of
-the cluster (milli-CPU where there are no GPUs). What is due is divided level by level, by what everybody holds and
-waits for; pods of others are taken off what there is first. Guarantees and limits always win over history.
+gone, and is charged for that (`rates`). What is due is divided level by level, by what everybody holds and waits for;
+pods of others are taken off what there is first. Guarantees and limits always win over history.
 """
 
 from __future__ import annotations
@@ -23,22 +22,20 @@ from dovetail.core.roster import Precedence, Roster, startable
 from dovetail.core.sharing import standing
 from dovetail.core.sharing.accounts import Accounts, Line
 from dovetail.core.sharing.attained import Attained
+from dovetail.core.sharing.books import QueueBooks, add
 from dovetail.core.sharing.claim_back import ClaimBack
 from dovetail.core.sharing.dues import Dues
 from dovetail.core.sharing.meter import Meter
+from dovetail.core.sharing.rates import Rates
 from dovetail.core.sharing.records import (
-    CPU,
     DEFAULT_QUEUE,
     DIVIDED,
-    GPU,
     QUEUE_LABEL,
     Amounts,
     History,
     Queue,
 )
 from dovetail.core.sharing.tree import Tree
-
-_MILLI = 1000
 
 
 @dataclass(slots=True)
@@ -63,17 +60,11 @@ class Shares:
         """What queues will hold more, or less, once everybody has given way who was told to."""
         self._cluster = cluster
         self._roster = roster
-        self._model_milli = dict(policy.model_milli)
+        self._rates = Rates(policy.model_milli)
+        self._books = QueueBooks(self.path)
         self._held: dict[str, _Held] = {}
         self._waiting: dict[str, tuple[str, Amounts]] = {}
-        self._allocated: dict[str, dict[str, int]] = {}
-        self._fixed: dict[str, dict[str, int]] = {}
-        self._pending: dict[str, dict[str, int]] = {}
-        self._strangers: dict[str, int] = {}
-        self._priorities: dict[str, dict[int, int]] = {}
         self._limited: dict[str, bool] = {}
-        self._rated: dict[str, int] = {}
-        self._rates: dict[Amounts, int] = {}
 
     @property
     def now_ms(self) -> int:
@@ -82,7 +73,7 @@ class Shares:
     @property
     def whole(self) -> int:
         """What the whole cluster would be charged."""
-        return self._rated.get(GPU) or self._rated.get(CPU, 0)
+        return self._rates.whole
 
     # What is told.
 
@@ -158,7 +149,7 @@ class Shares:
         if held is None or held.kind != kind:
             if held is not None:
                 self._release(uid, held)
-            new = _Held(kind, self._rate(kind[3]))
+            new = _Held(kind, self._rates.of(kind[3]))
             self._hold([uid], new)
             if late and held is None:
                 self.accounts.charge_late(*kind[:2], new.rate, self._since(uid))
@@ -171,7 +162,7 @@ class Shares:
         if self.meter.behind:
             self._follow_capacity()
         for kind, alike in groupby(placements, self._kind):
-            uids, held = [placement.pod.uid for placement in alike], _Held(kind, self._rate(kind[3]))
+            uids, held = [placement.pod.uid for placement in alike], _Held(kind, self._rates.of(kind[3]))
             self._hold(uids, held)
             self._attain(uids, held)
         self._unwait([placement.pod.uid for placement in placements])
@@ -198,15 +189,11 @@ class Shares:
 
     def _follow_capacity(self) -> None:
         """What pods are charged follows what there is."""
-        capacity = self.meter.capacity()
-        rated = {name: capacity.get(name, 0) for name in DIVIDED}
-        if rated != self._rated:
-            self._rated = rated
+        if self._rates.follow(self.meter.capacity()):
             self.dues.changed()
-            self._rates.clear()
             counts = Counter(map(id, self._held.values()))
             for held in {id(one): one for one in self._held.values()}.values():
-                rate = self._rate(held.kind[3])
+                rate = self._rates.of(held.kind[3])
                 if rate != held.rate:
                     self.accounts.change(*held.kind[:2], counts[id(held)] * (rate - held.rate))
                     held.rate = rate
@@ -230,18 +217,11 @@ class Shares:
 
     def _enter(self, held: _Held, times: int) -> None:
         queue, user, priority, amounts, fixed = held.kind
+        self._books.hold(queue, priority, amounts, fixed, times)
         if not queue:
-            _add(self._strangers, amounts, times)
             self.dues.changed()
             return
         self.dues.moved(queue, amounts, times)
-        self._add(self._allocated, queue, amounts, times)
-        if fixed:
-            self._add(self._fixed, queue, amounts, times)
-        pods = self._priorities.setdefault(queue, {})
-        pods[priority] = pods.get(priority, 0) + times
-        if not pods[priority]:
-            del pods[priority]
         self.accounts.change(queue, user, times * held.rate)
 
     def _attain(self, uids: Iterable[str], held: _Held) -> bool:
@@ -263,7 +243,7 @@ class Shares:
             if request is not None:
                 self._waiting[uid] = request
                 self.dues.moved(*request, 1)
-                self._add(self._pending, *request, 1)
+                self._books.wait(*request, 1)
 
     def _unwait(self, uids: Iterable[str]) -> None:
         for request, alike in groupby([self._waiting.pop(uid, None) for uid in uids]):
@@ -271,32 +251,12 @@ class Shares:
                 queue, amounts = request
                 times = -len(list(alike))
                 self.dues.moved(queue, amounts, times)
-                self._add(self._pending, queue, amounts, times)
-
-    def _add(self, books: dict[str, dict[str, int]], queue: str, amounts: Amounts, sign: int) -> None:
-        for name in self.path(queue):
-            _add(books.setdefault(name, {}), amounts, sign)
+                self._books.wait(queue, amounts, times)
 
     def _since(self, uid: str) -> int:
         """Since when a bound pod runs; now for one that is being bound."""
         pod = self._roster.pods.get(uid)
         return pod.bound_ms if pod is not None and pod.node and pod.bound_ms else self.now_ms
-
-    def _rate(self, amounts: Amounts) -> int:
-        """The dominant share, in milli-GPU of the cluster; rounded up, so that nothing is for nothing."""
-        rate = self._rates.get(amounts)
-        if rate is None:
-            rate = 0
-            for name, amount in amounts:
-                there = self._rated.get(name, 0)
-                if there:
-                    rate = max(rate, -(-amount * self.whole // there))
-            rate = self._rates[amounts] = rate * self._model_factor(amounts) // _MILLI
-        return rate
-
-    def _model_factor(self, amounts: Amounts) -> int:
-        models = (self._model_milli.get(name.partition("/")[2]) for name, _ in amounts if "/" in name)
-        return next((milli for milli in models if milli is not None), _MILLI)
 
     # What is asked.
 
@@ -325,7 +285,7 @@ class Shares:
         found: dict[str, int] = {}
         for _, alike in groupby(self._cluster.shapes_of(pods), attrgetter("id")):
             some = list(alike)
-            _add(found, self.meter.wanted(some[0]), len(some))
+            add(found, self.meter.wanted(some[0]), len(some))
         return found
 
     def amounts(self, uid: str) -> Amounts:
@@ -347,15 +307,15 @@ class Shares:
 
     def allocated(self, queue: str) -> Mapping[str, int]:
         """What the queue holds, with those below it."""
-        return self._allocated.get(queue, {})
+        return self._books.allocated.get(queue, {})
 
     def others(self) -> Mapping[str, int]:
         """What pods hold that are not ours."""
-        return self._strangers
+        return self._books.strangers
 
     def pending(self, queue: str) -> Mapping[str, int]:
         """What is waited for in the queue and below it."""
-        return self._pending.get(queue, {})
+        return self._books.pending.get(queue, {})
 
     def level(self, pod: Pod) -> int:
         """How much the job of the pod had (see `attained`); 0 where its queue does not order its jobs by that."""
@@ -368,12 +328,12 @@ class Shares:
     def holds_below(self, queue: str, precedence: Precedence) -> bool:
         """Whether there may be pods in the queue that are before nobody of this precedence."""
         priority, lowness = precedence
-        lowest = min(self._priorities.get(queue, ()), default=priority)
+        lowest = min(self._books.priorities.get(queue, ()), default=priority)
         return lowest < priority or (lowest == priority and -self.attained.highest(queue, self.now_ms) < lowness)
 
     def others_hold(self, queue: str) -> bool:
         """Whether pods are placed for other queues."""
-        return any(pods and name != queue for name, pods in self._priorities.items())
+        return any(pods and name != queue for name, pods in self._books.priorities.items())
 
     def limited(self, queue: str) -> bool:
         """Whether there is anything that pods of the queue could go beyond."""
@@ -387,7 +347,7 @@ class Shares:
     def beyond_limit(self, queue: str, more: Mapping[str, int]) -> tuple[str, str, int, int] | None:
         """The first limit that would be broken on the way up: queue, class, what it would hold, and the limit."""
         for name in self.path(queue):
-            held = self._allocated.get(name, {})
+            held = self._books.allocated.get(name, {})
             for resource, most in self.tree.queues[name].limit:
                 wanted = more.get(resource, 0)
                 if wanted and held.get(resource, 0) + wanted > most:
@@ -402,7 +362,7 @@ class Shares:
             guarantee = dict(record.guarantee)
             if name not in self.accounts.told_ms or (not guarantee and name != queue):
                 continue
-            held = self._fixed.get(name, {})
+            held = self._books.fixed.get(name, {})
             for resource in guarantee or DIVIDED:
                 wanted = more.get(resource, 0)
                 if wanted and held.get(resource, 0) + wanted > guarantee.get(resource, 0):
@@ -417,7 +377,7 @@ class Shares:
         """0 where the queue stays within its guarantee with so much more, 1 where within what is due, else 2. A job
         that is larger than all that is due to the queue counts as due where the queue holds nothing else and has used
         less than its part: such jobs have their turns in time."""
-        held, guarantee = self._allocated.get(queue, {}), self.tree.queues[queue].guarantee
+        held, guarantee = self._books.allocated.get(queue, {}), self.tree.queues[queue].guarantee
         named = [(amount, resource) for resource, amount in guarantee if more.get(resource, 0)]
         if named and all(held.get(resource, 0) + more[resource] <= amount for amount, resource in named):
             return 0
@@ -450,7 +410,7 @@ class Shares:
     def debtors(self, queue: str, amounts: Mapping[str, int]) -> Iterator[str]:
         """The queues from which this one may take something back for so much more."""
         if self.others_hold(queue) and (claim := self.claim_back(queue, amounts)) is not None:
-            yield from (name for name, pods in self._priorities.items() if pods and claim.takes(name, {}))
+            yield from (name for name, pods in self._books.priorities.items() if pods and claim.takes(name, {}))
 
     def standings(self, now_ms: int) -> list[standing.Standing]:
         """How all queues stand, each before those below it."""
@@ -481,8 +441,3 @@ class Shares:
 def _counted_by(queue: Queue) -> tuple[str, bool, bool]:
     """On what it depends how pods are counted."""
     return queue.parent, queue.by_user, queue.least_served_first
-
-
-def _add(books: dict[str, int], amounts: Amounts, sign: int) -> None:
-    for name, amount in amounts:
-        books[name] = books.get(name, 0) + sign * amount
