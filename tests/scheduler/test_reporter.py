@@ -119,3 +119,19 @@ async def test_nothing_is_written_without_the_lease(parts: Any) -> None:
     subject.put("a", _report("a"))
     await asyncio.wait_for(subject.idle.wait(), 5)
     assert server.written == []
+
+
+@pytest.mark.parametrize("moments", range(5))
+async def test_the_end_comes_even_in_the_moment_when_the_binds_end(moments: int) -> None:
+    server, idle = Server(), asyncio.Event()
+    subject = Reporter(server, idle, lambda: True)  # type: ignore[arg-type]
+    task = asyncio.create_task(subject.run())
+    subject.put("a", _report("a"))
+    server.open.clear()
+    await asyncio.sleep(0.01)
+    idle.set()
+    for _ in range(moments):
+        await asyncio.sleep(0)
+    task.cancel()
+    done, _ = await asyncio.wait([task], timeout=5)
+    assert done == {task}

@@ -97,7 +97,9 @@ class Reporter:
                 self._turns.release()
                 if not patient:
                     with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(self._binds_idle.wait(), due_in_s)
+                        # Not wait_for: before Python 3.12 it may lose a cancellation.
+                        async with asyncio.timeout(due_in_s):
+                            await self._binds_idle.wait()
                 continue
             report, since_s = self._waiting.pop(key)
             self._writing.add(key)
