@@ -490,3 +490,20 @@ def test_two_users_of_a_queue_do_not_displace_each_other_for_ever() -> None:
         driven.at(2)
     assert not driven.state.busy
     assert [one.root for one in driven.state.reservations] == ["pod/small"]
+
+
+def test_room_that_is_held_for_one_of_a_gang_is_not_given_up_for_another_who_never_fits() -> None:
+    """Else it was held and given up in every step, for ever."""
+    driven = Driven(gpu_node("n", 2))
+    ends = Work(max_runtime_ms=HOUR_MS, preemptible=False)
+    told = [queue("x", limit=((GPU, 4000),)), lone("r", 1, queue="y", node="n", bound_ms=1, work=ends), queue("y", 1)]
+    driven.at(2, *told, gang("g", 1), *members(1, "g", queue="x", created_ms=1))
+    later = [
+        *members(1, "g", 1, first=1, queue="x", created_ms=3),
+        *members(1, "g", 8, first=2, queue="x", created_ms=3),
+    ]
+    driven.at(3, *later)
+    for _ in range(5):
+        driven.at(3)
+    assert not driven.state.busy
+    assert [one.root for one in driven.state.reservations] == ["g"]

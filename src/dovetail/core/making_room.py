@@ -36,6 +36,7 @@ class MakingRoom:
         self.again = False
         self._lacking = False
         """Whether somebody lacks room for whom it is held, or tried to be."""
+        self._why = "those for whom room was made do not wait for it any more"
 
     @property
     def _gang(self) -> str:
@@ -43,7 +44,7 @@ class MakingRoom:
 
     def close(self) -> list[Decision]:
         """All of the root was tried: what is held stays only for who lacks room still."""
-        return [] if self._lacking else self.give_up("those for whom room was made do not wait for it any more")
+        return [] if self._lacking else self.give_up(self._why)
 
     def give_up(self, why: str) -> list[Decision]:
         """Hold nothing for the root any more."""
@@ -65,28 +66,28 @@ class MakingRoom:
         if own is not None and own.evicting:
             waiting = {pod.uid for pod in self._nominated(own) if startable(pod)}
             if not waiting:
-                decisions = self.give_up("those for whom room was made do not wait for it any more")
+                decisions = self.give_up(self._why)
                 own = None
             elif waiting.isdisjoint(pod.uid for pod in group.all_pods()):
                 # Others of the gang wait for those that give way: one after another.
                 return [], refusal
         limited = refusal.reason is Reason.QUEUE_LIMIT
         if not (limited or refusal.reason in _ROOM_HELPS) or refusal.when is When.NEVER or not group.all_pods():
-            return [*decisions, *self.give_up(str(refusal))], refusal
-        self._lacking = True
+            # Others of the gang may lack room all the same: `close` knows.
+            self._why = str(refusal)
+            return decisions, refusal
         if own is not None and own.evicting:
             why = self._failed(own)
             if not why:
+                self._lacking = True
                 return [], self._evicting(own, refusal)
             decisions += self.give_up(why)
             refusal = replace(refusal, reclaim=why)
         evictions, refusal = self._evict(group, refusal, kind)
+        self._lacking |= bool(evictions) or not limited
         if evictions:
             return [*decisions, *evictions], refusal
-        if limited:
-            self._state.reservations.drop(self._root)
-            return decisions, refusal
-        return decisions, self._hold(group, refusal)
+        return decisions, refusal if limited else self._hold(group, refusal)
 
     def _failed(self, own: Reservation) -> str:
         """Why the eviction for the root has come to nothing, "" where it has not."""

@@ -112,6 +112,8 @@ class State:
             cluster.freed += 1
         for root, due_ms in self.roster.starting.items():
             if due_ms <= self.now_ms:
+                # What was found out before it started by half counts no more.
+                self.failures.forget(root)
                 self._push(root)
         for one in self.reservations:
             if any(before_ms < due_ms <= self.now_ms for due_ms in (one.expected.start_ms, one.deadline_ms)):
