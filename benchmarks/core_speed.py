@@ -62,6 +62,7 @@ OFFERS: dict[str, tuple[tuple[tuple[str, int], ...], dict[str, Any]]] = {
 }
 """What the nodes offer, by what the lone pods ask for."""
 RACK, BLOCK = "dovetail.dev/rack", "dovetail.dev/block"
+GANG = 64
 
 
 def cube_mesh() -> Layout:
@@ -168,12 +169,17 @@ def drain(state: State, expected: int) -> tuple[float, int]:
     while state.busy and bound < expected:
         bound += sum(isinstance(decision, Bind) for decision in step(state, (), now))
         now += 1
-    return time.process_time() - start, bound
+    seconds = time.process_time() - start
+    problems = state.cluster.check()
+    assert not problems, problems[:3]
+    return seconds, bound
 
 
-def one_run(
-    node_count: int, pods: int, gangs: int, shape_count: int, devices: str, ask: str, policy: str, seed: int
-) -> dict[str, float]:
+def lone_pods(
+    node_count: int, pods: int, shape_count: int, seed: int, devices: str = "counted", ask: str = "mixed",
+    policy: str = "tightest",
+) -> tuple[float, int]:  # fmt: skip
+    """The CPU seconds that it takes to place so many, and how many were placed."""
     rng = random.Random(seed)
     wanted = [seen_by_kubelets(request, devices) for request in shapes(shape_count, rng, ask)]
     popularity = [1 / (rank + 1) for rank in range(shape_count)]
@@ -181,29 +187,35 @@ def one_run(
     step(state, nodes(node_count, devices, ask), 0)
     if ask == "mixed":
         step(state, busy(node_count, rng), 0)
-    requests = rng.choices(wanted, popularity, k=pods)
-    step_events = [PodChanged(Pod(f"p{i}", "default", f"p{i}", r, created_ms=i + 1)) for i, r in enumerate(requests)]
-    for event in step_events:
-        state.apply(event)
-    seconds, bound = drain(state, pods)
-    result = {"placements_per_s": bound / seconds, "placed": bound}
-    problems = state.cluster.check()
-    assert not problems, problems[:3]
+    for i, request in enumerate(rng.choices(wanted, popularity, k=pods)):
+        state.apply(PodChanged(Pod(f"p{i}", "default", f"p{i}", request, created_ms=i + 1)))
+    return drain(state, pods)
 
+
+def whole_gangs(
+    node_count: int, gangs: int, size: int, devices: str = "counted", policy: str = "tightest"
+) -> tuple[float, int]:
+    """The CPU seconds that it takes to place so many of so many pods of 8 GPUs, and how many of the gangs fit."""
     state = State(Policy(scoring=SCORINGS[policy]()))
     step(state, nodes(node_count, devices), 0)
     whole = seen_by_kubelets(Request(((CPU, 128_000), (MEMORY, 1024 * GIB), (GPU, 8))), devices)
-    fitting = min(gangs, node_count // 64 - 1)
+    fitting = min(gangs, node_count // size - 1)
     for g in range(fitting):
-        state.apply(GangChanged(Gang(f"g{g}", "default", f"g{g}", min_count=64, preferred=(RACK,), created_ms=g + 1)))
-        for i in range(64):
+        state.apply(GangChanged(Gang(f"g{g}", "default", f"g{g}", min_count=size, preferred=(RACK,), created_ms=g + 1)))
+        for i in range(size):
             state.apply(PodChanged(Pod(f"g{g}-{i}", "default", f"g{g}-{i}", whole, created_ms=g + 1, gang=f"g{g}")))
-    seconds, bound = drain(state, fitting * 64)
-    assert bound == fitting * 64, (bound, fitting * 64)
-    result["gangs_per_s"] = fitting / seconds
-    result["gangs"] = fitting
-    problems = state.cluster.check()
-    assert not problems, problems[:3]
+    seconds, bound = drain(state, fitting * size)
+    assert bound == fitting * size, (bound, fitting * size)
+    return seconds, fitting
+
+
+def one_run(
+    node_count: int, pods: int, gangs: int, shape_count: int, devices: str, ask: str, policy: str, seed: int
+) -> dict[str, float]:
+    seconds, bound = lone_pods(node_count, pods, shape_count, seed, devices, ask, policy)
+    result = {"placements_per_s": bound / seconds, "placed": bound}
+    seconds, fitting = whole_gangs(node_count, gangs, GANG, devices, policy)
+    result |= {"gangs_per_s": fitting / seconds, "gangs": fitting}
     result["rss_mib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return result
 

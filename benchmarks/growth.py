@@ -25,32 +25,23 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
 
-from benchmarks.core_speed import GIB, RACK, busy, drain, nodes, shapes
+from benchmarks.core_speed import lone_pods, nodes, shapes, whole_gangs
 from dovetail import __runs__ as runs_on
 from dovetail.core.cycle import step
 from dovetail.core.decisions import Bind
-from dovetail.core.events import Event, GangChanged, PodChanged, PodRemoved
-from dovetail.core.model import CPU, GPU, MEMORY, Gang, Pod, Request
+from dovetail.core.events import Event, PodChanged, PodRemoved
+from dovetail.core.model import Pod
 from dovetail.core.policy import Policy
 from dovetail.core.roster import LONE
 from dovetail.core.state import State
 
 NODES, SHAPES, PODS, ENDED, STEPS = 5_000, 48, 10_000, 20, 20
 EVERYTHING = 10**6
-WHOLE_NODE = Request(((CPU, 128_000), (MEMORY, 1024 * GIB), (GPU, 8)))
 
 
 def placing(seed: int, node_count: int = NODES, shape_count: int = SHAPES) -> float:
     """Microseconds to place a lone pod."""
-    rng = random.Random(seed)
-    wanted = shapes(shape_count, rng)
-    state = State(Policy())
-    step(state, nodes(node_count, "counted"), 0)
-    step(state, busy(node_count, rng), 0)
-    pods = min(PODS, 4 * node_count)
-    for i, request in enumerate(rng.choices(wanted, [1 / (rank + 1) for rank in range(shape_count)], k=pods)):
-        state.apply(PodChanged(Pod(f"p{i}", "default", f"p{i}", request, created_ms=i + 1)))
-    seconds, bound = drain(state, pods)
+    seconds, bound = lone_pods(node_count, min(PODS, 4 * node_count), shape_count, seed)
     return 1e6 * seconds / bound
 
 
@@ -90,16 +81,8 @@ def waiting(seed: int, pods: int) -> float:
 
 
 def gang(seed: int, size: int) -> float:
-    """Milliseconds to place a gang."""
-    state, gangs = State(Policy()), max(2, min(60, (NODES - size) // size))
-    step(state, nodes(NODES, "counted"), 0)
-    names = [f"g{number}-{seed}" for number in range(gangs)]
-    for name in names:
-        state.apply(GangChanged(Gang(name, "default", name, min_count=size, preferred=(RACK,), created_ms=1)))
-        for i in range(size):
-            state.apply(PodChanged(Pod(f"{name}-{i}", "default", f"{name}-{i}", WHOLE_NODE, created_ms=1, gang=name)))
-    seconds, bound = drain(state, gangs * size)
-    assert bound == gangs * size, (bound, gangs * size)
+    """Milliseconds to place a gang; all runs have the same ones."""
+    seconds, gangs = whole_gangs(NODES, 60, size)
     return 1e3 * seconds / gangs
 
 

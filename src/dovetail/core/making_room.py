@@ -23,6 +23,7 @@ from dovetail.core.reasons import Expected, Reason, Refusal, Sure, When
 from dovetail.core.roster import LONE, startable
 from dovetail.core.state import State
 
+_NOBODY_WAITS = "those for whom room was made do not wait for it any more"
 _ROOM_HELPS = {Reason.NO_NODE_FITS, Reason.GANG_DOES_NOT_FIT, Reason.RESERVED}
 
 
@@ -36,7 +37,7 @@ class MakingRoom:
         self.again = False
         self._lacking = False
         """Whether somebody lacks room for whom it is held, or tried to be."""
-        self._why = "those for whom room was made do not wait for it any more"
+        self._why = _NOBODY_WAITS
 
     @property
     def _gang(self) -> str:
@@ -66,7 +67,7 @@ class MakingRoom:
         if own is not None and own.evicting:
             waiting = {pod.uid for pod in self._nominated(own) if startable(pod)}
             if not waiting:
-                decisions = self.give_up(self._why)
+                decisions = self.give_up(_NOBODY_WAITS)
                 own = None
             elif waiting.isdisjoint(pod.uid for pod in group.all_pods()):
                 # Others of the gang wait for those that give way: one after another.
