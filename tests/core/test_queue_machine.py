@@ -232,7 +232,7 @@ class Model:
         ratios = [
             self.used[o.name, None] / (self.worth_ms(o.name) * max(1, o.weight))
             for o in others
-            if self.used[o.name, None] >= 0.5
+            if self.used[o.name, None] >= 1_000
         ]
         mean = sum(ratios) / len(ratios) if ratios else 0.0
         return mean * self.worth_ms(queue.name) * max(0, queue.weight)

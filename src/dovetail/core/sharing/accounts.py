@@ -16,6 +16,8 @@ from dovetail.core.sharing.tree import Tree
 
 AHEAD_MS = 300_000
 """How far ahead what a queue holds now is projected where queues are compared (the interval of Kueue's samples)."""
+_USED_SOMETHING = 1_000
+"""Less than a GPU in a ms is what rounding leaves of a past that has faded away."""
 _FRACTION_BITS = 40
 _MILLION = 1_000_000
 
@@ -51,11 +53,9 @@ class Accounts:
 
     def _as_siblings(self, queue: Queue) -> int:
         names = [name for name in self._tree.children(queue.parent) if name != queue.name and name in self.told_ms]
-        others = [(self._tree.queues[name], self._queues[name]) for name in names if name in self._queues]
+        others = [(self._tree.queues[n], self._queues[n].at(self.now_ms)) for n in names if n in self._queues]
         ratios = [
-            self._ratio(ledger.at(self.now_ms), other.half_life_ms, other.weight)
-            for other, ledger in others
-            if ledger.used or ledger.rate
+            self._ratio(used, other.half_life_ms, other.weight) for other, used in others if used >= _USED_SOMETHING
         ]
         if not ratios or queue.weight <= 0:
             return 0
