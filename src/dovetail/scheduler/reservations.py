@@ -163,12 +163,12 @@ class Reservations:
         if granted is None:
             raise NotReady(f"nothing is allocated for the resourceclaim {key}")
         allocation = wire_claims.allocation(claim, granted, self._class, self._clock.now_ms())
-        return await self._patch(path, wire_claims.reserved(claim, pod, uid, allocation))
+        return await self._patch(path, wire_claims.reserved(claim, pod, uid, allocation), STRATEGIC_PATCH)
 
     async def _add(self, path: str, patch: bytes, add: Callable[[bytes], bytes]) -> ResourceClaim:
         """Patch a claim, or, where a patch would change what must not change, add to what is stored."""
         try:
-            return await self._patch(path, patch)
+            return await self._patch(path, patch, STRATEGIC_PATCH)
         except Invalid as refusal:
             try:
                 stored = await self._client.fetch("GET", path.removesuffix("/status"), accept=CONTENT_TYPE)
@@ -176,8 +176,8 @@ class Reservations:
                 raise refusal if error.status == _NOT_ACCEPTABLE else error from None
             return await self._client.request("PUT", path, add(stored), decode=ResourceClaim, content_type=CONTENT_TYPE)
 
-    async def _patch(self, path: str, body: bytes) -> ResourceClaim:
-        return await self._client.request("PATCH", path, body, decode=ResourceClaim, content_type=MERGE_PATCH)
+    async def _patch(self, path: str, body: bytes, content_type: str = MERGE_PATCH) -> ResourceClaim:
+        return await self._client.request("PATCH", path, body, decode=ResourceClaim, content_type=content_type)
 
     async def _get(self, key: str) -> ResourceClaim:
         return await self._client.request("GET", kinds.RESOURCE_CLAIMS.path(*_named(key)), decode=ResourceClaim)
