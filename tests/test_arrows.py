@@ -23,7 +23,8 @@ ROOMS = {
     "playground": {"core", "kube"},
     "views": {"core", "kube"},
     "sim": {"core"},
-    "cli": {"core", "kube", "scheduler", "playground", "views", "sim", "recording", "agent"},
+    "advice": {"core"},
+    "cli": {"advice", "core", "kube", "scheduler", "playground", "views", "sim", "recording", "agent"},
 }
 CORE_LIBRARIES = {"numpy"}
 IMPURE = {"time", "random", "os", "logging", "asyncio", "socket", "pathlib", "datetime", "uuid", "threading"}

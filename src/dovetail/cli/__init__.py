@@ -18,6 +18,7 @@ _COMMANDS = {
     "defrag": "Plan moves of running pods that make room for a job or a shape; move nothing.",
     "demo": "Run a small cluster on this machine and show what Dovetail does with it.",
     "free": "Say what still fits, by GPU model and size, and what blocks the next size.",
+    "memory": "Say what a model takes of GPU memory, and which GPUs and MIG profiles hold it.",
     "priority": "Say why a job has its place in the line, and what would change that.",
     "queue": "Show the line of those who wait: in which order, why, and when they start.",
     "replay": "Decide a recorded day again, and say whether every decision is the same.",

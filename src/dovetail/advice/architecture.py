@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a decoder is made of: its layers as matrices and vectors, and how many parameters these have.
+
+Rules: a matrix is what a linear layer has; it can be quantised, divided among tensor-parallel ranks and adapted by
+LoRA. Vectors are norms, biases and what else is small; every rank has them and nobody quantises them. Parameters are
+counted, not estimated: they are those of the published checkpoint, without vision or audio towers and without layers
+for multi-token prediction.
+
+Sources: the models' own code in Hugging Face Transformers; for multi-head latent attention DeepSeek-V2 (2024), section
+2.1; for grouped queries Ainslie et al. (2023).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+
+class Matrix(NamedTuple):
+    """`copies` of one, one for each expert. `parts` is into how many it can be divided at most. `kind` is attention,
+    mlp, expert or router."""
+
+    kind: str
+    inputs: int
+    outputs: int
+    parts: int
+    copies: int = 1
+
+    @property
+    def parameters(self) -> int:
+        return self.inputs * self.outputs * self.copies
+
+    def on_rank(self, tp: int) -> int:
+        """Parameters on one of so many tensor-parallel ranks; what cannot be divided so far is there several times."""
+        return -(-self.parameters // min(tp, self.parts))
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """`qk_dim` and `v_dim` are what a head has of a query or key, and of a value. With `kv_rank` it is multi-head
+    latent attention, where the cache has a latent vector and `rope_dim` of the key; `q_rank` 0: queries are not
+    compressed. `window` 0: all of the context. `vectors` are biases, norms of queries and keys, sinks."""
+
+    heads: int
+    kv_heads: int
+    qk_dim: int
+    v_dim: int
+    q_rank: int = 0
+    kv_rank: int = 0
+    rope_dim: int = 0
+    window: int = 0
+    vectors: int = 0
+
+    @property
+    def cached(self) -> int:
+        """Numbers in the KV cache for each token."""
+        return self.kv_rank + self.rope_dim if self.kv_rank else self.kv_heads * (self.qk_dim + self.v_dim)
+
+    @property
+    def cache_parts(self) -> int:
+        """Among how many tensor-parallel ranks the cache can be divided: a latent vector is whole on each."""
+        return 1 if self.kv_rank else self.kv_heads
+
+    def matrices(self, hidden: int) -> Iterator[Matrix]:
+        queries, outputs = self.heads * self.qk_dim, self.heads * self.v_dim
+        if self.q_rank:
+            yield Matrix("attention", hidden, self.q_rank, 1)
+            yield Matrix("attention", self.q_rank, queries, self.heads)
+        else:
+            yield Matrix("attention", hidden, queries, self.heads)
+        if self.kv_rank:
+            yield Matrix("attention", hidden, self.kv_rank + self.rope_dim, 1)
+            nope = self.qk_dim - self.rope_dim
+            yield Matrix("attention", self.kv_rank, self.heads * (nope + self.v_dim), self.heads)
+        else:
+            yield Matrix("attention", hidden, self.kv_heads * self.qk_dim, self.kv_heads)
+            yield Matrix("attention", hidden, self.kv_heads * self.v_dim, self.kv_heads)
+        yield Matrix("attention", outputs, hidden, self.heads)
+
+
+@dataclass(frozen=True, slots=True)
+class Mlp:
+    """`width` is that of the dense part (also of shared experts), 0 where there is none; each of `experts` has
+    `expert_width`, and a token goes to `per_token` of them. `vectors` are biases of all of it."""
+
+    width: int
+    gated: bool = True
+    experts: int = 0
+    per_token: int = 0
+    expert_width: int = 0
+    vectors: int = 0
+
+    def matrices(self, hidden: int) -> Iterator[Matrix]:
+        up = 2 if self.gated else 1
+        if self.width:
+            yield from [Matrix("mlp", hidden, self.width, self.width)] * up
+            yield Matrix("mlp", self.width, hidden, self.width)
+        if self.experts:
+            yield Matrix("router", hidden, self.experts, 1)
+            yield from [Matrix("expert", hidden, self.expert_width, self.expert_width, self.experts)] * up
+            yield Matrix("expert", self.expert_width, hidden, self.expert_width, self.experts)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """`norms` is how many norms it has, `norm_vectors` the parameters of each in units of the hidden size."""
+
+    hidden: int
+    attention: Attention
+    mlp: Mlp
+    norms: int
+    norm_vectors: int
+
+    @cached_property
+    def matrices(self) -> tuple[Matrix, ...]:
+        return (*self.attention.matrices(self.hidden), *self.mlp.matrices(self.hidden))
+
+    @cached_property
+    def vectors(self) -> int:
+        return self.attention.vectors + self.mlp.vectors + self.norms * self.norm_vectors * self.hidden
+
+    @cached_property
+    def parameters(self) -> int:
+        return self.vectors + sum(matrix.parameters for matrix in self.matrices)
+
+    @cached_property
+    def active(self) -> int:
+        """Parameters that a token meets."""
+        idle = sum(
+            m.parameters // m.copies * (m.copies - self.mlp.per_token) for m in self.matrices if m.kind == "expert"
+        )
+        return self.parameters - idle
+
+    def on_rank(self, tp: int) -> int:
+        return self.vectors + sum(matrix.on_rank(tp) for matrix in self.matrices)
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A decoder. `tied`: the head uses the matrix of the embedding. `embedded` is the size of an embedding, mostly the
+    hidden size; where it is not, matrices lead in and out. `position_rows` are learned positions. `vectors` are those
+    outside of layers. `max_context` 0: the configuration does not say. `dropout`: training keeps masks. `weights` is
+    the format of the published checkpoint; `notes` say what was assumed."""
+
+    family: str
+    hidden: int
+    vocab: int
+    tied: bool
+    layers: tuple[Layer, ...]
+    embedded: int
+    position_rows: int
+    vectors: int
+    max_context: int
+    dropout: bool
+    weights: str
+    notes: tuple[str, ...] = ()
+
+    @cached_property
+    def embedding(self) -> int:
+        """Parameters of what comes before the first layer."""
+        lead = self.embedded * self.hidden * (self.embedded != self.hidden)
+        return self.vocab * self.embedded + self.position_rows * self.hidden + lead
+
+    @cached_property
+    def head(self) -> int:
+        """Parameters of the matrices that come after the last layer, as a part of their own."""
+        lead = self.embedded * self.hidden * (self.embedded != self.hidden)
+        return (0 if self.tied else self.vocab * self.embedded) + lead
+
+    @cached_property
+    def parameters(self) -> int:
+        return self.embedding + self.head + self.vectors + sum(layer.parameters for layer in self.layers)
+
+    @cached_property
+    def active(self) -> int:
+        """Parameters that a token meets."""
+        return self.embedding + self.head + self.vectors + sum(layer.active for layer in self.layers)
+
+    @property
+    def heads(self) -> int:
+        return self.layers[0].attention.heads
+
+    def by_kind(self) -> dict[str, int]:
+        """Parameters by what they are for; parts that the model does not have are left out."""
+        found = {"embedding": self.embedding, "attention": 0, "mlp": 0, "expert": 0, "router": 0, "head": self.head}
+        for layer in self.layers:
+            for matrix in layer.matrices:
+                found[matrix.kind] += matrix.parameters
+        found["vectors"] = self.vectors + sum(layer.vectors for layer in self.layers)
+        return {kind: parameters for kind, parameters in found.items() if parameters}
+
+
+def alike(layers: tuple[Layer, ...]) -> list[tuple[Layer, int]]:
+    """Each kind of layer, and how many there are. Equal layers of an architecture are one object."""
+    found = Counter(map(id, layers))
+    kinds = {id(layer): layer for layer in layers}
+    return [(kinds[key], number) for key, number in found.items()]

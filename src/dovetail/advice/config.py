@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A Hugging Face `config.json`, read as an architecture.
+
+Rules: all fields that are missing are told together, a value that cannot be is told with its rule. A `model_type` that
+is not in the table is taken for a decoder like Llama where it has the fields of one, and a note says so; models that
+are put together in another way (encoders, state-space layers, linear attention) are refused. Of a model with vision or
+audio the decoder alone is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dovetail.advice import families
+from dovetail.advice.architecture import Architecture, Attention, Layer, Mlp
+from dovetail.advice.families import ALIASES, FAMILIES, GENERIC, NOT_DECODERS, Family
+
+Config = Mapping[str, Any]
+_MOST = {"layers": 10_000}
+_MOST_OF_ANY = 1 << 31
+_INNER = ("text_config", "llm_config", "language_config")
+_FORMATS = {
+    "fp8": "fp8", "mxfp4": "mxfp4", "gptq": "int4", "awq": "int4", "compressed-tensors": "int4", "float32": "fp32",
+}  # fmt: skip
+
+
+class ConfigError(ValueError):
+    """What in a config.json keeps it from being read."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Fields:
+    """The fields of a configuration with a family's defaults; collects what is missing."""
+
+    config: Config
+    family: Family
+    missing: list[str]
+
+    def get(self, name: str) -> Any:
+        value = self.config.get(name)
+        return self.family.defaults.get(name) if value is None else value
+
+    def number(self, name: str, most: int = _MOST_OF_ANY) -> int:
+        """A positive number; 1, and a note of it, where it is missing."""
+        value = self.get(name)
+        if value is None:
+            self.missing.append(name)
+            return 1
+        return _number(name, value, 1, most)
+
+    def optional(self, name: str, default: int = 0) -> int:
+        value = self.get(name) if name else None
+        return default if value is None else _number(name, value, 0)
+
+    def flag(self, name: bool | str) -> bool:
+        if isinstance(name, bool):
+            return name
+        value = self.get(name) if name else False
+        if value is not None and not isinstance(value, bool):
+            raise ConfigError(f"{name}: {value!r} is neither true nor false")
+        return bool(value)
+
+
+def read(config: Config) -> Architecture:
+    """Raises ConfigError."""
+    outer, notes = config, []
+    for name in _INNER:
+        if isinstance(config.get(name), Mapping):
+            config = {**{key: outer[key] for key in _OF_BOTH if key in outer}, **config[name]}
+            notes.append(f"only the decoder ({name}) is counted, not what sees or hears")
+            break
+    if config.get("is_encoder_decoder") is False:
+        config = {key: value for key, value in config.items() if key != "is_encoder_decoder"}
+    kind = config.get("model_type")
+    if not isinstance(kind, str):
+        raise ConfigError(
+            f"model_type: {'missing' if kind is None else f'{kind!r} is no name'}; is this a config.json?"
+        )
+    family = FAMILIES.get(ALIASES.get(kind, kind))
+    if family is None:
+        for name, what in NOT_DECODERS.items():
+            if config.get(name):
+                raise ConfigError(f"model_type {kind!r} has {what} ({name}), which cannot be reckoned yet")
+        family = GENERIC
+        notes.append(f"model_type {kind!r} is not known: taken for a decoder like Llama")
+    fields = _Fields(config, family, [])
+    architecture = _architecture(kind, fields, notes, known=family is not GENERIC)
+    if fields.missing:
+        known = "" if family is not GENERIC else ", which is not known and can only be reckoned as one like Llama"
+        raise ConfigError(f"model_type {kind!r}{known}: missing {', '.join(dict.fromkeys(fields.missing))}")
+    return architecture
+
+
+_OF_BOTH = ("tie_word_embeddings", "torch_dtype", "dtype", "quantization_config")
+"""What a model of several parts says once for all of them."""
+
+
+def _architecture(kind: str, fields: _Fields, notes: list[str], *, known: bool) -> Architecture:
+    family = fields.family
+    for name in family.required:
+        fields.number(name)
+    count, hidden = fields.number(family.layers, _MOST["layers"]), fields.number(family.hidden)
+    vocab, context = fields.number(family.vocab), fields.optional(family.context)
+    attention = _attention(fields, hidden)
+    windows = _windows(fields, count)
+    norms = 2 if fields.flag("new_decoder_architecture") and kind == "falcon" else family.norms
+    bias_of_head = vocab * fields.flag(family.head_bias)
+    tied = fields.get("tie_word_embeddings")
+    made: dict[tuple[bool, int], Layer] = {}
+
+    def layer(routed: bool, window: int) -> Layer:
+        own = attention(window)
+        return Layer(hidden, own, _mlp(fields, hidden, routed), norms, family.norm_vectors)
+
+    routed = _routed(fields, count)
+    layers = []
+    for key in zip(routed, windows, strict=True):
+        if key not in made:
+            made[key] = layer(*key)
+        layers.append(made[key])
+    return Architecture(
+        family=kind,
+        hidden=hidden,
+        vocab=vocab,
+        tied=family.tied if tied is None else fields.flag("tie_word_embeddings"),
+        layers=tuple(layers),
+        embedded=fields.optional("word_embed_proj_dim", hidden),
+        position_rows=context + family.positions_offset if family.positions_offset >= 0 else 0,
+        vectors=hidden * family.outer_norms * family.norm_vectors + bias_of_head,
+        max_context=context,
+        dropout=family.dropout,
+        weights=_weights(fields.config),
+        notes=tuple(notes),
+    )
+
+
+def _attention(fields: _Fields, hidden: int) -> Callable[[int], Attention]:
+    """The attention of a layer, by its window."""
+    family = fields.family
+    heads = fields.number(family.heads)
+    if family.latent:
+        rope, nope = fields.optional("qk_rope_head_dim"), fields.optional("qk_nope_head_dim")
+        q_rank, kv_rank = fields.optional("q_lora_rank"), fields.optional("kv_lora_rank")
+        v_dim = fields.optional("v_head_dim")
+        return lambda window: Attention(
+            heads, heads, nope + rope, v_dim, q_rank, kv_rank, rope, window, q_rank + kv_rank
+        )
+    kv_heads = _kv_heads(fields, heads)
+    dim = fields.optional("head_dim")
+    if not dim and fields.missing:
+        dim = 1
+    elif not dim:
+        if hidden % heads:
+            raise ConfigError(f"{family.heads}: {heads} heads do not divide {family.hidden} {hidden}")
+        dim = hidden // heads
+    if heads % kv_heads:
+        raise ConfigError(f"{family.kv_heads}: {kv_heads} does not divide the {heads} of {family.heads}")
+    vectors = (heads + 2 * kv_heads) * dim * fields.flag(family.qkv_bias) + hidden * fields.flag(family.out_bias)
+    if family.qk_norm and (not family.qk_norm_if or fields.flag(family.qk_norm_if)):
+        vectors += 2 * dim if family.qk_norm == families.EACH_HEAD else (heads + kv_heads) * dim
+    vectors += heads * family.sinks
+    return lambda window: Attention(heads, kv_heads, dim, dim, window=window, vectors=vectors)
+
+
+def _kv_heads(fields: _Fields, heads: int) -> int:
+    """Falcon and GPTBigCode say with a flag that all queries share one key, and Falcon drops it for its newer layers;
+    MPT says it inside of another field."""
+    name = fields.family.kv_heads
+    inner = fields.config.get("attn_config")
+    if isinstance(inner, Mapping) and name in inner:
+        return _number(name, inner[name], 1)
+    if fields.flag("multi_query") and not fields.flag("new_decoder_architecture"):
+        return 1
+    return fields.optional(name) or heads
+
+
+def _mlp(fields: _Fields, hidden: int, routed: bool) -> Mlp:
+    family = fields.family
+    ups = 2 if family.gated else 1
+    if not routed:
+        width = fields.optional(family.width) or hidden * family.width_factor or fields.number(family.width)
+        return Mlp(width, family.gated, vectors=(ups * width + hidden) * fields.flag(family.mlp_bias))
+    experts, width = fields.number(family.experts), fields.number(family.expert_width)
+    per_token = fields.number(_per_token(fields))
+    shared = fields.optional(family.shared_experts) * width
+    shared = shared or (fields.number(family.shared_width) if family.shared_width else 0)
+    if per_token > experts:
+        raise ConfigError(f"{_per_token(fields)}: {per_token} of {experts} experts")
+    vectors = experts * (ups * width + hidden) * family.expert_bias + experts * family.router_vectors
+    return Mlp(shared, family.gated, experts, per_token, width, vectors + hidden * family.shared_gate)
+
+
+def _per_token(fields: _Fields) -> str:
+    return "experts_per_token" if fields.get("experts_per_token") is not None else "num_experts_per_tok"
+
+
+def _routed(fields: _Fields, count: int) -> list[bool]:
+    """Which layers have experts."""
+    family = fields.family
+    if not family.experts or (family is GENERIC and fields.get(family.experts) is None):
+        return [False] * count
+    first, step = fields.optional(family.first_dense), fields.optional(family.moe_step, 1) or 1
+    dense = fields.get("mlp_only_layers")
+    dense = dense if isinstance(dense, list) else []
+    # DeepSeek counts from the first layer, the others from the first that the step completes.
+    shift = 0 if family.latent else 1
+    return [i >= first and (i + shift) % step == 0 and i not in dense for i in range(count)]
+
+
+def _windows(fields: _Fields, count: int) -> list[int]:
+    """The window of each layer; 0: all of the context."""
+    family = fields.family
+    width = fields.optional("attention_chunk_size" if family.window == families.CHUNKS else "sliding_window")
+    kinds = fields.get("layer_types")
+    if isinstance(kinds, list) and len(kinds) == count:
+        return [width if kind in ("sliding_attention", "chunked_attention") else 0 for kind in kinds]
+    step = fields.optional("sliding_window_pattern", 1) or 1
+    first = fields.optional("max_window_layers", count) if fields.flag("use_sliding_window") else count
+    inside: dict[str, Callable[[int], bool]] = {
+        families.NO_WINDOW: lambda i: False,
+        families.ALL: lambda i: True,
+        families.ALTERNATE: lambda i: i % 2 == 0,
+        families.PATTERN: lambda i: (i + 1) % step != 0,
+        families.UPPER: lambda i: i >= first,
+        families.CHUNKS: lambda i: (i + 1) % 4 != 0,
+    }
+    return [width if inside[family.window](i) else 0 for i in range(count)]
+
+
+def _weights(config: Config) -> str:
+    """The format of the weights in the checkpoint."""
+    quantised = config.get("quantization_config")
+    if isinstance(quantised, Mapping):
+        method = str(quantised.get("quant_method"))
+        bits = quantised.get("bits", quantised.get("w_bit", 4))
+        return "int8" if bits == 8 else _FORMATS.get(method, "int4" if quantised.get("load_in_4bit") else "bf16")
+    return _FORMATS.get(str(config.get("dtype", config.get("torch_dtype"))), "bf16")
+
+
+def _number(name: str, value: object, least: int, most: int = _MOST_OF_ANY) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ConfigError(f"{name}: {value!r} is not a whole number")
+    if not least <= value <= most:
+        raise ConfigError(f"{name}: {value} is not from {least} to {most}")
+    return value

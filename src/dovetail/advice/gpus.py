@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How much memory GPUs and their MIG instances have for processes.
+
+Rules: a product goes by the names of `core.devices.products`; one that is sold with more or less memory has an entry
+for each. `memory_mib` is what nvidia-smi calls total, `reserved_mib` what the driver keeps of it; the rest is usable.
+Of an instance all is usable.
+
+Sources: published outputs of nvidia-smi, as of November 2026. What is reserved was seen on A100 40GB, H100, B200,
+GB200, GB300, L40S and T4 (448 to 947 MiB); of others it is assumed to be 640 MiB, and of P100, P4, K80 and V100 the
+total is that of drivers that left it out. Of GH200 with 144 GB the largest MIG instance is taken."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from dovetail.core.devices import products
+from dovetail.core.devices.mig import products as mig_products
+from dovetail.core.devices.mig.geometry import Profile
+from dovetail.core.devices.products import BRIDGE, NONE, Product
+
+_RESERVED_MIB = 640
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """`name` is that of the label `nvidia.com/gpu.product`, `model` ours, with the memory where there are several."""
+
+    model: str
+    name: str
+    memory_mib: int
+    reserved_mib: int = _RESERVED_MIB
+
+    @property
+    def usable_mib(self) -> int:
+        return self.memory_mib - self.reserved_mib
+
+    @property
+    def product(self) -> Product:
+        return products.named(self.name)
+
+    def linked(self, gpus: int) -> bool:
+        """Whether NVLink can join so many of one node."""
+        product = self.product
+        return product.reach != NONE and gpus <= product.most
+
+    @property
+    def bridged(self) -> bool:
+        """Whether its NVLinks are a bridge, which a card may not carry."""
+        return self.product.reach == BRIDGE
+
+    def profiles(self) -> Iterator[Profile]:
+        """What it can be divided into by MIG, the smallest memory first; of profiles that differ in engines alone, the
+        plain one."""
+        geometry = mig_products.of_product(self.name)
+        plain = [p for p in geometry.profiles if "+" not in p.name and "-" not in p.name] if geometry else []
+        yield from sorted(plain, key=lambda p: (p.memory_mib, p.compute_slices))
+
+
+GPUS = (
+    Gpu("K80", "Tesla-K80", 11_441, 0),
+    Gpu("P100-SXM2", "Tesla-P100-SXM2-16GB", 16_280, 0),
+    Gpu("P4", "Tesla-P4", 7_611, 0),
+    Gpu("V100-SXM2-16GB", "Tesla-V100-SXM2-16GB", 16_160, 0),
+    Gpu("V100-PCIe-16GB", "Tesla-V100-PCIE-16GB", 16_160, 0),
+    Gpu("V100-SXM2-32GB", "Tesla-V100-SXM2-32GB", 32_510, 0),
+    Gpu("V100-SXM3-32GB", "Tesla-V100-SXM3-32GB", 32_510, 0),
+    Gpu("V100-PCIe-32GB", "Tesla-V100-PCIE-32GB", 32_510, 0),
+    Gpu("T4", "Tesla-T4", 15_360, 448),
+    Gpu("RTX8000", "Quadro-RTX-8000", 46_080),
+    Gpu("A100-SXM4-40GB", "NVIDIA-A100-SXM4-40GB", 40_960, 518),
+    Gpu("A100-SXM4-80GB", "NVIDIA-A100-SXM4-80GB", 81_920),
+    Gpu("A100-PCIe-40GB", "NVIDIA-A100-PCIE-40GB", 40_960, 518),
+    Gpu("A100-PCIe-80GB", "NVIDIA-A100-80GB-PCIe", 81_920),
+    Gpu("A800-SXM4-80GB", "NVIDIA-A800-SXM4-80GB", 81_920),
+    Gpu("A30", "NVIDIA-A30", 24_576),
+    Gpu("A10", "NVIDIA-A10", 23_028),
+    Gpu("A10G", "NVIDIA-A10G", 23_028),
+    Gpu("A2", "NVIDIA-A2", 15_356),
+    Gpu("A40", "NVIDIA-A40", 46_068),
+    Gpu("RTX-A6000", "NVIDIA-RTX-A6000", 49_140),
+    Gpu("RTX3090", "NVIDIA-GeForce-RTX-3090", 24_576),
+    Gpu("L4", "NVIDIA-L4", 23_034),
+    Gpu("L40", "NVIDIA-L40", 46_068, 609),
+    Gpu("L40S", "NVIDIA-L40S", 46_068, 609),
+    Gpu("RTX4090", "NVIDIA-GeForce-RTX-4090", 24_564),
+    Gpu("RTX6000Ada", "NVIDIA-RTX-6000-Ada-Generation", 49_140),
+    Gpu("H100-SXM5", "NVIDIA-H100-80GB-HBM3", 81_559, 480),
+    Gpu("H100-PCIe", "NVIDIA-H100-PCIe", 81_559, 480),
+    Gpu("H100-NVL", "NVIDIA-H100-NVL", 95_830),
+    Gpu("H800-SXM5", "NVIDIA-H800", 81_559, 480),
+    Gpu("H200-SXM5", "NVIDIA-H200", 143_771),
+    Gpu("H200-NVL", "NVIDIA-H200-NVL", 143_771),
+    Gpu("H20", "NVIDIA-H20", 97_871),
+    Gpu("GH200-96GB", "NVIDIA-GH200-480GB", 97_871),
+    Gpu("GH200-144GB", "NVIDIA-GH200-144G-HBM3e", 146_432, 0),
+    Gpu("B200", "NVIDIA-B200", 183_359, 728),
+    Gpu("B300", "NVIDIA-B300-SXM6-AC", 275_040),
+    Gpu("GB200", "NVIDIA-GB200", 189_471, 742),
+    Gpu("GB300", "NVIDIA-GB300", 284_208, 947),
+    Gpu("RTX-PRO-6000-BSE", "NVIDIA-RTX-PRO-6000-Blackwell-Server-Edition", 97_887),
+    Gpu("RTX-PRO-5000-BW", "NVIDIA-RTX-PRO-5000-Blackwell", 48_935),
+    Gpu("RTX-PRO-4500-BW", "NVIDIA-RTX-PRO-4500-Blackwell", 32_623),
+    Gpu("RTX5090", "NVIDIA-GeForce-RTX-5090", 32_607),
+)
+
+
+def find(name: str) -> tuple[Gpu, ...]:
+    """Those of this model, label or nvidia-smi name, or else all with this in their model; case does not matter."""
+    wanted = "-".join(name.split()).casefold()
+    exact = tuple(gpu for gpu in GPUS if wanted in (gpu.model.casefold(), gpu.name.casefold()))
+    return exact or tuple(gpu for gpu in GPUS if wanted and wanted in gpu.model.casefold())

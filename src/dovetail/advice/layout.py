@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a model is divided among GPUs, what each part of the memory of one of them is, and what cannot be divided so.
+
+The fullest GPU counts: with pipeline parallelism that is mostly one of the first or of the last stage. Among the
+tensor-parallel ranks of a stage the parts are equal, rounded up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+
+from dovetail.advice.architecture import Architecture, Layer, alike
+from dovetail.advice.formats import MIB
+
+NCCL_CHANNELS, NCCL_BUFFER = 32, 4 * MIB
+_NEAR = 65
+
+
+class PlanError(ValueError):
+    """Options that contradict each other, or the model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Tensor-parallel ranks, pipeline stages, data-parallel replicas."""
+
+    tp: int = 1
+    pp: int = 1
+    dp: int = 1
+
+    @property
+    def gpus(self) -> int:
+        return self.tp * self.pp * self.dp
+
+    @property
+    def communicators(self) -> int:
+        return sum(ranks > 1 for ranks in (self.tp, self.pp, self.dp))
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Bytes of one GPU."""
+
+    weights: int = 0
+    gradients: int = 0
+    optimizer: int = 0
+    activations: int = 0
+    kv_cache: int = 0
+    collectives: int = 0
+    runtime: int = 0
+
+    @property
+    def total(self) -> int:
+        return sum(getattr(self, field.name) for field in fields(self))
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """The layers of a pipeline stage. The first has the embedding, the last the head: of a tied one a copy, unless
+    both are the same."""
+
+    model: Architecture
+    layers: tuple[Layer, ...]
+    index: int
+    of: int
+
+    @property
+    def first(self) -> bool:
+        return self.index == 0
+
+    @property
+    def last(self) -> bool:
+        return self.index == self.of - 1
+
+    def rest(self, tp: int) -> int:
+        """Parameters outside of layers, on one tensor-parallel rank."""
+        model = self.model
+        embedding = -(-model.embedding // tp) if self.first else 0
+        tied = model.vocab * model.embedded if model.tied and not self.first else 0
+        return embedding + (-(-(model.head + tied) // tp) + model.vectors if self.last else 0)
+
+    def parameters(self, tp: int) -> int:
+        return self.rest(tp) + sum(layer.on_rank(tp) * number for layer, number in alike(self.layers))
+
+
+def stages(model: Architecture, pp: int) -> Iterator[Stage]:
+    """Layers in their order, as evenly as they can be divided; earlier stages have one more."""
+    each, more = divmod(len(model.layers), pp)
+    start = 0
+    for index in range(pp):
+        end = start + each + (index < more)
+        yield Stage(model, model.layers[start:end], index, pp)
+        start = end
+
+
+def check(model: Architecture, layout: Layout) -> None:
+    """Raises PlanError where the model cannot be divided so."""
+    if layout.pp > len(model.layers):
+        raise PlanError(f"{layout.pp} pipeline stages need as many layers, and the model has {len(model.layers)}")
+    for layer, _ in alike(model.layers):
+        attention = layer.attention
+        divided = {"attention heads": attention.heads, "columns of the MLP": layer.mlp.width or layout.tp}
+        if layer.mlp.experts:
+            divided["columns of an expert"] = layer.mlp.expert_width
+        for what, number in divided.items():
+            if number % layout.tp:
+                near = ", ".join(str(tp) for tp in range(1, _NEAR) if attention.heads % tp == 0)
+                raise PlanError(
+                    f"{layout.tp} tensor-parallel ranks do not divide the {number} {what}; heads allow {near}"
+                )
+        if not attention.kv_rank and attention.kv_heads % layout.tp and layout.tp % attention.kv_heads:
+            raise PlanError(
+                f"{layout.tp} tensor-parallel ranks and {attention.kv_heads} key-value heads: "
+                "one has to divide the other"
+            )
+
+
+def nccl_bytes(layout: Layout) -> int:
+    """Buffers of NCCL: for each group of ranks, of 4 MiB (the default of NCCL_BUFFSIZE) for each of 32 channels (its
+    most), one to send and one to receive. An upper bound: small groups open fewer channels."""
+    return layout.communicators * NCCL_CHANNELS * NCCL_BUFFER * 2

@@ -1,0 +1,294 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a model takes of the memory of GPUs, which of them hold it, how many are needed, and how much more would fit.
+
+Rules: a GPU holds it if the parts and the headroom on top are no more than what is usable. Where nobody says how it is
+to be divided, sharded training grows by replicas (1, 2, 4 ...), anything else first by tensor-parallel ranks as far as
+a node and the heads allow, then by pipeline stages; the first that fits is taken. MIG instances hold what needs one
+GPU: NCCL does not join two of them. All amounts are integers; memory is in MiB (2**20 bytes), parts in bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from dovetail.advice.architecture import Architecture
+from dovetail.advice.formats import MIB
+from dovetail.advice.gpus import GPUS, Gpu
+from dovetail.advice.layout import Layout, Parts, PlanError
+from dovetail.advice.serving import Serving
+from dovetail.advice.training import Training
+
+Plan = Training | Serving
+MOST_REPLICAS = 1024
+_MOST_STAGES = 64
+_MOST_TOKENS, _MOST_SEQUENCES = 1 << 24, 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A job. What of the layout is None is free. `runtime_mib` is what CUDA and the framework take of a GPU before
+    anything else, `headroom_percent` what is to stay free of it."""
+
+    model: Architecture
+    plan: Plan
+    name: str = ""
+    gpus: int | None = None
+    tp: int | None = None
+    pp: int | None = None
+    gpus_per_node: int = 8
+    runtime_mib: int = 1024
+    headroom_percent: int = 10
+
+    def parts(self, layout: Layout, plan: Plan | None = None) -> Parts:
+        return (plan or self.plan).parts(self.model, layout, self.runtime_mib * MIB)
+
+    def needed_mib(self, parts: Parts) -> int:
+        """What a GPU must have usable: the parts and the headroom, rounded up."""
+        return -(-parts.total * 100 // ((100 - self.headroom_percent) * MIB))
+
+    def nodes(self, layout: Layout) -> int:
+        return -(-layout.gpus // self.gpus_per_node)
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What to look for: so many GPUs with so much usable memory each, on so many nodes; `nvlink`: tensor-parallel ranks
+    exchange activations in each layer."""
+
+    gpus: int
+    memory_per_gpu_mib: int
+    nvlink: bool
+    nodes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """A MIG profile, and how many of them a card has. `headroom_mib` less than 0: so much is missing."""
+
+    profile: str
+    memory_mib: int
+    most: int
+    fits: bool
+    headroom_mib: int
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """A GPU. `fits` and `headroom_mib` are of the layout that was asked for; `fewest` is the layout of the fewest that
+    hold it, None where none does, `need` says it as numbers; `largest_context` and `largest_batch` fit there, each with
+    the other as asked; `nvlink`: NVLink can join its tensor-parallel ranks."""
+
+    gpu: str
+    product: str
+    memory_mib: int
+    usable_mib: int
+    fits: bool
+    headroom_mib: int
+    fewest: Layout | None
+    need: Need | None
+    nvlink: bool
+    largest_context: int
+    largest_batch: int
+    mig: tuple[Slice, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """`active` are the parameters that a token meets, `by_kind` says what they are for. `max_context` 0: not known."""
+
+    name: str
+    family: str
+    parameters: int
+    active: int
+    by_kind: dict[str, int]
+    trained: int
+    layers: int
+    max_context: int
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """The answer. `parts` are bytes of the fullest GPU in this `layout`, which needs `need`. `notes` are what was
+    assumed, and what the options do not do."""
+
+    model: Model
+    job: str
+    plan: Plan
+    layout: Layout
+    parts: Parts
+    total_bytes: int
+    headroom_percent: int
+    need: Need
+    gpus: tuple[Room, ...]
+    notes: tuple[str, ...]
+
+
+def memory(asked: Asked, sized_for: Gpu | None = None, gpus: tuple[Gpu, ...] = GPUS) -> Memory:
+    """`sized_for` is the GPU for which the layout is chosen as far as it is free; without it, or where none fits there,
+    it is the smallest. Raises PlanError where the options contradict each other or the model."""
+    possible = list(layouts(asked))
+    chosen = _fewest(asked, possible, sized_for.usable_mib) if sized_for else None
+    layout = chosen or possible[0]
+    parts = asked.parts(layout)
+    # GPUs of the same memory have the same answers.
+    fewest = {mib: _fewest(asked, possible, mib) for mib in {gpu.usable_mib for gpu in gpus}}
+    largest = {mib: _largest(asked, found, mib) for mib, found in fewest.items()}
+    rooms = (_room(asked, layout, parts, gpu, fewest[gpu.usable_mib], largest[gpu.usable_mib]) for gpu in gpus)
+    model, plan = asked.model, asked.plan
+    trained = plan.trainable(model) if isinstance(plan, Training) else 0
+    told = Model(
+        asked.name, model.family, model.parameters, model.active, model.by_kind(), trained, len(model.layers),
+        model.max_context,
+    )  # fmt: skip
+    notes = [*model.notes, *_notes(asked, layout)]
+    if sized_for and chosen is None:
+        notes.append(f"none of the layouts that are possible fits {sized_for.model}; shown is the smallest")
+    job = plan.method if isinstance(plan, Training) else "serve"
+    need = _need(asked, layout, parts)
+    return Memory(told, job, plan, layout, parts, parts.total, asked.headroom_percent, need, tuple(rooms), tuple(notes))
+
+
+def _notes(asked: Asked, layout: Layout) -> Iterator[str]:
+    model, plan = asked.model, asked.plan
+    if model.max_context and plan.context > model.max_context:
+        yield f"{plan.context} tokens are more than the {model.max_context} that the configuration is made for"
+    if isinstance(plan, Serving):
+        return
+    if plan.sharded and layout.dp == 1:
+        yield f"one replica: {'FSDP' if plan.fsdp else f'ZeRO-{plan.zero}'} has nobody to divide with; --gpus says more"
+    if plan.method == "qlora" and plan.level == 3 and layout.dp > 1:
+        yield "4-bit weights are divided only where they are stored as floats (bnb_4bit_quant_storage)"
+    if layout.pp > 1:
+        yield f"a step has at least {layout.pp} micro-batches, so that all {layout.pp} stages have work"
+
+
+def layouts(asked: Asked) -> Iterator[Layout]:
+    """Those that are possible, fewer GPUs first. Raises PlanError where there is none, with what is wrong with the
+    first."""
+    refused: list[PlanError] = []
+    found = False
+    for layout in _candidates(asked):
+        try:
+            asked.plan.check(asked.model, layout)
+        except PlanError as error:
+            refused.append(error)
+        else:
+            found = True
+            yield layout
+    if not found:
+        raise refused[0]
+
+
+def _candidates(asked: Asked) -> Iterator[Layout]:
+    tp, pp, gpus = asked.tp, asked.pp, asked.gpus
+    if gpus is not None:
+        yield from _of_so_many(asked, gpus)
+    elif asked.plan.sharded:
+        replicas = 1
+        while replicas <= MOST_REPLICAS:
+            yield Layout(tp or 1, pp or 1, replicas)
+            replicas *= 2
+    else:
+        ranks = [tp] if tp else [n for n in _doubling(asked.gpus_per_node) if asked.model.heads % n == 0]
+        for n in ranks:
+            yield Layout(n, pp or 1)
+        if pp is None:
+            for stages in range(2, min(_MOST_STAGES, len(asked.model.layers)) + 1):
+                yield Layout(ranks[-1], stages)
+
+
+def _of_so_many(asked: Asked, gpus: int) -> Iterator[Layout]:
+    """Serving divides one replica among them, training without a layout makes replicas."""
+    fixed = (asked.tp or 1) * (asked.pp or 1)
+    if gpus % fixed:
+        raise PlanError(
+            f"{gpus} GPUs are not a multiple of {asked.tp or 1} tensor-parallel ranks x {asked.pp or 1} stages"
+        )
+    free = gpus // fixed
+    if isinstance(asked.plan, Training):
+        if asked.plan.sharded and free == 1:
+            how = "FSDP" if asked.plan.fsdp else f"ZeRO-{asked.plan.zero}"
+            raise PlanError(
+                f"{how} divides among replicas, and {gpus} GPUs are one replica: more GPUs, or less --tp and --pp"
+            )
+        yield Layout(asked.tp or 1, asked.pp or 1, free)
+    elif asked.tp and asked.pp:
+        if free > 1:
+            raise PlanError(f"{gpus} GPUs are {free} replicas of {fixed}: ask about one, each has its own memory")
+        yield Layout(asked.tp, asked.pp)
+    elif asked.tp:
+        yield Layout(asked.tp, free)
+    elif asked.pp:
+        yield Layout(free, asked.pp)
+    else:
+        for ranks in sorted((n for n in range(1, min(free, asked.gpus_per_node) + 1) if free % n == 0), reverse=True):
+            yield Layout(ranks, free // ranks)
+
+
+def _doubling(most: int) -> Iterator[int]:
+    n = 1
+    while n <= most:
+        yield n
+        n *= 2
+
+
+def _fewest(asked: Asked, possible: list[Layout], usable_mib: int) -> Layout | None:
+    return next((one for one in possible if asked.needed_mib(asked.parts(one)) <= usable_mib), None)
+
+
+def _largest(asked: Asked, layout: Layout | None, usable_mib: int) -> tuple[int, int]:
+    """The largest context and the largest batch that fit; 0 where nothing does."""
+    if layout is None:
+        return 0, 0
+    plan = asked.plan
+
+    def fits(context: int, batch: int) -> bool:
+        return asked.needed_mib(asked.parts(layout, plan.sized(context, batch))) <= usable_mib
+
+    most = max(asked.model.max_context or _MOST_TOKENS, plan.context)
+    context = largest(lambda n: fits(n, plan.batch), plan.context, most)
+    return context, largest(lambda n: fits(plan.context, n), plan.batch, _MOST_SEQUENCES)
+
+
+def largest(fits: Callable[[int], bool], known: int, most: int) -> int:
+    """The largest number up to `most` that fits, where `known` does and what is larger needs no less."""
+    low, high = known, min(known * 2, most)
+    while high < most and fits(high):
+        low, high = high, min(high * 2, most)
+    if fits(high):
+        return high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+def _need(asked: Asked, layout: Layout, parts: Parts) -> Need:
+    return Need(layout.gpus, asked.needed_mib(parts), layout.tp > 1, asked.nodes(layout))
+
+
+def _room(asked: Asked, layout: Layout, parts: Parts, gpu: Gpu, fewest: Layout | None, most: tuple[int, int]) -> Room:
+    needed = asked.needed_mib(parts)
+    alone = fewest is not None and fewest.gpus == 1
+    return Room(
+        gpu=gpu.model,
+        product=gpu.name,
+        memory_mib=gpu.memory_mib,
+        usable_mib=gpu.usable_mib,
+        fits=needed <= gpu.usable_mib,
+        headroom_mib=gpu.usable_mib - -(-parts.total // MIB),
+        fewest=fewest,
+        need=None if fewest is None else _need(asked, fewest, asked.parts(fewest)),
+        nvlink=fewest is not None and (alone or gpu.linked(fewest.tp)),
+        largest_context=most[0],
+        largest_batch=most[1],
+        mig=tuple(_slices(asked, gpu)) if layout.gpus == 1 or alone else (),
+    )
+
+
+def _slices(asked: Asked, gpu: Gpu) -> Iterator[Slice]:
+    parts = asked.parts(Layout())
+    for profile in gpu.profiles():
+        fits = asked.needed_mib(parts) <= profile.memory_mib
+        left = profile.memory_mib - -(-parts.total // MIB)
+        yield Slice(profile.name, profile.memory_mib, profile.most, fits, left)

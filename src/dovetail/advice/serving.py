@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What serving a decoder takes of the memory of each GPU.
+
+Sources: the KV cache by Pope et al. (2022), with fewer heads by Shazeer (2019, multi-query) and Ainslie et al. (2023,
+grouped-query), with a latent vector by DeepSeek-V2 (2024), section 2.1; a layer with a window keeps no more than that
+(Mistral 7B, Jiang et al. 2023). Blocks of the cache as in vLLM (Kwon et al. 2023). The working memory of a prefill is
+our own count of what one layer has at the same time, an upper bound; there is no published formula.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from dovetail.advice.architecture import Architecture, Layer, alike
+from dovetail.advice.formats import CACHE_BYTES, FORMATS
+from dovetail.advice.layout import Layout, Parts, PlanError, Stage, check, nccl_bytes, stages
+
+_CACHE_BLOCK = 16
+"""Tokens of a block of the cache: the default of vLLM."""
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """`batch` sequences at the same time, each of up to `context` tokens, prompt and answer. Of prompts up to
+    `prefill` tokens are computed at once."""
+
+    context: int
+    batch: int = 1
+    weights: str = "bf16"
+    cache: str = "bf16"
+    prefill: int = 8192
+
+    sharded = False
+
+    def sized(self, context: int, batch: int) -> Serving:
+        return replace(self, context=context, batch=batch)
+
+    def check(self, model: Architecture, layout: Layout) -> None:
+        """Raises PlanError."""
+        check(model, layout)
+        if self.weights == "mxfp4" and not any(layer.mlp.experts for layer in model.layers):
+            raise PlanError("mxfp4 is a format of experts, and the model has none")
+        if model.position_rows and self.context > model.max_context:
+            raise PlanError(f"{self.context} tokens: the model has learned positions for {model.max_context}")
+
+    def parts(self, model: Architecture, layout: Layout, runtime: int) -> Parts:
+        """Of the fullest GPU."""
+        return max((self._stage(stage, layout, runtime) for stage in stages(model, layout.pp)), key=lambda p: p.total)
+
+    def _stage(self, stage: Stage, layout: Layout, runtime: int) -> Parts:
+        return Parts(
+            weights=self._weights(stage, layout.tp),
+            activations=self._working(stage, layout.tp),
+            kv_cache=sum(number * self.cached_bytes(layer, layout.tp) for layer, number in alike(stage.layers)),
+            collectives=nccl_bytes(layout),
+            runtime=runtime,
+        )
+
+    def _weights(self, stage: Stage, tp: int) -> int:
+        form = FORMATS[self.weights]
+        inside = sum(
+            sum(matrix.on_rank(tp) for matrix in layer.matrices if matrix.kind in form.kinds) * number
+            for layer, number in alike(stage.layers)
+        )
+        outside = stage.parameters(tp) - inside
+        return form.bytes_of(inside) + (form.bytes_of(outside) if "rest" in form.kinds else outside * 2)
+
+    def cached_bytes(self, layer: Layer, tp: int) -> int:
+        """What one layer keeps of all sequences."""
+        a = layer.attention
+        tokens = -(-min(self.context, a.window or self.context) // _CACHE_BLOCK) * _CACHE_BLOCK
+        return tokens * self.batch * -(-a.cached // min(tp, a.cache_parts)) * CACHE_BYTES[self.cache]
+
+    def _working(self, stage: Stage, tp: int) -> int:
+        """The input, the output and the widest inside of a layer, in 16 bits, for the tokens of a prefill; in the last
+        stage logits of all sequences in 16 and in 32 bits."""
+        tokens = min(self.prefill, self.context * self.batch)
+        widest = 0
+        for layer, _ in alike(stage.layers):
+            a, mlp, hidden = layer.attention, layer.mlp, layer.hidden
+            attention = a.heads * (a.qk_dim + a.v_dim) + a.kv_heads * (a.qk_dim + a.v_dim)
+            inside = (3 if mlp.gated else 2) * (mlp.width + mlp.per_token * mlp.expert_width)
+            routed = 2 * mlp.per_token * hidden
+            widest = max(widest, -(-attention // tp) + a.q_rank + a.kv_rank + a.rope_dim, -(-inside // tp) + routed)
+        logits = self.batch * stage.model.vocab * 6 if stage.last else 0
+        return tokens * (3 * stage.model.hidden + widest) * 2 + logits
