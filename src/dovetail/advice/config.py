@@ -8,21 +8,38 @@ audio the decoder alone is read."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from dovetail.advice import families
 from dovetail.advice.architecture import Architecture, Attention, Layer, Mlp
-from dovetail.advice.families import ALIASES, FAMILIES, GENERIC, NOT_DECODERS, Family
+from dovetail.advice.families import ALIASES, FAMILIES, GENERIC, Family
 
 Config = Mapping[str, Any]
 _MOST = {"layers": 10_000}
 _MOST_OF_ANY = 1 << 31
 _INNER = ("text_config", "llm_config", "language_config")
 _FORMATS = {
-    "fp8": "fp8", "mxfp4": "mxfp4", "gptq": "int4", "awq": "int4", "compressed-tensors": "int4", "float32": "fp32",
-}  # fmt: skip
+    "awq": "int4",
+    "bitsandbytes": "int8",
+    "fbgemm_fp8": "fp8",
+    "float-quantized": "fp8",
+    "fp8": "fp8",
+    "gptq": "int4",
+    "int-quantized": "int8",
+    "mxfp4": "mxfp4",
+    "pack-quantized": "int4",
+}
+"""Formats of weights by `quant_method`; of compressed-tensors by `format`."""
+_LAYER_TYPES = {"full_attention": False, "sliding_attention": True, "chunked_attention": True}
+"""Whether a layer of this kind sees a window only."""
+
+
+_WRITES = re.compile("CausalLM|LMHead|ConditionalGeneration")
+_OF_BOTH = ("tie_word_embeddings", "torch_dtype", "dtype", "quantization_config")
+"""What a model of several parts says once for all of them."""
 
 
 class ConfigError(ValueError):
@@ -70,8 +87,8 @@ def read(config: Config) -> Architecture:
             config = {**{key: outer[key] for key in _OF_BOTH if key in outer}, **config[name]}
             notes.append(f"only the decoder ({name}) is counted, not what sees or hears")
             break
-    if config.get("is_encoder_decoder") is False:
-        config = {key: value for key, value in config.items() if key != "is_encoder_decoder"}
+    if not notes and "vision_config" in config:
+        notes.append("only the decoder is counted, not what sees (vision_config)")
     kind = config.get("model_type")
     if not isinstance(kind, str):
         raise ConfigError(
@@ -79,58 +96,58 @@ def read(config: Config) -> Architecture:
         )
     family = FAMILIES.get(ALIASES.get(kind, kind))
     if family is None:
-        for name, what in NOT_DECODERS.items():
-            if config.get(name):
-                raise ConfigError(f"model_type {kind!r} has {what} ({name}), which cannot be reckoned yet")
+        _refuse(kind, config)
         family = GENERIC
         notes.append(f"model_type {kind!r} is not known: taken for a decoder like Llama")
     fields = _Fields(config, family, [])
-    architecture = _architecture(kind, fields, notes, known=family is not GENERIC)
+    architecture = _architecture(kind, fields, notes)
     if fields.missing:
-        known = "" if family is not GENERIC else ", which is not known and can only be reckoned as one like Llama"
-        raise ConfigError(f"model_type {kind!r}{known}: missing {', '.join(dict.fromkeys(fields.missing))}")
+        known = "" if kind in FAMILIES or kind in ALIASES else " is not known, and as a decoder like Llama"
+        raise ConfigError(f"model_type {kind!r}{known} lacks {', '.join(dict.fromkeys(fields.missing))}")
     return architecture
 
 
-_OF_BOTH = ("tie_word_embeddings", "torch_dtype", "dtype", "quantization_config")
-"""What a model of several parts says once for all of them."""
+def _refuse(kind: str, config: Config) -> None:
+    """What is not put together as Llama is."""
+    for name, what in families.OTHERWISE.items():
+        if config.get(name):
+            raise ConfigError(f"model_type {kind!r} is not known, and has {what} ({name}), which makes it no Llama")
+    made = config.get("architectures")
+    if isinstance(made, list) and made and not any(_WRITES.search(str(one)) for one in made):
+        raise ConfigError(f"model_type {kind!r} is not known, and {made[0]!r} is not a decoder that writes text")
 
 
-def _architecture(kind: str, fields: _Fields, notes: list[str], *, known: bool) -> Architecture:
+def _architecture(kind: str, fields: _Fields, notes: list[str]) -> Architecture:
     family = fields.family
     for name in family.required:
         fields.number(name)
     count, hidden = fields.number(family.layers, _MOST["layers"]), fields.number(family.hidden)
-    vocab, context = fields.number(family.vocab), fields.optional(family.context)
+    learned = family.positions_offset >= 0
+    vocab = fields.number(family.vocab)
+    context = fields.number(family.context) if learned else fields.optional(family.context)
     attention = _attention(fields, hidden)
     windows = _windows(fields, count)
     norms = 2 if fields.flag("new_decoder_architecture") and kind == "falcon" else family.norms
     bias_of_head = vocab * fields.flag(family.head_bias)
     tied = fields.get("tie_word_embeddings")
-    made: dict[tuple[bool, int], Layer] = {}
-
-    def layer(routed: bool, window: int) -> Layer:
-        own = attention(window)
-        return Layer(hidden, own, _mlp(fields, hidden, routed), norms, family.norm_vectors)
-
-    routed = _routed(fields, count)
-    layers = []
-    for key in zip(routed, windows, strict=True):
-        if key not in made:
-            made[key] = layer(*key)
-        layers.append(made[key])
+    weights = _weights(fields.config, notes)
+    kinds = list(zip(_routed(fields, count), windows, strict=True))
+    made = {
+        (routed, window): Layer(hidden, attention(window), _mlp(fields, hidden, routed), norms, family.norm_vectors)
+        for routed, window in dict.fromkeys(kinds)
+    }
     return Architecture(
         family=kind,
         hidden=hidden,
         vocab=vocab,
         tied=family.tied if tied is None else fields.flag("tie_word_embeddings"),
-        layers=tuple(layers),
+        layers=tuple(made[kind] for kind in kinds),
         embedded=fields.optional("word_embed_proj_dim", hidden),
-        position_rows=context + family.positions_offset if family.positions_offset >= 0 else 0,
+        position_rows=context + family.positions_offset if learned else 0,
         vectors=hidden * family.outer_norms * family.norm_vectors + bias_of_head,
         max_context=context,
         dropout=family.dropout,
-        weights=_weights(fields.config),
+        weights=weights,
         notes=tuple(notes),
     )
 
@@ -148,13 +165,11 @@ def _attention(fields: _Fields, hidden: int) -> Callable[[int], Attention]:
         )
     kv_heads = _kv_heads(fields, heads)
     dim = fields.optional("head_dim")
-    if not dim and fields.missing:
-        dim = 1
-    elif not dim:
-        if hidden % heads:
+    if not dim:
+        if hidden % heads and not fields.missing:
             raise ConfigError(f"{family.heads}: {heads} heads do not divide {family.hidden} {hidden}")
         dim = hidden // heads
-    if heads % kv_heads:
+    if heads % kv_heads and not fields.missing:
         raise ConfigError(f"{family.kv_heads}: {kv_heads} does not divide the {heads} of {family.heads}")
     vectors = (heads + 2 * kv_heads) * dim * fields.flag(family.qkv_bias) + hidden * fields.flag(family.out_bias)
     if family.qk_norm and (not family.qk_norm_if or fields.flag(family.qk_norm_if)):
@@ -185,7 +200,7 @@ def _mlp(fields: _Fields, hidden: int, routed: bool) -> Mlp:
     per_token = fields.number(_per_token(fields))
     shared = fields.optional(family.shared_experts) * width
     shared = shared or (fields.number(family.shared_width) if family.shared_width else 0)
-    if per_token > experts:
+    if per_token > experts and not fields.missing:
         raise ConfigError(f"{_per_token(fields)}: {per_token} of {experts} experts")
     vectors = experts * (ups * width + hidden) * family.expert_bias + experts * family.router_vectors
     return Mlp(shared, family.gated, experts, per_token, width, vectors + hidden * family.shared_gate)
@@ -198,7 +213,7 @@ def _per_token(fields: _Fields) -> str:
 def _routed(fields: _Fields, count: int) -> list[bool]:
     """Which layers have experts."""
     family = fields.family
-    if not family.experts or (family is GENERIC and fields.get(family.experts) is None):
+    if not family.experts:
         return [False] * count
     first, step = fields.optional(family.first_dense), fields.optional(family.moe_step, 1) or 1
     dense = fields.get("mlp_only_layers")
@@ -213,8 +228,13 @@ def _windows(fields: _Fields, count: int) -> list[int]:
     family = fields.family
     width = fields.optional("attention_chunk_size" if family.window == families.CHUNKS else "sliding_window")
     kinds = fields.get("layer_types")
-    if isinstance(kinds, list) and len(kinds) == count:
-        return [width if kind in ("sliding_attention", "chunked_attention") else 0 for kind in kinds]
+    if isinstance(kinds, list) and not fields.missing:
+        strange = sorted({str(kind) for kind in kinds} - _LAYER_TYPES.keys())
+        if strange:
+            raise ConfigError(f"layer_types: {', '.join(strange)} cannot be reckoned yet")
+        if len(kinds) != count:
+            raise ConfigError(f"layer_types: {len(kinds)} for {count} layers")
+        return [width if _LAYER_TYPES[kind] else 0 for kind in kinds]
     step = fields.optional("sliding_window_pattern", 1) or 1
     first = fields.optional("max_window_layers", count) if fields.flag("use_sliding_window") else count
     inside: dict[str, Callable[[int], bool]] = {
@@ -228,14 +248,18 @@ def _windows(fields: _Fields, count: int) -> list[int]:
     return [width if inside[family.window](i) else 0 for i in range(count)]
 
 
-def _weights(config: Config) -> str:
-    """The format of the weights in the checkpoint."""
+def _weights(config: Config, notes: list[str]) -> str:
+    """The format in which the checkpoint is served; one of 32 bits in 16."""
     quantised = config.get("quantization_config")
-    if isinstance(quantised, Mapping):
-        method = str(quantised.get("quant_method"))
-        bits = quantised.get("bits", quantised.get("w_bit", 4))
-        return "int8" if bits == 8 else _FORMATS.get(method, "int4" if quantised.get("load_in_4bit") else "bf16")
-    return _FORMATS.get(str(config.get("dtype", config.get("torch_dtype"))), "bf16")
+    if not isinstance(quantised, Mapping):
+        return "fp16" if config.get("dtype", config.get("torch_dtype")) == "float16" else "bf16"
+    if quantised.get("load_in_4bit"):
+        return "nf4"
+    method = str(quantised.get("quant_method"))
+    found = _FORMATS.get(str(quantised.get("format")) if method == "compressed-tensors" else method)
+    if found is None:
+        notes.append(f"quantization_config: {method!r} is not known; 16 bits are assumed, --weights says otherwise")
+    return "int8" if found == "int4" and quantised.get("bits") == 8 else found or "bf16"
 
 
 def _number(name: str, value: object, least: int, most: int = _MOST_OF_ANY) -> int:

@@ -172,19 +172,34 @@ FAMILIES: Mapping[str, Family] = {
         window=ALL, defaults={"use_bias": True},
     ),
 }  # fmt: skip
-ALIASES = {"gemma3": "gemma3_text", "kimi_k2": "deepseek_v3", "llama4": "llama4_text"}
+ALIASES = {
+    "gemma3": "gemma3_text",
+    "kimi_k2": "deepseek_v3",
+    "llama4": "llama4_text",
+    "qwen2_vl": "qwen2",
+    "qwen2_vl_text": "qwen2",
+    "qwen2_5_vl": "qwen2",
+    "qwen2_5_vl_text": "qwen2",
+    "qwen3_vl_text": "qwen3",
+    "qwen3_vl_moe_text": "qwen3_moe",
+}
 """Other `model_type`s of the same decoder."""
-NOT_DECODERS = {
+GENERIC = _LLAMA
+"""What a `model_type` that is not in the table is taken for, where it has the fields."""
+OTHERWISE = {
     "is_encoder_decoder": "an encoder and a decoder",
     "state_size": "state-space layers",
     "mamba_d_state": "state-space layers",
-    "ssm_cfg": "state-space layers",
     "mamba_num_heads": "state-space layers",
+    "ssm_cfg": "state-space layers",
     "linear_num_value_heads": "linear attention",
     "linear_attn_config": "linear attention",
     "hybrid_override_pattern": "layers of several kinds",
     "layers_block_type": "layers of several kinds",
+    "kv_lora_rank": "latent attention",
+    "num_experts": "experts",
+    "num_local_experts": "experts",
+    "n_routed_experts": "experts",
+    "moe_num_experts": "experts",
 }
-"""Fields of models that are put together in another way, and what that way is."""
-GENERIC = replace(_LLAMA, experts="num_experts", shared_experts="n_shared_experts", moe_step="decoder_sparse_step")
-"""What a `model_type` that is not in the table is taken for, where it has the fields."""
+"""Fields of models that are put together in another way than Llama, and what that way is."""

@@ -106,7 +106,7 @@ GPUS = (
 
 
 def find(name: str) -> tuple[Gpu, ...]:
-    """Those of this model, label or nvidia-smi name, or else all with this in their model; case does not matter."""
+    """Those of this model, label or nvidia-smi name, or else all whose model begins so; case does not matter."""
     wanted = "-".join(name.split()).casefold()
     exact = tuple(gpu for gpu in GPUS if wanted in (gpu.model.casefold(), gpu.name.casefold()))
-    return exact or tuple(gpu for gpu in GPUS if wanted and wanted in gpu.model.casefold())
+    return exact or tuple(gpu for gpu in GPUS if wanted and gpu.model.casefold().startswith(wanted))

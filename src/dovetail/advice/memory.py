@@ -289,6 +289,7 @@ def _room(asked: Asked, layout: Layout, parts: Parts, gpu: Gpu, fewest: Layout |
 def _slices(asked: Asked, gpu: Gpu) -> Iterator[Slice]:
     parts = asked.parts(Layout())
     for profile in gpu.profiles():
-        fits = asked.needed_mib(parts) <= profile.memory_mib
-        left = profile.memory_mib - -(-parts.total // MIB)
-        yield Slice(profile.name, profile.memory_mib, profile.most, fits, left)
+        # What the table of profiles assumes can be more than the card was seen to have.
+        own = min(profile.memory_mib, gpu.usable_mib)
+        fits = asked.needed_mib(parts) <= own
+        yield Slice(profile.name, own, profile.most, fits, own - -(-parts.total // MIB))

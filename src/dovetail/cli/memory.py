@@ -27,6 +27,7 @@ from dovetail.advice.training import CHECKPOINTING, METHODS, TARGETS, Training
 from dovetail.cli.output import count, output_option, write_json
 
 _WIDTH = 120
+_WIDE = 140
 _ALIKE_PERCENT = 3
 _MOST_BYTES = 1 << 20
 _GIB, _GB = 1 << 30, 10**9
@@ -213,6 +214,8 @@ def architecture_of(model: str) -> tuple[Architecture, str]:
     path = Path(model)
     if path.is_dir():
         path /= "config.json"
+        if not path.exists():
+            raise click.ClickException(f"no config.json in {model!r}")
     if not path.exists():
         entry = catalog.find(model)
         if entry is None:
@@ -258,7 +261,7 @@ def show_models(output: str) -> None:
     for entry, model in models:
         sizes = (f"{model.parameters / _GB:.2f} B", f"{model.active / _GB:.2f} B", str(model.max_context or "-"))
         table.add_row(entry.name, *sizes, entry.date, entry.licence, entry.source)
-    Console(width=max(Console().width, _WIDTH)).print(table, highlight=False)
+    Console(width=max(Console().width, _WIDE)).print(table, highlight=False)
 
 
 def show(answer: Memory, console: Console) -> None:
