@@ -21,7 +21,7 @@ from dovetail.advice.config import ConfigError, read
 from dovetail.advice.formats import CACHE_BYTES, FORMATS, OPTIMIZERS, PRECISIONS
 from dovetail.advice.gpus import Gpu
 from dovetail.advice.layout import Layout, PlanError
-from dovetail.advice.memory import Asked, Memory, Plan, Room, memory
+from dovetail.advice.memory import Asked, Memory, Plan, Room, Slice, memory
 from dovetail.advice.serving import Serving
 from dovetail.advice.training import CHECKPOINTING, METHODS, TARGETS, Training
 from dovetail.cli.output import count, output_option, write_json
@@ -274,11 +274,11 @@ def show(answer: Memory, console: Console) -> None:
         say(line)
     say("")
     say(_parts(answer))
-    say(f"GiB are 2^30 bytes, GB 10^9. A GPU holds it with {answer.need.memory_per_gpu_mib} MiB usable.")
+    say(f"GiB are 2^30 bytes, GB 10^9. A GPU holds it that has {answer.need.memory_per_gpu_mib} MiB usable.")
     say("")
     say(_rooms(answer))
-    say(f"Holds it, left: {_on(answer)}. Fewest: the fewest GPUs that hold it, how they divide it, and the largest "
-        "context or batch there, with the other as asked.")  # fmt: skip
+    say(f"holds it, left: {_on(answer)}, as above.")
+    say("fewest, as: how many hold it, and how they divide it; what is largest there, with all else as asked.")
     slices = _slices(answer)
     if slices.row_count:
         say("")
@@ -390,16 +390,12 @@ def _fewest(room: Room) -> tuple[str, ...]:
 def _slices(answer: Memory) -> Table:
     """The smallest profile of each card that holds it, where one GPU does."""
     table = _table("MIG profile", "of", "GiB >", "left GiB >", "on a card >")
-    seen = set()
+    cards: dict[Slice, list[str]] = {}
     for room in answer.gpus:
-        slice_ = next((one for one in room.mig if one.fits and one.most > 1), None)
-        if slice_ is not None and (slice_.profile, slice_.memory_mib) not in seen:
-            seen.add((slice_.profile, slice_.memory_mib))
-            cards = [
-                r.gpu
-                for r in answer.gpus
-                if any(s.profile == slice_.profile and s.memory_mib == slice_.memory_mib for s in r.mig)
-            ]
-            sizes = (f"{slice_.memory_mib / 1024:.1f}", f"{slice_.headroom_mib / 1024:.1f}", str(slice_.most))
-            table.add_row(slice_.profile, ", ".join(cards), *sizes)
+        smallest = next((one for one in room.mig if one.fits and one.most > 1), None)
+        if smallest is not None:
+            cards.setdefault(smallest, []).append(room.gpu)
+    for one, names in cards.items():
+        sizes = (f"{one.memory_mib / 1024:.1f}", f"{one.headroom_mib / 1024:.1f}", str(one.most))
+        table.add_row(one.profile, ", ".join(names), *sizes)
     return table
