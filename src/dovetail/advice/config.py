@@ -18,7 +18,7 @@ from dovetail.advice.architecture import Architecture, Attention, Layer, Mlp
 from dovetail.advice.families import ALIASES, FAMILIES, GENERIC, Family
 
 Config = Mapping[str, Any]
-_MOST = {"layers": 10_000}
+_MOST_LAYERS = 10_000
 _MOST_OF_ANY = 1 << 31
 _INNER = ("text_config", "llm_config", "language_config")
 _FORMATS = {
@@ -121,7 +121,7 @@ def _architecture(kind: str, fields: _Fields, notes: list[str]) -> Architecture:
     family = fields.family
     for name in family.required:
         fields.number(name)
-    count, hidden = fields.number(family.layers, _MOST["layers"]), fields.number(family.hidden)
+    count, hidden = fields.number(family.layers, _MOST_LAYERS), fields.number(family.hidden)
     learned = family.positions_offset >= 0
     vocab = fields.number(family.vocab)
     context = fields.number(family.context) if learned else fields.optional(family.context)

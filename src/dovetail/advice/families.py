@@ -102,8 +102,9 @@ FAMILIES: Mapping[str, Family] = {
     "deepseek_v2": _DEEPSEEK,
     "deepseek_v3": replace(_DEEPSEEK, router_vectors=1),
     "falcon": Family(
-        kv_heads="num_kv_heads", width="ffn_hidden_size", context="", width_factor=4, gated=False, tied=True,
-        norms=1, norm_vectors=2, qkv_bias="bias", out_bias="bias", mlp_bias="bias",
+        kv_heads="num_kv_heads", width="ffn_hidden_size", width_factor=4, gated=False, tied=True, norms=1,
+        norm_vectors=2, qkv_bias="bias", out_bias="bias", mlp_bias="bias",
+        defaults={"max_position_embeddings": 2048},
     ),
     "gemma": _GEMMA,
     "gemma2": replace(_GEMMA, norms=4, window=ALTERNATE),

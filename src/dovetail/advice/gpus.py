@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from dovetail.core.devices import products
 from dovetail.core.devices.mig import products as mig_products
 from dovetail.core.devices.mig.geometry import Profile
-from dovetail.core.devices.products import BRIDGE, NONE, Product
+from dovetail.core.devices.products import NONE, Product
 
 _RESERVED_MIB = 640
 
@@ -43,11 +43,6 @@ class Gpu:
         """Whether NVLink can join so many of one node."""
         product = self.product
         return product.reach != NONE and gpus <= product.most
-
-    @property
-    def bridged(self) -> bool:
-        """Whether its NVLinks are a bridge, which a card may not carry."""
-        return self.product.reach == BRIDGE
 
     def profiles(self) -> Iterator[Profile]:
         """What it can be divided into by MIG, the smallest memory first; of profiles that differ in engines alone, the

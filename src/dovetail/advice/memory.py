@@ -8,7 +8,7 @@ GPU: NCCL does not join two of them. All amounts are integers; memory is in MiB 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from dovetail.advice.architecture import Architecture
@@ -22,6 +22,17 @@ Plan = Training | Serving
 MOST_REPLICAS = 1024
 _MOST_STAGES = 64
 _MOST_TOKENS, _MOST_SEQUENCES = 1 << 24, 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What to look for: so many GPUs with so much usable memory each, on so many nodes; `nvlink`: tensor-parallel ranks
+    exchange activations in each layer."""
+
+    gpus: int
+    memory_per_gpu_mib: int
+    nvlink: bool
+    nodes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,19 +57,9 @@ class Asked:
         """What a GPU must have usable: the parts and the headroom, rounded up."""
         return -(-parts.total * 100 // ((100 - self.headroom_percent) * MIB))
 
-    def nodes(self, layout: Layout) -> int:
-        return -(-layout.gpus // self.gpus_per_node)
-
-
-@dataclass(frozen=True, slots=True)
-class Need:
-    """What to look for: so many GPUs with so much usable memory each, on so many nodes; `nvlink`: tensor-parallel ranks
-    exchange activations in each layer."""
-
-    gpus: int
-    memory_per_gpu_mib: int
-    nvlink: bool
-    nodes: int
+    def need(self, layout: Layout) -> Need:
+        nodes = -(-layout.gpus // self.gpus_per_node)
+        return Need(layout.gpus, self.needed_mib(self.parts(layout)), layout.tp > 1, nodes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,14 +127,31 @@ class Memory:
 def memory(asked: Asked, sized_for: Gpu | None = None, gpus: tuple[Gpu, ...] = GPUS) -> Memory:
     """`sized_for` is the GPU for which the layout is chosen as far as it is free; without it, or where none fits there,
     it is the smallest. Raises PlanError where the options contradict each other or the model."""
-    possible = list(layouts(asked))
-    chosen = _fewest(asked, possible, sized_for.usable_mib) if sized_for else None
-    layout = chosen or possible[0]
+    needs = {layout: asked.need(layout) for layout in layouts(asked)}
+    chosen = _fewest(needs, sized_for.usable_mib) if sized_for else None
+    layout = chosen or next(iter(needs))
     parts = asked.parts(layout)
     # GPUs of the same memory have the same answers.
-    fewest = {mib: _fewest(asked, possible, mib) for mib in {gpu.usable_mib for gpu in gpus}}
+    fewest = {gpu.usable_mib: _fewest(needs, gpu.usable_mib) for gpu in gpus}
     largest = {mib: _largest(asked, found, mib) for mib, found in fewest.items()}
-    rooms = (_room(asked, layout, parts, gpu, fewest[gpu.usable_mib], largest[gpu.usable_mib]) for gpu in gpus)
+    rooms = []
+    for gpu in gpus:
+        found = fewest[gpu.usable_mib]
+        room = Room(
+            gpu=gpu.model,
+            product=gpu.name,
+            memory_mib=gpu.memory_mib,
+            usable_mib=gpu.usable_mib,
+            fits=needs[layout].memory_per_gpu_mib <= gpu.usable_mib,
+            headroom_mib=gpu.usable_mib - -(-parts.total // MIB),
+            fewest=found,
+            need=None if found is None else needs[found],
+            nvlink=found is not None and (found.tp == 1 or gpu.linked(found.tp)),
+            largest_context=largest[gpu.usable_mib][0],
+            largest_batch=largest[gpu.usable_mib][1],
+            mig=tuple(_slices(asked, gpu)) if Layout() in (layout, found) else (),
+        )
+        rooms.append(room)
     model, plan = asked.model, asked.plan
     trained = plan.trainable(model) if isinstance(plan, Training) else 0
     told = Model(
@@ -144,8 +162,9 @@ def memory(asked: Asked, sized_for: Gpu | None = None, gpus: tuple[Gpu, ...] = G
     if sized_for and chosen is None:
         notes.append(f"none of the layouts that are possible fits {sized_for.model}; shown is the smallest")
     job = plan.method if isinstance(plan, Training) else "serve"
-    need = _need(asked, layout, parts)
-    return Memory(told, job, plan, layout, parts, parts.total, asked.headroom_percent, need, tuple(rooms), tuple(notes))
+    return Memory(
+        told, job, plan, layout, parts, parts.total, asked.headroom_percent, needs[layout], tuple(rooms), tuple(notes)
+    )
 
 
 def _notes(asked: Asked, layout: Layout) -> Iterator[str]:
@@ -232,8 +251,8 @@ def _doubling(most: int) -> Iterator[int]:
         n *= 2
 
 
-def _fewest(asked: Asked, possible: list[Layout], usable_mib: int) -> Layout | None:
-    return next((one for one in possible if asked.needed_mib(asked.parts(one)) <= usable_mib), None)
+def _fewest(needs: Mapping[Layout, Need], usable_mib: int) -> Layout | None:
+    return next((layout for layout, need in needs.items() if need.memory_per_gpu_mib <= usable_mib), None)
 
 
 def _largest(asked: Asked, layout: Layout | None, usable_mib: int) -> tuple[int, int]:
@@ -261,29 +280,6 @@ def largest(fits: Callable[[int], bool], known: int, most: int) -> int:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
     return low
-
-
-def _need(asked: Asked, layout: Layout, parts: Parts) -> Need:
-    return Need(layout.gpus, asked.needed_mib(parts), layout.tp > 1, asked.nodes(layout))
-
-
-def _room(asked: Asked, layout: Layout, parts: Parts, gpu: Gpu, fewest: Layout | None, most: tuple[int, int]) -> Room:
-    needed = asked.needed_mib(parts)
-    alone = fewest is not None and fewest.gpus == 1
-    return Room(
-        gpu=gpu.model,
-        product=gpu.name,
-        memory_mib=gpu.memory_mib,
-        usable_mib=gpu.usable_mib,
-        fits=needed <= gpu.usable_mib,
-        headroom_mib=gpu.usable_mib - -(-parts.total // MIB),
-        fewest=fewest,
-        need=None if fewest is None else _need(asked, fewest, asked.parts(fewest)),
-        nvlink=fewest is not None and (alone or gpu.linked(fewest.tp)),
-        largest_context=most[0],
-        largest_batch=most[1],
-        mig=tuple(_slices(asked, gpu)) if layout.gpus == 1 or alone else (),
-    )
 
 
 def _slices(asked: Asked, gpu: Gpu) -> Iterator[Slice]:
