@@ -121,7 +121,8 @@ def test_what_is_to_stay_free_and_the_size_of_a_node() -> None:
         (["gpt2", "--context", "0"], "0 is not in the range"),
         (["llama-3.1-8b", "--train", "qlora", "--tp", "2"], "cannot be divided by --tp"),
         (["llama-3.1-8b", "--train", "full", "--zero", "3", "--fsdp"], "take one of --fsdp and --zero 3"),
-        ([], "Missing argument 'MODEL'"),
+        ([], "Say a MODEL"),
+        (["gpt2", "--list"], "Say a MODEL"),
     ],
 )
 def test_options_that_contradict_are_a_usage_error(arguments: list[str], told: str) -> None:

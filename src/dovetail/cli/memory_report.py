@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `dovetail memory` shows: the parts of one GPU, the GPUs and MIG profiles that hold them, the built-in models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from dovetail.advice import catalog
+from dovetail.advice.config import read
+from dovetail.advice.layout import Layout
+from dovetail.advice.memory import Memory, Room, Slice
+from dovetail.advice.serving import Serving
+from dovetail.cli.output import count, write_json
+
+_WIDTH, _WIDE = 120, 140
+_ALIKE_PERCENT = 3
+_GIB, _GB = 1 << 30, 10**9
+
+
+def show_models(output: str) -> None:
+    """The models that are built in."""
+    models = [(entry, read(entry.config)) for entry in catalog.entries()]
+    if output == "json":
+        kept = ("name", "source", "licence", "date")
+        told = [
+            {key: getattr(entry, key) for key in kept} | {"parameters": m.parameters, "active": m.active}
+            for entry, m in models
+        ]
+        write_json(told)
+        return
+    table = _table("model", "parameters >", "active >", "context >", "published", "licence", "source")
+    for entry, model in models:
+        sizes = (f"{model.parameters / _GB:.2f} B", f"{model.active / _GB:.2f} B", str(model.max_context or "-"))
+        table.add_row(entry.name, *sizes, entry.date, entry.licence, entry.source)
+    Console(width=max(Console().width, _WIDE)).print(table, highlight=False)
+
+
+def show(answer: Memory) -> None:
+    """For people."""
+    console = Console(width=min(Console().width, _WIDTH))
+
+    def say(what: str | Table) -> None:
+        console.print(escape(what) if isinstance(what, str) else what, highlight=False)
+
+    for line in _head(answer):
+        say(line)
+    say("")
+    say(_parts(answer))
+    say(f"GiB are 2^30 bytes, GB 10^9. A GPU holds it that has {answer.need.memory_per_gpu_mib} MiB usable.")
+    say("")
+    say(_rooms(answer))
+    say(f"holds it, left: {_on(answer)}, as above.")
+    say("fewest, as: how many hold it, and how they divide it; what is largest there, with all else as asked.")
+    slices = _slices(answer)
+    if slices.row_count:
+        say("")
+        say(slices)
+    for note in answer.notes:
+        say(f"note: {note}")
+
+
+def _head(answer: Memory) -> Iterator[str]:
+    model, plan = answer.model, answer.plan
+    active = f", {model.active / _GB:.2f} B active" if model.active < model.parameters else ""
+    yield f"{model.name}: {model.parameters / _GB:.2f} B parameters{active} ({model.family}, {model.layers} layers)"
+    on = _on(answer)
+    if isinstance(plan, Serving):
+        what = f"serving {count(plan.batch, 'sequence')} of up to {plan.context} tokens"
+        yield f"{what} {on}: weights in {plan.weights}, KV cache in {plan.cache}"
+        return
+    divided = "FSDP" if plan.fsdp else f"ZeRO-{plan.zero}" if plan.zero else "nothing divided among replicas"
+    trained = (
+        "" if plan.method == "full" else f" ({model.trained / 1e6:.1f} M parameters trained, rank {plan.lora_rank})"
+    )
+    what = f"{plan.method} training{trained}, {count(plan.batch, 'sequence')} of {plan.context} tokens {on}"
+    yield f"{what}: {plan.optimizer}, {plan.precision}, {divided}, checkpointing {plan.checkpointing}"
+
+
+def _on(answer: Memory) -> str:
+    """The layout of the parts."""
+    return f"on {count(answer.layout.gpus, 'GPU')}{_layout(answer.layout)}"
+
+
+def _layout(layout: Layout) -> str:
+    """` (TP 8 x PP 2)`; nothing for one GPU."""
+    ways = (("TP", layout.tp), ("PP", layout.pp), ("DP", layout.dp))
+    told = " x ".join(f"{name} {number}" for name, number in ways if number > 1)
+    return f" ({told})" if told else ""
+
+
+def _table(*columns: str) -> Table:
+    """A column that ends in > is aligned to the right."""
+    table = Table(box=None, pad_edge=False)
+    for column in columns:
+        right, names = column.endswith(" >"), column in ("GPU", "of")
+        table.add_column(column.removesuffix(" >"), justify="right" if right else "left", no_wrap=not names)
+    return table
+
+
+def _parts(answer: Memory) -> Table:
+    where = "fullest GPU" if answer.layout.pp > 1 else "each GPU" if answer.layout.gpus > 1 else "the GPU"
+    table = _table(where, "GiB >", "GB >", "% >")
+    for field in fields(answer.parts):
+        size = getattr(answer.parts, field.name)
+        if size:
+            table.add_row(
+                field.name.replace("_", " ").replace("kv", "KV"),
+                *_sizes(size),
+                f"{size * 100 / answer.total_bytes:.1f}",
+            )
+    table.add_row("total", *_sizes(answer.total_bytes), "")
+    table.add_row(f"with {answer.headroom_percent} % left free", *_sizes(answer.need.memory_per_gpu_mib << 20), "")
+    return table
+
+
+def _sizes(size: int) -> tuple[str, str]:
+    return f"{size / _GIB:.2f}", f"{size / _GB:.2f}"
+
+
+def _rooms(answer: Memory) -> Table:
+    """GPUs for which the answer is the same, in one row, the least memory first; the numbers are those of the least."""
+    batch = "sequences" if isinstance(answer.plan, Serving) else "batch"
+    table = _table(
+        "GPU",
+        "usable GiB >",
+        "holds it",
+        "left GiB >",
+        "fewest >",
+        "as",
+        "NVLink",
+        "context up to >",
+        f"{batch} up to >",
+    )
+    groups: list[list[Room]] = []
+    for room in sorted(answer.gpus, key=lambda room: room.usable_mib):
+        group = next((one for one in groups if _alike(one[0], room)), None)
+        if group is None:
+            groups.append([room])
+        else:
+            group.append(room)
+    for group in groups:
+        room = group[0]
+        left = f"{room.headroom_mib / 1024:.1f}"
+        names = ", ".join(one.gpu for one in group)
+        table.add_row(names, f"{room.usable_mib / 1024:.1f}", "yes" if room.fits else "no", left, *_fewest(room))
+    return table
+
+
+def _alike(one: Room, other: Room) -> bool:
+    same = (one.fits, one.fewest, one.nvlink) == (other.fits, other.fewest, other.nvlink)
+    return same and other.usable_mib - one.usable_mib <= one.usable_mib * _ALIKE_PERCENT // 100
+
+
+def _fewest(room: Room) -> tuple[str, ...]:
+    if room.fewest is None:
+        return ("-", "does not fit", "", "", "")
+    link = "" if room.fewest.tp == 1 else "yes" if room.nvlink else "no"
+    layout = _layout(room.fewest).strip(" ()") or "1 GPU"
+    return (str(room.fewest.gpus), layout, link, str(room.largest_context), str(room.largest_batch))
+
+
+def _slices(answer: Memory) -> Table:
+    """The smallest profile of each card that holds it, where one GPU does."""
+    table = _table("MIG profile", "of", "GiB >", "left GiB >", "on a card >")
+    cards: dict[Slice, list[str]] = {}
+    for room in answer.gpus:
+        smallest = next((one for one in room.mig if one.fits and one.most > 1), None)
+        if smallest is not None:
+            cards.setdefault(smallest, []).append(room.gpu)
+    for one, names in cards.items():
+        sizes = (f"{one.memory_mib / 1024:.1f}", f"{one.headroom_mib / 1024:.1f}", str(one.most))
+        table.add_row(one.profile, ", ".join(names), *sizes)
+    return table
