@@ -182,3 +182,16 @@ def test_a_format_that_is_not_known_is_told() -> None:
     found = read(llama(quantization_config={"quant_method": "newest"}))
     assert found.weights == "bf16"
     assert found.notes == ("quantization_config: 'newest' is not known; 16 bits are assumed, --weights says otherwise",)
+
+
+@pytest.mark.parametrize(
+    ("changes", "norms"),
+    [
+        ({"parallel_attn": True}, 1),
+        ({"parallel_attn": False}, 2),
+        ({"new_decoder_architecture": True}, 2),
+        ({"new_decoder_architecture": True, "num_ln_in_parallel_attn": 1}, 1),
+    ],
+)
+def test_norms_of_falcon(changes: dict[str, Any], norms: int) -> None:
+    assert {layer.norms for layer in read(llama(model_type="falcon", **changes)).layers} == {norms}

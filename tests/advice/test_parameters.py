@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from dovetail.advice import catalog
 from dovetail.advice.config import read
+from dovetail.advice.families import ALIASES, FAMILIES
 from dovetail.advice.layout import stages
 from tests.advice.models import llama, model
 
@@ -17,6 +18,7 @@ PUBLISHED = {
     "bloom-7b1": 7_069_016_064,
     "command-r-35b": 34_980_831_232,
     "command-r-plus": 103_810_674_688,
+    "command-r7b": 8_028_033_024,
     "deepseek-v2": 235_741_434_880,
     "deepseek-v2-lite": 15_706_484_224,
     "falcon-180b": 179_522_565_120,
@@ -24,6 +26,7 @@ PUBLISHED = {
     "gemma-2-27b": 27_227_128_320,
     "gemma-2-2b": 2_614_341_888,
     "gemma-2-9b": 9_241_705_984,
+    "gemma-2b": 2_506_172_416,
     "gemma-3-1b": 999_885_952,
     "gemma-7b": 8_537_680_896,
     "gpt-j-6b": 6_050_882_784,
@@ -50,8 +53,10 @@ PUBLISHED = {
     "mpt-7b": 6_649_286_656,
     "olmo-2-32b": 32_234_279_936,
     "olmo-2-7b": 7_298_617_344,
+    "olmo-3-7b": 7_298_011_136,
     "olmo-7b": 6_888_095_744,
     "olmoe-1b-7b": 6_919_161_856,
+    "opt-350m": 331_196_416,
     "opt-6.7b": 6_658_473_984,
     "phi-2": 2_779_683_840,
     "phi-3-medium": 13_960_238_080,
@@ -108,6 +113,11 @@ def test_every_model_has_its_origin_and_can_be_read(entry: catalog.Entry) -> Non
     assert entry.source.count("/") == 1 and entry.licence and len(entry.date) == len("2026-01")
     assert sum(found.by_kind().values()) == found.parameters >= found.active > 0
     assert catalog.find(entry.source.upper()) == entry
+
+
+def test_every_family_is_held_against_a_published_model() -> None:
+    kinds = {model(name).family for name in PUBLISHED | ROUNDED}
+    assert {ALIASES.get(kind, kind) for kind in kinds} == FAMILIES.keys()
 
 
 def test_names_are_there_once() -> None:

@@ -127,7 +127,8 @@ def _architecture(kind: str, fields: _Fields, notes: list[str]) -> Architecture:
     context = fields.number(family.context) if learned else fields.optional(family.context)
     attention = _attention(fields, hidden)
     windows = _windows(fields, count)
-    norms = 2 if fields.flag("new_decoder_architecture") and kind == "falcon" else family.norms
+    norms = _norms(fields)
+    outer_norms = 0 if fields.get("do_layer_norm_before") is False else family.outer_norms
     bias_of_head = vocab * fields.flag(family.head_bias)
     tied = fields.get("tie_word_embeddings")
     weights = _weights(fields.config, notes)
@@ -144,12 +145,19 @@ def _architecture(kind: str, fields: _Fields, notes: list[str]) -> Architecture:
         layers=tuple(made[kind] for kind in kinds),
         embedded=fields.optional("word_embed_proj_dim", hidden),
         position_rows=context + family.positions_offset if learned else 0,
-        vectors=hidden * family.outer_norms * family.norm_vectors + bias_of_head,
+        vectors=hidden * outer_norms * family.norm_vectors + bias_of_head,
         max_context=context,
         dropout=family.dropout,
         weights=weights,
         notes=tuple(notes),
     )
+
+
+def _norms(fields: _Fields) -> int:
+    """Of a layer. Falcon says whether attention and the MLP stand side by side, and with how many norms then."""
+    if fields.flag("new_decoder_architecture"):
+        return fields.optional("num_ln_in_parallel_attn", 2)
+    return 2 if fields.get("parallel_attn") is False else fields.family.norms
 
 
 def _attention(fields: _Fields, hidden: int) -> Callable[[int], Attention]:
