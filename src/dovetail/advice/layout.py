@@ -117,6 +117,6 @@ def check(model: Architecture, layout: Layout) -> None:
 
 
 def nccl_bytes(layout: Layout) -> int:
-    """Buffers of NCCL: for each group of ranks, 4 MiB (the default of NCCL_BUFFSIZE) for each of 32 channels, to send and
-    to receive. Meant as an upper bound: small groups open fewer channels."""
+    """Buffers of NCCL: for each group of ranks 4 MiB (the default of NCCL_BUFFSIZE) for each of 32 channels, to send
+    and to receive. Meant as an upper bound: small groups open fewer channels."""
     return layout.communicators * NCCL_CHANNELS * NCCL_BUFFER * 2
