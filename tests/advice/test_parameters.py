@@ -90,7 +90,6 @@ ROUNDED = {
     "kimi-k2": (1.026e12, 32e9),
     "llama-4-maverick": (400e9, 17e9),
     "qwen2-57b-a14b": (57.41e9, 14.2e9),
-    "qwen3-235b-a22b": (235e9, 22e9),
 }
 """Total and active parameters as reports round them, where what is published has layers that are not counted here."""
 
