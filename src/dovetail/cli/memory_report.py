@@ -42,7 +42,8 @@ def show_models(output: str) -> None:
 
 def show(answer: Memory) -> None:
     """For people."""
-    console = Console(width=min(Console().width, _WIDTH))
+    # Narrower columns would cut names and numbers: a terminal that is narrower wraps lines instead.
+    console = Console(width=_WIDTH)
 
     def say(what: str | Table) -> None:
         console.print(escape(what) if isinstance(what, str) else what, highlight=False)
