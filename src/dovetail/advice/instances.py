@@ -143,5 +143,6 @@ def _option(one: Instance, wanted: Wanted, spot: bool) -> Option | str:
         return f"is interrupted so often, {count} at a time, that nothing is ever finished"
     return Option(
         one.cloud, one.instance_type, one.region, one.gpu_model, count, spot,
-        count * one.gpu_milli // 1000 - wanted.gpus, round(slowdown, 4), price * count, round(useful), one.price_date, one.source,
+        count * one.gpu_milli // 1000 - wanted.gpus, round(slowdown, 4), price * count, round(useful),
+        one.price_date, one.source,
     )  # fmt: skip

@@ -22,7 +22,7 @@ from dovetail.cli.shape import beside_options
 _NUMBER = click.IntRange(1, 1 << 16)
 _OF_NEED = {"gpus": "--gpus", "gpu_memory": "--gpu-memory-mib", "nvlink": "--nvlink", "nodes": "--nodes"}
 _OF_SPOT = {"save": "--save", "restart": "--restart", "mtbi": "--mtbi"}
-_WIDTH = 120
+_WIDTH = 140
 
 
 class _Sizes(msgspec.Struct, forbid_unknown_fields=True):
@@ -142,7 +142,7 @@ def _show(found: Ranking) -> None:
     console.print(f"Needed: {count(wanted.gpus, 'GPU')}{memory}{most}{links}. {count(len(found.options), 'option')}.")
     if found.options:
         table = Table(box=None, pad_edge=False)
-        for name in ("$/useful GPU-h", "$/h", "idle", "slower"):
+        for name in ("$/useful GPU-h", "$/h", "idle GPUs", "slower"):
             table.add_column(name, justify="right", no_wrap=True)
         for name in ("instances", "GPU", "market", "region", "price of"):
             table.add_column(name, no_wrap=True)

@@ -23,12 +23,14 @@ _POINTS, _SPREAD = 200, 30.0
 
 @dataclass(frozen=True, slots=True)
 class At:
-    """What is expected at a checkpoint interval; None where nothing is ever finished. Both are by one on demand."""
+    """What is expected at a checkpoint interval, by one on demand; None where nothing is ever finished. `expected_s` is
+    how long the job takes, None without --work."""
 
     name: str
     interval_s: float
     time_factor: float | None
     cost_factor: float | None
+    expected_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,7 @@ class Missing:
 @dataclass(frozen=True, slots=True)
 class Spot:
     """The answer. `mtbi_s` is of the whole job. `break_even_discount` is a part of 1, None where nothing is ever
-    finished; `break_even_mtbi_s` is of the whole job too, None without a discount. `missing`: None without manifests."""
+    finished; `break_even_mtbi_s` is of the whole job too, None without a discount; `missing` None without manifests."""
 
     save_s: float
     restart_s: float
@@ -71,6 +73,7 @@ class Spot:
     show_default=True,
     help="Instances that the job runs on; when one is interrupted all start again.",
 )
+@click.option("--work", type=Duration(), help="How long the job takes without interruptions: says how long with.")
 @click.option("--interval", type=Duration(), help="Also say what this interval costs.")
 @click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw cost by interval, as PNG.")
 @click.option("-f", "--file", "files", multiple=True, help="Manifests: say what they lack to survive. - for stdin.")
@@ -82,6 +85,7 @@ def command(
     rate: float | None,
     discount: float,
     nodes: int,
+    work: float | None,
     interval: float | None,
     plot: Path | None,
     files: tuple[str, ...],
@@ -98,7 +102,7 @@ def command(
     each_s = mtbi if mtbi is not None else 3600 / (rate or 1)
     job = Interrupted(save, restart, each_s / nodes)
     wanted = {"Young 1974": job.young_s(), "Daly 2006": job.daly_s()} | ({"yours": interval} if interval else {})
-    intervals = tuple(_at(name, job, each, discount) for name, each in wanted.items())
+    intervals = tuple(_at(name, job, each, discount, work) for name, each in wanted.items())
     best = job.best()
     found = Spot(
         save, restart, job.mtbi_s, discount, intervals, break_even_discount(best) if isfinite(best) else None,
@@ -112,10 +116,11 @@ def command(
         _show(found)
 
 
-def _at(name: str, job: Interrupted, interval_s: float, discount: float) -> At:
+def _at(name: str, job: Interrupted, interval_s: float, discount: float, work_s: float | None) -> At:
     slowdown = job.slowdown(interval_s)
-    known = isfinite(slowdown)
-    return At(name, interval_s, slowdown if known else None, slowdown * (1 - discount) if known else None)
+    if not isfinite(slowdown):
+        return At(name, interval_s, None, None, None)
+    return At(name, interval_s, slowdown, slowdown * (1 - discount), work_s and work_s * slowdown)
 
 
 def _missing(files: tuple[str, ...], save_s: float) -> tuple[Missing, ...]:
@@ -175,6 +180,8 @@ def _show(found: Spot) -> None:
         table.add_column(name, justify="right")
     for at in found.intervals:
         factors = ("never ends", "-") if at.time_factor is None else (f"{at.time_factor:.3f}", f"{at.cost_factor:.3f}")
+        if at.expected_s is not None:
+            factors = (f"{factors[0]} = {span(round(1000 * at.expected_s))}", factors[1])
         table.add_row(at.name, span(round(1000 * at.interval_s)), *factors)
     console.print(table)
     console.print("Time and cost are expected ones, of which 1 is on demand without checkpoints.")
