@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which instances suit a need, ranked by dollars per useful GPU-hour, and why each other one was passed over.
+
+A useful GPU-hour is an hour of one GPU that the need asks for, in which the job gets on. What is paid without being
+one is in the price of those that are: GPUs that are bought and not needed, and, of spot, the time that saving,
+restarting and doing again takes.
+
+    dollars per useful GPU-hour = instances x price x slowdown / GPUs needed
+
+The slowdown is 1 on demand, and of spot what `interruptions` expects at Daly's interval, where each instance is
+interrupted on its own and any that is ends all. GPUs of different models count alike: how fast they are is not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import isinf
+
+from dovetail.advice.interruptions import Interrupted
+from dovetail.advice.prices import Instance
+from dovetail.core.devices.products import BRIDGE
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is needed: `gpus` in all, on at most `nodes` instances; memory that is usable of each GPU; whether NVLinks
+    must join those of one instance; RDMA between instances; CPU and memory of the host for each GPU; a cloud or region
+    by its name, "" for any. `interrupted` is how spot is interrupted, one instance; None: on demand only."""
+
+    gpus: int
+    memory_per_gpu_mib: int = 0
+    nvlink: bool = False
+    nodes: int = 1
+    rdma: bool = False
+    cpu_milli_per_gpu: int = 0
+    memory_mib_per_gpu: int = 0
+    cloud: str = ""
+    region: str = ""
+    interrupted: Interrupted | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """`count` instances suit. Money is millionths of a dollar: `micro_usd_per_hour` for all, `micro_usd_per_useful`
+    for a useful GPU-hour. `idle_gpus` are bought and not needed."""
+
+    cloud: str
+    instance_type: str
+    region: str
+    gpu_model: str
+    count: int
+    spot: bool
+    idle_gpus: int
+    slowdown: float
+    micro_usd_per_hour: int
+    micro_usd_per_useful: int
+    price_date: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class PassedOver:
+    """An instance that does not suit, or its `spot` market alone; `reason` is the first rule that it fails."""
+
+    cloud: str
+    instance_type: str
+    region: str
+    spot: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """`options` from the cheapest useful GPU-hour on; `passed_over` as they stand in the price file."""
+
+    wanted: Wanted
+    options: tuple[Option, ...]
+    passed_over: tuple[PassedOver, ...]
+
+
+def rank(instances: Iterable[Instance], wanted: Wanted) -> Ranking:
+    """Every instance is an option or passed over, once for on demand and, where that is asked for, once for spot."""
+    options: list[Option] = []
+    passed: list[PassedOver] = []
+    for one in instances:
+        reason = _unfit(one, wanted)
+        for spot in (False, True) if wanted.interrupted and not reason else (False,):
+            found = reason or _option(one, wanted, spot)
+            if isinstance(found, Option):
+                options.append(found)
+            else:
+                passed.append(PassedOver(one.cloud, one.instance_type, one.region, spot, found))
+    options.sort(key=lambda o: (o.micro_usd_per_useful, o.idle_gpus, o.count, o.cloud, o.instance_type, o.spot))
+    return Ranking(wanted, tuple(options), tuple(passed))
+
+
+def _count(one: Instance, wanted: Wanted) -> int:
+    return -(-wanted.gpus * 1000 // one.gpu_milli)
+
+
+def _unfit(one: Instance, wanted: Wanted) -> str:
+    """The first rule that the instance fails, in the order in which one decides; "" where it suits."""
+    if wanted.cloud and one.cloud != wanted.cloud:
+        return f"is of {one.cloud}, not {wanted.cloud}"
+    if wanted.region and one.region != wanted.region:
+        return f"has its price in {one.region or 'no region'}, not {wanted.region}"
+    if one.gpu_milli % 1000:
+        return f"has {one.gpu_milli / 1000:g} of a GPU, and whole ones are needed"
+    if one.usable_mib < wanted.memory_per_gpu_mib:
+        return f"{one.usable_mib} MiB usable per {one.gpu_model}, {wanted.memory_per_gpu_mib} are needed"
+    gpus, count = one.gpu_milli // 1000, _count(one, wanted)
+    if count > wanted.nodes:
+        least = -(-wanted.gpus // wanted.nodes)
+        return f"has {gpus} of the {least} GPUs that each instance needs"
+    together = -(-wanted.gpus // count)
+    if wanted.nvlink and together > 1:
+        if one.gpu is None:
+            return f"whether {one.gpu_model} has NVLink is not known; name the model in full, such as H100-SXM5"
+        if one.gpu.product.reach == BRIDGE:
+            return f"{one.gpu_model} has NVLink only where a bridge joins two cards, which prices do not tell"
+        if not one.gpu.linked(together):
+            return f"NVLink does not join {together} {one.gpu_model}"
+    if wanted.rdma and not one.rdma:
+        return "has no RDMA"
+    if one.cpu_milli < wanted.cpu_milli_per_gpu * together:
+        return f"has {one.cpu_milli / 1000:g} CPUs for {together} GPUs, {wanted.cpu_milli_per_gpu / 1000:g} each needed"
+    if one.memory_mib < wanted.memory_mib_per_gpu * together:
+        return f"has {one.memory_mib} MiB of host memory for {together} GPUs, {wanted.memory_mib_per_gpu} each needed"
+    return ""
+
+
+def _option(one: Instance, wanted: Wanted, spot: bool) -> Option | str:
+    price = one.spot_micro_usd if spot else one.price_micro_usd
+    if price is None:
+        return f"no {'spot ' if spot else ''}price is known (table of {one.price_date})"
+    count, slowdown = _count(one, wanted), 1.0
+    if spot and wanted.interrupted:
+        each = wanted.interrupted
+        slowdown = Interrupted(each.save_s, each.restart_s, each.mtbi_s / count).best()
+    useful = price * count * slowdown / wanted.gpus
+    if isinf(useful):
+        return f"is interrupted so often, {count} at a time, that nothing is ever finished"
+    return Option(
+        one.cloud, one.instance_type, one.region, one.gpu_model, count, spot,
+        count * one.gpu_milli // 1000 - wanted.gpus, round(slowdown, 4), price * count, round(useful),
+        one.price_date, one.source,
+    )  # fmt: skip

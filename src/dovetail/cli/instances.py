@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`dovetail instances`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+import msgspec
+from click.core import ParameterSource
+from rich.console import Console
+from rich.table import Table
+
+from dovetail.advice.instances import Ranking, Wanted, rank
+from dovetail.advice.interruptions import Interrupted
+from dovetail.advice.memory import Need
+from dovetail.advice.prices import Instance, PriceError, built_in, read
+from dovetail.cli.output import count, output_option, write_json
+from dovetail.cli.quantities import Duration
+from dovetail.cli.shape import beside_options
+
+_NUMBER = click.IntRange(1, 1 << 16)
+_OF_NEED = {"gpus": "--gpus", "gpu_memory": "--gpu-memory-mib", "nvlink": "--nvlink", "nodes": "--nodes"}
+_OF_SPOT = {"save": "--save", "restart": "--restart", "mtbi": "--mtbi"}
+_WIDTH = 140
+
+
+class _Sizes(msgspec.Struct, forbid_unknown_fields=True):
+    gpus: int
+    memory_per_gpu_mib: int
+    nvlink: bool
+    nodes: int
+
+
+class _Answer(msgspec.Struct):
+    need: _Sizes
+
+
+@click.command(name="instances")
+@click.option("--need", metavar="FILE", help="What `dovetail memory -o json` printed; - for standard input.")
+@click.option("--gpus", type=_NUMBER, default=1, show_default=True, help="How many GPUs in all.")
+@click.option(
+    "--gpu-memory-mib",
+    "gpu_memory",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="Usable memory that each GPU must have.",
+)
+@click.option("--nvlink", is_flag=True, help="NVLinks must join the GPUs of an instance.")
+@click.option("--nodes", type=_NUMBER, help="On how many instances at most. Default: 1 with --nvlink, else any number.")
+@click.option("--rdma", is_flag=True, help="Instances must have RDMA (EFA, InfiniBand, RoCE, GPUDirect-TCPX).")
+@beside_options
+@click.option("--cloud", default="", help="Only of this cloud.")
+@click.option("--region", default="", help="Only with a price in this region.")
+@click.option("--interruptible", is_flag=True, help="Rank spot too. Needs --save, --restart and --mtbi.")
+@click.option("--save", type=Duration(), help="How long the job takes to save a checkpoint.")
+@click.option("--restart", type=Duration(0), help="How long it takes from an interruption until work goes on.")
+@click.option("--mtbi", type=Duration(), help="Mean time between interruptions of one instance.")
+@click.option("--prices", metavar="FILE", help="Your own prices, a CSV file. Default: the table that is built in.")
+@output_option
+@click.pass_context
+def command(ctx: click.Context, /, output: str, **options: Any) -> None:
+    """Rank cloud instances by dollars per useful GPU-hour, and say why each other one is passed over.
+
+    Prices are list prices of the date that stands beside each; they age. No cluster and no network is needed.
+    """  # fmt: skip
+    wanted = _wanted(ctx, options)
+    try:
+        offered = read(_text(options["prices"]), options["prices"]) if options["prices"] else built_in()
+    except PriceError as error:
+        raise click.ClickException(str(error)) from error
+    _known(offered, wanted)
+    found = rank(offered, wanted)
+    if output == "json":
+        write_json(found)
+    else:
+        _show(found)
+
+
+def _wanted(ctx: click.Context, options: dict[str, Any]) -> Wanted:
+    given = {name for name in ctx.params if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE}
+    both = [option for name, option in _OF_NEED.items() if name in given]
+    if options["need"] and both:
+        raise click.UsageError(f"--need says what {both[0]} says: give one of them")
+    if options["need"] == options["prices"] == "-":
+        raise click.UsageError("--need and --prices cannot both be standard input")
+    spot = [option for name, option in _OF_SPOT.items() if options[name] is not None]
+    if spot and not options["interruptible"]:
+        raise click.UsageError(f"{spot[0]} is about spot: say --interruptible too")
+    if options["interruptible"] and len(spot) < len(_OF_SPOT):
+        lacks = next(option for option in _OF_SPOT.values() if option not in spot)
+        raise click.UsageError(f"--interruptible needs {lacks}: what an interruption costs depends on it")
+    need = _need(options["need"]) if options["need"] else None
+    if need is None:
+        nodes = options["nodes"] or (1 if options["nvlink"] else options["gpus"])
+        need = Need(options["gpus"], options["gpu_memory"], options["nvlink"], nodes)
+    if need.nodes > need.gpus:
+        raise click.UsageError(f"{count(need.gpus, 'GPU')} cannot be on {need.nodes} instances")
+    interrupted = Interrupted(options["save"], options["restart"], options["mtbi"]) if spot else None
+    return Wanted(
+        need.gpus, need.memory_per_gpu_mib, need.nvlink, need.nodes, options["rdma"], options["cpu_milli"],
+        -(-options["memory_bytes"] // (1 << 20)), options["cloud"], options["region"], interrupted,
+    )  # fmt: skip
+
+
+def _need(file: str) -> Need:
+    try:
+        need = msgspec.json.decode(_text(file), type=_Answer).need
+    except msgspec.DecodeError as error:
+        raise click.ClickException(f"{file}: is not what `dovetail memory -o json` prints: {error}") from error
+    for field, least in (("gpus", 1), ("memory_per_gpu_mib", 0), ("nodes", 1)):
+        if getattr(need, field) < least:
+            raise click.ClickException(f"{file}: need.{field} is {getattr(need, field)}, and must be at least {least}")
+    return Need(need.gpus, need.memory_per_gpu_mib, need.nvlink, need.nodes)
+
+
+def _text(file: str) -> str:
+    try:
+        with click.open_file(file, "rb") as stream:
+            return bytes(stream.read()).decode("utf-8-sig")
+    except OSError as error:
+        raise click.ClickException(f"cannot read {file}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise click.ClickException(f"{file}: is not UTF-8 text: {error.reason} at byte {error.start}") from error
+
+
+def _known(offered: tuple[Instance, ...], wanted: Wanted) -> None:
+    """Refuses a cloud or a region that no price is of."""
+    for option, name, of in (("cloud", wanted.cloud, "cloud"), ("region", wanted.region, "region")):
+        known = sorted({getattr(one, of) for one in offered} - {""})
+        if name and name not in known:
+            raise click.UsageError(f"--{option}: no price is of {name!r}; there are {', '.join(known)}")
+
+
+def _show(found: Ranking) -> None:
+    console = Console(highlight=False, width=_WIDTH, markup=False)
+    wanted = found.wanted
+    most = f", on at most {count(wanted.nodes, 'instance')}" if wanted.nodes < wanted.gpus else ""
+    links = ", NVLink" * wanted.nvlink + ", RDMA" * wanted.rdma
+    memory = f" with {wanted.memory_per_gpu_mib} MiB usable each" if wanted.memory_per_gpu_mib else ""
+    console.print(f"Needed: {count(wanted.gpus, 'GPU')}{memory}{most}{links}. {count(len(found.options), 'option')}.")
+    if found.options:
+        table = Table(box=None, pad_edge=False)
+        for name in ("$/useful GPU-h", "$/h", "idle GPUs", "slower"):
+            table.add_column(name, justify="right", no_wrap=True)
+        for name in ("instances", "GPU", "market", "region", "price of"):
+            table.add_column(name, no_wrap=True)
+        for one in found.options:
+            table.add_row(
+                _dollars(one.micro_usd_per_useful), _dollars(one.micro_usd_per_hour), str(one.idle_gpus),
+                f"x{one.slowdown:.2f}", f"{one.count} x {one.instance_type}", one.gpu_model,
+                "spot" if one.spot else "on demand", f"{one.cloud} {one.region}", one.price_date,
+            )  # fmt: skip
+        console.print(table)
+    if found.passed_over:
+        console.print("\nPassed over:")
+        alike: dict[tuple[str, str], list[str]] = {}
+        for over in found.passed_over:
+            name = f"{over.instance_type} (spot)" if over.spot else over.instance_type
+            alike.setdefault((over.cloud, over.reason), []).append(name)
+        for (cloud, reason), names in alike.items():
+            console.print(f"- {reason}: {cloud} {', '.join(names)}", soft_wrap=True)
+
+
+def _dollars(micro_usd: int) -> str:
+    return f"{micro_usd / 10**6:.3f}"

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Values of options that have a unit, and are refused without one."""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+from typing import Any
+
+import click
+
+from dovetail.kube.annotations import duration_ms
+
+_PERCENT = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,6})?)\s*%")
+
+
+class Duration(click.ParamType[float]):
+    """A time such as 90s or 1h30m, in seconds; more than none, unless `least` is 0."""
+
+    name = "DURATION"
+
+    def __init__(self, least: int = 1) -> None:
+        self._least = least
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, float):
+            return value
+        try:
+            found = duration_ms(value) / 1000
+        except ValueError:
+            self.fail(f"{value!r} is not a time with its units, such as 90s, 5m, 1h30m or 2d", param, ctx)
+        if found < self._least:
+            self.fail(f"{value!r} must be more than no time", param, ctx)
+        return found
+
+
+class Percent(click.ParamType[float]):
+    """A part such as 60%, from 0 to less than 1."""
+
+    name = "PERCENT%"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, float):
+            return value
+        match = _PERCENT.fullmatch(value)
+        if match is None:
+            self.fail(f"{value!r} is not a part in percent, such as 60%", param, ctx)
+        found = float(Decimal(match[1]) / 100)
+        if found >= 1:
+            self.fail(f"{value!r} must be less than 100%", param, ctx)
+        return found

@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`dovetail spot`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf, isfinite
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from dovetail.advice.interruptions import Interrupted, break_even_discount, break_even_mtbi_s
+from dovetail.advice.surviving import RULES, lacks
+from dovetail.cli.output import output_option, span, write_json
+from dovetail.cli.quantities import Duration, Percent
+from dovetail.kube.documents import Document, ManifestError, read_documents
+
+_WIDTH = 120
+_POINTS, _SPREAD = 200, 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """What is expected at a checkpoint interval, by one on demand; None where nothing is ever finished. `expected_s` is
+    how long the job takes, None without --work."""
+
+    name: str
+    interval_s: float
+    time_factor: float | None
+    cost_factor: float | None
+    expected_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """Something that a manifest lacks; `line` is 0 where the file is JSON."""
+
+    file: str
+    line: int
+    object: str
+    field: str
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """The answer. `mtbi_s` is of the whole job. `break_even_discount` is a part of 1, None where nothing is ever
+    finished; `break_even_mtbi_s` is of the whole job too, None without a discount; `missing` None without manifests."""
+
+    save_s: float
+    restart_s: float
+    mtbi_s: float
+    discount: float
+    intervals: tuple[At, ...]
+    break_even_discount: float | None
+    break_even_mtbi_s: float | None
+    pays: bool
+    missing: tuple[Missing, ...] | None
+
+
+@click.command(name="spot")
+@click.option("--save", type=Duration(), required=True, help="How long the job takes to save a checkpoint.")
+@click.option("--restart", type=Duration(0), required=True, help="From an interruption until work goes on.")
+@click.option("--mtbi", type=Duration(), help="Mean time between interruptions of one instance. Or --rate.")
+@click.option("--rate", type=float, metavar="PER-HOUR", help="Interruptions of one instance in an hour. Or --mtbi.")
+@click.option("--discount", type=Percent(), required=True, help="What spot saves of the price on demand.")
+@click.option(
+    "--nodes",
+    type=click.IntRange(1, 1 << 16),
+    default=1,
+    show_default=True,
+    help="Instances that the job runs on; when one is interrupted all start again.",
+)
+@click.option("--work", type=Duration(), help="How long the job takes without interruptions: says how long with.")
+@click.option("--interval", type=Duration(), help="Also say what this interval costs.")
+@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw cost by interval, as PNG.")
+@click.option("-f", "--file", "files", multiple=True, help="Manifests: say what they lack to survive. - for stdin.")
+@output_option
+def command(
+    save: float,
+    restart: float,
+    mtbi: float | None,
+    rate: float | None,
+    discount: float,
+    nodes: int,
+    work: float | None,
+    interval: float | None,
+    plot: Path | None,
+    files: tuple[str, ...],
+    output: str,
+) -> None:
+    """Say how often to save checkpoints, what interruptions cost in time and money, and whether spot pays.
+
+    Interruptions are taken to come at random; no cluster and no network is needed.
+    """  # fmt: skip
+    if (mtbi is None) == (rate is None):
+        raise click.UsageError("Say how often an instance is interrupted: by --mtbi or by --rate, not both")
+    if rate is not None and not 0 < rate < inf:
+        raise click.UsageError(f"--rate {rate:g}: must be more than 0 interruptions in an hour")
+    each_s = mtbi if mtbi is not None else 3600 / (rate or 1)
+    job = Interrupted(save, restart, each_s / nodes)
+    wanted = {"Young 1974": job.young_s(), "Daly 2006": job.daly_s()} | ({"yours": interval} if interval else {})
+    intervals = tuple(_at(name, job, each, discount, work) for name, each in wanted.items())
+    best = job.best()
+    found = Spot(
+        save, restart, job.mtbi_s, discount, intervals, break_even_discount(best) if isfinite(best) else None,
+        break_even_mtbi_s(save, restart, discount), best * (1 - discount) < 1, _missing(files, save) if files else None,
+    )  # fmt: skip
+    if plot is not None:
+        _draw(found, job, plot)
+    if output == "json":
+        write_json(found)
+    else:
+        _show(found)
+
+
+def _at(name: str, job: Interrupted, interval_s: float, discount: float, work_s: float | None) -> At:
+    slowdown = job.slowdown(interval_s)
+    if not isfinite(slowdown):
+        return At(name, interval_s, None, None, None)
+    return At(name, interval_s, slowdown, slowdown * (1 - discount), work_s and work_s * slowdown)
+
+
+def _missing(files: tuple[str, ...], save_s: float) -> tuple[Missing, ...]:
+    found, jobs = [], 0
+    try:
+        for document in read_documents(files):
+            if _kind(document) in RULES:
+                jobs += 1
+                found += _of(document, save_s)
+    except ManifestError as error:
+        raise click.ClickException(str(error)) from error
+    if not jobs:
+        kinds = ", ".join(kind for _, kind in RULES)
+        raise click.ClickException(f"{', '.join(files)}: no job is in there; looked for {kinds}")
+    return tuple(found)
+
+
+def _kind(document: Document) -> tuple[str, str]:
+    value = document.value if isinstance(document.value, dict) else {}
+    return str(value.get("apiVersion", "")).rpartition("/")[0], str(value.get("kind", ""))
+
+
+def _of(document: Document, save_s: float) -> list[Missing]:
+    meta = document.value.get("metadata")
+    name = f"{document.value['kind']} {meta.get('name', '') if isinstance(meta, dict) else ''}".rstrip()
+    return [
+        Missing(document.file, document.line(lack.field), name, lack.field, lack.what)
+        for lack in lacks(document.value, save_s)
+    ]
+
+
+def _draw(found: Spot, job: Interrupted, path: Path) -> None:
+    # Imported here: matplotlib takes half a second to load.
+    from dovetail.views.spot_plot import draw
+
+    marked = {at.name: (at.interval_s, at.cost_factor) for at in found.intervals if at.cost_factor is not None}
+    if not marked:
+        raise click.ClickException("nothing is drawn: at no interval is anything ever finished")
+    daly_s = job.daly_s()
+    steps = (daly_s * _SPREAD ** (2 * at / _POINTS - 1) for at in range(_POINTS + 1))
+    curve = [(each, job.slowdown(each) * (1 - found.discount)) for each in steps]
+    every = span(round(1000 * found.mtbi_s))
+    title = f"Saving {span(round(1000 * found.save_s))}, an interruption every {every}, {100 * found.discount:g} % off"
+    try:
+        draw(title, [point for point in curve if isfinite(point[1])], marked, path)
+    except OSError as error:
+        raise click.ClickException(f"cannot write the picture: {error}") from error
+    Console(stderr=True).print(f"drawn: {path}", highlight=False)
+
+
+def _show(found: Spot) -> None:
+    console = Console(highlight=False, width=_WIDTH, markup=False)
+    console.print(f"The job is interrupted every {span(round(1000 * found.mtbi_s))} on average.")
+    table = Table(box=None, pad_edge=False)
+    table.add_column("checkpoint interval")
+    for name in ("work between", "time", "cost"):
+        table.add_column(name, justify="right")
+    for at in found.intervals:
+        factors = ("never ends", "-") if at.time_factor is None else (f"{at.time_factor:.3f}", f"{at.cost_factor:.3f}")
+        if at.expected_s is not None:
+            factors = (f"{factors[0]} = {span(round(1000 * at.expected_s))}", factors[1])
+        table.add_row(at.name, span(round(1000 * at.interval_s)), *factors)
+    console.print(table)
+    console.print("Time and cost are expected ones, of which 1 is on demand without checkpoints.")
+    console.print(_verdict(found))
+    if found.missing is not None:
+        console.print(
+            "\nTo survive an interruption the manifests lack:" if found.missing else "\nThe manifests lack nothing."
+        )
+    for one in found.missing or ():
+        place = f"{one.file}:{one.line}" if one.line else one.file
+        console.print(f"{place}: {one.object}: {one.field}: {one.what}", soft_wrap=True)
+
+
+def _verdict(found: Spot) -> str:
+    least, often = found.break_even_discount, found.break_even_mtbi_s
+    ends = [] if least is None else [f"{100 * least:.1f} % off"]
+    ends += [] if often is None else [f"an interruption every {span(round(1000 * often))}"]
+    said = f"Spot {'pays' if found.pays else 'does not pay'}."
+    return f"{said} It breaks even at {', or at '.join(ends)}." if ends else said

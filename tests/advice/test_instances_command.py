@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`dovetail instances` and `dovetail spot`, as a user runs them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from dovetail.advice.prices import COLUMNS
+from dovetail.cli import cli
+
+NEED = {"need": {"gpus": 2, "memory_per_gpu_mib": 78_782, "nvlink": True, "nodes": 1}}
+ROW = "acme,big.8x,H100-SXM5,8,80,96,1024,3200,EFA,1000,north,40,9,16,2026-01-31,a bill"
+INTERRUPTED = ["--save", "2m", "--restart", "10m", "--mtbi", "8h"]
+SPOT = ["spot", *INTERRUPTED, "--discount", "60%"]
+JOB = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: a}\nspec:\n  template: {spec: {containers: [{name: b}]}}\n"
+
+
+def run(*arguments: str, given: str | None = None) -> Result:
+    return CliRunner().invoke(cli, arguments, input=given)
+
+
+def answer(*arguments: str, given: str | None = None) -> dict[str, Any]:
+    result = run(*arguments, "-o", "json", given=given)
+    assert result.exit_code == 0, result.output
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
+
+
+def test_the_need_is_what_memory_printed() -> None:
+    memory = run("memory", "llama-3.1-70b", "-o", "json").stdout
+    found = answer("instances", "--need", "-", given=memory)
+    assert {name: found["wanted"][name] for name in NEED["need"]} == json.loads(memory)["need"]
+    same = ["--gpus", "2", "--gpu-memory-mib", "78782", "--nvlink"]
+    assert answer("instances", *same) == answer("instances", "--need", "-", given=json.dumps(NEED))
+
+
+def test_own_prices_and_every_price_with_its_date(tmp_path: Path) -> None:
+    prices = tmp_path / "own.csv"
+    prices.write_text(f"{','.join(COLUMNS)}\n{ROW}\n")
+    (option,) = answer("instances", "--prices", str(prices))["options"]
+    assert (option["instance_type"], option["price_date"]) == ("big.8x", "2026-01-31")
+    lines = run("instances", "--gpus", "8", "--nvlink").stdout.splitlines()
+    options = [line for line in lines if " x " in line]
+    assert len(options) > 10 and all("2026-0" in line for line in options)
+
+
+@pytest.mark.parametrize("option", [["--rdma"], ["--cpu", "30"], ["--memory", "200Gi"], ["--cloud", "gcp"],
+                                    ["--region", "eastus"], ["--nvlink"], ["--nodes", "1"]])  # fmt: skip
+def test_each_option_leaves_fewer(option: list[str]) -> None:
+    few, all_ = (answer("instances", "--gpus", "2", *more)["options"] for more in (option, []))
+    assert 0 < len(few) < len(all_)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("GPUs: 2", "is not what `dovetail memory -o json` prints"),
+        ("{}", "missing required field `need`"),
+        ('{"need": null}', "`$.need`"),
+        (json.dumps({"need": NEED["need"] | {"gpus": "2"}}), "`$.need.gpus`"),
+        (json.dumps({"need": NEED["need"] | {"gpus": 0}}), "need.gpus is 0, and must be at least 1"),
+        (json.dumps({"need": NEED["need"] | {"rack": 1}}), "unknown field `rack`"),
+    ],
+)
+def test_a_need_that_is_none(text: str, said: str) -> None:
+    result = run("instances", "--need", "-", given=text)
+    assert result.exit_code == 1 and said in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--need", "-", "--gpus", "2"], "--need says what --gpus says"),
+        (["--need", "-", "--prices", "-"], "cannot both be standard input"),
+        (["--gpus", "0"], "0 is not in the range"),
+        (["--nodes", "2"], "1 GPU cannot be on 2 instances"),
+        (["--save", "2m"], "--save is about spot: say --interruptible too"),
+        (["--interruptible", "--save", "2m", "--mtbi", "8h"], "--interruptible needs --restart"),
+        (["--region", "moon"], "no price is of 'moon'; there are eastus, "),
+        (["--interruptible", "--save", "0s", "--restart", "1m", "--mtbi", "8h"], "'0s' must be more than no time"),
+        (["--memory", "8 apples"], "8 apples"),
+    ],
+)
+def test_options_of_instances_that_are_refused(arguments: list[str], said: str) -> None:
+    result = run("instances", *arguments, given=json.dumps(NEED))
+    assert result.exit_code == 2 and said in " ".join(result.output.split())
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    bad = tmp_path / "own.csv"
+    bad.write_text(f"{','.join(COLUMNS)}\n{ROW.replace(',40,', ',free,')}\n")
+    result = run("instances", "--prices", str(bad))
+    expected = "column price_usd_h: 'free' is not dollars for an hour above 0"
+    assert result.exit_code == 1 and f"own.csv:2, {expected}" in result.output
+    bad.write_bytes(b"\xff\xfe")
+    for arguments in (["--prices", str(bad)], ["--need", str(tmp_path / "none.json")]):
+        result = run("instances", *arguments)
+        assert result.exit_code == 1 and str(tmp_path) in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--rate", "1"], "by --mtbi or by --rate, not both"),
+        (["--mtbi", "0s"], "'0s' must be more than no time"),
+        (["--mtbi", "8"], "'8' is not a time with its units"),
+        (["--mtbi", "-8h"], "'-8h' is not a time with its units"),
+        (["--discount", "60"], "'60' is not a part in percent"),
+        (["--discount", "100%"], "must be less than 100%"),
+        (["--nodes", "0"], "0 is not in the range"),
+    ],
+)
+def test_options_of_spot_that_are_refused(arguments: list[str], said: str) -> None:
+    result = run(*SPOT, *arguments)
+    assert result.exit_code == 2 and said in " ".join(result.output.split())
+
+
+@pytest.mark.parametrize("rate", ["0", "-1", "nan", "inf"])
+def test_a_rate_is_above_zero(rate: str) -> None:
+    result = run("spot", "--save", "2m", "--restart", "0s", "--discount", "60%", "--rate", rate)
+    assert result.exit_code == 2 and "more than 0 interruptions" in result.output
+
+
+def test_what_spot_costs() -> None:
+    found = answer(*SPOT, "--nodes", "4", "--interval", "4h", "--work", "10h")
+    assert found["mtbi_s"] == 7200 and found["missing"] is None
+    young, daly, yours = found["intervals"]
+    assert young["interval_s"] == pytest.approx((2 * 120 * 7200) ** 0.5)
+    assert daly["cost_factor"] == pytest.approx(0.4 * daly["time_factor"])
+    assert yours["expected_s"] == pytest.approx(36_000 * yours["time_factor"])
+    assert found["pays"] and 1 - found["break_even_discount"] == pytest.approx(1 / daly["time_factor"])
+    rate = ["spot", "--save", "2m", "--restart", "10m", "--rate", "0.125", "--discount", "60%"]
+    assert answer(*rate) == answer(*SPOT)
+    assert not answer(*SPOT[:-1], "5%")["pays"]
+
+
+def test_where_nothing_is_ever_finished() -> None:
+    found = answer(*SPOT, "--nodes", "60000")
+    assert found["break_even_discount"] is None and not found["pays"]
+    assert "never ends" in run(*SPOT, "--nodes", "60000").stdout
+
+
+def test_the_picture(tmp_path: Path) -> None:
+    assert run(*SPOT, "--plot", str(tmp_path / "a.png")).exit_code == 0
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    assert run(*SPOT, "--plot", str(tmp_path / "none" / "a.png")).exit_code == 1
+    assert run(*SPOT, "--nodes", "60000", "--plot", str(tmp_path / "b.png")).exit_code == 1
+
+
+def test_what_a_manifest_lacks() -> None:
+    missing = answer(*SPOT, "-f", "-", given=JOB)["missing"]
+    assert {(one["object"], one["file"]) for one in missing} == {("Job a", "-")}
+    assert [one["line"] for one in missing] == [5, 5, 5, 5]
+
+
+@pytest.mark.parametrize("text", ["kind: Service\napiVersion: v1\n", "[1]", "a: ["])
+def test_what_is_no_manifest_of_a_job(text: str) -> None:
+    result = run(*SPOT, "-f", "-", given=text)
+    assert result.exit_code == 1 and result.output.startswith("Error: -")
+
+
+def test_matplotlib_is_loaded_for_a_picture_alone() -> None:
+    code = "import sys, dovetail.cli.spot, dovetail.cli.instances; print('matplotlib' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
