@@ -80,3 +80,42 @@ async def test_on_a_playground(tmp_path: Path) -> None:
         await playground.stop()
     gone = await asyncio.to_thread(CliRunner().invoke, cli, ["doctor", "--kubeconfig", str(kubeconfig)])
     assert gone.exit_code == 1 and "no reply" in gone.output
+
+
+def pod(name: str, container: dict[str, Any], labels: dict[str, str], node: str = "") -> dict[str, Any]:
+    spec = {"nodeName": node, "containers": [{"image": "none", **container}]} if node else {"containers": [container]}
+    meta = {"name": name, "namespace": "default", "labels": labels}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": {"schedulerName": "dovetail", **spec}}
+
+
+AGENT = {"app.kubernetes.io/name": "dovetail-agent"}
+
+
+@pytest.mark.parametrize(
+    ("container", "labels", "found"),
+    [
+        ({"name": "nvidia-device-plugin-ctr"}, {}, "silent-plugin"),
+        ({"name": "gpu-feature-discovery-ctr"}, {}, "no-plugin"),
+        ({"name": "agent", "args": ["agent", "run"]}, AGENT, "silent-plugin"),
+        ({"name": "agent", "args": ["agent", "run", "--claims", "--no-device-plugin"]}, AGENT, "no-plugin"),
+    ],
+)
+async def test_who_is_a_device_plugin(
+    tmp_path: Path, container: dict[str, Any], labels: dict[str, str], found: str
+) -> None:
+    playground = Playground()
+    await playground.start()
+    try:
+        node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "a", "labels": GPU}}
+        playground.put({**node, "status": {"allocatable": {"cpu": "8"}}})
+        playground.put({**pod("p", container, labels, "a"), "status": {"phase": "Running"}})
+        wanting = {"name": "main", "image": "none", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
+        said = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no room"}
+        playground.put({**pod("w", wanting, {}), "status": {"phase": "Pending", "conditions": [said]}})
+        _, answer = await doctor(playground.kubeconfig(tmp_path / "kubeconfig"))
+    finally:
+        await playground.stop()
+    assert [one["id"] for one in answer["findings"]] == [f"node-without-gpus/{found}", "pod-pending/unscheduled"]
+    assert (
+        answer["findings"][1]["fix"] == "dovetail why -n default w" and "no room" in answer["findings"][1]["evidence"]
+    )
