@@ -17,6 +17,7 @@ _COMMANDS = {
     "agent": "Find the GPUs of this machine and offer them to its kubelet.",
     "defrag": "Plan moves of running pods that make room for a job or a shape; move nothing.",
     "demo": "Run a small cluster on this machine and show what Dovetail does with it.",
+    "doctor": "Look for what is wrong with the GPUs of a cluster, and say how to mend it.",
     "free": "Say what still fits, by GPU model and size, and what blocks the next size.",
     "instances": "Rank cloud instances by dollars per useful GPU-hour, and say why others are passed over.",
     "memory": "Say what a model takes of GPU memory, and which GPUs and MIG profiles hold it.",
