@@ -9,8 +9,7 @@ Rules
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass
 
 HAS_GPUS = ("nvidia.com/gpu.present", "feature.node.kubernetes.io/pci-10de.present")
@@ -53,7 +52,7 @@ class Seen:
     nodes: tuple[Node, ...] | None
     plugins: tuple[Plugin, ...] | None
     pending: tuple[Pending, ...] | None
-    drivers: Mapping[str, frozenset[str]] | None
+    drivers: Mapping[str, Set[str]] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +84,20 @@ class Check:
 
 def _bare(seen: Seen) -> Iterator[tuple[Node, str, list[str]]]:
     """Nodes that have GPUs and offer none, the label that says so, and the plugins that run there."""
+    plugins = _plugins(seen)
     claimed = {name for driver, nodes in (seen.drivers or {}).items() if driver in DRIVERS for name in nodes}
     for node in seen.nodes or ():
         label = next((key for key in HAS_GPUS if node.labels.get(key) == "true"), "")
         if label and not any(node.gpus.values()) and node.name not in claimed:
-            yield node, label, [one.pod for one in seen.plugins or () if one.node == node.name]
+            yield node, label, plugins.get(node.name, [])
+
+
+def _plugins(seen: Seen) -> dict[str, list[str]]:
+    """Pods by node."""
+    found: dict[str, list[str]] = {}
+    for one in seen.plugins or ():
+        found.setdefault(one.node, []).append(one.pod)
+    return found
 
 
 def _no_plugin(seen: Seen) -> Told:
@@ -116,10 +124,9 @@ def _mig_failed(seen: Seen) -> Told:
 
 
 def _two_plugins(seen: Seen) -> Told:
-    for node, number in Counter(one.node for one in seen.plugins or ()).items():
-        if number > 1:
-            pods = ", ".join(sorted(one.pod for one in seen.plugins or () if one.node == node))
-            yield f"node/{node}", f"pods {pods}", "keep one of them off this node by a node selector"
+    for node, pods in _plugins(seen).items():
+        if len(pods) > 1:
+            yield f"node/{node}", f"pods {', '.join(sorted(pods))}", "keep one of them off this node by a node selector"
 
 
 def _beside_dra(seen: Seen) -> Told:

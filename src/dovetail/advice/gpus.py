@@ -100,8 +100,17 @@ GPUS = (
 )
 
 
+def named(name: str) -> Gpu | None:
+    """The one of this model, label or nvidia-smi name; case does not matter."""
+    wanted = _spelt(name)
+    return next((gpu for gpu in GPUS if wanted in (gpu.model.casefold(), gpu.name.casefold())), None)
+
+
 def find(name: str) -> tuple[Gpu, ...]:
-    """Those of this model, label or nvidia-smi name, or else all whose model begins so; case does not matter."""
-    wanted = "-".join(name.split()).casefold()
-    exact = tuple(gpu for gpu in GPUS if wanted in (gpu.model.casefold(), gpu.name.casefold()))
-    return exact or tuple(gpu for gpu in GPUS if wanted and gpu.model.casefold().startswith(wanted))
+    """As `named`, or else all whose model begins so."""
+    exact, wanted = named(name), _spelt(name)
+    return (exact,) if exact else tuple(gpu for gpu in GPUS if wanted and gpu.model.casefold().startswith(wanted))
+
+
+def _spelt(name: str) -> str:
+    return "-".join(name.split()).casefold()

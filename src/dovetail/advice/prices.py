@@ -138,7 +138,7 @@ def _instance(row: _Row) -> Instance:
         return row.scaled(column, 10**6, "dollars for an hour")
 
     model = row.text("gpu_model")
-    gpu = next((one for one in gpus.find(model) if _named(model) in (one.model.casefold(), one.name.casefold())), None)
+    gpu = gpus.named(model)
     told_mib = row.scaled("gpu_memory_gb", 10**9, "GB") >> 20
     for column in ("network_gbit", "local_nvme_gb"):
         row.maybe(column, lambda name: row.scaled(name, 1000, "a number"))
@@ -163,7 +163,3 @@ def _date(row: _Row) -> str:
     except ValueError as error:
         raise row.wrong("price_date", "a date such as 2026-07-20") from error
     return cell
-
-
-def _named(model: str) -> str:
-    return "-".join(model.split()).casefold()

@@ -109,9 +109,9 @@ async def _look(config: ClusterConfig, scheduler_name: str) -> Answer:
         nodes = await _list(client, NODES, WireNode, unread)
         pods = await _list(client, PODS, _Pod, unread)
         slices = await _list(client, RESOURCE_SLICES, _Slice, unread)
-    drivers: dict[str, frozenset[str]] = {}
+    drivers: dict[str, set[str]] = {}
     for one in slices or ():
-        drivers[one.spec.driver] = drivers.get(one.spec.driver, frozenset()) | {one.spec.node_name}
+        drivers.setdefault(one.spec.driver, set()).add(one.spec.node_name)
     seen = Seen(
         None if nodes is None else tuple(Node(n.metadata.name, n.metadata.labels or {}, _gpus(n)) for n in nodes),
         None if pods is None else tuple(Plugin(_name(p), p.spec.node_name) for p in pods if _is_plugin(p)),

@@ -15,6 +15,7 @@ from dovetail.advice.instances import Ranking, Wanted, rank
 from dovetail.advice.interruptions import Interrupted
 from dovetail.advice.memory import Need
 from dovetail.advice.prices import Instance, PriceError, built_in, read
+from dovetail.cli.files import text_of
 from dovetail.cli.output import count, output_option, write_json
 from dovetail.cli.quantities import Duration
 from dovetail.cli.shape import beside_options
@@ -23,6 +24,7 @@ _NUMBER = click.IntRange(1, 1 << 16)
 _OF_NEED = {"gpus": "--gpus", "gpu_memory": "--gpu-memory-mib", "nvlink": "--nvlink", "nodes": "--nodes"}
 _OF_SPOT = {"save": "--save", "restart": "--restart", "mtbi": "--mtbi"}
 _WIDTH = 140
+_TEXT = "utf-8-sig"
 
 
 class _Sizes(msgspec.Struct, forbid_unknown_fields=True):
@@ -67,7 +69,7 @@ def command(ctx: click.Context, /, output: str, **options: Any) -> None:
     """  # fmt: skip
     wanted = _wanted(ctx, options)
     try:
-        offered = read(_text(options["prices"]), options["prices"]) if options["prices"] else built_in()
+        offered = read(text_of(options["prices"], _TEXT), options["prices"]) if options["prices"] else built_in()
     except PriceError as error:
         raise click.ClickException(str(error)) from error
     _known(offered, wanted)
@@ -106,23 +108,13 @@ def _wanted(ctx: click.Context, options: dict[str, Any]) -> Wanted:
 
 def _need(file: str) -> Need:
     try:
-        need = msgspec.json.decode(_text(file), type=_Answer).need
+        need = msgspec.json.decode(text_of(file, _TEXT), type=_Answer).need
     except msgspec.DecodeError as error:
         raise click.ClickException(f"{file}: is not what `dovetail memory -o json` prints: {error}") from error
     for field, least in (("gpus", 1), ("memory_per_gpu_mib", 0), ("nodes", 1)):
         if getattr(need, field) < least:
             raise click.ClickException(f"{file}: need.{field} is {getattr(need, field)}, and must be at least {least}")
     return Need(need.gpus, need.memory_per_gpu_mib, need.nvlink, need.nodes)
-
-
-def _text(file: str) -> str:
-    try:
-        with click.open_file(file, "rb") as stream:
-            return bytes(stream.read()).decode("utf-8-sig")
-    except OSError as error:
-        raise click.ClickException(f"cannot read {file}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise click.ClickException(f"{file}: is not UTF-8 text: {error.reason} at byte {error.start}") from error
 
 
 def _known(offered: tuple[Instance, ...], wanted: Wanted) -> None:

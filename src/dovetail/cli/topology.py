@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dovetail.cli.cluster import run, told_by
+from dovetail.cli.files import text_of
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
 from dovetail.cli.output import output_option, write_json
 from dovetail.core.devices.layout import LayoutError
@@ -94,7 +95,7 @@ def _only(why: str, **options: object) -> None:
 
 def _of_file(file: str, product: str | None) -> Topology:
     try:
-        return topology(_read(file), product)
+        return topology(text_of(file), product)
     except LayoutError as error:
         if error.field == "product":
             raise click.BadParameter(error.message, param_hint="--product") from error
@@ -142,16 +143,6 @@ def _draw(found: Topology | None, plot: Path, what: str) -> None:
     except OSError as error:
         raise click.ClickException(f"cannot write the picture: {error}") from error
     Console(stderr=True).print(f"drawn: {plot}", highlight=False)
-
-
-def _read(file: str) -> str:
-    try:
-        with click.open_file(file, "rb") as stream:
-            return bytes(stream.read()).decode()
-    except OSError as error:
-        raise click.ClickException(f"cannot read {file}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise click.ClickException(f"{file}: is not UTF-8 text: {error.reason} at byte {error.start}") from error
 
 
 def show_node(found: NodeInside, console: Console) -> None:
