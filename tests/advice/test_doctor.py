@@ -257,3 +257,7 @@ def test_who_is_there() -> None:
         Present("device plugin", "NVIDIA", ("a", "b")),
         Present("DRA driver", "gpu.nvidia.com", ("a",)),
     )
+
+
+def test_the_how_to_counts_the_checks() -> None:
+    assert f"1 finding of {len(CHECKS)} checks." in page("docs/how-to/doctor.md").text

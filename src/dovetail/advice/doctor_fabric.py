@@ -45,7 +45,7 @@ def _groups(key: str, nodes: list[Node]) -> Iterator[tuple[str, list[Node]]]:
     for node in nodes:
         kinds.setdefault(tuple(filter(None, (node.labels.get(_TYPE), node.labels.get(PRODUCT)))), []).append(node)
     for kind, alike in sorted(kinds.items()):
-        yield f"GPU nodes {' with '.join(kind)}".rstrip(), alike
+        yield f"GPU nodes of kind {' with '.join(kind)}" if kind else "GPU nodes", alike
 
 
 def _incomplete(seen: Seen) -> Told:

@@ -45,7 +45,7 @@ def _cpus_float(seen: Seen) -> Told:
     for node, kubelet in _kubelets(seen):
         if kubelet.topology_policy in _ALIGN and kubelet.cpu_policy == "none" and len(kubelet.gpu_numa) > 1:
             policies = f"topologyManagerPolicy {kubelet.topology_policy}, cpuManagerPolicy none"
-            fix = f"set cpuManagerPolicy: static {_CONFIGURATION}; before, drain it and remove cpu_manager_state"
+            fix = f"drain the node, remove its cpu_manager_state, set cpuManagerPolicy: static {_CONFIGURATION}"
             yield f"node/{node.name}", f"{kubelet.source}: {policies}; {_on(kubelet)}", fix
 
 
@@ -53,7 +53,7 @@ def _blind(seen: Seen) -> Told:
     for node, kubelet in _kubelets(seen):
         if kubelet.blind and len(kubelet.gpu_numa) > 1:
             evidence = f"GPUNode {node.name}: {_on(kubelet)}, and the kubelet was told no NUMA node of any"
-            fix = "the device plugin needs the node's /sys: mount it, then restart the plugin"
+            fix = "use a device plugin that tells the kubelet NUMA nodes, as dovetail's agent and NVIDIA's do"
             yield f"node/{node.name}", evidence, fix
 
 
