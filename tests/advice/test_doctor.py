@@ -186,6 +186,8 @@ CASES: list[tuple[str, Seen, Seen]] = [
      pending(replace(WAITS, selector={"pool": "x"}), nodes=(node(pool="x"),))),
     ("pod-pending/not-offered", pending(replace(WAITS, asks=("nvidia.com/gpu.mig-1g.5gb",))),
      pending(replace(WAITS, asks=("nvidia.com/gpu.mig-1g.5gb",)), drivers=DRA)),
+    ("pod-pending/not-offered", pending(WAITS, nodes=()),
+     pending(replace(WAITS, source="dovetail why says"), nodes=())),
     ("pod-pending/unscheduled", pending(WAITS), pending(replace(WAITS, reason=""))),
     ("pod-pending/unscheduled", pending(WAITS), pending(WAITS, nodes=(mig(7, strategy="mixed"),))),
 ]  # fmt: skip

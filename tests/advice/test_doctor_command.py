@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`dovetail doctor` on a playground: what it makes of objects as they are on servers, and what of them it may not read."""
+"""`dovetail doctor` on a playground: what it makes of objects as servers have them, and when some may not be read."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def node(name: str = "a", gpus: int = 0, ready: str = "True", **labels: str) -> 
         "apiVersion": "v1",
         "kind": "Node",
         "metadata": {"name": name, "labels": GPU | labels},
-        "status": {"allocatable": {"cpu": "8", "nvidia.com/gpu": str(gpus)}, "conditions": [said]},
+        "status": {"allocatable": {"cpu": "8", "pods": "9", "nvidia.com/gpu": str(gpus)}, "conditions": [said]},
     }
 
 
@@ -195,7 +195,7 @@ async def test_mig_and_numa_of_a_gpu_node(playground: Playground, tmp_path: Path
     assert [one["id"] for one in answer["findings"]] == wanted
     assert "a pod holds GPU-1" in answer["findings"][0]["evidence"]
     assert "NUMA nodes 0, 1" in answer["findings"][1]["evidence"]
-    seen = [{**one, "numaNodes": [i]} for i, one in enumerate(devices[0]["devices"])]  # type: ignore[arg-type]
+    seen = [{**one, "numaNodes": [i]} for i, one in enumerate(devices[0]["devices"])]
     pinned = {**kubelet, "cpuManagerPolicy": "static", "devices": [{**devices[0], "devices": seen}]}
     playground.put(gpu_node(gpus=gpus, kubelet=pinned, mig={"id": "1", "state": "applied"}))
     assert (await doctor(playground, tmp_path))[1]["findings"] == []
@@ -239,6 +239,25 @@ async def test_pods_that_wait_failed_or_run_beside_others(playground: Playground
     assert answer["present"] == present
 
 
+async def test_why_a_pod_of_ours_waits(playground: Playground, tmp_path: Path) -> None:
+    """The scheduler's own core says it; where it may not be asked, and of other pods, the condition does."""
+    playground.put(node(gpus=8))
+    said = condition("PodScheduled", "False", "Unschedulable", "as it was")
+    playground.put(pod("huge", on="", gpus=16, phase="Pending", conditions=[said]))
+    playground.put(pod("other", on="", gpus=16, phase="Pending", conditions=[said], scheduler="default-scheduler"))
+    playground.put(pod("fits", on="", gpus=1, phase="Pending", conditions=[said]))
+    _, answer = await doctor(playground, tmp_path)
+    told = {one["object"]: one["evidence"] for one in answer["findings"]}
+    assert told["pod/default/huge"].startswith("dovetail why says: NoNodeFits (Never): ")
+    assert told["pod/default/other"] == "default-scheduler says in PodScheduled: Unschedulable: as it was"
+    assert told["pod/default/fits"] == "dovetail says in PodScheduled: Unschedulable: as it was"
+    playground.faults.add(Fault("answer", "GET", "csinodes", status=403))
+    _, answer = await doctor(playground, tmp_path)
+    told = {one["object"]: one["evidence"] for one in answer["findings"]}
+    assert told["pod/default/huge"] == "dovetail says in PodScheduled: Unschedulable: as it was"
+    assert (len(answer["unread"]), answer["left_out"]) == (1, []) and "csinodes" in answer["unread"][0]
+
+
 async def test_a_webhook_and_a_level_of_the_fabric(playground: Playground, tmp_path: Path) -> None:
     playground.put(node(gpus=8))
     hook = {
@@ -251,6 +270,19 @@ async def test_a_webhook_and_a_level_of_the_fabric(playground: Playground, tmp_p
     _, answer = await doctor(playground, tmp_path, "--fabric", "topology.kubernetes.io/zone,example.com/row")
     assert [one["id"] for one in answer["findings"]] == ["fabric/no-such-level", "schedulers/takes-ours"]
     assert answer["findings"][0]["object"] == "label/example.com/row"
+
+
+async def test_what_rests_on_the_same_is_shown_once(playground: Playground, tmp_path: Path) -> None:
+    for name in "abcde":
+        playground.put(node(name))
+    _, text = await shown(playground, tmp_path)
+    said = (
+        "error node-without-gpus/no-plugin node/a, node/b, node/c and 2 more: the node has GPUs, and nobody offers them"
+    )
+    assert text.splitlines()[0] == said
+    assert len(text.splitlines()) == 4 and text.splitlines()[3] == f"5 findings of {len(CHECKS)} checks."
+    _, answer = await doctor(playground, tmp_path)
+    assert [one["object"] for one in answer["findings"]] == [f"node/{name}" for name in "abcde"]
 
 
 async def test_a_healthy_cluster_as_people_see_it(playground: Playground, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from dovetail.advice.doctor import CHECKS
 from dovetail.cli import cli
 from dovetail.cli.doctor_reading import LISTS
 from tests.docs.pages import page
-from tools.controlplane.plane import Plane
+from tools.controlplane.plane import KubectlFailed, Plane
 
 pytestmark = pytest.mark.plane
 
@@ -104,7 +105,15 @@ def grant(plane: Plane, user: str, rights: list[tuple[str, str, str]], tmp_path:
     file = tmp_path / "role.yaml"
     file.write_text(yaml.safe_dump_all([role, binding]))
     plane.kubectl("apply", f"--filename={file}")
-    return plane.kubeconfig_for(user)
+    for _ in range(100):
+        with suppress(KubectlFailed):  # Until the server has heard of the binding the answer is no.
+            plane.kubectl("auth", "can-i", "list", resource_of(rights[0]), f"--as={user}")
+            return plane.kubeconfig_for(user)
+    raise AssertionError(f"{user} was not given its rights")
+
+
+def resource_of(right: tuple[str, str, str]) -> str:
+    return right[1] if right[0] == "core" else f"{right[1]}.{right[0]}"
 
 
 def documented() -> list[tuple[str, str, str]]:
@@ -118,9 +127,14 @@ async def doctor(kubeconfig: Path) -> tuple[int, dict[str, Any]]:
     return result.exit_code, json.loads(result.stdout)
 
 
+def unread(answer: dict[str, Any]) -> list[str]:
+    """But for the reasons of pods that other tests left waiting, which take the rights of `dovetail why`."""
+    return [line for line in answer["unread"] if not line.startswith("dovetail why")]
+
+
 async def test_with_the_rights_of_the_reference(sick: Plane, tmp_path: Path) -> None:
     code, answer = await doctor(grant(sick, "doctor", documented(), tmp_path))
-    assert (code, answer["unread"], answer["left_out"]) == (1, [], [])
+    assert (code, unread(answer), answer["left_out"]) == (1, [], [])
     found = {one["object"]: one for one in answer["findings"]}
     assert found[f"node/{NODE}"]["id"] == "node-without-gpus/driver-pod"
     assert (
@@ -137,4 +151,4 @@ async def test_without_one_of_them(sick: Plane, tmp_path: Path, field: str) -> N
     rights = [one for one in documented() if one[1] != resource]
     _, answer = await doctor(grant(sick, f"doctor-without-{resource}", rights, tmp_path))
     assert answer["left_out"] == [check.id for check in CHECKS if field in check.needs]
-    assert len(answer["unread"]) == 1 and resource in answer["unread"][0]
+    assert len(unread(answer)) == 1 and resource in unread(answer)[0]

@@ -73,13 +73,15 @@ def _nobody_answers(seen: Seen) -> Told:
 
 
 def _missing(seen: Seen) -> dict[str, list[str]]:
-    """By pod, what it asks for that no node offers which its nodeSelector allows. Where a driver serves GPUs, claims may
-    stand in, and nothing is known."""
+    """By pod, what it asks for that no node offers which its nodeSelector allows. Where a driver serves GPUs, claims
+    may stand in, and nothing is known; nor is a pod judged of which somebody knows better."""
     if seen.nodes is None or seen.drivers is None or seen.pods is None or DRIVERS & seen.drivers.keys():
         return {}
     answers: dict[tuple[tuple[str, ...], frozenset[tuple[str, str]]], list[str]] = {}
     found = {}
     for one in seen.pods.pending:
+        if one.source:
+            continue
         key = one.asks, frozenset(one.selector.items())
         if key not in answers:
             nodes = [node for node in seen.nodes if one.selector.items() <= node.labels.items()]
@@ -96,9 +98,7 @@ def _not_offered(seen: Seen) -> Told:
         if one.pod in missing and not _unheard(one):
             chosen = ", ".join(f"{key}={value}" for key, value in one.selector.items())
             where = f"no node that has {chosen}" if chosen else "no node"
-            evidence = (
-                f"{where} offers {', '.join(missing[one.pod])} now; there is {', '.join(offered) or 'none'}"
-            )
+            evidence = f"{where} offers {', '.join(missing[one.pod])} now; there is {', '.join(offered) or 'none'}"
             yield f"pod/{one.pod}", evidence, "ask for what is offered, or divide or add nodes"
 
 

@@ -4,21 +4,25 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import click
 from rich.console import Console
 from rich.markup import escape
 
 from dovetail.advice.doctor import CHECKS, Present, examine, left_out, present
-from dovetail.advice.doctor_records import Finding
-from dovetail.cli.cluster import run
+from dovetail.advice.doctor_records import Finding, Seen, some
+from dovetail.cli.cluster import now_ms, run, told_by
 from dovetail.cli.doctor_reading import read
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
 from dovetail.cli.output import count, output_option, write_json
 from dovetail.cli.scheduling import fabric_option, scheduler_name_option
+from dovetail.core.policy import Policy
 from dovetail.kube.client import Client
 from dovetail.kube.config import ClusterConfig
+from dovetail.kube.errors import Forbidden
+from dovetail.kube.feed import Feed
+from dovetail.views.why import refused_pods, unhurried
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +60,39 @@ def command(
 async def _look(config: ClusterConfig, scheduler_name: str, fabric: tuple[str, ...]) -> Answer:
     async with Client(config, user_agent="dovetail") as client:
         seen, unread = await read(client, scheduler_name, fabric)
+    try:
+        seen = await _asked(config, scheduler_name, seen)
+    except Forbidden as error:
+        unread = (*unread, f"dovetail why could not be asked of the pods that wait: {error}")
     return Answer(examine(seen), present(seen), tuple(one.id for one in CHECKS if left_out(one, seen)), unread)
 
 
+async def _asked(config: ClusterConfig, scheduler_name: str, seen: Seen) -> Seen:
+    """With the reasons that the scheduler's own core gives to pods of ours that were told to wait. Raises Forbidden."""
+    if seen.pods is None or not any(one.ours and one.reason for one in seen.pods.pending):
+        return seen
+    state = await told_by(config, unhurried(Policy(fabric=seen.fabric)), Feed(scheduler_name))
+    refusals = refused_pods(state, now_ms())
+    pending = tuple(
+        replace(one, reason=f"{said.reason.code} ({said.when})", message=str(said), source="dovetail why says")
+        if one.ours and one.reason and (said := refusals.get(one.pod)) is not None
+        else one
+        for one in seen.pods.pending
+    )
+    return replace(seen, pods=replace(seen.pods, pending=pending))
+
+
 def _show(answer: Answer, console: Console) -> None:
-    """For people."""
+    """For people. What rests on the same is told once, with the fix of the first."""
     for there in answer.present:
         where = count(len(there.nodes), "node") if there.nodes else ", ".join(there.pods)
         console.print(f"there is: {there.kind} {escape(there.name)}, {escape(where)}", highlight=False, soft_wrap=True)
+    alike: dict[tuple[str, str], list[Finding]] = {}
     for one in answer.findings:
-        console.print(f"{one.level} {escape(one.id)} {escape(one.object)}: {escape(one.wrong)}", soft_wrap=True)
+        alike.setdefault((one.id, one.evidence), []).append(one)
+    for one, *others in alike.values():
+        objects = some([one.object, *(other.object for other in others)])
+        console.print(f"{one.level} {escape(one.id)} {escape(objects)}: {escape(one.wrong)}", soft_wrap=True)
         console.print(f"  because: {escape(one.evidence)}", highlight=False, soft_wrap=True)
         console.print(f"  to mend: {escape(one.fix)}", highlight=False, soft_wrap=True)
     for line in answer.unread:
