@@ -75,7 +75,8 @@ def _driver_unseen(node: Node, seen: Seen) -> tuple[str, str] | None:
     if looking is None or GPU_COUNT in node.labels:
         return None
     evidence = f"GPU Feature Discovery ({looking.pod}) runs there and has set no label {GPU_COUNT}"
-    return evidence, f"{logs_of(looking.pod)}: it says if it finds no driver"
+    fix = f"{logs_of(looking.pod)}: it says if it finds no driver; if it finds one, look after Node Feature Discovery"
+    return evidence, fix
 
 
 def _layout(node: Node, seen: Seen) -> tuple[str, str] | None:
@@ -106,7 +107,7 @@ CAUSES: tuple[tuple[str, str, tuple[str, ...], Cause], ...] = (
     ("toolkit-pod", "the container toolkit is not up on the node", _LISTS, _toolkit_pod),
     ("validation", "a trial of driver and toolkit fails on the node", _LISTS, _validation),
     ("plugin-pod", "the device plugin of the node does not run", _LISTS, _plugin_pod),
-    ("driver-unseen", "GPU Feature Discovery finds no GPU on the node", _LISTS, _driver_unseen),
+    ("driver-unseen", "GPU Feature Discovery tells of no GPU on the node", _LISTS, _driver_unseen),
     ("", "", (), _layout),
     ("silent-plugin", "a device plugin runs on the node and offers no GPU", _LISTS, _silent_plugin),
     ("no-plugin", "the node has GPUs, and nobody offers them", _LISTS, _no_plugin),
