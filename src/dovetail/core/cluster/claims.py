@@ -84,7 +84,7 @@ class Claims:
         self._users: dict[str, dict[str, None]] = {}
         self._memos: dict[tuple[int, int], _Memo] = {}
         self._known: dict[int, dict[int, int]] = {}
-        """What `answers` says, by ask and number: spare devices and closeness in one integer, -1 where it does not fit."""
+        """What `answers` says, by ask and number: spare devices and closeness in one integer, -1 where nothing fits."""
 
     # What the world tells.
 
