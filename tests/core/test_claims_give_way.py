@@ -9,7 +9,7 @@ from dovetail.core.decisions import Bind, Evict
 from dovetail.core.dra.records import Claim, Device, DeviceClass, Slice
 from dovetail.core.model import CPU, PODS, Node, Pod, Request
 from dovetail.core.policy import Policy
-from dovetail.core.sharing.records import GPU
+from dovetail.core.sharing.records import GPU, GPU_MEMORY
 from dovetail.core.state import State
 from tests.dra.device_worlds import ask, claim
 
@@ -75,3 +75,26 @@ def test_who_has_a_device_by_claim_gives_way_to_a_higher_priority() -> None:
 def test_gpus_by_claim_count_for_the_queue() -> None:
     for told in (False, True):
         assert dict(full(told).shares.allocated("default"))[GPU] == 2000
+
+
+def test_each_gpu_by_claim_counts_with_the_memory_of_its_node_and_for_one_pod_alone() -> None:
+    state = State(Policy())
+    nodes = [
+        Node(name, ((CPU, cpu_milli), (PODS, 10)), gpu_memory_mib=memory_mib)
+        for name, cpu_milli, memory_mib in (("a", 200, 1000), ("b", 300, 3000))
+    ]
+    slices = [Slice(one.name, DRIVER, one.name, 1, 1, node=one.name, devices=(Device("gpu-0"),)) for one in nodes]
+    events = [ev.DeviceClassChanged(DeviceClass("gpu")), *map(ev.NodeChanged, nodes), *map(ev.SliceChanged, slices)]
+    made = Claim("both-uid", "ns", "both", claim(ask(1)))
+    pods = [Pod(uid, "ns", uid, Request(((CPU, 100),)), created_ms=1, device_claims=(made.key,)) for uid in "xy"]
+    step(state, [*events, *claiming("p"), ev.ClaimChanged(made), *map(ev.PodChanged, pods)], 1)
+    where = {uid: state.cluster.nodes.names[one.slot] for uid, one in state.cluster.placements.items()}
+    assert where == {"p": "a", "x": "b", "y": "b"}
+    assert dict(state.shares.amounts("p")) == {"cpu": 100, GPU: 1000, GPU_MEMORY: 1000}
+    assert dict(state.shares.amounts("x")) == {"cpu": 100, GPU: 1000, GPU_MEMORY: 3000}
+    assert dict(state.shares.amounts("y")) == {"cpu": 100}
+    for uid, bind_node in where.items():
+        state.apply(ev.PodChanged(replace(state.roster.pods[uid], node=bind_node, bound_ms=1)))
+    state.apply(ev.PodRemoved("x"))
+    state.apply(ev.PodChanged(replace(state.roster.pods["y"], priority=1)))
+    assert dict(state.shares.amounts("y")) == {"cpu": 100, GPU: 1000, GPU_MEMORY: 3000}

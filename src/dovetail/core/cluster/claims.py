@@ -9,7 +9,7 @@ Sources: kube-scheduler's plugin dynamicresources, dynamic-resource-allocation/s
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -84,7 +84,7 @@ class Claims:
         self._users: dict[str, dict[str, None]] = {}
         self._memos: dict[tuple[int, int], _Memo] = {}
         self._known: dict[int, dict[int, int]] = {}
-        """What `answers` says, by ask and number: spare devices, closeness and whether it fits, in one integer."""
+        """What `answers` says, by ask and number: spare devices and closeness in one integer, -1 where nothing fits."""
 
     # What the world tells.
 
@@ -186,7 +186,7 @@ class Claims:
         claims, assumed = self.claims, self._assumed
         return [
             (key, claim)
-            for key in dict.fromkeys(pod.device_claims)
+            for key in _once(pod.device_claims)
             if (claim := claims.get(key)) is not None and claim.allocation is None and key not in assumed
         ]
 
@@ -275,7 +275,7 @@ class Claims:
         return replace(memo.answer, detail=detail)
 
     def answers(self, index: Index, shape: Shape) -> tuple[Mask, NDArray[np.int64], NDArray[np.int64]]:
-        """(whether it fits, `spare`, `close`) for the slots of the index."""
+        """(whether it fits, and where it does `spare`, `close`) for the slots of the index."""
         ask = self._ask(shape.wants)
         known = self._known.setdefault(ask.number, {})
         numbers = self._nodes.device_numbers[index].tolist()
@@ -285,10 +285,10 @@ class Claims:
             for number, slot in dict(zip(numbers, slots, strict=True)).items():
                 if number not in known:
                     answer = self._memo(ask, self.offers.stock(slot)).answer
-                    known[number] = (answer.spare << _CLOSE_BITS | answer.close) << 1 | answer.fits
+                    known[number] = answer.spare << _CLOSE_BITS | answer.close if answer.fits else -1
             found = [known[number] for number in numbers]
         packed = np.array(found, dtype=np.int64)
-        return packed & 1 == 1, packed >> 1 + _CLOSE_BITS, packed >> 1 & (1 << _CLOSE_BITS) - 1
+        return packed >= 0, packed >> _CLOSE_BITS, packed & (1 << _CLOSE_BITS) - 1
 
     def times(self, slot: int, shape: Shape, most: int) -> int:
         """How many pods of the shape the node can allocate for, one after the other, at most `most`."""
@@ -426,10 +426,15 @@ class Claims:
         claim = self.claims.get(claim_key(pod)) if pod.containers and self.classes_for(pod) else None
         return claim is not None and claim.allocation is not None
 
-    def _named(self, pod: Pod) -> dict[str, None]:
+    def _named(self, pod: Pod) -> Collection[str]:
         """The claims of a pod that is placed: those that it names, and the one of its extended resources."""
-        return dict.fromkeys((*pod.device_claims, claim_key(pod)) if pod.by_claim else pod.device_claims)
+        return _once((*pod.device_claims, claim_key(pod)) if pod.by_claim else pod.device_claims)
 
-    def _keys(self, pod: Pod) -> dict[str, None]:
+    def _keys(self, pod: Pod) -> Collection[str]:
         """The claims that a pod that waits names, and the one that an earlier try left."""
-        return dict.fromkeys((*pod.device_claims, claim_key(pod)) if self.made(pod) else pod.device_claims)
+        return _once((*pod.device_claims, claim_key(pod)) if self.made(pod) else pod.device_claims)
+
+
+def _once(keys: tuple[str, ...]) -> Collection[str]:
+    """Each once, in their order; mostly it is one."""
+    return dict.fromkeys(keys) if len(keys) > 1 else keys

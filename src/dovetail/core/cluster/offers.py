@@ -126,9 +126,10 @@ class Offers:
     def enter(self, allocation: Allocation | None, sign: int, settled: int = -1) -> None:
         """Enter an allocation into the books, or take it out. Of the slot `settled` the caller sees to the number."""
         for pool in enter(self._pools, allocation, sign):
-            slots = [slot for slot in pool.slots if slot != settled]
-            self._unsettled.update(dict.fromkeys(slots))
-            self._nodes.amounts_journal.extend(slots)
+            for slot in pool.slots:
+                if slot != settled:
+                    self._unsettled[slot] = None
+                    self._nodes.amounts_journal.add(slot)
 
     def catch_up(self) -> bool:
         """Bring places and numbers up to date. True where kinds are new, and answers about them of no use any more."""

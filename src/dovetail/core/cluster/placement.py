@@ -45,10 +45,11 @@ class Placement:
     @property
     def by_claim(self) -> tuple[str, ...]:
         """The resources that it asks for and has by a claim."""
-        if self.shape.request is self.pod.request:
+        asked, counted = self.pod.request.resources, self.shape.request.resources
+        if asked == counted:
             return ()
-        counted = dict(self.shape.request.resources)
-        return tuple(name for name, _ in self.pod.request.resources if name not in counted)
+        names = dict(counted)
+        return tuple(name for name, _ in asked if name not in names)
 
     @property
     def devices(self) -> tuple[int, ...]:

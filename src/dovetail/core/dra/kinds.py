@@ -4,7 +4,8 @@
 Rules: the devices of a node are bits of an integer, in the order in which upstream tries them. Devices that are equal
 in what selectors read have one profile, and each selector is tried once on a profile. What constraints compare are
 numbers within the node: which devices have the same value, not what it is. Names of devices and pools make no kind.
-What is read is learned from the requests as they come; when they begin to read more the kinds begin anew.
+What is read is learned from the requests as they come; when they begin to read more the kinds begin anew. Of a node
+that is written like an earlier one, in all that a kind is made of, the kind is looked up, and not worked out.
 
 Devices are told apart by the node's wiring as the layout numbers its GPUs: those of one driver in the order of their
 PCI bus ids, or of the numbers in their names where one has none. Partitions are on the GPU with their bus id.
@@ -23,7 +24,11 @@ from dovetail.core.dra.records import Device, Value
 from dovetail.core.dra.selectors import Read
 
 BUS_ID = "resource.kubernetes.io/pciBusID"
+_TYPE = "/type"
+"""Of a driver's domain the attribute that says what a device is."""
 NO_GPU = -1
+_REMEMBERED = 1024
+"""Nodes whose kinds are looked up; where every node names its devices in its own way they are of no use."""
 _BUS_ID = re.compile(r"([0-9a-fA-F]{4,8}):([0-9a-fA-F]{2}):([0-9a-fA-F]{2})\.([0-7])")
 _NUMBER = re.compile(r"\D*(\d{1,9})")
 
@@ -103,8 +108,12 @@ class Kinds:
         self._everything = False
         self._names: dict[str, bool] = {}
         """Which attributes are read, by qualified name, as far as they were looked up."""
+        self._kept: dict[str, bool] = {}
+        """The same of those that kinds are made of: also what is compared, and what tells which GPU a device is."""
         self._profiles: dict[object, Profile] = {}
         self._kinds: dict[object, Kind] = {}
+        self._written: dict[object, Kind] = {}
+        """Kinds by all that they are made of, as it is written."""
         self._numbers = 0
 
     def read(self, reads: Iterable[frozenset[Read] | None], compared: Iterable[str]) -> None:
@@ -119,12 +128,41 @@ class Kinds:
         self._compared |= set(compared)
         if before != (len(self._read), len(self._compared), self._everything):
             self._names.clear()
+            self._kept.clear()
             self._profiles.clear()
             self._kinds.clear()
+            self._written.clear()
             self.version += 1
 
     def of(self, pools: tuple[PoolHere, ...], layout: Layout | None) -> Kind:
         """The kind of a node with these pools: the same object for equal ones."""
+        written = layout, tuple([self._as_written(pool) for pool in pools])
+        kind = self._written.get(written)
+        if kind is None:
+            if len(self._written) >= _REMEMBERED:
+                self._written.clear()
+            kind = self._written[written] = self._worked_out(pools, layout)
+        return kind
+
+    def _as_written(self, pool: PoolHere) -> object:
+        """All of a pool that `_worked_out` reads. Equal ones make equal kinds; others may."""
+        known, kept = self._kept, self._is_kept
+        devices = [
+            (
+                offer.here, device.name, device.shareable, device.capacity, device.consumes, device.taints,
+                bool(device.conditions),
+                tuple([
+                    (name, value if type(value) is str else _typed(value))
+                    for name, value in device.attributes
+                    if (known[name] if name in known else kept(name))
+                ]),
+            )
+            for offer in pool.offers
+            for device in (offer.device,)
+        ]  # fmt: skip
+        return pool.id[0], pool.incomplete, bool(pool.invalid), pool.counters, tuple(devices)
+
+    def _worked_out(self, pools: tuple[PoolHere, ...], layout: Layout | None) -> Kind:
         profiles: list[Profile] = []
         uses: list[tuple[tuple[int, int], ...]] = []
         counters: list[int] = []
@@ -190,6 +228,11 @@ class Kinds:
             profile = self._profiles[key] = Profile(self._numbers, driver, device)
         return profile
 
+    def _is_kept(self, qualified: str) -> bool:
+        placed = qualified == BUS_ID or qualified.endswith(_TYPE)
+        kept = self._kept[qualified] = placed or qualified in self._compared or self._is_read(qualified)
+        return kept
+
     def _is_read(self, qualified: str) -> bool:
         known = self._names.get(qualified)
         if known is None:
@@ -246,7 +289,7 @@ def _wired(pools: tuple[PoolHere, ...], layout: Layout | None) -> tuple[Layout |
         return None, nothing, 0
     for driver in dict.fromkeys(driver for driver, _ in offers):
         own = [(bit, device) for bit, (of, device) in enumerate(offers) if of == driver]
-        types = {bit: dict(device.attributes).get(f"{driver}/type") for bit, device in own}
+        types = {bit: dict(device.attributes).get(driver + _TYPE) for bit, device in own}
         typed = any(kind is not None for kind in types.values())
         wholes = [(bit, device) for bit, device in own if not typed or types[bit] == "gpu"]
         if len(wholes) != layout.gpus:

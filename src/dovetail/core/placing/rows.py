@@ -93,7 +93,9 @@ class Row:
             if again:
                 self._redo_all()
             elif len(amounts):
-                self._redo(amounts)
+                # Mostly it is one, and views of arrays are cheaper than copies.
+                first = int(amounts[0])
+                self._redo(amounts if len(amounts) > 1 else slice(first, first + 1))
         self._amounts_seen = nodes.amounts_journal.end
         self._records_seen = nodes.records_journal.end
 
@@ -189,14 +191,13 @@ class Row:
         if self._copies is None and (own := self._native()) is not None:
             own.redo_all(used, bool(self._cluster.kubelets.books))
             return
-        self._stale[:] = True
         for start in range(0, used, _CHUNK):
             self._redo(slice(start, min(start + _CHUNK, used)))
 
     def _redo(self, index: Index) -> None:
         nodes, shape = self._cluster.nodes, self.shape
         left = nodes.free[: shape.width, index] - shape.need
-        fits = (left >= shape.floor).all(axis=0) & self.suitable[index]
+        fits = np.logical_and.reduce(left >= shape.floor) & self.suitable[index]
         share = None
         if self._parts is not None:
             parts = self._parts.at(index)
@@ -225,7 +226,9 @@ class Row:
 
     def _put(self, index: Index, score: scores.Scores, left: NDArray[np.int64], fits: Mask) -> None:
         self.score[index] = score
-        if not isinstance(index, slice):
+        if isinstance(index, slice):
+            self._stale[index.start // BLOCK : -(-index.stop // BLOCK)] = True
+        else:
             self._stale[index // BLOCK] = True
         if self._copies is not None:
             new = self._copies_at(index, left, fits)

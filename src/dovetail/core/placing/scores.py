@@ -86,10 +86,10 @@ class Tightest:
         return ()
 
     def scores(self, cluster: Cluster, offer: Offer) -> Scores:
-        units = np.minimum(np.maximum(offer.left[:4] >> _UNIT_BITS, 0), _LARGEST)
+        units = np.maximum(offer.left[:4] >> _UNIT_BITS, 0)
         if offer.spare is not None:
-            units[3] = np.minimum(units[3] + offer.spare, _LARGEST[3])
-        looseness: Scores = (units << _PLACE_BITS).sum(axis=0)
+            units[3] += offer.spare
+        looseness: Scores = np.add.reduce(np.minimum(units, _LARGEST) << _PLACE_BITS)
         first = offer.share if offer.close is None else PERMILLE - offer.close
         return -looseness if first is None else -looseness - (first << _FIRST_BITS)
 

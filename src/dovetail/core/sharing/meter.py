@@ -32,7 +32,7 @@ class Meter:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._wanted: dict[int, Amounts] = {}
-        self._held: dict[tuple[int, int, int, int], Amounts] = {}
+        self._held: dict[tuple[int, int, int, int, int], Amounts] = {}
         self._kinds: dict[int, int] = {}
         """By slot a number for what the amounts of pods there depend on."""
         self._numbers: dict[object, int] = {}
@@ -65,20 +65,20 @@ class Meter:
 
     def held(self, placement: Placement) -> Amounts:
         """What a placed pod is counted with."""
-        if placement.grants or placement.pod.device_claims:
-            return self._count(placement)
         if self.behind:
             self.capacity()
         kind = self._kinds.get(placement.slot, 0)
-        key = placement.shape.id, placement.share_milli, placement.share_bits.bit_count(), kind
+        claimed = self._granted(placement) if placement.grants or placement.pod.device_claims else 0
+        key = placement.shape.id, placement.share_milli, placement.share_bits.bit_count(), kind, claimed
         amounts = self._held.get(key)
         if amounts is None:
             if len(self._held) >= 65_536:
                 self._held.clear()
-            amounts = self._held[key] = self._count(placement)
+            amounts = self._held[key] = self._count(placement, claimed)
         return amounts
 
-    def _count(self, placement: Placement) -> Amounts:
+    def _count(self, placement: Placement, claimed: int) -> Amounts:
+        """What it is counted with, with so many GPUs by claims."""
         shape, nodes = placement.shape, self._cluster.nodes
         record = nodes.records[placement.slot]
         resources = dict(shape.request.resources)
@@ -99,7 +99,6 @@ class Meter:
             gpu_milli += each * count
             slices += slices_each * count
             gpu_memory_mib += memory_each * count
-        claimed = self._granted(placement)
         gpu_milli += WHOLE_GPU_MILLI * claimed
         gpu_memory_mib += memory_mib * claimed
         counted |= {GPU: gpu_milli, GPU_SLICES: slices, GPU_MEMORY: gpu_memory_mib}
@@ -111,10 +110,10 @@ class Meter:
     def _granted(self, placement: Placement) -> int:
         """The GPUs by claims that this pod uses first of all pods."""
         claims, pod, found = self._cluster.claims, placement.pod, 0
-        for key in dict.fromkeys((*pod.device_claims, *(grant.claim for grant in placement.grants))):
+        for key in dict.fromkeys([*pod.device_claims, *[grant.claim for grant in placement.grants]]):
             allocation = claims.allocation(key)
             if allocation is not None and next(iter(claims.users(key)), pod.uid) == pod.uid:
-                found += sum(grant.driver.startswith(_GPU_DRIVERS) for grant in allocation.grants)
+                found += sum([grant.driver.startswith(_GPU_DRIVERS) for grant in allocation.grants])
         return found
 
     @property

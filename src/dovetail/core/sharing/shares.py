@@ -173,7 +173,7 @@ class Shares:
         amounts = self.meter.held(placement)
         if not pod.managed:
             return "", pod.user, pod.priority, amounts, False
-        return pod.queue or self.queue_of(pod), pod.user, pod.priority, amounts, not self.preemptible(pod)
+        return self.queue_of(pod), pod.user, pod.priority, amounts, not self.preemptible(pod)
 
     def ended(self, uid: str, ended_ms: int) -> None:
         """The pod, which is counted still, had ended at that time."""
@@ -277,7 +277,7 @@ class Shares:
         """Whether the pod may be made to give way: it says so itself, or its queue does."""
         if pod.work.preemptible is not None:
             return pod.work.preemptible
-        queue = self.tree.queues.get(pod.queue or self.queue_of(pod))
+        queue = self.tree.queues.get(self.queue_of(pod))
         return queue is None or queue.preemptible
 
     def wanted(self, pods: Iterable[Pod]) -> dict[str, int]:
