@@ -1,0 +1,8 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All rules, by id."""
+
+from dovetail.advice.lint.rule import Rule
+from dovetail.advice.lint.rules import amounts
+
+RULES: tuple[Rule, ...] = tuple(sorted(amounts.RULES, key=lambda rule: rule.id))
+BY_ID = {rule.id: rule for rule in RULES}
