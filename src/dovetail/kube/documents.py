@@ -86,7 +86,7 @@ def files_named(name: str) -> Iterator[str | Path]:
 def content(file: str | Path) -> bytes:
     """What is in a file or, for "-", on standard input, unpacked. Raises ManifestError."""
     try:
-        data = sys.stdin.buffer.read() if file == STDIN else Path(file).readcontent()
+        data = sys.stdin.buffer.read() if file == STDIN else Path(file).read_bytes()
         return gzip.decompress(data) if data.startswith(_GZIP) else data
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise ManifestError(f"the gzip data is cut short or broken: {error}", str(file)) from error

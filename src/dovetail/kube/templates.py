@@ -77,7 +77,10 @@ HOLDERS: tuple[Holder, ...] = (
     PADDLE_JOBS,
     JAX_JOBS,
     # https://github.com/kubeflow/trainer: pkg/apis/trainer/v1alpha1.
-    _holder("trainer.kubeflow.org", "v1alpha1", "trainingruntimes", "TrainingRuntime", f"spec.template.spec.{_JOB_TEMPLATES}"),
+    Holder(
+        Resource("trainer.kubeflow.org", "v1alpha1", "trainingruntimes", True, "TrainingRuntime"),
+        (f"spec.template.spec.{_JOB_TEMPLATES}",),
+    ),
     Holder(
         Resource("trainer.kubeflow.org", "v1alpha1", "clustertrainingruntimes", False, "ClusterTrainingRuntime"),
         (f"spec.template.spec.{_JOB_TEMPLATES}",),

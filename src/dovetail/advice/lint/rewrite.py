@@ -31,6 +31,8 @@ def rewritten(text: str, edits: Iterable[Edit]) -> str:
         for edit in edits:
             root = yaml.compose(text, Loader)
             meant = edited(_value(text), (edit,))
+            if root is None:
+                raise NotRewritten("the document is empty")
             text = _Text(text, root).made(edit)
             if _value(text) != meant:
                 raise NotRewritten(f"{edit.op} at {edit.path} would change more than that")

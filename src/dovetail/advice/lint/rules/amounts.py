@@ -26,6 +26,7 @@ _MIG_PROFILES = (
 )  # fmt: skip
 _NAMES = (GPU, f"{GPU}.shared", *(f"nvidia.com/mig-{profile}" for profile in _MIG_PROFILES))
 _ALIKE = re.compile(r"(?i).*(nvidia|gpu|\bmig-|cuda).*")
+_WHOLE = {"gpu", "gpus", "nvidia", "nvidiacom", "nvidiagpu", "nvidiagpus", "nvidiacomgpu", "nvidiacomgpus"}
 _OTHERS = re.compile(
     r"(nvidia\.com/(pgpu|vgpu|gpu-?mem\w*|gpu-?cores?\w*|gpumem-percentage|priority|hostdev\w*|.*rdma.*|.*vf.*|sriov.*|"
     r"ib.*|infiniband.*|mofed.*|cc-.*|GA\w+|GH\w+|TU\w+|AD\w+|GB\w+|[A-Z0-9_]+)|amd\.com/.*|gpu\.intel\.com/.*|"
@@ -167,8 +168,8 @@ RULES = (
         level=Level.ERROR,
         title="GPUs are requested without a limit",
         effect=(
-            "The API server refuses the pod: `spec.containers[0].resources.limits: Required value: Limit must be set for "
-            "non overcommitable resources`."
+            "The API server refuses the pod: `spec.containers[0].resources.limits: Required value: Limit must be set "
+            "for non overcommitable resources`."
         ),
         bad=_POD.format("{requests: {nvidia.com/gpu: 1}}"),
         good=_POD.format("{limits: {nvidia.com/gpu: 1}}"),
@@ -181,8 +182,8 @@ RULES = (
         level=Level.ERROR,
         title="Requested GPUs differ from their limit",
         effect=(
-            "The API server refuses the pod: `spec.containers[0].resources.requests: Invalid value: \"1\": must be equal "
-            "to nvidia.com/gpu limit of 2`."
+            "The API server refuses the pod: `spec.containers[0].resources.requests: Invalid value: \"1\": must be "
+            "equal to nvidia.com/gpu limit of 2`."
         ),
         bad=_POD.format("{limits: {nvidia.com/gpu: 2}, requests: {nvidia.com/gpu: 1}}"),
         good=_POD.format("{limits: {nvidia.com/gpu: 2}, requests: {nvidia.com/gpu: 2}}"),
@@ -229,8 +230,8 @@ RULES = (
         level=Level.ERROR,
         title="A quota of GPUs lacks `requests.`",
         effect=(
-            "Nothing is limited, or the API server refuses the quota: `must be a standard resource for quota`: of extended "
-            "resources it counts `requests.` alone."
+            "Nothing is limited, or the API server refuses the quota: `must be a standard resource for quota`: of "
+            "extended resources it counts `requests.` alone."
         ),
         bad="""\
 apiVersion: v1
