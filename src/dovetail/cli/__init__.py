@@ -20,6 +20,7 @@ _COMMANDS = {
     "doctor": "Look for what is wrong with the GPUs of a cluster, and say how to mend it.",
     "free": "Say what still fits, by GPU model and size, and what blocks the next size.",
     "instances": "Rank cloud instances by dollars per useful GPU-hour, and say why others are passed over.",
+    "lint": "Say what is wrong with manifests of GPU jobs before they are submitted, and mend it.",
     "memory": "Say what a model takes of GPU memory, and which GPUs and MIG profiles hold it.",
     "priority": "Say why a job has its place in the line, and what would change that.",
     "queue": "Show the line of those who wait: in which order, why, and when they start.",

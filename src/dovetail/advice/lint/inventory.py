@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
 
 from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.pods import templates_of
 from dovetail.advice.lint.rule import Facts, KnownNode
 
 DEFAULT_SCHEDULER = "default-scheduler"
+_SCHEDULER_ARGUMENT = re.compile(r"--scheduler-?name[= ]+([\w.-]+)")
 _SCHEDULER_IMAGES = {
     "dovetail": "dovetail",
     "volcanosh/vc-scheduler": "volcano",
@@ -23,18 +25,30 @@ _SCHEDULER_IMAGES = {
 
 
 def facts_of(objects: Iterable[Field]) -> Facts:
-    """Out of Nodes, and of the Deployments and Pods of schedulers. `schedulers` stays None where nothing but Nodes is
-    there to look at."""
-    nodes, images, workloads = [], set(), 0
-    for whole in objects:
-        if whole.at("kind").text == "Node":
-            nodes.append(_node(whole))
-            continue
-        for pod in templates_of(whole):
-            workloads += 1
-            images |= {container.at("image").text for container in pod.containers}
-    found = {name for image in images for part, name in _SCHEDULER_IMAGES.items() if part in image}
-    return Facts(tuple(nodes), frozenset({DEFAULT_SCHEDULER, *found}) if workloads else None)
+    """Out of Nodes, and of the Deployments of schedulers. `schedulers` is None where no Deployment is there to look at.
+    All objects are kept for rules that look for others."""
+    everything = tuple(objects)
+    nodes = tuple(_node(whole) for whole in everything if whole.at("kind").text == "Node")
+    containers = [
+        container
+        for whole in everything
+        if whole.at("kind").text == "Deployment"
+        for pod in templates_of(whole)
+        for container in pod.containers
+    ]
+    schedulers = frozenset({DEFAULT_SCHEDULER, *(name for one in containers for name in _schedules_for(one))})
+    return Facts(nodes, schedulers if containers else None, everything)
+
+
+def _schedules_for(container: Field) -> Iterator[str]:
+    """The schedulerNames that a container answers to, by its arguments or its image."""
+    words = " ".join(word.text for side in ("command", "args") for word in container.at(side).each())
+    named = _SCHEDULER_ARGUMENT.findall(words)
+    if named:
+        yield from named
+        return
+    image = container.at("image").text
+    yield from (name for part, name in _SCHEDULER_IMAGES.items() if part in image)
 
 
 def _node(whole: Field) -> KnownNode:

@@ -42,7 +42,7 @@ def rewritten(text: str, edits: Iterable[Edit]) -> str:
 
 
 def _value(text: str) -> Any:
-    return yaml.load(text, Loader)  # noqa: S506 - a safe loader of our own
+    return yaml.load(text, Loader)
 
 
 class _Text:
@@ -56,19 +56,17 @@ class _Text:
 
     def made(self, edit: Edit) -> str:
         *above, last = edit.path
-        parent, missing = self._root, 0
-        for missing, step in enumerate(above):
+        parent = self._root
+        for at, step in enumerate(above):
             key_value = _entry(parent, step)
             if key_value is None or _is_null(key_value[1]):
-                break
+                # What is above is not there: all of it is put at once.
+                value = [edit.value] if edit.op == "append" else edit.value
+                for below in reversed(edit.path[at + 1 :]):
+                    value = {below: value}
+                return self._put(parent, step, value)
             parent = key_value[1]
-        else:
-            return self._made_in(parent, last, edit)
-        # What is above is not there: all of it is put at once.
-        value = [edit.value] if edit.op == "append" else edit.value
-        for step in reversed(edit.path[missing + 1 :]):
-            value = {step: value}
-        return self._put(parent, edit.path[missing], value)
+        return self._made_in(parent, last, edit)
 
     def _made_in(self, parent: yaml.Node, last: str | int, edit: Edit) -> str:
         if edit.op == "put":
@@ -226,6 +224,10 @@ class _Text:
 
 
 class _Dumper(yaml.SafeDumper):
+    def choose_scalar_style(self) -> str:
+        style: str = super().choose_scalar_style()
+        return '"' if style == "'" else style
+
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
