@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import difflib
-import os
 import sys
 import tempfile
 from collections.abc import Iterable, Sequence
@@ -37,7 +36,7 @@ class NotKnown(click.ClickException):
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """A file that was read. `data` is what it held; `documents` are empty where `error` says why it is not looked at."""
+    """A file that was read. `data` is what it held; there are no `documents` where `error` says why."""
 
     name: str
     data: bytes
@@ -128,7 +127,7 @@ def command(
     the cluster cannot be read.
     """
     rules = tuple(rule for rule in RULES if (not only or rule.id in only) and rule.id not in skip)
-    _refuse_contradictions(paths, fix, diff, output, policy, deny, cluster, inventory, kubeconfig or context)
+    _refuse_contradictions(paths, fix, diff, output, policy, deny, cluster, inventory, bool(kubeconfig or context))
     if policy:
         click.echo(admission.policies(rules, frozenset(deny)), nl=False)
         return
@@ -231,15 +230,15 @@ def _replace(path: Path, data: bytes) -> None:
     """All or nothing: a write that fails half-way leaves the file as it was."""
     try:
         real = path.resolve()
-        handle, temporary = tempfile.mkstemp(dir=real.parent, prefix=f".{real.name}.")
-        try:
-            with os.fdopen(handle, "wb") as stream:
+        with tempfile.NamedTemporaryFile(dir=real.parent, prefix=f".{real.name}.", delete=False) as stream:
+            temporary = Path(stream.name)
+            try:
                 stream.write(data)
-            os.chmod(temporary, real.stat().st_mode & 0o7777)
-            os.replace(temporary, real)
-        except BaseException:
-            os.unlink(temporary)
-            raise
+                temporary.chmod(real.stat().st_mode & 0o7777)
+                temporary.replace(real)
+            except BaseException:
+                temporary.unlink()
+                raise
     except OSError as error:
         raise click.ClickException(f"{path}: cannot be written: {error.strerror}") from error
 

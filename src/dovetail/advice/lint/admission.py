@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules that CEL can say, as ValidatingAdmissionPolicies: the API server then says of every pod what the linter says
-of its manifest, without a webhook.
+"""The rules that CEL can say, as ValidatingAdmissionPolicies: the API server then says of every pod what the linter
+says of its manifest, without a webhook.
 
 Source: https://kubernetes.io/docs/reference/access-authn-authz/validating-admission-policy/.
 """

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -43,7 +42,7 @@ def append(field: Field, value: Any) -> Edit:
 def edited(document: Any, edits: Iterable[Edit]) -> Any:
     """The document with the edits made, in order; the given one stays as it is. Raises LookupError or TypeError where
     an edit has no place."""
-    document = copy.deepcopy(document)
+    document = _copied(document)
     for edit in edits:
         *above, last = edit.path
         parent = document
@@ -52,13 +51,13 @@ def edited(document: Any, edits: Iterable[Edit]) -> Any:
                 parent[step] = {}
             parent = parent[step]
         if edit.op == "put":
-            parent[last] = copy.deepcopy(edit.value)
+            parent[last] = _copied(edit.value)
         elif edit.op == "drop":
             del parent[last]
         elif edit.op == "append":
-            if parent.get(last) is None:
+            if isinstance(parent, dict) and parent.get(last) is None:
                 parent[last] = []
-            parent[last].append(copy.deepcopy(edit.value))
+            parent[last].append(_copied(edit.value))
         else:
             entries = [(edit.value if key == last else key, inner) for key, inner in parent.items()]
             if last not in parent or len(dict(entries)) < len(entries):
@@ -66,6 +65,13 @@ def edited(document: Any, edits: Iterable[Edit]) -> Any:
             parent.clear()
             parent.update(entries)
     return document
+
+
+def _copied(value: Any) -> Any:
+    """A copy in which nothing is shared, as it is where anchors are."""
+    if isinstance(value, dict):
+        return {key: _copied(inner) for key, inner in value.items()}
+    return [_copied(inner) for inner in value] if isinstance(value, list) else value
 
 
 def json_patch(document: Any, edits: Iterable[Edit]) -> list[dict[str, Any]]:

@@ -157,8 +157,10 @@ class _Text:
             empty = "{}" if isinstance(parent, yaml.MappingNode) else "[]"
             if self._in_flow(parent):
                 return self._spliced(parent.start_mark.index, parent.end_mark.index, empty)
-            head = self._text[: parent.start_mark.index].rstrip(" -\r\n" if key is None else " \r\n")
-            return head + " " + empty + self._text[end:]
+            head = self._text[: parent.start_mark.index]
+            bare = head.rstrip()
+            # Behind what it is the value of, unless a comment stands between.
+            return (f"{bare} " if bare.endswith((":", "-")) else head) + empty + self._text[end:]
         if self._in_flow(parent):
             if at + 1 < len(entries):
                 return self._spliced(start, entries[at + 1].start_mark.index, "")
