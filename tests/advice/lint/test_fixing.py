@@ -22,8 +22,8 @@ from dovetail.advice.lint.engine import lint
 from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.field import Path as FieldPath
 from dovetail.advice.lint.fix import fixed
+from dovetail.advice.lint.inventory import facts_of
 from dovetail.advice.lint.pods import gpus_of, templates_of
-from dovetail.advice.lint.rule import Facts
 from dovetail.advice.lint.rules import BY_ID, RULES
 from dovetail.advice.lint.source import Document, document, documents
 from dovetail.kube.documents import Loader
@@ -36,6 +36,11 @@ WHOLE: list[dict[str, Any]] = [
     for read in documents(file.name, file.read_text())
     for whole in read.objects()
 ]
+FACTS = facts_of(
+    whole
+    for read in documents("nodes", (CORPUS.parent / "corpus-nodes.yaml").read_text())
+    for whole in read.objects()
+)
 Break = Callable[[dict[str, Any], random.Random], bool]
 """Breaks an object in place; False where there is nothing of the kind to break."""
 
@@ -121,7 +126,7 @@ def affinity_operator(whole: dict[str, Any], dice: random.Random) -> bool:
 
 def toleration_operator(whole: dict[str, Any], dice: random.Random) -> bool:
     for spec in pods(whole):
-        for one in spec["tolerations"]:
+        for one in spec.get("tolerations", []):
             if one.get("operator") == "Exists" and "key" in one:
                 one["operator"] = "exists"
                 return True
@@ -133,26 +138,41 @@ def no_toleration(whole: dict[str, Any], dice: random.Random) -> bool:
 
 
 def part_of_a_cpu(whole: dict[str, Any], dice: random.Random) -> bool:
-    for of in resources(whole):
-        for side in ("limits", "requests"):
-            if "cpu" in of[side]:
-                of[side]["cpu"] = "7500m"
-    return bool(resources(whole))
+    for pod in close_to_the_gpus(whole):
+        for of in resources(pod):
+            for side in ("limits", "requests"):
+                if "cpu" in of[side]:
+                    of[side]["cpu"] = "3500m"
+        return True
+    return False
 
 
 def less_requested(whole: dict[str, Any], dice: random.Random) -> bool:
-    for of in resources(whole):
-        of["requests"]["memory"] = "1Gi"
-    return bool(resources(whole))
+    for pod in close_to_the_gpus(whole):
+        for of in resources(pod):
+            of["requests"]["memory"] = "1Gi"
+        return True
+    return False
 
 
-def shared_memory(whole: dict[str, Any], dice: random.Random) -> bool:
+def close_to_the_gpus(whole: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The first template, whose pods now want their CPUs on the NUMA nodes of their GPUs."""
+    for pod in templates_of(Field(whole)):
+        if pod.gpu_containers:
+            meta = pod.field.value.setdefault("metadata", {})
+            meta.setdefault("annotations", {})["volcano.sh/numa-topology-policy"] = "single-numa-node"
+            yield {"apiVersion": "v1", "kind": "Pod", "spec": pod.spec.value}
+            return
+
+
+def no_shared_memory(whole: dict[str, Any], dice: random.Random) -> bool:
     for spec in pods(whole):
-        for volume in spec.get("volumes", []):
-            memory = volume.get("emptyDir", {})
-            if memory.get("medium") == "Memory":
-                memory.pop(dice.choice(["medium", "sizeLimit"]))
-                return True
+        if any(volume["name"] == "shm" for volume in spec.get("volumes", [])):
+            spec["volumes"] = [volume for volume in spec["volumes"] if volume["name"] != "shm"]
+            for container in spec["containers"]:
+                mounts = container.get("volumeMounts", [])
+                container["volumeMounts"] = [mount for mount in mounts if mount["name"] != "shm"]
+            return True
     return False
 
 
@@ -166,7 +186,8 @@ def host_network(whole: dict[str, Any], dice: random.Random) -> bool:
 def failures(whole: dict[str, Any], dice: random.Random) -> bool:
     if whole["kind"] != "Job" or whole["apiVersion"] != "batch/v1":
         return False
-    return whole["spec"].pop(dice.choice(["backoffLimit", "podFailurePolicy"]), None) is not None
+    whole["spec"]["backoffLimit"] = 0
+    return whole["spec"].pop("podFailurePolicy", None) is not None
 
 
 def product(whole: dict[str, Any], dice: random.Random) -> bool:
@@ -180,7 +201,7 @@ def product(whole: dict[str, Any], dice: random.Random) -> bool:
 
 FAULTS: dict[Break, str] = {
     no_limit: "G01", unequal: "G02", misnamed: "G04", retired: "G05", affinity_operator: "G07",
-    toleration_operator: "G09", quota: "G15", less_requested: "G17", part_of_a_cpu: "G18", shared_memory: "G20",
+    toleration_operator: "G09", quota: "G15", less_requested: "G17", part_of_a_cpu: "G18", no_shared_memory: "G20",
     host_network: "G23", no_toleration: "G26", failures: "G31", product: "G34",
 }  # fmt: skip
 """And the rule that mends it, where it looks at all: CPUs of pods that no kubelet pins are their own business."""
@@ -198,7 +219,7 @@ def broken(dice: random.Random) -> tuple[dict[str, Any], set[str]]:
 
 
 def mendable(of: Document) -> list[tuple[str, str]]:
-    return [(one.rule, one.path) for one in lint((of,), Facts(), RULES) if one.fixable]
+    return [(one.rule, one.path) for one in lint((of,), FACTS, RULES) if one.fixable]
 
 
 def edits_of(text: str) -> list[Edit]:
@@ -207,7 +228,7 @@ def edits_of(text: str) -> list[Edit]:
     value = yaml.load(text, Loader)
     for _ in range(100):
         at = document("x", yaml.safe_dump(value, sort_keys=False), 1)
-        first = next((one for one in lint((at,), Facts(), RULES) if one.fixable), None)
+        first = next((one for one in lint((at,), FACTS, RULES) if one.fixable), None)
         if first is None:
             return made
         made += first.edits
@@ -242,9 +263,9 @@ def test_all_faults_are_mended_and_nothing_else_changes(layout: str, seed: int) 
     assert read.value == whole
     if len(faults) == 1 and faults <= {*ALWAYS} & {*BY_ID}:
         assert faults & {rule for rule, _ in mendable(read)}, before
-    after = fixed(read, Facts(), RULES)
+    after = fixed(read, FACTS, RULES)
     assert mendable(after) == [], after.text
-    assert fixed(after, Facts(), RULES).text == after.text
+    assert fixed(after, FACTS, RULES).text == after.text
     edits = edits_of(before)
     places = named(edits)
     old, new = scalars(whole), scalars(after.value)
@@ -267,6 +288,6 @@ def test_every_fault_is_one_that_its_rule_mends(fault: Break, rule: str) -> None
         if fault(whole, dice):
             before = document("x", yaml.safe_dump(whole, sort_keys=False), 1)
             found = [one for one, _ in mendable(before)]
-            mended += rule in found and rule not in [one for one, _ in mendable(fixed(before, Facts(), RULES))]
+            mended += rule in found and rule not in [one for one, _ in mendable(fixed(before, FACTS, RULES))]
             assert rule in found or rule not in ALWAYS, before.text
     assert mended
