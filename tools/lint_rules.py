@@ -14,7 +14,7 @@ from dovetail.advice.lint.rules import RULES
 _HEAD = """\
 # Rules of dovetail lint
 
-Made from the entries of the rules by `python -m tools.lint_rules`. How to use them: [linting](../how-to/lint.md); options,
+Made from the entries of the rules by `python -m tools.lint_rules`. How to use them: [linting](../how-to/lint.md);
 levels and what silences a rule: [dovetail lint](lint.md).
 
 | rule | level | mended | policy | what it finds |
