@@ -2,7 +2,7 @@
 """All rules, by id."""
 
 from dovetail.advice.lint.rule import Rule
-from dovetail.advice.lint.rules import amounts, network
+from dovetail.advice.lint.rules import amounts, kubelet, network
 
-RULES: tuple[Rule, ...] = tuple(sorted((*amounts.RULES, *network.RULES), key=lambda rule: rule.id))
+RULES: tuple[Rule, ...] = tuple(sorted((*amounts.RULES, *kubelet.RULES, *network.RULES), key=lambda rule: rule.id))
 BY_ID = {rule.id: rule for rule in RULES}
