@@ -199,7 +199,7 @@ def _volume(pod: Template, container: Field, empty_dir: Field) -> Iterator[Found
         yield Found(empty_dir, "/dev/shm may take all memory of the node: write a sizeLimit, or limit the memory")
     elif memory and size and size > memory:
         message = f"sizeLimit {empty_dir.at('sizeLimit').value} is more than the memory of the container"
-        yield Found(empty_dir.at("sizeLimit"), f"{message}: write less than {limit.value or 'that of the pod'}")
+        yield Found(empty_dir.at("sizeLimit"), f"{message}: write {limit.value or 'that of the pod'} or less")
 
 
 def _with_shm(pod: Template, container: Field, gpus: int) -> tuple[Edit, ...]:
@@ -338,8 +338,8 @@ RULES = (
         cel="""
             has(object.spec.hostIPC) && object.spec.hostIPC || has(object.metadata.annotations) &&
             'io.kubernetes.cri-o.ShmSize' in object.metadata.annotations || object.spec.containers.all(c,
-            !has(c.resources) || !has(c.resources.limits) || !('nvidia.com/gpu' in c.resources.limits) ||
-            !quantity(string(c.resources.limits['nvidia.com/gpu'])).isGreaterThan(quantity('1')) ||
+            !has(c.resources) || !has(dyn(c.resources).limits) || !('nvidia.com/gpu' in dyn(c.resources).limits) ||
+            !quantity(string(dyn(c.resources).limits['nvidia.com/gpu'])).isGreaterThan(quantity('1')) ||
             has(c.volumeMounts) && c.volumeMounts.exists(m, m.mountPath in ['/dev/shm', '/dev/shm/', '/dev', '/dev/']))
         """,
         source="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html; "
