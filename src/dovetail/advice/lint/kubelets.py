@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 
 from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.pods import Template, gpus_of
@@ -63,22 +64,40 @@ def may_run(pod: Template, facts: Facts) -> tuple[KnownNode, ...]:
         node
         for node in facts.nodes or ()
         if wanted
-        and all((amount(Field(node.allocatable.get(name))) or 0) > 0 for name in wanted)
+        and all(node.allocatable.get(name, "0") != "0" for name in wanted)
         and all(node.labels.get(key) == value for key, value in labels.items())
     )
 
 
 def kubelets(pod: Template, facts: Facts) -> tuple[Kubelet, ...]:
     """The kubelets of the nodes that may run the pod: of all of them, or none where one is not known."""
-    known = {**_known(facts, "NodeResourceTopology"), **_known(facts, "GPUNode")}
-    nodes = may_run(pod, facts)
+    nodes, known = may_run(pod, facts), _known(_Identical(facts.objects))
     return tuple(known[node.name] for node in nodes) if all(node.name in known for node in nodes) else ()
 
 
-def _known(facts: Facts, kind: str) -> dict[str, Kubelet]:
-    read = _of_gpu_node if kind == "GPUNode" else _of_zones
-    found = ((whole, read(whole)) for whole in facts.objects if whole.at("kind").text == kind)
-    return {whole.at("metadata", "name").text: kubelet for whole, kubelet in found if kubelet is not None}
+class _Identical:
+    """Objects as a key: equal if they are the same tuple. They may be thousands, and are asked about for each pod."""
+
+    def __init__(self, objects: tuple[Field, ...]) -> None:
+        self.objects = objects
+
+    def __hash__(self) -> int:
+        return id(self.objects)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Identical) and other.objects is self.objects
+
+
+@lru_cache(maxsize=1)
+def _known(of: _Identical) -> Mapping[str, Kubelet]:
+    """By the names of nodes; what a GPUNode tells counts before the other."""
+    found: dict[str, Kubelet] = {}
+    for kind, read in (("NodeResourceTopology", _of_zones), ("GPUNode", _of_gpu_node)):
+        for whole in of.objects:
+            kubelet = read(whole) if whole.at("kind").text == kind else None
+            if kubelet is not None:
+                found[whole.at("metadata", "name").text] = kubelet
+    return found
 
 
 def _of_gpu_node(whole: Field) -> Kubelet | None:

@@ -38,8 +38,8 @@ _GIB = 2**30
 def _replicas_across_containers(pod: Template, facts: Facts) -> Iterator[Found]:
     asking = [found for container in pod.containers for name, found in gpus_of(container) if name == GPU]
     wanted = sum(count(one) or 0 for one in asking)
-    nodes = may_run(pod, facts)
-    if len(asking) < 2 or not all(any(label in node.labels for label in _POOLS) for node in nodes):
+    nodes = may_run(pod, facts) if len(asking) > 1 else ()
+    if not all(any(label in node.labels for label in _POOLS) for node in nodes):
         return
     cards = [int(node.labels[_CARDS]) for node in nodes if node.labels.get(_CARDS, "").isdecimal()]
     if not cards or len(cards) < len(nodes) or wanted <= max(cards):
@@ -102,13 +102,12 @@ def _not_guaranteed(pod: Template, facts: Facts) -> Iterator[Found]:
 
 
 def _part_of_a_cpu(pod: Template, facts: Facts) -> Iterator[Found]:
-    if any(any(_breaks_guarantee(container)) for container in pod.all_containers) or not _is_aligned(pod, facts):
+    limits = ((one, one.at("resources", "limits", _CPU)) for one in pod.gpu_containers)
+    parts = [(one, limit, cpus) for one, limit in limits if (cpus := amount(limit)) and cpus.denominator > 1]
+    guaranteed = not any(any(_breaks_guarantee(container)) for container in pod.all_containers)
+    if not parts or not guaranteed or not _is_aligned(pod, facts):
         return
-    for container in pod.gpu_containers:
-        limit = container.at("resources", "limits", _CPU)
-        cpus = amount(limit)
-        if cpus is None or cpus.denominator == 1:
-            continue
+    for container, limit, cpus in parts:
         more = math.ceil(cpus)
         nearest = f"{more - 1} or {more}" if more > 1 else "1"
         message = f"{limit.value} CPUs are no whole number, so none of them is its own: write {nearest}"

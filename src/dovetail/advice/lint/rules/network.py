@@ -223,7 +223,8 @@ RULES = (
         cel="""
             !has(object.spec.hostNetwork) || !object.spec.hostNetwork || has(object.spec.dnsPolicy) &&
             object.spec.dnsPolicy != 'ClusterFirst' || !object.spec.containers.exists(c, has(c.resources) &&
-            has(dyn(c.resources).limits) && dyn(c.resources).limits.exists(name, name.startsWith('nvidia.com/')))
+            has(dyn(c.resources).limits) && dyn(c.resources).limits.exists(name,
+            name.matches('^nvidia[.]com/(gpu|gpu[.]shared|mig-.+)$')))
         """,
         source="https://kubernetes.io/docs/concepts/services-networking/dns-pod-service/#pod-s-dns-policy",
     ),
