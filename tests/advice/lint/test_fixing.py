@@ -37,9 +37,7 @@ WHOLE: list[dict[str, Any]] = [
     for whole in read.objects()
 ]
 FACTS = facts_of(
-    whole
-    for read in documents("nodes", (CORPUS.parent / "corpus-nodes.yaml").read_text())
-    for whole in read.objects()
+    whole for read in documents("nodes", (CORPUS.parent / "corpus-nodes.yaml").read_text()) for whole in read.objects()
 )
 Break = Callable[[dict[str, Any], random.Random], bool]
 """Breaks an object in place; False where there is nothing of the kind to break."""
@@ -253,7 +251,7 @@ def named(edits: list[Edit]) -> set[FieldPath]:
     return places
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.sampled_from(LAYOUTS), st.integers(0, 2**32))
 def test_all_faults_are_mended_and_nothing_else_changes(layout: str, seed: int) -> None:
     dice = random.Random(seed)
