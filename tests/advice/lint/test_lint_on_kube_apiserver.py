@@ -30,7 +30,6 @@ REFUSED = {
     "G01": "Limit must be set for non overcommitable resources",
     "G02": "must be equal to nvidia.com/gpu limit",
     "G07": "not a valid selector operator",
-    "G08": "matchExpressions",
     "G09": "tolerations",
 }
 """Rules whose wrong example the server refuses, and what it says then."""
