@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """All rules, by id."""
 
-from dovetail.advice.lint.rule import Rule
-from dovetail.advice.lint.rules import amounts
+from itertools import chain
 
-RULES: tuple[Rule, ...] = tuple(sorted(amounts.RULES, key=lambda rule: rule.id))
+from dovetail.advice.lint.rule import Rule
+from dovetail.advice.lint.rules import amounts, security
+
+_MODULES = (amounts, security)
+RULES: tuple[Rule, ...] = tuple(sorted(chain.from_iterable(one.RULES for one in _MODULES), key=lambda rule: rule.id))
 BY_ID = {rule.id: rule for rule in RULES}
