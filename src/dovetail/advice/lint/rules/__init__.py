@@ -4,8 +4,8 @@
 from itertools import chain
 
 from dovetail.advice.lint.rule import Rule
-from dovetail.advice.lint.rules import amounts, images, lifecycle, security
+from dovetail.advice.lint.rules import amounts, images, lifecycle, memory, security
 
-_MODULES = (amounts, images, lifecycle, security)
+_MODULES = (amounts, images, lifecycle, memory, security)
 RULES: tuple[Rule, ...] = tuple(sorted(chain.from_iterable(one.RULES for one in _MODULES), key=lambda rule: rule.id))
 BY_ID = {rule.id: rule for rule in RULES}

@@ -9,12 +9,12 @@ images, knows the driver; of drivers of which NVIDIA does not say that it does n
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from dovetail.advice.lint.field import Field
-from dovetail.advice.lint.pods import Template, gpus_of
+from dovetail.advice.lint.pods import Template
 from dovetail.advice.lint.rule import Facts, Found, KnownNode, Level, Rule
+from dovetail.advice.lint.selection import may_run
 
 Cuda = tuple[int, int]
 
@@ -91,7 +91,7 @@ def _moving(pod: Template, _: Facts) -> Iterator[Found]:
 def _newer_than_driver(pod: Template, facts: Facts) -> Iterator[Found]:
     if not pod.uses_gpu or not facts.nodes:
         return
-    drivers = [(node, driver) for node in facts.nodes if _may_run(pod, node) and (driver := driver_of(node))]
+    drivers = [(node, driver) for node in facts.nodes if may_run(pod, node) and (driver := driver_of(node))]
     for container in pod.gpu_containers or pod.containers:
         field = container.at("image")
         image = image_of(field.text)
@@ -168,58 +168,6 @@ def _too_old(driver: Driver, image: Image, cuda: Cuda) -> bool:
 
 def _dotted(cuda: Cuda) -> str:
     return f"{cuda[0]}.{cuda[1]}"
-
-
-def _may_run(pod: Template, node: KnownNode) -> bool:
-    """Whether the pod's selector, required affinity and tolerations let it onto the node, and the node has its kind of
-    GPU."""
-    selector = pod.spec.at("nodeSelector").entries()
-    required = pod.spec.at("affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution")
-    terms = tuple(required.at("nodeSelectorTerms").each())
-    named = pod.spec.at("nodeName").text
-    resources = {name for container in pod.containers for name, _ in gpus_of(container)}
-    return (
-        named in ("", node.name)
-        and all(node.labels.get(key) == str(value.value) for key, value in selector)
-        and (not terms or any(_term_holds(term, node) for term in terms))
-        and all(
-            any(_tolerates(one, taint) for one in pod.spec.at("tolerations").each())
-            for taint in node.taints
-            if taint.get("effect") in ("NoSchedule", "NoExecute")
-        )
-        and (not node.allocatable or resources <= node.allocatable.keys())
-    )
-
-
-def _term_holds(term: Field, node: KnownNode) -> bool:
-    wanted = [(one, node.labels) for one in term.at("matchExpressions").each()]
-    wanted += [(one, {"metadata.name": node.name}) for one in term.at("matchFields").each()]
-    return bool(wanted) and all(_holds(one, labels.get(one.at("key").text)) for one, labels in wanted)
-
-
-def _holds(requirement: Field, has: str | None) -> bool:
-    values = [str(value.value) for value in requirement.at("values").each()]
-    operator = requirement.at("operator").text
-    if operator in ("Gt", "Lt"):
-        if has is None or not has.lstrip("-").isdecimal() or not values or not values[0].lstrip("-").isdecimal():
-            return False
-        return int(has) > int(values[0]) if operator == "Gt" else int(has) < int(values[0])
-    return {
-        "In": has in values,
-        "NotIn": has not in values,
-        "Exists": has is not None,
-        "DoesNotExist": has is None,
-    }.get(operator, False)
-
-
-def _tolerates(toleration: Field, taint: Mapping[str, str]) -> bool:
-    key, effect = toleration.at("key").text, toleration.at("effect").text
-    exists = toleration.at("operator").text == "Exists"
-    return (
-        (key == taint.get("key") or (exists and not key))
-        and effect in ("", taint.get("effect"))
-        and (exists or toleration.at("value").text == taint.get("value", ""))
-    )
 
 
 _POD = """\
