@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.pods import Template, gpus_of
 from dovetail.advice.lint.rule import KnownNode
+
+_WHOLE = re.compile(r"-?[0-9]{1,18}")
 
 
 def may_run(pod: Template, node: KnownNode) -> bool:
@@ -41,9 +44,9 @@ def _holds(requirement: Field, has: str | None) -> bool:
     values = [str(value.value) for value in requirement.at("values").each()]
     operator = requirement.at("operator").text
     if operator in ("Gt", "Lt"):
-        if has is None or not has.lstrip("-").isdecimal() or not values or not values[0].lstrip("-").isdecimal():
+        if not values or not _WHOLE.fullmatch(has or "") or not _WHOLE.fullmatch(values[0]):
             return False
-        return int(has) > int(values[0]) if operator == "Gt" else int(has) < int(values[0])
+        return int(has or 0) > int(values[0]) if operator == "Gt" else int(has or 0) < int(values[0])
     return {
         "In": has in values,
         "NotIn": has not in values,

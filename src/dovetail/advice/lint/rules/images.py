@@ -26,8 +26,8 @@ _LARGE = re.compile(
 )
 """Public images of many gigabytes, which nobody needs a secret for that another pod of the node might have used."""
 _CUDA_IMAGE = re.compile(r"(nvidia|nvcr\.io/nvidia)/cuda")
-_CUDA_TAG = re.compile(r"(\d+)\.(\d+)(\.\d+)?-.*")
-_TORCH_TAG = re.compile(r".*-cuda(\d+)\.(\d+)-cudnn\d+-runtime")
+_CUDA_TAG = re.compile(r"(\d{1,3})\.(\d{1,3})(\.\d+)?-.*")
+_TORCH_TAG = re.compile(r".*-cuda(\d{1,3})\.(\d{1,3})-cudnn\d+-runtime")
 _FRAMEWORK = re.compile(r"nvcr\.io/nvidia/(pytorch|tensorflow|jax|tritonserver)")
 _FRAMEWORK_TAG = re.compile(r"(\d\d)\.(\d\d)(-(tf2-)?py3(-min|-sdk)?)?")
 _FRAMEWORKS: tuple[tuple[Cuda, Cuda], ...] = (
@@ -124,11 +124,11 @@ def driver_of(node: KnownNode) -> Driver | None:
     nothing."""
     version = _label(node, "driver-version", "driver")
     cuda = _label(node, "runtime-version", "runtime")
-    driver, runtime = re.match(r"(\d+)", version), re.match(r"(\d+)\.(\d+)", cuda)
+    driver, runtime = re.match(r"\d{1,4}\b", version), re.match(r"(\d{1,3})\.(\d{1,3})\b", cuda)
     if driver is None or runtime is None:
         return None
     consumer = _CONSUMER.fullmatch(node.labels.get("nvidia.com/gpu.product", "")) is not None
-    return Driver(version, int(driver[1]), (int(runtime[1]), int(runtime[2])), consumer)
+    return Driver(version, int(driver[0]), (int(runtime[1]), int(runtime[2])), consumer)
 
 
 def _label(node: KnownNode, name: str, old: str) -> str:

@@ -34,7 +34,7 @@ _ENDS_WHEN_IDLE = re.compile(r"(shutdown_no_activity_timeout|cull_idle_timeout)[
 _HUB_VARIABLES = ("JUPYTERHUB_API_TOKEN", "JUPYTERHUB_SERVICE_PREFIX")
 _IDLE_WORDS = re.compile(r"idle|cull|inactiv", re.IGNORECASE)
 _CONFIGURED = re.compile(r".*/(\.jupyter|etc/jupyter)(/.*)?")
-_SLEEP = re.compile(r"\bsleep (\d+)\b")
+_SLEEP = re.compile(r"\bsleep (\d{1,9})\b")
 _DEFAULT_GRACE_SECONDS = 30
 
 

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rules about host memory that was meant to be GPU memory.
 
-A limit of 80Gi beside a GPU of 80 GB is often right. It is called wrong where it is one GPU's memory and the container
-has eight GPUs or more, or where it is the memory of its GPUs and no size that anybody gives host memory: 64 or more, and
-no multiple of 4 or 5, as the 141 of an H200.
+A limit of 80Gi beside a GPU of 80 GB is often right. It is called wrong where it is the memory of one GPU and the
+container has eight or more, or where it is the memory of its GPUs and no size that anybody gives host memory: 64 or
+more, and no multiple of 4 or 5, as the 141 of an H200.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from dovetail.advice.gpus import named
@@ -18,6 +19,7 @@ from dovetail.advice.lint.selection import may_run
 from dovetail.core.quantities import QuantityError, units
 
 _PRODUCT, _MEMORY = "nvidia.com/gpu.product", "nvidia.com/gpu.memory"
+_MIB = re.compile(r"[0-9]{1,9}")
 _MANY_GPUS, _LARGE_GB = 8, 64
 _UNMISTAKABLE_MIB = 143_771
 """Of an H200: what is looked for where the manifest does not say which GPU it wants."""
@@ -62,7 +64,7 @@ def _selected_mib(pod: Template, facts: Facts) -> int:
     known, or not the same everywhere."""
     selector = pod.spec.at("nodeSelector")
     memory = selector.at(_MEMORY).text
-    if memory.isdecimal():
+    if _MIB.fullmatch(memory):
         return int(memory)
     gpu = named(selector.at(_PRODUCT).text)
     if gpu is not None:
@@ -71,7 +73,7 @@ def _selected_mib(pod: Template, facts: Facts) -> int:
         node.labels.get(_MEMORY, "") for node in facts.nodes or () if may_run(pod, node) and _PRODUCT in node.labels
     }
     (only,) = found if len(found) == 1 else ("",)
-    return int(only) if only.isdecimal() else 0
+    return int(only) if _MIB.fullmatch(only) else 0
 
 
 _POD = """\

@@ -14,6 +14,7 @@ from dovetail.advice.lint.pods import GPU, Template, count, gpus_of, templates_o
 from dovetail.advice.lint.rule import Facts, Found, Level, Rule
 
 _DEVICES = re.compile(r"/dev/?|/dev/(nvidia\S*|dri(/\S*)?)")
+_INDEX = re.compile(r"[0-9]{1,9}")
 _HIDDEN = ("", "-1", "none", "void", "nodevfiles")
 _OWNER_WORDS = {
     "owner", "owners", "ownedby", "team", "teams", "squad", "department", "dept", "division", "organization", "project",
@@ -72,7 +73,7 @@ def _cuda_devices(container: Field, value: Field) -> Iterator[Found]:
         return
     if value.text.strip() in _HIDDEN:
         yield Found(value, f"{says}, which hides the GPUs that the container asks for: leave it out")
-    elif any(not one.isdecimal() for one in named):
+    elif any(not _INDEX.fullmatch(one) for one in named):
         if value.text.strip() == "all" or any(one.startswith(("GPU-", "MIG-")) for one in named):
             yield Found(value, f"{says}: leave it out, which GPUs the container gets is only known when it starts")
     elif resource == GPU and (too_high := next((one for one in named if int(one) >= gpus), "")):
