@@ -131,9 +131,9 @@ def _ends(pod: Template) -> bool:
 
 
 def _culls(facts: Facts) -> bool:
-    """Whether a notebook controller is in sight that stops idle notebooks."""
+    """Whether a notebook controller is in sight that stops idle notebooks, or may be told to by a ConfigMap."""
     return any(
-        name == "ENABLE_CULLING" and entry.at("value").text == "true"
+        name == "ENABLE_CULLING" and (entry.at("value").text == "true" or entry.at("valueFrom"))
         for whole in facts.objects
         if whole.at("kind").text == "Deployment"
         for pod in templates_of(whole)
@@ -217,6 +217,11 @@ _SAVES = ", annotations: {dovetail.dev/checkpoint-interval: 30m}"
 _HOOK = "lifecycle: {preStop: {exec: {command: [/opt/save]}}}"
 _LAB = "command: [jupyter, lab{0}]"
 
+
+def _pod(*parts: str) -> str:
+    return "".join(line for line in _POD.format(*parts).splitlines(keepends=True) if line.strip())
+
+
 RULES = (
     Rule(
         id="G36",
@@ -226,8 +231,8 @@ RULES = (
             "The kubelet kills it, and it starts again, or the job fails: `Container train failed liveness probe, will "
             "be restarted`. A server that loads longer never gets ready; a gang loses what it did not save."
         ),
-        bad=_POD.format("serve", "", "", _SERVE, _LIVENESS),
-        good=_POD.format("serve", "", "", _SERVE, f"{_STARTUP}\n    {_LIVENESS}"),
+        bad=_pod("serve", "", "", _SERVE, _LIVENESS),
+        good=_pod("serve", "", "", _SERVE, f"{_STARTUP}\n    {_LIVENESS}"),
         template=_impatient,
         source=(
             "https://kubernetes.io/docs/concepts/configuration/liveness-readiness-startup-probes/, "
@@ -242,8 +247,8 @@ RULES = (
             "It keeps its GPUs over nights and weekends; Jupyter and Kubeflow stop idle notebooks only where they "
             "are told to."
         ),
-        bad=_POD.format("notebook", "", "", "quay.io/jupyter/pytorch-notebook:cuda12-2025-10-20", _LAB.format("")),
-        good=_POD.format(
+        bad=_pod("notebook", "", "", "quay.io/jupyter/pytorch-notebook:cuda12-2025-10-20", _LAB.format("")),
+        good=_pod(
             "notebook", "", "", "quay.io/jupyter/pytorch-notebook:cuda12-2025-10-20",
             _LAB.format(", --ServerApp.shutdown_no_activity_timeout=7200"),
         ),
@@ -261,8 +266,8 @@ RULES = (
             "When it is over the kubelet kills the containers, their preStop hooks included (`FailedPreStopHook`, exit "
             "code 137): what was done since the last checkpoint is lost."
         ),
-        bad=_POD.format("train", _SAVES, "", _TRAIN, _HOOK),
-        good=_POD.format("train", _SAVES, "terminationGracePeriodSeconds: 300", _TRAIN, _HOOK),
+        bad=_pod("train", _SAVES, "", _TRAIN, _HOOK),
+        good=_pod("train", _SAVES, "terminationGracePeriodSeconds: 300", _TRAIN, _HOOK),
         template=_short_grace,
         source="https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#pod-termination",
     ),
@@ -274,8 +279,8 @@ RULES = (
             "When the kubelet of the node restarts it may refuse the running pod: `UnexpectedAdmissionError`. What "
             "init containers ask for is taken for as long as the pod is there."
         ),
-        bad=_POD.format("train", "", _INIT.format("nvidia.com/gpu"), _TRAIN, ""),
-        good=_POD.format("train", "", _INIT.format("cpu"), _TRAIN, ""),
+        bad=_pod("train", "", _INIT.format("nvidia.com/gpu"), _TRAIN, ""),
+        good=_pod("train", "", _INIT.format("cpu"), _TRAIN, ""),
         template=_init_asks,
         source="https://github.com/kubernetes/kubernetes/issues/124345 and 138446",
     ),

@@ -148,6 +148,11 @@ spec:
 """
 _TEAM, _USER = "team: vision", "securityContext: {runAsUser: 1000}"
 
+
+def _pod(*parts: str) -> str:
+    return "".join(line for line in _POD.format(*parts).splitlines(keepends=True) if line.strip())
+
+
 RULES = (
     Rule(
         id="G24",
@@ -157,8 +162,8 @@ RULES = (
             "The container sees all GPUs of the node and not only those that it was given: it may compute on those of "
             "others, and nothing counts it. Whoever gets into the container has the node."
         ),
-        bad=_POD.format(_TEAM, _USER, "securityContext: {privileged: true}"),
-        good=_POD.format(_TEAM, _USER, "securityContext: {capabilities: {add: [IPC_LOCK]}}"),
+        bad=_pod(_TEAM, _USER, "securityContext: {privileged: true}"),
+        good=_pod(_TEAM, _USER, "securityContext: {capabilities: {add: [IPC_LOCK]}}"),
         template=_on_the_node,
         source="https://github.com/NVIDIA/k8s-device-plugin/issues/336, https://github.com/kubernetes/kubernetes/issues/81256",
     ),
@@ -171,8 +176,8 @@ RULES = (
             "of others; CUDA_VISIBLE_DEVICES hides its own: CUDA stops at the first device that is not there, and "
             "programs say `no CUDA-capable device is detected`."
         ),
-        bad=_POD.format(_TEAM, _USER, "env: [{name: NVIDIA_VISIBLE_DEVICES, value: all}]"),
-        good=_POD.format(_TEAM, _USER, "env: [{name: NVIDIA_DRIVER_CAPABILITIES, value: 'compute,utility'}]"),
+        bad=_pod(_TEAM, _USER, "env: [{name: NVIDIA_VISIBLE_DEVICES, value: all}]"),
+        good=_pod(_TEAM, _USER, "env: [{name: NVIDIA_DRIVER_CAPABILITIES, value: 'compute,utility'}]"),
         template=_visible_devices,
         source=(
             "https://github.com/kubernetes/kubernetes: pkg/kubelet/kubelet_pods.go, GenerateRunContainerOptions; "
@@ -187,8 +192,8 @@ RULES = (
             "Its files on shared storage belong to root, and a flaw in the container runtime gives whoever gets into "
             "the container the node. Namespaces under the restricted Pod Security Standard refuse it: `runAsUser=0`."
         ),
-        bad=_POD.format(_TEAM, "securityContext: {runAsUser: 0}", ""),
-        good=_POD.format(_TEAM, _USER, ""),
+        bad=_pod(_TEAM, "securityContext: {runAsUser: 0}", ""),
+        good=_pod(_TEAM, _USER, ""),
         whole=_root,
         source="https://kubernetes.io/docs/concepts/security/pod-security-standards/#restricted",
     ),
@@ -197,8 +202,8 @@ RULES = (
         level=Level.INFO,
         title="No label says whose a GPU workload is",
         effect="Reports of use and cost count it under nobody, and nobody can be asked before it is stopped.",
-        bad=_POD.format("app: train", _USER, ""),
-        good=_POD.format(_TEAM, _USER, ""),
+        bad=_pod("app: train", _USER, ""),
+        good=_pod(_TEAM, _USER, ""),
         whole=_nobodys,
     ),
 )  # fmt: skip
