@@ -57,12 +57,14 @@ class Image:
 
 
 def image_of(text: str) -> Image | None:
-    """The parts of a reference; None of what is none, or is only filled in later."""
+    """The parts of a reference; None of what is none, or is only filled in later: capitals are not allowed in it."""
     if not text or re.search(r"[\s{}$<>]", text):
         return None
     rest, _, digest = text.partition("@")
     path, _, last = rest.rpartition("/")
     base, _, tag = last.partition(":")
+    if base != base.lower():
+        return None
     name = f"{path}/{base}" if path else base
     for ours in ("docker.io/", "index.docker.io/", "registry-1.docker.io/"):
         name = name.removeprefix(ours)

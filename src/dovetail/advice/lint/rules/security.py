@@ -27,17 +27,17 @@ _OWNER_WORDS = {
 def _on_the_node(pod: Template, _: Facts) -> Iterator[Found]:
     if not pod.uses_gpu or pod.group_kind == ("apps", "DaemonSet"):
         return
+    paths = [volume.at("hostPath", "path") for volume in pod.spec.at("volumes").each()]
+    fabric = any(path.text.startswith("/dev/infiniband") for path in paths)
+    instead = "an RDMA device plugin gives it /dev/infiniband without" if fabric else "add the one capability it needs"
     for container in computing(pod):
         privileged = container.at("securityContext", "privileged")
         if privileged.value is True:
-            yield Found(
-                privileged, "the container is privileged: leave it out, or add the one capability that is needed"
-            )
+            yield Found(privileged, f"the container is privileged: leave it out; {instead}")
     host_pid = pod.spec.at("hostPID")
     if host_pid.value is True:
         yield Found(host_pid, "the pod sees the processes of the whole node: leave hostPID out")
-    for volume in pod.spec.at("volumes").each():
-        path = volume.at("hostPath", "path")
+    for path in paths:
         if _DEVICES.fullmatch(path.text):
             message = (
                 f"{path.text} of the node is mounted: leave it out, the device plugin gives the container its GPUs"
