@@ -30,6 +30,7 @@ _MODEL_SERVER = re.compile(
 )
 _NOTEBOOK_COMMAND = re.compile(r"\bjupyter[ -](lab|notebook|server)\b|\bstart-notebook\.(sh|py)\b|\bcode-server\b")
 _NOTEBOOK_IMAGE = re.compile(r"[^@]*\b(jupyter|jupyterlab)\b.*")
+_CONTROLLER = re.compile(r".*/notebook-controller")
 _ENDS_WHEN_IDLE = re.compile(r"(shutdown_no_activity_timeout|cull_idle_timeout)[= ](?!0\b)")
 _HUB_VARIABLES = ("JUPYTERHUB_API_TOKEN", "JUPYTERHUB_SERVICE_PREFIX")
 _IDLE_WORDS = re.compile(r"idle|cull|inactiv", re.IGNORECASE)
@@ -99,7 +100,7 @@ def _idle_notebook(whole: Field, facts: Facts) -> Iterator[Found]:
         if not pod.uses_gpu or _ends(pod):
             continue
         kubeflow = pod.group_kind == ("kubeflow.org", "Notebook")
-        if kubeflow and _culls(facts):
+        if kubeflow and not _never_culls(facts):
             continue
         for container in pod.gpu_containers or pod.containers:
             words = " ".join(word.text for side in ("command", "args") for word in container.at(side).each())
@@ -114,7 +115,7 @@ def _idle_notebook(whole: Field, facts: Facts) -> Iterator[Found]:
                 f"nothing ends the notebook when nobody uses it: {where} the argument "
                 "--ServerApp.shutdown_no_activity_timeout=SECONDS"
             )
-            yield Found(container, message, guess=kubeflow)
+            yield Found(container, message)
             return
 
 
@@ -130,15 +131,19 @@ def _ends(pod: Template) -> bool:
     )
 
 
-def _culls(facts: Facts) -> bool:
-    """Whether a notebook controller is in sight that stops idle notebooks, or may be told to by a ConfigMap."""
-    return any(
-        name == "ENABLE_CULLING" and (entry.at("value").text == "true" or entry.at("valueFrom"))
+def _never_culls(facts: Facts) -> bool:
+    """Whether a notebook controller is in sight, and none that stops idle notebooks or may be told to elsewhere."""
+    controllers = [
+        (container, dict(pod.env(container)).get("ENABLE_CULLING", Field(None)))
         for whole in facts.objects
         if whole.at("kind").text == "Deployment"
         for pod in templates_of(whole)
         for container in pod.containers
-        for name, entry in pod.env(container)
+        if _CONTROLLER.fullmatch(_image_name(container))
+    ]
+    return bool(controllers) and not any(
+        told.at("value").text == "true" or told.at("valueFrom") or container.at("envFrom")
+        for container, told in controllers
     )
 
 
