@@ -31,7 +31,7 @@ _TORCH_TAG = re.compile(r".*-cuda(\d{1,3})\.(\d{1,3})-cudnn\d+-runtime")
 _FRAMEWORK = re.compile(r"nvcr\.io/nvidia/(pytorch|tensorflow|jax|tritonserver)")
 _FRAMEWORK_TAG = re.compile(r"(\d\d)\.(\d\d)(-(tf2-)?py3(-min|-sdk)?)?")
 _FRAMEWORKS: tuple[tuple[Cuda, Cuda], ...] = (
-    ((25, 8), (13, 0)), ((25, 1), (12, 8)), ((24, 5), (12, 4)), ((23, 8), (12, 2)), ((23, 4), (12, 1)),
+    ((25, 8), (13, 0)), ((25, 3), (12, 8)), ((24, 5), (12, 4)), ((23, 8), (12, 2)), ((23, 4), (12, 1)),
     ((23, 1), (12, 0)), ((22, 5), (11, 7)),
 )  # fmt: skip
 """(release, year and month, the CUDA that is in it and at least in those after it). Source: NVIDIA's release notes of

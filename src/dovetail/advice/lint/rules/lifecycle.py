@@ -22,7 +22,7 @@ _TRAINING = {
 }  # fmt: skip
 _STEP_SECONDS = 600
 """How long PyTorch waits for a collective of NCCL: a step, or the wait for a rank that saves, may take so long. Source:
-torch/distributed/constants.py."""
+torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp."""
 _DEFAULT_PROBE_SECONDS = 30
 """What a liveness probe gives that nobody gave a time."""
 _MODEL_SERVER = re.compile(
