@@ -4,8 +4,8 @@
 from itertools import chain
 
 from dovetail.advice.lint.rule import Rule
-from dovetail.advice.lint.rules import amounts, batch, kubelet, network
+from dovetail.advice.lint.rules import amounts, batch, images, kubelet, lifecycle, memory, network, security
 
-_MODULES = (amounts, batch, kubelet, network)
+_MODULES = (amounts, batch, images, kubelet, lifecycle, memory, network, security)
 RULES: tuple[Rule, ...] = tuple(sorted(chain.from_iterable(one.RULES for one in _MODULES), key=lambda rule: rule.id))
 BY_ID = {rule.id: rule for rule in RULES}
