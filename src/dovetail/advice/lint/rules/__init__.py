@@ -2,7 +2,7 @@
 """All rules, by id."""
 
 from dovetail.advice.lint.rule import Rule
-from dovetail.advice.lint.rules import amounts, placement
+from dovetail.advice.lint.rules import amounts, placement, products
 
-RULES: tuple[Rule, ...] = tuple(sorted((*amounts.RULES, *placement.RULES), key=lambda rule: rule.id))
+RULES: tuple[Rule, ...] = tuple(sorted((*amounts.RULES, *placement.RULES, *products.RULES), key=lambda rule: rule.id))
 BY_ID = {rule.id: rule for rule in RULES}
