@@ -2,7 +2,8 @@
 """The rule about GPU products that are selected by name: misspelt, or short of what tells two of them apart.
 
 Rules: with nodes, a name is right if one of them carries it. Without, a name that is not known is left alone unless it
-is a known one in another spelling, or a part of one. Names as older drivers gave them (`A100-SXM4-40GB`) are right.
+is a known one in another spelling, or a part of one. Names as older drivers gave them (`A100-SXM4-40GB`) are right, and
+so is another of the vendor's names (`NVIDIA-T4`): where there is no GPU feature discovery people set the label by hand.
 """
 
 from __future__ import annotations
@@ -43,8 +44,9 @@ def meant(value: str, labels: Collection[str]) -> tuple[tuple[str, ...], bool]:
     if base in _KNOWN or f"NVIDIA-{base}" in _KNOWN:
         return (), False
     names = sorted({*_KNOWN, *carried.values()})
-    sure = [name for name in names if _same_letters(base, name) or _same_words(base, name) or _typing(base, name)]
-    found = sure or [name for name in names if _part_of(base, name)] or _of_model(base)
+    sure = [name for name in names if _same_words(base, name) or _typing(base, name)]
+    vendors = [name for name in names if _bare(name) == _bare(base)] if labels else []
+    found = sure or vendors or [name for name in names if _part_of(base, name)] or _of_model(base)
     here = [label for label, product in carried.items() if product in found]
     if here:
         return tuple(sorted(here)), len(here) == 1
@@ -61,13 +63,14 @@ def _words(name: str) -> list[str]:
     return [word for word in re.split(r"[^a-z0-9]+", name.casefold()) if word]
 
 
-def _same_letters(name: str, known: str) -> bool:
-    return "".join(_words(name)) == "".join(_words(known))
+def _bare(name: str) -> set[str]:
+    return set(_words(name)) - _VENDORS
 
 
 def _same_words(name: str, known: str) -> bool:
-    """In another order, or under another of the vendor's names."""
-    return set(_words(name)) - _VENDORS == set(_words(known)) - _VENDORS
+    """In another order, or cut into words elsewhere."""
+    ours, theirs = _words(name), _words(known)
+    return sorted(ours) == sorted(theirs) or "".join(ours) == "".join(theirs)
 
 
 def _typing(name: str, known: str) -> bool:
@@ -83,14 +86,13 @@ def _near(word: str, known: str) -> bool:
 
 
 def _part_of(name: str, known: str) -> bool:
-    words = set(_words(name)) - _VENDORS
-    return any(_MODEL.fullmatch(word) for word in words) and words < set(_words(known))
+    return any(_MODEL.fullmatch(word) for word in _bare(name)) and _bare(name) < _bare(known)
 
 
 def _of_model(name: str) -> list[str]:
-    """The products of which it is our own name."""
+    """The products of which it is our own name, where that says more than the label's without a brand."""
     wanted = "-".join(word for word in _words(name) if word not in _VENDORS)
-    return [gpu.name for gpu in gpus.GPUS if gpu.model.casefold() == wanted]
+    return [gpu.name for gpu in gpus.GPUS if gpu.model.casefold() == wanted and _bare(gpu.name) != _bare(name)]
 
 
 def _misnamed(pod: Template, facts: Facts) -> Iterator[Found]:
