@@ -2,11 +2,8 @@
 """All rules, by id."""
 
 from dovetail.advice.lint.rule import Rule
-from dovetail.advice.lint.rules import amounts, nodes, placement, products
+from dovetail.advice.lint.rules import amounts, nodes, placement, products, taints, volumes
 
-RULES: tuple[Rule, ...] = tuple(
-    sorted(
-        (rule for module in (amounts, nodes, placement, products) for rule in module.RULES), key=lambda rule: rule.id
-    )
-)
+_MODULES = (amounts, nodes, placement, products, taints, volumes)
+RULES: tuple[Rule, ...] = tuple(sorted((rule for one in _MODULES for rule in one.RULES), key=lambda rule: rule.id))
 BY_ID = {rule.id: rule for rule in RULES}

@@ -57,7 +57,7 @@ def allows(pod: Template, node: KnownNode) -> bool:
     selected = pod.spec.at("nodeSelector").entries()
     terms = [term for term, required in node_terms(pod) if required]
     return all(label_of(node, key) == text(value.value) for key, value in selected) and (
-        not pod.spec.at("affinity", "nodeAffinity", REQUIRED) or any(_holds(term, node) for term in terms)
+        not pod.spec.at("affinity", "nodeAffinity", REQUIRED) or any(fulfils_term(term, node) for term in terms)
     )
 
 
@@ -97,7 +97,7 @@ def asked(pod: Template) -> dict[str, tuple[int, Field]]:
     return found
 
 
-def _holds(term: Field, node: KnownNode) -> bool:
+def fulfils_term(term: Field, node: KnownNode) -> bool:
     """Whether a node selector term holds: an empty one never does."""
     expressions, fields = list(term.at("matchExpressions").each()), list(term.at("matchFields").each())
     return bool(expressions or fields) and all(
