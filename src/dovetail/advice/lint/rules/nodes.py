@@ -68,6 +68,15 @@ def gpu_nodes(facts: Facts) -> tuple[KnownNode, ...]:
     )
 
 
+def suited(pod: Template, facts: Facts) -> tuple[KnownNode, ...]:
+    """The nodes that the pod's selectors allow, and that have the GPUs it asks for, used or not."""
+    return tuple(
+        node
+        for node in gpu_nodes(facts)
+        if allows(pod, node) and all(offers(node, name) >= gpus for name, (gpus, _) in asked(pod).items())
+    )
+
+
 def offers(node: KnownNode, resource: str) -> int:
     """How many of a device the node has, used or not."""
     return count(Field(node.allocatable.get(resource))) or 0

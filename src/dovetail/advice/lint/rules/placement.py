@@ -107,9 +107,11 @@ def _no_operator(pod: Template, _: Facts) -> Iterator[Found]:
             continue
         if name not in operators:
             what = f"the operator {name} does not exist here" if name else "an operator is missing"
-            inclusive = _INCLUSIVE.get(_meant(name))
-            advice = f"{inclusive[0]} with the next whole number" if inclusive else "one of " + ", ".join(operators)
-            yield Found(operator, f"{what}: write {advice}", _right_operator(entry, operators))
+            edits = _right_operator(entry, operators)
+            fix = " ".join(str(edit.value) for edit in edits)
+            strict = _INCLUSIVE.get(_meant(name), ("",))[0]
+            advice = fix or (strict and f"{strict}, which is never equal") or "one of " + ", ".join(operators)
+            yield Found(operator, f"{what}: write {advice}", edits)
         elif name in ("In", "NotIn") and not given:
             yield Found(values if values else entry, f"{name} needs a list of values, and has none")
         elif name in _WITHOUT_VALUES and given:

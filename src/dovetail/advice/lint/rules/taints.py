@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dovetail.advice.lint.edits import append
 from dovetail.advice.lint.pods import GPU, Template, templates_of
 from dovetail.advice.lint.rule import Facts, Found, KnownNode, Level, Rule
-from dovetail.advice.lint.rules.nodes import allows, asked, gpu_nodes, offers
+from dovetail.advice.lint.rules.nodes import asked, suited
 from dovetail.advice.lint.rules.placement import text
 from dovetail.core.labels import tolerates
 from dovetail.core.model import Effect, Taint, Toleration
@@ -37,11 +37,7 @@ def _taints(pod: Template, facts: Facts) -> Iterator[Found]:
 
 def _not_tolerated(pod: Template, facts: Facts) -> Iterator[Found]:
     wanted = asked(pod)
-    nodes = [
-        node
-        for node in gpu_nodes(facts)
-        if allows(pod, node) and all(offers(node, name) >= gpus for name, (gpus, _) in wanted.items())
-    ]
+    nodes = suited(pod, facts)
     hindering = [_hindering(pod, node, tuple(wanted)) for node in nodes]
     nearest = Counter(taints for taints in hindering if all(map(_of_gpus, taints)))
     if not wanted or not hindering or () in hindering or not nearest:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.pods import Template
 from dovetail.advice.lint.rule import Facts, Found, KnownNode, Level, Rule
-from dovetail.advice.lint.rules.nodes import ZONE, allows, asked, fulfils_term, gpu_nodes, grows, offers
+from dovetail.advice.lint.rules.nodes import ZONE, asked, fulfils_term, grows, suited
 
 _ZONE_LABELS = {
     ZONE: ZONE,
@@ -34,13 +34,8 @@ _ZONAL = {
 
 
 def _elsewhere(pod: Template, facts: Facts) -> Iterator[Found]:
-    wanted = asked(pod)
-    nodes = [
-        node
-        for node in gpu_nodes(facts)
-        if allows(pod, node) and all(offers(node, name) >= gpus for name, (gpus, _) in wanted.items())
-    ]
-    if not wanted or not nodes or not all(ZONE in node.labels for node in nodes):
+    nodes = suited(pod, facts)
+    if not asked(pod) or not nodes or not all(ZONE in node.labels for node in nodes):
         return
     zones = ", ".join(sorted({node.labels[ZONE] for node in nodes}))
     for field, claim in _claims(pod, facts):
@@ -63,7 +58,7 @@ def _claims(pod: Template, facts: Facts) -> Iterator[tuple[Field, Field]]:
     yield from ((claim, claim) for claim in pod.whole.at("spec", "volumeClaimTemplates").each())
 
 
-def _fault(claim: Field, nodes: list[KnownNode], facts: Facts) -> str:
+def _fault(claim: Field, nodes: tuple[KnownNode, ...], facts: Facts) -> str:
     """Why no node, or not every zone that the volume may come to be in, will do; "" where nothing is wrong."""
     volume = _volume(claim, facts)
     if volume is not None:
