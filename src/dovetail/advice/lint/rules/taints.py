@@ -45,7 +45,8 @@ def _not_tolerated(pod: Template, facts: Facts) -> Iterator[Found]:
     taints = nearest.most_common(1)[0][0]
     field = pod.spec.at("tolerations")
     names = " and ".join(f"{t.key}{f'={t.value}' if t.value else ''}:{t.effect}" for t in taints)
-    adds = tuple(append(field, {"key": t.key, "operator": "Exists", "effect": t.effect}) for t in taints)
+    missing = taints if isinstance(field.value, list | None) else ()
+    adds = tuple(append(field, {"key": t.key, "operator": "Exists", "effect": t.effect}) for t in missing)
     # An admission plugin of the API server, off unless set, tolerates what is called as the resource.
     guess = all(t.key in wanted and t.effect == "NoSchedule" for t in taints)
     message = f"the GPU nodes have the taint {names}, which the pod does not tolerate: add a toleration"
