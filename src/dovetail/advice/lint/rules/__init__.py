@@ -1,9 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """All rules, by id."""
 
-from dovetail.advice.lint.rule import Rule
-from dovetail.advice.lint.rules import amounts, nodes, placement, products, taints, volumes
+from itertools import chain
 
-_MODULES = (amounts, nodes, placement, products, taints, volumes)
-RULES: tuple[Rule, ...] = tuple(sorted((rule for one in _MODULES for rule in one.RULES), key=lambda rule: rule.id))
+from dovetail.advice.lint.rule import Rule
+from dovetail.advice.lint.rules import (
+    amounts,
+    batch,
+    kubelet,
+    network,
+    nodes,
+    placement,
+    products,
+    taints,
+    volumes,
+)
+
+_MODULES = (amounts, batch, kubelet, network, nodes, placement, products, taints, volumes)
+RULES: tuple[Rule, ...] = tuple(sorted(chain.from_iterable(one.RULES for one in _MODULES), key=lambda rule: rule.id))
 BY_ID = {rule.id: rule for rule in RULES}
