@@ -257,12 +257,17 @@ spec:
   parallelism: 8
   completions: 8
   completionMode: Indexed
+  podFailurePolicy:
+    rules:
+    - action: Ignore
+      onPodConditions: [{type: DisruptionTarget}]
   template:
     metadata:
       labels: {app: train, team: vision}
       annotations: {dovetail.dev/topology-required: rack}
     spec:
       restartPolicy: Never
+      priorityClassName: batch
       topologySpreadConstraints:
       - maxSkew: 1
         topologyKey: %s
@@ -271,7 +276,7 @@ spec:
       containers:
       - name: train
         image: registry.example.com/train:1.4
-        resources: {limits: {nvidia.com/gpu: 8}}
+        resources: {limits: {nvidia.com/gpu: 1}}
 """
 _VALIDATION = "https://github.com/kubernetes/kubernetes: pkg/apis/core/validation/validation.go, "
 
