@@ -15,8 +15,9 @@ from collections.abc import Iterator
 
 from dovetail.advice.lint.edits import append
 from dovetail.advice.lint.field import Field
-from dovetail.advice.lint.pods import GPU, Template, count
+from dovetail.advice.lint.pods import Template, count
 from dovetail.advice.lint.rule import Facts, Found, Level, Rule
+from dovetail.core.model import GPU
 from dovetail.core.quantities import QuantityError, units
 from dovetail.kube.annotations import duration_ms
 

@@ -13,9 +13,10 @@ from collections.abc import Iterator
 
 from dovetail.advice.gpus import named
 from dovetail.advice.lint.field import Field
-from dovetail.advice.lint.pods import GPU, Template, count
+from dovetail.advice.lint.pods import Template, count
 from dovetail.advice.lint.rule import Facts, Found, Level, Rule
 from dovetail.advice.lint.selection import may_run
+from dovetail.core.model import GPU
 from dovetail.core.quantities import QuantityError, units
 
 _PRODUCT, _MEMORY = "nvidia.com/gpu.product", "nvidia.com/gpu.memory"

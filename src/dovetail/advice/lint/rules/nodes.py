@@ -11,28 +11,33 @@ import difflib
 from collections.abc import Iterable, Iterator
 
 from dovetail.advice.lint.field import Field
-from dovetail.advice.lint.pods import GPU, Template, count, gpus_of, is_gpu
+from dovetail.advice.lint.pods import Template, gpus_of, is_gpu
 from dovetail.advice.lint.rule import Facts, Found, KnownNode, Level, Rule
-from dovetail.advice.lint.rules.placement import (
+from dovetail.advice.lint.rules.products import PRODUCT, meant
+from dovetail.advice.lint.selection import (
+    HOSTNAME,
     REQUIRED,
+    allows,
+    asked,
+    fulfils,
+    gpu_nodes,
+    grows,
+    label_of,
     node_terms,
+    offers,
     peer_terms,
     requirement,
     spreads,
     text,
 )
-from dovetail.advice.lint.rules.products import PRODUCT, meant
 from dovetail.core.devices import products
 from dovetail.core.devices.mig import names as mig_names
 from dovetail.core.devices.mig import products as mig_products
 from dovetail.core.devices.mig.geometry import RESOURCE_PREFIX
-from dovetail.core.labels import as_int64, holds
-from dovetail.kube.selectors import FIELD_OPERATORS
+from dovetail.core.labels import as_int64
+from dovetail.core.model import GPU
 
-ZONE = "topology.kubernetes.io/zone"
-_HOSTNAME = "kubernetes.io/hostname"
-_OF_EVERY_KUBELET = (_HOSTNAME, "kubernetes.io/os", "kubernetes.io/arch")
-_KARPENTER = "karpenter.sh/nodepool"
+_OF_EVERY_KUBELET = (HOSTNAME, "kubernetes.io/os", "kubernetes.io/arch")
 _MOST_GPUS = 16
 """No machine has more."""
 _LABELS = {
@@ -50,81 +55,6 @@ _LABELS = {
 _KNOWN = [f"{domain}/{name}" for domain, every in _LABELS.items() for name in every.split()]
 _ALIKE = 0.9
 """From which likeness on, by difflib, one name is taken for another."""
-
-
-def allows(pod: Template, node: KnownNode) -> bool:
-    """Whether the pod's nodeSelector and required node affinity let it on the node."""
-    selected = pod.spec.at("nodeSelector").entries()
-    terms = [term for term, required in node_terms(pod) if required]
-    return all(label_of(node, key) == text(value.value) for key, value in selected) and (
-        not pod.spec.at("affinity", "nodeAffinity", REQUIRED) or any(fulfils_term(term, node) for term in terms)
-    )
-
-
-def gpu_nodes(facts: Facts) -> tuple[KnownNode, ...]:
-    """The nodes that offer a GPU in any form."""
-    return tuple(
-        node for node in facts.nodes or () if any(is_gpu(name) and offers(node, name) for name in node.allocatable)
-    )
-
-
-def suited(pod: Template, facts: Facts) -> tuple[KnownNode, ...]:
-    """The nodes that the pod's selectors allow, and that have the GPUs it asks for, used or not."""
-    return tuple(
-        node
-        for node in gpu_nodes(facts)
-        if allows(pod, node) and all(offers(node, name) >= gpus for name, (gpus, _) in asked(pod).items())
-    )
-
-
-def offers(node: KnownNode, resource: str) -> int:
-    """How many of a device the node has, used or not."""
-    return count(Field(node.allocatable.get(resource))) or 0
-
-
-def label_of(node: KnownNode, key: str) -> str | None:
-    """A node's label; the host name is the node's own where the inventory leaves it out."""
-    return node.labels.get(key, node.name if key == _HOSTNAME else None)
-
-
-def asked(pod: Template) -> dict[str, tuple[int, Field]]:
-    """GPUs by resource: how many all of the pod needs at once, and the field that asks for most of them. Init
-    containers run before the others, one by one, unless they go on beside them."""
-    found: dict[str, tuple[int, Field]] = {}
-    sums: dict[str, int] = {}
-    beside = [one for one in pod.init_containers if one.at("restartPolicy").text == "Always"]
-    for container in (*pod.containers, *beside):
-        for name, amount in gpus_of(container):
-            sums[name] = sums.get(name, 0) + max(count(amount) or 0, 0)
-            if name not in found or (count(amount) or 0) > found[name][0]:
-                found[name] = count(amount) or 0, amount
-    found = {name: (sums[name], field) for name, (_, field) in found.items()}
-    for container in pod.init_containers:
-        for name, amount in gpus_of(container):
-            if (count(amount) or 0) > found.get(name, (0,))[0]:
-                found[name] = count(amount) or 0, amount
-    return found
-
-
-def fulfils_term(term: Field, node: KnownNode) -> bool:
-    """Whether a node selector term holds: an empty one never does."""
-    expressions, fields = list(term.at("matchExpressions").each()), list(term.at("matchFields").each())
-    return bool(expressions or fields) and all(
-        _fulfils(node, entry, entry in fields) for entry in (*expressions, *fields)
-    )
-
-
-def _fulfils(node: KnownNode, entry: Field, of_fields: bool = False) -> bool:
-    if of_fields:
-        one = requirement(entry, FIELD_OPERATORS)
-        return one is not None and one.key == "metadata.name" and holds(one, node.name)
-    one = requirement(entry)
-    return one is not None and holds(one, label_of(node, one.key))
-
-
-def grows(facts: Facts) -> bool:
-    """Whether nodes of other kinds than are there may come."""
-    return any(_KARPENTER in node.labels for node in facts.nodes or ())
 
 
 def _too_many(pod: Template, facts: Facts) -> Iterator[Found]:
@@ -214,7 +144,7 @@ def _is_dead(entry: Field, nodes: Iterable[KnownNode]) -> bool:
         one is not None
         and one.operator in ("In", "Exists", "Gt", "Lt")
         and _is_sound(entry, nodes)
-        and not any(_fulfils(node, entry) for node in nodes)
+        and not any(fulfils(node, entry) for node in nodes)
     )
 
 

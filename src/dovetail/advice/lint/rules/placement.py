@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from dovetail.advice.lint.edits import Edit, put
 from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.pods import Template
 from dovetail.advice.lint.rule import Facts, Found, Level, Rule
+from dovetail.advice.lint.selection import REQUIRED, node_terms, peer_terms, requirement, spreads, text
 from dovetail.core.labels import as_int64, holds
-from dovetail.core.model import Operator, Requirement
+from dovetail.core.model import Operator
 from dovetail.kube.annotations import LEVELS, PREFIX, level
 from dovetail.kube.selectors import FIELD_OPERATORS, LABEL_OPERATORS, NODE_OPERATORS
 
-REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
-PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 _COMPARING = ("Gt", "Lt")
 _WITHOUT_VALUES = ("Exists", "DoesNotExist")
 _MEANT = {
@@ -50,41 +48,6 @@ _PACKED = {
 """Annotations that keep the pods of a job inside one domain of a level, and whether these wait where that is not so."""
 _WIDTH = {LEVELS["host"]: 0, LEVELS["zone"]: 2, LEVELS["region"]: 3}
 _BETWEEN = 1
-
-
-def node_terms(pod: Template) -> Iterator[tuple[Field, bool]]:
-    """(term, whether it is required) of the pod's node affinity."""
-    affinity = pod.spec.at("affinity", "nodeAffinity")
-    for term in affinity.at(REQUIRED, "nodeSelectorTerms").each():
-        yield term, True
-    for weighted in affinity.at(PREFERRED).each():
-        yield weighted.at("preference"), False
-
-
-def peer_terms(pod: Template, kind: str) -> Iterator[tuple[Field, bool]]:
-    """(term, whether it is required) of the pod's `podAffinity` or `podAntiAffinity`."""
-    affinity = pod.spec.at("affinity", kind)
-    for term in affinity.at(REQUIRED).each():
-        yield term, True
-    for weighted in affinity.at(PREFERRED).each():
-        yield weighted.at("podAffinityTerm"), False
-
-
-def spreads(pod: Template) -> Iterator[Field]:
-    """The pod's topologySpreadConstraints."""
-    return pod.spec.at("topologySpreadConstraints").each()
-
-
-def text(value: Any) -> str:
-    """A value as YAML writes it: what a text in its place would be."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def requirement(expression: Field, operators: Mapping[str, Operator] = NODE_OPERATORS) -> Requirement | None:
-    """What an entry of `matchExpressions` or `matchFields` says; None where its operator does not exist."""
-    operator = operators.get(expression.at("operator").text)
-    values = tuple(text(value.value) for value in expression.at("values").each())
-    return Requirement(expression.at("key").text, operator, values) if operator else None
 
 
 def _expressions(pod: Template) -> Iterator[tuple[Field, Mapping[str, Operator]]]:

@@ -17,7 +17,7 @@ from dovetail.advice.lint.edits import put
 from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.pods import Template
 from dovetail.advice.lint.rule import Facts, Found, Level, Rule
-from dovetail.advice.lint.rules.placement import node_terms
+from dovetail.advice.lint.selection import node_terms
 from dovetail.core.devices.mig.products import GEOMETRIES
 from dovetail.core.devices.products import PRODUCTS
 

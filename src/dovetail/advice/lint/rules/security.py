@@ -10,8 +10,9 @@ import re
 from collections.abc import Iterator
 
 from dovetail.advice.lint.field import Field
-from dovetail.advice.lint.pods import GPU, Template, count, gpus_of, templates_of
+from dovetail.advice.lint.pods import Template, count, gpus_of, templates_of
 from dovetail.advice.lint.rule import Facts, Found, Level, Rule
+from dovetail.core.model import GPU
 
 _DEVICES = re.compile(r"/dev/?|/dev/(nvidia\S*|dri(/\S*)?)")
 _INDEX = re.compile(r"[0-9]{1,9}")

@@ -13,17 +13,15 @@ from collections import Counter
 from collections.abc import Iterator
 
 from dovetail.advice.lint.edits import append
-from dovetail.advice.lint.pods import GPU, Template, templates_of
+from dovetail.advice.lint.pods import Template, templates_of
 from dovetail.advice.lint.rule import Facts, Found, KnownNode, Level, Rule
-from dovetail.advice.lint.rules.nodes import asked, suited
-from dovetail.advice.lint.rules.placement import text
+from dovetail.advice.lint.selection import asked, hard_taints, suited, tolerations
 from dovetail.core.labels import tolerates
-from dovetail.core.model import Effect, Taint, Toleration
+from dovetail.core.model import GPU, Taint, Toleration
 
 _OF_GPUS = re.compile(r"(?i)(.*[^a-z])?(gpus?|nvidia|accelerators?)([^a-z].*)?")
 _OF_KUBERNETES = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
 _GKE = "cloud.google.com/gke-"
-_EFFECTS: dict[str, Effect] = {"NoSchedule": "NoSchedule", "NoExecute": "NoExecute"}
 _NEAR_GPUS = re.compile(r"(?i)nvidia|gpu|accelerator|cuda|\bmig\b")
 _SYSTEM_NAMESPACES = ("kube-system", "gpu-operator", "nvidia-gpu-operator", "gke-managed-system")
 
@@ -55,29 +53,14 @@ def _not_tolerated(pod: Template, facts: Facts) -> Iterator[Found]:
 
 def _hindering(pod: Template, node: KnownNode, resources: tuple[str, ...]) -> tuple[Taint, ...]:
     """The taints of the node that keep the pod away, but for those of Kubernetes itself."""
-    tolerations = list(_tolerations(pod))
+    tolerated = list(tolerations(pod))
     if any(label.startswith(_GKE) for label in node.labels):
-        tolerations += [Toleration(name, "Exists", "", "NoSchedule") for name in resources]
+        tolerated += [Toleration(name, "Exists", "", "NoSchedule") for name in resources]
     return tuple(
         taint
-        for taint in _hard(node)
-        if not taint.key.startswith(_OF_KUBERNETES) and not any(tolerates(one, taint) for one in tolerations)
+        for taint in hard_taints(node)
+        if not taint.key.startswith(_OF_KUBERNETES) and not any(tolerates(one, taint) for one in tolerated)
     )
-
-
-def _hard(node: KnownNode) -> Iterator[Taint]:
-    for taint in node.taints:
-        effect = _EFFECTS.get(taint.get("effect", ""))
-        if effect:
-            yield Taint(taint.get("key", ""), taint.get("value", ""), effect)
-
-
-def _tolerations(pod: Template) -> Iterator[Toleration]:
-    for one in pod.spec.at("tolerations").each():
-        key, value, effect = (text(one.at(name).value or "") for name in ("key", "value", "effect"))
-        # One that is written wrongly is another rule's: here it holds for all that it may have been meant for.
-        equal = one.at("operator").text in ("", "Equal")
-        yield Toleration(key, "Equal" if equal else "Exists", value, _EFFECTS.get(effect, ""))
 
 
 def _of_gpus(taint: Taint) -> bool:
@@ -88,9 +71,9 @@ def _tolerated_in_vain(pod: Template, facts: Facts) -> Iterator[Found]:
     if _for_the_node(pod) or any(other.uses_gpu for other in templates_of(pod.whole)):
         return
     nodes = facts.nodes or ()
-    taints = {taint for node in nodes for taint in _hard(node) if _of_gpus(taint)}
-    elsewhere = any(not _hindering(pod, node, ()) and not any(map(_of_gpus, _hard(node))) for node in nodes)
-    for field, one in zip(pod.spec.at("tolerations").each(), _tolerations(pod), strict=True):
+    taints = {taint for node in nodes for taint in hard_taints(node) if _of_gpus(taint)}
+    elsewhere = any(not _hindering(pod, node, ()) and not any(map(_of_gpus, hard_taints(node))) for node in nodes)
+    for field, one in zip(pod.spec.at("tolerations").each(), tolerations(pod), strict=True):
         of_gpus = any(one.key == taint.key and tolerates(one, taint) for taint in taints)
         if (of_gpus and elsewhere) if nodes else one.key == GPU:
             message = (

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.pods import Template
 from dovetail.advice.lint.rule import Facts, Found, KnownNode, Level, Rule
-from dovetail.advice.lint.rules.nodes import ZONE, asked, fulfils_term, grows, suited
+from dovetail.advice.lint.selection import ZONE, asked, fulfils_term, grows, suited
 
 _ZONE_LABELS = {
     ZONE: ZONE,
