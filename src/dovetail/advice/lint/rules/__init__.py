@@ -2,7 +2,7 @@
 """All rules, by id."""
 
 from dovetail.advice.lint.rule import Rule
-from dovetail.advice.lint.rules import amounts, gangs
+from dovetail.advice.lint.rules import amounts, gangs, jobs
 
-RULES: tuple[Rule, ...] = tuple(sorted((*amounts.RULES, *gangs.RULES), key=lambda rule: rule.id))
+RULES: tuple[Rule, ...] = tuple(sorted((*amounts.RULES, *gangs.RULES, *jobs.RULES), key=lambda rule: rule.id))
 BY_ID = {rule.id: rule for rule in RULES}
