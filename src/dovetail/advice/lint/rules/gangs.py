@@ -257,7 +257,8 @@ RULES = (
         title="A gang waits for more pods than there are, or starts with too few",
         effect=(
             "With too many nothing ever starts, as pods wait for pods that are never made; with too few the first "
-            "pods hold their GPUs and wait."
+            "pods hold their GPUs and wait. Volcano refuses its Job: `job 'minAvailable' should not be greater than "
+            "total replicas in tasks`."
         ),
         bad=_GANG.format(5),
         good=_GANG.format(4),
