@@ -8,8 +8,8 @@ They speak where the loss is real, and are silent otherwise:
 - G30 of pods that run to an end, are long (a deadline of four hours or more, or one of several pods that work together)
   and store nothing that outlives them, where the node selector or the nodes of the inventory say Karpenter. Cluster
   autoscaler is not looked at: whether it runs, no object tells.
-- G31 of Jobs whose pods are interrupted as a matter of course, on spot nodes, or where one of several that work
-  together is enough; and of any GPU Job that is deleted at the moment it ends.
+- G31 of Jobs on spot nodes, where interruptions are a matter of course; and of any GPU Job that is deleted at the
+  moment it ends.
 - G35 of pods without a class where the classes are part of what is linted and none is the default, and of batch pods of
   a class that may evict what serves: one of the system's, or one above that of a Deployment or StatefulSet with GPUs.
 """
@@ -146,7 +146,7 @@ def _failures(whole: Field, _: Facts) -> Iterator[Found]:
     if kept.whole == 0:
         yield Found(kept, "ttlSecondsAfterFinished is 0: write how long its state and logs are to be read, as 86400")
     limit, policy = spec.at("backoffLimit"), spec.at("podFailurePolicy")
-    if policy or limit or not (_work_together(whole) or any(_spot(pod) for pod in pods)):
+    if policy or limit or not any(_spot(pod) for pod in pods):
         return
     job = whole if group_kind(whole.value) == _JOB else whole.at("spec", "jobTemplate")
     for lack in TO_AN_END[_JOB](job):
@@ -221,16 +221,16 @@ apiVersion: batch/v1
 kind: Job
 metadata: {{name: train, labels: {{team: vision}}}}
 spec:
-  parallelism: 2
-  completions: 2
-  completionMode: Indexed
 {0}  template:
     spec:
       restartPolicy: Never
       priorityClassName: batch
+      terminationGracePeriodSeconds: 150
+      nodeSelector: {{karpenter.sh/capacity-type: spot}}
       containers:
       - name: train
         image: registry.example.com/train:1.4
+        args: [--save=s3://models/train]
         resources: {{limits: {{nvidia.com/gpu: 8}}}}
 """
 _CLASSES = """\
