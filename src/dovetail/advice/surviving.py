@@ -59,10 +59,11 @@ def lacks(whole: Field, means: Means) -> Iterator[Lack]:
     if rule is not None:
         yield from rule(whole)
     for pod in templates_of(whole):
-        yield from _pod(pod.spec, means)
+        yield from pod_lacks(pod.spec, means)
 
 
-def _pod(spec: Field, means: Means) -> Iterator[Lack]:
+def pod_lacks(spec: Field, means: Means) -> Iterator[Lack]:
+    """What the spec of a pod lacks, whatever makes the pod."""
     everything = [one for one in spec.at("containers").each() if isinstance(one.value, dict)]
     volumes = {volume.at("name").text: volume.value for volume in spec.at("volumes").each()}
     kept = {name for name, volume in volumes.items() if isinstance(volume, dict) and not volume.keys() <= _LOST}

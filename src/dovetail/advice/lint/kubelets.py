@@ -16,9 +16,9 @@ from fractions import Fraction
 from functools import lru_cache
 
 from dovetail.advice.lint.field import Field
-from dovetail.advice.lint.pods import Template, gpus_of
-from dovetail.advice.lint.rule import Facts, KnownNode
-from dovetail.core.quantities import QuantityError, parse
+from dovetail.advice.lint.pods import Template, amount
+from dovetail.advice.lint.rule import Facts
+from dovetail.advice.lint.selection import gpu_nodes_for
 
 SINGLE_NUMA = "single-numa-node"
 
@@ -46,32 +46,9 @@ class Kubelet:
         return max((one[resource] for one in self.numa if resource in one), default=None)
 
 
-def amount(field: Field) -> Fraction | None:
-    """A quantity; None where there is none, or what is there is none."""
-    if isinstance(field.value, bool) or not isinstance(field.value, int | float | str):
-        return None
-    try:
-        return parse(str(field.value))
-    except QuantityError:
-        return None
-
-
-def may_run(pod: Template, facts: Facts) -> tuple[KnownNode, ...]:
-    """The nodes that come into question; none where no nodes are known, or the pod names no GPU resource."""
-    wanted = {name for container in pod.containers for name, _ in gpus_of(container)}
-    labels = {key: str(value.value) for key, value in pod.spec.at("nodeSelector").entries()}
-    return tuple(
-        node
-        for node in facts.nodes or ()
-        if wanted
-        and all(node.allocatable.get(name, "0") != "0" for name in wanted)
-        and all(node.labels.get(key) == value for key, value in labels.items())
-    )
-
-
 def kubelets(pod: Template, facts: Facts) -> tuple[Kubelet, ...]:
     """The kubelets of the nodes that may run the pod: of all of them, or none where one is not known."""
-    nodes, known = may_run(pod, facts), _known(_Identical(facts.objects))
+    nodes, known = gpu_nodes_for(pod, facts), _known(_Identical(facts.objects))
     return tuple(known[node.name] for node in nodes) if all(node.name in known for node in nodes) else ()
 
 

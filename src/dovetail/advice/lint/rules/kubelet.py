@@ -18,9 +18,11 @@ from fractions import Fraction
 
 from dovetail.advice.lint.edits import Edit, append, put
 from dovetail.advice.lint.field import Field
-from dovetail.advice.lint.kubelets import SINGLE_NUMA, Kubelet, amount, kubelets, may_run
-from dovetail.advice.lint.pods import GPU, Template, count, gpus_of
+from dovetail.advice.lint.kubelets import SINGLE_NUMA, Kubelet, kubelets
+from dovetail.advice.lint.pods import Template, amount, count, gpus_of
 from dovetail.advice.lint.rule import Facts, Found, Level, Rule
+from dovetail.advice.lint.selection import gpu_nodes_for
+from dovetail.core.model import GPU
 
 _CPU, _MEMORY = "cpu", "memory"
 _COMPUTE = (_CPU, _MEMORY)
@@ -38,7 +40,7 @@ _GIB = 2**30
 def _replicas_across_containers(pod: Template, facts: Facts) -> Iterator[Found]:
     asking = [found for container in pod.containers for name, found in gpus_of(container) if name == GPU]
     wanted = sum(count(one) or 0 for one in asking)
-    nodes = may_run(pod, facts) if len(asking) > 1 else ()
+    nodes = gpu_nodes_for(pod, facts) if len(asking) > 1 else ()
     if not all(any(label in node.labels for label in _POOLS) for node in nodes):
         return
     cards = [int(node.labels[_CARDS]) for node in nodes if node.labels.get(_CARDS, "").isdecimal()]
@@ -119,7 +121,7 @@ def _part_of_a_cpu(pod: Template, facts: Facts) -> Iterator[Found]:
 def _fits_beside(pod: Template, facts: Facts, more_cpus: Fraction) -> bool:
     """Whether as many such pods as the nodes have GPUs for still find CPUs there if each takes so much more."""
     cpus = sum((amount(_request(container, _CPU)) or Fraction(0) for container in pod.containers), more_cpus)
-    nodes = may_run(pod, facts)
+    nodes = gpu_nodes_for(pod, facts)
     for node in nodes:
         free, gpus = (amount(Field(node.allocatable.get(name))) or 0 for name in (_CPU, GPU))
         if cpus * (gpus // max(pod.gpus, 1)) > free:

@@ -20,10 +20,11 @@ from importlib.resources import files
 
 from dovetail.advice.lint.edits import put
 from dovetail.advice.lint.field import Field
-from dovetail.advice.lint.kubelets import may_run
-from dovetail.advice.lint.pods import GPU, Template, count, gpus_of, is_gpu
+from dovetail.advice.lint.pods import Template, count, gpus_of, is_gpu
 from dovetail.advice.lint.rule import Facts, Found, Level, Rule
+from dovetail.advice.lint.selection import gpu_nodes_for
 from dovetail.core.devices import products
+from dovetail.core.model import GPU
 
 _NEAR = 0.88
 _FOREIGN = (
@@ -129,7 +130,7 @@ def _others(container: Field) -> set[str]:
 def _nvlink(pod: Template, facts: Facts) -> bool | None:
     """Whether NVLinks join the GPUs that the pod can get; None where that is not known."""
     selected = pod.spec.at("nodeSelector", _PRODUCT).text
-    labels = [selected] if selected else [node.labels.get(_PRODUCT, "") for node in may_run(pod, facts)]
+    labels = [selected] if selected else [node.labels.get(_PRODUCT, "") for node in gpu_nodes_for(pod, facts)]
     found = [products.find(label) for label in labels]
     if any(product and product.reach in (products.NONE, products.BRIDGE) for product in found):
         return False
