@@ -184,7 +184,7 @@ def host_network(whole: dict[str, Any], dice: random.Random) -> bool:
 def failures(whole: dict[str, Any], dice: random.Random) -> bool:
     if whole["kind"] != "Job" or whole["apiVersion"] != "batch/v1":
         return False
-    whole["spec"]["backoffLimit"] = 0
+    whole["spec"].pop("backoffLimit", None)
     return whole["spec"].pop("podFailurePolicy", None) is not None
 
 
