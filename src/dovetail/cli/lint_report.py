@@ -43,7 +43,7 @@ def as_text(report: Report) -> str:
     lines, told = [], set()
     for one in report.findings:
         level = click.style(one.level.value, _COLOURS[one.level], bold=True)
-        guess = " (a guess: no nodes are known)" if one.guess else ""
+        guess = " (a guess: too little is known of the cluster)" if one.guess else ""
         where = f"{one.object}: {one.path}: " if one.path else ""
         lines.append(f"{_place(one)}: {level} {one.rule}: {where}{one.message}{guess}")
         if one.rule not in told:
@@ -70,7 +70,7 @@ def _summary(report: Report) -> list[str]:
 def _known(whole: Field) -> bool:
     """Whether rules can say something of it: Kubernetes' own kinds, those of the table, and what looks like a pod."""
     group, kind = group_kind(whole.value)
-    own = kind and ("." not in group or group.endswith(".k8s.io"))
+    own = kind and ("." not in group or group.endswith((".k8s.io", "dovetail.dev")))
     return bool(own) or holds_templates(whole.value) or any(templates(whole.value))
 
 

@@ -63,5 +63,11 @@ def test_says_what_is_wrong_and_what_happens() -> None:
         assert rule.fixable == any(one.fixable for _, text in cases(rule) for one in findings(text, rule.id)), rule.id
 
 
+@pytest.mark.parametrize("rule", RULES, ids=_IDS)
+def test_its_examples_show_nothing_else(rule: Rule) -> None:
+    assert {one.rule for one in findings(rule.bad)} == {rule.id}
+    assert findings(rule.good) == []
+
+
 def test_ids_are_unique() -> None:
     assert len(set(_IDS)) == len(_IDS)

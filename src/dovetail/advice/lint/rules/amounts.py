@@ -162,11 +162,11 @@ RULES = (
         level=Level.ERROR,
         title="Requested GPUs differ from their limit",
         effect=(
-            "The API server refuses the pod: `spec.containers[0].resources.requests: Invalid value: \"1\": must be "
-            "equal to nvidia.com/gpu limit of 2`."
+            "The API server refuses the pod: `spec.containers[0].resources.requests: Invalid value: \"2\": must be "
+            "equal to nvidia.com/gpu limit of 1`."
         ),
-        bad=_POD.format("{limits: {nvidia.com/gpu: 2}, requests: {nvidia.com/gpu: 1}}"),
-        good=_POD.format("{limits: {nvidia.com/gpu: 2}, requests: {nvidia.com/gpu: 2}}"),
+        bad=_POD.format("{limits: {nvidia.com/gpu: 1}, requests: {nvidia.com/gpu: 2}}"),
+        good=_POD.format("{limits: {nvidia.com/gpu: 1}, requests: {nvidia.com/gpu: 1}}"),
         template=_unequal,
         fixable=True,
         source="https://github.com/kubernetes/kubernetes: pkg/apis/core/validation, ValidateResourceRequirements",
@@ -202,6 +202,10 @@ RULES = (
         bad=_POD.format("{limits: {alpha.kubernetes.io/nvidia-gpu: 1}}"),
         good=_POD.format("{limits: {nvidia.com/gpu: 1}}"),
         template=_retired_name,
+        cel=(
+            "!object.spec.containers.exists(c, has(c.resources) && has(dyn(c.resources).limits) && "
+            f"'{_RETIRED}' in dyn(c.resources).limits)"
+        ),
         fixable=True,
         source="https://github.com/kubernetes/kubernetes/pull/61498",
     ),

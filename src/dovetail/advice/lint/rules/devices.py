@@ -157,6 +157,8 @@ spec:
     image: registry.example.com/train:1.4
     args: [{0}]
     resources: {{limits: {{{1}}}}}
+    volumeMounts: [{{name: shm, mountPath: /dev/shm}}]
+  volumes: [{{name: shm, emptyDir: {{medium: Memory, sizeLimit: 8Gi}}}}]
 """
 _NODE_AND_JOB = """\
 apiVersion: v1
@@ -181,6 +183,8 @@ spec:
         image: registry.example.com/train:1.4
         securityContext: {{capabilities: {{add: [IPC_LOCK]}}}}
         resources: {{limits: {{nvidia.com/gpu: 8{0}}}}}
+        volumeMounts: [{{name: shm, mountPath: /dev/shm}}]
+      volumes: [{{name: shm, emptyDir: {{medium: Memory, sizeLimit: 8Gi}}}}]
 """
 
 RULES = (

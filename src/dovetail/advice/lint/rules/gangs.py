@@ -223,7 +223,7 @@ def _scheduler(pod: Template, facts: Facts) -> Iterator[Found]:
 _GANG = """\
 apiVersion: kubeflow.org/v2beta1
 kind: MPIJob
-metadata: {{name: train}}
+metadata: {{name: train, labels: {{team: vision}}}}
 spec:
   launcherCreationPolicy: WaitForWorkersReady
   runPolicy: {{schedulingPolicy: {{minAvailable: {0}}}}}
@@ -240,7 +240,7 @@ spec:
           containers:
           - name: worker
             image: registry.example.com/train:1.4
-            resources: {{limits: {{nvidia.com/gpu: 8}}}}
+            resources: {{limits: {{nvidia.com/gpu: 1}}}}
 """
 _MARKED = """\
 apiVersion: v1

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from dovetail.advice.lint.cel import of_gpu_containers
 from dovetail.advice.lint.pods import Template
 from dovetail.advice.lint.rule import Facts, Found, KnownNode, Level, Rule
 from dovetail.advice.lint.selection import may_run
@@ -209,6 +210,10 @@ RULES = (
         bad=_POD.format("registry.example.com/train"),
         good=_POD.format("registry.example.com/train:1.4"),
         template=_moving,
+        cel=of_gpu_containers(
+            "c.image.contains('@') || c.image.matches(':[^:/]+$') && "
+            "!c.image.matches(':(latest|latest[-_.][^/:]*|[^/:]*[-_.]latest)$')"
+        ),
         source="https://kubernetes.io/docs/concepts/containers/images/#image-pull-policy",
     ),
     Rule(

@@ -212,7 +212,7 @@ spec:
       - name: train
         image: registry.example.com/train:1.4
         args: [{2}]
-        resources: {{limits: {{nvidia.com/gpu: 8}}}}
+        resources: {{limits: {{nvidia.com/gpu: 1}}}}
       terminationGracePeriodSeconds: 150
 """
 _JOB_TEXT = """\
@@ -230,7 +230,7 @@ spec:
       - name: train
         image: registry.example.com/train:1.4
         args: [--save=s3://models/train]
-        resources: {{limits: {{nvidia.com/gpu: 8}}}}
+        resources: {{limits: {{nvidia.com/gpu: 1}}}}
 """
 _CLASSES = """\
 apiVersion: scheduling.k8s.io/v1

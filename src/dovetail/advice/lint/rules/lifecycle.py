@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from functools import lru_cache
 
+from dovetail.advice.lint.cel import ASKS_FOR_GPUS
 from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.pods import Template, count, gpus_of, templates_of
 from dovetail.advice.lint.rule import Facts, Found, Level, Rule
@@ -288,6 +289,10 @@ RULES = (
         bad=_pod("train", "", _INIT.format("nvidia.com/gpu"), _TRAIN, ""),
         good=_pod("train", "", _INIT.format("cpu"), _TRAIN, ""),
         template=_init_asks,
+        cel=(
+            "!has(object.spec.initContainers) || object.spec.initContainers.all(c, "
+            f"has(c.restartPolicy) && c.restartPolicy == 'Always' || !({ASKS_FOR_GPUS.format('c')}))"
+        ),
         source="https://github.com/kubernetes/kubernetes/issues/124345 and 138446",
     ),
 )  # fmt: skip

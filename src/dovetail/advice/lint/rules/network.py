@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from functools import cache
 from importlib.resources import files
 
+from dovetail.advice.lint.cel import without_gpus_or
 from dovetail.advice.lint.edits import put
 from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.pods import Template, count, gpus_of, is_gpu
@@ -221,12 +222,10 @@ RULES = (
         good=_POD.format(f"  hostNetwork: true\n  dnsPolicy: {_DNS}\n", "NCCL_DEBUG", "WARN"),
         template=_host_network,
         fixable=True,
-        cel="""
-            !has(object.spec.hostNetwork) || !object.spec.hostNetwork || has(object.spec.dnsPolicy) &&
-            object.spec.dnsPolicy != 'ClusterFirst' || !object.spec.containers.exists(c, has(c.resources) &&
-            has(dyn(c.resources).limits) && dyn(c.resources).limits.exists(name,
-            name.matches('^nvidia[.]com/(gpu|gpu[.]shared|mig-.+)$')))
-        """,
+        cel=without_gpus_or(
+            "!has(object.spec.hostNetwork) || !object.spec.hostNetwork || has(object.spec.dnsPolicy) && "
+            "object.spec.dnsPolicy != 'ClusterFirst'"
+        ),
         source="https://kubernetes.io/docs/concepts/services-networking/dns-pod-service/#pod-s-dns-policy",
     ),
 )

@@ -246,6 +246,10 @@ kind: Node
 metadata: {name: gpu-1, labels: {example.com/rack: r1, nvidia.com/gpu.product: NVIDIA-A100-SXM4-80GB}}
 status: {allocatable: {nvidia.com/gpu: 8}}
 """
+_SHM = "volumes: [{name: shm, emptyDir: {medium: Memory, sizeLimit: 8Gi}}]\n  "
+_WIDE = (_POD % (_SHM, "nvidia.com/gpu: %d")).replace(
+    "---", "    volumeMounts: [{name: shm, mountPath: /dev/shm}]\n---"
+)
 _PENDING = "The pod stays Pending for ever: "
 
 RULES = (
@@ -280,8 +284,8 @@ RULES = (
         level=Level.ERROR,
         title="A pod asks for more GPUs than any node has",
         effect=_PENDING + "`0/4 nodes are available: 4 Insufficient nvidia.com/gpu`. A pod never spans two nodes.",
-        bad=_POD.replace("gpu: 8", "gpu: 1") % ("", "nvidia.com/gpu: 2"),
-        good=_POD.replace("gpu: 8", "gpu: 1") % ("", "nvidia.com/gpu: 1"),
+        bad=_WIDE % 16,
+        good=_WIDE % 8,
         template=_too_many,
         needs_nodes=True,
         source="https://kubernetes.io/docs/tasks/manage-gpus/scheduling-gpus/",

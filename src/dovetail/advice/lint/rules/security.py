@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from dovetail.advice.lint.cel import OF_A_DAEMON_SET, of_gpu_containers, without_gpus_or
 from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.pods import Template, count, gpus_of, templates_of
 from dovetail.advice.lint.rule import Facts, Found, Level, Rule
@@ -140,7 +141,7 @@ spec:
   containers:
   - name: train
     image: registry.example.com/train:1.4
-    resources: {{limits: {{nvidia.com/gpu: 2}}}}
+    resources: {{limits: {{nvidia.com/gpu: 1}}}}
     {2}
 """
 _TEAM, _USER = "team: vision", "securityContext: {runAsUser: 1000}"
@@ -162,6 +163,13 @@ RULES = (
         bad=_pod(_TEAM, _USER, "securityContext: {privileged: true}"),
         good=_pod(_TEAM, _USER, "securityContext: {capabilities: {add: [IPC_LOCK]}}"),
         template=_on_the_node,
+        cel=f"{OF_A_DAEMON_SET} || "
+        + of_gpu_containers(
+            "!has(c.securityContext) || !has(c.securityContext.privileged) || !c.securityContext.privileged"
+        )
+        + " && ("
+        + without_gpus_or("!has(object.spec.hostPID) || !object.spec.hostPID")
+        + ")",
         source="https://github.com/NVIDIA/k8s-device-plugin/issues/336, https://github.com/kubernetes/kubernetes/issues/81256",
     ),
     Rule(
@@ -176,6 +184,11 @@ RULES = (
         bad=_pod(_TEAM, _USER, "env: [{name: NVIDIA_VISIBLE_DEVICES, value: all}]"),
         good=_pod(_TEAM, _USER, "env: [{name: NVIDIA_DRIVER_CAPABILITIES, value: 'compute,utility'}]"),
         template=_visible_devices,
+        cel=f"{OF_A_DAEMON_SET} || "
+        + of_gpu_containers(
+            "!has(c.env) || c.env.all(e, e.name != 'NVIDIA_VISIBLE_DEVICES' || !has(e.value) || "
+            "e.value.trim() in ['', 'none', 'void'] || e.value.contains('$('))"
+        ),
         source=(
             "https://github.com/kubernetes/kubernetes: pkg/kubelet/kubelet_pods.go, GenerateRunContainerOptions; "
             "https://docs.nvidia.com/cuda/cuda-c-programming-guide/#cuda-environment-variables"
@@ -192,6 +205,13 @@ RULES = (
         bad=_pod(_TEAM, "securityContext: {runAsUser: 0}", ""),
         good=_pod(_TEAM, _USER, ""),
         whole=_root,
+        cel=f"{OF_A_DAEMON_SET} || has(object.spec.hostUsers) && !object.spec.hostUsers || "
+        + of_gpu_containers(
+            "has(c.securityContext) && has(c.securityContext.privileged) && c.securityContext.privileged || "
+            "(has(c.securityContext) && has(c.securityContext.runAsUser) ? c.securityContext.runAsUser != 0 : "
+            "!has(object.spec.securityContext) || !has(object.spec.securityContext.runAsUser) || "
+            "object.spec.securityContext.runAsUser != 0)"
+        ),
         source="https://kubernetes.io/docs/concepts/security/pod-security-standards/#restricted",
     ),
     Rule(
