@@ -3,12 +3,9 @@
 
 from __future__ import annotations
 
-import difflib
 import sys
-import tempfile
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
 import click
 
@@ -18,13 +15,11 @@ from dovetail.advice.lint.fix import fixed
 from dovetail.advice.lint.inventory import facts_of
 from dovetail.advice.lint.rule import Facts, Level, Rule
 from dovetail.advice.lint.rules import RULES
-from dovetail.advice.lint.source import Document, Unreadable, decoded, documents
 from dovetail.cli import lint_report
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
-from dovetail.kube.documents import STDIN, ManifestError, content, files_named
+from dovetail.cli.manifest_files import File, names, read, show_diffs, written
+from dovetail.kube.documents import STDIN
 
-_BOM = b"\xef\xbb\xbf"
-_GZIPPED = ".gz"
 _FAIL_ON = {"error": {Level.ERROR}, "warning": {Level.ERROR, Level.WARNING}, "info": set(Level), "never": set()}
 
 
@@ -32,22 +27,6 @@ class NotKnown(click.ClickException):
     """What was to be known of a cluster could not be read."""
 
     exit_code = 3
-
-
-@dataclass(frozen=True, slots=True)
-class _File:
-    """A file that was read. `data` is what it held; there are no `documents` where `error` says why."""
-
-    name: str
-    data: bytes
-    documents: tuple[Document, ...]
-    error: Unreadable | None = None
-
-    def mended(self, facts: Facts, rules: Sequence[Rule]) -> _File:
-        """With the texts of its documents mended; the file on disk stays as it is."""
-        text = "".join(fixed(document, facts, rules).text for document in self.documents)
-        bom = _BOM if self.data.startswith(_BOM) else b""
-        return replace(self, data=bom + text.encode(), documents=tuple(documents(self.name, text)))
 
 
 class _Rules(click.ParamType[tuple[str, ...]]):
@@ -131,14 +110,14 @@ def command(
     if policy:
         click.echo(admission.policies(rules, frozenset(deny)), nl=False)
         return
-    files = [_read(name) for name in _names(paths)]
+    files = [read(name) for name in names(paths)]
     objects = tuple(whole for file in files for document in file.documents for whole in document.objects())
     known = _known(inventory, cluster, kubeconfig, context)
     facts = replace(known, objects=objects + known.objects)
     if diff:
-        _show_diffs(files, [file.mended(facts, rules) for file in files])
+        show_diffs(files, [_mended(file, facts, rules) for file in files])
     elif fix:
-        files = [_written(file, file.mended(facts, rules)) for file in files]
+        files = [written(file, _mended(file, facts, rules)) for file in files]
     found = [finding for file in files for finding in _findings(file, facts, rules)]
     fatal = frozenset(level for level in Level if level in _FAIL_ON[fail_on])
     if not diff:
@@ -168,26 +147,11 @@ def _refuse_contradictions(
             raise click.UsageError(why)
 
 
-def _names(paths: Iterable[str]) -> list[str]:
-    """Of the files, each once. Raises ClickException for a folder without manifests."""
-    try:
-        return list(dict.fromkeys(str(file) for path in paths for file in files_named(path)))
-    except ManifestError as error:
-        raise click.ClickException(str(error)) from error
+def _mended(file: File, facts: Facts, rules: Sequence[Rule]) -> File:
+    return file.rewritten("".join(fixed(document, facts, rules).text for document in file.documents))
 
 
-def _read(name: str) -> _File:
-    data = b""
-    try:
-        data = content(name)
-        return _File(name, data, tuple(documents(name, decoded(data))))
-    except ManifestError as error:
-        return _File(name, data, (), Unreadable(error.message, error.line))
-    except Unreadable as error:
-        return _File(name, data, (), error)
-
-
-def _findings(file: _File, facts: Facts, rules: Sequence[Rule]) -> Iterable[Finding]:
+def _findings(file: File, facts: Facts, rules: Sequence[Rule]) -> Iterable[Finding]:
     if file.error is not None:
         return [unreadable(file.name, file.error)]
     return lint(file.documents, facts, rules)
@@ -203,7 +167,7 @@ def _known(inventory: tuple[str, ...], cluster: bool, kubeconfig: str | None, co
     if not inventory:
         return Facts()
     objects = []
-    for file in map(_read, inventory):
+    for file in map(read, inventory):
         errors = [file.error] if file.error else [each.error for each in file.documents if each.error]
         for error in errors:
             place = f"{file.name}:{error.line}" if error.line else file.name
@@ -213,40 +177,3 @@ def _known(inventory: tuple[str, ...], cluster: bool, kubeconfig: str | None, co
     if not facts.nodes:
         raise NotKnown(f"{', '.join(inventory)}: no Node is in there; `kubectl get nodes -o yaml` prints them")
     return facts
-
-
-def _written(old: _File, new: _File) -> _File:
-    """The file, with what is new on disk, or on standard output where it came from standard input."""
-    if old.name == STDIN:
-        click.echo(new.data, nl=False)
-    elif new.data != old.data and old.name.endswith(_GZIPPED):
-        raise click.ClickException(f"{old.name}: is packed; unpack it first, so that it can be mended")
-    elif new.data != old.data:
-        _replace(Path(old.name), new.data)
-    return new if old.error is None else old
-
-
-def _replace(path: Path, data: bytes) -> None:
-    """All or nothing: a write that fails half-way leaves the file as it was."""
-    try:
-        real = path.resolve()
-        with tempfile.NamedTemporaryFile(dir=real.parent, prefix=f".{real.name}.", delete=False) as stream:
-            temporary = Path(stream.name)
-            try:
-                stream.write(data)
-                temporary.chmod(real.stat().st_mode & 0o7777)
-                temporary.replace(real)
-            except BaseException:
-                temporary.unlink()
-                raise
-    except OSError as error:
-        raise click.ClickException(f"{path}: cannot be written: {error.strerror}") from error
-
-
-def _show_diffs(files: list[_File], mended: list[_File]) -> None:
-    for old, new in zip(files, mended, strict=True):
-        if old.data != new.data:
-            before, after = (each.data.decode("utf-8-sig").splitlines(keepends=True) for each in (old, new))
-            name = old.name.removeprefix("/")
-            for line in difflib.unified_diff(before, after, f"a/{name}", f"b/{name}"):
-                click.echo(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n", nl=False)

@@ -70,7 +70,7 @@ def _of(document: Document, facts: Facts, rules: Sequence[Rule]) -> Iterator[Fin
         else:
             silent.append(one)
     for whole in document.objects():
-        name = _name(whole)
+        name = name_of(whole)
         for rule, found in _found(whole, facts, rules):
             line, column = document.position(found.field.path)
             inside = line - document.first_line + 1
@@ -94,7 +94,7 @@ def _found(whole: Field, facts: Facts, rules: Sequence[Rule]) -> Iterator[tuple[
                 yield from ((rule, found) for found in rule.template(pod, facts))
 
 
-def _name(whole: Field) -> str:
+def name_of(whole: Field) -> str:
     """As in `Job train` or `Job ml/train`."""
     meta = whole.at("metadata")
     name = meta.at("name").text or meta.at("generateName").text
