@@ -1,0 +1,9 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is migrated: one module for each dialect, in the order in which they look at a manifest."""
+
+from __future__ import annotations
+
+from dovetail.advice.migrate.dialects.retired import RETIRED
+from dovetail.advice.migrate.step import Dialect
+
+DIALECTS: tuple[Dialect, ...] = (RETIRED,)
