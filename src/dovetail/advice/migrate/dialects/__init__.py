@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+from dovetail.advice.migrate.dialects.coscheduling import COSCHEDULING
 from dovetail.advice.migrate.dialects.retired import RETIRED
+from dovetail.advice.migrate.dialects.volcano import VOLCANO
 from dovetail.advice.migrate.step import Dialect
 
-DIALECTS: tuple[Dialect, ...] = (RETIRED,)
+DIALECTS: tuple[Dialect, ...] = (RETIRED, VOLCANO, COSCHEDULING)

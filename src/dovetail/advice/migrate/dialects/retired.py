@@ -14,6 +14,7 @@ from typing import Any
 from dovetail.advice.lint.edits import Edit, drop, put, rename
 from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.pods import GPU, Template
+from dovetail.advice.migrate.dialects.pods import without
 from dovetail.advice.migrate.step import Dialect, Left, Step, World, left
 
 _GPU = "alpha.kubernetes.io/nvidia-gpu"
@@ -204,13 +205,17 @@ def _annotations(pod: Template) -> Iterator[Step]:
         elif name in _AS_JSON:
             yield _from_json(pod, name, value)
         elif name == _NAME:
-            yield _moved(value, pod.spec.at("schedulerName"), value.value)
+            yield _moved(pod.meta.at("annotations"), value, pod.spec.at("schedulerName"), value.value)
         elif name == _SECCOMP:
             profile = _PROFILES.get(value.text)
             if value.text.startswith("localhost/"):
                 profile = {"type": "Localhost", "localhostProfile": value.text.removeprefix("localhost/")}
             place = pod.spec.at("securityContext", "seccompProfile")
-            yield _moved(value, place, profile) if profile else left(value, f"{value.text} is no profile that is known")
+            yield (
+                _moved(pod.meta.at("annotations"), value, place, profile)
+                if profile
+                else left(value, f"{value.text} is no profile that is known")
+            )
 
 
 def _from_json(pod: Template, name: str, value: Field) -> Step:
@@ -221,13 +226,17 @@ def _from_json(pod: Template, name: str, value: Field) -> Step:
         return left(value, f"is no JSON: write what it means in spec.{field}")
     if not isinstance(meant, kind):
         return left(value, f"is not what spec.{field} is: write what it means there")
-    return _moved(value, pod.spec.at(field), meant)
+    return _moved(pod.meta.at("annotations"), value, pod.spec.at(field), meant)
 
 
-def _moved(annotation: Field, place: Field, value: Any) -> Step:
+def _moved(annotations: Field, annotation: Field, place: Field, value: Any) -> Step:
     if place and place.value != value:
         return left(annotation, f"is read by nobody, and {place} says something else: drop it, or change that")
-    return Step(annotation, f"the annotation {annotation.name} is {place}", (put(place, value), drop(annotation)))
+    return Step(
+        annotation,
+        f"the annotation {annotation.name} is {place}",
+        (put(place, value), *without(annotations, annotation.name)),
+    )
 
 
 RETIRED = Dialect("retired names", _whole, _template)
