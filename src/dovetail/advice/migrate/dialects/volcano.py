@@ -140,9 +140,6 @@ def _pod_group(whole: Field, world: World) -> Iterator[Step]:
         lost.append(Left(topology, f"tiers are numbers of HyperNodes: name a node label in {PREFIX}topology-required"))
     if Target.NATIVE not in world.targets:
         yield from (left(one.field, one.message) for one in lost)
-        message = (
-            "Dovetail reads it as it is, while its definition is in the cluster; --to native makes one of Kubernetes"
-        )
         yield Step(whole.at("apiVersion"), READ, understood=True)
         return
     if spec.at("minTaskMember"):
@@ -244,6 +241,9 @@ def _of_task(task: Field, spec: Field, lost: list[Left]) -> dict[str, Any]:
     pod: dict[str, Any] = {**template["spec"], "schedulerName": OURS}
     if pod.get("restartPolicy", "Always") == "Always":
         pod["restartPolicy"] = "OnFailure"
+        lost.append(
+            Left(task.at("template", "spec"), "restartPolicy was Always, which a Job refuses, and is OnFailure")
+        )
     if spec.at("priorityClassName") and "priorityClassName" not in pod:
         pod["priorityClassName"] = spec.at("priorityClassName").value
     if spec.at("plugins", "env"):
