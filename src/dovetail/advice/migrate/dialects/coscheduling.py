@@ -47,7 +47,7 @@ def _template(pod: Template, world: World) -> Iterator[Step]:
     for old in named:
         if Target.NATIVE in world.targets:
             found = world.named(_GROUP, "PodGroup", old.text, namespace_of(pod.whole))
-            yield native_member(pod, labels, old, bool(found))
+            yield native_member(pod, labels, old, bool(found.at("spec", "minMember").whole))
         else:
             yield Step(old, "Dovetail reads which PodGroup this names", understood=True)
     for name, old in labels.entries():

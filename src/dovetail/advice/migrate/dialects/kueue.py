@@ -4,7 +4,7 @@
 Kueue names a LocalQueue, which stands for a ClusterQueue; Dovetail's queues are of the cluster, and have the
 ClusterQueue's name where the LocalQueue is among the files. A ClusterQueue without a cohort can borrow from nobody: its
 quota is its limit.
-Sources: https://github.com/kubernetes-sigs/kueue: apis/kueue/v1beta2, pkg/controller/constants, pkg/controller/jobs/pod.
+Sources: https://github.com/kubernetes-sigs/kueue: apis/kueue/v1beta2, pkg/controller/{constants,jobs/pod}.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _NO_EQUAL = {
 }
 _NO_KINDS = {
     "LocalQueue": "queues are of the cluster here; delete it with Kueue. Queue.spec.namespaces says who may use one",
-    "ResourceFlavor": "pods select nodes by labels, and a Queue's models say how many GPUs of each; delete it with Kueue",
+    "ResourceFlavor": "pods select nodes by labels, and a Queue's models count GPUs of each; delete it with Kueue",
     "AdmissionCheck": "nothing is asked before a job starts",
     "Topology": "levels are node labels, which dovetail.dev/topology-required names; delete it with Kueue",
     "Workload": "Kueue made it: delete it with Kueue",
@@ -104,7 +104,7 @@ def _group(pod: Template) -> Iterator[Step]:
     name, total = labels.at(_POD_GROUP), annotations.at(_POD_GROUP_TOTAL)
     if name and count(total) is not None:
         edits = annotated(pod.meta, gang=str(name.value), gang_min=str(total.value))
-        edits += without(labels, _POD_GROUP) + (drop(total),)
+        edits += (*without(labels, _POD_GROUP), drop(total))
         yield Step(name, f"dovetail.dev/gang: {name.value}, dovetail.dev/gang-min: {total.value}", edits)
     elif name:
         yield left(name, f"{_POD_GROUP_TOTAL} does not say how many: write dovetail.dev/gang and dovetail.dev/gang-min")
@@ -121,9 +121,7 @@ def _marks(whole: Field, meta: Field, pods: tuple[Template, ...], world: World) 
         edits = (*(put(place, priority.value) for place in places), *without(labels, _PRIORITY))
         yield Step(priority, f"priorityClassName is {priority.value}", edits)
     elif priority:
-        yield left(
-            priority, "a WorkloadPriorityClass: write a PriorityClass, and name it in priorityClassName of the pods"
-        )
+        yield left(priority, "write a PriorityClass of its value, and name it in priorityClassName of the pods")
     if most_s:
         yield _most(whole, most_s, labels)
     for name, key in ((_REQUIRED, "topology-required"), (_PREFERRED, "topology-preferred")):
@@ -182,7 +180,7 @@ def _cluster_queue(whole: Field, world: World) -> Step:
     if spec.at("queueingStrategy").text == _STRICT:
         lost.append(Left(spec.at("queueingStrategy"), "jobs that fit go before such as wait, where they delay none"))
     selector = spec.at("namespaceSelector")
-    made = {
+    made: dict[str, Any] = {
         "parent": cohort,
         "guarantee": guarantee,
         "limit": limit,

@@ -80,10 +80,12 @@ def _value(whole: Field, path: tuple[str | int, ...]) -> Any:
 
 def topology(meta: Field, old: Field, key: str, label: str) -> Step:
     """The step that makes the annotation `key` of one that names a node label."""
+    place = meta.at("annotations", PREFIX + key)
     if not level(label):
-        return left(old, f"{label!r} is no node label: write dovetail.dev/{key} with one")
-    edits = (*annotated(meta, **{key.replace("-", "_"): label}), *without(meta.at("annotations"), old.name))
-    return Step(old, f"{old.name} is {PREFIX}{key}: {label}", edits)
+        return left(old, f"{old.value!r} is no node label that is known: write {place.name} with one")
+    if place:
+        return left(old, f"{place.name} is there already: drop one of them")
+    return Step(old, f"{old.name} is {place.name}: {label}", (rename(old, place.name),))
 
 
 def native(whole: Field, minimum: Field, left_behind: Iterable[Left] = (), required: str = "") -> Step:
@@ -99,12 +101,13 @@ def native(whole: Field, minimum: Field, left_behind: Iterable[Left] = (), requi
     return Step(version, message, (put(whole.at("spec"), spec), put(version, NATIVE_VERSION)), left=tuple(left_behind))
 
 
-def native_member(pod: Template, meta: Field, old: Field, found: bool) -> Step:
-    """The step that makes `schedulingGroup` of what names a pod's group; `found`: the group is in the files."""
+def native_member(pod: Template, mapping: Field, old: Field, found: bool) -> Step:
+    """The step that makes `schedulingGroup` of what names a pod's group; `found`: the group is in the files,
+    and can be made one of Kubernetes."""
     if not found:
-        return left(old, f"its PodGroup {old.value} is not among the files: migrate both together")
+        return left(old, f"its PodGroup {old.value}, with a minMember, is not among the files: migrate both together")
     place = pod.spec.at("schedulingGroup", "podGroupName")
-    edits = (put(place, old.value), *without(meta, old.name))
+    edits = (put(place, old.value), *without(mapping, old.name))
     return Step(old, f"{old.name} is spec.schedulingGroup.podGroupName: {old.value}", edits)
 
 

@@ -100,7 +100,7 @@ def _template(pod: Template, world: World) -> Iterator[Step]:
         old = annotations.at(name)
         if old and Target.NATIVE in world.targets:
             found = world.named(_GROUP, "PodGroup", old.text, namespace_of(pod.whole))
-            yield native_member(pod, annotations, old, bool(found))
+            yield native_member(pod, annotations, old, bool(found.at("spec", "minMember").whole))
         elif old:
             yield Step(old, "Dovetail reads which PodGroup this names", understood=True)
     for place in ("annotations", "labels"):
@@ -241,9 +241,7 @@ def _of_task(task: Field, spec: Field, lost: list[Left]) -> dict[str, Any]:
     pod: dict[str, Any] = {**template["spec"], "schedulerName": OURS}
     if pod.get("restartPolicy", "Always") == "Always":
         pod["restartPolicy"] = "OnFailure"
-        lost.append(
-            Left(task.at("template", "spec"), "restartPolicy was Always, which a Job refuses, and is OnFailure")
-        )
+        lost.append(Left(task.at("template", "spec"), "restartPolicy was Always, which no Job has: it is OnFailure"))
     if spec.at("priorityClassName") and "priorityClassName" not in pod:
         pod["priorityClassName"] = spec.at("priorityClassName").value
     if spec.at("plugins", "env"):
