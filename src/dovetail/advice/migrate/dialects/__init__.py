@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dovetail.advice.migrate.dialects.coscheduling import COSCHEDULING
+from dovetail.advice.migrate.dialects.dra import DRA
 from dovetail.advice.migrate.dialects.hami import HAMI
 from dovetail.advice.migrate.dialects.kai import KAI
 from dovetail.advice.migrate.dialects.kueue import KUEUE
@@ -12,4 +13,4 @@ from dovetail.advice.migrate.dialects.volcano import VOLCANO
 from dovetail.advice.migrate.dialects.yunikorn import YUNIKORN
 from dovetail.advice.migrate.step import Dialect
 
-DIALECTS: tuple[Dialect, ...] = (RETIRED, VOLCANO, COSCHEDULING, KUEUE, HAMI, KAI, YUNIKORN)
+DIALECTS: tuple[Dialect, ...] = (RETIRED, VOLCANO, COSCHEDULING, KUEUE, HAMI, KAI, YUNIKORN, DRA)

@@ -2,8 +2,7 @@
 """The KAI Scheduler, and Run:ai, from which it comes.
 
 Amounts of its queues: gpu in devices, cpu in thousandths, memory in MB; -1 is no limit.
-Sources: https://github.com/NVIDIA/KAI-Scheduler: pkg/apis/scheduling/{v2,v2alpha2}, pkg/common/constants, docs/{gpu-sharing,
-topology,priority}.
+Source: https://github.com/NVIDIA/KAI-Scheduler: pkg/apis/scheduling, pkg/common/constants, docs.
 """
 
 from __future__ import annotations

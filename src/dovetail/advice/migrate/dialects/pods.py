@@ -85,7 +85,8 @@ def topology(meta: Field, old: Field, key: str, label: str) -> Step:
         return left(old, f"{old.value!r} is no node label that is known: write {place.name} with one")
     if place:
         return left(old, f"{place.name} is there already: drop one of them")
-    return Step(old, f"{old.name} is {place.name}: {label}", (rename(old, place.name),))
+    changed = (put(place, label),) if label != old.value else ()
+    return Step(old, f"{old.name} is {place.name}: {label}", (rename(old, place.name), *changed))
 
 
 def native(whole: Field, minimum: Field, left_behind: Iterable[Left] = (), required: str = "") -> Step:
