@@ -35,8 +35,8 @@ def command(paths: tuple[str, ...], write: bool, targets: tuple[str, ...], outpu
     PATH is a file, a folder, or - for what a renderer of templates prints. Without --write nothing is changed: a diff
     goes to standard output, and what is said of it to standard error.
 
-    Exit code 0: everything was carried over, or is understood as it is; also with --plan. 1: something has no equal; the report says what
-    to do. 2: wrong usage.
+    Exit code 0: everything was carried over, or is understood as it is; also with --plan. 1: something has no equal, and
+    the report says what to do. 2: wrong usage.
     """
     if paths.count(STDIN) > 1:
         raise click.UsageError("- stands for standard input, which is read once")
@@ -52,7 +52,7 @@ def command(paths: tuple[str, ...], write: bool, targets: tuple[str, ...], outpu
     told = [each for one in found for each in one.told]
     if planned:
         made = [whole for file in changed for each in file.documents for whole in each.objects()]
-        click.echo(_PLANS[output](plan(made, told, paths)), nl=False)
+        click.echo(_PLANS[output](plan(made, told, (*(f"--to {target}" for target in targets), *paths))), nl=False)
         return
     if write:
         for old, new in zip(files, changed, strict=True):

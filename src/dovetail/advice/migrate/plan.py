@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The order in which a cluster is moved: what to do, and the command that shows that it is done.
 
-What the files need decides which steps there are: `made` are the objects as they are once migrated. Nodes are taken over
-one kind of work after the other, since two schedulers that do not know of each other give away the same GPUs twice.
+What the files need decides which steps there are. Work moves queue by queue, and nodes with it: two schedulers that do
+not know of each other give away the same GPUs twice.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,12 +35,13 @@ class PlanStep:
     expect: str
 
 
-def plan(made: Iterable[Field], told: Iterable[Told], paths: Iterable[str]) -> tuple[PlanStep, ...]:
-    """All steps, in order."""
-    objects, said, given = tuple(made), tuple(told), " ".join(paths)
-    return tuple(
-        step for part in (_nodes, _kinds, _scheduler, _queue) for step in part(objects)
-    ) + tuple(_work(said, given))  # fmt: skip
+def plan(made: Iterable[Field], told: Iterable[Told], given: Sequence[str]) -> tuple[PlanStep, ...]:
+    """All steps, in order; `made` are the objects as they are once migrated, `told` what was said on the way,
+    `given` the options and paths that the command had."""
+    objects, said = tuple(made), tuple(told)
+    return (
+        *_nodes(objects), *_kinds(objects), *_scheduler(), *_files(said, given), *_queue(objects), *_work(said)
+    )  # fmt: skip
 
 
 def _nodes(objects: tuple[Field, ...]) -> Iterator[PlanStep]:
@@ -48,7 +49,7 @@ def _nodes(objects: tuple[Field, ...]) -> Iterator[PlanStep]:
         "the device plugin, or the GPU operator, on every GPU node",
         "nothing is scheduled to GPUs that the kubelet does not offer; the agent of Dovetail is one, too",
         (),
-        f"kubectl get nodes -o custom-columns='NODE:.metadata.name,GPUS:.status.allocatable.{GPU.replace('.', '\\.')}'",
+        r"kubectl get nodes -o custom-columns='NODE:.metadata.name,GPUS:.status.allocatable.nvidia\.com/gpu'",
         "a number for each GPU node; `dovetail doctor` says why there is none",
     )
     yield PlanStep(
@@ -117,7 +118,7 @@ _NEEDS: tuple[tuple[Callable[[Field], bool], str, str, str, str], ...] = (
 )
 
 
-def _scheduler(_: tuple[Field, ...]) -> Iterator[PlanStep]:
+def _scheduler() -> Iterator[PlanStep]:
     yield PlanStep(
         "Dovetail, beside the schedulers that are there",
         "it touches only pods that name it; keep the GPU nodes of both apart until the old one is gone",
@@ -162,15 +163,18 @@ def _queue(objects: tuple[Field, ...]) -> Iterator[PlanStep]:
     )
 
 
-def _work(told: tuple[Told, ...], paths: str) -> Iterator[PlanStep]:
+def _files(told: tuple[Told, ...], given: Sequence[str]) -> Iterator[PlanStep]:
     left = sum(one.outcome is Outcome.LEFT for one in told)
     yield PlanStep(
         "the files",
         f"{left} of their fields have no equal: read what is said of them first" if left else "all is carried over",
-        (f"dovetail migrate --write {paths}",),
-        f"dovetail lint {paths}",
+        (f"dovetail migrate --write {' '.join(given)}",),
+        f"dovetail lint {' '.join(one for one in given if not one.startswith('--'))}",
         "no error",
     )
+
+
+def _work(told: tuple[Told, ...]) -> Iterator[PlanStep]:
     yield PlanStep(
         "one job of that queue",
         "the smallest that shows gang, queue and GPUs as they were meant",
