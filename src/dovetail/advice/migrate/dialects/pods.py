@@ -138,9 +138,9 @@ def shares(pod: Template, names: ShareNames) -> Iterator[Step]:
     field = next(said for name in (*names.parts, names.number) if (said := _said(asking[0], name)))
     needs = {_need(one, names) for one in asking}
     if len(needs) > 1:
-        yield left(
-            field, "the containers need different parts of a GPU, and the annotation is one for all: split the pod"
-        )
+        message = "the containers need different parts of a GPU, and one annotation is for all: split the pod"
+        for one in asking:
+            yield from (left(said, message) for name in (*names.parts, names.number) if (said := _said(one, name)))
         return
     key, value = needs.pop()
     if key == "?":
