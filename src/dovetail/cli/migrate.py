@@ -35,8 +35,8 @@ def command(paths: tuple[str, ...], write: bool, targets: tuple[str, ...], outpu
     PATH is a file, a folder, or - for what a renderer of templates prints. Without --write nothing is changed: a diff
     goes to standard output, and what is said of it to standard error.
 
-    Exit code 0: everything was carried over, or is understood as it is; also with --plan. 1: something has no equal, and
-    the report says what to do. 2: wrong usage.
+    Exit code 0: everything was carried over, or is understood as it is; also with --plan. 1: something has no equal,
+    and the report says what to do. 2: wrong usage.
     """
     if paths.count(STDIN) > 1:
         raise click.UsageError("- stands for standard input, which is read once")

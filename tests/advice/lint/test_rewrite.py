@@ -26,7 +26,9 @@ SCALARS = st.one_of(
     st.booleans(),
 )
 VALUES = st.recursive(
-    SCALARS, lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(KEYS, inner, max_size=4)), max_leaves=12
+    SCALARS,
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(KEYS, inner, max_size=4)),
+    max_leaves=12,
 )
 DOCUMENTS = st.dictionaries(KEYS, VALUES, min_size=1, max_size=4)
 

@@ -95,8 +95,8 @@ def test_a_packed_file_is_read_and_not_written(tmp_path: Path) -> None:
 
 def test_local_queues_of_one_file_are_known_in_another(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(LOST + "spec: {clusterQueue: team}\n")
-    job = "apiVersion: v1\nkind: Pod\nmetadata: {name: p, labels: {kueue.x-k8s.io/queue-name: q}}\nspec: {containers: []}\n"
-    (tmp_path / "b.yaml").write_text(job)
+    meta = "{name: p, labels: {kueue.x-k8s.io/queue-name: q}}"
+    (tmp_path / "b.yaml").write_text(f"apiVersion: v1\nkind: Pod\nmetadata: {meta}\nspec: {{containers: []}}\n")
     run("--write", str(tmp_path))
     assert "dovetail.dev/queue: team" in (tmp_path / "b.yaml").read_text()
 
