@@ -1,38 +1,195 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`dovetail doctor`: each finding has a cluster that shows it, and a near miss; the command on a playground."""
+"""What the doctor finds: each check has clusters that show it, and near misses; a healthy cluster shows nothing."""
 
 from __future__ import annotations
 
-import asyncio
-import json
 from dataclasses import fields, replace
-from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from dovetail.advice.doctor import CHECKS, Node, Pending, Plugin, Seen, examine
-from dovetail.cli import cli
+from dovetail.advice.doctor import CHECKS, Present, examine, left_out, present
+from dovetail.advice.doctor_records import (
+    GpuNode,
+    Kubelet,
+    Node,
+    Part,
+    Pending,
+    Pods,
+    Running,
+    Scheduler,
+    Seen,
+    Webhook,
+)
 from dovetail.cli.doctor import Answer
-from dovetail.playground import Fault, Playground
+from dovetail.cli.doctor_reading import LISTS
+from dovetail.core.policy import DEFAULT_FABRIC
 from tests.docs.pages import page
 
 GPU = {"nvidia.com/gpu.present": "true"}
-FULL = Seen((Node("a", GPU, {"nvidia.com/gpu": 8}),), (Plugin("kube-system/p", "a"),), (), {})
-BARE = replace(FULL, nodes=(Node("a", GPU, {"nvidia.com/gpu": 0}),))
+A100 = "NVIDIA-A100-SXM4-40GB"
+REFERENCE = "docs/reference/doctor.md"
+
+
+def node(name: str = "a", gpus: int = 8, unready: str = "", **labels: str) -> Node:
+    """Underscores of the names of labels stand for what comes before the last part."""
+    return Node(name, {**GPU, **{KEYS[key]: value for key, value in labels.items()}}, {"nvidia.com/gpu": gpus}, unready)
+
+
+KEYS = {
+    "state": "nvidia.com/mig.config.state", "strategy": "nvidia.com/mig.strategy", "product": "nvidia.com/gpu.product",
+    "count": "nvidia.com/gpu.count", "replicas": "nvidia.com/gpu.replicas", "small": "nvidia.com/mig-1g.5gb.count",
+    "twice": "nvidia.com/mig-1g.5gb.replicas", "workload": "nvidia.com/gpu.workload.config",
+    "upgrade": "nvidia.com/gpu-driver-upgrade-state", "rack": "dovetail.dev/rack", "row": "example.com/row",
+    "clique": "nvidia.com/gpu.clique", "aws": "topology.k8s.aws/network-node-layer-1", "pool": "pool",
+    "zone": "topology.kubernetes.io/zone", "type": "node.kubernetes.io/instance-type",
+}  # fmt: skip
+
+
+def mig(number: int, resource: str = "nvidia.com/mig-1g.5gb", **labels: str) -> Node:
+    return replace(node(**labels), gpus={resource: number})
+
+
+def with_parts(*parts: Part, **more: Any) -> Pods:
+    found: dict[str, tuple[Part, ...]] = {}
+    for one in parts:
+        found[one.node] = (*found.get(one.node, ()), one)
+    return Pods(found, **more)
+
+
+PLUGIN = Part("plugin", "gpu/plugin", "a")
+DISCOVERY = Part("discovery", "gpu/gfd", "a")
+WELL = [Part("driver", "gpu/driver", "a"), Part("toolkit", "gpu/toolkit", "a"), Part("validator", "gpu/check", "a")]
+TWO_NUMA = (0, 1)
+ALIGNED = Kubelet("GPUNode a", "restricted", "static", TWO_NUMA)
+HEALTHY = Seen(
+    nodes=(node(count="8", product=A100, state="success", upgrade="upgrade-done", rack="r1", zone="z"),),
+    pods=with_parts(PLUGIN, DISCOVERY, *WELL, running=(Running("default/r", "a", "dovetail", "Guaranteed"),)),
+    drivers={},
+    gpu_nodes={"a": GpuNode(kubelet=ALIGNED)},
+    topologies={"a": Kubelet("NodeResourceTopology a", "restricted", gpu_numa=TWO_NUMA)},
+    webhooks=(Webhook("kueue-mutating-webhook-configuration", "mpod.kb.io"),),
+    fabric=DEFAULT_FABRIC,
+)
+BARE = replace(HEALTHY, nodes=(node(gpus=0),))
 DRA = {"gpu.nvidia.com": frozenset({"a"})}
-WAITS = Pending("default/w", "default-scheduler", False, "Unschedulable", "0/1 nodes")
-CASES = [
-    ("node-without-gpus/no-plugin", replace(BARE, plugins=()), replace(BARE, plugins=(), drivers=DRA)),
-    ("node-without-gpus/no-plugin", replace(BARE, plugins=(Plugin("k/p", "b"),)), BARE),
-    ("node-without-gpus/silent-plugin", BARE, replace(BARE, nodes=(Node("a", {}, {}),))),
-    ("node-without-gpus/mig-failed", replace(FULL, nodes=(Node("a", {"nvidia.com/mig.config.state": "failed"}, {}),)),
-     replace(FULL, nodes=(Node("a", {"nvidia.com/mig.config.state": "success"}, {}),))),
-    ("device-plugins/two-on-one-node", replace(FULL, plugins=(Plugin("k/p", "a"), Plugin("k/q", "a"))),
-     replace(FULL, plugins=(Plugin("k/p", "a"), Plugin("k/q", "b")))),
-    ("device-plugins/beside-dra", replace(FULL, drivers=DRA), replace(FULL, drivers={"nic.example": frozenset({"a"})})),
-    ("pod-pending/unscheduled", replace(FULL, pending=(WAITS,)), replace(FULL, pending=(replace(WAITS, reason=""),))),
+WAITS = Pending("default/w", "default-scheduler", False, "Unschedulable", "0/1 nodes", ("nvidia.com/gpu",), age_s=900)
+
+
+def bare(*parts: Part, **more: Any) -> Seen:
+    return replace(BARE, pods=with_parts(*parts), **more)
+
+
+def nodes(*them: Node, **more: Any) -> Seen:
+    return replace(HEALTHY, nodes=them, **more)
+
+
+def kubelet(pods: Pods | None = None, zones: Kubelet | None = None, **changed: Any) -> Seen:
+    told = {"a": GpuNode(kubelet=replace(ALIGNED, **changed))}
+    return replace(HEALTHY, gpu_nodes=told, topologies={"a": zones} if zones else {}, pods=pods or HEALTHY.pods)
+
+
+def pending(*them: Pending, **more: Any) -> Seen:
+    return replace(HEALTHY, pods=Pods(pending=them), **more)
+
+
+def stuck(role: str, container: str) -> Part:
+    return Part(role, f"gpu/{role}", "a", "NVIDIA", container, f"init container {container} has run since noon")
+
+
+def running(*them: tuple[str, str, str]) -> Seen:
+    return replace(HEALTHY, pods=Pods(running=tuple(Running(*one) for one in them)))
+
+
+NO_DRIVER = {"a": GpuNode(driver="NVML: driver not loaded")}
+YUNIKORN = Webhook("yunikorn-admission-controller-mutations", "admission-webhook.yunikorn.mutate-pods")
+HAMI = Webhook("hami-webhook", "vgpu.hami.io")
+CASES: list[tuple[str, Seen, Seen]] = [
+    ("node-without-gpus/not-ready", nodes(node(gpus=0, unready="False, KubeletNotReady: x")),
+     nodes(node(unready="False, KubeletNotReady: x"))),
+    ("node-without-gpus/driver-missing", bare(PLUGIN, gpu_nodes=NO_DRIVER), replace(HEALTHY, gpu_nodes=NO_DRIVER)),
+    ("node-without-gpus/driver-missing", bare(PLUGIN, gpu_nodes=NO_DRIVER),
+     nodes(node(gpus=0, unready="Unknown, NodeStatusUnknown: x"), gpu_nodes=NO_DRIVER)),
+    ("node-without-gpus/driver-pod", bare(stuck("driver", "nvidia-driver-ctr"), stuck("toolkit", "driver-validation")),
+     bare(*WELL, PLUGIN)),
+    ("node-without-gpus/driver-pod", bare(stuck("toolkit", "driver-validation")),
+     bare(stuck("toolkit", "nvidia-container-toolkit-ctr"))),
+    ("node-without-gpus/toolkit-pod", bare(stuck("plugin", "toolkit-validation")),
+     bare(stuck("plugin", "toolkit-validation"), stuck("driver", "nvidia-driver-ctr"))),
+    ("node-without-gpus/toolkit-pod", bare(stuck("toolkit", "nvidia-container-toolkit-ctr")),
+     bare(replace(stuck("toolkit", "nvidia-container-toolkit-ctr"), node="b"))),
+    ("node-without-gpus/validation", bare(stuck("validator", "cuda-validation"), PLUGIN),
+     bare(stuck("validator", "plugin-validation"), PLUGIN)),
+    ("node-without-gpus/plugin-pod", bare(stuck("plugin", "nvidia-device-plugin")),
+     bare(stuck("plugin", "nvidia-device-plugin"), PLUGIN)),
+    ("node-without-gpus/driver-unseen", bare(PLUGIN, DISCOVERY),
+     bare(PLUGIN, DISCOVERY, nodes=(node(gpus=0, count="8"),))),
+    ("node-without-gpus/silent-plugin", bare(PLUGIN), bare(PLUGIN, nodes=(Node("a", {}, {}),))),
+    ("node-without-gpus/silent-plugin", bare(PLUGIN, DISCOVERY, nodes=(node(gpus=0, count="8"),)),
+     bare(PLUGIN, nodes=(node(gpus=0, state="failed"),))),
+    ("node-without-gpus/no-plugin", bare(), bare(drivers=DRA)),
+    ("node-without-gpus/no-plugin", bare(replace(PLUGIN, node="b")), bare(PLUGIN)),
+    ("node-without-gpus/no-plugin", bare(), bare(nodes=(node(gpus=0, workload="vm-passthrough"),))),
+    ("driver/upgrade-failed", nodes(node(upgrade="upgrade-failed")), nodes(node(upgrade="drain-required"))),
+    ("device-plugins/two-on-one-node", replace(HEALTHY, pods=with_parts(PLUGIN, replace(PLUGIN, pod="k/q"))),
+     replace(HEALTHY, pods=with_parts(PLUGIN, replace(PLUGIN, pod="k/q", node="b")))),
+    ("device-plugins/two-on-one-node", replace(HEALTHY, pods=with_parts(PLUGIN, replace(PLUGIN, pod="k/q"))),
+     replace(HEALTHY, pods=with_parts(PLUGIN, stuck("plugin", "nvidia-device-plugin")))),
+    ("device-plugins/beside-dra", replace(HEALTHY, drivers=DRA),
+     replace(HEALTHY, drivers={"nic.example": frozenset({"a"})})),
+    ("node-without-gpus/mig-failed", nodes(node(state="failed")), nodes(node(state="success"))),
+    ("node-without-gpus/mig-failed", replace(HEALTHY, gpu_nodes={"a": GpuNode(mig_state="refused", mig_message="x")}),
+     replace(HEALTHY, gpu_nodes={"a": GpuNode(mig_state="applied")})),
+    ("mig/pending", nodes(node(state="rebooting")), nodes(node(state="success"))),
+    ("mig/pending", replace(HEALTHY, gpu_nodes={"a": GpuNode(mig_state="pending", mig_message="w")}), HEALTHY),
+    ("mig/invalid", nodes(node(product=f"{A100}-MIG-INVALID")), nodes(node(product=f"{A100}-MIG-1g.5gb"))),
+    ("mig/strategy-differs", nodes(mig(7, strategy="single", product=A100)),
+     nodes(mig(7, strategy="mixed", product=A100))),
+    ("mig/strategy-differs", nodes(mig(7, product=A100)), nodes(mig(7))),
+    ("mig/strategy-differs", nodes(mig(7, product=A100)), nodes(mig(7, product=A100, state="pending"))),
+    ("mig/count-differs", nodes(mig(3, strategy="mixed", small="7")), nodes(mig(7, strategy="mixed", small="7"))),
+    ("mig/count-differs", nodes(mig(7, strategy="mixed", small="7", twice="2")),
+     nodes(mig(14, "nvidia.com/mig-1g.5gb.shared", strategy="mixed", small="7", twice="2"))),
+    ("mig/count-differs", nodes(node(gpus=8, strategy="single", product=f"{A100}-MIG-1g.5gb", count="56")),
+     nodes(node(gpus=56, strategy="single", product=f"{A100}-MIG-1g.5gb", count="56", replicas="1"))),
+    ("mig/count-differs", nodes(mig(3, strategy="mixed", small="7")),
+     nodes(mig(3, strategy="mixed", small="7"), drivers=DRA)),
+    ("numa/no-alignment", kubelet(topology_policy="none"), kubelet(topology_policy="none", gpu_numa=(0,))),
+    ("numa/no-alignment", kubelet(topology_policy="", zones=Kubelet("N", "none", gpu_numa=TWO_NUMA)),
+     kubelet(zones=Kubelet("N", "none", gpu_numa=TWO_NUMA))),
+    ("numa/no-alignment", kubelet(topology_policy="none"), kubelet(topology_policy="")),
+    ("numa/cpus-float", kubelet(cpu_policy="none"), kubelet(cpu_policy="none", topology_policy="none")),
+    ("numa/cpus-float", kubelet(cpu_policy="none"), kubelet(cpu_policy="")),
+    ("numa/blind-plugin", kubelet(blind=True), kubelet(blind=True, gpu_numa=(1,))),
+    ("numa/pods-rejected", replace(HEALTHY, pods=Pods(misaligned={"a": ("default/x",)})), HEALTHY),
+    ("numa/pods-not-pinned", kubelet(Pods(running=(Running("default/r", "a", "dovetail", "Burstable"),))),
+     kubelet(Pods(running=(Running("default/r", "a", "dovetail", "Guaranteed"),)))),
+    ("numa/pods-not-pinned", kubelet(Pods(running=(Running("default/r", "a", "dovetail", "Burstable"),))),
+     kubelet(Pods(running=(Running("default/r", "a", "dovetail", "Burstable"),)), cpu_policy="none")),
+    ("fabric/incomplete", nodes(node("a", rack="r"), node("b")), nodes(node("a", rack="r"), Node("b", {}, {}))),
+    ("fabric/incomplete", nodes(node("a", product="GB200", clique="c.1"), node("b", product="GB200")),
+     nodes(node("a", product="GB200", clique="c.1"), node("b", product="T4"))),
+    ("fabric/incomplete", nodes(node("a", type="p5", aws="nn-1"), node("b", type="p5")),
+     nodes(node("a", type="p5", aws="nn-1"), node("b", type="g6"))),
+    ("fabric/incomplete", nodes(node("a", row="1"), node("b"), fabric=("example.com/row",)),
+     nodes(node("a", row="1"), node("b"))),
+    ("fabric/no-such-level", replace(HEALTHY, fabric=("example.com/row",)),
+     nodes(node(row="1"), fabric=("example.com/row",))),
+    ("schedulers/share-nodes", running(("k/p", "a", "kai-scheduler"), ("k/q", "a", "dovetail")),
+     running(("k/p", "a", "kai-scheduler"), ("k/q", "b", "dovetail"))),
+    ("schedulers/two-defaults", replace(HEALTHY, webhooks=(YUNIKORN, HAMI)), replace(HEALTHY, webhooks=(HAMI,))),
+    ("schedulers/takes-ours", replace(HEALTHY, webhooks=(YUNIKORN,)), replace(HEALTHY, webhooks=(HAMI,))),
+    ("schedulers/nobody-answers", pending(replace(WAITS, reason="")), pending(replace(WAITS, reason="", age_s=60))),
+    ("schedulers/nobody-answers", pending(replace(WAITS, reason="")), pending(WAITS)),
+    ("pod-pending/not-offered", pending(WAITS, nodes=(mig(7, strategy="mixed"),)), pending(WAITS)),
+    ("pod-pending/not-offered", pending(replace(WAITS, selector={"pool": "x"})),
+     pending(replace(WAITS, selector={"pool": "x"}), nodes=(node(pool="x"),))),
+    ("pod-pending/not-offered", pending(replace(WAITS, asks=("nvidia.com/gpu.mig-1g.5gb",))),
+     pending(replace(WAITS, asks=("nvidia.com/gpu.mig-1g.5gb",)), drivers=DRA)),
+    ("pod-pending/not-offered", pending(WAITS, nodes=()),
+     pending(replace(WAITS, source="dovetail why says"), nodes=())),
+    ("pod-pending/unscheduled", pending(WAITS), pending(replace(WAITS, reason=""))),
+    ("pod-pending/unscheduled", pending(WAITS), pending(WAITS, nodes=(mig(7, strategy="mixed"),))),
 ]  # fmt: skip
 
 
@@ -42,80 +199,67 @@ def test_found_and_nearly(name: str, wrong: Seen, near: Seen) -> None:
     assert name not in {one.id for one in examine(near)}
 
 
+def test_nothing_is_wrong_with_a_healthy_cluster() -> None:
+    assert examine(HEALTHY) == ()
+
+
+def test_an_empty_cluster_is_healthy() -> None:
+    assert examine(Seen((), Pods(), {}, {}, {}, (), DEFAULT_FABRIC)) == ()
+
+
+@pytest.mark.parametrize("seen", [seen for name, *both in CASES if name.startswith("node-without") for seen in both])
+def test_a_node_without_gpus_has_one_cause(seen: Seen) -> None:
+    causes = [one for one in examine(seen) if one.id.startswith("node-without-gpus/")]
+    assert len(causes) <= len(seen.nodes or ())
+
+
+@pytest.mark.parametrize("field", LISTS)
+def test_what_was_not_read_is_not_judged(field: str) -> None:
+    """Whatever else there is: a check that needs the list is silent, and no other one falls over it."""
+    for _, wrong, _ in CASES:
+        blind = replace(wrong, **{field: None})
+        found = {one.id for one in examine(blind)}
+        present(blind)
+        for check in CHECKS:
+            assert left_out(check, blind) == (field in check.needs)
+            assert check.id not in found or field not in check.needs
+
+
+def test_a_pod_that_waits_is_told_once() -> None:
+    for _, *both in CASES:
+        for seen in both:
+            told = [one.object for one in examine(seen) if one.object.startswith("pod/")]
+            assert len(told) == len(set(told))
+
+
 def test_every_check_has_a_case_and_a_row() -> None:
-    rows = page("docs/reference/cli.md").section("dovetail doctor").rows("finding")
+    rows = page(REFERENCE).rows("finding")
     assert {one.id for one in CHECKS} == {case[0] for case in CASES}
     assert [(row.code[0][0], row.code[1][0]) for row in rows] == [(one.id, one.level) for one in CHECKS]
     told = page("docs/reference/cli.md").section("dovetail doctor").rows("field")
     assert [row.code[0][0] for row in told] == [one.name for one in fields(Answer)]
 
 
-def test_what_was_not_read_is_not_judged() -> None:
-    assert examine(replace(BARE, plugins=None)) == ()
+def test_the_rights_of_each_check() -> None:
+    for row, check in zip(page(REFERENCE).rows("finding"), CHECKS, strict=True):
+        assert row.code[2] == [LISTS[name].resource.plural for name in check.needs], check.id
+    groups = [(row.cells[0].strip("`"), row.code[1][0], row.cells[2]) for row in page(REFERENCE).rows("API group")]
+    assert groups == [(one.resource.group or "core", one.resource.plural, "list") for one in LISTS.values()]
 
 
-async def doctor(kubeconfig: Path) -> tuple[int, dict[str, Any]]:
-    arguments = ["doctor", "--kubeconfig", str(kubeconfig), "-o", "json"]
-    result = await asyncio.to_thread(CliRunner().invoke, cli, arguments)
-    return result.exit_code, json.loads(result.stdout)
-
-
-async def test_on_a_playground(tmp_path: Path) -> None:
-    playground = Playground()
-    await playground.start()
-    kubeconfig = playground.kubeconfig(tmp_path / "kubeconfig")
-    try:
-        assert await doctor(kubeconfig) == (0, {"findings": [], "left_out": [], "unread": []})
-        node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "a", "labels": GPU}}
-        playground.put({**node, "status": {"allocatable": {"cpu": "8"}}})
-        code, answer = await doctor(kubeconfig)
-        assert (code, [one["id"] for one in answer["findings"]]) == (1, ["node-without-gpus/no-plugin"])
-        shown = await asyncio.to_thread(CliRunner().invoke, cli, ["doctor", "--kubeconfig", str(kubeconfig)])
-        assert "label nvidia.com/gpu.present=true" in shown.output and "1 finding of 6 checks." in shown.output
-        playground.faults.add(Fault("answer", "GET", "pods", times=1, status=403))
-        code, answer = await doctor(kubeconfig)
-        assert (code, answer["findings"]) == (0, [])
-        assert "node-without-gpus/no-plugin" in answer["left_out"] and "pods" in answer["unread"][0]
-    finally:
-        await playground.stop()
-    gone = await asyncio.to_thread(CliRunner().invoke, cli, ["doctor", "--kubeconfig", str(kubeconfig)])
-    assert gone.exit_code == 1 and "no reply" in gone.output
-
-
-def pod(name: str, container: dict[str, Any], labels: dict[str, str], node: str = "") -> dict[str, Any]:
-    spec = {"nodeName": node, "containers": [{"image": "none", **container}]} if node else {"containers": [container]}
-    meta = {"name": name, "namespace": "default", "labels": labels}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": {"schedulerName": "dovetail", **spec}}
-
-
-AGENT = {"app.kubernetes.io/name": "dovetail-agent"}
-
-
-@pytest.mark.parametrize(
-    ("container", "labels", "found"),
-    [
-        ({"name": "nvidia-device-plugin-ctr"}, {}, "silent-plugin"),
-        ({"name": "gpu-feature-discovery-ctr"}, {}, "no-plugin"),
-        ({"name": "agent", "args": ["agent", "run"]}, AGENT, "silent-plugin"),
-        ({"name": "agent", "args": ["agent", "run", "--claims", "--no-device-plugin"]}, AGENT, "no-plugin"),
-    ],
-)
-async def test_who_is_a_device_plugin(
-    tmp_path: Path, container: dict[str, Any], labels: dict[str, str], found: str
-) -> None:
-    playground = Playground()
-    await playground.start()
-    try:
-        node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "a", "labels": GPU}}
-        playground.put({**node, "status": {"allocatable": {"cpu": "8"}}})
-        playground.put({**pod("p", container, labels, "a"), "status": {"phase": "Running"}})
-        wanting = {"name": "main", "image": "none", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
-        said = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no room"}
-        playground.put({**pod("w", wanting, {}), "status": {"phase": "Pending", "conditions": [said]}})
-        _, answer = await doctor(playground.kubeconfig(tmp_path / "kubeconfig"))
-    finally:
-        await playground.stop()
-    assert [one["id"] for one in answer["findings"]] == [f"node-without-gpus/{found}", "pod-pending/unscheduled"]
-    assert (
-        answer["findings"][1]["fix"] == "dovetail why -n default w" and "no room" in answer["findings"][1]["evidence"]
+def test_who_is_there() -> None:
+    pods = with_parts(
+        PLUGIN, replace(PLUGIN, pod="k/h", name="HAMi"), replace(PLUGIN, node="b"), DISCOVERY,
+        schedulers=(Scheduler("Volcano", "v/volcano-scheduler-1"),),
+    )  # fmt: skip
+    drivers = {"nic.example": frozenset({"a"}), **DRA}
+    assert present(replace(HEALTHY, pods=pods, drivers=drivers)) == (
+        Present("scheduler", "Volcano", pods=("v/volcano-scheduler-1",)),
+        Present("device plugin", "HAMi", ("a",)),
+        Present("device plugin", "NVIDIA", ("a", "b")),
+        Present("DRA driver", "gpu.nvidia.com", ("a",)),
     )
+
+
+def test_the_how_to_counts_the_checks() -> None:
+    assert f"1 finding of {len(CHECKS)} checks." in page("docs/how-to/doctor.md").text

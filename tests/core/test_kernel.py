@@ -18,6 +18,8 @@ from dovetail.core.devices.kubelet.inventory import Cpu, Device, DevicePool, Inv
 from dovetail.core.devices.kubelet.pods import Container
 from dovetail.core.devices.kubelet.pods import Pod as ManagedPod
 from dovetail.core.devices.layout import BOARD, NODE, Layout
+from dovetail.core.devices.mig.products import GEOMETRIES
+from dovetail.core.devices.mig.static import Card
 from dovetail.core.devices.sharing import Sharing
 from dovetail.core.model import (
     CPU,
@@ -51,6 +53,7 @@ def built() -> None:
         outcome(f"there is no kernel to compare: {dovetail.__runs__}")
 
 
+MIG = "nvidia.com/mig-"
 LINKS = ("01100000", "10010000", "10010000", "01100000", "00000220", "00002002", "00002002", "00000220")
 WIRED = Layout(
     (0,) * 4 + (1,) * 4,
@@ -68,6 +71,15 @@ SHARINGS = (
     Sharing(SHARED_GPU, cards=4, replicas=4),
     Sharing(GPU, cards=2, replicas=3),
     Sharing(SHARED_GPU, cards=2, replicas=8, isolation="memory"),
+)
+A100 = GEOMETRIES[1]
+CARDS = tuple(
+    Card(
+        gpu,
+        A100,
+        A100.bits((("3g.20gb", 0), ("2g.10gb", 4), ("1g.5gb", 6)) if gpu % 2 else (("1g.5gb", 0), ("1g.5gb", 6))),
+    )
+    for gpu in range(4)
 )
 WISH = PreferredNodes(7, NodeTerm((Requirement("zone", "In", ("a",)),)))
 
@@ -95,6 +107,9 @@ class Dice(random.Random):
             more["inventory"] = MANAGED
         elif kind == 3:
             more["sliced"] = self.random() < 0.3
+        elif kind == 5:
+            amounts |= {GPU: 0, f"{MIG}1g.5gb": 6, f"{MIG}2g.10gb": 2, f"{MIG}3g.20gb": 2}
+            more["mig"] = CARDS
         elif kind == 4 and gpus == 8:
             more |= {"layout": WIRED, "gpus_out": self.choice((1, 0b1010_0000))}
         if self.random() < 0.1:
@@ -112,7 +127,7 @@ class Dice(random.Random):
     def request(self) -> Request:
         amounts = {CPU: self.choice((0, self.randrange(0, 9_000))), MEMORY: self.choice((0, 2**28, 2**33 + 1))}
         more: dict[str, object] = {}
-        kind = self.randrange(7)
+        kind = self.randrange(8)
         if kind == 0:
             more["gpu_milli"] = self.choice((1, 1000, self.randrange(1, 1000)))
         elif kind == 1:
@@ -126,6 +141,9 @@ class Dice(random.Random):
             more |= {**links, "gpu_milli": self.choice((0, 0, 0, 400))}
         elif kind == 5:
             amounts = {}
+        elif kind == 6:
+            for profile in self.sample(("1g.5gb", "2g.10gb", "3g.20gb"), self.choice((1, 1, 2))):
+                amounts[MIG + profile] = self.choice((1, 1, 2))
         if self.random() < 0.2:
             amounts[self.device()] = self.choice((0, 1, 1))
         if self.random() < 0.1:
@@ -258,9 +276,9 @@ def test_a_kernel_over_arrays_that_do_not_belong_together_is_refused() -> None:
     row.refresh()
     own = row.score, row._tops, row._stale, row.suitable
     with pytest.raises(ValueError, match="not of one size"):
-        kernel.over(cluster.nodes, row.shape, None, (), *own, np.zeros(64, dtype=np.int64), row._refused)
+        kernel.over(cluster.nodes, row.shape, None, None, (), *own, np.zeros(64, dtype=np.int64), row._refused)
     with pytest.raises(TypeError, match="items of 4 bytes"):
-        kernel.over(cluster.nodes, row.shape, None, (), *own, row.preference.astype(np.int32), row._refused)
+        kernel.over(cluster.nodes, row.shape, None, None, (), *own, row.preference.astype(np.int32), row._refused)
     assert row._kernel is not None
     with pytest.raises(IndexError, match="slot 128 of 128"):
         row._kernel.redo([128], 0, False)

@@ -41,7 +41,7 @@ def looked_at(config: ClusterConfig, failed: Callable[[str], click.ClickExceptio
     try:
         objects, bound_by, forbidden = asyncio.run(_listed(config))
     except KubeError as error:
-        raise failed(str(error)) from error
+        raise failed(f"{config.server}: {error}") from error
     if NODES in forbidden:
         raise failed(f"{forbidden[NODES]}: without the nodes nothing is known of a cluster; --inventory reads a file")
     for message in forbidden.values():

@@ -27,7 +27,7 @@ from dovetail.core.state import State
 from dovetail.views.forecast import Watch, forecast
 from dovetail.views.gpus import gpus_of
 from dovetail.views.holders import Holder, Part, Refused, holders, parts_of
-from dovetail.views.jobs import find_jobs
+from dovetail.views.jobs import find_jobs, waiting_jobs
 from dovetail.views.rank import STANDINGS
 from dovetail.views.refused import refused
 
@@ -160,6 +160,13 @@ def why(state: State, key: str, now_ms: int, watch: Watch = lambda started, wait
         expected=_expected(state, before, root, refusal, now_ms, watch),
         reserved=tuple(_reserved(state, root, refusal)),
     )  # fmt: skip
+
+
+def refused_pods(state: State, now_ms: int) -> dict[str, Refusal]:
+    """By "namespace/name", what the next step tells each pod of ours that it does not place. `state` is used up."""
+    step(state, (), now_ms)
+    nothing = Refusal(Reason.NO_NODES, When.NOT_YET)
+    return {pod.key: state.pending.refusal(job.root) or nothing for job in waiting_jobs(state) for pod in job.waiting}
 
 
 def _expected(

@@ -11,6 +11,7 @@ from dovetail.advice.lint.edits import Edit, json_patch
 from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.pods import templates_of
 from dovetail.advice.lint.rule import Facts, Found, Level, Rule
+from dovetail.advice.lint.rules import BY_ID
 from dovetail.advice.lint.source import Document, Unreadable
 from dovetail.advice.lint.suppressions import suppressions
 
@@ -61,7 +62,7 @@ def _of(document: Document, facts: Facts, rules: Sequence[Rule]) -> Iterator[Fin
         yield unreadable(document.file, document.error)
         return
     silent = []
-    for one in suppressions(document.text, {rule.id for rule in rules}):
+    for one in suppressions(document.text, BY_ID):
         if one.wrong:
             line = document.first_line + one.line - 1
             yield Finding(

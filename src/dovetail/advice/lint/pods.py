@@ -3,34 +3,39 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property
 
 from dovetail.advice.lint.field import Field
+from dovetail.core.devices.mig import names
+from dovetail.core.model import GPU, SHARED_GPU
 from dovetail.core.quantities import QuantityError, parse
 from dovetail.kube.templates import group_kind, templates
 
-GPU = "nvidia.com/gpu"
-_GPU_RESOURCE = re.compile(r"nvidia\.com/(gpu|mig-\d+g\.\d+gb(\.me|\.all|\.gfx)*)(\.shared)?")
 _GPU_ANNOTATIONS = ("dovetail.dev/gpu-memory", "dovetail.dev/gpu-fraction")
 
 
 def is_gpu(resource: str) -> bool:
     """Whether NVIDIA's device plugin offers such a resource: whole, MIG, or shared."""
-    return _GPU_RESOURCE.fullmatch(resource) is not None
+    return resource in (GPU, SHARED_GPU) or names.read(resource) is not None
+
+
+def amount(field: Field) -> Fraction | None:
+    """A quantity; None where there is none, or what is there is none."""
+    if isinstance(field.value, bool) or not isinstance(field.value, int | float | str):
+        return None
+    try:
+        return parse(str(field.value))
+    except QuantityError:
+        return None
 
 
 def count(field: Field) -> int | None:
     """A whole number of devices, written as a number or a text; None for what is none."""
-    if isinstance(field.value, bool) or not isinstance(field.value, int | str):
-        return None
-    try:
-        amount = parse(str(field.value))
-    except QuantityError:
-        return None
-    return int(amount) if amount.denominator == 1 else None
+    value = None if isinstance(field.value, float) else amount(field)
+    return int(value) if value is not None and value.denominator == 1 else None
 
 
 @dataclass(frozen=True)

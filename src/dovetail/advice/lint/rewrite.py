@@ -202,7 +202,7 @@ class _Text:
         """The value in the quotes that the old one had, where it is a text."""
         if isinstance(value, str) and getattr(like, "style", None) == '"':
             return json.dumps(value, ensure_ascii=False)
-        if isinstance(value, str) and getattr(like, "style", None) == "'":
+        if isinstance(value, str) and value.isprintable() and getattr(like, "style", None) == "'":
             return "'" + value.replace("'", "''") + "'"
         return json.dumps(value) if self._json else self._flow(value)
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.core.cluster.columns import Index
 from dovetail.core.cluster.nodes import Nodes
 from dovetail.core.cluster.placement import Placement
 from dovetail.core.cluster.shapes import Shape
@@ -26,12 +26,40 @@ Used = tuple[int, ...]
 """The instances in use of each card, as bits in the order of the node's cards."""
 
 
+class Opening:
+    """`idle[slot]`: how many idle cards a pod that asks for certain instances would break into, as of the last refresh;
+    another array when the table of the nodes grew."""
+
+    __slots__ = ("__weakref__", "_amounts_seen", "_asked", "_slices", "idle")
+
+    def __init__(self, slices: Slices, asked: Asked) -> None:
+        self._slices = slices
+        self._asked = asked
+        self._amounts_seen = -1
+        self.idle: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+
+    def refresh(self, nodes: Nodes) -> None:
+        """Catch up with the cluster."""
+        journal = nodes.amounts_journal
+        if self._amounts_seen == journal.end:
+            return
+        start = len(journal.entries) - (journal.end - self._amounts_seen)
+        if len(self.idle) != nodes.size:
+            self.idle = np.zeros(nodes.size, dtype=np.int64)
+            start = -1
+        slots = journal.entries[start:] if start >= 0 else range(nodes.size)
+        for slot in slots:
+            self.idle[slot] = self._slices.opened(slot, self._asked)
+        self._amounts_seen = journal.end
+
+
 class Slices:
     """`used[slot]` of the nodes whose cards are known."""
 
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
         self._cards: dict[int, Cards] = {}
+        self._openings: WeakValueDictionary[Asked, Opening] = WeakValueDictionary()
         self.used: dict[int, Used] = {}
 
     def hold_again(self, slot: int, placements: Iterable[Placement]) -> None:
@@ -94,13 +122,17 @@ class Slices:
             return ()
         return _named(cards, placement.slices)
 
-    def opened(self, index: Index, shape: Shape) -> NDArray[np.int64]:
-        """How many idle cards a pod of the shape would break into on each slot, where its instances are free."""
-        slots = range(*index.indices(self._nodes.size)) if isinstance(index, slice) else index.tolist()
-        asked, known, used = shape.slices, self._cards, self.used
-        return np.array(
-            [_opened(known[slot], used[slot], asked) if slot in known else 0 for slot in slots], dtype=np.int64
-        )
+    def opening(self, asked: Asked) -> Opening:
+        """What is asked for by shapes of equal instances is worked out once for all of them."""
+        opening = self._openings.get(asked)
+        if opening is None:
+            opening = self._openings[asked] = Opening(self, asked)
+        return opening
+
+    def opened(self, slot: int, asked: Asked) -> int:
+        """How many idle cards a pod that asks for these instances would break into, where they are free."""
+        cards = self._cards.get(slot)
+        return _opened(cards, self.used[slot], asked) if cards is not None else 0
 
     def _written(self, slot: int, placement: Placement, shape: Shape) -> Used | None:
         """What was written down for the pod, if it is what it asks for and is free."""

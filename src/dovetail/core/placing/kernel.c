@@ -3,7 +3,7 @@
 //
 // Rules: it reads and writes the very arrays of the row, of the node table and of what was learned, and finds bit for bit
 // what Row._redo and Row.best find with numpy under the scorings Tightest and ExpectedFill; a test compares them. What it
-// does not know (MIG instances, devices by claim, shapes of several forms, replicas by the dozen) stays with numpy:
+// does not know (devices by claim, shapes of several forms, replicas by the dozen) stays with numpy:
 // kernel.py says when. It decides nothing by itself and holds no state but the addresses of the arrays, which live as
 // long as it does.
 
@@ -48,9 +48,9 @@ static const int FILL_PLACE_BITS[AMOUNTS] = {16, 5, 0};
 enum { PODS, CPU, MEMORY, GPU };
 enum {
     NEED, FLOOR, FREE, SUITABLE, PREFERENCE, SCORE, TOPS, STALE, REFUSED, BOOKS, FREE_BITS, LAYOUT_IDS,
-    GPU_PARTS, GPU_WHOLE, PARTS, KINDS, TABLE, PRICES, SIZES, SIZE_OF, CLASS_CPU, CLASS_GPUS, ARRAYS
+    GPU_PARTS, GPU_WHOLE, PARTS, OPENED, KINDS, TABLE, PRICES, SIZES, SIZE_OF, CLASS_CPU, CLASS_GPUS, ARRAYS
 };
-static const Py_ssize_t ITEM_BYTES[ARRAYS] = {8, 8, 8, 1, 8, 8, 8, 1, 8, 8, 8, 4, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8};
+static const Py_ssize_t ITEM_BYTES[ARRAYS] = {8, 8, 8, 1, 8, 8, 8, 1, 8, 8, 8, 4, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8};
 
 typedef struct {
     PyObject_HEAD
@@ -105,6 +105,8 @@ static int reach(const Kernel *self) {
     sound &= items(self, GPU_WHOLE) == size && self->gpus_told > 0;
     if (self->arrays[PARTS].obj)
         sound &= items(self, PARTS) == 5 * size;
+    if (self->arrays[OPENED].obj)
+        sound &= items(self, OPENED) == size;
     if (self->arrays[KINDS].obj) {
         sound &= items(self, KINDS) == size && self->kinds >= 0 && items(self, TABLE) == (self->kinds + 1) * OF_KIND;
         sound &= items(self, PRICES) == self->classes * (self->kinds + 1) && self->gpus_told <= MOST_GPUS;
@@ -121,9 +123,9 @@ static int reach(const Kernel *self) {
 }
 
 // Kernel(arrays, tables, unknown, several, ranked, gpus, milli, memory): `arrays` in the order above, PARTS None where the
-// shape takes no part of a GPU, and those from KINDS on None under Tightest; `tables[layout]` the closeness by free GPUs,
+// shape takes no part of a GPU, OPENED where it takes no MIG instance, and those from KINDS on None under Tightest; `tables[layout]` the closeness by free GPUs,
 // None where the layout says nothing, and then it is `unknown`. `several` GPUs have to be close; `ranked` by the part's
-// GPU. The shape takes `gpus` whole ones, or of one so much, in thousandths or in thousandths of a MiB.
+// GPU, or by the cards that are broken into. The shape takes `gpus` whole ones, or of one so much, in thousandths or in thousandths of a MiB.
 static PyObject *new_kernel(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(named)) {
     PyObject *arrays, *tables;
     long long unknown, gpus, milli, memory;
@@ -149,7 +151,7 @@ static PyObject *new_kernel(PyTypeObject *type, PyObject *args, PyObject *Py_UNU
     for (int i = 0; i < ARRAYS; i++) {
         PyObject *array = PyTuple_GetItem(arrays, i);
         int writable = i == SCORE || i == TOPS || i == STALE;
-        if ((i == PARTS || (i >= KINDS && PyTuple_GetItem(arrays, KINDS) == Py_None)) && array == Py_None)
+        if ((i == PARTS || i == OPENED || (i >= KINDS && PyTuple_GetItem(arrays, KINDS) == Py_None)) && array == Py_None)
             continue;
         if (borrow(array, &self->arrays[i], ITEM_BYTES[i], writable) < 0)
             goto fail;
@@ -303,6 +305,8 @@ static int64_t score_of(const Kernel *self, Py_ssize_t slot, int books) {
         if (self->ranked)
             first = (uint64_t)base + (uint64_t)floor_divide((int64_t)whole, unit);
     }
+    if (self->ranked && self->arrays[OPENED].obj)
+        first = (uint64_t)AT(OPENED, int64_t)[slot];
     if (self->several) {
         int32_t id = AT(LAYOUT_IDS, int32_t)[slot];
         int64_t close = self->unknown;

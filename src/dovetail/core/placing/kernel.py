@@ -3,8 +3,8 @@
 
 Rules: the kernel reads and writes the row's own arrays and finds what `rows` finds with numpy, bit for bit; so it may
 be there or not. It knows plain amounts, parts of one GPU, how close several GPUs are, what kubelets refuse, and what
-idle room is worth. It does not know MIG instances, devices by claim, and several replicas of shared GPUs: those stay
-with numpy.
+idle room is worth; which cards a MIG instance breaks into it is told. It does not know devices by claim, and several
+replicas of shared GPUs: those stay with numpy.
 """
 
 from __future__ import annotations
@@ -39,24 +39,25 @@ _MOST_GPUS = 64
 
 
 def over(
-    nodes: Nodes, shape: Shape, parts: Parts | None, worth: tuple[NDArray[np.int64], ...], score: Scores, tops: Scores,
-    stale: Mask, suitable: Mask, preference: Scores, refused: NDArray[np.int64],
+    nodes: Nodes, shape: Shape, parts: Parts | None, opened: NDArray[np.int64] | None,
+    worth: tuple[NDArray[np.int64], ...], score: Scores, tops: Scores, stale: Mask, suitable: Mask, preference: Scores,
+    refused: NDArray[np.int64],
 ) -> Kernel | None:  # fmt: skip
     """The kernel over these arrays of a row, and those of a scoring (`Scoring.native`); None where the shape is not for
     it. It has to be made anew when an array is replaced, or when there are more layouts."""
     several = shape.gpus > 1
     replicas = parts is not None and (max(shape.gpus, shape.shared) > 1 and (nodes.divided or not shape.fraction))
     many = bool(worth) and len(nodes.gpu_parts) > _MOST_GPUS
-    if not BUILT or shape.slices or shape.wants or shape.stand_ins is not None or replicas or many:
+    if not BUILT or shape.wants or shape.stand_ins is not None or replicas or many:
         return None
     arrays = (
         shape.need, shape.floor, nodes.free, suitable, preference, score, tops, stale, refused, nodes.book_numbers,
         nodes.gpu_free_bits, nodes.layout_ids, nodes.gpu_parts, nodes.gpu_whole, None if parts is None else parts.rows,
-        *(worth or (None,) * 7),
+        opened, *(worth or (None,) * 7),
     )  # fmt: skip
     unknown = links.TOO_FAR if shape.needs_links else PERMILLE
     tables = tuple(_table(nodes, layout_id, shape) for layout_id in range(len(nodes.layouts))) if several else ()
-    ranked = parts is not None and not (worth and shape.fraction)
+    ranked = (parts is not None or opened is not None) and not (worth and shape.fraction)
     request, share = shape.request, shape.fraction and not shape.gpus
     milli, memory = (request.gpu_milli, request.gpu_memory_mib * WHOLE_GPU_MILLI) if share else (0, 0)
     return _kernel.Kernel(arrays, tables, unknown, several, ranked, shape.gpus, milli, memory)

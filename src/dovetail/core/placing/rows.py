@@ -35,9 +35,9 @@ class Row:
     """`score[slot]` is INFEASIBLE where the shape does not fit now."""
 
     __slots__ = (
-        "_amounts_seen", "_asked", "_cluster", "_copies", "_kernel", "_made_for", "_parts", "_records_seen", "_refused",
-        "_resizes", "_scoring", "_stale", "_tallies", "_tallies_of", "_tops", "_version", "preference", "score",
-        "shape", "suitable",
+        "_amounts_seen", "_asked", "_cluster", "_copies", "_kernel", "_made_for", "_opening", "_parts", "_records_seen",
+        "_refused", "_resizes", "_scoring", "_stale", "_tallies", "_tallies_of", "_tops", "_version", "preference",
+        "score", "shape", "suitable",
     )  # fmt: skip
 
     def __init__(self, cluster: Cluster, scoring: Scoring, shape: Shape) -> None:
@@ -50,6 +50,7 @@ class Row:
         self._version = 0
         self.suitable: Mask
         self._parts: shares.Parts | None = None
+        self._opening = cluster.slices.opening(shape.slices) if shape.slices else None
         self.preference: scores.Scores
         self.score: scores.Scores
         self._asked: NDArray[np.intp]
@@ -71,6 +72,8 @@ class Row:
         seen = self._amounts_seen, self._records_seen, self._version
         if (nodes.amounts_journal.end, nodes.records_journal.end, version) == seen:
             return
+        if self._opening is not None:
+            self._opening.refresh(nodes)
         again, self._version = version != self._version, version
         if not again and self._catch_up():
             return
@@ -114,7 +117,8 @@ class Row:
             self._made_for = now
             worth = self._scoring.native(self._cluster) if type(self) is Row else None
             own = self.score, self._tops, self._stale, self.suitable, self.preference, self._refused
-            self._kernel = kernel.over(nodes, self.shape, self._parts, worth, *own) if worth is not None else None
+            idle = None if self._opening is None else self._opening.idle
+            self._kernel = kernel.over(nodes, self.shape, self._parts, idle, worth, *own) if worth is not None else None
         return self._kernel
 
     def best(self) -> int:
@@ -199,8 +203,8 @@ class Row:
             least = parts.left(nodes, index)
             fits &= shares.fits(nodes, shape, index, parts, least)
             share = parts.rank(least)
-        if shape.slices:
-            share = self._cluster.slices.opened(index, shape)
+        if self._opening is not None:
+            share = self._opening.idle[index]
         close = None
         if shape.gpus > 1:
             close = links.closeness(nodes, index, nodes.gpu_free_bits[index], shape)

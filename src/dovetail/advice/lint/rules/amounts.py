@@ -3,28 +3,28 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterator
-from fractions import Fraction
 
 from dovetail.advice.lint.edits import drop, put, rename
 from dovetail.advice.lint.field import Field
-from dovetail.advice.lint.pods import GPU, Template, is_gpu
+from dovetail.advice.lint.pods import Template, amount, is_gpu
 from dovetail.advice.lint.rule import Facts, Found, Level, Rule
-from dovetail.core.quantities import QuantityError, parse
+from dovetail.core.devices.mig import names
+from dovetail.core.devices.mig.geometry import resource_of
+from dovetail.core.devices.mig.products import GEOMETRIES
+from dovetail.core.model import GPU, SHARED_GPU
 
 _RETIRED = "alpha.kubernetes.io/nvidia-gpu"
 _SIDES = ("limits", "requests")
-_MIG_PROFILES = (
-    "1g.5gb", "1g.5gb.me", "1g.6gb", "1g.6gb.me", "1g.10gb", "1g.10gb.me", "1g.12gb", "1g.12gb.me", "1g.18gb",
-    "1g.18gb.me", "1g.20gb", "1g.23gb", "1g.23gb.me", "1g.24gb", "1g.24gb.me", "1g.35gb", "1g.45gb", "1g.47gb",
-    "2g.10gb", "2g.12gb", "2g.20gb", "2g.24gb", "2g.35gb", "2g.45gb", "2g.47gb", "2g.48gb", "3g.20gb", "3g.40gb",
-    "3g.47gb", "3g.48gb", "3g.71gb", "3g.90gb", "3g.93gb", "3g.95gb", "4g.20gb", "4g.24gb", "4g.40gb", "4g.47gb",
-    "4g.48gb", "4g.71gb", "4g.90gb", "4g.93gb", "4g.95gb", "4g.96gb", "7g.40gb", "7g.80gb", "7g.94gb", "7g.95gb",
-    "7g.96gb", "7g.141gb", "7g.180gb", "7g.186gb", "7g.189gb",
-)  # fmt: skip
-_NAMES = (GPU, f"{GPU}.shared", *(f"nvidia.com/mig-{profile}" for profile in _MIG_PROFILES))
+_MIG = frozenset(
+    resource
+    for geometry in GEOMETRIES
+    for profile in geometry.profiles
+    for resource in (profile.resource, *map(resource_of, profile.aliases))
+)
+_MIG_PART = re.compile(r"(?i)mig|\dg\.?\d")
+_NUMBERS = re.compile(r"\d+")
 _ALIKE = re.compile(r"(?i).*(nvidia|gpu|\bmig-|cuda).*")
 _WHOLE = {"gpu", "gpus", "nvidia", "nvidiacom", "nvidiagpu", "nvidiagpus", "nvidiacomgpu", "nvidiacomgpus"}
 _OTHERS = re.compile(
@@ -40,11 +40,11 @@ _OTHERS = re.compile(
 def _without_limit(pod: Template, _: Facts) -> Iterator[Found]:
     for container in pod.all_containers:
         resources = container.at("resources")
-        for name, amount in resources.at("requests").entries():
+        for name, asked in resources.at("requests").entries():
             limit = resources.at("limits", name)
             if is_gpu(name) and not limit:
                 message = f"{name} has a request and no limit: write the same amount as a limit"
-                yield Found(amount, message, (put(limit, amount.value),))
+                yield Found(asked, message, (put(limit, asked.value),))
 
 
 def _unequal(pod: Template, _: Facts) -> Iterator[Found]:
@@ -52,7 +52,7 @@ def _unequal(pod: Template, _: Facts) -> Iterator[Found]:
         resources = container.at("resources")
         for name, limit in resources.at("limits").entries():
             request = resources.at("requests", name)
-            if is_gpu(name) and request and _amount(request) != _amount(limit):
+            if is_gpu(name) and request and amount(request) != amount(limit):
                 message = f"{name}: a request of {request.value} and a limit of {limit.value}: leave the request out"
                 yield Found(request, message, (put(request, limit.value),))
 
@@ -60,61 +60,50 @@ def _unequal(pod: Template, _: Facts) -> Iterator[Found]:
 def _not_whole(pod: Template, _: Facts) -> Iterator[Found]:
     for container in pod.all_containers:
         for side in _SIDES:
-            for name, amount in container.at("resources", side).entries():
+            for name, asked in container.at("resources", side).entries():
                 if not is_gpu(name):
                     continue
-                value = _amount(amount)
+                value = amount(asked)
                 if value is None or value.denominator != 1 or value < 0:
                     less = value is not None and 0 < value < 1
                     advice = (
                         "for a part of a GPU use a MIG profile, a shared resource, or the annotation "
                         "dovetail.dev/gpu-fraction" if less else "write a whole number"
                     )  # fmt: skip
-                    yield Found(amount, f"{name}: {amount.value} is no whole number of GPUs: {advice}")
+                    yield Found(asked, f"{name}: {asked.value} is no whole number of GPUs: {advice}")
                 elif value == 0 and side == "limits":
-                    yield Found(amount, f"{name}: 0 asks for no GPU: write how many, or leave the resource out")
+                    yield Found(asked, f"{name}: 0 asks for no GPU: write how many, or leave the resource out")
 
 
 def _unknown_name(pod: Template, _: Facts) -> Iterator[Found]:
     for container in pod.all_containers:
         for side in _SIDES:
-            for name, amount in container.at("resources", side).entries():
-                if name in _NAMES or name == _RETIRED or not _ALIKE.fullmatch(name) or _OTHERS.fullmatch(name):
+            for name, asked in container.at("resources", side).entries():
+                if not _is_unknown(name):
                     continue
-                near = nearest_name(name)
-                message = f"no device plugin offers {name}: " + (
-                    f"is {near} meant?" if near else "write nvidia.com/gpu"
-                )
-                free = near and not container.at("resources", side, near)
-                yield Found(amount, message, (rename(amount, near),) if free else ())
+                near, sure = nearest_name(name)
+                message = f"no device plugin offers {name}: is {near} meant?"
+                free = sure and not container.at("resources", side, near)
+                yield Found(asked, message, (rename(asked, near),) if free else ())
 
 
-def nearest_name(name: str) -> str:
-    """The resource that was probably meant, "" where none is near."""
-    mig = re.search(r"mig[-.]?(\d+g)[.-]?(\d+)?(?:gb?)?((?:\.me)?)$", name, re.IGNORECASE)
-    if mig is not None:
-        slices, gib, more = mig[1].lower(), mig[2], mig[3]
-        fits = [p for p in _MIG_PROFILES if p.startswith(f"{slices}.") and (not gib or p == f"{slices}.{gib}gb{more}")]
-        if gib and not fits:
-            fits = [p for p in _MIG_PROFILES if p.startswith(f"{slices}.{gib}")]
-        return f"nvidia.com/mig-{fits[0]}" if len(fits) == 1 else ""
-    plain = re.sub(r"[^a-z]", "", name.lower())
-    if plain in (
-        "nvidiagpu",
-        "nvidiacomgpu",
-        "nvidiagpus",
-        "nvidiacomgpus",
-        "gpu",
-        "gpus",
-        "nvidia",
-        "nvidiacom",
-        "gpunvidiacom",
-    ):
-        return GPU
-    if plain.endswith("gpushared"):
-        return f"{GPU}.shared"
-    found = difflib.get_close_matches(name, _NAMES, 1, 0.85)
-    return found[0] if found else ""
+def _is_unknown(name: str) -> bool:
+    if name in (GPU, SHARED_GPU, _RETIRED) or _OTHERS.fullmatch(name):
+        return False
+    return bool(names.fault(name)) if names.is_like(name) else _ALIKE.fullmatch(name) is not None
+
+
+def nearest_name(name: str) -> tuple[str, bool]:
+    """(the resource that was probably meant, whether that is sure)."""
+    if _MIG_PART.search(name):
+        near = names.nearest(name, _MIG)
+        # The profile has to be said whole: of 1g there are many.
+        return near, _NUMBERS.findall(near) == _NUMBERS.findall(name)
+    letters = re.sub(r"[^a-z]", "", name.lower())
+    if letters in _WHOLE:
+        return GPU, True
+    shared = "shared" in letters or letters.endswith("replicas")
+    return (SHARED_GPU if shared else GPU), letters.endswith("gpushared")
 
 
 def _retired_name(pod: Template, _: Facts) -> Iterator[Found]:
@@ -131,22 +120,13 @@ def _quota_key(whole: Field, _: Facts) -> Iterator[Found]:
     if whole.at("kind").text != "ResourceQuota":
         return
     hard = whole.at("spec", "hard")
-    for name, amount in hard.entries():
+    for name, asked in hard.entries():
         bare = name.removeprefix("limits.")
         if not is_gpu(bare):
             continue
         right = f"requests.{bare}"
         message = f"quota of an extended resource is counted under {right} alone"
-        yield Found(amount, message, (drop(amount) if hard.at(right) else rename(amount, right),))
-
-
-def _amount(field: Field) -> Fraction | None:
-    if isinstance(field.value, bool) or not isinstance(field.value, int | float | str):
-        return None
-    try:
-        return parse(str(field.value))
-    except QuantityError:
-        return None
+        yield Found(asked, message, (drop(asked) if hard.at(right) else rename(asked, right),))
 
 
 _POD = """\

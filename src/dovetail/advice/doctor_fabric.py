@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Labels that say where nodes are, on some GPU nodes and not on others: a gang is then not placed close together.
+
+Rules
+- A key that people give to nodes (`dovetail.dev/`, or named by `--fabric`) is due on every GPU node.
+- A key that a cloud or NVIDIA's software gives is due on nodes of one kind: same `node.kubernetes.io/instance-type` and
+  same `nvidia.com/gpu.product`. Other kinds may have no such place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dovetail.advice.doctor_records import PRODUCT, Check, Node, Seen, Told, some
+from dovetail.core.policy import DEFAULT_FABRIC
+
+_TYPE = "node.kubernetes.io/instance-type"
+_OURS = "dovetail.dev/"
+_CLIQUE = "nvidia.com/gpu.clique"
+OTHERS = (
+    "topology.k8s.aws/network-node-layer-1",
+    "topology.k8s.aws/network-node-layer-2",
+    "topology.k8s.aws/network-node-layer-3",
+    "cloud.google.com/gce-topology-block",
+    "cloud.google.com/gce-topology-subblock",
+    "cloud.google.com/gce-topology-host",
+    "fabric.topograph.run/tier-0",
+    "fabric.topograph.run/tier-1",
+    "fabric.topograph.run/tier-2",
+    "accelerator.topograph.run/domain",
+)
+"""Keys that AWS, Google Cloud and topograph give, besides those of the default fabric."""
+
+
+def _by_people(key: str) -> bool:
+    return key.startswith(_OURS) or key not in (*DEFAULT_FABRIC, *OTHERS)
+
+
+def _groups(key: str, nodes: list[Node]) -> Iterator[tuple[str, list[Node]]]:
+    """Nodes that are to have the key if one of them has it, and what they are."""
+    if _by_people(key):
+        yield "GPU nodes", nodes
+        return
+    kinds: dict[tuple[str, ...], list[Node]] = {}
+    for node in nodes:
+        kinds.setdefault(tuple(filter(None, (node.labels.get(_TYPE), node.labels.get(PRODUCT)))), []).append(node)
+    for kind, alike in sorted(kinds.items()):
+        yield f"GPU nodes of kind {' with '.join(kind)}" if kind else "GPU nodes", alike
+
+
+def _incomplete(seen: Seen) -> Told:
+    nodes = [node for node in seen.nodes or () if node.has_gpus]
+    for key in dict.fromkeys((*seen.fabric, *OTHERS)):
+        for what, alike in _groups(key, nodes):
+            without = sorted(node.name for node in alike if not node.labels.get(key))
+            if without and len(without) < len(alike):
+                evidence = f"{len(alike) - len(without)} of {len(alike)} {what} have it; not {some(without)}"
+                by_hand = f"kubectl label node {without[0]} {key}=...; so the others"
+                fix = by_hand if _by_people(key) else "see why whoever sets it leaves these out"
+                yield f"label/{key}", evidence, _CLIQUE_FIX if key == _CLIQUE else fix
+
+
+_CLIQUE_FIX = (
+    "NVLink is not up between these nodes and the rest, or a GPU of theirs is not: nvidia-smi -q there, section Fabric"
+)
+
+
+def _no_such_level(seen: Seen) -> Told:
+    nodes = [node for node in seen.nodes or () if node.has_gpus]
+    for key in seen.fabric:
+        if nodes and key not in DEFAULT_FABRIC and not any(node.labels.get(key) for node in nodes):
+            fix = "label the nodes, or mend the key in --fabric of the scheduler and here"
+            yield f"label/{key}", f"--fabric names it; none of {len(nodes)} GPU nodes has it", fix
+
+
+CHECKS = (
+    Check("fabric/incomplete", "warning", "some nodes have no place at this level of the fabric",
+          ("nodes",), _incomplete),
+    Check("fabric/no-such-level", "warning", "a level of the fabric that no GPU node has", ("nodes",), _no_such_level),
+)  # fmt: skip

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Settings that keep GPUs, CPUs and memory of a pod from being on one NUMA node.
+
+Rules
+- What a kubelet is set to is known from its GPUNode, else its NodeResourceTopology, fact by fact. A policy that neither
+  tells is not judged: the kubelet's own `configz` would tell it, and is not read, as that takes the right nodes/proxy.
+- Nodes that have their GPUs on one NUMA node need no alignment among these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dovetail.advice.doctor_records import Check, Kubelet, Node, Seen, Told, some
+
+_ALIGN = ("best-effort", "restricted", "single-numa-node")
+_CONFIGURATION = "in the KubeletConfiguration and restart the kubelet"
+
+
+def _kubelets(seen: Seen) -> Iterator[tuple[Node, Kubelet]]:
+    """Of nodes with GPUs, as far as anybody tells."""
+    for node in seen.nodes or ():
+        told, zones = seen.gpu_node(node.name).kubelet, (seen.topologies or {}).get(node.name)
+        first, second = told or zones, zones or told
+        if not node.has_gpus or first is None or second is None:
+            continue
+        source = first if first.topology_policy else second
+        yield (
+            node,
+            Kubelet(
+                source.source, source.topology_policy, first.cpu_policy, first.gpu_numa or second.gpu_numa, first.blind
+            ),
+        )
+
+
+def _no_alignment(seen: Seen) -> Told:
+    for node, kubelet in _kubelets(seen):
+        if kubelet.topology_policy == "none" and len(kubelet.gpu_numa) > 1:
+            evidence = f"{kubelet.source}: topologyManagerPolicy none; {_on(kubelet)}"
+            policies = "best-effort, restricted or single-numa-node"
+            yield f"node/{node.name}", evidence, f"set topologyManagerPolicy: {policies} {_CONFIGURATION}"
+
+
+def _cpus_float(seen: Seen) -> Told:
+    for node, kubelet in _kubelets(seen):
+        if kubelet.topology_policy in _ALIGN and kubelet.cpu_policy == "none" and len(kubelet.gpu_numa) > 1:
+            policies = f"topologyManagerPolicy {kubelet.topology_policy}, cpuManagerPolicy none"
+            fix = f"drain the node, remove its cpu_manager_state, set cpuManagerPolicy: static {_CONFIGURATION}"
+            yield f"node/{node.name}", f"{kubelet.source}: {policies}; {_on(kubelet)}", fix
+
+
+def _blind(seen: Seen) -> Told:
+    for node, kubelet in _kubelets(seen):
+        if kubelet.blind and len(kubelet.gpu_numa) > 1:
+            evidence = f"GPUNode {node.name}: {_on(kubelet)}, and the kubelet was told no NUMA node of any"
+            fix = "use a device plugin that tells the kubelet NUMA nodes, as dovetail's agent and NVIDIA's do"
+            yield f"node/{node.name}", evidence, fix
+
+
+def _misaligned(seen: Seen) -> Told:
+    for node, pods in sorted(seen.pods.misaligned.items()) if seen.pods is not None else ():
+        fix = (
+            "let dovetail place them, which asks by the kubelet's rules first, or ask for no more than one NUMA node "
+            "has; then delete the failed pods"
+        )
+        yield f"node/{node}", f"status.reason TopologyAffinityError of {some(list(pods))}", fix
+
+
+def _not_guaranteed(seen: Seen) -> Told:
+    static = {node.name: one for node, one in _kubelets(seen) if one.cpu_policy == "static" and len(one.gpu_numa) > 1}
+    found: dict[str, list[str]] = {}
+    for pod in seen.pods.running if seen.pods is not None else ():
+        if pod.node in static and pod.quality not in ("", "Guaranteed"):
+            found.setdefault(pod.node, []).append(f"{pod.pod} ({pod.quality})")
+    for node, pods in found.items():
+        fix = "give every container of these pods limits equal to requests, and whole CPUs"
+        yield f"node/{node}", f"GPUNode {node}: cpuManagerPolicy static; status.qosClass of {some(pods)}", fix
+
+
+def _on(kubelet: Kubelet) -> str:
+    return f"GPUs are on NUMA nodes {', '.join(map(str, kubelet.gpu_numa))}"
+
+
+_LISTS = ("nodes", "gpu_nodes", "topologies")
+CHECKS = (
+    Check("numa/no-alignment", "warning", "the kubelet aligns nothing, and the GPUs are on several NUMA nodes",
+          _LISTS, _no_alignment),
+    Check("numa/cpus-float", "warning", "the kubelet aligns GPUs, and CPUs with nothing", _LISTS, _cpus_float),
+    Check("numa/blind-plugin", "warning", "the kubelet does not know on which NUMA nodes GPUs are", _LISTS, _blind),
+    Check("numa/pods-rejected", "warning", "the kubelet rejected pods that it could not align",
+          ("pods",), _misaligned),
+    Check("numa/pods-not-pinned", "warning", "pods with GPUs get no CPUs of their own, though the kubelet pins",
+          (*_LISTS, "pods"), _not_guaranteed),
+)  # fmt: skip

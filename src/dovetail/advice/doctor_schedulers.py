@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Schedulers that fight over pods or nodes, and pods that wait for a GPU.
+
+Rules
+- Two schedulers on one node do not know of each other's decisions of this moment: the kubelet admits the first pod and
+  fails the other.
+- A webhook is known to set `spec.schedulerName` by its name alone. YuniKorn's does so for pods that name another
+  scheduler, too; HAMi's leaves these alone. Sources: apache/yunikorn-k8shim pkg/admission, Project-HAMi/HAMi
+  pkg/scheduler/webhook.go (Apache-2.0, November 2026). Others, as those of policy engines, are not known.
+- A pod that waits is told once.
+"""
+
+from __future__ import annotations
+
+from dovetail.advice.doctor_records import DRIVERS, Check, Pending, Seen, Told, some
+
+TAKERS = {"admission-webhook.yunikorn.mutate-pods": "yunikorn"}
+"""Webhooks that put pods under another scheduler even where they name one, and that scheduler."""
+SETTERS = {**TAKERS, "vgpu.hami.io": "hami-scheduler"}
+"""Webhooks that name a scheduler in pods, and which."""
+_SILENT_S = 300
+
+
+def _share_nodes(seen: Seen) -> Told:
+    """One finding for each set of schedulers, not for each node."""
+    nodes: dict[str, dict[str, str]] = {}
+    for pod in seen.pods.running if seen.pods is not None else ():
+        nodes.setdefault(pod.node, {}).setdefault(pod.scheduler, pod.pod)
+    sets: dict[tuple[str, ...], list[str]] = {}
+    for node, pods in nodes.items():
+        if len(pods) > 1:
+            sets.setdefault(tuple(sorted(pods)), []).append(node)
+    for names, where in sorted(sets.items()):
+        first = sorted(where)[0]
+        held = ", ".join(f"{nodes[first][name]} of {name}" for name in names)
+        evidence = f"on {some(sorted(where))}; on {first} GPUs are held by {held}"
+        fix = "give each scheduler GPU nodes of its own: a taint, and a toleration or nodeSelector in its pods"
+        yield f"scheduler/{'+'.join(names)}", evidence, fix
+
+
+def _two_defaults(seen: Seen) -> Told:
+    found = {one.name: one for one in seen.webhooks or () if one.name in SETTERS}
+    if len({SETTERS[name] for name in found}) > 1:
+        names = sorted(found)
+        evidence = "; ".join(
+            f"mutatingwebhookconfiguration/{found[name].configuration}: {name} sets {SETTERS[name]}" for name in names
+        )
+        fix = "keep all but one of them out of the namespaces of GPU pods, by its namespaceSelector"
+        yield f"webhook/{'+'.join(names)}", evidence, fix
+
+
+def _takes_ours(seen: Seen) -> Told:
+    for one in seen.webhooks or ():
+        if one.name in TAKERS:
+            evidence = f"mutatingwebhookconfiguration/{one.configuration} has {one.name}, which sets {TAKERS[one.name]}"
+            fix = (
+                "leave out the namespaces of pods that name dovetail: "
+                "admissionController.filtering.bypassNamespaces in YuniKorn's configuration"
+            )
+            yield f"webhook/{one.name}", evidence, fix
+
+
+def _unheard(one: Pending) -> bool:
+    return not one.reason and one.age_s > _SILENT_S
+
+
+def _nobody_answers(seen: Seen) -> Told:
+    for one in seen.pods.pending if seen.pods is not None else ():
+        if _unheard(one):
+            evidence = f"schedulerName {one.scheduler}; no condition PodScheduled after {one.age_s // 60} min"
+            fix = "see that a scheduler of that name runs; else make the pod anew with one that does"
+            yield f"pod/{one.pod}", evidence, fix
+
+
+def _missing(seen: Seen) -> dict[str, list[str]]:
+    """By pod, what it asks for that no node offers which its nodeSelector allows. Where a driver serves GPUs, claims
+    may stand in, and nothing is known; nor is a pod judged of which somebody knows better."""
+    if seen.nodes is None or seen.drivers is None or seen.pods is None or DRIVERS & seen.drivers.keys():
+        return {}
+    answers: dict[tuple[tuple[str, ...], frozenset[tuple[str, str]]], list[str]] = {}
+    found = {}
+    for one in seen.pods.pending:
+        if one.source:
+            continue
+        key = one.asks, frozenset(one.selector.items())
+        if key not in answers:
+            nodes = [node for node in seen.nodes if one.selector.items() <= node.labels.items()]
+            answers[key] = [name for name in one.asks if not any(node.gpus.get(name) for node in nodes)]
+        if answers[key]:
+            found[one.pod] = answers[key]
+    return found
+
+
+def _not_offered(seen: Seen) -> Told:
+    missing = _missing(seen)
+    offered = sorted({name for node in seen.nodes or () for name, number in node.gpus.items() if number})
+    for one in seen.pods.pending if seen.pods is not None else ():
+        if one.pod in missing and not _unheard(one):
+            chosen = ", ".join(f"{key}={value}" for key, value in one.selector.items())
+            where = f"no node that has {chosen}" if chosen else "no node"
+            evidence = f"{where} offers {', '.join(missing[one.pod])} now; there is {', '.join(offered) or 'none'}"
+            yield f"pod/{one.pod}", evidence, "ask for what is offered, or divide or add nodes"
+
+
+def _pending(seen: Seen) -> Told:
+    missing = _missing(seen)
+    for one in seen.pods.pending if seen.pods is not None else ():
+        if one.reason and one.pod not in missing:
+            namespace, _, pod = one.pod.partition("/")
+            ask = f"dovetail why -n {namespace} {pod}" if one.ours else f"kubectl describe pod -n {namespace} {pod}"
+            said = f"{one.reason}: {one.message}" if one.message else one.reason
+            yield f"pod/{one.pod}", f"{one.source or f'{one.scheduler} says in PodScheduled'}: {said}", ask
+
+
+CHECKS = (
+    Check("schedulers/share-nodes", "warning", "pods of several schedulers have GPUs on the same nodes",
+          ("pods",), _share_nodes),
+    Check("schedulers/two-defaults", "error", "two webhooks name different schedulers in pods",
+          ("webhooks",), _two_defaults),
+    Check("schedulers/takes-ours", "warning", "a webhook takes pods that name dovetail for another scheduler",
+          ("webhooks",), _takes_ours),
+    Check("schedulers/nobody-answers", "warning", "the pod waits for a GPU, and its scheduler says nothing",
+          ("pods",), _nobody_answers),
+    Check("pod-pending/not-offered", "warning", "the pod waits for a GPU resource that no node offers",
+          ("nodes", "pods", "drivers"), _not_offered),
+    Check("pod-pending/unscheduled", "warning", "the pod waits for a GPU", ("pods",), _pending),
+)  # fmt: skip
