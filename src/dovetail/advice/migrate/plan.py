@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from dovetail.advice.lint.field import Field
-from dovetail.advice.lint.pods import GPU, Template, templates_of
+from dovetail.advice.lint.pods import Template, templates_of
 from dovetail.advice.migrate.dialects import DIALECTS
-from dovetail.advice.migrate.dialects.pods import OURS, SHARED
+from dovetail.advice.migrate.dialects.pods import OURS
 from dovetail.advice.migrate.engine import Told
 from dovetail.advice.migrate.step import Outcome, group_of
+from dovetail.core.model import GPU, SHARED_GPU
 from dovetail.core.sharing.records import QUEUE_LABEL
 from dovetail.kube.gangs_dialects import COSCHEDULING, VOLCANO
 
@@ -61,9 +62,9 @@ def _nodes(objects: tuple[Field, ...]) -> Iterator[PlanStep]:
     )
     resources = {name for pod in _pods(objects) for one in pod.all_containers
                  for name, _ in one.at("resources", "limits").entries()}  # fmt: skip
-    if SHARED in resources:
+    if SHARED_GPU in resources:
         yield PlanStep(
-            f"GPUs that are shared, as {SHARED}",
+            f"GPUs that are shared, as {SHARED_GPU}",
             "pods of these files ask for parts of GPUs: set sharing with renameByDefault in the device plugin's "
             "configuration",
             (),

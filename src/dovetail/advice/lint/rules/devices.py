@@ -16,8 +16,9 @@ from typing import Any
 import yaml
 
 from dovetail.advice.lint.field import Field
-from dovetail.advice.lint.pods import GPU, Template, count, gpus_of
+from dovetail.advice.lint.pods import Template, count, gpus_of
 from dovetail.advice.lint.rule import Facts, Found, KnownNode, Level, Rule
+from dovetail.core.model import GPU
 from dovetail.kube.documents import Loader
 from dovetail.kube.templates import group_kind
 

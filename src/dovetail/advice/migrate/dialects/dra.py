@@ -13,9 +13,10 @@ from typing import Any
 
 from dovetail.advice.lint.edits import Edit, append
 from dovetail.advice.lint.field import Field
-from dovetail.advice.lint.pods import GPU, Template, count, gpus_of
+from dovetail.advice.lint.pods import Template, count, gpus_of
 from dovetail.advice.migrate.dialects.pods import without
 from dovetail.advice.migrate.step import Dialect, Step, Target, World, left
+from dovetail.core.model import GPU
 from dovetail.kube.annotations import FRACTION, ISOLATION, MEMORY, PREFIX
 
 _MIG = re.compile(r"nvidia\.com/mig-(\d+g\.\d+gb)")

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dovetail.advice.lint.pods import GPU, Template
+from dovetail.advice.lint.pods import Template
 from dovetail.advice.migrate.dialects.pods import ShareNames, scheduled, shares
 from dovetail.advice.migrate.step import Dialect, Step, World, left
+from dovetail.core.model import GPU
 
 _SHARES = ShareNames(GPU, "nvidia.com/gpumem", "nvidia.com/gpumem-percentage", "nvidia.com/gpucores", "HAMi")
 _PRIORITY = "nvidia.com/priority"

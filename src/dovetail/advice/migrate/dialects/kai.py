@@ -15,7 +15,6 @@ from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.pods import Template, count, gpus_of
 from dovetail.advice.migrate.dialects import queues
 from dovetail.advice.migrate.dialects.pods import (
-    SHARED,
     annotated,
     moved,
     native,
@@ -25,6 +24,7 @@ from dovetail.advice.migrate.dialects.pods import (
     without,
 )
 from dovetail.advice.migrate.step import Dialect, Left, Step, World, group_of, left, namespace_of
+from dovetail.core.model import SHARED_GPU
 from dovetail.core.sharing.records import QUEUE_LABEL
 from dovetail.kube.annotations import PREFIX, TABLE
 
@@ -112,16 +112,17 @@ def _fraction(pod: Template, *, marked: bool) -> Iterator[Step]:
     devices = count(annotations.at(_DEVICES)) if annotations.at(_DEVICES) else 1
     if held is None or not devices or any(gpus_of(held)) or (fraction and memory):
         yield left(
-            field, f"write {PREFIX}{key.replace('_', '-')}, and {SHARED} in the limits of the container that uses it"
+            field,
+            f"write {PREFIX}{key.replace('_', '-')}, and {SHARED_GPU} in the limits of the container that uses it",
         )
         return
     edits = (
-        put(held.at("resources", "limits", SHARED), str(devices)),
+        put(held.at("resources", "limits", SHARED_GPU), str(devices)),
         *annotated(pod.meta, **{key: value}),
         *(drop(annotations.at(name)) for name in (_FRACTION, _MEMORY, _DEVICES, _CONTAINER) if annotations.at(name)),
     )
     yield Step(
-        field, f"{field.name} {field.value}: {SHARED}: {devices}, {PREFIX}{key.replace('_', '-')}: {value}", edits
+        field, f"{field.name} {field.value}: {SHARED_GPU}: {devices}, {PREFIX}{key.replace('_', '-')}: {value}", edits
     )
 
 

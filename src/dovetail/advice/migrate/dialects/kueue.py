@@ -15,10 +15,11 @@ from typing import Any
 
 from dovetail.advice.lint.edits import drop, put
 from dovetail.advice.lint.field import Field
-from dovetail.advice.lint.pods import GPU, Template, count, templates_of
+from dovetail.advice.lint.pods import Template, count, templates_of
 from dovetail.advice.migrate.dialects import queues
 from dovetail.advice.migrate.dialects.pods import annotated, moved, scheduled, topology, without
 from dovetail.advice.migrate.step import Dialect, Left, Step, World, group_of, left, namespace_of
+from dovetail.core.model import GPU
 from dovetail.core.quantities import QuantityError, parse
 
 _PREFIX = "kueue.x-k8s.io/"

@@ -9,14 +9,14 @@ from typing import Any
 
 from dovetail.advice.lint.edits import Edit, drop, put, rename
 from dovetail.advice.lint.field import Field
-from dovetail.advice.lint.pods import GPU, Template, count, templates_of
+from dovetail.advice.lint.pods import Template, count, templates_of
 from dovetail.advice.migrate.step import Left, Step, group_of, left
+from dovetail.core.model import GPU, SHARED_GPU
 from dovetail.core.sharing.records import QUEUE_LABEL
 from dovetail.kube.annotations import NAME, PREFIX, level
 from dovetail.kube.owners import OWNER_KINDS
 
 OURS = "dovetail"
-SHARED = f"{GPU}.shared"
 NATIVE_VERSION = "scheduling.k8s.io/v1beta1"
 READ = "Dovetail reads it as it is, while its definition is in the cluster; --to native makes one of Kubernetes"
 """Of a PodGroup."""
@@ -146,7 +146,7 @@ def shares(pod: Template, names: ShareNames) -> Iterator[Step]:
     if key == "?":
         yield left(field, f"{value} is no amount that can be read")
         return
-    resource = SHARED if key else GPU
+    resource = SHARED_GPU if key else GPU
     edits = tuple(edit for one in asking for edit in _asked(one, names, resource))
     edits += annotated(pod.meta, **{key: value}) if key else ()
     lost = []
@@ -154,6 +154,12 @@ def shares(pod: Template, names: ShareNames) -> Iterator[Step]:
         lost.append(Left(field, f"{names.enforcer} kept containers to their part; Dovetail counts the parts. Where the "
                                 "nodes share by MPS, dovetail.dev/gpu-isolation: memory asks for that"))  # fmt: skip
     for one in asking:
+        number = _said(one, names.number)
+        if key and number is not None and (count(number) or 0) > 1:
+            message = (
+                f"{number.value} replicas are as many cards only by time-slicing without failRequestsGreaterThanOne"
+            )
+            lost.append(Left(number, f"{message}: split the pod, or see that some nodes share so"))
         cores = _said(one, names.cores)
         if cores:
             lost.append(Left(cores, f"{names.cores}: {cores.value} limited the compute: ask for a MIG profile instead"))

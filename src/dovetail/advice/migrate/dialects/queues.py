@@ -8,8 +8,8 @@ from typing import Any
 
 from dovetail.advice.lint.edits import put
 from dovetail.advice.lint.field import Field
-from dovetail.advice.lint.pods import GPU
 from dovetail.advice.migrate.step import Left, Step
+from dovetail.core.model import GPU
 
 VERSION = "dovetail.dev/v1alpha1"
 CLASSES = {"cpu": "cpu", "memory": "memory", GPU: "gpu"}

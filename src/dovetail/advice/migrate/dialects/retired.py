@@ -13,9 +13,10 @@ from typing import Any
 
 from dovetail.advice.lint.edits import Edit, drop, put, rename
 from dovetail.advice.lint.field import Field
-from dovetail.advice.lint.pods import GPU, Template
+from dovetail.advice.lint.pods import Template
 from dovetail.advice.migrate.dialects.pods import without
 from dovetail.advice.migrate.step import Dialect, Left, Step, World, left
+from dovetail.core.model import GPU
 
 _GPU = "alpha.kubernetes.io/nvidia-gpu"
 _GPU_NAME = "alpha.kubernetes.io/nvidia-gpu-name"
