@@ -181,10 +181,8 @@ def _job(whole: Field) -> Step:
     if not tasks:
         return left(kind, "has no tasks: nothing can be made of it")
     for task in tasks:
-        if not task.at("template", "spec").value or (
-            task.at("replicas") and not isinstance(task.at("replicas").value, int)
-        ):
-            return left(task, "replicas must be a number, and template must have a spec")
+        if not _complete(task):
+            return left(task, "replicas must be a number from 0, and template must have a spec with containers")
     lost = _left_of_job(spec, tasks)
     restarts = [one for one in spec.at("policies").each() if _restarts(one)]
     completing = [task.at("name").text for task in tasks if any(_completes(one) for one in task.at("policies").each())]
@@ -229,6 +227,15 @@ def _job(whole: Field) -> Step:
     message = f"{_BATCH} Job is a {new[1]} of {new[0]}; comments in its spec are not kept"
     version = whole.at("apiVersion")
     return Step(version, message, (*edits, put(version, new[0])), left=tuple(lost))
+
+
+def _complete(task: Field) -> bool:
+    """Whether all is there, of its type, that a Job is made of."""
+    replicas, containers = task.at("replicas"), task.at("template", "spec", "containers")
+    whole = not replicas or (replicas.whole is not None and replicas.whole >= 0)
+    variables = [one.at("env") for one in containers.each()]
+    listed = isinstance(containers.value, list) and all(isinstance(one.value, dict) for one in containers.each())
+    return whole and listed and all(not one or isinstance(one.value, list) for one in variables)
 
 
 def _replicas(task: Field) -> int:
