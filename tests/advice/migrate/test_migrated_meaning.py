@@ -330,3 +330,41 @@ def test_a_template_that_was_not_rendered_is_told_and_stays() -> None:
     text = "kind: Pod\nmetadata: {name: {{ .Values.name }}}\n"
     found = migrated(text)
     assert found.text == text and "helm template" in found.told[0].message
+
+
+def test_kubeflow_s_jobs() -> None:
+    text = """\
+    apiVersion: kubeflow.org/v1
+    kind: PyTorchJob
+    metadata: {name: pt, labels: {kueue.x-k8s.io/queue-name: q}}
+    spec:
+      runPolicy: {suspend: true, schedulingPolicy: {minAvailable: 2, queue: q}}
+      pytorchReplicaSpecs: {Worker: {replicas: 2, template: {spec: {containers: []}}}}
+    """
+    found = migrated(text)
+    (job,) = values(found.text)
+    assert job["spec"]["runPolicy"] == {"schedulingPolicy": {"minAvailable": 2}}
+    assert job["metadata"]["labels"] == {"dovetail.dev/queue": "q"} and not left(found)
+    assert job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["schedulerName"] == "dovetail"
+
+
+def test_a_label_goes_where_pods_get_it() -> None:
+    text = """\
+    apiVersion: ray.io/v1
+    kind: RayJob
+    metadata: {name: r, labels: {kai.scheduler/queue: team}}
+    spec: {rayClusterSpec: {headGroupSpec: {template: {spec: {containers: []}}}}}
+    """
+    (job,) = values(migrated(text).text)
+    template = job["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]
+    assert template["metadata"]["labels"] == {"dovetail.dev/queue": "team"} and "labels" not in job["metadata"]
+    train = "apiVersion: trainer.kubeflow.org/v1alpha1\nkind: TrainJob\nmetadata: {name: t, labels: {runai/queue: q}}\n"
+    assert left(migrated(train)) == ["metadata.labels[runai/queue]"] and migrated(train).text == train
+
+
+def test_pod_groups_of_1_36() -> None:
+    head = "apiVersion: scheduling.k8s.io/v1alpha2\nkind: PodGroup\nmetadata: {name: g}\n"
+    text = f"{head}spec: {{schedulingPolicy: {{basic: {{}}}}}}\n"
+    assert values(migrated(text).text)[0]["apiVersion"] == "scheduling.k8s.io/v1beta1"
+    more = text.replace("{schedulingPolicy", "{podGroupTemplateRef: {}, schedulingPolicy")
+    assert migrated(more).text == more and left(migrated(more)) == ["apiVersion"]

@@ -78,10 +78,11 @@ def _whole(whole: Field, world: World) -> Iterator[Step]:
             yield left(whole.at("kind"), _NO_KINDS.get(kind, f"{kind} has no known equal"))
         return
     meta = whole.at("metadata")
-    suspend = whole.at("spec", "suspend")
-    if meta.at("labels", _QUEUE) and suspend.value is True:
-        # Kueue would have let it go.
-        yield Step(suspend, "suspend: true waits for Kueue", (drop(suspend),))
+    if meta.at("labels", _QUEUE) and any(templates_of(whole)):
+        for suspend in (whole.at("spec", "suspend"), whole.at("spec", "runPolicy", "suspend")):
+            if suspend.value is True:
+                # Kueue would have let it go.
+                yield Step(suspend, "suspend: true waits for Kueue", (drop(suspend),))
     if kind != "Pod":
         yield from _marks(whole, meta, tuple(templates_of(whole)), world)
 

@@ -80,6 +80,11 @@ _NO_VERSIONS = {
     },
 }
 
+_ALPHA_GROUP = ("scheduling.k8s.io/v1alpha2", "PodGroup")
+"""Of Kubernetes 1.36."""
+_BETA_GROUP = "scheduling.k8s.io/v1beta1"
+_SAME_IN_GROUPS = {"schedulingPolicy"}
+
 _AFFINITY = "scheduler.alpha.kubernetes.io/affinity"
 _TOLERATIONS = "scheduler.alpha.kubernetes.io/tolerations"
 _AS_JSON = {_AFFINITY: ("affinity", dict), _TOLERATIONS: ("tolerations", list)}
@@ -110,6 +115,11 @@ def _version(whole: Field) -> Iterator[Step]:
         yield Step(version, f"{version.text} {kind} is {same}", (put(version, same),), left=tuple(_changed(whole)))
     elif gone is not None:
         yield left(version, f"{version.text} has no {kind} any more: {gone}")
+    elif (version.text, kind) == _ALPHA_GROUP:
+        if {name for name, _ in whole.at("spec").entries()} <= _SAME_IN_GROUPS:
+            yield Step(version, f"{version.text} PodGroup is {_BETA_GROUP}", (put(version, _BETA_GROUP),))
+        else:
+            yield left(version, f"was of Kubernetes 1.36 alone: write it as {_BETA_GROUP}, with the fields of that")
     elif version.text in _APPS and kind in _APPS_KINDS:
         yield Step(
             version, f"{version.text} {kind} is apps/v1", (*_selector(whole), *_gone(whole), put(version, "apps/v1"))

@@ -80,11 +80,25 @@ def _whole(whole: Field, world: World) -> Iterator[Step]:
         yield _queue(whole)
     elif (group, kind) == (_GROUP, "PodGroup"):
         yield from _pod_group(whole, world)
+    elif group == "kubeflow.org":
+        yield from _of_kubeflow(whole)
     for place in ("annotations", "labels"):
         for name in _QUEUES:
             old = whole.at("metadata", place, name)
             if old and kind != "Pod" and group != _GROUP:
                 yield moved(whole, old, old.text, f"queue {old.value}")
+
+
+def _of_kubeflow(whole: Field) -> Iterator[Step]:
+    """What the jobs of Kubeflow pass on to the PodGroup that they have made; Dovetail reads minAvailable itself."""
+    policy, label = whole.at("spec", "runPolicy", "schedulingPolicy"), whole.at("metadata", "labels", QUEUE_LABEL)
+    queue = policy.at("queue")
+    if queue and label and label.value != queue.value:
+        yield left(queue, f"the label {QUEUE_LABEL} says something else: drop one of them")
+    elif queue:
+        yield Step(queue, f"queue {queue.value}: the label {QUEUE_LABEL}", (put(label, queue.value), drop(queue)))
+    if policy.at("priorityClass"):
+        yield left(policy.at("priorityClass"), "the priority of the pods counts: name the PriorityClass in theirs")
 
 
 def _template(pod: Template, world: World) -> Iterator[Step]:
