@@ -368,3 +368,25 @@ def test_pod_groups_of_1_36() -> None:
     assert values(migrated(text).text)[0]["apiVersion"] == "scheduling.k8s.io/v1beta1"
     more = text.replace("{schedulingPolicy", "{podGroupTemplateRef: {}, schedulingPolicy")
     assert migrated(more).text == more and left(migrated(more)) == ["apiVersion"]
+
+
+@pytest.mark.parametrize(
+    ("version", "kind", "spec"),
+    [
+        ("batch.volcano.sh/v1alpha1", "Job", "tasks: [{name: a, template: {spec: {containers: []}}}]"),
+        ("scheduling.volcano.sh/v1beta1", "Queue", "weight: 1"),
+        ("scheduling.volcano.sh/v1beta1", "PodGroup", "minMember: 1"),
+        ("scheduling.x-k8s.io/v1alpha1", "PodGroup", "minMember: 1"),
+        ("scheduling.x-k8s.io/v1alpha1", "ElasticQuota", "min: {cpu: 1}"),
+        ("kueue.x-k8s.io/v1beta2", "ClusterQueue", "cohortName: a"),
+        ("kueue.x-k8s.io/v1beta2", "Cohort", "parentName: a"),
+        ("scheduling.run.ai/v2", "Queue", "parentQueue: a"),
+        ("scheduling.run.ai/v2alpha2", "PodGroup", "minMember: 1"),
+    ],
+)
+def test_a_field_that_nobody_knows_is_told_where_the_spec_is_written_anew(version: str, kind: str, spec: str) -> None:
+    head = f"apiVersion: {version}\nkind: {kind}\nmetadata: {{name: x}}\n"
+    found = migrated(f"{head}spec:\n  {spec}\n  newer: 1\nstatus: {{state: Open}}\n", Target.NATIVE)
+    assert "spec.newer" in left(found)
+    made, *_ = values(found.text)
+    assert made["apiVersion"] != version and "status" not in made and "newer" not in made["spec"]

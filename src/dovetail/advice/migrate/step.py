@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from dovetail.advice.lint.edits import Edit
+from dovetail.advice.lint.edits import Edit, drop
 from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.pods import Template
 
@@ -96,3 +96,13 @@ def namespace_of(whole: Field) -> str:
 def left(field: Field, message: str) -> Step:
     """A step that changes nothing."""
     return Step(field, message)
+
+
+def unknown(field: Field, *known: str) -> list[Left]:
+    """What else stands in a mapping that is written anew."""
+    return [Left(inner, "has no known equal") for name, inner in field.entries() if name not in known]
+
+
+def without_status(whole: Field) -> tuple[Edit, ...]:
+    """The edits that take away what the controller of another kind wrote."""
+    return (drop(whole.at("status")),) if whole.at("status") else ()

@@ -13,7 +13,7 @@ from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.pods import Template
 from dovetail.advice.migrate.dialects import queues
 from dovetail.advice.migrate.dialects.pods import READ, native, native_member, scheduled
-from dovetail.advice.migrate.step import Dialect, Left, Step, Target, World, group_of, left, namespace_of
+from dovetail.advice.migrate.step import Dialect, Left, Step, Target, World, group_of, left, namespace_of, unknown
 from dovetail.core.sharing.records import QUEUE_LABEL
 
 _GROUP = "scheduling.x-k8s.io"
@@ -35,7 +35,7 @@ def _whole(whole: Field, world: World) -> Iterator[Step]:
             if spec.at(name):
                 yield Step(spec.at(name), f"{name} is not needed: {why}", (drop(spec.at(name)),))
         if Target.NATIVE in world.targets or group != _GROUP:
-            yield native(whole, spec.at("minMember"))
+            yield native(whole, spec.at("minMember"), unknown(spec, "minMember", *_NOT_NEEDED))
         else:
             yield Step(whole.at("apiVersion"), READ, understood=True)
 
@@ -60,6 +60,7 @@ def _quota(whole: Field) -> Step:
     spec, namespace = whole.at("spec"), namespace_of(whole)
     lost = [Left(whole.at("metadata", "namespace"), "pods are in the queue by a label, which the namespace can have: "
                  f"kubectl label namespace {namespace} {QUEUE_LABEL}={whole.at('metadata', 'name').text}")]  # fmt: skip
+    lost += unknown(spec, "min", "max")
     made = {
         "guarantee": queues.amounts(spec.at("min"), lost),
         "limit": queues.amounts(spec.at("max"), lost),

@@ -23,7 +23,7 @@ from dovetail.advice.migrate.dialects.pods import (
     topology,
     without,
 )
-from dovetail.advice.migrate.step import Dialect, Left, Step, World, group_of, left, namespace_of
+from dovetail.advice.migrate.step import Dialect, Left, Step, World, group_of, left, namespace_of, unknown
 from dovetail.core.model import SHARED_GPU
 from dovetail.core.sharing.records import QUEUE_LABEL
 from dovetail.kube.annotations import PREFIX, TABLE
@@ -186,6 +186,9 @@ def _pod_group(whole: Field, world: World) -> Step:
         ],
         "has no equal, and is not needed: a gang that waits is tried again when something changed",
     )
+    lost += unknown(
+        spec, *(one.field.name for one in lost), "minMember", "queue", "preemptibility", "topologyConstraint"
+    )
     constraint = spec.at("topologyConstraint")
     said = [constraint.at(f"{which}TopologyLevel") for which in ("required", "preferred")]
     required, preferred = (_label(one.text, world) for one in said)
@@ -200,6 +203,9 @@ def _pod_group(whole: Field, world: World) -> Step:
 
 def _queue(whole: Field) -> Step:
     spec, lost = whole.at("spec"), list[Left]()
+    lost += unknown(
+        spec, "parentQueue", "resources", "priority", "preemptMinRuntime", "reclaimMinRuntime", "displayName"
+    )  # fmt: skip
     made: dict[str, Any] = {"parent": spec.at("parentQueue").value, "guarantee": {}, "limit": {}}
     weights = {}
     for name, resource in spec.at("resources").entries():

@@ -18,7 +18,7 @@ from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.pods import Template, count, templates_of
 from dovetail.advice.migrate.dialects import queues
 from dovetail.advice.migrate.dialects.pods import annotated, moved, scheduled, topology, without
-from dovetail.advice.migrate.step import Dialect, Left, Step, World, group_of, left, namespace_of
+from dovetail.advice.migrate.step import Dialect, Left, Step, World, group_of, left, namespace_of, unknown
 from dovetail.core.model import GPU
 from dovetail.core.quantities import QuantityError, parse
 
@@ -62,6 +62,7 @@ _QUEUE_LEFT = {
     "admissionScope": "leastServedFirst and byUser order the jobs of a queue by what they used",
     "concurrentAdmissionPolicy": "has no known equal",
 }
+_QUEUE_READ = ("cohort", "cohortName", "resourceGroups", "fairSharing", "namespaceSelector", "queueingStrategy")
 _STRICT = "StrictFIFO"
 
 
@@ -168,6 +169,7 @@ def _priority_class(whole: Field) -> Step:
 
 def _cohort(whole: Field) -> Step:
     spec, lost = whole.at("spec"), list[Left]()
+    lost += unknown(spec, "parent", "parentName", "resourceGroups", "fairSharing")
     guarantee, limit = _quota(spec, lost, True, World())
     parent = spec.at("parentName").text or spec.at("parent").text
     made = {"parent": parent, "guarantee": guarantee, "limit": limit, "weight": _weight(spec, lost)}
@@ -178,6 +180,7 @@ def _cluster_queue(whole: Field, world: World) -> Step:
     spec, lost = whole.at("spec"), list[Left]()
     cohort = spec.at("cohortName").text or spec.at("cohort").text
     guarantee, limit = _quota(spec, lost, bool(cohort), world)
+    lost += unknown(spec, *_QUEUE_LEFT, *_QUEUE_READ)
     lost += [Left(spec.at(name), why) for name, why in _QUEUE_LEFT.items() if spec.at(name)]
     if spec.at("queueingStrategy").text == _STRICT:
         lost.append(Left(spec.at("queueingStrategy"), "jobs that fit go before such as wait, where they delay none"))

@@ -10,7 +10,7 @@ from typing import Any
 from dovetail.advice.lint.edits import Edit, drop, put, rename
 from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.pods import Template, count, templates_of
-from dovetail.advice.migrate.step import Left, Step, group_of, left
+from dovetail.advice.migrate.step import Left, Step, group_of, left, without_status
 from dovetail.core.model import GPU, SHARED_GPU
 from dovetail.core.sharing.records import QUEUE_LABEL
 from dovetail.kube.annotations import NAME, PREFIX, level
@@ -99,7 +99,8 @@ def native(whole: Field, minimum: Field, left_behind: Iterable[Left] = (), requi
         spec["schedulingConstraints"] = {"topology": [{"key": required}]}
     version = whole.at("apiVersion")
     message = f"{version.text} PodGroup is {NATIVE_VERSION}, with minCount {least}"
-    return Step(version, message, (put(whole.at("spec"), spec), put(version, NATIVE_VERSION)), left=tuple(left_behind))
+    edits = (*without_status(whole), put(whole.at("spec"), spec), put(version, NATIVE_VERSION))
+    return Step(version, message, edits, left=tuple(left_behind))
 
 
 def native_member(pod: Template, mapping: Field, old: Field, found: bool) -> Step:

@@ -8,7 +8,7 @@ from typing import Any
 
 from dovetail.advice.lint.edits import put
 from dovetail.advice.lint.field import Field
-from dovetail.advice.migrate.step import Left, Step
+from dovetail.advice.migrate.step import Left, Step, without_status
 from dovetail.core.model import GPU
 
 VERSION = "dovetail.dev/v1alpha1"
@@ -36,7 +36,7 @@ def became(whole: Field, spec: dict[str, Any], lost: Iterable[Left], adds: Itera
     """The step that makes a Queue of the object."""
     version, kind = whole.at("apiVersion"), whole.at("kind")
     spec = {name: value for name, value in spec.items() if value not in (None, "", {})}
-    edits = (put(whole.at("spec"), spec), put(kind, "Queue"), put(version, VERSION))
+    edits = (*without_status(whole), put(whole.at("spec"), spec), put(kind, "Queue"), put(version, VERSION))
     return Step(version, f"{kind.text} is a Queue of {VERSION}", edits, tuple(adds), tuple(lost))
 
 

@@ -27,7 +27,18 @@ from dovetail.advice.migrate.dialects.pods import (
     scheduled,
     shares,
 )
-from dovetail.advice.migrate.step import Dialect, Left, Step, Target, World, group_of, left, namespace_of
+from dovetail.advice.migrate.step import (
+    Dialect,
+    Left,
+    Step,
+    Target,
+    World,
+    group_of,
+    left,
+    namespace_of,
+    unknown,
+    without_status,
+)
 from dovetail.core.sharing.records import QUEUE_LABEL
 from dovetail.kube.annotations import LEVELS, PREFIX, level
 
@@ -59,6 +70,14 @@ _PLUGINS = {
     "mpi": "no host file is made: use an MPIJob",
     "ray": "use a RayJob",
 }
+_JOB_FIELDS = (
+    "minAvailable", "tasks", "queue", "priorityClassName", "ttlSecondsAfterFinished", "maxRetry", "policies", "plugins",
+    "schedulerName", "volumes", "runningEstimate", "networkTopology",
+)  # fmt: skip
+_TASK_FIELDS = (
+    "name", "replicas", "template", "policies", "minAvailable", "dependsOn", "topologyPolicy", "maxRetry",
+    "partitionPolicy",
+)  # fmt: skip
 _QUEUE_LEFT = {
     "reclaimable": "preemptible: false of the queue keeps its pods from giving way, but binds them to the guarantee",
     "type": "has no meaning here",
@@ -158,6 +177,10 @@ def _pod_group(whole: Field, world: World) -> Iterator[Step]:
         return
     if spec.at("minTaskMember"):
         lost.append(Left(spec.at("minTaskMember"), "minCount counts all pods alike: make a PodGroup for each task"))
+    lost += unknown(
+        spec, "minMember", "minTaskMember", "queue", "minResources", "priorityClassName", "subGroupPolicy",
+        "networkTopology",
+    )  # fmt: skip
     step = native(whole, spec.at("minMember"), lost, key if hard else "")
     if key and not hard and step.edits:
         step = Step(
@@ -173,6 +196,7 @@ def _pod_group(whole: Field, world: World) -> Iterator[Step]:
 def _queue(whole: Field) -> Step:
     spec = whole.at("spec")
     lost = [Left(spec.at(name), why) for name, why in _QUEUE_LEFT.items() if spec.at(name)]
+    lost += unknown(spec, *_QUEUE_LEFT, "deserved", "guarantee", "capability", "parent", "weight", "priority")
     deserved, reserved = spec.at("deserved"), spec.at("guarantee", "resource")
     if deserved and reserved:
         lost.append(
@@ -237,7 +261,13 @@ def _job(whole: Field) -> Step:
     queue = spec.at("queue").text
     label = (put(meta.at("labels", QUEUE_LABEL), queue),) if queue else ()
     new = ("jobset.x-k8s.io/v1alpha2", "JobSet") if as_set else ("batch/v1", "Job")
-    edits = (*label, *annotated(meta, **annotations), put(whole.at("spec"), made), put(kind, new[1]))
+    edits = (
+        *without_status(whole),
+        *label,
+        *annotated(meta, **annotations),
+        put(whole.at("spec"), made),
+        put(kind, new[1]),
+    )
     message = f"{_BATCH} Job is a {new[1]} of {new[0]}; comments in its spec are not kept"
     version = whole.at("apiVersion")
     return Step(version, message, (*edits, put(version, new[0])), left=tuple(lost))
@@ -277,8 +307,7 @@ def _of_task(task: Field, spec: Field, lost: list[Left]) -> dict[str, Any]:
 
 def _left_of_job(spec: Field, tasks: list[Field]) -> list[Left]:
     lost = [Left(spec.at("plugins", name), why) for name, why in _PLUGINS.items() if spec.at("plugins", name)]
-    unknown = [inner for name, inner in spec.at("plugins").entries() if name not in {*_PLUGINS, "env"}]
-    lost += [Left(inner, f"the plugin {inner.name} has no known equal") for inner in unknown]
+    lost += unknown(spec.at("plugins"), *_PLUGINS, "env") + unknown(spec, *_JOB_FIELDS)
     lost += [Left(one, "no policy of a Job or JobSet is known that does this") for one in spec.at("policies").each()
              if not _restarts(one)]  # fmt: skip
     for name, why in (
@@ -289,6 +318,7 @@ def _left_of_job(spec: Field, tasks: list[Field]) -> list[Left]:
         if spec.at(name):
             lost.append(Left(spec.at(name), why))
     for task in tasks:
+        lost += unknown(task, *_TASK_FIELDS)
         lost += [Left(one, "no policy of a Job or JobSet is known that does this") for one in task.at("policies").each()
                  if not _completes(one)]  # fmt: skip
         for name, why in (
