@@ -48,30 +48,17 @@ class Kubelet:
 
 def kubelets(pod: Template, facts: Facts) -> tuple[Kubelet, ...]:
     """The kubelets of the nodes that may run the pod: of all of them, or none where one is not known."""
-    nodes, known = gpu_nodes_for(pod, facts), _known(_Identical(facts.objects))
+    nodes, known = gpu_nodes_for(pod, facts), _known(facts)
     return tuple(known[node.name] for node in nodes) if all(node.name in known for node in nodes) else ()
 
 
-class _Identical:
-    """Objects as a key: equal if they are the same tuple. They may be thousands, and are asked about for each pod."""
-
-    def __init__(self, objects: tuple[Field, ...]) -> None:
-        self.objects = objects
-
-    def __hash__(self) -> int:
-        return id(self.objects)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Identical) and other.objects is self.objects
-
-
 @lru_cache(maxsize=1)
-def _known(of: _Identical) -> Mapping[str, Kubelet]:
+def _known(facts: Facts) -> Mapping[str, Kubelet]:
     """By the names of nodes; what a GPUNode tells counts before the other."""
     found: dict[str, Kubelet] = {}
     for kind, read in (("NodeResourceTopology", _of_zones), ("GPUNode", _of_gpu_node)):
-        for whole in of.objects:
-            kubelet = read(whole) if whole.at("kind").text == kind else None
+        for whole in facts.of_kind(kind):
+            kubelet = read(whole)
             if kubelet is not None:
                 found[whole.at("metadata", "name").text] = kubelet
     return found

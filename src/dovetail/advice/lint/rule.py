@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 
 from dovetail.advice.lint.edits import Edit
 from dovetail.advice.lint.field import Field
@@ -41,14 +42,26 @@ class KnownNode:
     taints: tuple[Mapping[str, str], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class Facts:
     """`nodes` and `schedulers` (names) are None where they are not known; `objects` is everything that is linted in
-    this run, for rules that look from one object to another."""
+    this run, for rules that look from one object to another. Compared by identity, so that what a rule works out of
+    them can be kept for them."""
 
     nodes: tuple[KnownNode, ...] | None = None
     schedulers: frozenset[str] | None = None
     objects: tuple[Field, ...] = ()
+
+    def of_kind(self, kind: str) -> tuple[Field, ...]:
+        """The objects of a kind, of whatever group."""
+        return self._by_kind.get(kind, ())
+
+    @cached_property
+    def _by_kind(self) -> dict[str, tuple[Field, ...]]:
+        found: dict[str, list[Field]] = {}
+        for whole in self.objects:
+            found.setdefault(whole.at("kind").text, []).append(whole)
+        return {kind: tuple(some) for kind, some in found.items()}
 
 
 @dataclass(frozen=True, slots=True)

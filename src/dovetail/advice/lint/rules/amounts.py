@@ -29,7 +29,7 @@ _ALIKE = re.compile(r"(?i).*(nvidia|gpu|\bmig-|cuda).*")
 _WHOLE = {"gpu", "gpus", "nvidia", "nvidiacom", "nvidiagpu", "nvidiagpus", "nvidiacomgpu", "nvidiacomgpus"}
 _OTHERS = re.compile(
     r"(nvidia\.com/(pgpu|vgpu|gpu-?mem\w*|gpu-?cores?\w*|gpumem-percentage|priority|hostdev\w*|.*rdma.*|.*vf.*|sriov.*|"
-    r"ib.*|infiniband.*|mofed.*|cc-.*|GA\w+|GH\w+|TU\w+|AD\w+|GB\w+|[A-Z0-9_]+)|amd\.com/.*|gpu\.intel\.com/.*|"
+    r"ib.*|infiniband.*|mofed.*|cc-.*|GA\w+|GH\w+|TU\w+|AD\w+|GB\w+|(?!GPU)[A-Z0-9_]+)|amd\.com/.*|gpu\.intel\.com/.*|"
     r"(aliyun\.com|volcano\.sh|tencent\.com|kai\.scheduler|run\.ai|iluvatar\.ai|metax-tech\.com|mthreads\.com|"
     r"hami\.io|cambricon\.com|requests?|limits?|elasticgpu\.io|nos\.nebuly\.com|deviceclass\.resource\.kubernetes\.io)"
     r"[./].*)"
@@ -210,8 +210,7 @@ RULES = (
         level=Level.ERROR,
         title="A quota of GPUs lacks `requests.`",
         effect=(
-            "Nothing is limited, or the API server refuses the quota: `must be a standard resource for quota`: of "
-            "extended resources it counts `requests.` alone."
+            "Nothing is limited: of extended resources the API server counts `requests.` alone."
         ),
         bad="""\
 apiVersion: v1

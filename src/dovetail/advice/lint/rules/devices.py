@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
 import yaml
@@ -18,6 +19,7 @@ import yaml
 from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.pods import Template, count, gpus_of
 from dovetail.advice.lint.rule import Facts, Found, KnownNode, Level, Rule
+from dovetail.advice.lint.selection import allows, offers
 from dovetail.core.model import GPU
 from dovetail.kube.documents import Loader
 from dovetail.kube.templates import group_kind
@@ -40,11 +42,16 @@ def _shared(pod: Template, facts: Facts) -> Iterator[Found]:
         for name, amount in gpus_of(container)
         if name.endswith(_SHARED) and (count(amount) or 0) > 1
     ]
-    fails = [one for whole in facts.objects for one in _configured(whole)] if asked else []
+    fails = _refusals(facts) if asked else ()
     if any(fails) or not fails:
         for name, amount in asked:
             message = f"{name}: {amount.value} replicas are no more GPU than one: write 1"
             yield Found(amount, message, guess=not fails or not all(fails))
+
+
+@lru_cache(maxsize=1)
+def _refusals(facts: Facts) -> tuple[bool, ...]:
+    return tuple(one for whole in facts.objects for one in _configured(whole))
 
 
 def _configured(whole: Field) -> Iterator[bool]:
@@ -110,7 +117,7 @@ def _left_out(pod: Template, facts: Facts) -> Iterator[Found]:
     if pod.spec.at("hostNetwork").value or pod.spec.at("affinity", "nodeAffinity") or pod.spec.at("resourceClaims"):
         return
     nodes = [node for node in facts.nodes or () if _fits(pod, node)]
-    whole = [node for node in nodes if (count(Field(node.allocatable.get(GPU))) or 0) == pod.gpus]
+    whole = [node for node in nodes if offers(node, GPU) == pod.gpus]
     common = [
         name
         for name in (nodes[0].allocatable if nodes else ())
@@ -123,8 +130,7 @@ def _left_out(pod: Template, facts: Facts) -> Iterator[Found]:
 
 
 def _fits(pod: Template, node: KnownNode) -> bool:
-    selected = all(node.labels.get(key) == value.text for key, value in pod.spec.at("nodeSelector").entries())
-    return selected and pod.gpus > 1 and (count(Field(node.allocatable.get(GPU))) or 0) >= pod.gpus
+    return pod.gpus > 1 and allows(pod, node) and offers(node, GPU) >= pod.gpus
 
 
 def _spans_nodes(pod: Template) -> bool:

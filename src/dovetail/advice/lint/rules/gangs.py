@@ -13,6 +13,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.inventory import DEFAULT_SCHEDULER
@@ -149,13 +150,9 @@ def _of_group(whole: Field, group: _Group, facts: Facts) -> Iterator[Found]:
     if not name or least.whole is None:
         return
     members: list[tuple[Field, _Size]] = []
-    for other in facts.objects:
-        pods = list(templates_of(other))
-        inside = [group.joined(pod) == name for pod in pods]
-        if not any(inside) or other.at("metadata", "namespace").text != namespace:
-            continue
+    for other, whole_of_it in _members(facts, group).get((namespace, name), ()):
         size = _size(other)
-        if size is None or not all(inside):
+        if size is None or not whole_of_it:
             return
         members.append((other, size))
     if any(size.pods for _, size in members):
@@ -166,6 +163,18 @@ def _of_group(whole: Field, group: _Group, facts: Facts) -> Iterator[Found]:
         )
         bare = all(group_kind(other.value) == ("", "Pod") for other, _ in members)
         yield from _compared(least, together, guess=bare)
+
+
+@lru_cache(maxsize=4)
+def _members(facts: Facts, group: _Group) -> dict[tuple[str, str], list[tuple[Field, bool]]]:
+    """By namespace and name of a group, the objects that join it, and whether all of their pods do."""
+    found: dict[tuple[str, str], list[tuple[Field, bool]]] = {}
+    for whole in facts.objects:
+        joined = [group.joined(pod) for pod in templates_of(whole)]
+        for name in {one for one in joined if one}:
+            place = whole.at("metadata", "namespace").text, name
+            found.setdefault(place, []).append((whole, joined.count(name) == len(joined)))
+    return found
 
 
 @dataclass(frozen=True, slots=True)

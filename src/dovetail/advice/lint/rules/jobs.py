@@ -17,6 +17,7 @@ They speak where the loss is real, and are silent otherwise:
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 
 from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.pods import Template, templates_of
@@ -39,7 +40,7 @@ _KARPENTER = "karpenter.sh/"
 _STAYS = ("karpenter.sh/do-not-disrupt", "karpenter.sh/do-not-evict")
 _JOB, _CRON_JOB = ("batch", "Job"), ("batch", "CronJob")
 _SERVICES = {("ray.io", "RayCluster")}
-_SERVES = {("apps", "Deployment"), ("apps", "StatefulSet")}
+_SERVES = ("Deployment", "StatefulSet")
 _SYSTEM_CLASSES = ("system-node-critical", "system-cluster-critical")
 
 
@@ -156,11 +157,7 @@ def _failures(whole: Field, _: Facts) -> Iterator[Found]:
 def _priority(pod: Template, facts: Facts) -> Iterator[Found]:
     if not pod.uses_gpu:
         return
-    classes = {
-        one.at("metadata", "name").text: one
-        for one in facts.objects
-        if group_kind(one.value) == ("scheduling.k8s.io", "PriorityClass")
-    }
+    classes = {one.at("metadata", "name").text: one for one in facts.of_kind("PriorityClass")}
     name = pod.spec.at("priorityClassName")
     if not name.text:
         default = any(one.at("globalDefault").value for one in classes.values())
@@ -175,23 +172,25 @@ def _priority(pod: Template, facts: Facts) -> Iterator[Found]:
         return
     own = classes.get(name.text)
     value = own.at("value").whole if own is not None and own.at("preemptionPolicy").text != "Never" else None
-    for serving, other in _serving(facts, classes):
-        if value is not None and value > other:
-            message = (
-                f"class {name.text} ({value}) may evict {serving} ({other}): write a class of less, or one that never"
-            )
-            yield Found(name, f"{message} evicts")
-            return
+    other, serving = _least_serving(facts)
+    if value is not None and serving and value > other:
+        message = f"class {name.text} ({value}) may evict {serving} ({other}): write a class of less, or one that never"
+        yield Found(name, f"{message} evicts")
 
 
-def _serving(facts: Facts, classes: dict[str, Field]) -> Iterator[tuple[str, int]]:
-    """(name, priority) of what serves with GPUs, where its class is known."""
-    for whole in facts.objects:
-        for pod in templates_of(whole) if group_kind(whole.value) in _SERVES else ():
-            known = classes.get(pod.spec.at("priorityClassName").text)
-            value = known.at("value").whole if known is not None else None
-            if pod.uses_gpu and value is not None:
-                yield f"{whole.at('kind').text} {whole.at('metadata', 'name').text}", value
+@lru_cache(maxsize=1)
+def _least_serving(facts: Facts) -> tuple[int, str]:
+    """(priority, name) of what serves with GPUs at the least priority, of that whose class is known; no name where
+    there is none."""
+    values = {one.at("metadata", "name").text: one.at("value").whole for one in facts.of_kind("PriorityClass")}
+    found = [
+        (value, f"{kind} {whole.at('metadata', 'name').text}")
+        for kind in _SERVES
+        for whole in facts.of_kind(kind)
+        for pod in templates_of(whole)
+        if (value := values.get(pod.spec.at("priorityClassName").text)) is not None and pod.uses_gpu
+    ]
+    return min(found, default=(0, ""))
 
 
 _TRAIN = """\

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 
 from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.pods import Template, count, gpus_of, templates_of
@@ -131,12 +132,12 @@ def _ends(pod: Template) -> bool:
     )
 
 
+@lru_cache(maxsize=1)
 def _never_culls(facts: Facts) -> bool:
     """Whether a notebook controller is in sight, and none that stops idle notebooks or may be told to elsewhere."""
     controllers = [
         (container, dict(pod.env(container)).get("ENABLE_CULLING", Field(None)))
-        for whole in facts.objects
-        if whole.at("kind").text == "Deployment"
+        for whole in facts.of_kind("Deployment")
         for pod in templates_of(whole)
         for container in pod.containers
         if _CONTROLLER.fullmatch(_image_name(container))

@@ -113,11 +113,7 @@ def _nobodys(whole: Field, facts: Facts) -> Iterator[Found]:
         return
     namespace = whole.at("metadata", "namespace").text
     places = [whole, *(pod.field for pod in pods)]
-    places += [
-        one
-        for one in facts.objects
-        if one.at("kind").text == "Namespace" and namespace and one.at("metadata", "name").text == namespace
-    ]
+    places += [one for one in facts.of_kind("Namespace") if namespace and one.at("metadata", "name").text == namespace]
     keys = (
         key for place in places for side in ("labels", "annotations") for key, _ in place.at("metadata", side).entries()
     )

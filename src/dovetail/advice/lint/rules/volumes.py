@@ -52,7 +52,7 @@ def _claims(pod: Template, facts: Facts) -> Iterator[tuple[Field, Field]]:
         made = volume.at("ephemeral", "volumeClaimTemplate")
         if made:
             yield made, made
-        for claim in _of_kind(facts, "PersistentVolumeClaim") if name.text else ():
+        for claim in facts.of_kind("PersistentVolumeClaim") if name.text else ():
             if claim.at("metadata", "name").text == name.text and _namespace(claim) == namespace:
                 yield name, claim
     yield from ((claim, claim) for claim in pod.whole.at("spec", "volumeClaimTemplates").each())
@@ -119,12 +119,8 @@ def _in_topology(topology: Field, node: KnownNode) -> bool:
     return True
 
 
-def _of_kind(facts: Facts, kind: str) -> Iterator[Field]:
-    return (one for one in facts.objects if one.at("kind").text == kind)
-
-
 def _first(facts: Facts, kind: str, test: Callable[[Field], bool]) -> Field | None:
-    return next((one for one in _of_kind(facts, kind) if test(one)), None)
+    return next((one for one in facts.of_kind(kind) if test(one)), None)
 
 
 def _namespace(whole: Field) -> str:
