@@ -22,6 +22,7 @@ _COMMANDS = {
     "instances": "Rank cloud instances by dollars per useful GPU-hour, and say why others are passed over.",
     "lint": "Say what is wrong with manifests of GPU jobs before they are submitted, and mend it.",
     "memory": "Say what a model takes of GPU memory, and which GPUs and MIG profiles hold it.",
+    "migrate": "Make of manifests for other schedulers, or an older Kubernetes, what is read today.",
     "priority": "Say why a job has its place in the line, and what would change that.",
     "queue": "Show the line of those who wait: in which order, why, and when they start.",
     "replay": "Decide a recorded day again, and say whether every decision is the same.",
