@@ -23,7 +23,7 @@ ROOMS = {
     "playground": {"core", "kube"},
     "views": {"core", "kube"},
     "sim": {"core"},
-    "advice": {"core"},
+    "advice": {"core", "kube"},
     "cli": {"advice", "core", "kube", "scheduler", "playground", "views", "sim", "recording", "agent"},
 }
 CORE_LIBRARIES = {"numpy"}

@@ -154,10 +154,54 @@ def test_the_picture(tmp_path: Path) -> None:
     assert run(*SPOT, "--nodes", "60000", "--plot", str(tmp_path / "b.png")).exit_code == 1
 
 
+NIGHT = """\
+apiVersion: batch/v1
+kind: Job
+metadata: {name: night}  # by cron
+spec:
+  template:
+    spec:
+      restartPolicy: Never
+      containers:
+      - name: train
+        # pinned
+        image: train:1.4
+        resources: {limits: {nvidia.com/gpu: 8}}
+"""
+
+
 def test_what_a_manifest_lacks() -> None:
     missing = answer(*SPOT, "-f", "-", given=JOB)["missing"]
     assert {(one["object"], one["file"]) for one in missing} == {("Job a", "-")}
-    assert [one["line"] for one in missing] == [5, 5, 5, 5]
+    assert [one["line"] for one in missing] == [4, 5, 5, 5]
+    assert [one["fixable"] for one in missing] == [False, False, False, True]
+
+
+def test_what_a_manifest_lacks_is_added(tmp_path: Path) -> None:
+    path = tmp_path / "night.yaml"
+    path.write_text(NIGHT)
+    told = ("-f", str(path), "--checkpoint-claim", "runs", "--save-command", "kill -USR1 1; sleep 90")
+    before = answer(*SPOT, *told)["missing"]
+    assert [one["fixable"] for one in before] == [True] * 4
+    assert path.read_text() == NIGHT
+    assert answer(*SPOT, *told, "--fix")["missing"] == []
+    lines = path.read_text().splitlines()
+    assert [line for line in lines if line in NIGHT.splitlines()] == NIGHT.splitlines()
+    assert "      terminationGracePeriodSeconds: 150" in lines
+    mended = path.read_text()
+    run(*SPOT, *told, "--fix")
+    assert path.read_text() == mended
+
+
+def test_the_manifest_of_standard_input_is_printed_mended() -> None:
+    result = run(*SPOT, "-f", "-", "--fix", given=NIGHT)
+    assert "terminationGracePeriodSeconds: 150" in result.stdout and "podFailurePolicy:" in result.stdout
+    assert "Spot pays" in result.stderr and "To survive an interruption the manifests lack:" in result.stderr
+
+
+@pytest.mark.parametrize("more", [["--fix"], ["--checkpoint-claim", "a"], ["-f", "-", "--fix", "-o", "json"]])
+def test_contradictions_about_manifests(more: list[str]) -> None:
+    assert run(*SPOT, *more, given=NIGHT).exit_code == 2
 
 
 @pytest.mark.parametrize("text", ["kind: Service\napiVersion: v1\n", "[1]", "a: ["])

@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 
-from dovetail.advice.surviving import RULES, lacks, templates
+from dovetail.advice.lint.edits import edited
+from dovetail.advice.lint.field import Field
+from dovetail.advice.surviving import RULES, Means, lacks
 from dovetail.kube.owners import OWNER_KINDS
+from dovetail.kube.templates import HOLDERS
 
 Document = dict[str, Any]
 GPU = {"limits": {"nvidia.com/gpu": "8"}}
@@ -30,11 +33,12 @@ def job(template: Document, **spec: Any) -> Document:
 
 
 def fields(document: Document, save_s: float = 120) -> list[str]:
-    return [lack.field for lack in lacks(document, save_s)]
+    return [str(lack.field) for lack in lacks(Field(document), Means(save_s))]
 
 
-def test_every_kind_that_makes_pods_has_a_rule() -> None:
-    assert {(kind.resource.group, kind.resource.kind) for kind in OWNER_KINDS} | {("", "Pod")} == RULES.keys()
+def test_every_gang_s_kind_has_a_rule_and_every_rule_s_kind_is_known() -> None:
+    known = {(holder.resource.group, holder.resource.kind) for holder in HOLDERS}
+    assert {(kind.resource.group, kind.resource.kind) for kind in OWNER_KINDS} <= RULES.keys() <= known
 
 
 def test_a_job_that_lacks_nothing() -> None:
@@ -110,7 +114,45 @@ def test_what_counts_as_a_failure(version: str, kind: str, spec: Document, field
     made = {"apiVersion": version, "kind": kind}
     assert fields(made | {"spec": spec}) == [field]
     assert fields(made | {"spec": mended}) == []
-    assert len(list(templates(made | {"spec": spec}))) == 1
+
+
+@pytest.mark.parametrize("kind", RULES)
+def test_what_can_be_written_is_written(kind: tuple[str, str]) -> None:
+    """With all that has to be told, every kind but a lone Pod and a RayCluster has nothing left that it lacks."""
+    bare = {"spec": {"restartPolicy": "Never", "containers": [{"name": "main"}]}}
+    specs: dict[str, Document] = {
+        "CronJob": {"jobTemplate": {"spec": {"template": bare}}},
+        "JobSet": {"replicatedJobs": [{"template": {"spec": {"template": bare}}}]},
+        "LeaderWorkerSet": {"leaderWorkerTemplate": {"restartPolicy": "None", "workerTemplate": bare}},
+        "RayCluster": {"headGroupSpec": {"template": bare}},
+        "RayJob": {"rayClusterSpec": {"headGroupSpec": {"template": bare}}},
+        "Pod": bare["spec"],
+        "Job": {"template": bare, "tasks": [{"template": bare}]},
+    }
+    training = {"pytorchReplicaSpecs": {"Worker": {"template": bare}}}
+    document = {"apiVersion": f"{kind[0]}/v1".strip("/"), "kind": kind[1], "spec": specs.get(kind[1], training)}
+    means = Means(100, "kept", "save --now")
+    for _ in range(9):
+        lack = next((one for one in lacks(Field(document), means) if one.edits), None)
+        if lack is None:
+            break
+        document = edited(document, lack.edits)
+    left = {"Pod": ["kind"], "RayCluster": ["spec.gcsFaultToleranceOptions"]}.get(kind[1], [])
+    assert [str(one.field) for one in lacks(Field(document), means)] == left
+
+
+def test_what_is_not_told_is_not_made_up() -> None:
+    document = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "spec": {"template": {"spec": {"containers": [{"name": "a"}]}}},
+    }
+    assert {str(one.field): bool(one.edits) for one in lacks(Field(document), Means(100))} == {
+        "spec.podFailurePolicy": False,
+        "spec.template.spec.containers[0].volumeMounts": False,
+        "spec.template.spec.containers[0].lifecycle.preStop": False,
+        "spec.template.spec.terminationGracePeriodSeconds": True,
+    }
 
 
 def test_nothing_makes_a_pod_again() -> None:

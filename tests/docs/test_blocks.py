@@ -153,6 +153,7 @@ def test_commands_exist(line: str) -> None:
         ("The predicted kubelet", ["benchmarks/kubelet_speed.py"]),
         ("Devices by claim", ["benchmarks/claims_speed.py"]),
         ("Selectors", ["benchmarks/cel_speed.py"]),
+        ("The linter", ["benchmarks/lint_speed.py"]),
         ("Queues", ["benchmarks/queues_speed.py"]),
         ("Starvation", ["benchmarks/starvation.py"]),
         ("Philly", ["benchmarks/philly.py"]),

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import inf, isfinite
 from pathlib import Path
@@ -12,10 +13,15 @@ from rich.console import Console
 from rich.table import Table
 
 from dovetail.advice.interruptions import Interrupted, break_even_discount, break_even_mtbi_s
-from dovetail.advice.surviving import RULES, lacks
+from dovetail.advice.lint.engine import name_of
+from dovetail.advice.lint.rewrite import NotRewritten, rewritten
+from dovetail.advice.lint.source import Document, document
+from dovetail.advice.surviving import RULES, Lack, Means, lacks
+from dovetail.cli import manifest_files
 from dovetail.cli.output import output_option, span, write_json
 from dovetail.cli.quantities import Duration, Percent
-from dovetail.kube.documents import Document, ManifestError, read_documents
+from dovetail.kube.documents import STDIN
+from dovetail.kube.templates import group_kind
 
 _WIDTH = 120
 _POINTS, _SPREAD = 200, 30.0
@@ -35,13 +41,14 @@ class At:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """Something that a manifest lacks; `line` is 0 where the file is JSON."""
+    """Something that a manifest lacks. `fixable`: with what was told, --fix adds it."""
 
     file: str
     line: int
     object: str
     field: str
     what: str
+    fixable: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +84,9 @@ class Spot:
 @click.option("--interval", type=Duration(), help="Also say what this interval costs.")
 @click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw cost by interval, as PNG.")
 @click.option("-f", "--file", "files", multiple=True, help="Manifests: say what they lack to survive. - for stdin.")
+@click.option("--fix", is_flag=True, help="Add to the manifests what they lack, as far as it is known what to write.")
+@click.option("--checkpoint-claim", metavar="NAME", help="With -f: the PersistentVolumeClaim that keeps checkpoints.")
+@click.option("--save-command", metavar="COMMAND", help="With -f: what saves a checkpoint, as a line for a shell.")
 @output_option
 def command(
     save: float,
@@ -89,6 +99,9 @@ def command(
     interval: float | None,
     plot: Path | None,
     files: tuple[str, ...],
+    fix: bool,
+    checkpoint_claim: str | None,
+    save_command: str | None,
     output: str,
 ) -> None:
     """Say how often to save checkpoints, what interruptions cost in time and money, and whether spot pays.
@@ -100,20 +113,26 @@ def command(
     if rate is not None and not 0 < rate < inf:
         raise click.UsageError(f"--rate {rate:g}: must be more than 0 interruptions in an hour")
     each_s = mtbi if mtbi is not None else 3600 / (rate or 1)
+    if (fix or checkpoint_claim or save_command) and not files:
+        raise click.UsageError("--fix, --checkpoint-claim and --save-command are about manifests: give them by -f")
+    if fix and STDIN in files and output == "json":
+        raise click.UsageError("--fix prints the manifest of standard input, -o json the answer: not both at once")
     job = Interrupted(save, restart, each_s / nodes)
     wanted = {"Young 1974": job.young_s(), "Daly 2006": job.daly_s()} | ({"yours": interval} if interval else {})
     intervals = tuple(_at(name, job, each, discount, work) for name, each in wanted.items())
     best = job.best()
+    means = Means(save, checkpoint_claim or "", save_command or "")
     found = Spot(
         save, restart, job.mtbi_s, discount, intervals, break_even_discount(best) if isfinite(best) else None,
-        break_even_mtbi_s(save, restart, discount), best * (1 - discount) < 1, _missing(files, save) if files else None,
+        break_even_mtbi_s(save, restart, discount), best * (1 - discount) < 1,
+        _missing(files, means, fix) if files else None,
     )  # fmt: skip
     if plot is not None:
         _draw(found, job, plot)
     if output == "json":
         write_json(found)
     else:
-        _show(found)
+        _show(found, Console(highlight=False, width=_WIDTH, markup=False, stderr=fix and STDIN in files))
 
 
 def _at(name: str, job: Interrupted, interval_s: float, discount: float, work_s: float | None) -> At:
@@ -123,33 +142,45 @@ def _at(name: str, job: Interrupted, interval_s: float, discount: float, work_s:
     return At(name, interval_s, slowdown, slowdown * (1 - discount), work_s and work_s * slowdown)
 
 
-def _missing(files: tuple[str, ...], save_s: float) -> tuple[Missing, ...]:
+def _missing(files: tuple[str, ...], means: Means, fix: bool) -> tuple[Missing, ...]:
+    """What is missing; with `fix`, what still is once the files are mended."""
     found, jobs = [], 0
-    try:
-        for document in read_documents(files):
-            if _kind(document) in RULES:
-                jobs += 1
-                found += _of(document, save_s)
-    except ManifestError as error:
-        raise click.ClickException(str(error)) from error
+    for file in map(manifest_files.read, manifest_files.names(files)):
+        for error in [file.error] if file.error else [each.error for each in file.documents if each.error]:
+            place = f"{file.name}:{error.line}" if error.line else file.name
+            raise click.ClickException(f"{place}: {error.message}")
+        if fix:
+            text = "".join(_mended(each, means).text for each in file.documents)
+            file = manifest_files.written(file, file.rewritten(text))
+        for each in file.documents:
+            jobs += sum(group_kind(whole.value) in RULES for whole in each.objects())
+            found += [_told(each, name, lack) for name, lack in _lacks(each, means)]
     if not jobs:
-        kinds = ", ".join(kind for _, kind in RULES)
+        kinds = ", ".join(dict.fromkeys(kind for _, kind in RULES))
         raise click.ClickException(f"{', '.join(files)}: no job is in there; looked for {kinds}")
     return tuple(found)
 
 
-def _kind(document: Document) -> tuple[str, str]:
-    value = document.value if isinstance(document.value, dict) else {}
-    return str(value.get("apiVersion", "")).rpartition("/")[0], str(value.get("kind", ""))
+def _lacks(of: Document, means: Means) -> Iterator[tuple[str, Lack]]:
+    """(object, what it lacks) of the jobs of a document."""
+    for whole in of.objects():
+        if group_kind(whole.value) in RULES:
+            yield from ((name_of(whole), lack) for lack in lacks(whole, means))
 
 
-def _of(document: Document, save_s: float) -> list[Missing]:
-    meta = document.value.get("metadata")
-    name = f"{document.value['kind']} {meta.get('name', '') if isinstance(meta, dict) else ''}".rstrip()
-    return [
-        Missing(document.file, document.line(lack.field), name, lack.field, lack.what)
-        for lack in lacks(document.value, save_s)
-    ]
+def _mended(of: Document, means: Means) -> Document:
+    """With what can be added; what the text cannot be given without changing more stays missing."""
+    refused: set[str] = set()
+    while lack := next((one for _, one in _lacks(of, means) if one.edits and str(one.field) not in refused), None):
+        try:
+            of = document(of.file, rewritten(of.text, lack.edits), of.first_line)
+        except NotRewritten:
+            refused.add(str(lack.field))
+    return of
+
+
+def _told(of: Document, name: str, lack: Lack) -> Missing:
+    return Missing(of.file, of.position(lack.field.path)[0], name, str(lack.field), lack.what, bool(lack.edits))
 
 
 def _draw(found: Spot, job: Interrupted, path: Path) -> None:
@@ -171,8 +202,7 @@ def _draw(found: Spot, job: Interrupted, path: Path) -> None:
     Console(stderr=True).print(f"drawn: {path}", highlight=False)
 
 
-def _show(found: Spot) -> None:
-    console = Console(highlight=False, width=_WIDTH, markup=False)
+def _show(found: Spot, console: Console) -> None:
     console.print(f"The job is interrupted every {span(round(1000 * found.mtbi_s))} on average.")
     table = Table(box=None, pad_edge=False)
     table.add_column("checkpoint interval")
@@ -191,8 +221,10 @@ def _show(found: Spot) -> None:
             "\nTo survive an interruption the manifests lack:" if found.missing else "\nThe manifests lack nothing."
         )
     for one in found.missing or ():
-        place = f"{one.file}:{one.line}" if one.line else one.file
-        console.print(f"{place}: {one.object}: {one.field}: {one.what}", soft_wrap=True)
+        console.print(f"{one.file}:{one.line}: {one.object}: {one.field}: {one.what}", soft_wrap=True)
+    fixable = sum(one.fixable for one in found.missing or ())
+    if fixable:
+        console.print(f"{fixable} of them {'is' if fixable == 1 else 'are'} added by --fix.")
 
 
 def _verdict(found: Spot) -> str:

@@ -61,17 +61,18 @@ class Document:
 def read_documents(names: Iterable[str]) -> Iterator[Document]:
     """All documents, in order. Raises ManifestError."""
     for name in names:
-        for file in _files(name):
-            data = _bytes(file)
+        for file in files_named(name):
+            data = content(file)
             try:
                 yield from _documents(str(file), data)
             except (yaml.YAMLError, ValueError) as error:
-                raise _not_yaml(error, str(file)) from error
+                raise not_yaml(error, str(file)) from error
             except RecursionError as error:
                 raise ManifestError("is nested too deeply, or an anchor holds itself", str(file)) from error
 
 
-def _files(name: str) -> Iterator[str | Path]:
+def files_named(name: str) -> Iterator[str | Path]:
+    """The files that a name stands for. Raises ManifestError for a folder without any."""
     path = Path(name)
     if name == STDIN or not path.is_dir():
         yield name
@@ -82,7 +83,8 @@ def _files(name: str) -> Iterator[str | Path]:
     yield from found
 
 
-def _bytes(file: str | Path) -> bytes:
+def content(file: str | Path) -> bytes:
+    """What is in a file or, for "-", on standard input, unpacked. Raises ManifestError."""
     try:
         data = sys.stdin.buffer.read() if file == STDIN else Path(file).read_bytes()
         return gzip.decompress(data) if data.startswith(_GZIP) else data
@@ -104,7 +106,7 @@ def _documents(file: str, data: bytes) -> Iterator[Document]:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise ManifestError(f"is not UTF-8 text: {error.reason}", file, line) from error
-    loader = _Loader(text)
+    loader = Loader(text)
     try:
         while loader.check_node():
             node = loader.get_node()
@@ -151,7 +153,9 @@ def _find(node: yaml.Node, field: str) -> yaml.Node:
     return node
 
 
-class _Loader(yaml.CSafeLoader):
+class Loader(yaml.CSafeLoader):
+    """Reads YAML as Kubernetes does: no dates, no key twice."""
+
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[tuple[str, str]] = set()
         for key, _ in node.value:
@@ -162,13 +166,14 @@ class _Loader(yaml.CSafeLoader):
         return super().construct_mapping(node, deep)
 
 
-_Loader.yaml_implicit_resolvers = {
+Loader.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in resolvers if tag != _TIMESTAMP]
     for first, resolvers in yaml.CSafeLoader.yaml_implicit_resolvers.items()
 }
 
 
-def _not_yaml(error: Exception, file: str) -> ManifestError:
+def not_yaml(error: Exception, file: str) -> ManifestError:
+    """What YAML's reader says, with the line."""
     line, message = 0, " ".join(str(error).split())
     if isinstance(error, yaml.MarkedYAMLError):
         mark = error.problem_mark or error.context_mark

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Workload objects whose pods start together: one table of the kinds.
+"""Workload objects whose pods start together: a table over the kinds of `templates`.
 
 Rules
 - A row says which controller makes the pods, which of their labels name the object, the role of a pod in it, and how
@@ -28,17 +28,27 @@ from dovetail.kube.objects import ObjectMeta, epoch_ms
 from dovetail.kube.objects_owner import Job, JobSet, LeaderWorkerSet, RayCluster, TrainingJob
 from dovetail.kube.objects_pod import Pod
 from dovetail.kube.resources import JOBS, Resource
+from dovetail.kube.templates import (
+    JAX_JOBS,
+    JOB_SETS,
+    LEADER_WORKER_SETS,
+    MPI_JOBS,
+    PADDLE_JOBS,
+    PYTORCH_JOBS,
+    RAY_CLUSTERS,
+    TF_JOBS,
+    XGBOOST_JOBS,
+    Holder,
+)
 
 D = TypeVar("D")
 
 # https://github.com/kubernetes/api: batch/v1/types.go. On pods as an annotation, since 1.28 as a label too.
 _COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
-# https://github.com/kubernetes-sigs/jobset: api/jobset/v1alpha2/jobset_types.go.
 _JOBSET = "jobset.sigs.k8s.io/jobset-name"
 _REPLICATED_JOB = "jobset.sigs.k8s.io/replicatedjob-name"
 _EXCLUSIVE = "alpha.jobset.sigs.k8s.io/exclusive-topology"
 _NODE_SELECTOR_STRATEGY = "alpha.jobset.sigs.k8s.io/node-selector"
-# https://github.com/kubernetes-sigs/lws: api/leaderworkerset/v1/leaderworkerset_types.go.
 _LWS = "leaderworkerset.sigs.k8s.io/name"
 _LWS_GROUP = "leaderworkerset.sigs.k8s.io/group-index"
 _LWS_WORKER = "leaderworkerset.sigs.k8s.io/worker-index"
@@ -217,13 +227,12 @@ def _leader_or_worker(labels: Mapping[str, str]) -> str:
     return "leader" if labels.get(_LWS_WORKER) == "0" else "workers"
 
 
-def _training_kind(kind: str, version: str = "v1", *more: tuple[str, str]) -> OwnerKind[TrainingJob]:
-    resource = Resource("kubeflow.org", version, f"{kind.lower()}s", True, kind)
+def _training_kind(holder: Holder, *more: tuple[str, str]) -> OwnerKind[TrainingJob]:
     return OwnerKind(
-        resource,
+        holder.resource,
         TrainingJob,
         _training,
-        (("kubeflow.org", kind), *more),
+        (("kubeflow.org", holder.resource.kind), *more),
         marked_by=_TRAINING_JOB,
         named_by=_TRAINING_JOB,
         part_in=_replica_type,
@@ -234,7 +243,7 @@ def _training_kind(kind: str, version: str = "v1", *more: tuple[str, str]) -> Ow
 OWNER_KINDS: tuple[OwnerKind[Any], ...] = (
     # Also for Kubeflow's TrainJob, which makes a JobSet.
     OwnerKind(
-        Resource("jobset.x-k8s.io", "v1alpha2", "jobsets", True, "JobSet"),
+        JOB_SETS.resource,
         JobSet,
         _jobset,
         (_BATCH_JOB,),
@@ -243,12 +252,12 @@ OWNER_KINDS: tuple[OwnerKind[Any], ...] = (
         part_in=_label(_REPLICATED_JOB),
     ),
     # The launcher of v2beta1 is made by a Job.
-    _training_kind("MPIJob", "v2beta1", _BATCH_JOB),
-    _training_kind("PyTorchJob"),
-    _training_kind("TFJob"),
-    _training_kind("XGBoostJob"),
-    _training_kind("PaddleJob"),
-    _training_kind("JAXJob"),
+    _training_kind(MPI_JOBS, _BATCH_JOB),
+    _training_kind(PYTORCH_JOBS),
+    _training_kind(TF_JOBS),
+    _training_kind(XGBOOST_JOBS),
+    _training_kind(PADDLE_JOBS),
+    _training_kind(JAX_JOBS),
     OwnerKind(
         JOBS,
         Job,
@@ -258,7 +267,7 @@ OWNER_KINDS: tuple[OwnerKind[Any], ...] = (
         deadline_s=lambda job: job.spec.active_deadline_seconds,
     ),
     OwnerKind(
-        Resource("leaderworkerset.x-k8s.io", "v1", "leaderworkersets", True, "LeaderWorkerSet"),
+        LEADER_WORKER_SETS.resource,
         LeaderWorkerSet,
         _leader_worker_set,
         (("apps", "StatefulSet"),),
@@ -268,7 +277,7 @@ OWNER_KINDS: tuple[OwnerKind[Any], ...] = (
         part_in=_leader_or_worker,
     ),
     OwnerKind(
-        Resource("ray.io", "v1", "rayclusters", True, "RayCluster"),
+        RAY_CLUSTERS.resource,
         RayCluster,
         _ray_cluster,
         (("ray.io", "RayCluster"),),

@@ -18,7 +18,6 @@ from typing import NamedTuple
 
 from dovetail.core.devices.mig.geometry import Geometry, GeometryError, bits_of
 from dovetail.core.devices.mig.slices import slices
-from dovetail.core.devices.mig.worth import worths
 
 Counts = tuple[int, ...]
 """A number for each profile of a geometry."""
@@ -166,6 +165,9 @@ class Starts:
     def __init__(self, geometry: Geometry, weights: Counts) -> None:
         self._states = known = states(geometry)
         shares = [slices(geometry, [profile]).milli for profile in geometry.profiles]
+        # Imported here, and numpy with it: who only reads and writes records, which know cards, needs none of it.
+        from dovetail.core.devices.mig.worth import worths
+
         self._worths = worths(known.classes, known.of_profile, shares, weights)
 
     def worth(self, state: int) -> int:

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules over documents: findings with their places, without those that a comment silences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dovetail.advice.lint.edits import Edit, json_patch
+from dovetail.advice.lint.field import Field
+from dovetail.advice.lint.pods import templates_of
+from dovetail.advice.lint.rule import Facts, Found, Level, Rule
+from dovetail.advice.lint.rules import BY_ID
+from dovetail.advice.lint.source import Document, Unreadable
+from dovetail.advice.lint.suppressions import suppressions
+
+UNREADABLE = "G00"
+"""The id under which stands what cannot be looked at, and a comment that silences nothing."""
+_NOT_READ = "Nothing in this document was looked at."
+_NOT_SILENCED = "The comment silences nothing."
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A rule's finding in a file. `line` and `column` count from 1; `line` is 0 where a whole file is to blame."""
+
+    rule: str
+    level: Level
+    file: str
+    line: int
+    column: int
+    object: str
+    path: str
+    message: str
+    effect: str
+    guess: bool
+    edits: tuple[Edit, ...]
+    patch: tuple[dict[str, Any], ...]
+
+    @property
+    def fixable(self) -> bool:
+        """Whether an edit mends it."""
+        return bool(self.edits)
+
+
+def lint(documents: Iterable[Document], facts: Facts, rules: Sequence[Rule]) -> Iterator[Finding]:
+    """All findings, in the order of the documents and in each by their places."""
+    for document in documents:
+        yield from sorted(_of(document, facts, rules), key=lambda one: (one.line, one.column, one.rule, one.path))
+
+
+def unreadable(file: str, error: Unreadable) -> Finding:
+    """What says that a file, or a document of it, could not be looked at."""
+    return Finding(
+        UNREADABLE, Level.ERROR, file, error.line, error.column, "", "", error.message, _NOT_READ, False, (), ()
+    )
+
+
+def _of(document: Document, facts: Facts, rules: Sequence[Rule]) -> Iterator[Finding]:
+    if document.error is not None:
+        yield unreadable(document.file, document.error)
+        return
+    silent = []
+    for one in suppressions(document.text, BY_ID):
+        if one.wrong:
+            line = document.first_line + one.line - 1
+            yield Finding(
+                UNREADABLE, Level.ERROR, document.file, line, 1, "", "", one.wrong, _NOT_SILENCED, False, (), ()
+            )
+        else:
+            silent.append(one)
+    for whole in document.objects():
+        name = name_of(whole)
+        for rule, found in _found(whole, facts, rules):
+            line, column = document.position(found.field.path)
+            inside = line - document.first_line + 1
+            if any(rule.id in one.rules and one.first <= inside <= one.last for one in silent):
+                continue
+            level = Level.WARNING if found.guess and rule.level is Level.ERROR else rule.level
+            patch = tuple(json_patch(document.value, found.edits)) if found.edits else ()
+            yield Finding(
+                rule.id, level, document.file, line, column, name, str(found.field), found.message, rule.effect,
+                found.guess, found.edits, patch,
+            )  # fmt: skip
+
+
+def _found(whole: Field, facts: Facts, rules: Sequence[Rule]) -> Iterator[tuple[Rule, Found]]:
+    pods = tuple(templates_of(whole))
+    for rule in rules:
+        if rule.whole is not None:
+            yield from ((rule, found) for found in rule.whole(whole, facts))
+        if rule.template is not None:
+            for pod in pods:
+                yield from ((rule, found) for found in rule.template(pod, facts))
+
+
+def name_of(whole: Field) -> str:
+    """As in `Job train` or `Job ml/train`."""
+    meta = whole.at("metadata")
+    name = meta.at("name").text or meta.at("generateName").text
+    namespace = meta.at("namespace").text
+    return f"{whole.at('kind').text} {namespace}{'/' if namespace else ''}{name}".rstrip()

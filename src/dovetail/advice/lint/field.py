@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A value inside of a document, with the path to it: rules walk documents with it and never fail on a wrong type."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+Path = tuple[str | int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """`value` is None where there is nothing, or null. Steps into what is not there give fields that are not there."""
+
+    value: Any
+    path: Path = ()
+
+    def __bool__(self) -> bool:
+        return self.value is not None
+
+    def at(self, *steps: str | int) -> Field:
+        """The field below, step by step: keys of mappings and positions in lists."""
+        value = self.value
+        for step in steps:
+            if isinstance(step, str):
+                value = value.get(step) if isinstance(value, dict) else None
+            else:
+                value = value[step] if isinstance(value, list) and step < len(value) else None
+        return Field(value, (*self.path, *steps))
+
+    def each(self) -> Iterator[Field]:
+        """The items of a list; of what is no list, none."""
+        if isinstance(self.value, list):
+            for at, inner in enumerate(self.value):
+                yield Field(inner, (*self.path, at))
+
+    def entries(self) -> Iterator[tuple[str, Field]]:
+        """The keys of a mapping, as texts, and what is under them; of what is no mapping, none."""
+        if isinstance(self.value, dict):
+            for key, inner in self.value.items():
+                yield str(key), Field(inner, (*self.path, str(key)))
+
+    @property
+    def text(self) -> str:
+        """The value where it is a text, else ""."""
+        return self.value if isinstance(self.value, str) else ""
+
+    @property
+    def whole(self) -> int | None:
+        """The value where it is an integer."""
+        return self.value if isinstance(self.value, int) and not isinstance(self.value, bool) else None
+
+    @property
+    def name(self) -> str:
+        """The last step of the path."""
+        return str(self.path[-1]) if self.path else ""
+
+    def __str__(self) -> str:
+        return path_text(self.path)
+
+
+def path_text(path: Path) -> str:
+    """As in `spec.containers[0].resources.limits[nvidia.com/gpu]`."""
+    text = ""
+    for step in path:
+        if isinstance(step, int) or "." in step or "/" in step:
+            text += f"[{step}]"
+        else:
+            text += f".{step}" if text else step
+    return text

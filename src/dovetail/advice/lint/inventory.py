@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What rules may know of a cluster, out of its objects: nodes, and which schedulers run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from dovetail.advice.lint.field import Field
+from dovetail.advice.lint.pods import templates_of
+from dovetail.advice.lint.rule import Facts, KnownNode
+
+DEFAULT_SCHEDULER = "default-scheduler"
+_SCHEDULER_ARGUMENT = re.compile(r"--scheduler-?name[= ]+([\w.-]+)")
+_SCHEDULER_IMAGES = {
+    "dovetail": "dovetail",
+    "volcanosh/vc-scheduler": "volcano",
+    "kai-scheduler/scheduler": "kai-scheduler",
+    "kai-scheduler/kai-scheduler/scheduler": "kai-scheduler",
+    "scheduler-plugins/kube-scheduler": "scheduler-plugins-scheduler",
+    "apache/yunikorn": "yunikorn",
+    "projecthami/hami": "hami-scheduler",
+}
+"""A part of an image's name, and the schedulerName that pods give unless it was configured otherwise."""
+
+
+def facts_of(objects: Iterable[Field]) -> Facts:
+    """Out of Nodes, and of the Deployments of schedulers. `schedulers` is None where no Deployment is there to look at.
+    All objects are kept for rules that look for others."""
+    everything = tuple(objects)
+    nodes = tuple(_node(whole) for whole in everything if whole.at("kind").text == "Node")
+    containers = [
+        container
+        for whole in everything
+        if whole.at("kind").text == "Deployment"
+        for pod in templates_of(whole)
+        for container in pod.containers
+    ]
+    schedulers = frozenset({DEFAULT_SCHEDULER, *(name for one in containers for name in _schedules_for(one))})
+    return Facts(nodes, schedulers if containers else None, everything)
+
+
+def _schedules_for(container: Field) -> Iterator[str]:
+    """The schedulerNames that a container answers to, by its arguments or its image."""
+    words = " ".join(word.text for side in ("command", "args") for word in container.at(side).each())
+    named = _SCHEDULER_ARGUMENT.findall(words)
+    if named:
+        yield from named
+        return
+    image = container.at("image").text
+    yield from (name for part, name in _SCHEDULER_IMAGES.items() if part in image)
+
+
+def _node(whole: Field) -> KnownNode:
+    labels = {key: str(label.value) for key, label in whole.at("metadata", "labels").entries()}
+    allocatable = {key: str(amount.value) for key, amount in whole.at("status", "allocatable").entries()}
+    taints = tuple(
+        {key: str(inner.value) for key, inner in taint.entries()} for taint in whole.at("spec", "taints").each()
+    )
+    return KnownNode(whole.at("metadata", "name").text, labels, allocatable, taints)

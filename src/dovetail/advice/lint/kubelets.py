@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What objects tell of the kubelets that may run a pod: which policies they have, and what one NUMA node has to give.
+
+A node may run a pod if it offers the GPUs that the pod names and has the labels of its nodeSelector; affinity, taints
+and free room are not looked at, so that these are rather too many than too few. A GPUNode tells all, a
+NodeResourceTopology neither the policy of the CPU Manager nor that of the Memory Manager.
+Sources: docs/reference/gpunode.md; NodeResourceTopology (topology.node.k8s.io/v1alpha2).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+
+from dovetail.advice.lint.field import Field
+from dovetail.advice.lint.pods import Template, amount
+from dovetail.advice.lint.rule import Facts
+from dovetail.advice.lint.selection import gpu_nodes_for
+
+SINGLE_NUMA = "single-numa-node"
+
+
+@dataclass(frozen=True, slots=True)
+class Kubelet:
+    """Policies are "" where they are not known. `numa` has for each NUMA node what pods can get of it, by resource, in
+    its unit (CPUs, bytes, devices); of a resource that is in none of them nothing is known."""
+
+    topology_policy: str
+    pod_scope: bool
+    cpu_policy: str
+    memory_policy: str
+    numa: tuple[Mapping[str, Fraction], ...]
+
+    @property
+    def aligns(self) -> bool:
+        """Whether its settings say that CPUs are to be close to the GPUs, and pods that are not are refused."""
+        if self.cpu_policy:
+            return self.cpu_policy == "static" and self.topology_policy in ("restricted", SINGLE_NUMA)
+        return self.topology_policy == SINGLE_NUMA
+
+    def most(self, resource: str) -> Fraction | None:
+        """What the largest NUMA node has of it; None where that is not known."""
+        return max((one[resource] for one in self.numa if resource in one), default=None)
+
+
+def kubelets(pod: Template, facts: Facts) -> tuple[Kubelet, ...]:
+    """The kubelets of the nodes that may run the pod: of all of them, or none where one is not known."""
+    nodes, known = gpu_nodes_for(pod, facts), _known(facts)
+    return tuple(known[node.name] for node in nodes) if all(node.name in known for node in nodes) else ()
+
+
+@lru_cache(maxsize=1)
+def _known(facts: Facts) -> Mapping[str, Kubelet]:
+    """By the names of nodes; what a GPUNode tells counts before the other."""
+    found: dict[str, Kubelet] = {}
+    for kind, read in (("NodeResourceTopology", _of_zones), ("GPUNode", _of_gpu_node)):
+        for whole in facts.of_kind(kind):
+            kubelet = read(whole)
+            if kubelet is not None:
+                found[whole.at("metadata", "name").text] = kubelet
+    return found
+
+
+def _of_gpu_node(whole: Field) -> Kubelet | None:
+    told = whole.at("status", "kubelet")
+    if not told:
+        return None
+    reserved = set(_cpus(told.at("reservedSystemCPUs").text))
+    numa: dict[int, Counter[str]] = {}
+    for one in told.at("numaNodes").each():
+        resources = numa.setdefault(one.at("id").whole or 0, Counter())
+        for memory in one.at("memory").each():
+            free_bytes = (memory.at("totalBytes").whole or 0) - (memory.at("reservedBytes").whole or 0)
+            resources[memory.at("type").text] += free_bytes
+    for group in told.at("cpus").each():
+        cpus = [cpu for core in group.at("cores").each() for cpu in _cpus(core.text)]
+        numa.setdefault(group.at("numaNode").whole or 0, Counter())["cpu"] += len(set(cpus) - reserved)
+    for plugin in told.at("devices").each():
+        for device in plugin.at("devices").each():
+            for near in device.at("numaNodes").each():
+                numa.setdefault(near.whole or 0, Counter())[plugin.at("resource").text] += 1
+    return Kubelet(
+        told.at("topologyManagerPolicy").text,
+        told.at("topologyManagerScope").text == "pod",
+        told.at("cpuManagerPolicy").text,
+        told.at("memoryManagerPolicy").text,
+        tuple({name: Fraction(value) for name, value in one.items()} for one in numa.values()),
+    )
+
+
+def _of_zones(whole: Field) -> Kubelet:
+    attributes = {one.at("name").text: one.at("value").text for one in whole.at("attributes").each()}
+    numa = []
+    for zone in whole.at("zones").each():
+        if zone.at("type").text == "Node":
+            told = ((one.at("name").text, amount(one.at("allocatable"))) for one in zone.at("resources").each())
+            numa.append({name: value for name, value in told if value is not None})
+    policy, pod_scope = attributes.get("topologyManagerPolicy", ""), attributes.get("topologyManagerScope") == "pod"
+    if not policy and whole.at("topologyPolicies", 0).text.startswith("SingleNUMANode"):
+        policy, pod_scope = SINGLE_NUMA, whole.at("topologyPolicies", 0).text.endswith("PodLevel")
+    return Kubelet(policy, pod_scope, "", "", tuple(numa))
+
+
+def _cpus(text: str) -> list[int]:
+    """The CPUs of a list such as `0-3,8`; none of what is no such list."""
+    found: list[int] = []
+    for part in text.split(",") if text else ():
+        first, _, last = part.partition("-")
+        if first.isdecimal() and (last or first).isdecimal():
+            found.extend(range(int(first), int(last or first) + 1))
+    return found

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All rules, by id."""
+
+from itertools import chain
+
+from dovetail.advice.lint.rule import Rule
+from dovetail.advice.lint.rules import (
+    amounts,
+    devices,
+    gangs,
+    images,
+    jobs,
+    kubelet,
+    lifecycle,
+    memory,
+    network,
+    nodes,
+    placement,
+    products,
+    security,
+    taints,
+    volumes,
+)
+
+_MODULES = (
+    amounts,
+    devices,
+    gangs,
+    images,
+    jobs,
+    kubelet,
+    lifecycle,
+    memory,
+    network,
+    nodes,
+    placement,
+    products,
+    security,
+    taints,
+    volumes,
+)
+RULES: tuple[Rule, ...] = tuple(sorted(chain.from_iterable(one.RULES for one in _MODULES), key=lambda rule: rule.id))
+BY_ID = {rule.id: rule for rule in RULES}

@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules about how many GPUs are asked for, and under which name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from dovetail.advice.lint.edits import drop, put, rename
+from dovetail.advice.lint.field import Field
+from dovetail.advice.lint.pods import Template, amount, is_gpu
+from dovetail.advice.lint.rule import Facts, Found, Level, Rule
+from dovetail.core.devices.mig import names
+from dovetail.core.devices.mig.geometry import resource_of
+from dovetail.core.devices.mig.products import GEOMETRIES
+from dovetail.core.model import GPU, SHARED_GPU
+
+_RETIRED = "alpha.kubernetes.io/nvidia-gpu"
+_SIDES = ("limits", "requests")
+_MIG = frozenset(
+    resource
+    for geometry in GEOMETRIES
+    for profile in geometry.profiles
+    for resource in (profile.resource, *map(resource_of, profile.aliases))
+)
+_MIG_PART = re.compile(r"(?i)mig|\dg\.?\d")
+_NUMBERS = re.compile(r"\d+")
+_ALIKE = re.compile(r"(?i).*(nvidia|gpu|\bmig-|cuda).*")
+_WHOLE = {"gpu", "gpus", "nvidia", "nvidiacom", "nvidiagpu", "nvidiagpus", "nvidiacomgpu", "nvidiacomgpus"}
+_OTHERS = re.compile(
+    r"(nvidia\.com/(pgpu|vgpu|gpu-?mem\w*|gpu-?cores?\w*|gpumem-percentage|priority|hostdev\w*|.*rdma.*|.*vf.*|sriov.*|"
+    r"ib.*|infiniband.*|mofed.*|cc-.*|GA\w+|GH\w+|TU\w+|AD\w+|GB\w+|(?!GPU)[A-Z0-9_]+)|amd\.com/.*|gpu\.intel\.com/.*|"
+    r"(aliyun\.com|volcano\.sh|tencent\.com|kai\.scheduler|run\.ai|iluvatar\.ai|metax-tech\.com|mthreads\.com|"
+    r"hami\.io|cambricon\.com|requests?|limits?|elasticgpu\.io|nos\.nebuly\.com|deviceclass\.resource\.kubernetes\.io)"
+    r"[./].*)"
+)
+"""Resources that other plugins offer under a name with GPU or NVIDIA in it."""
+
+
+def _without_limit(pod: Template, _: Facts) -> Iterator[Found]:
+    for container in pod.all_containers:
+        resources = container.at("resources")
+        for name, asked in resources.at("requests").entries():
+            limit = resources.at("limits", name)
+            if is_gpu(name) and not limit:
+                message = f"{name} has a request and no limit: write the same amount as a limit"
+                yield Found(asked, message, (put(limit, asked.value),))
+
+
+def _unequal(pod: Template, _: Facts) -> Iterator[Found]:
+    for container in pod.all_containers:
+        resources = container.at("resources")
+        for name, limit in resources.at("limits").entries():
+            request = resources.at("requests", name)
+            if is_gpu(name) and request and amount(request) != amount(limit):
+                message = f"{name}: a request of {request.value} and a limit of {limit.value}: leave the request out"
+                yield Found(request, message, (put(request, limit.value),))
+
+
+def _not_whole(pod: Template, _: Facts) -> Iterator[Found]:
+    for container in pod.all_containers:
+        for side in _SIDES:
+            for name, asked in container.at("resources", side).entries():
+                if not is_gpu(name):
+                    continue
+                value = amount(asked)
+                if value is None or value.denominator != 1 or value < 0:
+                    less = value is not None and 0 < value < 1
+                    advice = (
+                        "for a part of a GPU use a MIG profile, a shared resource, or the annotation "
+                        "dovetail.dev/gpu-fraction" if less else "write a whole number"
+                    )  # fmt: skip
+                    yield Found(asked, f"{name}: {asked.value} is no whole number of GPUs: {advice}")
+                elif value == 0 and side == "limits":
+                    yield Found(asked, f"{name}: 0 asks for no GPU: write how many, or leave the resource out")
+
+
+def _unknown_name(pod: Template, _: Facts) -> Iterator[Found]:
+    for container in pod.all_containers:
+        for side in _SIDES:
+            for name, asked in container.at("resources", side).entries():
+                if not _is_unknown(name):
+                    continue
+                near, sure = nearest_name(name)
+                message = f"no device plugin offers {name}: is {near} meant?"
+                free = sure and not container.at("resources", side, near)
+                yield Found(asked, message, (rename(asked, near),) if free else ())
+
+
+def _is_unknown(name: str) -> bool:
+    if name in (GPU, SHARED_GPU, _RETIRED) or _OTHERS.fullmatch(name):
+        return False
+    return bool(names.fault(name)) if names.is_like(name) else _ALIKE.fullmatch(name) is not None
+
+
+def nearest_name(name: str) -> tuple[str, bool]:
+    """(the resource that was probably meant, whether that is sure)."""
+    if _MIG_PART.search(name):
+        near = names.nearest(name, _MIG)
+        # The profile has to be said whole: of 1g there are many.
+        return near, _NUMBERS.findall(near) == _NUMBERS.findall(name)
+    letters = re.sub(r"[^a-z]", "", name.lower())
+    if letters in _WHOLE:
+        return GPU, True
+    shared = "shared" in letters or letters.endswith("replicas")
+    return (SHARED_GPU if shared else GPU), letters.endswith("gpushared")
+
+
+def _retired_name(pod: Template, _: Facts) -> Iterator[Found]:
+    for container in pod.all_containers:
+        resources = container.at("resources")
+        for side in _SIDES:
+            old = resources.at(side, _RETIRED)
+            if old:
+                message = f"{_RETIRED} is gone since Kubernetes 1.11: write {GPU}"
+                yield Found(old, message, (drop(old) if resources.at(side, GPU) else rename(old, GPU),))
+
+
+def _quota_key(whole: Field, _: Facts) -> Iterator[Found]:
+    if whole.at("kind").text != "ResourceQuota":
+        return
+    hard = whole.at("spec", "hard")
+    for name, asked in hard.entries():
+        bare = name.removeprefix("limits.")
+        if not is_gpu(bare):
+            continue
+        right = f"requests.{bare}"
+        message = f"quota of an extended resource is counted under {right} alone"
+        yield Found(asked, message, (drop(asked) if hard.at(right) else rename(asked, right),))
+
+
+_POD = """\
+apiVersion: v1
+kind: Pod
+metadata: {{name: train, labels: {{team: vision}}}}
+spec:
+  restartPolicy: Never
+  priorityClassName: batch
+  containers:
+  - name: train
+    image: registry.example.com/train:1.4
+    resources: {0}
+"""
+
+RULES = (
+    Rule(
+        id="G01",
+        level=Level.ERROR,
+        title="GPUs are requested without a limit",
+        effect=(
+            "The API server refuses the pod: `spec.containers[0].resources.limits: Required value: Limit must be set "
+            "for non overcommitable resources`."
+        ),
+        bad=_POD.format("{requests: {nvidia.com/gpu: 1}}"),
+        good=_POD.format("{limits: {nvidia.com/gpu: 1}}"),
+        template=_without_limit,
+        fixable=True,
+        source="https://github.com/kubernetes/kubernetes: pkg/apis/core/validation, ValidateResourceRequirements",
+    ),
+    Rule(
+        id="G02",
+        level=Level.ERROR,
+        title="Requested GPUs differ from their limit",
+        effect=(
+            "The API server refuses the pod: `spec.containers[0].resources.requests: Invalid value: \"2\": must be "
+            "equal to nvidia.com/gpu limit of 1`."
+        ),
+        bad=_POD.format("{limits: {nvidia.com/gpu: 1}, requests: {nvidia.com/gpu: 2}}"),
+        good=_POD.format("{limits: {nvidia.com/gpu: 1}, requests: {nvidia.com/gpu: 1}}"),
+        template=_unequal,
+        fixable=True,
+        source="https://github.com/kubernetes/kubernetes: pkg/apis/core/validation, ValidateResourceRequirements",
+    ),
+    Rule(
+        id="G03",
+        level=Level.ERROR,
+        title="The number of GPUs is no whole number, or zero",
+        effect=(
+            "Of a fraction the API server says `must be an integer`; with zero the pod starts without a GPU, and the "
+            "program says that it finds none."
+        ),
+        bad=_POD.format("{limits: {nvidia.com/gpu: 0.5}}"),
+        good=_POD.format("{limits: {nvidia.com/gpu: '1'}}"),
+        template=_not_whole,
+    ),
+    Rule(
+        id="G04",
+        level=Level.ERROR,
+        title="No device plugin offers a resource of this name",
+        effect="The pod stays Pending for ever: `0/4 nodes are available: 4 Insufficient nvidia.com/gpus`.",
+        bad=_POD.format("{limits: {nvidia.com/gpus: 1}}"),
+        good=_POD.format("{limits: {nvidia.com/mig-1g.10gb: 1}}"),
+        template=_unknown_name,
+        fixable=True,
+        source="https://github.com/NVIDIA/k8s-device-plugin: README.md",
+    ),
+    Rule(
+        id="G05",
+        level=Level.ERROR,
+        title="The GPU resource of Kubernetes before 1.11 is asked for",
+        effect="The pod stays Pending for ever: no node offers `alpha.kubernetes.io/nvidia-gpu` any more.",
+        bad=_POD.format("{limits: {alpha.kubernetes.io/nvidia-gpu: 1}}"),
+        good=_POD.format("{limits: {nvidia.com/gpu: 1}}"),
+        template=_retired_name,
+        cel=(
+            "!object.spec.containers.exists(c, has(c.resources) && has(dyn(c.resources).limits) && "
+            f"'{_RETIRED}' in dyn(c.resources).limits)"
+        ),
+        fixable=True,
+        source="https://github.com/kubernetes/kubernetes/pull/61498",
+    ),
+    Rule(
+        id="G15",
+        level=Level.ERROR,
+        title="A quota of GPUs lacks `requests.`",
+        effect=(
+            "Nothing is limited: of extended resources the API server counts `requests.` alone."
+        ),
+        bad="""\
+apiVersion: v1
+kind: ResourceQuota
+metadata: {name: gpus, namespace: vision}
+spec:
+  hard:
+    nvidia.com/gpu: 8
+""",
+        good="""\
+apiVersion: v1
+kind: ResourceQuota
+metadata: {name: gpus, namespace: vision}
+spec:
+  hard:
+    requests.nvidia.com/gpu: 8
+""",
+        whole=_quota_key,
+        fixable=True,
+        source="https://kubernetes.io/docs/concepts/policy/resource-quotas/#resource-quota-for-extended-resources",
+    ),
+)  # fmt: skip

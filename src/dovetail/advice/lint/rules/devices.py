@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules about devices that do not work together as the job thinks: shared GPUs, MIG instances, network cards.
+
+Whether more than one replica of a shared GPU may be asked for stands in the configuration of NVIDIA's device plugin,
+which is looked for in what is linted: a file of it, or a ConfigMap that holds one. Where there is none it is a guess.
+A job spans nodes for these rules where several pods work together, and each asks for all GPUs of every node that it
+fits on. What a container runs is told by its command and arguments alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any
+
+import yaml
+
+from dovetail.advice.lint.field import Field
+from dovetail.advice.lint.pods import Template, count, gpus_of
+from dovetail.advice.lint.rule import Facts, Found, KnownNode, Level, Rule
+from dovetail.advice.lint.selection import allows, offers
+from dovetail.core.model import GPU
+from dovetail.kube.documents import Loader
+from dovetail.kube.templates import group_kind
+
+_SHARED = ".shared"
+_MIG = "nvidia.com/mig-"
+_COLLECTIVE = re.compile(
+    r"--nproc[-_]per[-_]node[ =]+(?!1\b)\w+|--tensor-parallel-size[ =]+(?!1\b)\d+|--multi[-_]gpu\b|"
+    r"(?<!\S)(mpirun|mpiexec|horovodrun|all_reduce_perf|deepspeed)(?!\S)"
+)
+_RDMA = re.compile(r"rdma/.+|vpc\.amazonaws\.com/efa|nvidia\.com/hostdev\w*|[\w.-]+/[\w.-]*(rdma|infiniband)[\w.-]*")
+_HOST_RDMA = "rdma/"
+"""The prefix of the shared RDMA device plugin, whose containers register memory with the card themselves."""
+
+
+def _shared(pod: Template, facts: Facts) -> Iterator[Found]:
+    asked = [
+        (name, amount)
+        for container in pod.all_containers
+        for name, amount in gpus_of(container)
+        if name.endswith(_SHARED) and (count(amount) or 0) > 1
+    ]
+    fails = _refusals(facts) if asked else ()
+    if any(fails) or not fails:
+        for name, amount in asked:
+            message = f"{name}: {amount.value} replicas are no more GPU than one: write 1"
+            yield Found(amount, message, guess=not fails or not all(fails))
+
+
+@lru_cache(maxsize=1)
+def _refusals(facts: Facts) -> tuple[bool, ...]:
+    return tuple(one for whole in facts.objects for one in _configured(whole))
+
+
+def _configured(whole: Field) -> Iterator[bool]:
+    """Of each configuration of the device plugin that shares GPUs, whether it refuses more than one."""
+    texts = [text.text for _, text in whole.at("data").entries()] if whole.at("kind").text == "ConfigMap" else []
+    for config in (whole, *(Field(value) for value in map(_read, texts))):
+        sharing = config.at("sharing")
+        if sharing.at("mps", "resources"):
+            yield True
+        elif sharing.at("timeSlicing", "resources"):
+            yield sharing.at("timeSlicing", "failRequestsGreaterThanOne").value is True
+
+
+def _read(text: str) -> Any:
+    if "sharing" not in text:
+        return None
+    try:
+        return yaml.load(text, Loader)
+    except (yaml.YAMLError, ValueError):
+        return None
+
+
+def _mig_collective(pod: Template, _: Facts) -> Iterator[Found]:
+    for container in pod.containers:
+        instances = [amount for name, amount in gpus_of(container) if name.startswith(_MIG)]
+        words = " ".join(word.text for side in ("command", "args") for word in container.at(side).each())
+        said = _COLLECTIVE.search(words)
+        if said and sum(count(amount) or 0 for amount in instances) > 1:
+            message = f"`{said[0]}` needs GPUs that reach each other, which MIG devices do not: ask for {GPU} instead"
+            yield Found(instances[0], message)
+
+
+def _rdma_of(pod: Template) -> Iterator[tuple[Field, str, Field]]:
+    """(container, resource, amount)."""
+    for container in pod.containers:
+        limits, requests = container.at("resources", "limits"), container.at("resources", "requests")
+        for name, amount in (*limits.entries(), *(one for one in requests.entries() if not limits.at(one[0]))):
+            if _RDMA.fullmatch(name):
+                yield container, name, amount
+
+
+def _rdma(pod: Template, facts: Facts) -> Iterator[Found]:
+    if not pod.uses_gpu:
+        return
+    asked = list(_rdma_of(pod))
+    offered = sorted({name for node in facts.nodes or () for name in node.allocatable if _RDMA.fullmatch(name)})
+    for container, name, amount in asked:
+        security = container.at("securityContext")
+        added = {one.text for one in security.at("capabilities", "add").each()}
+        if offered and name not in offered:
+            yield Found(amount, f"no node offers {name}: there is {', '.join(offered)}")
+        elif name.startswith(_HOST_RDMA) and not security.at("privileged").value and not added & {"IPC_LOCK", "ALL"}:
+            message = f"{name} without the capability IPC_LOCK: add it, unless the nodes' runtime lifts RLIMIT_MEMLOCK"
+            yield Found(amount, message, guess=True)
+    if not asked and _spans_nodes(pod):
+        yield from _left_out(pod, facts)
+
+
+def _left_out(pod: Template, facts: Facts) -> Iterator[Found]:
+    """A finding where every node that the pod may fill offers the same RDMA resource."""
+    if any(one.at("securityContext", "privileged").value for one in pod.containers) or not pod.gpu_containers:
+        return
+    if pod.spec.at("hostNetwork").value or pod.spec.at("affinity", "nodeAffinity") or pod.spec.at("resourceClaims"):
+        return
+    nodes = [node for node in facts.nodes or () if _fits(pod, node)]
+    whole = [node for node in nodes if offers(node, GPU) == pod.gpus]
+    common = [
+        name
+        for name in (nodes[0].allocatable if nodes else ())
+        if _RDMA.fullmatch(name) and all((count(Field(node.allocatable.get(name))) or 0) > 0 for node in nodes)
+    ]
+    if common and len(whole) == len(nodes):
+        container = pod.gpu_containers[0]
+        message = f"the job spans nodes that all offer {common[0]}, and does not ask for it: add it to the limits"
+        yield Found(container.at("resources", "limits"), message)
+
+
+def _fits(pod: Template, node: KnownNode) -> bool:
+    return pod.gpus > 1 and allows(pod, node) and offers(node, GPU) >= pod.gpus
+
+
+def _spans_nodes(pod: Template) -> bool:
+    """Whether several of these pods work together: roles of a Kubeflow job, and indexed Jobs at full width."""
+    whole = pod.whole
+    group, kind = group_kind(whole.value)
+    if group == "kubeflow.org" and kind.endswith("Job"):
+        return (whole.at(*pod.field.path[:-1], "replicas").whole or 1) > 1
+    spec = whole.at("spec")
+    wide = spec.at("parallelism").whole or 1
+    indexed = spec.at("completionMode").text == "Indexed" and spec.at("completions").whole == wide
+    return (group, kind) == ("batch", "Job") and indexed and wide > 1
+
+
+_POD = """\
+apiVersion: v1
+kind: Pod
+metadata: {{name: train, labels: {{team: vision}}}}
+spec:
+  restartPolicy: Never
+  priorityClassName: batch
+  containers:
+  - name: train
+    image: registry.example.com/train:1.4
+    args: [{0}]
+    resources: {{limits: {{{1}}}}}
+    volumeMounts: [{{name: shm, mountPath: /dev/shm}}]
+  volumes: [{{name: shm, emptyDir: {{medium: Memory, sizeLimit: 8Gi}}}}]
+"""
+_NODE_AND_JOB = """\
+apiVersion: v1
+kind: Node
+metadata: {{name: gpu-1}}
+status: {{allocatable: {{nvidia.com/gpu: 8, rdma/hca_shared_devices_a: 63}}}}
+---
+apiVersion: batch/v1
+kind: Job
+metadata: {{name: train, labels: {{team: vision}}}}
+spec:
+  parallelism: 4
+  completions: 4
+  completionMode: Indexed
+  backoffLimit: 4
+  template:
+    spec:
+      restartPolicy: Never
+      priorityClassName: batch
+      containers:
+      - name: train
+        image: registry.example.com/train:1.4
+        securityContext: {{capabilities: {{add: [IPC_LOCK]}}}}
+        resources: {{limits: {{nvidia.com/gpu: 8{0}}}}}
+        volumeMounts: [{{name: shm, mountPath: /dev/shm}}]
+      volumes: [{{name: shm, emptyDir: {{medium: Memory, sizeLimit: 8Gi}}}}]
+"""
+
+RULES = (
+    Rule(
+        id="G16",
+        level=Level.ERROR,
+        title="More than one replica of a shared GPU is asked for",
+        effect=(
+            "With failRequestsGreaterThanOne, and with MPS always, the pod fails with `UnexpectedAdmissionError`: "
+            "`maximum request size for shared resources is 1; found 2`. Without, it gets no more of a GPU than with 1."
+        ),
+        bad=_POD.format("", "nvidia.com/gpu.shared: 2"),
+        good=_POD.format("", "nvidia.com/gpu.shared: 1"),
+        template=_shared,
+        source="https://github.com/NVIDIA/k8s-device-plugin: internal/rm/rm.go, ValidateRequest",
+    ),
+    Rule(
+        id="G27",
+        level=Level.WARNING,
+        title="A collective over several GPUs runs on MIG devices",
+        effect=(
+            "MIG devices have no peer-to-peer access, and a process sees one of them alone: NCCL fails or goes through "
+            "the host's memory."
+        ),
+        bad=_POD.format("--nproc-per-node=2", "nvidia.com/mig-3g.40gb: 2"),
+        good=_POD.format("--nproc-per-node=2", "nvidia.com/gpu: 2"),
+        template=_mig_collective,
+        source="https://docs.nvidia.com/datacenter/tesla/mig-user-guide/: application considerations",
+    ),
+    Rule(
+        id="G39",
+        level=Level.WARNING,
+        title="A job over several nodes does without the RDMA of its nodes, or cannot use it",
+        effect=(
+            "NCCL falls back to TCP, or says `ibv_reg_mr failed: Cannot allocate memory`; with a resource that no node "
+            "offers the pod stays Pending."
+        ),
+        bad=_NODE_AND_JOB.format(""),
+        good=_NODE_AND_JOB.format(", rdma/hca_shared_devices_a: 1"),
+        template=_rdma,
+        needs_nodes=True,
+        source="https://github.com/Mellanox/k8s-rdma-shared-dev-plugin: example/test-hca-pod.yaml",
+    ),
+)

@@ -1,0 +1,290 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules about pods that start together: how many, and which scheduler is to see to it.
+
+How many pods an object makes is what `owners` says of its kind. Where that cannot be told of one member of a group, or
+some of its templates are in the group and some are not, nothing is said of the group. Fewer than all is a fault only of
+what runs as many ranks as there are pods: indexed Jobs that run at full width, and PyTorch and JAX without an elastic
+policy. It is a guess, since the program may start with fewer.
+Not looked at: Volcano's `dependsOn`, groups of groups, Deployments, which may be sized by an autoscaler.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+from dovetail.advice.lint.field import Field
+from dovetail.advice.lint.inventory import DEFAULT_SCHEDULER
+from dovetail.advice.lint.pods import Template, templates_of
+from dovetail.advice.lint.rule import Facts, Found, Level, Rule
+from dovetail.kube.gangs import Declared, Membership, OwnerRef
+from dovetail.kube.owners import OWNER_KINDS, declare
+from dovetail.kube.templates import group_kind
+
+_OWNERS = {(kind.resource.group, kind.resource.kind): kind.resource for kind in OWNER_KINDS}
+_REPLICATED = {("apps", "ReplicaSet"), ("apps", "StatefulSet"), ("", "ReplicationController")}
+_ALL_RANKS = {("batch", "Job"), ("kubeflow.org", "PyTorchJob"), ("kubeflow.org", "JAXJob")}
+_LAUNCHER = "launcher"
+_VOLCANO_JOB = ("batch.volcano.sh", "Job")
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """A dialect of PodGroup: where its minimum is, and the name of the group that a pod gives."""
+
+    minimum: tuple[str, ...]
+    joined: Callable[[Template], str]
+
+
+def _under(side: str, *keys: str) -> Callable[[Template], str]:
+    return lambda pod: next((text for key in keys if (text := pod.meta.at(side, key).text)), "")
+
+
+_COSCHEDULING = ("scheduling.x-k8s.io/pod-group", "pod-group.scheduling.sigs.k8s.io")
+_VOLCANO = ("scheduling.k8s.io/group-name", "scheduling.volcano.sh/group-name")
+_GROUPS = {
+    ("scheduling.k8s.io", "PodGroup"): _Group(
+        ("spec", "schedulingPolicy", "gang", "minCount"),
+        lambda pod: pod.spec.at("schedulingGroup", "podGroupName").text,
+    ),
+    ("scheduling.x-k8s.io", "PodGroup"): _Group(("spec", "minMember"), _under("labels", *_COSCHEDULING)),
+    ("scheduling.volcano.sh", "PodGroup"): _Group(("spec", "minMember"), _under("annotations", *_VOLCANO)),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Size:
+    """`pods` in all; `first` of them are made before any of them runs; `ranks`: the work needs all of them."""
+
+    pods: int
+    first: int
+    ranks: bool = False
+
+
+def _size(whole: Field) -> _Size | None:
+    """None where it cannot be told."""
+    kind = group_kind(whole.value)
+    if kind == ("", "Pod"):
+        return _Size(1, 1)
+    if kind in _REPLICATED:
+        replicas = whole.at("spec", "replicas").whole
+        return _Size(replicas, replicas) if replicas is not None else None
+    declared = _declared(whole)
+    if declared is None or declared.gang.problem is not None:
+        return None
+    if declared.alone:
+        width, wanted = (whole.at("spec", key).whole for key in ("parallelism", "completions"))
+        pods = min(1 if width is None else width, wanted if wanted is not None else width or 1)
+        return _Size(pods, pods) if kind == ("batch", "Job") else None
+    each = [part.pods for part in declared.parts] or [declared.pods]
+    if any(pods is None for pods in each) or kind[1] == "LeaderWorkerSet":
+        return None
+    pods = sum(one for one in each if one is not None)
+    if declared.together:
+        elastic = bool(whole.at("spec", "elasticPolicy"))
+        return _Size(pods, pods, kind in _ALL_RANKS and not elastic)
+    late = sum(part.pods or 0 for part in declared.parts if part.name == _LAUNCHER)
+    return _Size(pods, pods - late) if late and kind[0] == "kubeflow.org" else None
+
+
+def _declared(whole: Field) -> Declared | None:
+    resource = _OWNERS.get(group_kind(whole.value))
+    if resource is None:
+        return None
+    namespace, name = (whole.at("metadata", key).text for key in ("namespace", "name"))
+    owner = OwnerRef(resource, namespace, name)
+    member = Membership("", namespace, name, owner=owner)
+    return declare(member, owner, whole.value)
+
+
+def _minimum(whole: Field, facts: Facts) -> Iterator[Found]:
+    kind = group_kind(whole.value)
+    group = _GROUPS.get(kind)
+    if group is not None:
+        yield from _of_group(whole, group, facts)
+    elif kind == _VOLCANO_JOB:
+        yield from _of_volcano(whole)
+    elif kind[0] == "kubeflow.org":
+        least, size = whole.at("spec", "runPolicy", "schedulingPolicy", "minAvailable"), _size(whole)
+        if size is not None and least.whole is not None:
+            yield from _compared(least, size)
+
+
+def _compared(least: Field, size: _Size, guess: bool = False) -> Iterator[Found]:
+    wanted = least.whole or 0
+    if wanted > size.pods:
+        message = f"{least.name} is {wanted}, and {size.pods} pods are made: write {size.pods}"
+        yield Found(least, message, guess=guess)
+    elif wanted > size.first:
+        message = (
+            f"{least.name} is {wanted}, and the launcher comes when the other {size.first} pods run: write {size.first}"
+        )
+        yield Found(least, message, guess=guess)
+    elif size.ranks and 0 < wanted < size.pods:
+        message = (
+            f"{least.name} is {wanted} of {size.pods} pods: the first hold their GPUs and wait for the rest: write "
+            f"{size.pods}"
+        )
+        yield Found(least, message, guess=True)
+
+
+def _of_volcano(whole: Field) -> Iterator[Found]:
+    spec = whole.at("spec")
+    sizes = []
+    for task in spec.at("tasks").each():
+        replicas, least = task.at("replicas"), task.at("minAvailable")
+        sizes.append(1 if not replicas else replicas.whole)
+        if replicas.whole is not None and (least.whole or 0) > replicas.whole:
+            message = f"minAvailable is {least.whole}, and the task has {replicas.whole} pods: write {replicas.whole}"
+            yield Found(least, message)
+    pods = sum(size or 0 for size in sizes)
+    if sizes and None not in sizes:
+        yield from _compared(spec.at("minAvailable"), _Size(pods, pods))
+
+
+def _of_group(whole: Field, group: _Group, facts: Facts) -> Iterator[Found]:
+    least = whole.at(*group.minimum)
+    name, namespace = (whole.at("metadata", key).text for key in ("name", "namespace"))
+    if not name or least.whole is None:
+        return
+    members: list[tuple[Field, _Size]] = []
+    for other, whole_of_it in _members(facts, group).get((namespace, name), ()):
+        size = _size(other)
+        if size is None or not whole_of_it:
+            return
+        members.append((other, size))
+    if any(size.pods for _, size in members):
+        together = _Size(
+            sum(size.pods for _, size in members),
+            sum(size.first for _, size in members),
+            all(size.ranks for _, size in members),
+        )
+        bare = all(group_kind(other.value) == ("", "Pod") for other, _ in members)
+        yield from _compared(least, together, guess=bare)
+
+
+@lru_cache(maxsize=4)
+def _members(facts: Facts, group: _Group) -> dict[tuple[str, str], list[tuple[Field, bool]]]:
+    """By namespace and name of a group, the objects that join it, and whether all of their pods do."""
+    found: dict[tuple[str, str], list[tuple[Field, bool]]] = {}
+    for whole in facts.objects:
+        joined = [group.joined(pod) for pod in templates_of(whole)]
+        for name in {one for one in joined if one}:
+            place = whole.at("metadata", "namespace").text, name
+            found.setdefault(place, []).append((whole, joined.count(name) == len(joined)))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """What a pod carries for the schedulers of `readers`, by the names that they have unless it is configured."""
+
+    side: str
+    keys: tuple[str, ...]
+    readers: frozenset[str]
+
+
+_DOVETAIL, _KAI, _YUNIKORN = "dovetail", "kai-scheduler", "yunikorn"
+_MARKS = (
+    _Mark("labels", _COSCHEDULING, frozenset({"scheduler-plugins-scheduler", DEFAULT_SCHEDULER, _DOVETAIL})),
+    _Mark("annotations", _VOLCANO, frozenset({"volcano", _DOVETAIL})),
+    _Mark(
+        "annotations",
+        tuple(f"yunikorn.apache.org/{name}" for name in ("task-group-name", "task-groups")),
+        frozenset({_YUNIKORN}),
+    ),
+    _Mark("annotations", ("dovetail.dev/gang",), frozenset({_DOVETAIL})),
+)
+_KNOWN = frozenset({_KAI, "hami-scheduler", *(name for mark in _MARKS for name in mark.readers)})
+
+
+def _scheduler(pod: Template, facts: Facts) -> Iterator[Found]:
+    if not pod.uses_gpu:
+        return
+    named = pod.spec.at("schedulerName")
+    if named.text and facts.schedulers is not None and named.text not in facts.schedulers:
+        near = difflib.get_close_matches(named.text, sorted(facts.schedulers), 1, 0.8)
+        installed = ", ".join(sorted(facts.schedulers))
+        message = f"no scheduler {named.text} is installed: " + (
+            f"is {near[0]} meant?" if near else f"there are {installed}"
+        )
+        yield Found(named, message)
+        return
+    for mark in _MARKS:
+        for key in mark.keys:
+            carried = pod.meta.at(mark.side, key)
+            if carried and named.text in _KNOWN - mark.readers:
+                readers = " or ".join(sorted(mark.readers))
+                yield Found(named, f"{named.text} does not read {key} of the pod: write {readers}, or leave {key} out")
+
+
+_GANG = """\
+apiVersion: kubeflow.org/v2beta1
+kind: MPIJob
+metadata: {{name: train, labels: {{team: vision}}}}
+spec:
+  launcherCreationPolicy: WaitForWorkersReady
+  runPolicy: {{schedulingPolicy: {{minAvailable: {0}}}}}
+  mpiReplicaSpecs:
+    Launcher:
+      replicas: 1
+      template:
+        spec: {{containers: [{{name: launcher, image: registry.example.com/train:1.4}}]}}
+    Worker:
+      replicas: 4
+      template:
+        spec:
+          priorityClassName: batch
+          containers:
+          - name: worker
+            image: registry.example.com/train:1.4
+            resources: {{limits: {{nvidia.com/gpu: 1}}}}
+"""
+_MARKED = """\
+apiVersion: v1
+kind: Pod
+metadata:
+  name: train-0
+  labels: {{team: vision}}
+  annotations: {{scheduling.k8s.io/group-name: train}}
+spec:
+  schedulerName: {0}
+  priorityClassName: batch
+  restartPolicy: Never
+  containers:
+  - name: train
+    image: registry.example.com/train:1.4
+    resources: {{limits: {{nvidia.com/gpu: 1}}}}
+"""
+
+RULES = (
+    Rule(
+        id="G12",
+        level=Level.ERROR,
+        title="A gang waits for more pods than there are, or starts with too few",
+        effect=(
+            "With too many nothing ever starts, as pods wait for pods that are never made; with too few the first "
+            "pods hold their GPUs and wait. Volcano refuses its Job: `job 'minAvailable' should not be greater than "
+            "total replicas in tasks`."
+        ),
+        bad=_GANG.format(5),
+        good=_GANG.format(4),
+        whole=_minimum,
+        source="https://github.com/kubeflow/mpi-operator: pkg/controller/podgroup.go",
+    ),
+    Rule(
+        id="G13",
+        level=Level.ERROR,
+        title="No scheduler takes the pod, or another one than its gang is meant for",
+        effect=(
+            "Of a scheduler that is not there the pod stays Pending for ever, without an event; a scheduler that does "
+            "not know the gang binds its pods one by one."
+        ),
+        bad=_MARKED.format("yunikorn"),
+        good=_MARKED.format("volcano"),
+        template=_scheduler,
+        source="https://kubernetes.io/docs/tasks/extend-kubernetes/configure-multiple-schedulers/",
+    ),
+)

@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules about the images of GPU containers: what their tags stand for, when they are pulled, which driver they need.
+
+Which CUDA is in an image is known of images whose tag says it, and of NVIDIA's framework images by their release. A
+newer CUDA than the driver's runs all the same where NVIDIA's forward compatibility package, which is in NVIDIA's
+images, knows the driver; of drivers of which NVIDIA does not say that it does not, nothing is found.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from dovetail.advice.lint.cel import of_gpu_containers
+from dovetail.advice.lint.pods import Template
+from dovetail.advice.lint.rule import Facts, Found, KnownNode, Level, Rule
+from dovetail.advice.lint.selection import may_run
+
+Cuda = tuple[int, int]
+
+_MOVING = re.compile(r"latest|latest[-_.].*|.*[-_.]latest")
+_LARGE = re.compile(
+    r"nvcr\.io/nvidia/(pytorch|tensorflow|jax|nemo|tritonserver|tensorrt|physicsnemo/physicsnemo|rapidsai/\w+|"
+    r"tensorrt-llm/\w+|cuda-quantum)|nvcr\.io/nim/.*|vllm/vllm-openai|lmsysorg/sglang|pytorch/pytorch|rayproject/ray-ml|"
+    r"ghcr\.io/huggingface/text-generation-inference|huggingface/transformers-pytorch-gpu"
+)
+"""Public images of many gigabytes, which nobody needs a secret for that another pod of the node might have used."""
+_CUDA_IMAGE = re.compile(r"(nvidia|nvcr\.io/nvidia)/cuda")
+_CUDA_TAG = re.compile(r"(\d{1,3})\.(\d{1,3})(\.\d+)?-.*")
+_TORCH_TAG = re.compile(r".*-cuda(\d{1,3})\.(\d{1,3})-cudnn\d+-runtime")
+_FRAMEWORK = re.compile(r"nvcr\.io/nvidia/(pytorch|tensorflow|jax|tritonserver)")
+_FRAMEWORK_TAG = re.compile(r"(\d\d)\.(\d\d)(-(tf2-)?py3(-min|-sdk)?)?")
+_FRAMEWORKS: tuple[tuple[Cuda, Cuda], ...] = (
+    ((25, 8), (13, 0)), ((25, 3), (12, 8)), ((24, 5), (12, 4)), ((23, 8), (12, 2)), ((23, 4), (12, 1)),
+    ((23, 1), (12, 0)), ((22, 5), (11, 7)),
+)  # fmt: skip
+"""(release, year and month, the CUDA that is in it and at least in those after it). Source: NVIDIA's release notes of
+each container, https://docs.nvidia.com/deeplearning/frameworks/ and .../triton-inference-server/release-notes/."""
+_NOT_FORWARD: tuple[tuple[Cuda, frozenset[int]], ...] = (
+    ((12, 8), frozenset({418, 440, 450, 460, 510, 520, 530, 545, 555, 560})),
+    ((12, 3), frozenset({418, 440, 450, 460, 510, 520})),
+    ((12, 1), frozenset({418, 440, 460, 520})),
+)
+"""(CUDA, driver branches for which it and later ones have no forward compatibility). Source: the driver requirements of
+SGLang 25.10, MXNet 24.05 and Triton 23.04 in NVIDIA's release notes."""
+_CONSUMER = re.compile(r"(?i).*(geforce|titan).*")
+"""Products that forward compatibility is not for: https://docs.nvidia.com/deploy/cuda-compatibility/."""
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """`name` with its registry, except Docker's own. `tag` is "" where there is none."""
+
+    name: str
+    tag: str
+    digest: str
+
+
+def image_of(text: str) -> Image | None:
+    """The parts of a reference; None of what is none, or is only filled in later: capitals are not allowed in it."""
+    if not text or re.search(r"[\s{}$<>]", text):
+        return None
+    rest, _, digest = text.partition("@")
+    path, _, last = rest.rpartition("/")
+    base, _, tag = last.partition(":")
+    if base != base.lower():
+        return None
+    name = f"{path}/{base}" if path else base
+    for ours in ("docker.io/", "index.docker.io/", "registry-1.docker.io/"):
+        name = name.removeprefix(ours)
+    return Image(name, tag, digest)
+
+
+def _moving(pod: Template, _: Facts) -> Iterator[Found]:
+    if not pod.uses_gpu:
+        return
+    for container in pod.gpu_containers or pod.containers:
+        field = container.at("image")
+        image = image_of(field.text)
+        if image is None:
+            continue
+        policy = container.at("imagePullPolicy")
+        if not image.digest and not image.tag:
+            yield Found(field, f"{field.text} has no tag, which means latest: name a version, or a digest")
+        elif not image.digest and _MOVING.fullmatch(image.tag):
+            yield Found(
+                field, f"{field.text} is another image whenever somebody pushes one: name a version, or a digest"
+            )
+        elif policy.text == "Always" and _LARGE.fullmatch(image.name):
+            yield Found(policy, f"{field.text} stays what it is, and is large: write imagePullPolicy: IfNotPresent")
+
+
+def _newer_than_driver(pod: Template, facts: Facts) -> Iterator[Found]:
+    if not pod.uses_gpu or not facts.nodes:
+        return
+    drivers = [(node, driver) for node in facts.nodes if may_run(pod, node) and (driver := driver_of(node))]
+    for container in pod.gpu_containers or pod.containers:
+        field = container.at("image")
+        image = image_of(field.text)
+        cuda = image and cuda_of(image)
+        if not image or not cuda:
+            continue
+        old = [(node, driver) for node, driver in drivers if _too_old(driver, image, cuda)]
+        if old:
+            node, driver = old[0]
+            more = f", as have {len(old) - 1} others of the {len(drivers)} nodes it may run on" if len(old) > 1 else ""
+            message = (
+                f"{field.text} has CUDA {_dotted(cuda)}, and {node.name} has driver {driver.version} for CUDA "
+                f"{_dotted(driver.cuda)}{more}: take an image for CUDA {_dotted(driver.cuda)}, or newer drivers"
+            )
+            yield Found(field, message)
+
+
+@dataclass(frozen=True, slots=True)
+class Driver:
+    """`cuda` is the newest that the driver itself knows."""
+
+    version: str
+    branch: int
+    cuda: Cuda
+    consumer: bool
+
+
+def driver_of(node: KnownNode) -> Driver | None:
+    """What GPU feature discovery says of it, under the names of today or under the old ones; None where it says
+    nothing."""
+    version = _label(node, "driver-version", "driver")
+    cuda = _label(node, "runtime-version", "runtime")
+    driver, runtime = re.match(r"\d{1,4}\b", version), re.match(r"(\d{1,3})\.(\d{1,3})\b", cuda)
+    if driver is None or runtime is None:
+        return None
+    consumer = _CONSUMER.fullmatch(node.labels.get("nvidia.com/gpu.product", "")) is not None
+    return Driver(version, int(driver[0]), (int(runtime[1]), int(runtime[2])), consumer)
+
+
+def _label(node: KnownNode, name: str, old: str) -> str:
+    full = node.labels.get(f"nvidia.com/cuda.{name}.full")
+    parts = (
+        [node.labels.get(f"nvidia.com/cuda.{prefix}.{part}", "") for part in ("major", "minor")]
+        for prefix in (name, old)
+    )
+    return full or next((".".join(found) for found in parts if all(found)), "")
+
+
+def cuda_of(image: Image) -> Cuda | None:
+    """The CUDA that is in an image at least; None where that is not known."""
+    if _CUDA_IMAGE.fullmatch(image.name):
+        match = _CUDA_TAG.fullmatch(image.tag)
+    elif image.name == "pytorch/pytorch":
+        match = _TORCH_TAG.fullmatch(image.tag)
+    elif _FRAMEWORK.fullmatch(image.name) and (match := _FRAMEWORK_TAG.fullmatch(image.tag)):
+        release = int(match[1]), int(match[2])
+        return next((cuda for first, cuda in _FRAMEWORKS if release >= first), None)
+    else:
+        return None
+    return (int(match[1]), int(match[2])) if match else None
+
+
+def _too_old(driver: Driver, image: Image, cuda: Cuda) -> bool:
+    """Within one major version newer runs on older, unless the image itself refuses to: those of `nvidia/cuda` do."""
+    if driver.cuda >= cuda:
+        return False
+    if image.name == "pytorch/pytorch":
+        return driver.cuda[0] < cuda[0]
+    forward = driver.branch not in next((branches for first, branches in _NOT_FORWARD if cuda >= first), ())
+    if driver.cuda[0] < cuda[0]:
+        return driver.consumer or not forward
+    return not forward and _CUDA_IMAGE.fullmatch(image.name) is not None
+
+
+def _dotted(cuda: Cuda) -> str:
+    return f"{cuda[0]}.{cuda[1]}"
+
+
+_POD = """\
+apiVersion: v1
+kind: Pod
+metadata: {{name: train, labels: {{team: vision}}}}
+spec:
+  restartPolicy: Never
+  priorityClassName: batch
+  containers:
+  - name: train
+    image: {0}
+    resources: {{limits: {{nvidia.com/gpu: 1}}}}
+"""
+_NODE = """\
+---
+apiVersion: v1
+kind: Node
+metadata:
+  name: gpu-1
+  labels:
+    nvidia.com/gpu.product: NVIDIA-A100-SXM4-80GB
+    nvidia.com/cuda.driver-version.full: {0}
+    nvidia.com/cuda.runtime-version.full: "{1}"
+"""
+_TORCH = _POD.format("nvcr.io/nvidia/pytorch:25.08-py3")
+
+RULES = (
+    Rule(
+        id="G32",
+        level=Level.WARNING,
+        title="The image is not a fixed one, or a large one is asked for at every start",
+        effect=(
+            "Pods of one job, or one that starts again, may run other code than the first. With latest, or Always, no "
+            "pod starts while the registry is out of reach or limits its answers: `ErrImagePull`."
+        ),
+        bad=_POD.format("registry.example.com/train"),
+        good=_POD.format("registry.example.com/train:1.4"),
+        template=_moving,
+        cel=of_gpu_containers(
+            "c.image.contains('@') || c.image.matches(':[^:/]+$') && "
+            "!c.image.matches(':(latest|latest[-_.][^/:]*|[^/:]*[-_.]latest)$')"
+        ),
+        source="https://kubernetes.io/docs/concepts/containers/images/#image-pull-policy",
+    ),
+    Rule(
+        id="G33",
+        level=Level.WARNING,
+        title="The image's CUDA is newer than the driver of the nodes",
+        effect=(
+            "The container does not start: `nvidia-container-cli: requirement error: unsatisfied condition: "
+            "cuda>=12.8`, or its program says `CUDA driver version is insufficient for CUDA runtime version`."
+        ),
+        bad=_TORCH + _NODE.format("560.35.03", "12.6"),
+        good=_TORCH + _NODE.format("580.95.05", "13.0"),
+        template=_newer_than_driver,
+        needs_nodes=True,
+        source="https://docs.nvidia.com/deploy/cuda-compatibility/",
+    ),
+)  # fmt: skip

@@ -1,0 +1,306 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules about GPU jobs that are interrupted, and about their priority.
+
+They speak where the loss is real, and are silent otherwise:
+- G29 of pods that run to an end, ask for spot nodes by a node selector or required affinity, and are not over within
+  an hour by their own deadline. What such a pod lacks is what `surviving` says. One that stores checkpoints needs a
+  hook or two minutes besides; on GKE, which gives 15 s whatever is asked, it does not.
+- G30 of pods that run to an end, are long (a deadline of four hours or more, or one of several pods that work together)
+  and store nothing that outlives them, where the node selector or the nodes of the inventory say Karpenter. Cluster
+  autoscaler is not looked at: whether it runs, no object tells.
+- G31 of Jobs on spot nodes, where interruptions are a matter of course; and of any GPU Job that is deleted at the
+  moment it ends.
+- G35 of pods without a class where the classes are part of what is linted and none is the default, and of batch pods of
+  a class that may evict what serves: one of the system's, or one above that of a Deployment or StatefulSet with GPUs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+
+from dovetail.advice.lint.field import Field
+from dovetail.advice.lint.pods import Template, templates_of
+from dovetail.advice.lint.rule import Facts, Found, Level, Rule
+from dovetail.advice.surviving import RULES as TO_AN_END
+from dovetail.advice.surviving import Means, pod_lacks
+from dovetail.kube.templates import group_kind
+
+_NOTICE_S = 120
+"""Between the notice and the end on AWS: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-interruptions.html."""
+_SHORT_S, _LONG_S = 3600, 4 * 3600
+_GKE_SPOT = ("cloud.google.com/gke-spot", "cloud.google.com/gke-preemptible")
+_SPOT = {
+    **dict.fromkeys(_GKE_SPOT, "true"),
+    "karpenter.sh/capacity-type": "spot",
+    "eks.amazonaws.com/capacityType": "SPOT",
+    "kubernetes.azure.com/scalesetpriority": "spot",
+}
+_KARPENTER = "karpenter.sh/"
+_STAYS = ("karpenter.sh/do-not-disrupt", "karpenter.sh/do-not-evict")
+_JOB, _CRON_JOB = ("batch", "Job"), ("batch", "CronJob")
+_SERVICES = {("ray.io", "RayCluster")}
+_SERVES = ("Deployment", "StatefulSet")
+_SYSTEM_CLASSES = ("system-node-critical", "system-cluster-critical")
+
+
+def _to_an_end(pod: Template) -> bool:
+    """Whether the pod does work that ends, with GPUs."""
+    kind = group_kind(pod.whole.value)
+    ends = kind in TO_AN_END and kind not in _SERVICES
+    alone = kind == ("", "Pod")
+    return pod.uses_gpu and ends and not (alone and pod.spec.at("restartPolicy").text not in ("Never", "OnFailure"))
+
+
+def _required(pod: Template) -> Iterator[tuple[str, Field]]:
+    """(label, field) of what the node must have, where there is one value that it can have. Of terms, of which one is
+    enough, only those of a single one count."""
+    yield from pod.spec.at("nodeSelector").entries()
+    affinity = pod.spec.at("affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution")
+    terms = list(affinity.at("nodeSelectorTerms").each())
+    for one in terms[0].at("matchExpressions").each() if len(terms) == 1 else ():
+        values = list(one.at("values").each())
+        if one.at("operator").text == "In" and len(values) == 1:
+            yield one.at("key").text, values[0]
+
+
+def _spot(pod: Template) -> tuple[str, Field] | None:
+    """The label that keeps the pod to spot nodes, and where it is asked for."""
+    return next(((key, field) for key, field in _required(pod) if field.text and field.text == _SPOT.get(key)), None)
+
+
+def _deadline_s(pod: Template) -> int | None:
+    """How long the pod may run, by what it or its Job says."""
+    whole = pod.whole
+    said = [pod.spec.at("activeDeadlineSeconds").whole]
+    if group_kind(whole.value) in (_JOB, _CRON_JOB):
+        said.append(_job_spec(whole).at("activeDeadlineSeconds").whole)
+    if group_kind(whole.value)[0] == "kubeflow.org":
+        said.append(whole.at("spec", "runPolicy", "activeDeadlineSeconds").whole)
+    return min((seconds for seconds in said if seconds is not None), default=None)
+
+
+def _job_spec(whole: Field) -> Field:
+    return whole.at("spec") if group_kind(whole.value) == _JOB else whole.at("spec", "jobTemplate", "spec")
+
+
+def _work_together(whole: Field) -> bool:
+    """Whether the loss of one pod ends the work of others."""
+    kind = group_kind(whole.value)
+    if kind in (_JOB, _CRON_JOB):
+        spec = _job_spec(whole)
+        width = spec.at("parallelism").whole or 1
+        return spec.at("completionMode").text == "Indexed" and width == spec.at("completions").whole and width > 1
+    replicas = [
+        replica.at("replicas").whole or 1
+        for key, roles in whole.at("spec").entries()
+        if key.endswith("ReplicaSpecs")
+        for _, replica in roles.entries()
+    ]
+    return kind[0] == "kubeflow.org" and sum(replicas) > 1
+
+
+def _on_spot(pod: Template, _: Facts) -> Iterator[Found]:
+    spot, deadline_s = _spot(pod), _deadline_s(pod)
+    if not _to_an_end(pod) or not pod.gpu_containers or spot is None:
+        return
+    if deadline_s is not None and deadline_s <= _SHORT_S:
+        return
+    key, field = spot
+    missing = {lack.field.name: lack for lack in pod_lacks(pod.spec, Means(_NOTICE_S))}
+    if "volumeMounts" in missing:
+        yield Found(field, f"a spot node may be taken at any time, and {missing['volumeMounts'].what}")
+    elif "preStop" in missing and "terminationGracePeriodSeconds" in missing and key not in _GKE_SPOT:
+        grace = missing["terminationGracePeriodSeconds"].field
+        message = (
+            f"a spot node is taken {_NOTICE_S} s after a notice, and the pod has {grace.whole or 30} s to end and no "
+            f"preStop hook that saves: write terminationGracePeriodSeconds: {_NOTICE_S}"
+        )
+        yield Found(grace if grace else field, message)
+
+
+def _disrupted(pod: Template, facts: Facts) -> Iterator[Found]:
+    if not _to_an_end(pod) or not pod.gpu_containers or any(pod.meta.at("annotations", key) for key in _STAYS):
+        return
+    deadline_s = _deadline_s(pod)
+    if not (_work_together(pod.whole) if deadline_s is None else deadline_s >= _LONG_S):
+        return
+    chosen = next((field for key, field in _required(pod) if key.startswith(_KARPENTER)), None)
+    with_gpus = [node for node in facts.nodes or () if any(name.startswith("nvidia.com/") for name in node.allocatable)]
+    everywhere = bool(with_gpus) and all(f"{_KARPENTER}nodepool" in node.labels for node in with_gpus)
+    stored = all(lack.field.name != "volumeMounts" for lack in pod_lacks(pod.spec, Means(0)))
+    if (chosen is not None or everywhere) and not stored:
+        message = (
+            "Karpenter may take the node to save money, and nothing that the job did is stored: annotate its pods with "
+            f'{_STAYS[0]}: "true"'
+        )
+        yield Found(pod.meta.at("annotations"), message)
+
+
+def _failures(whole: Field, _: Facts) -> Iterator[Found]:
+    if group_kind(whole.value) not in (_JOB, _CRON_JOB):
+        return
+    pods, spec = [pod for pod in templates_of(whole) if pod.uses_gpu], _job_spec(whole)
+    if not pods:
+        return
+    kept = spec.at("ttlSecondsAfterFinished")
+    if kept.whole == 0:
+        yield Found(kept, "ttlSecondsAfterFinished is 0: write how long its state and logs are to be read, as 86400")
+    limit, policy = spec.at("backoffLimit"), spec.at("podFailurePolicy")
+    if policy or limit or not any(_spot(pod) for pod in pods):
+        return
+    job = whole if group_kind(whole.value) == _JOB else whole.at("spec", "jobTemplate")
+    for lack in TO_AN_END[_JOB](job):
+        yield Found(lack.field, lack.what, lack.edits)
+
+
+def _priority(pod: Template, facts: Facts) -> Iterator[Found]:
+    if not pod.uses_gpu:
+        return
+    classes = {one.at("metadata", "name").text: one for one in facts.of_kind("PriorityClass")}
+    name = pod.spec.at("priorityClassName")
+    if not name.text:
+        default = any(one.at("globalDefault").value for one in classes.values())
+        if classes and not default and not pod.spec.at("priority"):
+            known = ", ".join(sorted(classes))
+            yield Found(name, f"no priorityClassName, and no class is the default: write one of {known}")
+        return
+    if not _to_an_end(pod):
+        return
+    if name.text in _SYSTEM_CLASSES:
+        yield Found(name, f"{name.text} is for what the cluster itself needs: write a class for batch work")
+        return
+    own = classes.get(name.text)
+    value = own.at("value").whole if own is not None and own.at("preemptionPolicy").text != "Never" else None
+    other, serving = _least_serving(facts)
+    if value is not None and serving and value > other:
+        message = f"class {name.text} ({value}) may evict {serving} ({other}): write a class of less, or one that never"
+        yield Found(name, f"{message} evicts")
+
+
+@lru_cache(maxsize=1)
+def _least_serving(facts: Facts) -> tuple[int, str]:
+    """(priority, name) of what serves with GPUs at the least priority, of that whose class is known; no name where
+    there is none."""
+    values = {one.at("metadata", "name").text: one.at("value").whole for one in facts.of_kind("PriorityClass")}
+    found = [
+        (value, f"{kind} {whole.at('metadata', 'name').text}")
+        for kind in _SERVES
+        for whole in facts.of_kind(kind)
+        for pod in templates_of(whole)
+        if (value := values.get(pod.spec.at("priorityClassName").text)) is not None and pod.uses_gpu
+    ]
+    return min(found, default=(0, ""))
+
+
+_TRAIN = """\
+apiVersion: batch/v1
+kind: Job
+metadata: {{name: train, labels: {{team: vision}}}}
+spec:
+  parallelism: 4
+  completions: 4
+  completionMode: Indexed
+  backoffLimit: 4
+  template:
+    metadata: {{annotations: {{{1}}}}}
+    spec:
+      restartPolicy: Never
+      priorityClassName: batch
+      nodeSelector: {{karpenter.sh/capacity-type: {0}}}
+      containers:
+      - name: train
+        image: registry.example.com/train:1.4
+        args: [{2}]
+        resources: {{limits: {{nvidia.com/gpu: 1}}}}
+      terminationGracePeriodSeconds: 150
+"""
+_JOB_TEXT = """\
+apiVersion: batch/v1
+kind: Job
+metadata: {{name: train, labels: {{team: vision}}}}
+spec:
+{0}  template:
+    spec:
+      restartPolicy: Never
+      priorityClassName: batch
+      terminationGracePeriodSeconds: 150
+      nodeSelector: {{karpenter.sh/capacity-type: spot}}
+      containers:
+      - name: train
+        image: registry.example.com/train:1.4
+        args: [--save=s3://models/train]
+        resources: {{limits: {{nvidia.com/gpu: 1}}}}
+"""
+_CLASSES = """\
+apiVersion: scheduling.k8s.io/v1
+kind: PriorityClass
+metadata: {{name: batch}}
+value: 100
+preemptionPolicy: Never
+---
+apiVersion: v1
+kind: Pod
+metadata: {{name: train, labels: {{team: vision}}}}
+spec:
+  restartPolicy: Never
+{0}  containers:
+  - name: train
+    image: registry.example.com/train:1.4
+    resources: {{limits: {{nvidia.com/gpu: 1}}}}
+"""
+_STAYING = f'{_STAYS[0]}: "true"'
+_SAVING = "--save=s3://models/train"
+
+RULES = (
+    Rule(
+        id="G29",
+        level=Level.WARNING,
+        title="A job on spot nodes cannot save what it did",
+        effect="When the node is taken, what was computed since the last checkpoint is lost; without one, everything.",
+        bad=_TRAIN.format("spot", _STAYING, ""),
+        good=_TRAIN.format("spot", _STAYING, _SAVING),
+        template=_on_spot,
+        source="https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-interruptions.html",
+    ),
+    Rule(
+        id="G30",
+        level=Level.WARNING,
+        title="An autoscaler may take the node of a long job that stores nothing",
+        effect="Karpenter drains nodes that it can do without, replace by cheaper ones, or bring up to date.",
+        bad=_TRAIN.format("on-demand", "", ""),
+        good=_TRAIN.format("on-demand", _STAYING, ""),
+        template=_disrupted,
+        source="https://karpenter.sh/docs/concepts/disruption/#pod-level-controls",
+    ),
+    Rule(
+        id="G31",
+        level=Level.WARNING,
+        title="Interruptions count as failures of the Job, or it is gone when it ends",
+        effect=(
+            "After the seventh interruption the Job fails with `BackoffLimitExceeded`; with a TTL of 0 it and its pods "
+            "are deleted as it ends, and with them the logs."
+        ),
+        bad=_JOB_TEXT.format(""),
+        good=_JOB_TEXT.format(
+            "  backoffLimit: 4\n  podFailurePolicy:\n    rules:\n    - action: Ignore\n"
+            "      onPodConditions: [{type: DisruptionTarget}]\n"
+        ),
+        whole=_failures,
+        fixable=True,
+        source="https://kubernetes.io/docs/concepts/workloads/controllers/job/#pod-failure-policy",
+    ),
+    Rule(
+        id="G35",
+        level=Level.WARNING,
+        title="No priority class, or a batch job that evicts what serves",
+        effect=(
+            "Without a class the pod has priority 0, and any pod of a class above may evict it; a batch job of a high "
+            "class evicts what serves."
+        ),
+        bad=_CLASSES.format(""),
+        good=_CLASSES.format("  priorityClassName: batch\n"),
+        template=_priority,
+        source="https://kubernetes.io/docs/concepts/scheduling-eviction/pod-priority-preemption/",
+    ),
+)

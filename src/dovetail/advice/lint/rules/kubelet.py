@@ -1,0 +1,349 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules about what the kubelet makes of a pod: exclusive CPUs, NUMA nodes, shared memory, and replicas of GPUs.
+
+When CPUs are wanted close to the GPUs (G17, G18): the pod asks for whole GPUs, and says so itself (annotations of
+CRI-O for exclusive CPUs, Volcano's NUMA policy, the node label `cpumanager`), or the kubelet of each node that may run
+it refuses what is not aligned (`kubelets.Kubelet.aligns`). All other pods may be of any QoS class. Pods with resources
+of their own at pod level are left alone.
+Shared memory (G20): several whole GPUs in one container mean several processes that talk; one GPU in each pod of a
+distributed job does not, as its processes are on other nodes. KubeRay mounts /dev/shm by itself.
+Replicas (G14): known is only Karpenter, by the label that its nodes carry; cluster-autoscaler looks at nodes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from fractions import Fraction
+
+from dovetail.advice.lint.edits import Edit, append, put
+from dovetail.advice.lint.field import Field
+from dovetail.advice.lint.kubelets import SINGLE_NUMA, Kubelet, kubelets
+from dovetail.advice.lint.pods import Template, amount, count, gpus_of
+from dovetail.advice.lint.rule import Facts, Found, Level, Rule
+from dovetail.advice.lint.selection import gpu_nodes_for
+from dovetail.core.model import GPU
+
+_CPU, _MEMORY = "cpu", "memory"
+_COMPUTE = (_CPU, _MEMORY)
+_CRIO = ("cpu-load-balancing.crio.io", "cpu-quota.crio.io", "irq-load-balancing.crio.io")
+_VOLCANO_NUMA = "volcano.sh/numa-topology-policy"
+_CPU_MANAGER = "cpumanager"
+_CRIO_SHM = "io.kubernetes.cri-o.ShmSize"
+_SHM = "/dev/shm"
+_SHM_VOLUME = "dshm"
+_POOLS = ("karpenter.sh/nodepool", "karpenter.sh/provisioner-name")
+_CARDS = "nvidia.com/gpu.count"
+_GIB = 2**30
+
+
+def _replicas_across_containers(pod: Template, facts: Facts) -> Iterator[Found]:
+    asking = [found for container in pod.containers for name, found in gpus_of(container) if name == GPU]
+    wanted = sum(count(one) or 0 for one in asking)
+    nodes = gpu_nodes_for(pod, facts) if len(asking) > 1 else ()
+    if not all(any(label in node.labels for label in _POOLS) for node in nodes):
+        return
+    cards = [int(node.labels[_CARDS]) for node in nodes if node.labels.get(_CARDS, "").isdecimal()]
+    if not cards or len(cards) < len(nodes) or wanted <= max(cards):
+        return
+    if any(wanted <= (amount(Field(node.allocatable.get(GPU))) or 0) for node in nodes):
+        message = (
+            f"{len(asking)} containers ask for {wanted} {GPU} together: replicas of nodes that have at most "
+            f"{max(cards)}; give the containers' work to one container, or one pod each"
+        )
+        yield Found(asking[-1], message)
+
+
+def _is_aligned(pod: Template, facts: Facts) -> bool:
+    """Whether CPUs are wanted close to the GPUs: see above."""
+    if pod.spec.at("resources") or not any(name == GPU for one in pod.gpu_containers for name, _ in gpus_of(one)):
+        return False
+    annotations = pod.meta.at("annotations")
+    said = (
+        any(annotations.at(name).text == "disable" for name in _CRIO)
+        or annotations.at(_VOLCANO_NUMA).text not in ("", "none")
+        or pod.spec.at("nodeSelector", _CPU_MANAGER).text == "true"
+    )
+    found = kubelets(pod, facts)
+    return said or (bool(found) and all(one.aligns for one in found))
+
+
+def _request(container: Field, resource: str) -> Field:
+    """What the container is counted with: the API server copies the limit where there is no request."""
+    request = container.at("resources", "requests", resource)
+    return request if request else container.at("resources", "limits", resource)
+
+
+def _breaks_guarantee(container: Field) -> Iterator[str]:
+    """Which of CPU and memory keep it from QoS class Guaranteed."""
+    for resource in _COMPUTE:
+        limit = amount(container.at("resources", "limits", resource))
+        if not limit or amount(_request(container, resource)) != limit:
+            yield resource
+
+
+def _not_guaranteed(pod: Template, facts: Facts) -> Iterator[Found]:
+    broken = [(container, list(_breaks_guarantee(container))) for container in pod.all_containers]
+    broken = [(container, resources) for container, resources in broken if resources]
+    if not broken or not _is_aligned(pod, facts):
+        return
+    container, resources = broken[0]
+    pairs = [
+        (one.at("resources", "requests", name), one.at("resources", "limits", name))
+        for one, names in broken
+        for name in names
+    ]
+    # How much a container without a limit may use is not known: then nothing is mended.
+    edits = [put(request, limit.value) for request, limit in pairs] if all(amount(limit) for _, limit in pairs) else []
+    others = f", and {len(broken) - 1} more" if len(broken) > 1 else ""
+    message = (
+        f"container {container.at('name').text}{others}: {' and '.join(resources)} without equal request and limit: "
+        "the pod is not Guaranteed; give every container, also init containers, limits that equal the requests"
+    )
+    yield Found(container.at("resources"), message, tuple(edits))
+
+
+def _part_of_a_cpu(pod: Template, facts: Facts) -> Iterator[Found]:
+    limits = ((one, one.at("resources", "limits", _CPU)) for one in pod.gpu_containers)
+    parts = [(one, limit, cpus) for one, limit in limits if (cpus := amount(limit)) and cpus.denominator > 1]
+    guaranteed = not any(any(_breaks_guarantee(container)) for container in pod.all_containers)
+    if not parts or not guaranteed or not _is_aligned(pod, facts):
+        return
+    for container, limit, cpus in parts:
+        more = math.ceil(cpus)
+        nearest = f"{more - 1} or {more}" if more > 1 else "1"
+        message = f"{limit.value} CPUs are no whole number, so none of them is its own: write {nearest}"
+        request = container.at("resources", "requests", _CPU)
+        edits = (put(limit, more), *([put(request, more)] if request else []))
+        yield Found(limit, message, edits if _fits_beside(pod, facts, more - cpus) else ())
+
+
+def _fits_beside(pod: Template, facts: Facts, more_cpus: Fraction) -> bool:
+    """Whether as many such pods as the nodes have GPUs for still find CPUs there if each takes so much more."""
+    cpus = sum((amount(_request(container, _CPU)) or Fraction(0) for container in pod.containers), more_cpus)
+    nodes = gpu_nodes_for(pod, facts)
+    for node in nodes:
+        free, gpus = (amount(Field(node.allocatable.get(name))) or 0 for name in (_CPU, GPU))
+        if cpus * (gpus // max(pod.gpus, 1)) > free:
+            return False
+    return bool(nodes)
+
+
+def _larger_than_numa(pod: Template, facts: Facts) -> Iterator[Found]:
+    found = kubelets(pod, facts)
+    if not found or not all(one.topology_policy == SINGLE_NUMA for one in found) or pod.spec.at("resources"):
+        return
+    guaranteed = not any(any(_breaks_guarantee(container)) for container in pod.all_containers)
+    for group in [pod.containers] if all(one.pod_scope for one in found) else [(one,) for one in pod.containers]:
+        for resource in (_CPU, _MEMORY, GPU):
+            fields = [_request(one, resource) for one in group if _request(one, resource)]
+            amounts = [amount(field) or Fraction(0) for field in fields]
+            if resource == _CPU:
+                amounts = [one for one in amounts if one.denominator == 1]
+            wanted = sum(amounts, Fraction(0))
+            if (resource != GPU and not guaranteed) or not all(_refuses(one, resource, wanted) for one in found):
+                continue
+            most = max(one.most(resource) or Fraction(0) for one in found)
+            limit = _shown(resource, most)
+            message = (
+                f"{_shown(resource, wanted)} of {resource}: one NUMA node has at most {limit}, and the kubelet takes "
+                f"all of a {'pod' if len(group) > 1 else 'container'} from one: write {limit} or less"
+            )
+            guess = resource == _CPU and not all(one.cpu_policy for one in found)
+            yield Found(fields[0], message, guess=guess)
+
+
+def _shown(resource: str, value: Fraction) -> str:
+    return f"{float(value / _GIB):.4g}Gi" if resource == _MEMORY else f"{float(value):.6g}"
+
+
+def _refuses(kubelet: Kubelet, resource: str, wanted: Fraction) -> bool:
+    """Whether no NUMA node has so much; of memory only where it is known that the kubelet looks at that."""
+    if resource == _CPU and kubelet.cpu_policy not in ("static", ""):
+        return False
+    if resource == _MEMORY and kubelet.memory_policy != "Static":
+        return False
+    most = kubelet.most(resource)
+    return most is not None and wanted > most
+
+
+def _shared_memory(pod: Template, _: Facts) -> Iterator[Found]:
+    if pod.group_kind[0] == "ray.io" or pod.spec.at("hostIPC").value is True or pod.meta.at("annotations", _CRIO_SHM):
+        return
+    for container in pod.gpu_containers:
+        gpus = sum(count(found) or 0 for name, found in gpus_of(container) if name == GPU)
+        mounted = [one for one in container.at("volumeMounts").each() if _path(one) in (_SHM, "/dev")]
+        if not mounted:
+            if gpus > 1:
+                message = f"{gpus} GPUs and a /dev/shm of 64 MiB: mount a memory volume there"
+                yield Found(container, message, _with_shm(pod, container, gpus))
+            continue
+        volume = next(
+            (v for v in pod.spec.at("volumes").each() if v.at("name").text == mounted[0].at("name").text), None
+        )
+        if volume is not None and _path(mounted[0]) == _SHM and volume.at("emptyDir"):
+            yield from _volume(pod, container, volume.at("emptyDir"))
+
+
+def _path(mount: Field) -> str:
+    return mount.at("mountPath").text.rstrip("/")
+
+
+def _volume(pod: Template, container: Field, empty_dir: Field) -> Iterator[Found]:
+    """What is wrong with the volume at /dev/shm."""
+    limit = container.at("resources", "limits", _MEMORY)
+    memory = amount(limit) or amount(pod.spec.at("resources", "limits", _MEMORY))
+    size = amount(empty_dir.at("sizeLimit"))
+    if not empty_dir.at("medium").text:
+        yield Found(empty_dir, "/dev/shm is a directory on the node's disk: write medium: Memory")
+    elif empty_dir.at("medium").text == "Memory" and not memory and not size:
+        yield Found(empty_dir, "/dev/shm may take all memory of the node: write a sizeLimit, or limit the memory")
+    elif memory and size and size > memory:
+        message = f"sizeLimit {empty_dir.at('sizeLimit').value} is more than the memory of the container"
+        yield Found(empty_dir.at("sizeLimit"), f"{message}: write {limit.value or 'that of the pod'} or less")
+
+
+def _with_shm(pod: Template, container: Field, gpus: int) -> tuple[Edit, ...]:
+    """A memory volume at /dev/shm: as large as the container's memory, or without a limit of that 1 GiB for each GPU:
+    NCCL's documentation starts containers with --shm-size=1g."""
+    names = [volume.at("name").text for volume in pod.spec.at("volumes").each()]
+    name = next(
+        one for at in range(len(names) + 1) if (one := f"{_SHM_VOLUME}-{at}" if at else _SHM_VOLUME) not in names
+    )
+    bounded = container.at("resources", "limits", _MEMORY)
+    empty_dir = {"medium": "Memory"} | ({} if bounded else {"sizeLimit": f"{gpus}Gi"})
+    return (
+        append(container.at("volumeMounts"), {"name": name, "mountPath": _SHM}),
+        append(pod.spec.at("volumes"), {"name": name, "emptyDir": empty_dir}),
+    )
+
+
+_POD = """\
+apiVersion: v1
+kind: Pod
+metadata: {{name: train, labels: {{team: vision}}{0}}}
+spec:
+  restartPolicy: Never
+  priorityClassName: batch
+  containers:
+  - name: train
+    image: registry.example.com/train:1.4
+    resources: {1}
+{2}"""
+_ALIGNED = ", annotations: {volcano.sh/numa-topology-policy: single-numa-node}"
+_NODE = """\
+---
+apiVersion: v1
+kind: Node
+metadata: {{name: gpu-1{0}}}
+status: {{allocatable: {{cpu: '64', memory: 512Gi, nvidia.com/gpu: '4'}}}}
+"""
+_SLICED = _NODE.format(", labels: {karpenter.sh/nodepool: l4, nvidia.com/gpu.count: '1', nvidia.com/gpu.replicas: '4'}")
+_TOPOLOGY = """\
+---
+apiVersion: dovetail.dev/v1alpha1
+kind: GPUNode
+metadata: {name: gpu-1}
+status:
+  kubelet:
+    version: v1.37.1
+    topologyManagerPolicy: single-numa-node
+    cpuManagerPolicy: static
+    memoryManagerPolicy: None
+    reservedSystemCPUs: "0,4"
+    numaNodes: [{id: 0}, {id: 1}]
+    cpus:
+    - {uncore: 0, socket: 0, numaNode: 0, cores: ["0,4", "1,5", "2,6", "3,7"]}
+    - {uncore: 1, socket: 1, numaNode: 1, cores: ["8,12", "9,13", "10,14", "11,15"]}
+"""
+_MOUNT = "    volumeMounts: [{name: shm, mountPath: /dev/shm}]\n  volumes: [{name: shm, emptyDir: {medium: Memory}}]\n"
+
+RULES = (
+    Rule(
+        id="G14",
+        level=Level.WARNING,
+        title="Containers of one pod ask for more GPUs together than the nodes have cards",
+        effect=(
+            "Karpenter counts the cards of a machine, not the replicas that time-slicing makes of them: it starts a "
+            "larger machine, or none (`no instance type has enough resources`), while the pod would fit the nodes that "
+            "are there."
+        ),
+        bad=_POD.format(
+            "",
+            "{limits: {nvidia.com/gpu: 1}}",
+            "  - name: video\n    image: registry.example.com/video:2\n    resources: {limits: {nvidia.com/gpu: 1}}\n",
+        )
+        + _SLICED,
+        good=_POD.format("", "{limits: {nvidia.com/gpu: 1}}", "") + _SLICED,
+        template=_replicas_across_containers,
+        needs_nodes=True,
+        source="https://github.com/kubernetes-sigs/karpenter/issues/2960",
+    ),
+    Rule(
+        id="G17",
+        level=Level.WARNING,
+        title="CPUs are wanted close to the GPUs, and the pod is not Guaranteed",
+        effect=(
+            "The kubelet gives CPUs and memory of a NUMA node to Guaranteed pods alone: this pod shares the CPUs that "
+            "are left over, on all sockets."
+        ),
+        bad=_POD.format(
+            _ALIGNED, "{limits: {nvidia.com/gpu: 1, cpu: 8, memory: 64Gi}, requests: {cpu: 4, memory: 64Gi}}", ""
+        ),
+        good=_POD.format(_ALIGNED, "{limits: {nvidia.com/gpu: 1, cpu: 8, memory: 64Gi}}", ""),
+        template=_not_guaranteed,
+        fixable=True,
+        source="https://kubernetes.io/docs/tasks/administer-cluster/topology-manager/; "
+        "https://kubernetes.io/docs/concepts/workloads/pods/pod-qos/",
+    ),
+    Rule(
+        id="G18",
+        level=Level.WARNING,
+        title="CPUs are wanted close to the GPUs, and are no whole number",
+        effect=(
+            "The CPU Manager gives CPUs of its own to containers that ask for a whole number: this one shares the CPUs "
+            "that are left over."
+        ),
+        bad=_POD.format(_ALIGNED, "{limits: {nvidia.com/gpu: 1, cpu: 7500m, memory: 64Gi}}", "") + _NODE.format(""),
+        good=_POD.format(_ALIGNED, "{limits: {nvidia.com/gpu: 1, cpu: 8000m, memory: 64Gi}}", "") + _NODE.format(""),
+        template=_part_of_a_cpu,
+        fixable=True,
+        source="https://kubernetes.io/docs/tasks/administer-cluster/cpu-management-policies/#static-policy",
+    ),
+    Rule(
+        id="G19",
+        level=Level.WARNING,
+        title="More is asked for than one NUMA node has, and the kubelet takes all from one",
+        effect=(
+            "The kubelet refuses the pod on each node: `TopologyAffinityError`, `Resources cannot be allocated with "
+            "Topology locality`. It ends as Failed, and who owns it makes the next."
+        ),
+        bad=_POD.format("", "{limits: {nvidia.com/gpu: 1, cpu: 12, memory: 64Gi}}", "") + _NODE.format("") + _TOPOLOGY,
+        good=_POD.format("", "{limits: {nvidia.com/gpu: 1, cpu: 8, memory: 64Gi}}", "") + _NODE.format("") + _TOPOLOGY,
+        template=_larger_than_numa,
+        needs_nodes=True,
+        source="https://github.com/kubernetes/kubernetes: pkg/kubelet/cm/topologymanager, single-numa-node",
+    ),
+    Rule(
+        id="G20",
+        level=Level.WARNING,
+        title="Shared memory is too small, on the disk, or without a bound",
+        effect=(
+            "The container runtime gives 64 MiB: NCCL says `Error while creating shared memory segment`, a DataLoader "
+            "of PyTorch ends with `Bus error`. Without a bound what is written there takes the memory of the node."
+        ),
+        bad=_POD.format("", "{limits: {nvidia.com/gpu: 8, memory: 256Gi}}", ""),
+        good=_POD.format("", "{limits: {nvidia.com/gpu: 8, memory: 256Gi}}", _MOUNT),
+        template=_shared_memory,
+        fixable=True,
+        cel="""
+            has(object.spec.hostIPC) && object.spec.hostIPC || has(object.metadata.annotations) &&
+            'io.kubernetes.cri-o.ShmSize' in object.metadata.annotations || object.spec.containers.all(c,
+            !has(c.resources) || !has(dyn(c.resources).limits) || !('nvidia.com/gpu' in dyn(c.resources).limits) ||
+            !quantity(string(dyn(c.resources).limits['nvidia.com/gpu'])).isGreaterThan(quantity('1')) ||
+            has(c.volumeMounts) && c.volumeMounts.exists(m, m.mountPath in ['/dev/shm', '/dev/shm/', '/dev', '/dev/']))
+        """,
+        source="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html; "
+        "https://kubernetes.io/docs/concepts/storage/volumes/#emptydir",
+    ),
+)

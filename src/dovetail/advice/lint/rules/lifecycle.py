@@ -1,0 +1,298 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules about how GPU pods start, are watched, idle and end.
+
+How long a model loads or a checkpoint is written is not in a manifest: a time is called too short where the manifest
+itself says more, or where it is shorter than that of any such program.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+
+from dovetail.advice.lint.cel import ASKS_FOR_GPUS
+from dovetail.advice.lint.field import Field
+from dovetail.advice.lint.pods import Template, count, gpus_of, templates_of
+from dovetail.advice.lint.rule import Facts, Found, Level, Rule
+from dovetail.kube.annotations import duration_ms
+
+_TRAINING = {
+    ("batch", "Job"), ("batch", "CronJob"), ("jobset.x-k8s.io", "JobSet"), ("batch.volcano.sh", "Job"),
+    ("trainer.kubeflow.org", "TrainingRuntime"), ("trainer.kubeflow.org", "ClusterTrainingRuntime"),
+    *(("kubeflow.org", f"{kind}Job") for kind in ("PyTorch", "MPI", "TF", "XGBoost", "Paddle", "JAX")),
+}  # fmt: skip
+_STEP_SECONDS = 600
+"""How long PyTorch waits for a collective of NCCL: a step, or the wait for a rank that saves, may take so long. Source:
+torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp."""
+_DEFAULT_PROBE_SECONDS = 30
+"""What a liveness probe gives that nobody gave a time."""
+_MODEL_SERVER = re.compile(
+    r"(docker\.io/)?(vllm/vllm-openai|lmsysorg/sglang)|ghcr\.io/huggingface/text-generation-inference|nvcr\.io/nim/.*"
+)
+_NOTEBOOK_COMMAND = re.compile(r"\bjupyter[ -](lab|notebook|server)\b|\bstart-notebook\.(sh|py)\b|\bcode-server\b")
+_NOTEBOOK_IMAGE = re.compile(r"[^@]*\b(jupyter|jupyterlab)\b.*")
+_CONTROLLER = re.compile(r".*/notebook-controller")
+_ENDS_WHEN_IDLE = re.compile(r"(shutdown_no_activity_timeout|cull_idle_timeout)[= ](?!0\b)")
+_HUB_VARIABLES = ("JUPYTERHUB_API_TOKEN", "JUPYTERHUB_SERVICE_PREFIX")
+_IDLE_WORDS = re.compile(r"idle|cull|inactiv", re.IGNORECASE)
+_CONFIGURED = re.compile(r".*/(\.jupyter|etc/jupyter)(/.*)?")
+_SLEEP = re.compile(r"\bsleep (\d{1,9})\b")
+_DEFAULT_GRACE_SECONDS = 30
+
+
+def _impatient(pod: Template, _: Facts) -> Iterator[Found]:
+    if not pod.uses_gpu:
+        return
+    starts_ms = _duration_ms(pod, "dovetail.dev/startup-time")
+    for container in pod.gpu_containers or pod.containers:
+        liveness, startup = container.at("livenessProbe"), container.at("startupProbe")
+        if liveness and pod.group_kind in _TRAINING and (gives := _silence_seconds(liveness)) < _STEP_SECONDS:
+            message = (
+                f"the probe gives up on a job that does not answer for {gives} s, as in a long step, a checkpoint or a "
+                f"collective: leave it out, or allow {_STEP_SECONDS} s with failureThreshold"
+            )
+            yield Found(liveness, message)
+            continue
+        probe = startup or liveness
+        if not probe:
+            continue
+        allowed = _seconds(probe, "initialDelaySeconds", 0) + _silence_seconds(probe)
+        if starts_ms and allowed * 1000 < starts_ms:
+            message = (
+                f"dovetail.dev/startup-time is {starts_ms // 1000} s, and the probe ends the start after {allowed} s"
+            )
+            yield Found(probe, f"{message}: add a startupProbe that allows as much, or raise its failureThreshold")
+        elif allowed <= _DEFAULT_PROBE_SECONDS and _MODEL_SERVER.fullmatch(_image_name(container)):
+            message = f"the server has {allowed} s to load its model: add a startupProbe with a high failureThreshold"
+            yield Found(probe, message)
+
+
+def _silence_seconds(probe: Field) -> int:
+    """How long it may fail before the kubelet acts."""
+    return _seconds(probe, "periodSeconds", 10) * _seconds(probe, "failureThreshold", 3)
+
+
+def _seconds(field: Field, name: str, default: int) -> int:
+    """Of what is not set, or is 0 where that means the same, the default of the API server."""
+    return field.at(name).whole or default
+
+
+def _image_name(container: Field) -> str:
+    path, slash, last = container.at("image").text.partition("@")[0].rpartition("/")
+    return path + slash + last.partition(":")[0]
+
+
+def _duration_ms(pod: Template, name: str) -> int:
+    """The annotation's value, the object's before the template's; 0 where there is none or it is no duration."""
+    for meta in (pod.whole.at("metadata"), pod.meta):
+        value = meta.at("annotations", name).text
+        if value:
+            try:
+                return duration_ms(value)
+            except ValueError:
+                return 0
+    return 0
+
+
+def _idle_notebook(whole: Field, facts: Facts) -> Iterator[Found]:
+    if whole.at("metadata", "ownerReferences"):
+        return
+    for pod in templates_of(whole):
+        if not pod.uses_gpu or _ends(pod):
+            continue
+        kubeflow = pod.group_kind == ("kubeflow.org", "Notebook")
+        if kubeflow and not _never_culls(facts):
+            continue
+        for container in pod.gpu_containers or pod.containers:
+            words = " ".join(word.text for side in ("command", "args") for word in container.at(side).each())
+            names = {name for name, _ in pod.env(container)}
+            runs = _NOTEBOOK_COMMAND.search(words) if words else _NOTEBOOK_IMAGE.fullmatch(container.at("image").text)
+            if not (kubeflow or runs) or not names.isdisjoint(_HUB_VARIABLES) or _ENDS_WHEN_IDLE.search(words):
+                continue
+            if any(_CONFIGURED.fullmatch(mount.at("mountPath").text) for mount in container.at("volumeMounts").each()):
+                continue
+            where = "set ENABLE_CULLING of the notebook controller, or add" if kubeflow else "add"
+            message = (
+                f"nothing ends the notebook when nobody uses it: {where} the argument "
+                "--ServerApp.shutdown_no_activity_timeout=SECONDS"
+            )
+            yield Found(container, message)
+            return
+
+
+def _ends(pod: Template) -> bool:
+    """Whether a deadline or an annotation about idleness is on the pod or its object, or it gives way to who waits."""
+    if pod.spec.at("activeDeadlineSeconds") or pod.whole.at("spec", "activeDeadlineSeconds"):
+        return True
+    metas = (pod.whole.at("metadata"), pod.meta)
+    return any(
+        _IDLE_WORDS.search(name) or (name == "dovetail.dev/preemptible" and value.text == "true")
+        for meta in metas
+        for name, value in meta.at("annotations").entries()
+    )
+
+
+@lru_cache(maxsize=1)
+def _never_culls(facts: Facts) -> bool:
+    """Whether a notebook controller is in sight, and none that stops idle notebooks or may be told to elsewhere."""
+    controllers = [
+        (container, dict(pod.env(container)).get("ENABLE_CULLING", Field(None)))
+        for whole in facts.of_kind("Deployment")
+        for pod in templates_of(whole)
+        for container in pod.containers
+        if _CONTROLLER.fullmatch(_image_name(container))
+    ]
+    return bool(controllers) and not any(
+        told.at("value").text == "true" or told.at("valueFrom") or container.at("envFrom")
+        for container, told in controllers
+    )
+
+
+def _short_grace(pod: Template, _: Facts) -> Iterator[Found]:
+    if not pod.uses_gpu:
+        return
+    field = pod.spec.at("terminationGracePeriodSeconds")
+    grace = _DEFAULT_GRACE_SECONDS if field.whole is None else field.whole
+    for container in pod.containers:
+        hook = container.at("lifecycle", "preStop")
+        if (takes := _hook_seconds(hook)) >= grace and takes:
+            message = (
+                f"the preStop hook takes {takes} s, and terminationGracePeriodSeconds is {grace}: write "
+                f"{takes} and what the program needs after the hook"
+            )
+            yield Found(hook, message)
+            return
+    if not _duration_ms(pod, "dovetail.dev/checkpoint-interval"):
+        return
+    if field and grace < _DEFAULT_GRACE_SECONDS:
+        message = (
+            f"the pods save checkpoints, and have {grace} s to do so when they give way: write how long that takes"
+        )
+        yield Found(field, message)
+    elif not field:
+        for container in pod.gpu_containers or pod.containers:
+            hook = container.at("lifecycle", "preStop")
+            if hook.at("exec") or hook.at("httpGet"):
+                message = (
+                    f"the hook of a pod that saves checkpoints has the default of {_DEFAULT_GRACE_SECONDS} s: write "
+                    "how long it takes as terminationGracePeriodSeconds"
+                )
+                yield Found(hook, message)
+                return
+
+
+def _hook_seconds(hook: Field) -> int:
+    """How long a hook takes at least, as far as it says: the longest of its sleeps."""
+    words = " ".join(word.text for word in hook.at("exec", "command").each())
+    return max([hook.at("sleep", "seconds").whole or 0, *(int(found) for found in _SLEEP.findall(words))])
+
+
+def _init_asks(pod: Template, _: Facts) -> Iterator[Found]:
+    for container in pod.init_containers:
+        if container.at("restartPolicy").text == "Always":
+            continue
+        for name, amount in gpus_of(container):
+            if not count(amount):
+                continue
+            if pod.gpu_containers:
+                message = f"the init container asks for {name}, as the containers do: do that work in a container"
+            else:
+                message = f"only the init container asks for {name}, which stays taken until the pod ends"
+            yield Found(amount, message)
+
+
+_POD = """\
+apiVersion: v1
+kind: Pod
+metadata: {{name: {0}, labels: {{team: vision}}{1}}}
+spec:
+  restartPolicy: Never
+  priorityClassName: batch
+  {2}
+  containers:
+  - name: {0}
+    image: {3}
+    resources: {{limits: {{nvidia.com/gpu: 1}}}}
+    {4}
+"""
+_TRAIN, _SERVE = "registry.example.com/train:1.4", "vllm/vllm-openai:v0.11.0"
+_LIVENESS = "livenessProbe: {httpGet: {path: /health, port: 8000}}"
+_STARTUP = "startupProbe: {httpGet: {path: /health, port: 8000}, failureThreshold: 180}"
+_INIT = "initContainers: [{{name: check, image: 'registry.example.com/check:2', resources: {{limits: {{{0}: 1}}}}}}]"
+_SAVES = ", annotations: {dovetail.dev/checkpoint-interval: 30m}"
+_HOOK = "lifecycle: {preStop: {exec: {command: [/opt/save]}}}"
+_LAB = "command: [jupyter, lab{0}]"
+
+
+def _pod(*parts: str) -> str:
+    return "".join(line for line in _POD.format(*parts).splitlines(keepends=True) if line.strip())
+
+
+RULES = (
+    Rule(
+        id="G36",
+        level=Level.WARNING,
+        title="A probe ends a training pod that is busy, or a server that still loads its model",
+        effect=(
+            "The kubelet kills it, and it starts again, or the job fails: `Container train failed liveness probe, will "
+            "be restarted`. A server that loads longer never gets ready; a gang loses what it did not save."
+        ),
+        bad=_pod("serve", "", "", _SERVE, _LIVENESS),
+        good=_pod("serve", "", "", _SERVE, f"{_STARTUP}\n    {_LIVENESS}"),
+        template=_impatient,
+        source=(
+            "https://kubernetes.io/docs/concepts/configuration/liveness-readiness-startup-probes/, "
+            "https://llm-d.ai/docs/usage/readiness-probes"
+        ),
+    ),
+    Rule(
+        id="G40",
+        level=Level.WARNING,
+        title="Nothing ends a notebook with GPUs that nobody uses",
+        effect=(
+            "It keeps its GPUs over nights and weekends; Jupyter and Kubeflow stop idle notebooks only where they "
+            "are told to."
+        ),
+        bad=_pod("notebook", "", "", "quay.io/jupyter/pytorch-notebook:cuda12-2025-10-20", _LAB.format("")),
+        good=_pod(
+            "notebook", "", "", "quay.io/jupyter/pytorch-notebook:cuda12-2025-10-20",
+            _LAB.format(", --ServerApp.shutdown_no_activity_timeout=7200"),
+        ),
+        whole=_idle_notebook,
+        source=(
+            "https://jupyter-server.readthedocs.io: ServerApp.shutdown_no_activity_timeout; "
+            "https://github.com/kubeflow/notebooks: ENABLE_CULLING of the notebook controller"
+        ),
+    ),
+    Rule(
+        id="G41",
+        level=Level.INFO,
+        title="The grace period is shorter than what the pod does at its end",
+        effect=(
+            "When it is over the kubelet kills the containers, their preStop hooks included (`FailedPreStopHook`, exit "
+            "code 137): what was done since the last checkpoint is lost."
+        ),
+        bad=_pod("train", _SAVES, "", _TRAIN, _HOOK),
+        good=_pod("train", _SAVES, "terminationGracePeriodSeconds: 300", _TRAIN, _HOOK),
+        template=_short_grace,
+        source="https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#pod-termination",
+    ),
+    Rule(
+        id="G42",
+        level=Level.INFO,
+        title="An init container asks for GPUs",
+        effect=(
+            "When the kubelet of the node restarts it may refuse the running pod: `UnexpectedAdmissionError`. What "
+            "init containers ask for is taken for as long as the pod is there."
+        ),
+        bad=_pod("train", "", _INIT.format("nvidia.com/gpu"), _TRAIN, ""),
+        good=_pod("train", "", _INIT.format("cpu"), _TRAIN, ""),
+        template=_init_asks,
+        cel=(
+            "!has(object.spec.initContainers) || object.spec.initContainers.all(c, "
+            f"has(c.restartPolicy) && c.restartPolicy == 'Always' || !({ASKS_FOR_GPUS.format('c')}))"
+        ),
+        source="https://github.com/kubernetes/kubernetes/issues/124345 and 138446",
+    ),
+)  # fmt: skip

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules about host memory that was meant to be GPU memory.
+
+A limit of 80Gi beside a GPU of 80 GB is often right. It is called wrong where it is the memory of one GPU and the
+container has eight or more, or where it is the memory of its GPUs and no size that anybody gives host memory: 64 or
+more, and no multiple of 4 or 5, as the 141 of an H200.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from dovetail.advice.gpus import named
+from dovetail.advice.lint.field import Field
+from dovetail.advice.lint.pods import Template, count
+from dovetail.advice.lint.rule import Facts, Found, Level, Rule
+from dovetail.advice.lint.selection import may_run
+from dovetail.core.model import GPU
+from dovetail.core.quantities import QuantityError, units
+
+_PRODUCT, _MEMORY = "nvidia.com/gpu.product", "nvidia.com/gpu.memory"
+_MIB = re.compile(r"[0-9]{1,9}")
+_MANY_GPUS, _LARGE_GB = 8, 64
+_UNMISTAKABLE_MIB = 143_771
+"""Of an H200: what is looked for where the manifest does not say which GPU it wants."""
+
+
+def _gpu_memory(pod: Template, facts: Facts) -> Iterator[Found]:
+    memory_mib = _selected_mib(pod, facts)
+    for container in pod.containers:
+        gpus = count(container.at("resources", "limits", GPU)) or 0
+        limit = container.at("resources", "limits", "memory")
+        size = _size(limit)
+        if gpus < 1 or not size:
+            continue
+        for gb in _written_as(memory_mib or _UNMISTAKABLE_MIB):
+            odd = gb >= _LARGE_GB and gb % 4 != 0 and gb % 5 != 0
+            if (odd and size in (gb, gb * gpus)) or (size == gb >= _LARGE_GB and gpus >= _MANY_GPUS and memory_mib):
+                whose = "one of its GPUs" if size == gb else f"its {gpus} GPUs"
+                message = (
+                    f"{limit.value} is the memory of {whose}, and the limit is of the node's memory: write what the "
+                    "program needs of that; its GPUs it has whole"
+                )
+                yield Found(limit, message)
+                break
+
+
+def _size(limit: Field) -> int:
+    """The number before Gi or G, whatever unit it is written in; 0 where it is no whole number of either."""
+    try:
+        size = units(str(limit.value)) if limit else 0
+    except QuantityError:
+        return 0
+    return next((size // unit for unit in (2**30, 10**9) if size % unit == 0), 0)
+
+
+def _written_as(memory_mib: int) -> tuple[int, ...]:
+    """The sizes under which a GPU is known: an H100 of 81559 MiB by its 80 GB, an L40S of 46068 by its 48."""
+    return tuple(dict.fromkeys((-(-memory_mib // 1024), memory_mib * 2**20 // 10**9)))
+
+
+def _selected_mib(pod: Template, facts: Facts) -> int:
+    """Of the GPUs that the nodeSelector names, or of those of all nodes that the pod may run on; 0 where that is not
+    known, or not the same everywhere."""
+    selector = pod.spec.at("nodeSelector")
+    memory = selector.at(_MEMORY).text
+    if _MIB.fullmatch(memory):
+        return int(memory)
+    gpu = named(selector.at(_PRODUCT).text)
+    if gpu is not None:
+        return gpu.memory_mib
+    found = {
+        node.labels.get(_MEMORY, "") for node in facts.nodes or () if may_run(pod, node) and _PRODUCT in node.labels
+    }
+    (only,) = found if len(found) == 1 else ("",)
+    return int(only) if _MIB.fullmatch(only) else 0
+
+
+_POD = """\
+apiVersion: v1
+kind: Pod
+metadata: {{name: train, labels: {{team: vision}}}}
+spec:
+  restartPolicy: Never
+  priorityClassName: batch
+  nodeSelector: {{nvidia.com/gpu.product: NVIDIA-H200}}
+  containers:
+  - name: train
+    image: registry.example.com/train:1.4
+    resources:
+      limits: {{nvidia.com/gpu: 1, cpu: 16, memory: {0}}}
+"""
+
+RULES = (
+    Rule(
+        id="G28",
+        level=Level.WARNING,
+        title="The memory limit is the GPU's memory",
+        effect=(
+            "The limit is of host memory: loaders, pinned buffers, /dev/shm and what is saved. Too low, the kernel "
+            "kills the container: `OOMKilled`, exit code 137. Of the GPU's memory it limits nothing."
+        ),
+        bad=_POD.format("141Gi"),
+        good=_POD.format("192Gi"),
+        template=_gpu_memory,
+        source="https://kubernetes.io/docs/concepts/configuration/manage-resources-containers/#meaning-of-memory",
+    ),
+)  # fmt: skip

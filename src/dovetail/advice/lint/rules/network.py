@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules about the network of GPU pods, and about the variables of NCCL.
+
+A name that begins with NCCL_ is wrong only if NCCL 2.27.5 does not read it and it looks like one that NCCL reads:
+plugins (SHARP, UCX, those of clouds), PyTorch and newer releases read names of their own. `nccl.json` has the names,
+with their source, licence and date. Of `NCCL_*_DISABLE` those are found that take away what the pod asks for: P2P and
+shared memory from a container of several GPUs, InfiniBand from one that asks for RDMA. An interface is wrong where the
+pod can only have eth0: with the pod network alone, and nothing that hints at another one.
+Host networking needs no reason where a pod asks for more than one GPU, for another device, for rights over the node, or
+sets variables of a communication library: only without any of these it is told.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterator
+from functools import cache
+from importlib.resources import files
+
+from dovetail.advice.lint.cel import without_gpus_or
+from dovetail.advice.lint.edits import put
+from dovetail.advice.lint.field import Field
+from dovetail.advice.lint.pods import Template, count, gpus_of, is_gpu
+from dovetail.advice.lint.rule import Facts, Found, Level, Rule
+from dovetail.advice.lint.selection import gpu_nodes_for
+from dovetail.core.devices import products
+from dovetail.core.model import GPU
+
+_NEAR = 0.88
+_FOREIGN = (
+    "NCCL_SHARP_", "NCCL_UCX_", "NCCL_IBEXT_", "NCCL_PLUGIN_", "NCCL_FASTRAK_", "NCCL_GPUDIRECTTCPX_", "NCCL_SHIMNET_",
+    "NCCL_TESTS_", "NCCL_OFI_", "NCCL_TUNER_CONFIG_", "NCCL_ASYNC_", "NCCL_BLOCKING_", "NCCL_DESYNC_", "NCCL_TIMEOUT",
+    "NCCL_TRACE_", "NCCL_DUMP_ON_", "NCCL_ENABLE_", "NCCL_LIB", "NCCL_INCLUDE", "NCCL_ROOT", "NCCL_HOME", "NCCL_PATH",
+    "NCCL_VERSION", "NCCL_SO_",
+)  # fmt: skip
+"""How names begin that others than NCCL read: its plugins, PyTorch, tests and builds."""
+_INTERFACES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
+_POD_INTERFACES = ("eth0", "lo")
+_OWN_NETWORK = ("network", "cni", "interface")
+_PLAIN = ("cpu", "memory", "ephemeral-storage", "hugepages-", "pods")
+_RDMA = ("rdma", "infiniband", "hca", "roce", "mlnx", "hostdev", "sriov")
+_LIBRARIES = ("NCCL_", "GLOO_", "UCX_", "NVSHMEM_", "FI_", "OMPI_", "MASTER_ADDR")
+_PRODUCT = "nvidia.com/gpu.product"
+_DNS = "ClusterFirstWithHostNet"
+
+
+@cache
+def variables() -> tuple[str, ...]:
+    """Names that NCCL reads, or did, in order."""
+    table = json.loads((files("dovetail.advice.lint") / "nccl.json").read_text())
+    return tuple(sorted({*table["names"], *table["later"], *table["before"]}))
+
+
+def nearest_variable(name: str) -> str:
+    """The variable of NCCL that was probably meant, "" where none is near."""
+    known = variables()
+    turned = {"DISABLE": "ENABLE", "ENABLE": "DISABLE"}
+    other = "_".join(turned.get(word, word) for word in name.split("_"))
+    if other in known:
+        return other
+    words = sorted(name.split("_"))
+    same_words = [one for one in known if sorted(one.split("_")) == words]
+    found = same_words or difflib.get_close_matches(name, known, 1, _NEAR)
+    return found[0] if found else ""
+
+
+def _unknown_variable(pod: Template, _: Facts) -> Iterator[Found]:
+    for container in pod.all_containers if pod.uses_gpu else ():
+        for name, entry in pod.env(container):
+            if name.startswith("NCCL_") and not name.startswith(_FOREIGN) and name not in variables():
+                near = nearest_variable(name)
+                if near:
+                    yield Found(entry.at("name"), f"NCCL has no variable {name}: is {near} meant?")
+
+
+def _network_variables(pod: Template, facts: Facts) -> Iterator[Found]:
+    for container in pod.containers if pod.uses_gpu else ():
+        gpus = sum(count(amount) or 0 for name, amount in gpus_of(container) if name == GPU)
+        for name, entry in pod.env(container):
+            value = entry.at("value")
+            if name in _INTERFACES and value.text and not _has_interface(name, value.text) and _only_eth0(pod):
+                message = f"{name} is {value.text}: a pod without hostNetwork has eth0; write eth0, or leave it out"
+                yield Found(value, message)
+            elif not _is_on(value):
+                continue
+            elif name == "NCCL_P2P_DISABLE" and gpus > 1:
+                links = _nvlink(pod, facts)
+                if links is not False:
+                    message = f"{name} keeps {gpus} GPUs from each other's memory: leave it out"
+                    yield Found(entry, message, guess=links is None)
+            elif name == "NCCL_SHM_DISABLE" and gpus > 1:
+                message = f"{name} sends what {gpus} GPUs say to each other through the network: leave it out"
+                yield Found(entry, f"{message}, and mount a memory volume at /dev/shm")
+            elif name == "NCCL_IB_DISABLE":
+                for device in sorted(_others(container)):
+                    if any(word in device.lower() for word in _RDMA):
+                        yield Found(entry, f"{name} keeps NCCL from {device}, which is asked for: leave it out")
+
+
+def _is_on(value: Field) -> bool:
+    return value.text.strip().lstrip("-").isdecimal() and int(value.text) != 0
+
+
+def _has_interface(name: str, value: str) -> bool:
+    """Whether eth0 or lo is among those named, as NCCL reads a list: prefixes, exact after `=`, all others after `^`.
+    Gloo knows exact names alone."""
+    if "$(" in value or value.startswith("^"):
+        return True
+    exact = value.startswith("=") or not name.startswith("NCCL_")
+    entries = [entry.strip().partition(":")[0] for entry in value.removeprefix("=").split(",")]
+    return any(one == entry if exact else one.startswith(entry) for entry in entries for one in _POD_INTERFACES)
+
+
+def _only_eth0(pod: Template) -> bool:
+    annotations = (key for meta in (pod.meta, pod.whole.at("metadata")) for key, _ in meta.at("annotations").entries())
+    return not (
+        pod.spec.at("hostNetwork").value
+        or any(word in key.lower() for key in annotations for word in _OWN_NETWORK)
+        or any(_others(container) for container in pod.containers)
+        or any(pod.spec.at("resourceClaims").each())
+    )
+
+
+def _others(container: Field) -> set[str]:
+    """Devices that are no GPUs."""
+    names = {name for side in ("limits", "requests") for name, _ in container.at("resources", side).entries()}
+    return {name for name in names if not is_gpu(name) and not name.startswith(_PLAIN)}
+
+
+def _nvlink(pod: Template, facts: Facts) -> bool | None:
+    """Whether NVLinks join the GPUs that the pod can get; None where that is not known."""
+    selected = pod.spec.at("nodeSelector", _PRODUCT).text
+    labels = [selected] if selected else [node.labels.get(_PRODUCT, "") for node in gpu_nodes_for(pod, facts)]
+    found = [products.find(label) for label in labels]
+    if any(product and product.reach in (products.NONE, products.BRIDGE) for product in found):
+        return False
+    return True if found and all(found) else None
+
+
+def _host_network(pod: Template, _: Facts) -> Iterator[Found]:
+    field = pod.spec.at("hostNetwork")
+    if not pod.uses_gpu or field.value is not True:
+        return
+    policy = pod.spec.at("dnsPolicy")
+    if policy.text in ("", "ClusterFirst"):
+        message = f"with hostNetwork {policy.text or 'the default ClusterFirst'} means the node's DNS: write {_DNS}"
+        yield Found(policy if policy else field, message, (put(policy, _DNS),))
+    if not _needs_host(pod):
+        message = "nothing in the pod needs the host's network: leave hostNetwork out"
+        yield Found(field, message)
+
+
+def _needs_host(pod: Template) -> bool:
+    spec = pod.spec
+    return (
+        pod.gpus > 1
+        or any(spec.at(name).value is True for name in ("hostPID", "hostIPC"))
+        or any(spec.at("resourceClaims").each())
+        or any(
+            _others(container)
+            or container.at("securityContext", "privileged").value is True
+            or container.at("securityContext", "capabilities", "add").value
+            or any(port.at("hostPort") for port in container.at("ports").each())
+            or any(name.startswith(_LIBRARIES) for name, _ in pod.env(container))
+            for container in pod.all_containers
+        )
+    )
+
+
+_POD = """\
+apiVersion: v1
+kind: Pod
+metadata: {{name: train, labels: {{team: vision}}}}
+spec:
+  restartPolicy: Never
+  priorityClassName: batch
+{0}  containers:
+  - name: train
+    image: registry.example.com/train:1.4
+    env: [{{name: {1}, value: "{2}"}}]
+    resources: {{limits: {{nvidia.com/gpu: 2, memory: 64Gi}}}}
+    volumeMounts: [{{name: shm, mountPath: /dev/shm}}]
+  volumes: [{{name: shm, emptyDir: {{medium: Memory, sizeLimit: 8Gi}}}}]
+"""
+
+RULES = (
+    Rule(
+        id="G21",
+        level=Level.WARNING,
+        title="NCCL has no variable of this name",
+        effect="NCCL reads no such variable and does not say so: it runs with its default.",
+        bad=_POD.format("", "NCCL_SOCKET_IFNAMES", "eth0"),
+        good=_POD.format("", "NCCL_SOCKET_IFNAME", "eth0"),
+        template=_unknown_variable,
+        source="https://github.com/NVIDIA/nccl: v2.27.5, NCCL_PARAM and ncclGetEnv; "
+        "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html",
+    ),
+    Rule(
+        id="G22",
+        level=Level.WARNING,
+        title="A variable keeps NCCL from the network or the links that the pod has",
+        effect=(
+            "With an interface that is not there NCCL ends with `Bootstrap : no socket interface found`. What is "
+            "disabled is replaced by something slower: memory of other GPUs by host memory, that and RDMA by TCP."
+        ),
+        bad=_POD.format("", "NCCL_SOCKET_IFNAME", "ens5"),
+        good=_POD.format("", "NCCL_SOCKET_IFNAME", "eth"),
+        template=_network_variables,
+        source="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html: NCCL_SOCKET_IFNAME, Debugging",
+    ),
+    Rule(
+        id="G23",
+        level=Level.WARNING,
+        title="The host's network is used without need, or without the cluster's DNS",
+        effect=(
+            "With ClusterFirst such a pod falls back to Default, the node's DNS, where no Service has a name. Its "
+            "ports are the node's (`node(s) didn't have free ports for the requested pod ports`), and most network "
+            "plugins hold no NetworkPolicy over it."
+        ),
+        bad=_POD.format("  hostNetwork: true\n", "NCCL_DEBUG", "WARN"),
+        good=_POD.format(f"  hostNetwork: true\n  dnsPolicy: {_DNS}\n", "NCCL_DEBUG", "WARN"),
+        template=_host_network,
+        fixable=True,
+        cel=without_gpus_or(
+            "!has(object.spec.hostNetwork) || !object.spec.hostNetwork || has(object.spec.dnsPolicy) && "
+            "object.spec.dnsPolicy != 'ClusterFirst'"
+        ),
+        source="https://kubernetes.io/docs/concepts/services-networking/dns-pod-service/#pod-s-dns-policy",
+    ),
+)

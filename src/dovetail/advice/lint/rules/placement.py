@@ -1,0 +1,302 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules about how a pod says where it may run: operators of affinities and tolerations, and spreading against packing.
+
+None of them needs nodes: what the API server refuses it refuses on every cluster. `nodes` has those that look at nodes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from dovetail.advice.lint.edits import Edit, put
+from dovetail.advice.lint.field import Field
+from dovetail.advice.lint.pods import Template
+from dovetail.advice.lint.rule import Facts, Found, Level, Rule
+from dovetail.advice.lint.selection import REQUIRED, node_terms, peer_terms, requirement, spreads, text
+from dovetail.core.labels import as_int64, holds
+from dovetail.core.model import Operator
+from dovetail.kube.annotations import LEVELS, PREFIX, level
+from dovetail.kube.selectors import FIELD_OPERATORS, LABEL_OPERATORS, NODE_OPERATORS
+
+_COMPARING = ("Gt", "Lt")
+_WITHOUT_VALUES = ("Exists", "DoesNotExist")
+_MEANT = {
+    "In": "in equals equal == = eq is oneof",
+    "NotIn": "notin notequals notequal != ne neq",
+    "Exists": "exists exist",
+    "DoesNotExist": "doesnotexist doesnotexists notexist notexists !exists",
+    "Gt": "gt greaterthan >",
+    "Lt": "lt lessthan <",
+    "Gte": "gte ge >= greaterthanorequal greaterthanorequals greaterthanorequalto",
+    "Lte": "lte le <= lessthanorequal lessthanorequals lessthanorequalto",
+}
+_OPERATOR_MEANT = {name: operator for operator, names in _MEANT.items() for name in names.split()}
+_INCLUSIVE = {"Gte": ("Gt", -1), "Lte": ("Lt", 1)}
+_TOLERATION_MEANT = {"exists": "Exists", "exist": "Exists"} | dict.fromkeys(("equal", "equals", "==", "="), "Equal")
+_DECIMAL = re.compile(r"0|-?[1-9][0-9]*")
+_PACKED = {
+    f"{PREFIX}topology-required": True,
+    f"{PREFIX}topology-preferred": False,
+    "kueue.x-k8s.io/podset-required-topology": True,
+    "kueue.x-k8s.io/podset-preferred-topology": False,
+    "kai.scheduler/topology-required-placement": True,
+    "kai.scheduler/topology-preferred-placement": False,
+    "alpha.jobset.sigs.k8s.io/exclusive-topology": True,
+    "leaderworkerset.sigs.k8s.io/exclusive-topology": True,
+}
+"""Annotations that keep the pods of a job inside one domain of a level, and whether these wait where that is not so."""
+_WIDTH = {LEVELS["host"]: 0, LEVELS["zone"]: 2, LEVELS["region"]: 3}
+_BETWEEN = 1
+
+
+def _expressions(pod: Template) -> Iterator[tuple[Field, Mapping[str, Operator]]]:
+    """(entry, the operators that it may have) of all node affinity and all selectors of pods."""
+    for term, _ in node_terms(pod):
+        yield from ((entry, NODE_OPERATORS) for entry in term.at("matchExpressions").each())
+        yield from ((entry, FIELD_OPERATORS) for entry in term.at("matchFields").each())
+    peers = [term for kind in ("podAffinity", "podAntiAffinity") for term, _ in peer_terms(pod, kind)]
+    for holder in (*peers, *spreads(pod)):
+        for selector in ("labelSelector", "namespaceSelector"):
+            yield from ((entry, LABEL_OPERATORS) for entry in holder.at(selector, "matchExpressions").each())
+
+
+def _no_operator(pod: Template, _: Facts) -> Iterator[Found]:
+    for entry, operators in _expressions(pod):
+        operator, values = entry.at("operator"), entry.at("values")
+        name = text(operator.value) if operator else ""
+        given = any(True for _ in values.each())
+        if operators is LABEL_OPERATORS and name in _COMPARING:
+            continue
+        if name not in operators:
+            what = f"the operator {name} does not exist here" if name else "an operator is missing"
+            edits = _right_operator(entry, operators)
+            fix = " ".join(str(edit.value) for edit in edits)
+            strict = _INCLUSIVE.get(_meant(name), ("",))[0]
+            advice = fix or (strict and f"{strict}, which is never equal") or "one of " + ", ".join(operators)
+            yield Found(operator, f"{what}: write {advice}", edits)
+        elif name in ("In", "NotIn") and not given:
+            yield Found(values if values else entry, f"{name} needs a list of values, and has none")
+        elif name in _WITHOUT_VALUES and given:
+            yield Found(values, f"{name} takes no values: leave them out, or write In")
+
+
+def _meant(operator: str) -> str:
+    return _OPERATOR_MEANT.get(re.sub(r"[\s_-]", "", operator.casefold()), "")
+
+
+def _right_operator(entry: Field, operators: Mapping[str, Operator]) -> tuple[Edit, ...]:
+    """What mends an operator; nothing where the rest of the entry does not go with the one that was meant."""
+    operator, values = entry.at("operator"), [value.value for value in entry.at("values").each()]
+    meant = _meant(operator.text)
+    if meant in _INCLUSIVE and operators is NODE_OPERATORS:
+        strict, step = _INCLUSIVE[meant]
+        bound = as_int64(text(values[0])) if len(values) == 1 else None
+        # A sign is no part of a label's value.
+        if bound is None or bound + step < 0:
+            return ()
+        return put(operator, strict), put(entry.at("values", 0), str(bound + step))
+    fits = meant in operators and bool(values) == (meant not in _WITHOUT_VALUES)
+    return (put(operator, meant),) if fits else ()
+
+
+def _no_bound(pod: Template, _: Facts) -> Iterator[Found]:
+    for entry, operators in _expressions(pod):
+        operator, values = entry.at("operator"), entry.at("values")
+        given = list(values.each())
+        if operator.text not in _COMPARING or operators is FIELD_OPERATORS:
+            continue
+        if operators is LABEL_OPERATORS:
+            message = f"{operator.text} compares labels of nodes alone: for pods write one of {', '.join(operators)}"
+            yield Found(operator, message)
+        elif len(given) != 1:
+            yield Found(values if values else entry, f"{operator.text} needs a list of exactly one value")
+        elif given[0].whole is not None:
+            message = f"{given[0].value} is a number, and values are texts: write it in quotes"
+            yield Found(given[0], message, (put(given[0], str(given[0].value)),))
+        elif as_int64(given[0].text) is None:
+            value = text(given[0].value)
+            yield Found(
+                given[0], f"{operator.text} compares whole numbers, and {value} is none: no units, no fractions"
+            )
+
+
+def _bad_toleration(pod: Template, _: Facts) -> Iterator[Found]:
+    for toleration in pod.spec.at("tolerations").each():
+        operator, key, value = (toleration.at(name) for name in ("operator", "key", "value"))
+        name = text(operator.value) if operator and operator.value != "" else "Equal"
+        if value and not isinstance(value.value, str):
+            yield Found(value, f"{text(value.value)} is no text: write it in quotes")
+        elif name not in ("Equal", "Exists", *_COMPARING):
+            meant = _TOLERATION_MEANT.get(name.casefold(), "")
+            fits = meant and key.text and not (meant == "Exists" and value.text)
+            message = f"tolerations have no operator {name}: write Equal, for one value, or Exists, for any"
+            yield Found(operator, message, (put(operator, meant),) if fits else ())
+        elif not key.text and name != "Exists":
+            message = f"{name} needs a key: name the taint's, or write Exists to tolerate every taint"
+            yield Found(operator if operator else toleration, message)
+        elif name == "Exists" and value.text:
+            yield Found(value, "Exists holds for any value: leave the value out, or write Equal")
+        elif name in _COMPARING and not (_DECIMAL.fullmatch(value.text) and as_int64(value.text) is not None):
+            yield Found(value if value else toleration, f"{name} needs a whole number as its value, in quotes")
+        elif name in _COMPARING:
+            message = f"{name} needs the feature gate TaintTolerationComparisonOperators, which is off unless set"
+            yield Found(operator, message, guess=True)
+
+
+def _spread_against_packed(pod: Template, _: Facts) -> Iterator[Found]:
+    if not pod.uses_gpu:
+        return
+    labels = {key: text(label.value) for key, label in pod.meta.at("labels").entries()}
+    packed = tuple(_packed(pod, labels))
+    pods = pod.whole.at("spec", "replicas").whole or pod.whole.at("spec", "parallelism").whole
+    for constraint in spreads(pod):
+        key, skew = constraint.at("topologyKey").text, constraint.at("maxSkew").whole or 1
+        if not _selects(constraint.at("labelSelector"), labels) or (pods is not None and pods <= skew):
+            continue
+        strict = constraint.at("whenUnsatisfiable").text == "DoNotSchedule"
+        for what, domain, required in packed:
+            wider = _WIDTH.get(key, _BETWEEN) > _WIDTH.get(domain, _BETWEEN)
+            if (wider or key == domain) and (strict or not required):
+                message = (
+                    f"the pods are spread over {key}, and {what} keeps them in one {domain}: leave one of the two out, "
+                    "or spread over something smaller"
+                )
+                yield Found(constraint, message)
+                break
+
+
+def _packed(pod: Template, labels: Mapping[str, str]) -> Iterator[tuple[str, str, bool]]:
+    """(what packs, the node label of the domain, whether it must) of all that keeps such pods together."""
+    for term, required in peer_terms(pod, "podAffinity"):
+        if term.at("topologyKey").text and _selects(term.at("labelSelector"), labels):
+            yield "podAffinity", term.at("topologyKey").text, required
+    for meta in (pod.meta, pod.whole.at("metadata")):
+        for name, value in meta.at("annotations").entries():
+            if name in _PACKED:
+                levels = (level(part.strip()) for part in value.text.split(","))
+                yield from ((name, key, _PACKED[name]) for key in levels if key)
+
+
+def _selects(selector: Field, labels: Mapping[str, str]) -> bool:
+    """Whether a selector of pods is there and holds for these labels."""
+    wanted = [requirement(entry, LABEL_OPERATORS) for entry in selector.at("matchExpressions").each()]
+    return (
+        bool(selector)
+        and all(labels.get(key) == text(value.value) for key, value in selector.at("matchLabels").entries())
+        and all(one is not None and holds(one, labels.get(one.key)) for one in wanted)
+    )
+
+
+_POD = """\
+apiVersion: v1
+kind: Pod
+metadata: {name: train, labels: {team: vision}}
+spec:
+  restartPolicy: Never
+  priorityClassName: batch
+  %s
+  containers:
+  - name: train
+    image: registry.example.com/train:1.4
+    resources: {limits: {nvidia.com/gpu: 1}}
+"""
+_AFFINITY = _POD.replace(
+    "%s",
+    f"""\
+affinity:
+    nodeAffinity:
+      {REQUIRED}:
+        nodeSelectorTerms:
+        - matchExpressions:
+          - %s""",
+)
+_TOLERATION = _POD.replace("%s", "tolerations:\n  - %s")
+_SPREAD = """\
+apiVersion: batch/v1
+kind: Job
+metadata: {name: train, labels: {team: vision}}
+spec:
+  parallelism: 8
+  completions: 8
+  completionMode: Indexed
+  podFailurePolicy:
+    rules:
+    - action: Ignore
+      onPodConditions: [{type: DisruptionTarget}]
+  template:
+    metadata:
+      labels: {app: train, team: vision}
+      annotations: {dovetail.dev/topology-required: rack}
+    spec:
+      restartPolicy: Never
+      priorityClassName: batch
+      topologySpreadConstraints:
+      - maxSkew: 1
+        topologyKey: %s
+        whenUnsatisfiable: DoNotSchedule
+        labelSelector: {matchLabels: {app: train}}
+      containers:
+      - name: train
+        image: registry.example.com/train:1.4
+        resources: {limits: {nvidia.com/gpu: 1}}
+"""
+_VALIDATION = "https://github.com/kubernetes/kubernetes: pkg/apis/core/validation/validation.go, "
+
+RULES = (
+    Rule(
+        id="G07",
+        level=Level.ERROR,
+        title="An operator of an affinity does not exist, or does not go with its values",
+        effect=(
+            "The API server refuses the pod, as in `operator: Invalid value: \"Gte\": not a valid selector operator`, "
+            "`values: Required value` and `values: Forbidden`."
+        ),
+        bad=_AFFINITY % '{key: nvidia.com/gpu.memory, operator: Gte, values: ["40000"]}',
+        good=_AFFINITY % '{key: nvidia.com/gpu.memory, operator: Gt, values: ["39999"]}',
+        template=_no_operator,
+        fixable=True,
+        source=_VALIDATION + "ValidateNodeSelectorRequirement",
+    ),
+    Rule(
+        id="G08",
+        level=Level.ERROR,
+        title="Gt or Lt has no single whole number to compare with",
+        effect=(
+            "Several values, none, a number without quotes, and a selector of pods are refused by the API server. With "
+            "a text that is no whole number the pod stays Pending: `node(s) didn't match Pod's node affinity/selector`."
+        ),
+        bad=_AFFINITY % "{key: nvidia.com/gpu.memory, operator: Gt, values: [40Gi]}",
+        good=_AFFINITY % '{key: nvidia.com/gpu.memory, operator: Gt, values: ["40000"]}',
+        template=_no_bound,
+        fixable=True,
+        source=_VALIDATION + "ValidateNodeSelectorRequirement; apimachinery, pkg/labels/selector.go, NewRequirement",
+    ),
+    Rule(
+        id="G09",
+        level=Level.ERROR,
+        title="A toleration's operator does not exist, or does not go with its key and value",
+        effect=(
+            "The API server refuses the pod, as in `spec.tolerations[0].operator: Unsupported value: \"Equals\": "
+            "supported values: \"Equal\", \"Exists\"`."
+        ),
+        bad=_TOLERATION % "{key: nvidia.com/gpu, operator: Equals, value: present, effect: NoSchedule}",
+        good=_TOLERATION % "{key: nvidia.com/gpu, operator: Exists, effect: NoSchedule}",
+        template=_bad_toleration,
+        fixable=True,
+        source=_VALIDATION + "ValidateTolerations",
+    ),
+    Rule(
+        id="G38",
+        level=Level.WARNING,
+        title="GPU pods are spread over what they have to be packed into",
+        effect=(
+            "After the first pods no node suits both: `node(s) didn't match pod topology spread constraints`, and the "
+            "gang waits. Two preferences undo each other, and the pods talk over slow links."
+        ),
+        bad=_SPREAD % "topology.kubernetes.io/zone",
+        good=_SPREAD % "kubernetes.io/hostname",
+        template=_spread_against_packed,
+        source="https://kubernetes.io/docs/concepts/scheduling-eviction/topology-spread-constraints/",
+    ),
+)  # fmt: skip

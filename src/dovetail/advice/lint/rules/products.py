@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rule about GPU products that are selected by name: misspelt, or short of what tells two of them apart.
+
+Rules: with nodes, a name is right if one of them carries it. Without, a name that is not known is left alone unless it
+is a known one in another spelling, or a part of one. Names as older drivers gave them (`A100-SXM4-40GB`) are right, and
+so is another of the vendor's names (`NVIDIA-T4`): where there is no GPU feature discovery people set the label by hand.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Collection, Iterator
+
+from dovetail.advice import gpus
+from dovetail.advice.lint.edits import put
+from dovetail.advice.lint.field import Field
+from dovetail.advice.lint.pods import Template
+from dovetail.advice.lint.rule import Facts, Found, Level, Rule
+from dovetail.advice.lint.selection import node_terms
+from dovetail.core.devices.mig.products import GEOMETRIES
+from dovetail.core.devices.products import PRODUCTS
+
+PRODUCT = "nvidia.com/gpu.product"
+_SHAPE = re.compile(r"(.*?)(-SHARED|-MIG-.*)?")
+_OF_GEOMETRIES = ("-".join(name.split()) for one in GEOMETRIES for name in one.products if name.startswith("NVIDIA "))
+_KNOWN = frozenset((*(gpu.name for gpu in gpus.GPUS), *(n for one in PRODUCTS for n in one.names), *_OF_GEOMETRIES))
+_VENDORS = {"nvidia", "tesla"}
+_MODEL = re.compile(r"[abghklptv]{1,2}\d{1,3}s?")
+_WORD = 5
+"""From so many letters on, a word that is nearly the same is taken for a misspelt one."""
+
+
+def meant(value: str, labels: Collection[str]) -> tuple[tuple[str, ...], bool]:
+    """The labels that a product's name probably stands for, and whether that is sure; none where the name is right, or
+    where nothing like it is known. `labels` are those of the nodes, empty where they are not known."""
+    base, suffix = _parts(value)
+    carried = {label: _parts(label)[0] for label in labels}
+    if value in carried:
+        return (), False
+    same = tuple(sorted(label for label, product in carried.items() if product in (base, f"NVIDIA-{base}")))
+    if same:
+        return same, len(same) == 1
+    if base in _KNOWN or f"NVIDIA-{base}" in _KNOWN:
+        return (), False
+    names = sorted({*_KNOWN, *carried.values()})
+    sure = [name for name in names if _same_words(base, name) or _typing(base, name)]
+    vendors = [name for name in names if _bare(name) == _bare(base)] if labels else []
+    found = sure or vendors or [name for name in names if _part_of(base, name)] or _of_model(base)
+    here = [label for label, product in carried.items() if product in found]
+    if here:
+        return tuple(sorted(here)), len(here) == 1
+    return tuple(name + suffix for name in found), len(sure) == 1
+
+
+def _parts(label: str) -> tuple[str, str]:
+    """The product, and how GPU feature discovery says that it is shared or divided."""
+    found = _SHAPE.fullmatch(label.strip())
+    return (found[1], found[2] or "") if found else (label, "")
+
+
+def _words(name: str) -> list[str]:
+    return [word for word in re.split(r"[^a-z0-9]+", name.casefold()) if word]
+
+
+def _bare(name: str) -> set[str]:
+    return set(_words(name)) - _VENDORS
+
+
+def _same_words(name: str, known: str) -> bool:
+    """In another order, or cut into words elsewhere."""
+    ours, theirs = _words(name), _words(known)
+    return sorted(ours) == sorted(theirs) or "".join(ours) == "".join(theirs)
+
+
+def _typing(name: str, known: str) -> bool:
+    """Whether two letters have changed places somewhere, or a long word is nearly the same."""
+    ours, theirs = _words(name), _words(known)
+    return len(ours) == len(theirs) and all(_near(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+def _near(word: str, known: str) -> bool:
+    swapped = sorted(word) == sorted(known) and re.sub(r"\D", "", word) == re.sub(r"\D", "", known)
+    long = len(known) >= _WORD and word.isalpha() and known.isalpha()
+    return word == known or swapped or (long and difflib.SequenceMatcher(None, word, known).ratio() >= 0.8)
+
+
+def _part_of(name: str, known: str) -> bool:
+    return any(_MODEL.fullmatch(word) for word in _bare(name)) and _bare(name) < _bare(known)
+
+
+def _of_model(name: str) -> list[str]:
+    """The products of which it is our own name, where that says more than the label's without a brand."""
+    wanted = "-".join(word for word in _words(name) if word not in _VENDORS)
+    return [gpu.name for gpu in gpus.GPUS if gpu.model.casefold() == wanted and _bare(gpu.name) != _bare(name)]
+
+
+def _misnamed(pod: Template, facts: Facts) -> Iterator[Found]:
+    labels = sorted({node.labels[PRODUCT] for node in facts.nodes or () if PRODUCT in node.labels})
+    for value in _selected(pod):
+        found, sure = meant(value.text, labels)
+        if found:
+            whose = "no node has a GPU that is called" if labels else "GPU feature discovery calls no GPU"
+            yield Found(
+                value,
+                f"{whose} {value.text}: is {' or '.join(found)} meant?",
+                (put(value, found[0]),) if sure else (),
+                guess=not (labels or sure),
+            )
+
+
+def _selected(pod: Template) -> Iterator[Field]:
+    """Every name of a product that the pod selects, or keeps away from."""
+    if pod.spec.at("nodeSelector", PRODUCT).text:
+        yield pod.spec.at("nodeSelector", PRODUCT)
+    for term, _ in node_terms(pod):
+        for entry in term.at("matchExpressions").each():
+            if entry.at("key").text == PRODUCT and entry.at("operator").text in ("In", "NotIn"):
+                yield from (value for value in entry.at("values").each() if value.text)
+
+
+_POD = """\
+apiVersion: v1
+kind: Pod
+metadata: {name: train, labels: {team: vision}}
+spec:
+  restartPolicy: Never
+  priorityClassName: batch
+  nodeSelector: {nvidia.com/gpu.product: %s}
+  containers:
+  - name: train
+    image: registry.example.com/train:1.4
+    resources: {limits: {nvidia.com/gpu: 1}}
+"""
+
+RULES = (
+    Rule(
+        id="G34",
+        level=Level.WARNING,
+        title="A GPU product is misspelt, or its name fits several",
+        effect=(
+            "Labels are compared letter by letter. The pod stays Pending, `node(s) didn't match Pod's node "
+            "affinity/selector`; what it should keep away from it does not."
+        ),
+        bad=_POD % "NVIDIA-A100",
+        good=_POD % "NVIDIA-A100-SXM4-80GB",
+        template=_misnamed,
+        fixable=True,
+        source="https://github.com/NVIDIA/k8s-device-plugin: docs/gpu-feature-discovery/README.md",
+    ),
+)

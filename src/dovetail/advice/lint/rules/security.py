@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules about what GPU pods may do on their node, which GPUs they see there, as whom they run, and for whom.
+
+DaemonSets are the node's own: device plugins, drivers and exporters have to see all of it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from dovetail.advice.lint.cel import OF_A_DAEMON_SET, of_gpu_containers, without_gpus_or
+from dovetail.advice.lint.field import Field
+from dovetail.advice.lint.pods import Template, count, gpus_of, templates_of
+from dovetail.advice.lint.rule import Facts, Found, Level, Rule
+from dovetail.core.model import GPU
+
+_DEVICES = re.compile(r"/dev/?|/dev/(nvidia\S*|dri(/\S*)?)")
+_INDEX = re.compile(r"[0-9]{1,9}")
+_HIDDEN = ("", "-1", "none", "void", "nodevfiles")
+_OWNER_WORDS = {
+    "owner", "owners", "ownedby", "team", "teams", "squad", "department", "dept", "division", "organization", "project",
+    "user", "username", "userid", "creator", "createdby", "contact", "maintainer", "cost", "costs", "costcenter",
+    "costcentre", "billing", "chargeback", "budget", "queue",
+}  # fmt: skip
+"""What a label says in one of its words when it says for whom a pod runs."""
+
+
+def _on_the_node(pod: Template, _: Facts) -> Iterator[Found]:
+    if not pod.uses_gpu or pod.group_kind == ("apps", "DaemonSet"):
+        return
+    paths = [volume.at("hostPath", "path") for volume in pod.spec.at("volumes").each()]
+    fabric = any(path.text.startswith("/dev/infiniband") for path in paths)
+    instead = "an RDMA device plugin gives it /dev/infiniband without" if fabric else "add the one capability it needs"
+    for container in computing(pod):
+        privileged = container.at("securityContext", "privileged")
+        if privileged.value is True:
+            yield Found(privileged, f"the container is privileged: leave it out; {instead}")
+    host_pid = pod.spec.at("hostPID")
+    if host_pid.value is True:
+        yield Found(host_pid, "the pod sees the processes of the whole node: leave hostPID out")
+    for path in paths:
+        if _DEVICES.fullmatch(path.text):
+            message = (
+                f"{path.text} of the node is mounted: leave it out, the device plugin gives the container its GPUs"
+            )
+            yield Found(path, message)
+
+
+def _visible_devices(pod: Template, _: Facts) -> Iterator[Found]:
+    if not pod.uses_gpu or pod.group_kind == ("apps", "DaemonSet"):
+        return
+    for container in pod.all_containers:
+        asked = any(gpus_of(container))
+        for name, entry in pod.env(container):
+            value = entry.at("value")
+            if "$(" in value.text:
+                continue
+            if name == "NVIDIA_VISIBLE_DEVICES" and value.text.strip() not in _HIDDEN:
+                message = (
+                    f"{name} is {value.text}: leave it out, the device plugin sets it to the GPUs of the container"
+                )
+                yield Found(value, message)
+            elif name == "CUDA_VISIBLE_DEVICES" and asked and isinstance(value.value, str):
+                yield from _cuda_devices(container, value)
+
+
+def _cuda_devices(container: Field, value: Field) -> Iterator[Found]:
+    """Inside of a container the GPUs count from 0, whichever they are on the node."""
+    resource, amount = next(gpus_of(container))
+    gpus = count(amount)
+    named = [one.strip() for one in value.text.split(",")]
+    says = f"CUDA_VISIBLE_DEVICES is {value.text or 'empty'}"
+    if not gpus or gpus < 0:
+        return
+    if value.text.strip() in _HIDDEN:
+        yield Found(value, f"{says}, which hides the GPUs that the container asks for: leave it out")
+    elif any(not _INDEX.fullmatch(one) for one in named):
+        if value.text.strip() == "all" or any(one.startswith(("GPU-", "MIG-")) for one in named):
+            yield Found(value, f"{says}: leave it out, which GPUs the container gets is only known when it starts")
+    elif resource == GPU and (too_high := next((one for one in named if int(one) >= gpus), "")):
+        last = f"0 to {gpus - 1}" if gpus > 1 else "0"
+        yield Found(value, f"{says}, and the container has no GPU {too_high}: its own are {last}: leave it out")
+    elif resource == GPU and len(set(named)) < gpus:
+        yield Found(
+            value, f"{says}, and the container asks for {gpus} GPUs: leave it out, or ask for {len(set(named))}"
+        )
+
+
+def computing(pod: Template) -> tuple[Field, ...]:
+    """The containers that ask for GPUs, or all where the pod asks for them by an annotation or a claim."""
+    return pod.gpu_containers or pod.containers
+
+
+def _root(whole: Field, _: Facts) -> Iterator[Found]:
+    if whole.at("kind").text == "DaemonSet" or whole.at("metadata", "ownerReferences"):
+        return
+    for pod in templates_of(whole):
+        if not pod.uses_gpu or pod.spec.at("hostUsers").value is False:
+            continue
+        for container in computing(pod):
+            context = container.at("securityContext")
+            user = context.at("runAsUser") or pod.spec.at("securityContext", "runAsUser")
+            if user.whole == 0 and context.at("privileged").value is not True:
+                yield Found(user, "the pod runs as root: write the number of another user, as in runAsUser: 1000")
+                return
+
+
+def _nobodys(whole: Field, facts: Facts) -> Iterator[Found]:
+    if whole.at("kind").text == "DaemonSet" or whole.at("metadata", "ownerReferences"):
+        return
+    pods = [pod for pod in templates_of(whole) if pod.uses_gpu]
+    if not pods or whole.at("spec", "queue") or whole.at("spec", "runPolicy", "schedulingPolicy", "queue"):
+        return
+    namespace = whole.at("metadata", "namespace").text
+    places = [whole, *(pod.field for pod in pods)]
+    places += [one for one in facts.of_kind("Namespace") if namespace and one.at("metadata", "name").text == namespace]
+    keys = (
+        key for place in places for side in ("labels", "annotations") for key, _ in place.at("metadata", side).entries()
+    )
+    if not any(_says_who(key) for key in keys):
+        message = "no label says whose the GPUs are: add one, as in team: vision, or dovetail.dev/queue"
+        yield Found(whole.at("metadata", "name") or whole.at("metadata", "generateName") or whole.at("kind"), message)
+
+
+def _says_who(key: str) -> bool:
+    """Whether a word of the key, of its name or of its prefix, is one of those, as in `cost-center` or
+    `kueue.x-k8s.io/queue-name`."""
+    words = re.split(r"[^a-z]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "-", key).lower())
+    return not _OWNER_WORDS.isdisjoint(words)
+
+
+_POD = """\
+apiVersion: v1
+kind: Pod
+metadata: {{name: train, labels: {{{0}}}}}
+spec:
+  restartPolicy: Never
+  priorityClassName: batch
+  {1}
+  containers:
+  - name: train
+    image: registry.example.com/train:1.4
+    resources: {{limits: {{nvidia.com/gpu: 1}}}}
+    {2}
+"""
+_TEAM, _USER = "team: vision", "securityContext: {runAsUser: 1000}"
+
+
+def _pod(*parts: str) -> str:
+    return "".join(line for line in _POD.format(*parts).splitlines(keepends=True) if line.strip())
+
+
+RULES = (
+    Rule(
+        id="G24",
+        level=Level.WARNING,
+        title="A GPU pod is privileged, or has the node's processes or devices",
+        effect=(
+            "The container sees all GPUs of the node and not only those that it was given: it may compute on those of "
+            "others, and nothing counts it. Whoever gets into the container has the node."
+        ),
+        bad=_pod(_TEAM, _USER, "securityContext: {privileged: true}"),
+        good=_pod(_TEAM, _USER, "securityContext: {capabilities: {add: [IPC_LOCK]}}"),
+        template=_on_the_node,
+        cel=f"{OF_A_DAEMON_SET} || "
+        + of_gpu_containers(
+            "!has(c.securityContext) || !has(c.securityContext.privileged) || !c.securityContext.privileged"
+        )
+        + " && ("
+        + without_gpus_or("!has(object.spec.hostPID) || !object.spec.hostPID")
+        + ")",
+        source="https://github.com/NVIDIA/k8s-device-plugin/issues/336, https://github.com/kubernetes/kubernetes/issues/81256",
+    ),
+    Rule(
+        id="G25",
+        level=Level.WARNING,
+        title="Which GPUs are visible is set by hand",
+        effect=(
+            "What a pod sets comes after what the device plugin sets. NVIDIA_VISIBLE_DEVICES gives the container GPUs "
+            "of others; CUDA_VISIBLE_DEVICES hides its own: CUDA stops at the first device that is not there, and "
+            "programs say `no CUDA-capable device is detected`."
+        ),
+        bad=_pod(_TEAM, _USER, "env: [{name: NVIDIA_VISIBLE_DEVICES, value: all}]"),
+        good=_pod(_TEAM, _USER, "env: [{name: NVIDIA_DRIVER_CAPABILITIES, value: 'compute,utility'}]"),
+        template=_visible_devices,
+        cel=f"{OF_A_DAEMON_SET} || "
+        + of_gpu_containers(
+            "!has(c.env) || c.env.all(e, e.name != 'NVIDIA_VISIBLE_DEVICES' || !has(e.value) || "
+            "e.value.trim() in ['', 'none', 'void'] || e.value.contains('$('))"
+        ),
+        source=(
+            "https://github.com/kubernetes/kubernetes: pkg/kubelet/kubelet_pods.go, GenerateRunContainerOptions; "
+            "https://docs.nvidia.com/cuda/cuda-c-programming-guide/#cuda-environment-variables"
+        ),
+    ),
+    Rule(
+        id="G43",
+        level=Level.INFO,
+        title="A GPU pod runs as root",
+        effect=(
+            "Its files on shared storage belong to root, and a flaw in the container runtime gives whoever gets into "
+            "the container the node. Namespaces under the restricted Pod Security Standard refuse it: `runAsUser=0`."
+        ),
+        bad=_pod(_TEAM, "securityContext: {runAsUser: 0}", ""),
+        good=_pod(_TEAM, _USER, ""),
+        whole=_root,
+        cel=f"{OF_A_DAEMON_SET} || has(object.spec.hostUsers) && !object.spec.hostUsers || "
+        + of_gpu_containers(
+            "has(c.securityContext) && has(c.securityContext.privileged) && c.securityContext.privileged || "
+            "(has(c.securityContext) && has(c.securityContext.runAsUser) ? c.securityContext.runAsUser != 0 : "
+            "!has(object.spec.securityContext) || !has(object.spec.securityContext.runAsUser) || "
+            "object.spec.securityContext.runAsUser != 0)"
+        ),
+        source="https://kubernetes.io/docs/concepts/security/pod-security-standards/#restricted",
+    ),
+    Rule(
+        id="G44",
+        level=Level.INFO,
+        title="No label says whose a GPU workload is",
+        effect="Reports of use and cost count it under nobody, and nobody can be asked before it is stopped.",
+        bad=_pod("app: train", _USER, ""),
+        good=_pod(_TEAM, _USER, ""),
+        whole=_nobodys,
+    ),
+)  # fmt: skip

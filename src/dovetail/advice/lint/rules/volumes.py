@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rule about volumes that cannot be where the GPUs are.
+
+Rules: a claim that is bound goes by its volume (node affinity, and labels of zones, as the scheduler reads them); one
+that is not by its storage class: the zones that this allows, and whether it makes volumes before it is known where the
+pod will be. Of that only provisioners are told whose volumes are of one zone. What is not among the objects at hand is
+not known, and nothing is said of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from dovetail.advice.lint.field import Field
+from dovetail.advice.lint.pods import Template
+from dovetail.advice.lint.rule import Facts, Found, KnownNode, Level, Rule
+from dovetail.advice.lint.selection import ZONE, asked, fulfils_term, grows, suited
+
+_ZONE_LABELS = {
+    ZONE: ZONE,
+    "topology.kubernetes.io/region": "topology.kubernetes.io/region",
+    "failure-domain.beta.kubernetes.io/zone": ZONE,
+    "failure-domain.beta.kubernetes.io/region": "topology.kubernetes.io/region",
+}
+_ZONAL = {
+    "ebs.csi.aws.com": "",
+    "kubernetes.io/aws-ebs": "",
+    "pd.csi.storage.gke.io": "regional",
+    "kubernetes.io/gce-pd": "regional",
+    "disk.csi.azure.com": "ZRS",
+    "kubernetes.io/azure-disk": "ZRS",
+}
+"""Provisioners whose volumes are of one zone, and what a parameter has in it where they are of several."""
+
+
+def _elsewhere(pod: Template, facts: Facts) -> Iterator[Found]:
+    nodes = suited(pod, facts)
+    if not asked(pod) or not nodes or not all(ZONE in node.labels for node in nodes):
+        return
+    zones = ", ".join(sorted({node.labels[ZONE] for node in nodes}))
+    for field, claim in _claims(pod, facts):
+        fault = _fault(claim, nodes, facts)
+        if fault:
+            yield Found(field, f"{fault}; the GPU nodes that the pod may go to are in {zones}", guess=grows(facts))
+
+
+def _claims(pod: Template, facts: Facts) -> Iterator[tuple[Field, Field]]:
+    """(what names it, the claim) of the claims of the pod that are at hand."""
+    namespace = _namespace(pod.whole)
+    for volume in pod.spec.at("volumes").each():
+        name = volume.at("persistentVolumeClaim", "claimName")
+        made = volume.at("ephemeral", "volumeClaimTemplate")
+        if made:
+            yield made, made
+        for claim in facts.of_kind("PersistentVolumeClaim") if name.text else ():
+            if claim.at("metadata", "name").text == name.text and _namespace(claim) == namespace:
+                yield name, claim
+    yield from ((claim, claim) for claim in pod.whole.at("spec", "volumeClaimTemplates").each())
+
+
+def _fault(claim: Field, nodes: tuple[KnownNode, ...], facts: Facts) -> str:
+    """Why no node, or not every zone that the volume may come to be in, will do; "" where nothing is wrong."""
+    volume = _volume(claim, facts)
+    if volume is not None:
+        if any(_reaches(volume, node) for node in nodes):
+            return ""
+        return f"the volume {volume.at('metadata', 'name').text} of this claim is reached from none of the GPU nodes"
+    name = claim.at("spec", "storageClassName").text
+    of = _first(facts, "StorageClass", lambda one: one.at("metadata", "name").text == name)
+    if of is None or claim.at("spec", "volumeName").text:
+        return ""
+    topologies = list(of.at("allowedTopologies").each())
+    if topologies and not any(_in_topology(topology, node) for topology in topologies for node in nodes):
+        return f"the storage class {name} makes volumes in no zone of the GPU nodes"
+    several = _ZONAL.get(of.at("provisioner").text)
+    parameters = [value.text for _, value in of.at("parameters").entries()]
+    waits = of.at("volumeBindingMode").text == "WaitForFirstConsumer"
+    if several is None or waits or topologies or (several and any(several in value for value in parameters)):
+        return ""
+    others = {node.labels[ZONE] for node in facts.nodes or () if ZONE in node.labels} - {n.labels[ZONE] for n in nodes}
+    if not others:
+        return ""
+    return (
+        f"the storage class {name} makes the volume before the pod has a node, perhaps in {', '.join(sorted(others))}: "
+        "take one with volumeBindingMode WaitForFirstConsumer"
+    )
+
+
+def _volume(claim: Field, facts: Facts) -> Field | None:
+    name = claim.at("spec", "volumeName").text
+
+    def bound(volume: Field) -> bool:
+        of = volume.at("spec", "claimRef")
+        same = of.at("name").text == claim.at("metadata", "name").text and bool(of.at("name").text)
+        here = (of.at("namespace").text or "default") == _namespace(claim)
+        return volume.at("metadata", "name").text == name if name else same and here
+
+    return _first(facts, "PersistentVolume", bound)
+
+
+def _reaches(volume: Field, node: KnownNode) -> bool:
+    affinity = volume.at("spec", "nodeAffinity", "required")
+    terms = affinity.at("nodeSelectorTerms")
+    if affinity and not any(fulfils_term(term, node) for term in terms.each()):
+        return False
+    for key, value in volume.at("metadata", "labels").entries():
+        # Volumes of several zones join them by two underscores.
+        if key in _ZONE_LABELS and node.labels.get(_ZONE_LABELS[key]) not in value.text.split("__"):
+            return False
+    return True
+
+
+def _in_topology(topology: Field, node: KnownNode) -> bool:
+    """Whether a node is in it. Keys that a driver gives its nodes itself count only where the node shows them."""
+    for one in topology.at("matchLabelExpressions").each():
+        here = node.labels.get(_ZONE_LABELS.get(one.at("key").text, one.at("key").text))
+        if here is not None and here not in [value.text for value in one.at("values").each()]:
+            return False
+    return True
+
+
+def _first(facts: Facts, kind: str, test: Callable[[Field], bool]) -> Field | None:
+    return next((one for one in facts.of_kind(kind) if test(one)), None)
+
+
+def _namespace(whole: Field) -> str:
+    return whole.at("metadata", "namespace").text or "default"
+
+
+_POD = """\
+apiVersion: v1
+kind: Pod
+metadata: {name: train, labels: {team: vision}}
+spec:
+  restartPolicy: Never
+  priorityClassName: batch
+  volumes: [{name: data, persistentVolumeClaim: {claimName: data}}]
+  containers:
+  - name: train
+    image: registry.example.com/train:1.4
+    resources: {limits: {nvidia.com/gpu: 1}}
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: data}
+spec: {accessModes: [ReadWriteOnce], volumeName: pv-1, resources: {requests: {storage: 100Gi}}}
+---
+apiVersion: v1
+kind: PersistentVolume
+metadata: {name: pv-1}
+spec:
+  nodeAffinity:
+    required:
+      nodeSelectorTerms:
+      - matchExpressions: [{key: topology.kubernetes.io/zone, operator: In, values: [%s]}]
+---
+apiVersion: v1
+kind: Node
+metadata: {name: gpu-1, labels: {topology.kubernetes.io/zone: zone-a}}
+status: {allocatable: {nvidia.com/gpu: 8}}
+"""
+
+RULES = (
+    Rule(
+        id="G37",
+        level=Level.WARNING,
+        title="A volume cannot be reached from the GPU nodes",
+        effect=(
+            "The pod stays Pending: `node(s) didn't match PersistentVolume's node affinity` or `node(s) had no "
+            "available volume zone`. A disk of one zone never moves."
+        ),
+        bad=_POD % "zone-b",
+        good=_POD % "zone-a",
+        template=_elsewhere,
+        needs_nodes=True,
+        source="https://github.com/kubernetes/kubernetes: pkg/scheduler/framework/plugins/{volumebinding,volumezone}",
+    ),
+)

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The text of manifests: documents with the place of every field, and what cannot be read.
+
+Rules
+- A document that is broken takes no other down with it: files are split where a line begins with `---`.
+- Everything is read as YAML, of which JSON is a part, so that every field has a line and a column.
+- A Helm template that was not rendered is named as such, whether or not YAML can make something of it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import yaml
+
+from dovetail.advice.lint.field import Field, Path
+from dovetail.kube.documents import Loader, ManifestError, not_yaml
+
+MAX_BYTES = 32 * 2**20
+_BOUNDARY = re.compile(r"^---(?=\s|$)", re.MULTILINE)
+_ONLY_DIRECTIVES = re.compile(r"(?:\s*(?:%[^\n]*|#[^\n]*)?(?:\n|$))*\Z")
+_HELM = re.compile(r"\{\{-?\s*(?:\.Values|\.Release|\.Chart|\.Capabilities|include\s|tpl\s|template\s|define\s)")
+_BRACES = re.compile(r"\{\{")
+
+
+class Unreadable(Exception):
+    """A document that cannot be looked at. `line` and `column` count from 1; 0 where none is to blame."""
+
+    def __init__(self, message: str, line: int = 0, column: int = 0) -> None:
+        super().__init__(message, line, column)
+        self.message, self.line, self.column = message, line, column
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One YAML document of a file: its text with what leads up to it, the line of the file at which that begins, the
+    tree with marks, and the value. `error` where it cannot be read: then there is neither tree nor value."""
+
+    file: str
+    text: str
+    first_line: int
+    root: yaml.Node | None = None
+    value: Any = None
+    error: Unreadable | None = None
+
+    def objects(self) -> Iterator[Field]:
+        """The object that it is, or those in the list that it is."""
+        yield from _flat(Field(self.value))
+
+    def position(self, path: Path) -> tuple[int, int]:
+        """(line, column), from 1, of a field, or of the deepest above it that is there: of its key, or of the item."""
+        node, at = self.root, self.root
+        for step in path:
+            if isinstance(node, yaml.MappingNode):
+                pair = next((pair for pair in reversed(node.value) if pair[0].value == str(step)), None)
+                if pair is None:
+                    break
+                at, node = pair
+            elif isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
+                at = node = node.value[step]
+            else:
+                break
+        if at is None:
+            return self.first_line, 1
+        return self.first_line + at.start_mark.line, at.start_mark.column + 1
+
+
+def decoded(data: bytes) -> str:
+    """The text of a file. Raises Unreadable where it is none, or too large to be a manifest."""
+    if len(data) > MAX_BYTES:
+        size = f"{len(data) / 2**20:.0f} MiB"
+        raise Unreadable(
+            f"{size} is too large: files up to {MAX_BYTES >> 20} MiB are looked at; split it, or leave it out"
+        )
+    if b"\0" in data[:4096]:
+        raise Unreadable("is a binary file, no manifest")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise Unreadable(f"is not UTF-8 text: {error.reason}", line) from error
+
+
+def documents(file: str, text: str) -> Iterator[Document]:
+    """All documents of a file's text, in order, also empty ones: their texts joined are the text."""
+    for part, line in _parts(text):
+        yield document(file, part, line)
+
+
+def document(file: str, text: str, first_line: int) -> Document:
+    """The text of one document, read."""
+    bare = Document(file, text, first_line)
+    template = _HELM.search(text)
+    if template is not None:
+        return replace(bare, error=_not_rendered(text, template, first_line))
+    loader = Loader(text)
+    try:
+        root = loader.get_single_node()
+        return replace(bare, root=root, value=loader.construct_document(root) if root is not None else None)
+    except (yaml.YAMLError, ValueError) as error:
+        template = _BRACES.search(text)
+        if template is not None:
+            return replace(bare, error=_not_rendered(text, template, first_line))
+        return replace(bare, error=_broken(error, file, first_line))
+    except RecursionError:
+        return replace(bare, error=Unreadable("is nested too deeply, or an anchor holds itself", first_line))
+    finally:
+        loader.dispose()
+
+
+def _parts(text: str) -> Iterator[tuple[str, int]]:
+    """(text, line of the file at which it begins)."""
+    cuts = [0, *(found.start() for found in _BOUNDARY.finditer(text)), len(text)]
+    start, line = 0, 1
+    for end in cuts[1:]:
+        part = text[start:end]
+        # What only leads up to the first `---` belongs behind it.
+        if end < len(text) and _ONLY_DIRECTIVES.match(part):
+            continue
+        yield part, line
+        start, line = end, line + part.count("\n")
+
+
+def _flat(field: Field) -> Iterator[Field]:
+    kind = field.at("kind").text
+    items = field.at("items")
+    if not (kind.endswith("List") and isinstance(items.value, list)):
+        if field:
+            yield field
+        return
+    typed = {"apiVersion": field.at("apiVersion").value, "kind": kind.removesuffix("List")} if kind != "List" else {}
+    for item in items.each():
+        yield from _flat(replace(item, value=typed | item.value) if isinstance(item.value, dict) else item)
+
+
+def _not_rendered(text: str, found: re.Match[str], first_line: int) -> Unreadable:
+    line = text.count("\n", 0, found.start())
+    column = found.start() - (text.rfind("\n", 0, found.start()) + 1)
+    message = "is a template that was not rendered: for Helm, `helm template CHART | dovetail lint -`"
+    return Unreadable(message, first_line + line, column + 1)
+
+
+def _broken(error: Exception, file: str, first_line: int) -> Unreadable:
+    mark = error.problem_mark or error.context_mark if isinstance(error, yaml.MarkedYAMLError) else None
+    line, column = (first_line + mark.line, mark.column + 1) if mark is not None else (first_line, 1)
+    told: ManifestError = not_yaml(error, file)
+    return Unreadable(told.message, line, column)

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Comments that silence rules: `# dovetail: ignore G18 the tool pins its threads itself`.
+
+A comment speaks of the field that begins on its line, or on the next line where it has a line of its own, with all that
+is inside of that field; above the first field of a document, of the whole document. Several rules are joined by commas.
+A reason has to be given.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container, Iterator
+from dataclasses import dataclass
+
+_COMMENT = re.compile(r"#\s*dovetail:\s*ignore\b(.*)$")
+_SAID = re.compile(r"\s*(G\d\d(?:\s*,\s*G\d\d)*)[\s:,-]*(.*)")
+_NOTHING = re.compile(r"\s*(#.*|---.*|%.*)?$")
+
+
+@dataclass(frozen=True, slots=True)
+class Suppression:
+    """Lines from 1, both ends included, in the document's text. `wrong` says what is wrong with the comment itself."""
+
+    rules: frozenset[str]
+    reason: str
+    line: int
+    first: int
+    last: int
+    wrong: str = ""
+
+
+def suppressions(text: str, known: Container[str]) -> Iterator[Suppression]:
+    """All of a document's text. `known` are the ids of rules."""
+    if "dovetail:" not in text:
+        return
+    lines = text.splitlines()
+    content = [at for at, line in enumerate(lines) if not _NOTHING.match(line)]
+    for at, line in enumerate(lines):
+        found = _COMMENT.search(line)
+        if found is None:
+            continue
+        said = _SAID.fullmatch(found[1])
+        if said is None:
+            yield Suppression(frozenset(), "", at + 1, 0, -1, "write `# dovetail: ignore G18 why`, with the rule's id")
+            continue
+        rules = frozenset(re.findall(r"G\d\d", said[1]))
+        wrong = "" if said[2].strip() else "say why, behind the rule's id: the next reader has to know"
+        wrong = next((f"there is no rule {rule}" for rule in sorted(rules) if rule not in known), wrong)
+        first = next((here for here in content if here >= at), len(lines))
+        whole = bool(content) and first == content[0] and _NOTHING.match(line) is not None
+        last = len(lines) if whole else _last(lines, content, first)
+        yield Suppression(rules, said[2].strip(), at + 1, 1 if whole else first + 1, last, wrong)
+
+
+def _last(lines: list[str], content: list[int], first: int) -> int:
+    """The last line, from 1, of the field that begins at a line, by how far the lines are indented."""
+    if first >= len(lines):
+        return first
+    indent, dashed = _indent(lines[first]), lines[first].lstrip().startswith("-")
+    last = first
+    for at in content:
+        if at <= first:
+            continue
+        # A list may stand as deep as its key.
+        inside = _indent(lines[at]) > indent or (
+            not dashed and _indent(lines[at]) == indent and lines[at].lstrip().startswith("-")
+        )
+        if not inside:
+            break
+        last = at
+    return last + 1
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip(" "))

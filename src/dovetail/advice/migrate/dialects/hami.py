@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""HAMi: parts of GPUs by resources of containers.
+
+Sources: https://github.com/Project-HAMi/HAMi: docs/config.md, pkg/device/nvidia/device.go. gpumem is in MiB.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dovetail.advice.lint.pods import Template
+from dovetail.advice.migrate.dialects.pods import ShareNames, scheduled, shares
+from dovetail.advice.migrate.step import Dialect, Step, World, left
+from dovetail.core.model import GPU
+
+_SHARES = ShareNames(GPU, "nvidia.com/gpumem", "nvidia.com/gpumem-percentage", "nvidia.com/gpucores", "HAMi")
+_PRIORITY = "nvidia.com/priority"
+_SELECT = "select nodes by nvidia.com/gpu.product: nodeSelector, or affinity with In or NotIn"
+_POLICY = "Dovetail packs, by what is wired together, and takes no policy from pods"
+_NO_EQUAL = {
+    "nvidia.com/use-gputype": _SELECT,
+    "nvidia.com/nouse-gputype": _SELECT,
+    "nvidia.com/use-gpuuuid": "no GPU can be asked for by its UUID",
+    "nvidia.com/nouse-gpuuuid": "no GPU can be left out by its UUID",
+    "nvidia.com/vgpu-mode": "sharing is a matter of the nodes' device plugin; for MIG ask for nvidia.com/mig-PROFILE",
+    "nvidia.com/numa-bind": "the kubelet's Topology Manager decides, on the node",
+    "hami.io/node-scheduler-policy": _POLICY,
+    "hami.io/gpu-scheduler-policy": _POLICY,
+    "hami.io/vgpu-node": "HAMi wrote it: drop it",
+    "hami.io/vgpu-time": "HAMi wrote it: drop it",
+}
+
+
+def _template(pod: Template, _: World) -> Iterator[Step]:
+    marked = any(
+        container.at("resources", side, name)
+        for container in pod.all_containers for side in ("limits", "requests") for name in _SHARES.parts
+    )  # fmt: skip
+    yield from scheduled(pod, HAMI.schedulers, marked=marked)
+    yield from shares(pod, _SHARES)
+    for name, field in pod.meta.at("annotations").entries():
+        if name in _NO_EQUAL:
+            yield left(field, _NO_EQUAL[name])
+    for container in pod.all_containers:
+        for side in ("limits", "requests"):
+            priority = container.at("resources", side, _PRIORITY)
+            if priority:
+                message = "containers on a card had priorities; pods have: name a PriorityClass in priorityClassName"
+                yield left(priority, message)
+
+
+HAMI = Dialect("HAMi", None, _template, ("hami-scheduler",))

@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The KAI Scheduler, and Run:ai, from which it comes.
+
+Amounts of its queues: gpu in devices, cpu in thousandths, memory in MB; -1 is no limit.
+Source: https://github.com/NVIDIA/KAI-Scheduler: pkg/apis/scheduling, pkg/common/constants, docs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from dovetail.advice.lint.edits import drop, put
+from dovetail.advice.lint.field import Field
+from dovetail.advice.lint.pods import Template, count, gpus_of
+from dovetail.advice.migrate.dialects import queues
+from dovetail.advice.migrate.dialects.pods import (
+    annotated,
+    moved,
+    native,
+    native_member,
+    scheduled,
+    topology,
+    without,
+)
+from dovetail.advice.migrate.step import Dialect, Left, Step, World, group_of, left, namespace_of, unknown
+from dovetail.core.model import SHARED_GPU
+from dovetail.core.sharing.records import QUEUE_LABEL
+from dovetail.kube.annotations import PREFIX, TABLE
+
+_GROUP = "scheduling.run.ai"
+_QUEUES = ("kai.scheduler/queue", "runai/queue")
+_FRACTION, _MEMORY = "gpu-fraction", "gpu-memory"
+_DEVICES, _CONTAINER = "gpu-fraction-num-devices", "gpu-fraction-container-name"
+_POD_GROUP = "pod-group-name"
+_PRIORITY, _PREEMPTIBILITY = "priorityClassName", "kai.scheduler/preemptibility"
+_TOPOLOGY = "kai.scheduler/topology"
+_LEVELS = {
+    "kai.scheduler/topology-required-placement": "topology-required",
+    "kai.scheduler/topology-preferred-placement": "topology-preferred",
+}
+_PREEMPTIBLE = {"preemptible": "true", "non-preemptible": "false"}
+_NO_EQUAL = {
+    "kai.scheduler/segment-size": "make a PodGroup for each segment",
+    "kai.scheduler/segment-topology-required-placement": "make a PodGroup for each segment",
+    "kai.scheduler/segment-topology-preferred-placement": "make a PodGroup for each segment",
+    "kai.scheduler/subgroup-name": "make a PodGroup for each sub-group, below a CompositePodGroup",
+    "kai.scheduler/preemption-delay": "has no equal: minRuntime of the queue says how long others are left alone",
+    "kai.scheduler/staleness-grace-period": "a gang that lost pods goes on, and its controller replaces them",
+    "kai.scheduler/batch-min-member": "make the Job Indexed, with completions equal to parallelism, and write "
+    "dovetail.dev/gang-min on it",
+    "kai.scheduler/skip-podgrouper": "nothing groups pods here but their owner and PodGroups: drop it",
+    "runai/node-pool": "select nodes by nodeSelector",
+}
+_NO_KINDS = {
+    ("kai.scheduler", "Topology"): "levels are node labels, which dovetail.dev/topology-required names",
+    ("kai.scheduler", "SchedulingShard"): "one scheduler looks at all nodes",
+    ("kai.scheduler", "Config"): "was of KAI's operator: delete it with KAI",
+    (_GROUP, "BindRequest"): "KAI made it: delete it with KAI",
+}
+_RESOURCES = {"gpu": "", "cpu": "m", "memory": "M"}
+"""The suffix by which our quantities say the same."""
+
+
+def _whole(whole: Field, world: World) -> Iterator[Step]:
+    group, kind = group_of(whole), whole.at("kind").text
+    if (group, kind) == (_GROUP, "Queue"):
+        yield _queue(whole)
+    elif (group, kind) == (_GROUP, "PodGroup"):
+        yield _pod_group(whole, world)
+    elif (group, kind) in _NO_KINDS:
+        yield left(whole.at("kind"), f"{kind}: {_NO_KINDS[group, kind]}")
+    elif kind != "Pod":
+        yield from _marks(whole, whole.at("metadata"), world)
+
+
+def _template(pod: Template, world: World) -> Iterator[Step]:
+    annotations = pod.meta.at("annotations")
+    metas = (pod.meta, pod.whole.at("metadata"))
+    queued = any(meta.at("labels", name) for meta in metas for name in _QUEUES)
+    ours = pod.spec.at("schedulerName").text in KAI.schedulers
+    yield from _fraction(pod, marked=queued or ours)
+    named = annotations.at(_POD_GROUP)
+    if named and (queued or ours):
+        found = world.named(_GROUP, "PodGroup", named.text, namespace_of(pod.whole))
+        yield native_member(pod, annotations, named, bool(found.at("spec", "minMember").whole))
+    if queued or ours:
+        yield from _priority(pod)
+    yield from _marks(pod.whole, pod.meta, world)
+    # Last: it tells whose the annotations without a prefix are.
+    yield from scheduled(pod, KAI.schedulers, marked=queued)
+
+
+def _fraction(pod: Template, *, marked: bool) -> Iterator[Step]:
+    """KAI's fractions stand in annotations alone: the container that gets them asks for nothing."""
+    annotations = pod.meta.at("annotations")
+    fraction, memory = annotations.at(_FRACTION), annotations.at(_MEMORY)
+    field = fraction or memory
+    if not marked or not field:
+        return
+    key = "gpu_fraction" if fraction else "gpu_memory"
+    value = str(fraction.value) if fraction else f"{memory.value}Mi"
+    try:
+        TABLE[key.replace("_", "-")].parse(value)
+    except ValueError:
+        yield left(field, f"{field.value!r} is no amount that can be read")
+        return
+    name = annotations.at(_CONTAINER).text
+    held = next(
+        (one for one in pod.all_containers if one.at("name").text == name or (not name and one in pod.containers)), None
+    )
+    devices = count(annotations.at(_DEVICES)) if annotations.at(_DEVICES) else 1
+    if held is None or not devices or any(gpus_of(held)) or (fraction and memory):
+        yield left(
+            field,
+            f"write {PREFIX}{key.replace('_', '-')}, and {SHARED_GPU} in the limits of the container that uses it",
+        )
+        return
+    edits = (
+        put(held.at("resources", "limits", SHARED_GPU), str(devices)),
+        *annotated(pod.meta, **{key: value}),
+        *(drop(annotations.at(name)) for name in (_FRACTION, _MEMORY, _DEVICES, _CONTAINER) if annotations.at(name)),
+    )
+    yield Step(
+        field, f"{field.name} {field.value}: {SHARED_GPU}: {devices}, {PREFIX}{key.replace('_', '-')}: {value}", edits
+    )
+
+
+def _priority(pod: Template) -> Iterator[Step]:
+    label, place = pod.meta.at("labels", _PRIORITY), pod.spec.at("priorityClassName")
+    if label and place and place.value != label.value:
+        yield left(label, "spec.priorityClassName says something else: drop one of them")
+    elif label:
+        edits = (put(place, label.value), *without(pod.meta.at("labels"), _PRIORITY))
+        yield Step(label, f"the label {_PRIORITY} is spec.priorityClassName: {label.value}", edits)
+
+
+def _marks(whole: Field, meta: Field, world: World) -> Iterator[Step]:
+    labels, annotations = meta.at("labels"), meta.at("annotations")
+    for name in _QUEUES:
+        if labels.at(name):
+            yield moved(whole, labels.at(name), labels.at(name).text, f"queue {labels.at(name).value}")
+    for name, key in _LEVELS.items():
+        if annotations.at(name):
+            yield topology(meta, annotations.at(name), key, _label(annotations.at(name).text, world))
+    levels = [annotations.at(name) for name in _LEVELS if annotations.at(name)]
+    if annotations.at(_TOPOLOGY) and not levels:
+        yield Step(
+            annotations.at(_TOPOLOGY), "levels are node labels and need no Topology", without(annotations, _TOPOLOGY)
+        )
+    preemptibility = labels.at(_PREEMPTIBILITY)
+    meant = _PREEMPTIBLE.get(preemptibility.text)
+    if preemptibility and meant and not annotations.at(PREFIX + "preemptible"):
+        edits = (*annotated(meta, preemptible=meant), *without(labels, _PREEMPTIBILITY))
+        yield Step(preemptibility, f"{PREFIX}preemptible: {meant}", edits)
+    elif preemptibility:
+        yield left(
+            preemptibility, f"write {PREFIX}preemptible: true, or false, which binds it to its queue's guarantee"
+        )
+    for place in (labels, annotations):
+        for name, field in place.entries():
+            if name in _NO_EQUAL:
+                yield left(field, _NO_EQUAL[name])
+
+
+def _label(name: str, world: World) -> str:
+    """The node label that a level is; "" where it is the alias of one in a Topology that is not among the files."""
+    for found in world.of("kai.scheduler", "Topology"):
+        for each in found.at("spec", "levels").each():
+            if each.at("alias").text == name:
+                return each.at("nodeLabel").text
+    return name if "/" in name else ""
+
+
+def _pod_group(whole: Field, world: World) -> Step:
+    spec, meta = whole.at("spec"), whole.at("metadata")
+    lost = queues.not_read(
+        [spec.at(name) for name in ("minSubGroup", "subGroups")],
+        "make a PodGroup for each sub-group, below a CompositePodGroup",
+    )
+    lost += queues.not_read([spec.at("priorityClassName")], "name the PriorityClass in the pods")
+    lost += queues.not_read(
+        [
+            spec.at(name)
+            for name in ("markUnschedulable", "schedulingBackoff", "preemptionDelay", "stalenessGracePeriod")
+        ],
+        "has no equal, and is not needed: a gang that waits is tried again when something changed",
+    )
+    lost += unknown(
+        spec, *(one.field.name for one in lost), "minMember", "queue", "preemptibility", "topologyConstraint"
+    )
+    constraint = spec.at("topologyConstraint")
+    said = [constraint.at(f"{which}TopologyLevel") for which in ("required", "preferred")]
+    required, preferred = (_label(one.text, world) for one in said)
+    lost += [Left(one, "is no node label: name one") for one in said if one and not _label(one.text, world)]
+    meant = _PREEMPTIBLE.get(spec.at("preemptibility").text)
+    edits = annotated(meta, preemptible=meant, topology_preferred=preferred or None)
+    if spec.at("queue"):
+        edits += (put(meta.at("labels", QUEUE_LABEL), spec.at("queue").value),)
+    step = native(whole, spec.at("minMember"), lost, required)
+    return Step(step.field, step.message, edits + step.edits, (), step.left) if step.edits else step
+
+
+def _queue(whole: Field) -> Step:
+    spec, lost = whole.at("spec"), list[Left]()
+    lost += unknown(
+        spec, "parentQueue", "resources", "priority", "preemptMinRuntime", "reclaimMinRuntime", "displayName"
+    )  # fmt: skip
+    made: dict[str, Any] = {"parent": spec.at("parentQueue").value, "guarantee": {}, "limit": {}}
+    weights = {}
+    for name, resource in spec.at("resources").entries():
+        for said, ours in (("quota", "guarantee"), ("limit", "limit")):
+            field = resource.at(said)
+            if name not in _RESOURCES:
+                lost.append(Left(resource, f"Dovetail's queues count {', '.join(_RESOURCES)}"))
+            elif isinstance(field.value, int | float) and field.value >= 0:
+                made[ours][name] = _amount(field.value, _RESOURCES[name])
+            elif field and field.value != -1:
+                lost.append(Left(field, "is no amount that can be read"))
+            elif field and said == "quota":
+                lost.append(Left(field, "nothing can be guaranteed without a limit: write how much"))
+        if resource.at("overQuotaWeight"):
+            weights[name] = resource.at("overQuotaWeight")
+    weight = weights.pop("gpu", None)
+    if weight is not None and (weight.whole or 0) >= 1:
+        made["weight"] = weight.whole
+    elif weight is not None:
+        lost.append(
+            Left(weight, "weights are whole numbers from 1; who may not go beyond its guarantee has it as a limit")
+        )
+    lost += [Left(one, "a queue has one weight: that of gpu was taken") for one in weights.values()
+             if weight is None or one.value != weight.value]  # fmt: skip
+    if spec.at("priority"):
+        made["priority"] = spec.at("priority").value
+    least = {}
+    for said, ours in (("preemptMinRuntime", "preempt"), ("reclaimMinRuntime", "reclaim")):
+        field = spec.at(said)
+        try:
+            TABLE["max-runtime"].parse(field.text)
+            least[ours] = field.text
+        except ValueError:
+            if field:
+                lost.append(Left(field, "write it in d, h, m and s, as in 1h30m"))
+    made["minRuntime"] = least
+    if spec.at("displayName"):
+        lost.append(Left(spec.at("displayName"), "a Queue is shown by its name"))
+    return queues.became(whole, made, lost)
+
+
+def _amount(value: float, suffix: str) -> int | str:
+    whole = int(value) if value == int(value) else value
+    return whole if not suffix and isinstance(whole, int) else f"{whole}{suffix}"
+
+
+KAI = Dialect("KAI and Run:ai", _whole, _template, ("kai-scheduler", "runai-scheduler"))

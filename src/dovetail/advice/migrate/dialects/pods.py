@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What pods of several dialects ask for, as Dovetail reads it: its scheduler, a queue, a gang, a part of a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from dovetail.advice.lint.edits import Edit, drop, put, rename
+from dovetail.advice.lint.field import Field
+from dovetail.advice.lint.pods import Template, count, templates_of
+from dovetail.advice.migrate.step import Left, Step, group_of, left, without_status
+from dovetail.core.model import GPU, SHARED_GPU
+from dovetail.core.sharing.records import QUEUE_LABEL
+from dovetail.kube.annotations import NAME, PREFIX, level
+from dovetail.kube.owners import OWNER_KINDS
+
+OURS = "dovetail"
+NATIVE_VERSION = "scheduling.k8s.io/v1beta1"
+READ = "Dovetail reads it as it is, while its definition is in the cluster; --to native makes one of Kubernetes"
+"""Of a PodGroup."""
+_NOBODYS = ("", "default-scheduler")
+_LABELLED = {(owner.resource.group, owner.resource.kind) for owner in OWNER_KINDS} | {("", "Pod")}
+"""Kinds whose own label names the queue of their pods."""
+_SIDES = ("limits", "requests")
+
+
+def scheduled(pod: Template, schedulers: Iterable[str], *, marked: bool) -> Iterator[Step]:
+    """By us, where another scheduler is named, or none by a pod that is `marked` as one for it."""
+    name = pod.spec.at("schedulerName")
+    if name.text in schedulers or (marked and name.text in _NOBODYS):
+        yield Step(name, f"schedulerName is {OURS}", (put(name, OURS),))
+
+
+def without(mapping: Field, *names: str) -> tuple[Edit, ...]:
+    """The edits that take keys out of a mapping, and the mapping with them where nothing else is in it."""
+    there = [name for name in names if mapping.at(name)]
+    if there and len(there) == sum(1 for _ in mapping.entries()):
+        return (drop(mapping),)
+    return tuple(drop(mapping.at(name)) for name in there)
+
+
+def annotated(meta: Field, **values: str | None) -> tuple[Edit, ...]:
+    """The edits that write annotations of ours, whose names are given with _ for -."""
+    annotations = meta.at("annotations")
+    return tuple(
+        put(annotations.at(PREFIX + name.replace("_", "-")), value)
+        for name, value in values.items()
+        if value is not None
+    )
+
+
+def moved(whole: Field, old: Field, name: str, message: str) -> Step:
+    """The step that makes a queue's label of what named a queue: a label or an annotation of an object, or of a pod
+    template in it."""
+    meta = Field(_value(whole, old.path[:-2]), old.path[:-2])
+    own = old.path[: len(whole.path) + 1] == (*whole.path, "metadata")
+    if NAME.fullmatch(name) is None:
+        return left(old, f"{old.value} can name no queue: write a label {QUEUE_LABEL} with the name of one")
+    if own and (group_of(whole), whole.at("kind").text) not in _LABELLED:
+        places = [pod.meta.at("labels", QUEUE_LABEL) for pod in templates_of(whole)]
+        if not places:
+            return left(old, f"write the label {QUEUE_LABEL}: {name} where the pods of this object get it")
+    else:
+        places = [meta.at("labels", QUEUE_LABEL)]
+    if any(place and place.value != name for place in places):
+        return left(old, f"{message}, but {QUEUE_LABEL} says something else: drop one of them")
+    if places[0].path[:-1] == old.path[:-1] and not places[0]:
+        edits: tuple[Edit, ...] = (rename(old, QUEUE_LABEL),)
+        edits += (put(places[0], name),) if name != old.value else ()
+    else:
+        edits = (*(put(place, name) for place in places), *without(meta.at(str(old.path[-2])), old.name))
+    return Step(old, f"{message}: the label {QUEUE_LABEL}: {name}", edits)
+
+
+def _value(whole: Field, path: tuple[str | int, ...]) -> Any:
+    return whole.at(*path[len(whole.path) :]).value
+
+
+def topology(meta: Field, old: Field, key: str, label: str) -> Step:
+    """The step that makes the annotation `key` of one that names a node label."""
+    place = meta.at("annotations", PREFIX + key)
+    if not level(label):
+        return left(old, f"{old.value!r} is no node label that is known: write {place.name} with one")
+    if place:
+        return left(old, f"{place.name} is there already: drop one of them")
+    changed = (put(place, label),) if label != old.value else ()
+    return Step(old, f"{old.name} is {place.name}: {label}", (rename(old, place.name), *changed))
+
+
+def native(whole: Field, minimum: Field, left_behind: Iterable[Left] = (), required: str = "") -> Step:
+    """The step that makes Kubernetes' own PodGroup of another one."""
+    least = minimum.whole
+    if least is None or least < 1:
+        return left(minimum, "must be a whole number from 1, so that a PodGroup of Kubernetes can be made of it")
+    spec: dict[str, Any] = {"schedulingPolicy": {"gang": {"minCount": least}}}
+    if required:
+        spec["schedulingConstraints"] = {"topology": [{"key": required}]}
+    version = whole.at("apiVersion")
+    message = f"{version.text} PodGroup is {NATIVE_VERSION}, with minCount {least}"
+    edits = (*without_status(whole), put(whole.at("spec"), spec), put(version, NATIVE_VERSION))
+    return Step(version, message, edits, left=tuple(left_behind))
+
+
+def native_member(pod: Template, mapping: Field, old: Field, found: bool) -> Step:
+    """The step that makes `schedulingGroup` of what names a pod's group; `found`: the group is in the files,
+    and can be made one of Kubernetes."""
+    if not found:
+        return left(old, f"its PodGroup {old.value}, with a minMember, is not among the files: migrate both together")
+    place = pod.spec.at("schedulingGroup", "podGroupName")
+    edits = (put(place, old.value), *without(mapping, old.name))
+    return Step(old, f"{old.name} is spec.schedulingGroup.podGroupName: {old.value}", edits)
+
+
+@dataclass(frozen=True, slots=True)
+class ShareNames:
+    """The resources by which containers ask for parts of GPUs: how many, the memory of each in MiB, the same in percent
+    ("": there is none), and percent of its compute. `enforcer` keeps containers to what they asked for."""
+
+    number: str
+    memory: str
+    percent: str
+    cores: str
+    enforcer: str
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        return tuple(name for name in (self.memory, self.percent, self.cores) if name)
+
+
+def shares(pod: Template, names: ShareNames) -> Iterator[Step]:
+    """One step for a pod: our annotation says what it needs of each GPU, and so its containers must say the same."""
+    asking = [one for one in pod.all_containers if any(_said(one, name) for name in names.parts)]
+    if names.number != GPU:
+        asking += [one for one in pod.all_containers if _said(one, names.number) and one not in asking]
+    if not asking:
+        return
+    field = next(said for name in (*names.parts, names.number) if (said := _said(asking[0], name)))
+    needs = {_need(one, names) for one in asking}
+    if len(needs) > 1:
+        message = "the containers need different parts of a GPU, and one annotation is for all: split the pod"
+        for one in asking:
+            yield from (left(said, message) for name in (*names.parts, names.number) if (said := _said(one, name)))
+        return
+    key, value = needs.pop()
+    if key == "?":
+        yield left(field, f"{value} is no amount that can be read")
+        return
+    resource = SHARED_GPU if key else GPU
+    edits = tuple(edit for one in asking for edit in _asked(one, names, resource))
+    edits += annotated(pod.meta, **{key: value}) if key else ()
+    lost = []
+    if key:
+        lost.append(Left(field, f"{names.enforcer} kept containers to their part; Dovetail counts the parts. Where the "
+                                "nodes share by MPS, dovetail.dev/gpu-isolation: memory asks for that"))  # fmt: skip
+    for one in asking:
+        number = _said(one, names.number)
+        if key and number is not None and (count(number) or 0) > 1:
+            message = (
+                f"{number.value} replicas are as many cards only by time-slicing without failRequestsGreaterThanOne"
+            )
+            lost.append(Left(number, f"{message}: split the pod, or see that some nodes share so"))
+        cores = _said(one, names.cores)
+        if cores:
+            lost.append(Left(cores, f"{names.cores}: {cores.value} limited the compute: ask for a MIG profile instead"))
+    what = f"dovetail.dev/{key.replace('_', '-')}: {value}" if key else "the whole GPU"
+    yield Step(field, f"a part of a GPU: {resource}, {what}" if key else f"{what}: {resource}", edits, left=tuple(lost))
+
+
+def _said(container: Field, name: str) -> Field | None:
+    """The limit, or the request."""
+    if not name:
+        return None
+    found = [container.at("resources", side, name) for side in _SIDES]
+    return next((field for field in found if field), None)
+
+
+def _need(container: Field, names: ShareNames) -> tuple[str, str]:
+    """(annotation with _ for -, value); empty texts for the whole GPU, "?" where it cannot be read."""
+    memory, percent = _said(container, names.memory), _said(container, names.percent)
+    for field in (memory, percent):
+        if field is not None and (count(field) is None or (count(field) or 0) < 0):
+            return "?", str(field.value)
+    mib, parts = count(memory) if memory else 0, count(percent) if percent else 0
+    if mib:
+        return "gpu_memory", f"{mib}Mi"
+    if parts and parts < 100:
+        return "gpu_fraction", f"{parts / 100:g}"
+    return "", ""
+
+
+def _asked(container: Field, names: ShareNames, resource: str) -> Iterator[Edit]:
+    """The whole number of GPUs under the name `resource`; the rest goes."""
+    limits = container.at("resources", "limits")
+    if not _said(container, names.number):
+        yield put(limits.at(resource), "1")
+    for side in _SIDES:
+        amounts = container.at("resources", side)
+        number = amounts.at(names.number)
+        if number and names.number != resource:
+            yield rename(number, resource)
+            if side == "requests" and not limits.at(names.number):
+                yield put(limits.at(resource), number.value)
+        gone = [name for name in names.parts if amounts.at(name)]
+        kept = bool(number) or (side == "limits" and not _said(container, names.number))
+        yield from (tuple(drop(amounts.at(name)) for name in gone) if kept else without(amounts, *gone))

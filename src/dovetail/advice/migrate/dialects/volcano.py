@@ -1,0 +1,353 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Volcano.
+
+Its PodGroups are read as they are; its Jobs are not: Volcano's controller makes their pods only after Volcano's own
+scheduler has let the PodGroup in. They become Jobs, or JobSets.
+Sources: https://github.com/volcano-sh/apis: pkg/apis/{scheduling/v1beta1,batch/v1alpha1};
+https://github.com/volcano-sh/volcano: docs/user-guide/how_to_use_volcano_vgpu.md; https://jobset.sigs.k8s.io.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from dovetail.advice.lint.edits import drop, put
+from dovetail.advice.lint.field import Field
+from dovetail.advice.lint.pods import Template
+from dovetail.advice.migrate.dialects import queues
+from dovetail.advice.migrate.dialects.pods import (
+    OURS,
+    READ,
+    ShareNames,
+    annotated,
+    moved,
+    native,
+    native_member,
+    scheduled,
+    shares,
+)
+from dovetail.advice.migrate.step import (
+    Dialect,
+    Left,
+    Step,
+    Target,
+    World,
+    group_of,
+    left,
+    namespace_of,
+    unknown,
+    without_status,
+)
+from dovetail.core.sharing.records import QUEUE_LABEL
+from dovetail.kube.annotations import LEVELS, PREFIX, level
+
+_GROUP, _BATCH = "scheduling.volcano.sh", "batch.volcano.sh"
+_QUEUES = ("scheduling.volcano.sh/queue-name", "volcano.sh/queue-name")
+_GROUP_NAMES = ("scheduling.k8s.io/group-name", "scheduling.volcano.sh/group-name")
+_SHARES = ShareNames("volcano.sh/vgpu-number", "volcano.sh/vgpu-memory", "volcano.sh/vgpu-memory-percentage",
+                     "volcano.sh/vgpu-cores", "Volcano's vGPU")  # fmt: skip
+_NO_EQUAL = {
+    "volcano.sh/preemptable": "write dovetail.dev/preemptible on the pod: false binds it to its queue's guarantee",
+    "volcano.sh/vgpu-mode": "sharing is a matter of the nodes' device plugin; for MIG ask for nvidia.com/mig-PROFILE",
+    "volcano.sh/use-gpuuuid": "no GPU can be asked for by its UUID",
+    "volcano.sh/nouse-gpuuuid": "no GPU can be left out by its UUID",
+}
+_NO_KINDS = {
+    ("topology.volcano.sh", "HyperNode"): "levels are node labels: see dovetail.dev/topology-required",
+    ("nodeinfo.volcano.sh", "Numatopology"): "the kubelet's Topology Manager decides; Dovetail reads its state",
+    ("flow.volcano.sh", "JobFlow"): "use a workflow engine",
+    ("flow.volcano.sh", "JobTemplate"): "use a workflow engine",
+    ("training.volcano.sh", "HyperJob"): "write a job for each cluster",
+}
+_RESTARTED = {"PodFailed", "PodEvicted", "*", "TaskFailed"}
+_INDEX = {"fieldRef": {"fieldPath": "metadata.annotations['batch.kubernetes.io/job-completion-index']"}}
+_PLUGINS = {
+    "svc": "hosts are JOB-TASK-0-INDEX.JOB in a JobSet, and no VC_TASK_HOSTS lists them: change what reads that",
+    "ssh": "no keys are made: make a Secret, or start over the network (torchrun, MPIJob)",
+    "pytorch": "MASTER_ADDR and RANK are not set: use a PyTorchJob or TrainJob, or set them from JOB_COMPLETION_INDEX",
+    "tensorflow": "TF_CONFIG is not set: use a TFJob",
+    "mpi": "no host file is made: use an MPIJob",
+    "ray": "use a RayJob",
+}
+_JOB_FIELDS = (
+    "minAvailable", "tasks", "queue", "priorityClassName", "ttlSecondsAfterFinished", "maxRetry", "policies", "plugins",
+    "schedulerName", "volumes", "runningEstimate", "networkTopology",
+)  # fmt: skip
+_TASK_FIELDS = (
+    "name", "replicas", "template", "policies", "minAvailable", "dependsOn", "topologyPolicy", "maxRetry",
+    "partitionPolicy",
+)  # fmt: skip
+_QUEUE_LEFT = {
+    "reclaimable": "preemptible: false of the queue keeps its pods from giving way, but binds them to the guarantee",
+    "type": "has no meaning here",
+    "affinity": "node groups are chosen by the pods: nodeSelector or affinity",
+    "dequeueStrategy": "jobs that fit go before such as wait, within their run times",
+    "extendClusters": "is of one cluster",
+}  # fmt: skip
+
+
+def _whole(whole: Field, world: World) -> Iterator[Step]:
+    group, kind = group_of(whole), whole.at("kind").text
+    if (group, kind) in _NO_KINDS:
+        yield left(whole.at("kind"), f"{kind}: {_NO_KINDS[group, kind]}")
+    elif (group, kind) == (_BATCH, "Job"):
+        yield _job(whole)
+    elif (group, kind) == (_BATCH, "CronJob"):
+        yield left(whole.at("kind"), "write a CronJob of batch/v1; `dovetail migrate` shows how its Job is written")
+    elif (group, kind) == (_GROUP, "Queue"):
+        yield _queue(whole)
+    elif (group, kind) == (_GROUP, "PodGroup"):
+        yield from _pod_group(whole, world)
+    elif group == "kubeflow.org":
+        yield from _of_kubeflow(whole)
+    for place in ("annotations", "labels"):
+        for name in _QUEUES:
+            old = whole.at("metadata", place, name)
+            if old and kind != "Pod" and group != _GROUP:
+                yield moved(whole, old, old.text, f"queue {old.value}")
+
+
+def _of_kubeflow(whole: Field) -> Iterator[Step]:
+    """What the jobs of Kubeflow pass on to the PodGroup that they have made; Dovetail reads minAvailable itself."""
+    policy, label = whole.at("spec", "runPolicy", "schedulingPolicy"), whole.at("metadata", "labels", QUEUE_LABEL)
+    queue = policy.at("queue")
+    if queue and label and label.value != queue.value:
+        yield left(queue, f"the label {QUEUE_LABEL} says something else: drop one of them")
+    elif queue:
+        yield Step(queue, f"queue {queue.value}: the label {QUEUE_LABEL}", (put(label, queue.value), drop(queue)))
+    if policy.at("priorityClass"):
+        yield left(policy.at("priorityClass"), "the priority of the pods counts: name the PriorityClass in theirs")
+
+
+def _template(pod: Template, world: World) -> Iterator[Step]:
+    if pod.group_kind == (_BATCH, "Job"):
+        return
+    annotations = pod.meta.at("annotations")
+    marks = [annotations.at(name) for name in (*_QUEUES, *_GROUP_NAMES)]
+    yield from scheduled(pod, VOLCANO.schedulers, marked=any(marks))
+    for old in (annotations.at(_QUEUES[0]), annotations.at(_QUEUES[1]), pod.meta.at("labels", _QUEUES[1])):
+        if old:
+            yield moved(pod.whole, old, old.text, f"queue {old.value}")
+    for name in _GROUP_NAMES:
+        old = annotations.at(name)
+        if old and Target.NATIVE in world.targets:
+            found = world.named(_GROUP, "PodGroup", old.text, namespace_of(pod.whole))
+            yield native_member(pod, annotations, old, bool(found.at("spec", "minMember").whole))
+        elif old:
+            yield Step(old, "Dovetail reads which PodGroup this names", understood=True)
+    for place in ("annotations", "labels"):
+        for name, why in _NO_EQUAL.items():
+            if pod.meta.at(place, name):
+                yield left(pod.meta.at(place, name), why)
+    yield from shares(pod, _SHARES)
+
+
+def _pod_group(whole: Field, world: World) -> Iterator[Step]:
+    spec, labels = whole.at("spec"), whole.at("metadata", "labels")
+    queue = spec.at("queue")
+    if queue and not labels.at(QUEUE_LABEL):
+        yield Step(
+            queue,
+            f"queue {queue.value}: the label {QUEUE_LABEL}",
+            (put(labels.at(QUEUE_LABEL), queue.value), drop(queue)),
+        )
+    elif queue and labels.at(QUEUE_LABEL).value == queue.value:
+        yield Step(queue, f"queue {queue.value} is said by the label {QUEUE_LABEL}", (drop(queue),))
+    elif queue:
+        yield left(queue, f"the label {QUEUE_LABEL} says something else: drop one of them")
+    if spec.at("minResources"):
+        yield Step(
+            spec.at("minResources"),
+            "minResources is not needed: what the pods ask for counts",
+            (drop(spec.at("minResources")),),
+        )
+    lost = [Left(spec.at(name), why) for name, why in (
+        ("priorityClassName", "the priority of its pods counts: name the PriorityClass in theirs"),
+        ("subGroupPolicy", "has no equal: make a PodGroup for each of its groups, below a CompositePodGroup"),
+    ) if spec.at(name)]  # fmt: skip
+    topology = spec.at("networkTopology")
+    name, hard = topology.at("highestTierName").text, topology.at("mode").text != "soft"
+    key = LEVELS.get(name) or (level(name) if "/" in name else "")
+    if topology and not key:
+        lost.append(Left(topology, f"tiers are numbers of HyperNodes: name a node label in {PREFIX}topology-required"))
+    if Target.NATIVE not in world.targets:
+        yield from (left(one.field, one.message) for one in lost)
+        yield Step(whole.at("apiVersion"), READ, understood=True)
+        return
+    if spec.at("minTaskMember"):
+        lost.append(Left(spec.at("minTaskMember"), "minCount counts all pods alike: make a PodGroup for each task"))
+    lost += unknown(
+        spec, "minMember", "minTaskMember", "queue", "minResources", "priorityClassName", "subGroupPolicy",
+        "networkTopology",
+    )  # fmt: skip
+    step = native(whole, spec.at("minMember"), lost, key if hard else "")
+    if key and not hard and step.edits:
+        step = Step(
+            step.field,
+            step.message,
+            annotated(whole.at("metadata"), topology_preferred=key) + step.edits,
+            (),
+            step.left,
+        )
+    yield step
+
+
+def _queue(whole: Field) -> Step:
+    spec = whole.at("spec")
+    lost = [Left(spec.at(name), why) for name, why in _QUEUE_LEFT.items() if spec.at(name)]
+    lost += unknown(spec, *_QUEUE_LEFT, "deserved", "guarantee", "capability", "parent", "weight", "priority")
+    deserved, reserved = spec.at("deserved"), spec.at("guarantee", "resource")
+    if deserved and reserved:
+        lost.append(
+            Left(reserved, "deserved is the guarantee here; nothing is kept free for a queue that asks for nothing")
+        )
+    parent = spec.at("parent").text
+    made = {
+        "parent": "" if parent == "root" else parent,
+        "guarantee": queues.amounts(deserved or reserved, lost),
+        "limit": queues.amounts(spec.at("capability"), lost),
+        "weight": spec.at("weight").value,
+        "priority": spec.at("priority").value,
+    }
+    return queues.became(whole, made, lost)
+
+
+def _job(whole: Field) -> Step:
+    spec, tasks = whole.at("spec"), list(whole.at("spec", "tasks").each())
+    kind = whole.at("kind")
+    if not tasks:
+        return left(kind, "has no tasks: nothing can be made of it")
+    for task in tasks:
+        if not _complete(task):
+            return left(task, "replicas must be a number from 0, and template must have a spec with containers")
+    lost = _left_of_job(spec, tasks)
+    restarts = [one for one in spec.at("policies").each() if _restarts(one)]
+    completing = [task.at("name").text for task in tasks if any(_completes(one) for one in task.at("policies").each())]
+    plugins = [name for name, _ in spec.at("plugins").entries() if name != "env"]
+    as_set = len(tasks) > 1 or bool(restarts or plugins)
+    jobs = [_of_task(task, spec, lost) for task in tasks]
+    retries = spec.at("maxRetry").whole
+    made: dict[str, Any]
+    if as_set:
+        if restarts:
+            jobs = [{**job, "backoffLimit": 0} for job in jobs]
+            made = {"failurePolicy": {"maxRestarts": 3 if retries is None else retries}}
+        else:
+            made = {}
+        if completing and len(tasks) > 1:
+            made["successPolicy"] = {"operator": "Any", "targetReplicatedJobs": completing}
+        made["replicatedJobs"] = [
+            {"name": task.at("name").text or f"task-{at}", "replicas": 1, "template": {"spec": job}}
+            for at, (task, job) in enumerate(zip(tasks, jobs, strict=True))
+        ]
+    else:
+        made = jobs[0] | ({} if retries is None else {"backoffLimit": retries})
+    if retries is not None and as_set and not restarts:
+        lost.append(
+            Left(spec.at("maxRetry"), "nothing restarts the whole job: write failurePolicy.maxRestarts for that")
+        )
+    if spec.at("ttlSecondsAfterFinished"):
+        made["ttlSecondsAfterFinished"] = spec.at("ttlSecondsAfterFinished").value
+    meta = whole.at("metadata")
+    pods = sum(_replicas(task) for task in tasks)
+    least = spec.at("minAvailable").whole
+    annotations: dict[str, str] = {}
+    if least and least < pods and len(tasks) == 1:
+        annotations["gang_min"] = str(least)
+    elif least and least < pods:
+        lost.append(Left(spec.at("minAvailable"), f"all {pods} pods start together: a JobSet of several jobs has no "
+                                                  "minimum"))  # fmt: skip
+    queue = spec.at("queue").text
+    label = (put(meta.at("labels", QUEUE_LABEL), queue),) if queue else ()
+    new = ("jobset.x-k8s.io/v1alpha2", "JobSet") if as_set else ("batch/v1", "Job")
+    edits = (
+        *without_status(whole),
+        *label,
+        *annotated(meta, **annotations),
+        put(whole.at("spec"), made),
+        put(kind, new[1]),
+    )
+    message = f"{_BATCH} Job is a {new[1]} of {new[0]}; comments in its spec are not kept"
+    version = whole.at("apiVersion")
+    return Step(version, message, (*edits, put(version, new[0])), left=tuple(lost))
+
+
+def _complete(task: Field) -> bool:
+    """Whether all is there, of its type, that a Job is made of."""
+    replicas, containers = task.at("replicas"), task.at("template", "spec", "containers")
+    whole = not replicas or (replicas.whole is not None and replicas.whole >= 0)
+    variables = [one.at("env") for one in containers.each()]
+    listed = isinstance(containers.value, list) and all(isinstance(one.value, dict) for one in containers.each())
+    return whole and listed and all(not one or isinstance(one.value, list) for one in variables)
+
+
+def _replicas(task: Field) -> int:
+    return task.at("replicas").whole or 1
+
+
+def _of_task(task: Field, spec: Field, lost: list[Left]) -> dict[str, Any]:
+    """The spec of an indexed Job."""
+    template = dict(task.at("template").value)
+    pod: dict[str, Any] = {**template["spec"], "schedulerName": OURS}
+    if pod.get("restartPolicy", "Always") == "Always":
+        pod["restartPolicy"] = "OnFailure"
+        lost.append(Left(task.at("template", "spec"), "restartPolicy was Always, which no Job has: it is OnFailure"))
+    if spec.at("priorityClassName") and "priorityClassName" not in pod:
+        pod["priorityClassName"] = spec.at("priorityClassName").value
+    if spec.at("plugins", "env"):
+        index = [{"name": name, "valueFrom": _INDEX} for name in ("VC_TASK_INDEX", "VK_TASK_INDEX")]
+        pod["containers"] = [{**one, "env": [*(one.get("env") or ()), *index]} for one in pod.get("containers") or ()]
+    pods = _replicas(task)
+    if pods == 1 and task.at("replicas").whole == 0:
+        lost.append(Left(task.at("replicas"), "a task without pods becomes one of one pod: drop it"))
+    counts = {"parallelism": pods, "completions": pods, "completionMode": "Indexed"}
+    return {**counts, "template": {**template, "spec": pod}}
+
+
+def _left_of_job(spec: Field, tasks: list[Field]) -> list[Left]:
+    lost = [Left(spec.at("plugins", name), why) for name, why in _PLUGINS.items() if spec.at("plugins", name)]
+    lost += unknown(spec.at("plugins"), *_PLUGINS, "env") + unknown(spec, *_JOB_FIELDS)
+    lost += [Left(one, "no policy of a Job or JobSet is known that does this") for one in spec.at("policies").each()
+             if not _restarts(one)]  # fmt: skip
+    for name, why in (
+        ("volumes", "write them as volumes and volumeMounts of the pods"),
+        ("runningEstimate", "dovetail.dev/max-runtime says how long pods run at most"),
+        ("networkTopology", "name a node label in dovetail.dev/topology-required"),
+    ):
+        if spec.at(name):
+            lost.append(Left(spec.at(name), why))
+    for task in tasks:
+        lost += unknown(task, *_TASK_FIELDS)
+        lost += [Left(one, "no policy of a Job or JobSet is known that does this") for one in task.at("policies").each()
+                 if not _completes(one)]  # fmt: skip
+        for name, why in (
+            ("minAvailable", "all pods of a task start together"),
+            ("dependsOn", "a JobSet has dependsOn, which waits for Ready or Complete: write which"),
+            ("topologyPolicy", "the kubelet's Topology Manager decides, on the node"),
+            ("maxRetry", "write backoffLimit of the replicated job"),
+            ("partitionPolicy", "has no known equal"),
+        ):
+            least = task.at(name)
+            if least and not (name == "minAvailable" and least.whole == _replicas(task)):
+                lost.append(Left(least, why))
+    return lost
+
+
+def _events(policy: Field) -> set[str]:
+    return {policy.at("event").text, *(each.text for each in policy.at("events").each())} - {""}
+
+
+def _restarts(policy: Field) -> bool:
+    """Whether it restarts the whole job when a pod fails, and says no more."""
+    events = _events(policy)
+    plain = not policy.at("timeout") and not policy.at("exitCode")
+    return policy.at("action").text == "RestartJob" and bool(events) and events <= _RESTARTED and plain
+
+
+def _completes(policy: Field) -> bool:
+    """Whether the job is complete when this task is."""
+    return policy.at("action").text == "CompleteJob" and _events(policy) == {"TaskCompleted"}
+
+
+VOLCANO = Dialect("Volcano", _whole, _template, ("volcano",))

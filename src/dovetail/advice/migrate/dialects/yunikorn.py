@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Apache YuniKorn: queues and task groups by labels and annotations of pods.
+
+Sources: https://yunikorn.apache.org/docs: user_guide/labels_and_annotations_in_yunikorn, user_guide/gang_scheduling,
+user_guide/queue_config.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+from dovetail.advice.lint.edits import drop
+from dovetail.advice.lint.field import Field
+from dovetail.advice.lint.pods import Template, templates_of
+from dovetail.advice.migrate.dialects.pods import annotated, moved, scheduled
+from dovetail.advice.migrate.step import Dialect, Step, World, left
+from dovetail.kube.annotations import NAME
+
+_PREFIX = "yunikorn.apache.org/"
+_QUEUE, _APP = _PREFIX + "queue", _PREFIX + "app-id"
+_OLD_APP, _OLD_QUEUE = "applicationId", "queue"
+_GROUPS, _GROUP, _POLICY = (_PREFIX + name for name in ("task-groups", "task-group-name", "schedulingPolicyParameters"))
+_NO_EQUAL = {
+    _POLICY: "a gang holds nothing while it waits, and starts whole or not at all: drop it",
+    _PREFIX + "allow-preemption": "dovetail.dev/preemptible: false on pods binds them to their queue's guarantee",
+    _PREFIX + "user.info": "the label dovetail.dev/user says whose a pod is",
+    _PREFIX + "namespace.quota": "write a Queue with a limit, and the label dovetail.dev/queue on the namespace",
+    _PREFIX
+    + "namespace.guaranteed": "write a Queue with a guarantee, and the label dovetail.dev/queue on the namespace",
+    _PREFIX + "parentqueue": "write a Queue with a parent",
+}
+_CONFIG = "yunikorn-configs"
+_QUEUES_YAML = "queues.yaml"
+
+
+def _whole(whole: Field, _: World) -> Iterator[Step]:
+    kind, meta = whole.at("kind").text, whole.at("metadata")
+    if kind == "ConfigMap" and meta.at("name").text == _CONFIG and whole.at("data", _QUEUES_YAML):
+        message = (
+            "write a Queue for each: guaranteed is guarantee, max is limit; limits of users and ACLs have no equal"
+        )
+        yield left(whole.at("data", _QUEUES_YAML), message)
+    elif kind != "Pod" and not any(templates_of(whole)):
+        yield from _rest(meta)
+    elif kind != "Pod":
+        yield from _queues(whole, meta, marked=False)
+        yield from _rest(meta)
+
+
+def _template(pod: Template, _: World) -> Iterator[Step]:
+    labels, annotations = pod.meta.at("labels"), pod.meta.at("annotations")
+    app = next((place.at(name) for place in (labels, annotations) for name in (_APP, _OLD_APP) if place.at(name)), None)
+    ours = pod.spec.at("schedulerName").text in YUNIKORN.schedulers
+    groups, group = annotations.at(_GROUPS), annotations.at(_GROUP)
+    if groups or group:
+        yield _gang(pod, app, groups, group)
+    yield from _queues(pod.whole, pod.meta, marked=ours)
+    yield from _rest(pod.meta)
+    # Last: it tells whose the label `queue` is.
+    yield from scheduled(pod, YUNIKORN.schedulers, marked=bool(groups or group or labels.at(_QUEUE) or labels.at(_APP)))
+
+
+def _gang(pod: Template, app: Field | None, groups: Field, group: Field) -> Step:
+    """All task groups of an application start together."""
+    field = groups or group
+    if app is None or NAME.fullmatch(app.text) is None:
+        return left(field, "no label says which application: write dovetail.dev/gang and dovetail.dev/gang-min")
+    least = _least(groups) if groups else None
+    if groups and least is None:
+        return left(field, "is no list of task groups with minMember: write dovetail.dev/gang-min")
+    annotations = pod.meta.at("annotations")
+    edits = annotated(pod.meta, gang=app.text, gang_min=None if least is None else str(least))
+    edits += tuple(drop(annotations.at(name)) for name in (_GROUPS, _GROUP) if annotations.at(name))
+    return Step(field, f"dovetail.dev/gang: {app.text}" + (f", of at least {least} pods" if least else ""), edits)
+
+
+def _least(groups: Field) -> int | None:
+    try:
+        counts = [group["minMember"] for group in json.loads(groups.text)]
+    except (ValueError, TypeError, KeyError):
+        return None
+    return sum(counts) if counts and all(isinstance(one, int) and one > 0 for one in counts) else None
+
+
+def _queues(whole: Field, meta: Field, *, marked: bool) -> Iterator[Step]:
+    for place in ("labels", "annotations"):
+        for name in (_QUEUE, _OLD_QUEUE):
+            old = meta.at(place, name)
+            if old and (name == _QUEUE or marked):
+                # Dovetail's queues have one name; that of the parent stands in the Queue.
+                yield moved(whole, old, old.text.rpartition(".")[2], f"queue {old.value}")
+
+
+def _rest(meta: Field) -> Iterator[Step]:
+    for place in (meta.at("labels"), meta.at("annotations")):
+        for name, field in place.entries():
+            if name in _NO_EQUAL:
+                yield left(field, _NO_EQUAL[name])
+            elif name in (_APP, _OLD_APP):
+                yield Step(field, "stays, as a label like any other: selectors may name it", understood=True)
+            elif name.startswith(_PREFIX) and name not in (_QUEUE, _GROUPS, _GROUP):
+                yield left(field, "has no known equal")
+
+
+YUNIKORN = Dialect("YuniKorn", _whole, _template, ("yunikorn",))

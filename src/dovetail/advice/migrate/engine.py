@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Documents migrated: step by step, since what one step writes another one may read.
+
+Rules
+- A step's edits are made in the text, all or none; where they cannot be, the user is told to make them.
+- New documents stand behind the one that asked for them, or among the items where that is a list. One of the same kind
+  and name that is there already is not made again.
+- Lines are those of the file as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import yaml
+
+from dovetail.advice.lint.edits import append
+from dovetail.advice.lint.engine import name_of
+from dovetail.advice.lint.field import Field, Path
+from dovetail.advice.lint.pods import templates_of
+from dovetail.advice.lint.rewrite import NotRewritten, rewritten
+from dovetail.advice.lint.source import Document, document
+from dovetail.advice.migrate.dialects import DIALECTS
+from dovetail.advice.migrate.step import Dialect, Outcome, Step, World
+
+_MOST = 10_000
+"""Steps of one document: dialects that undo each other must not go on for ever."""
+_BY_HAND = "cannot be changed in the text without changing something else (an anchor, a merge key, JSON): by hand"
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What is said of a field. `line` counts from 1, in the file as it was."""
+
+    outcome: Outcome
+    dialect: str
+    file: str
+    line: int
+    object: str
+    path: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Migrated:
+    """The documents of a file, changed, and what is said of them."""
+
+    text: str
+    told: tuple[Told, ...]
+
+
+def migrate(documents: Sequence[Document], world: World) -> Migrated:
+    """The documents of one file. Those that cannot be read stay as they are, and that is told."""
+    known = {_key(whole.value) for whole in world.objects}
+    texts: list[str] = []
+    told: list[Told] = []
+    for each in documents:
+        if each.error is not None:
+            told.append(Told(Outcome.LEFT, "", each.file, each.error.line, "", "", each.error.message))
+            texts.append(each.text)
+        else:
+            texts.append(_Document(each, world, known, told).text)
+    return Migrated("".join(texts), tuple(dict.fromkeys(told)))
+
+
+class _Document:
+    """One document on its way."""
+
+    def __init__(self, original: Document, world: World, known: set[tuple[str, ...]], told: list[Told]) -> None:
+        self._original, self._now, self._world, self._known = original, original, world, known
+        self._refused: set[tuple[str, Path]] = set()
+        self._added: list[dict[str, Any]] = []
+        said: list[Told] = []
+        for _ in range(_MOST):
+            if not self._one_step(said):
+                break
+        self._standing(said)
+        told += sorted(said, key=lambda one: one.line)
+
+    @property
+    def text(self) -> str:
+        """With the new documents behind it."""
+        text = self._now.text
+        for each in self._added:
+            made = yaml.safe_dump(each, sort_keys=False, allow_unicode=True)
+            text = f"{text if not text or text.endswith(chr(10)) else text + chr(10)}---\n{made}"
+        return text
+
+    def _one_step(self, said: list[Told]) -> bool:
+        for dialect, whole, step in _steps(self._now, self._world):
+            if not step.edits or (step.message, step.field.path) in self._refused:
+                continue
+            adds = [each for each in step.adds if _key(each) not in self._known]
+            edits = step.edits
+            items = Field(self._now.value).at("items")
+            listed = isinstance(items.value, list)
+            if listed:
+                edits += tuple(append(items, each) for each in adds)
+            try:
+                if adds and not listed and self._now.text.lstrip().startswith("{"):
+                    raise NotRewritten("a JSON file holds one document")
+                changed = document(self._now.file, rewritten(self._now.text, edits), self._now.first_line)
+            except NotRewritten:
+                self._refused.add((step.message, step.field.path))
+                self._say(said, Outcome.LEFT, dialect, whole, step.field, f"{step.message}: {_BY_HAND}")
+                continue
+            self._say(said, Outcome.CHANGED, dialect, whole, step.field, step.message)
+            for one in step.left:
+                self._say(said, Outcome.LEFT, dialect, whole, one.field, one.message)
+            self._known |= {_key(each) for each in adds}
+            self._added += [] if listed else adds
+            self._now = replace(changed, first_line=self._original.first_line)
+            return True
+        return False
+
+    def _standing(self, said: list[Told]) -> None:
+        for dialect, whole, step in _steps(self._now, self._world):
+            if not step.edits:
+                outcome = Outcome.UNDERSTOOD if step.understood else Outcome.LEFT
+                self._say(said, outcome, dialect, whole, step.field, step.message)
+
+    def _say(
+        self, said: list[Told], outcome: Outcome, dialect: Dialect, whole: Field, field: Field, message: str
+    ) -> None:
+        path = field.path[len(whole.path) :]
+        line, _ = self._original.position(field.path)
+        shown = str(replace(field, path=path))
+        said.append(Told(outcome, dialect.name, self._original.file, line, name_of(whole), shown, message))
+
+
+def _steps(of: Document, world: World) -> Iterator[tuple[Dialect, Field, Step]]:
+    for whole in of.objects():
+        if not isinstance(whole.value, dict):
+            continue
+        pods = tuple(templates_of(whole))
+        for dialect in DIALECTS:
+            if dialect.template is not None:
+                for pod in pods:
+                    yield from ((dialect, whole, step) for step in dialect.template(pod, world))
+            if dialect.whole is not None:
+                yield from ((dialect, whole, step) for step in dialect.whole(whole, world))
+
+
+def _key(value: Any) -> tuple[str, ...]:
+    """Of an object: its group, kind, namespace and name."""
+    whole = Field(value)
+    meta = whole.at("metadata")
+    group = whole.at("apiVersion").text.rpartition("/")[0]
+    return group, whole.at("kind").text, meta.at("namespace").text, meta.at("name").text

@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The order in which a cluster is moved: what to do, and the command that shows that it is done.
+
+What the files need decides which steps there are. Work moves queue by queue, and nodes with it: two schedulers that do
+not know of each other give away the same GPUs twice.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dovetail.advice.lint.field import Field
+from dovetail.advice.lint.pods import Template, templates_of
+from dovetail.advice.migrate.dialects import DIALECTS
+from dovetail.advice.migrate.dialects.pods import OURS
+from dovetail.advice.migrate.engine import Told
+from dovetail.advice.migrate.step import Outcome, group_of
+from dovetail.core.model import GPU, SHARED_GPU
+from dovetail.core.sharing.records import QUEUE_LABEL
+from dovetail.kube.gangs_dialects import COSCHEDULING, VOLCANO
+
+_TEST_POD = "dovetail-first"
+
+
+@dataclass(frozen=True, slots=True)
+class PlanStep:
+    """`run` are commands, `check` the one that shows the step to be done when it prints what `expect` says."""
+
+    title: str
+    why: str
+    run: tuple[str, ...]
+    check: str
+    expect: str
+
+
+def plan(made: Iterable[Field], told: Iterable[Told], given: Sequence[str]) -> tuple[PlanStep, ...]:
+    """All steps, in order; `made` are the objects as they are once migrated, `told` what was said on the way,
+    `given` the options and paths that the command had."""
+    objects, said = tuple(made), tuple(told)
+    return (
+        *_nodes(objects), *_kinds(objects), *_scheduler(), *_files(said, given), *_queue(objects), *_work(said)
+    )  # fmt: skip
+
+
+def _nodes(objects: tuple[Field, ...]) -> Iterator[PlanStep]:
+    yield PlanStep(
+        "the device plugin, or the GPU operator, on every GPU node",
+        "nothing is scheduled to GPUs that the kubelet does not offer; the agent of Dovetail is one, too",
+        (),
+        r"kubectl get nodes -o custom-columns='NODE:.metadata.name,GPUS:.status.allocatable.nvidia\.com/gpu'",
+        "a number for each GPU node; `dovetail doctor` says why there is none",
+    )
+    yield PlanStep(
+        "the labels of the GPUs",
+        "they tell model and memory; GPU feature discovery writes them, or the agent with --labels",
+        (),
+        "kubectl get nodes -L nvidia.com/gpu.product,nvidia.com/gpu.memory,nvidia.com/gpu.count",
+        "all three for each GPU node",
+    )
+    resources = {name for pod in _pods(objects) for one in pod.all_containers
+                 for name, _ in one.at("resources", "limits").entries()}  # fmt: skip
+    if SHARED_GPU in resources:
+        yield PlanStep(
+            f"GPUs that are shared, as {SHARED_GPU}",
+            "pods of these files ask for parts of GPUs: set sharing with renameByDefault in the device plugin's "
+            "configuration",
+            (),
+            "kubectl get nodes -L nvidia.com/gpu.replicas,nvidia.com/gpu.sharing-strategy",
+            "replicas above 1, and time-slicing or mps, for the nodes that share",
+        )
+
+
+def _kinds(objects: tuple[Field, ...]) -> Iterator[PlanStep]:
+    for there, title, why, check, expect in _NEEDS:
+        if any(there(whole) for whole in objects):
+            yield PlanStep(title, why, (), check, expect)
+
+
+def _is(group: str, *kinds: str) -> Callable[[Field], bool]:
+    return lambda whole: group_of(whole) == group and whole.at("kind").text in kinds
+
+
+_READ_AS_IT_IS = "these files have PodGroups of it, which Dovetail reads while they are defined"
+_NEEDS: tuple[tuple[Callable[[Field], bool], str, str, str, str], ...] = (
+    (
+        _is("resource.k8s.io", "ResourceClaimTemplate", "ResourceClaim"),
+        "NVIDIA's DRA driver",
+        "these files claim devices; on one node either the driver or a device plugin gives GPUs away",
+        "kubectl get deviceclasses,resourceslices",
+        "the classes that the claims name, and a slice for each GPU node",
+    ),
+    (
+        _is("scheduling.k8s.io", "PodGroup"),
+        "PodGroups of Kubernetes",
+        "switch on the feature gate GenericWorkload and the API scheduling.k8s.io/v1beta1",
+        "kubectl api-resources --api-group=scheduling.k8s.io",
+        "podgroups",
+    ),
+    (
+        _is("jobset.x-k8s.io", "JobSet"),
+        "JobSet",
+        "jobs of several tasks are JobSets in these files",
+        "kubectl get crd jobsets.jobset.x-k8s.io",
+        "the definition",
+    ),
+    *(
+        (
+            _is(dialect.resources[0].group, "PodGroup"),
+            f"the definition of {dialect.resources[0].group}, kept",
+            _READ_AS_IT_IS,
+            f"kubectl get crd podgroups.{dialect.resources[0].group}",
+            "the definition",
+        )
+        for dialect in (COSCHEDULING, VOLCANO)
+    ),
+)
+
+
+def _scheduler() -> Iterator[PlanStep]:
+    yield PlanStep(
+        "Dovetail, beside the schedulers that are there",
+        "it touches only pods that name it; keep the GPU nodes of both apart until the old one is gone",
+        ("kubectl apply -k deploy/",),
+        "kubectl -n dovetail-system rollout status deployment/dovetail-scheduler",
+        "successfully rolled out",
+    )
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": _TEST_POD},
+        "spec": {
+            "schedulerName": OURS,
+            "restartPolicy": "Never",
+            "containers": [
+                {"name": "main", "image": "ubuntu", "command": ["nvidia-smi"], "resources": {"limits": {GPU: 1}}}
+            ],
+        },
+    }
+    yield PlanStep(
+        "a first pod with one GPU",
+        "it proves scheduler, plugin, runtime and driver at once",
+        (f"kubectl apply -f - <<< '{json.dumps(pod)}'",),
+        f"kubectl logs {_TEST_POD}",
+        f"one GPU; while it is Pending, `dovetail why default/{_TEST_POD}` says why. Then "
+        f"kubectl delete pod {_TEST_POD}",
+    )
+
+
+def _queue(objects: tuple[Field, ...]) -> Iterator[PlanStep]:
+    named = [whole.at("metadata", "name").text for whole in objects if _is("dovetail.dev", "Queue")(whole)]
+    used = [whole.at("metadata", "labels", QUEUE_LABEL).text for whole in objects]
+    used += [pod.meta.at("labels", QUEUE_LABEL).text for pod in _pods(objects)]
+    first = next((name for name in used if name), "") or next(iter(named), "default")
+    written = "it is in these files" if first in named else "no file has it: write it"
+    yield PlanStep(
+        f"one queue: {first}",
+        f"{written}; its parents, and limits that are low at first, with it",
+        (),
+        f"kubectl get queues {first}",
+        "READY True; `dovetail share` shows what is due to it",
+    )
+
+
+def _files(told: tuple[Told, ...], given: Sequence[str]) -> Iterator[PlanStep]:
+    left = sum(one.outcome is Outcome.LEFT for one in told)
+    yield PlanStep(
+        "the files",
+        f"{left} of their fields have no equal: read what is said of them first" if left else "all is carried over",
+        (f"dovetail migrate --write {' '.join(given)}",),
+        f"dovetail lint {' '.join(one for one in given if not one.startswith('--'))}",
+        "no error",
+    )
+
+
+def _work(told: tuple[Told, ...]) -> Iterator[PlanStep]:
+    yield PlanStep(
+        "one job of that queue",
+        "the smallest that shows gang, queue and GPUs as they were meant",
+        ("kubectl apply -f FILE",),
+        "dovetail why POD",
+        "bound, or a reason that names what is missing",
+    )
+    yield PlanStep(
+        "the rest, queue by queue",
+        "GPU nodes follow their work: drain those of the old scheduler, or wait until its jobs end",
+        ("kubectl apply -f FILE...",),
+        "dovetail queue",
+        "who waits, and until when",
+    )
+    met = {one.dialect for one in told}
+    for dialect in DIALECTS:
+        for name in dialect.schedulers if dialect.name in met else ():
+            yield PlanStep(
+                f"the scheduler {name}, taken away",
+                "once nothing names it any more; objects that have no equal go with it",
+                (),
+                f"kubectl get pods -A --field-selector=spec.schedulerName={name}",
+                "No resources found",
+            )
+
+
+def _pods(objects: Iterable[Field]) -> Iterator[Template]:
+    for whole in objects:
+        yield from templates_of(whole)
+
+
+def document(steps: Iterable[PlanStep]) -> list[dict[str, Any]]:
+    """As JSON has it."""
+    return [
+        {"title": one.title, "why": one.why, "run": list(one.run), "check": one.check, "expect": one.expect}
+        for one in steps
+    ]

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files of manifests that commands read whole, change in their text, and write or show as a diff."""
+
+from __future__ import annotations
+
+import difflib
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import click
+
+from dovetail.advice.lint.source import Document, Unreadable, decoded, documents
+from dovetail.kube.documents import STDIN, ManifestError, content, files_named
+
+_BOM = b"\xef\xbb\xbf"
+_GZIPPED = ".gz"
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file that was read. `data` is what it held; there are no `documents` where `error` says why."""
+
+    name: str
+    data: bytes
+    documents: tuple[Document, ...]
+    error: Unreadable | None = None
+
+    def rewritten(self, text: str) -> File:
+        """With another text; the file on disk stays as it is, and so does one that could not be read."""
+        if self.error is not None:
+            return self
+        bom = _BOM if self.data.startswith(_BOM) else b""
+        return replace(self, data=bom + text.encode(), documents=tuple(documents(self.name, text)))
+
+
+def names(paths: Iterable[str]) -> list[str]:
+    """Of the files, each once. Raises ClickException for a folder without manifests."""
+    try:
+        return list(dict.fromkeys(str(file) for path in paths for file in files_named(path)))
+    except ManifestError as error:
+        raise click.ClickException(str(error)) from error
+
+
+def read(name: str) -> File:
+    """The file, or why it cannot be read."""
+    data = b""
+    try:
+        data = content(name)
+        return File(name, data, tuple(documents(name, decoded(data))))
+    except ManifestError as error:
+        return File(name, data, (), Unreadable(error.message, error.line))
+    except Unreadable as error:
+        return File(name, data, (), error)
+
+
+def written(old: File, new: File) -> File:
+    """The file, with what is new on disk, or on standard output where it came from standard input. Raises
+    ClickException."""
+    if old.name == STDIN:
+        click.echo(new.data, nl=False)
+    elif new.data != old.data and old.name.endswith(_GZIPPED):
+        raise click.ClickException(f"{old.name}: is packed; unpack it first, so that it can be mended")
+    elif new.data != old.data:
+        _replace(Path(old.name), new.data)
+    return new
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """All or nothing: a write that fails half-way leaves the file as it was."""
+    try:
+        real = path.resolve()
+        with tempfile.NamedTemporaryFile(dir=real.parent, prefix=f".{real.name}.", delete=False) as stream:
+            temporary = Path(stream.name)
+            try:
+                stream.write(data)
+                temporary.chmod(real.stat().st_mode & 0o7777)
+                temporary.replace(real)
+            except BaseException:
+                temporary.unlink()
+                raise
+    except OSError as error:
+        raise click.ClickException(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def diff(old: File, new: File) -> Iterator[str]:
+    """The lines of a unified diff, with their ends; none where nothing changed."""
+    if old.data != new.data:
+        before, after = (each.data.decode("utf-8-sig").splitlines(keepends=True) for each in (old, new))
+        name = old.name.removeprefix("/")
+        for line in difflib.unified_diff(before, after, f"a/{name}", f"b/{name}"):
+            yield line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
+
+
+def show_diffs(files: Iterable[File], changed: Iterable[File]) -> None:
+    """Prints what changed in each."""
+    for old, new in zip(files, changed, strict=True):
+        for line in diff(old, new):
+            click.echo(line, nl=False)

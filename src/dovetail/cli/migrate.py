@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`dovetail migrate`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+
+import click
+
+from dovetail.advice.migrate.engine import Migrated, Told, migrate
+from dovetail.advice.migrate.plan import PlanStep, document, plan
+from dovetail.advice.migrate.step import Outcome, Target, World
+from dovetail.cli.manifest_files import File, diff, names, read, show_diffs, written
+from dovetail.kube.documents import STDIN
+
+_COLOURS = {Outcome.CHANGED: "green", Outcome.UNDERSTOOD: "blue", Outcome.LEFT: "yellow"}
+
+
+@click.command(name="migrate")
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+@click.option("--write", is_flag=True, help="Change the files in place; text from - is printed changed.")
+@click.option(
+    "--to", "targets", multiple=True, type=click.Choice([target.value for target in Target]),
+    help="Go further: PodGroups of Kubernetes instead of those of others, claims instead of resources of GPUs.",
+)  # fmt: skip
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option("--plan", "planned", is_flag=True, help="Say in which order to move a cluster; change nothing.")
+def command(paths: tuple[str, ...], write: bool, targets: tuple[str, ...], output: str, planned: bool) -> None:
+    """Make of manifests for other schedulers, or for an older Kubernetes, what Dovetail and Kubernetes read today.
+
+    PATH is a file, a folder, or - for what a renderer of templates prints. Without --write nothing is changed: a diff
+    goes to standard output, and what is said of it to standard error.
+
+    Exit code 0: everything was carried over, or is understood as it is; also with --plan. 1: something has no equal,
+    and the report says what to do. 2: wrong usage.
+    """
+    if paths.count(STDIN) > 1:
+        raise click.UsageError("- stands for standard input, which is read once")
+    if planned and write:
+        raise click.UsageError("--plan changes nothing: leave --write out")
+    if write and output == "json" and STDIN in paths:
+        raise click.UsageError("-o json shows what changes: leave --write out, or give files")
+    files = [read(name) for name in names(paths)]
+    objects = tuple(whole for file in files for document in file.documents for whole in document.objects())
+    world = World(objects, frozenset(map(Target, targets)))
+    found = [_migrated(file, world) for file in files]
+    changed = [file.rewritten(one.text) for file, one in zip(files, found, strict=True)]
+    told = [each for one in found for each in one.told]
+    if planned:
+        made = [whole for file in changed for each in file.documents for whole in each.objects()]
+        click.echo(_PLANS[output](plan(made, told, (*(f"--to {target}" for target in targets), *paths))), nl=False)
+        return
+    if write:
+        for old, new in zip(files, changed, strict=True):
+            written(old, new)
+    elif output == "text":
+        show_diffs(files, changed)
+    report = _as_json(files, changed, told) if output == "json" else _as_text(told, len(files))
+    click.echo(report, nl=False, err=(output == "text" and not write) or (write and STDIN in paths))
+    if any(one.outcome is Outcome.LEFT for one in told):
+        sys.exit(1)
+
+
+def _migrated(file: File, world: World) -> Migrated:
+    if file.error is not None:
+        return Migrated("", (Told(Outcome.LEFT, "", file.name, file.error.line, "", "", file.error.message),))
+    return migrate(file.documents, world)
+
+
+def _as_text(told: Sequence[Told], files: int) -> str:
+    lines = []
+    for one in told:
+        outcome = click.style(one.outcome.value, _COLOURS[one.outcome], bold=True)
+        where = f"{one.file}:{one.line}" if one.line else one.file
+        what = ": ".join(part for part in (one.object, one.path, one.message) if part)
+        lines.append(f"{where}: {outcome}: {what}" + (f" ({one.dialect})" if one.dialect else ""))
+    counts = Counter(one.outcome for one in told)
+    summary = ", ".join(f"{counts[outcome]} {outcome.value}" for outcome in Outcome if counts[outcome])
+    return "\n".join([*lines, f"{summary or 'nothing to migrate'} in {files} file{'s' if files != 1 else ''}"]) + "\n"
+
+
+def _plan_text(steps: Sequence[PlanStep]) -> str:
+    lines = []
+    for number, step in enumerate(steps, start=1):
+        lines.append(click.style(f"{number}. {step.title}", bold=True) + f": {step.why}")
+        lines += [f"   $ {one}" for one in step.run]
+        lines.append(f"   check: {step.check}")
+        lines.append(f"          {step.expect}")
+    return "\n".join(lines) + "\n"
+
+
+def _plan_json(steps: Sequence[PlanStep]) -> str:
+    return json.dumps(document(steps), indent=2, ensure_ascii=False) + "\n"
+
+
+_PLANS = {"text": _plan_text, "json": _plan_json}
+
+
+def _as_json(files: Sequence[File], changed: Sequence[File], told: Sequence[Told]) -> str:
+    found = {
+        "files": [
+            {"file": old.name, "changed": old.data != new.data, "diff": "".join(diff(old, new))}
+            for old, new in zip(files, changed, strict=True)
+        ],
+        "told": [asdict(one) | {"outcome": one.outcome.value} for one in told],
+    }
+    return json.dumps(found, indent=2, ensure_ascii=False) + "\n"
