@@ -45,7 +45,7 @@ def _shared(pod: Template, facts: Facts) -> Iterator[Found]:
     fails = _refusals(facts) if asked else ()
     if any(fails) or not fails:
         for name, amount in asked:
-            message = f"{name}: {amount.value} replicas are no more GPU than one: write 1"
+            message = f"{name}: {amount.value} replicas are no larger part of a GPU than one: write 1"
             yield Found(amount, message, guess=not fails or not all(fails))
 
 
@@ -194,7 +194,7 @@ RULES = (
         title="More than one replica of a shared GPU is asked for",
         effect=(
             "With failRequestsGreaterThanOne, and with MPS always, the pod fails with `UnexpectedAdmissionError`: "
-            "`maximum request size for shared resources is 1; found 2`. Without, it gets no more of a GPU than with 1."
+            "`maximum request size for shared resources is 1; found 2`. Without, NVIDIA's plugin may give it replicas of one and the same GPU."
         ),
         bad=_POD.format("", "nvidia.com/gpu.shared: 2"),
         good=_POD.format("", "nvidia.com/gpu.shared: 1"),
