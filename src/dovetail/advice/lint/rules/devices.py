@@ -194,7 +194,8 @@ RULES = (
         title="More than one replica of a shared GPU is asked for",
         effect=(
             "With failRequestsGreaterThanOne, and with MPS always, the pod fails with `UnexpectedAdmissionError`: "
-            "`maximum request size for shared resources is 1; found 2`. Without, NVIDIA's plugin may give it replicas of one and the same GPU."
+            "`maximum request size for shared resources is 1; found 2`. Without, "
+            "NVIDIA's plugin may give it replicas of one and the same GPU."
         ),
         bad=_POD.format("", "nvidia.com/gpu.shared: 2"),
         good=_POD.format("", "nvidia.com/gpu.shared: 1"),
