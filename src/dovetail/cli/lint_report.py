@@ -68,10 +68,12 @@ def _summary(report: Report) -> list[str]:
 
 
 def _known(whole: Field) -> bool:
-    """Whether rules can say something of it: Kubernetes' own kinds, those of the table, and what looks like a pod."""
+    """Whether rules can say something of it: Kubernetes' own kinds and ours, those of the table, files of NVIDIA's MIG
+    manager and device plugin, and what looks like a pod."""
     group, kind = group_kind(whole.value)
     own = kind and ("." not in group or group.endswith((".k8s.io", "dovetail.dev")))
-    return bool(own) or holds_templates(whole.value) or any(templates(whole.value))
+    configures_nvidia = bool(whole.at("mig-configs") or whole.at("sharing"))
+    return bool(own) or configures_nvidia or holds_templates(whole.value) or any(templates(whole.value))
 
 
 def _kind(whole: Field) -> str:

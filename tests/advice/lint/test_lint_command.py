@@ -299,6 +299,32 @@ def test_a_cluster_that_cannot_be_reached(tmp_path: Path, bad: Path) -> None:
     assert "127.0.0.1:9" in result.stderr
 
 
+def test_merged_fields_are_found_where_they_stand() -> None:
+    text = f"""\
+x-part: &part
+  image: train:1.4
+  resources: {{requests: {{nvidia.com/gpu: 1}}}}
+{BAD[: BAD.index("  containers:")].removeprefix("# The nightly run.").strip()}
+  containers:
+  - name: train
+    <<: *part
+"""
+    (one,) = found("-", *ONLY, given=text)
+    assert (one["rule"], one["line"], one["fixable"]) == ("G01", 3, True)
+    assert (
+        "x-part: &part\n  image: train:1.4\n  resources: {requests: {nvidia.com/gpu: 1}}\n"
+        in lint("-", *ONLY, "--fix", given=text).stdout
+    )
+
+
+def test_fix_leaves_what_cannot_be_read_as_it_is(tmp_path: Path) -> None:
+    for name, data in (("binary.yaml", b"\x7fELF\0\0"), ("broken.yaml", b"a: [\n---\nkind: Pod\n")):
+        path = tmp_path / name
+        path.write_bytes(data)
+        assert lint(path, "--fix").exit_code == 1
+        assert path.read_bytes() == data
+
+
 def test_explain_and_list() -> None:
     result = lint("--explain", "g01")
     assert result.exit_code == 0

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.pods import Template, gpus_of, is_gpu
 from dovetail.advice.lint.rule import Facts, Found, KnownNode, Level, Rule
+from dovetail.advice.lint.rules.mig_layouts import impossible_layouts
 from dovetail.advice.lint.rules.products import PRODUCT, meant
 from dovetail.advice.lint.selection import (
     HOSTNAME,
@@ -256,11 +257,12 @@ RULES = (
     Rule(
         id="G06",
         level=Level.ERROR,
-        title="No GPU of the nodes can be divided into such a MIG profile",
+        title="No GPU, or none of the nodes, can be divided so",
         effect=_PENDING + "`0/4 nodes are available: 4 Insufficient nvidia.com/mig-1g.5gb`.",
         bad=_POD % ("", "nvidia.com/mig-1g.5gb: 1"),
         good=_POD % ("", "nvidia.com/mig-1g.10gb: 1"),
         template=_no_such_profile,
+        whole=impossible_layouts,
         needs_nodes=True,
         source="https://docs.nvidia.com/datacenter/tesla/mig-user-guide/: supported MIG profiles",
     ),
