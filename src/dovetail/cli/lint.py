@@ -108,6 +108,12 @@ def command(
     rules = tuple(rule for rule in RULES if (not only or rule.id in only) and rule.id not in skip)
     _refuse_contradictions(paths, fix, diff, output, policy, deny, cluster, inventory, bool(kubeconfig or context))
     if policy:
+        unsaid = [rule for rule in deny if rule not in {one.id for one in rules if one.cel}]
+        if unsaid:
+            said = ", ".join(one.id for one in rules if one.cel)
+            raise click.UsageError(
+                f"--deny {','.join(unsaid)}: CEL cannot say it, or it is left out; it can say {said}"
+            )
         click.echo(admission.policies(rules, frozenset(deny)), nl=False)
         return
     files = [read(name) for name in names(paths)]

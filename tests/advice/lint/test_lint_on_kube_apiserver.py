@@ -132,6 +132,22 @@ spec:
         assert "# the one" in good
 
 
+def deployment(pod: dict[str, Any]) -> dict[str, Any]:
+    spec = {key: value for key, value in pod["spec"].items() if key != "restartPolicy"}
+    labels = {"app": "a"} | pod["metadata"].get("labels", {})
+    template = {"metadata": {"labels": labels}, "spec": spec}
+    made = {"selector": {"matchLabels": {"app": labels["app"]}}, "template": template}
+    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": pod["metadata"], "spec": made}
+
+
+def cron_job(pod: dict[str, Any]) -> dict[str, Any]:
+    made = {
+        "schedule": "0 0 * * *",
+        "jobTemplate": {"spec": {"template": {"spec": {"restartPolicy": "Never"} | pod["spec"]}}},
+    }
+    return {"apiVersion": "batch/v1", "kind": "CronJob", "metadata": pod["metadata"], "spec": made}
+
+
 WITH_CEL = [rule for rule in RULES if rule.cel]
 
 
@@ -165,6 +181,9 @@ def test_policies_say_what_the_rules_say(alone: Plane, action: str) -> None:
                 assert words in waited_for(alone, bad, words, *flags), rule.id
                 assert (try_to_create(alone, [bad]) == "") == (action == "warn"), rule.id
             assert words not in try_to_create(alone, [good], *flags), rule.id
+            for made_by in (deployment, cron_job):
+                assert words in try_to_create(alone, [made_by(bad)], *flags), rule.id
+                assert words not in try_to_create(alone, [made_by(good)], *flags), rule.id
         for file in CORPUS:
             pods = [whole for whole in of(file.read_text()) if whole["kind"] == "Pod"]
             assert not pods or try_to_create(alone, pods, *flags) == "", file.name

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules that CEL can say, as ValidatingAdmissionPolicies: the API server then says of every pod what the linter
-says of its manifest, without a webhook.
+"""The rules that CEL can say, as ValidatingAdmissionPolicies: the API server then says of pods, and of what
+makes pods, what the linter says of their manifests, without a webhook.
 
 Source: https://kubernetes.io/docs/reference/access-authn-authz/validating-admission-policy/.
 """
@@ -14,22 +14,27 @@ import yaml
 
 from dovetail.advice.lint.rule import Rule
 
-_PODS = {
-    "resourceRules": [
-        {
-            "apiGroups": [""],
-            "apiVersions": ["v1"],
-            "operations": ["CREATE"],
-            "resources": ["pods"],
-            "scope": "Namespaced",
-        }
-    ]
-}
+_MATCHED = {"": ["pods"], "apps": ["deployments", "statefulsets"], "batch": ["jobs", "cronjobs"]}
+"""Resources of version v1 by group: what users write, so that who creates a Job is told, not the controller."""
+_POD = (
+    "has(dyn(object).spec.template) ? dyn(object).spec.template : "
+    "has(dyn(object).spec.jobTemplate) ? dyn(object).spec.jobTemplate.spec.template : dyn(object)"
+)
+_RESOURCES = [
+    {
+        "apiGroups": [group],
+        "apiVersions": ["v1"],
+        "operations": ["CREATE"],
+        "resources": resources,
+        "scope": "Namespaced",
+    }
+    for group, resources in _MATCHED.items()
+]
 
 
 def policies(rules: Iterable[Rule], deny: Collection[str]) -> str:
-    """YAML of a policy and its binding for each rule that has an expression. Those in `deny` refuse the pod, all others
-    warn whoever creates it, and are written to the audit log."""
+    """YAML of a policy and its binding for each rule that has an expression. Those in `deny` refuse the object, all
+    others warn whoever creates it, and are written to the audit log."""
     documents: list[dict[str, Any]] = []
     for rule in rules:
         if not rule.cel:
@@ -44,7 +49,8 @@ def policies(rules: Iterable[Rule], deny: Collection[str]) -> str:
                 "spec": {
                     # What the rule cannot look at is let in.
                     "failurePolicy": "Ignore",
-                    "matchConstraints": _PODS,
+                    "matchConstraints": {"resourceRules": _RESOURCES},
+                    "variables": [{"name": "pod", "expression": _POD}],
                     "validations": [{"expression": " ".join(rule.cel.split()), "message": message}],
                 },
             }

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pieces of the expressions by which rules are said in CEL, over `object`, a Pod.
+"""Pieces of the expressions by which rules are said in CEL, over `variables.pod`, a Pod
+or a pod template.
 
 The API server's type checker knows `resources` as a type without these fields, which `dyn` hides from it: without that
 it warns whoever creates the policy.
@@ -11,15 +12,16 @@ ASKS_FOR_GPUS = (
 )
 """Of a container of this name."""
 OF_A_DAEMON_SET = (
-    "has(object.metadata.ownerReferences) && object.metadata.ownerReferences.exists(o, o.kind == 'DaemonSet')"
+    "has(variables.pod.metadata.ownerReferences) && "
+    "variables.pod.metadata.ownerReferences.exists(o, o.kind == 'DaemonSet')"
 )
 
 
 def of_gpu_containers(passes: str) -> str:
     """True of a pod if this is true of each container `c` of it that asks for GPUs."""
-    return f"object.spec.containers.all(c, !({ASKS_FOR_GPUS.format('c')}) || ({passes}))"
+    return f"variables.pod.spec.containers.all(c, !({ASKS_FOR_GPUS.format('c')}) || ({passes}))"
 
 
 def without_gpus_or(passes: str) -> str:
     """True of a pod if this is true of it, or no container of it asks for GPUs."""
-    return f"({passes}) || !object.spec.containers.exists(c, {ASKS_FOR_GPUS.format('c')})"
+    return f"({passes}) || !variables.pod.spec.containers.exists(c, {ASKS_FOR_GPUS.format('c')})"

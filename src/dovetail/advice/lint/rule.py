@@ -69,7 +69,7 @@ class Rule:
     """One entry: `effect` is what happens if nothing is done, in the cluster's own words where it has some; `bad` and
     `good` are manifests, which the docs show and the tests lint. `template` looks at each pod template, `whole` at each
     object. `fixable`: some or all findings carry edits. `needs_nodes`: without nodes it finds nothing, or guesses.
-    `cel` is true of a pod that passes, for a ValidatingAdmissionPolicy (`object` is the Pod)."""
+    `cel` is true of a pod that passes, for a ValidatingAdmissionPolicy (`variables.pod` is the Pod or the template)."""
 
     id: str
     level: Level

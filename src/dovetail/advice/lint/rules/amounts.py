@@ -203,7 +203,7 @@ RULES = (
         good=_POD.format("{limits: {nvidia.com/gpu: 1}}"),
         template=_retired_name,
         cel=(
-            "!object.spec.containers.exists(c, has(c.resources) && has(dyn(c.resources).limits) && "
+            "!variables.pod.spec.containers.exists(c, has(c.resources) && has(dyn(c.resources).limits) && "
             f"'{_RETIRED}' in dyn(c.resources).limits)"
         ),
         fixable=True,

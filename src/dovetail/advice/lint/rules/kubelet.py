@@ -337,8 +337,8 @@ RULES = (
         template=_shared_memory,
         fixable=True,
         cel="""
-            has(object.spec.hostIPC) && object.spec.hostIPC || has(object.metadata.annotations) &&
-            'io.kubernetes.cri-o.ShmSize' in object.metadata.annotations || object.spec.containers.all(c,
+            has(variables.pod.spec.hostIPC) && variables.pod.spec.hostIPC || has(variables.pod.metadata.annotations) &&
+            'io.kubernetes.cri-o.ShmSize' in variables.pod.metadata.annotations || variables.pod.spec.containers.all(c,
             !has(c.resources) || !has(dyn(c.resources).limits) || !('nvidia.com/gpu' in dyn(c.resources).limits) ||
             !quantity(string(dyn(c.resources).limits['nvidia.com/gpu'])).isGreaterThan(quantity('1')) ||
             has(c.volumeMounts) && c.volumeMounts.exists(m, m.mountPath in ['/dev/shm', '/dev/shm/', '/dev', '/dev/']))

@@ -290,7 +290,7 @@ RULES = (
         good=_pod("train", "", _INIT.format("cpu"), _TRAIN, ""),
         template=_init_asks,
         cel=(
-            "!has(object.spec.initContainers) || object.spec.initContainers.all(c, "
+            "!has(variables.pod.spec.initContainers) || variables.pod.spec.initContainers.all(c, "
             f"has(c.restartPolicy) && c.restartPolicy == 'Always' || !({ASKS_FOR_GPUS.format('c')}))"
         ),
         source="https://github.com/kubernetes/kubernetes/issues/124345 and 138446",

@@ -223,8 +223,8 @@ RULES = (
         template=_host_network,
         fixable=True,
         cel=without_gpus_or(
-            "!has(object.spec.hostNetwork) || !object.spec.hostNetwork || has(object.spec.dnsPolicy) && "
-            "object.spec.dnsPolicy != 'ClusterFirst'"
+            "!has(variables.pod.spec.hostNetwork) || !variables.pod.spec.hostNetwork || "
+            "has(variables.pod.spec.dnsPolicy) && variables.pod.spec.dnsPolicy != 'ClusterFirst'"
         ),
         source="https://kubernetes.io/docs/concepts/services-networking/dns-pod-service/#pod-s-dns-policy",
     ),

@@ -168,7 +168,7 @@ RULES = (
             "!has(c.securityContext) || !has(c.securityContext.privileged) || !c.securityContext.privileged"
         )
         + " && ("
-        + without_gpus_or("!has(object.spec.hostPID) || !object.spec.hostPID")
+        + without_gpus_or("!has(variables.pod.spec.hostPID) || !variables.pod.spec.hostPID")
         + ")",
         source="https://github.com/NVIDIA/k8s-device-plugin/issues/336, https://github.com/kubernetes/kubernetes/issues/81256",
     ),
@@ -205,12 +205,12 @@ RULES = (
         bad=_pod(_TEAM, "securityContext: {runAsUser: 0}", ""),
         good=_pod(_TEAM, _USER, ""),
         whole=_root,
-        cel=f"{OF_A_DAEMON_SET} || has(object.spec.hostUsers) && !object.spec.hostUsers || "
+        cel=f"{OF_A_DAEMON_SET} || has(variables.pod.spec.hostUsers) && !variables.pod.spec.hostUsers || "
         + of_gpu_containers(
             "has(c.securityContext) && has(c.securityContext.privileged) && c.securityContext.privileged || "
             "(has(c.securityContext) && has(c.securityContext.runAsUser) ? c.securityContext.runAsUser != 0 : "
-            "!has(object.spec.securityContext) || !has(object.spec.securityContext.runAsUser) || "
-            "object.spec.securityContext.runAsUser != 0)"
+            "!has(variables.pod.spec.securityContext) || !has(variables.pod.spec.securityContext.runAsUser) || "
+            "variables.pod.spec.securityContext.runAsUser != 0)"
         ),
         source="https://kubernetes.io/docs/concepts/security/pod-security-standards/#restricted",
     ),
