@@ -1,13 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pieces of the expressions by which rules are said in CEL, over `variables.pod`, a Pod
-or a pod template.
-
-The API server's type checker knows `resources` as a type without these fields, which `dyn` hides from it: without that
-it warns whoever creates the policy.
-"""
+"""Pieces of the expressions by which rules are said in CEL, over `variables.pod`, a Pod or a pod template."""
 
 ASKS_FOR_GPUS = (
-    "has({0}.resources) && has(dyn({0}.resources).limits) && dyn({0}.resources).limits.exists(name, "
+    "has({0}.resources) && has({0}.resources.limits) && {0}.resources.limits.exists(name, "
     "name.matches('^nvidia[.]com/(gpu|mig-[^/]+)([.]shared)?$'))"
 )
 """Of a container of this name."""
