@@ -9,7 +9,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from inside import GPU_NODE, gpu_node, node, wiring
+from inside import GPU_NODE, feed_of, gpu_node, node, wiring
+from yaml_objects import added
 
 from dovetail.core.devices.kubelet.inventory import Cpu, Device, DevicePool, Gates, MemoryPool
 from dovetail.core.devices.layout import BOARD, PIX, PXB, SYS, UNKNOWN, Layout, Nic
@@ -127,6 +128,20 @@ def test_fewer_gpus_than_work_are_only_counted_and_the_broken_one_is_named() -> 
         "Node", "status.allocatable[nvidia.com/gpu]", "2",
     )  # fmt: skip
     assert finding.problem.rule == "GPUNode tells of 4 GPUs (not healthy: 3): they are only counted"
+
+
+def test_a_gpu_that_is_well_again_stays_out_until_the_node_offers_it() -> None:
+    sick = changed(lambda s: s["gpus"][3].update(healthy=False))
+    feed = feed_of(node(gpus=3), gpu_node(sick))
+    assert feed.wiring("n1").parts.gpus_out == 0b1000
+    feed.gpu_nodes(added(gpu_node(GPU_NODE)))
+    assert (feed.wiring("n1").parts.gpus_out, feed.wiring("n1").findings) == (0b1000, ())
+    feed.nodes(added(node(gpus=4)))
+    assert (feed.wiring("n1").parts.gpus_out, feed.wiring("n1").findings) == (0, ())
+    # It does not stand for a GPU that is missing later.
+    feed.nodes(added(node(gpus=3)))
+    assert feed.wiring("n1").parts.gpus_out == 0
+    assert feed.wiring("n1").findings != ()
 
 
 def test_a_node_that_offers_no_gpus_yet_is_not_complained_about() -> None:

@@ -54,6 +54,8 @@ class Wirings:
         self._zones: dict[str, tuple[Zones, tuple[Finding, ...]]] = {}
         self._slices: dict[str, dict[str, ResourceSlice]] = {}
         self._known: dict[str, tuple[_Seen, Wiring]] = {}
+        self._out: dict[str, int] = {}
+        """The GPUs that were out when what was told last added up to what the node offered, as bits."""
 
     def put_gpu_node(self, obj: GPUNode, deleted: bool) -> str:
         name = obj.metadata.name
@@ -92,6 +94,7 @@ class Wirings:
     def forget(self, name: str) -> None:
         """The node is gone. What objects tell of it stays, as they may outlive it."""
         self._known.pop(name, None)
+        self._out.pop(name, None)
 
     def of(self, node: objects.Node) -> Wiring:
         name = node.metadata.name
@@ -114,7 +117,9 @@ class Wirings:
         layout = _layout(name, described, zones, seen, findings)
         parts, unclear = parts_of(name, seen.offer, gpu_node)
         divided = instances.divided(name, seen.offer.product, dict(seen.offer.slices), seen.offer.gpus, gpu_node)
-        out = _out(gpu_node) if told[0] is not None and not parts.divided else 0
+        out = 0
+        if layout is not None and told[0] is not None and not parts.divided:
+            out = self._still_out(name, layout, _out(gpu_node), seen)
         parts = parts._replace(mig=divided.cards, geometry=divided.geometry, gpus_out=out)
         findings += [*unclear, *divided.findings]
         # What zones count where GPUs are divided is not GPUs.
@@ -126,6 +131,15 @@ class Wirings:
         if not parts.divided:
             findings += _uncounted(name, layout, out, origin, described, seen)
         return Wiring(layouts.shared(layout), origin, inventory, parts, tuple(findings))
+
+    def _still_out(self, name: str, layout: Layout, out: int, seen: _Seen) -> int:
+        """A kubelet writes what its node offers every ten seconds (nodeStatusUpdateFrequency), and so later than the
+        agent tells that a GPU is well again or has left MIG mode: until then it is out, and the others are known."""
+        before = out | self._out.get(name, 0)
+        if seen.gpus is not None and seen.gpus + before.bit_count() == layout.gpus:
+            out = before
+        self._out[name] = out
+        return out
 
 
 @dataclass(frozen=True, slots=True)
