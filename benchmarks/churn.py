@@ -23,10 +23,12 @@ import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import pairwise, product
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from dovetail.core.events import NodeChanged
 from dovetail.core.model import WHOLE_GPU_MILLI, Node
@@ -56,8 +58,7 @@ COLUMNS = {
 """Heading and digits of what is shown of each run."""
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """Seconds of waiting are of pods that ask for GPUs; `waiting_percent` of them wait still at the end.
     `several_mean_s` is of those that ask for several; None where none came."""
 

@@ -22,8 +22,9 @@ import json
 import statistics
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import cycle, islice
+
+from msgspec.structs import replace
 
 from dovetail.core.cycle import step
 from dovetail.core.decisions import Bind

@@ -26,8 +26,9 @@ import statistics
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from dovetail import __runs__ as runs_on
 from dovetail.core.cycle import step

@@ -22,8 +22,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import count
+
+from msgspec import Struct
 
 from benchmarks.core_speed import lone_pods, nodes, shapes, whole_gangs
 from dovetail import __runs__ as runs_on
@@ -86,8 +87,7 @@ def gang(seed: int, size: int) -> float:
     return 1e3 * seconds / gangs
 
 
-@dataclass(frozen=True)
-class Curve:
+class Curve(Struct, frozen=True):
     """`measure(seed, x)` gives what is shown over x."""
 
     x: str

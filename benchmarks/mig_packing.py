@@ -30,9 +30,11 @@ import json
 import random
 import statistics
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
 from functools import cache
 from itertools import accumulate, product
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from dovetail.core.devices.mig.geometry import Geometry, bits_of
 from dovetail.core.devices.mig.instances import equal_weights, starts_of, states
@@ -57,8 +59,7 @@ Policy = Callable[[int, int], tuple[Key, int]]
 """(state of a card, state after) -> what is least on the card where the request goes, and of its places at the best."""
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(Struct, frozen=True):
     """A request for the profile of that number, from one time to another, in mean run times."""
 
     profile: int
@@ -66,8 +67,7 @@ class Asked:
     end: float
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """`accepted_percent` of the requests, and of the slices that they ask for. `first_refusal_percent` is what had been
     asked for by then, of all cards; 0 where it was not looked at."""
 

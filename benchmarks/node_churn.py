@@ -18,13 +18,13 @@ import sys
 import time
 from collections import Counter
 from contextlib import AsyncExitStack, suppress
-from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import asdict
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parent.parent))
@@ -52,8 +52,7 @@ REFUSALS = ("TopologyAffinityError", "UnexpectedAdmissionError")
 POLL_S = 0.5
 
 
-@dataclass(frozen=True)
-class Arrival:
+class Arrival(Struct, frozen=True):
     """A pod of the stream: created `at_s` after the first, asks for `gpus`, ends `run_s` after it has started."""
 
     name: str
@@ -62,8 +61,7 @@ class Arrival:
     run_s: int
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(Struct, frozen=True):
     """What became of the pods under one scheduler. For `chosen` of those whose devices were read devices had been
     chosen, and `different` have others. `left` had not ended when the time was up; `seconds` in all."""
 

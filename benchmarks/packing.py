@@ -19,10 +19,12 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
 from itertools import product
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from dovetail.core.events import NodeChanged
 from dovetail.core.policy import Policy
@@ -41,8 +43,7 @@ UNTIL_PERCENT = 130
 _NODES, _PREFIX, _SUFFIX = "openb_node_list_gpu_node.csv.gz", "openb_pod_list_", ".csv.gz"
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """One run. GPUs that are not allocated in % of all, when pods that ask for 100 % and for 130 % of them have come;
     `first_refusal_percent` as in `ArrivalReport`."""
 

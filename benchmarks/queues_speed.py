@@ -34,7 +34,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from dovetail.core.cycle import step
 from dovetail.core.decisions import Bind, Decision, Evict, Hold
@@ -106,8 +108,7 @@ def templates(wanted: list[Request], dice: random.Random) -> dict[str, list[tupl
     }
 
 
-@dataclass
-class Day:
+class Day(Struct):
     """A cluster and what happens on it. `jobs` are the uids of the pods of each job that runs or waits."""
 
     dice: random.Random

@@ -17,8 +17,9 @@ import random
 import tempfile
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from dovetail.core import cycle
 from dovetail.core.decisions import Bind, Decision

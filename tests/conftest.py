@@ -9,10 +9,10 @@ the machine itself cannot carry a node (no root, no namespaces) they are skipped
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import settings
+from msgspec import Struct, field
 
 from tools.controlplane import binaries
 from tools.controlplane.plane import Plane
@@ -25,8 +25,7 @@ settings.register_profile("dovetail", settings.get_profile(settings.get_current_
 settings.load_profile("dovetail")
 
 
-@dataclass
-class Need:
+class Need(Struct):
     """What the tests of one mark need: why it cannot be had here ("" if it can), and which tests were not run for it.
 
     name, instance: how it is called; build: makes it, raises PlaneUnavailable; lacking: what the machine does not have.

@@ -11,10 +11,10 @@ import compileall
 import json
 import shlex
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
 import uvloop
+from msgspec.structs import asdict
 
 import dovetail
 from benchmarks.live import report

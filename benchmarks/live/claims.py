@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
 from math import ceil
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from benchmarks.live.scenario import (
     AMOUNTS_BESIDE_GPUS,
@@ -61,8 +61,7 @@ class SeenClaim(Struct, frozen=True):
     status: _ClaimStatus = _ClaimStatus()
 
 
-@dataclass(frozen=True)
-class ClaimScenario:
+class ClaimScenario(Struct, frozen=True):
     """`pods` pods of `gpus` GPUs each. `templates`: their claims are made of a template."""
 
     title: str

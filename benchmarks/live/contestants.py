@@ -12,8 +12,9 @@ import shlex
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from benchmarks.live.null_binder import SCHEDULER_NAME
 from benchmarks.live.scenario import NAMESPACE
@@ -28,8 +29,7 @@ SERVICE_ACCOUNT = "scheduler"
 NULL_BINDER = (sys.executable, "-m", "benchmarks.live.null_binder")
 
 
-@dataclass(frozen=True)
-class Contestant:
+class Contestant(Struct, frozen=True):
     """`scheduler_name` is what its pods name; `argv` is its command line on a started plane, with a kubeconfig."""
 
     title: str

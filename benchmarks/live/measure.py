@@ -16,7 +16,6 @@ import re
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from msgspec import Struct
@@ -43,8 +42,7 @@ POLL_S = 0.1
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(Struct, frozen=True):
     """What one run gave. Times are from the start of the process; what did not happen or cannot be known is 0.
 
     round: the runs of all schedulers in one round follow each other, so they are what to compare.
@@ -116,8 +114,7 @@ class _Binds:
         return sorted(max(0.0, seen_s - created_s.get(uid, start_s)) for uid, seen_s in self.seen_s.items())
 
 
-@dataclass(frozen=True)
-class Heat:
+class Heat(Struct, frozen=True):
     """One run to do: a contestant at a scenario, in a round."""
 
     round: int

@@ -8,10 +8,10 @@ Names sort in topology order, so that also a binder that goes through the nodes 
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
 from math import ceil
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dovetail.kube.objects_pod import SchedulingGroup
 from dovetail.kube.resources import NODES, POD_GROUPS, PODS, Resource
@@ -79,8 +79,7 @@ def node_documents(nodes: int, nodes_per_block: int, amounts: dict[str, str]) ->
         }
 
 
-@dataclass(frozen=True)
-class Scenario:
+class Scenario(Struct, frozen=True):
     """`gangs` 0 means `pods` pods on their own, otherwise that many gangs of `pods` pods each.
 
     required: node label key; each gang must be inside one domain of it.

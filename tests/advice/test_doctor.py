@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
 from typing import Any
 
 import pytest
+from msgspec.structs import fields, replace
 
 from dovetail.advice.doctor import CHECKS, Present, examine, left_out, present
 from dovetail.advice.doctor_records import (

@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from dovetail.advice.instances import Wanted, rank
 from dovetail.advice.interruptions import Interrupted

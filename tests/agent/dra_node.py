@@ -7,9 +7,10 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Collection
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from dovetail.agent.apis import registration_pb2 as registration
 from dovetail.agent.apis.serving import call

@@ -19,7 +19,6 @@ import asyncio
 import json
 import random
 from collections.abc import AsyncIterator, Callable, Iterable
-from dataclasses import dataclass, field
 from operator import methodcaller
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from typing import Any
 import grpc
 import grpc.aio
 from google.protobuf.message import Message
+from msgspec import Struct, field
 
 from dovetail.agent.apis import deviceplugin_pb2 as plugin
 from dovetail.agent.apis import podresources_pb2 as resources
@@ -47,8 +47,7 @@ class CallFailed(Exception):
     """The plugin did not answer, or with an error."""
 
 
-@dataclass
-class Endpoint:
+class Endpoint(Struct):
     resource: str
     path: Path
     channel: grpc.aio.Channel
@@ -72,16 +71,14 @@ class Endpoint:
             raise CallFailed("the connection was closed") from None
 
 
-@dataclass
-class Allocation:
+class Allocation(Struct):
     """What a container has of a resource, and what the plugin answered."""
 
     ids: frozenset[str]
     answer: plugin.ContainerAllocateResponse
 
 
-@dataclass
-class Books:
+class Books(Struct):
     """What a kubelet keeps in its checkpoint: by pod uid, container and resource. `pods` are the active ones."""
 
     pods: dict[str, Pod] = field(default_factory=dict)

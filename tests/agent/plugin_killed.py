@@ -20,9 +20,10 @@ import signal
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from dovetail.playground import Playground
 from tests.agent.agents import GPU, until, uuid
@@ -31,8 +32,7 @@ from tests.agent.fake_kubelet import FakeKubelet, Pod, Rejected, pod
 GPUS = 8
 
 
-@dataclass
-class Result:
+class Result(Struct):
     rounds: int = 0
     killed: int = 0
     admitted: int = 0

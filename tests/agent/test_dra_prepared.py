@@ -8,11 +8,11 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from dovetail.agent.cdi import CdiError
 from dovetail.agent.checkpoint import CheckpointError

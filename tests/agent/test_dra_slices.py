@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 
 import msgspec
 import pytest
 import yaml
+from msgspec.structs import replace
 
 from dovetail.agent.dra.offer import Offered, offered
 from dovetail.agent.dra.slices import contents, taint

@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from dovetail.agent.cdi import DeviceNode
 from dovetail.agent.driver_files import DriverFiles, DriverFilesError

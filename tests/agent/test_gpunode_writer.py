@@ -7,13 +7,13 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from copy import deepcopy
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from dovetail.agent.gpunode import GPUNodeWriter, document, status_of
 from dovetail.agent.host import Fabric, Gpu, Host, Instance, Nic, Unread

@@ -4,12 +4,12 @@
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from dovetail.agent.config import Config, Shared
 from dovetail.agent.discovery import discover

@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from dovetail.agent.config import Config, Shared
 from dovetail.agent.plugin import best

@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from benchmarks.live.contestants import contestants
 from benchmarks.live.measure import Heat, Outcome, measure, percentile

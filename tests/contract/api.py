@@ -5,10 +5,10 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
+from msgspec import Struct
 
 Json = dict[str, Any]
 MERGE = "application/merge-patch+json"
@@ -18,8 +18,7 @@ APPLY = "application/apply-patch+yaml"
 EVENT_WITHIN_S = 10.0
 
 
-@dataclass(frozen=True)
-class Reply:
+class Reply(Struct, frozen=True):
     """What the server answered."""
 
     status: int

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from itertools import combinations, product
+
+from msgspec import Struct, field
 
 from dovetail.core import events as ev
 from dovetail.core.model import GPU, PODS, Gang, Node, Pod, Request
@@ -19,8 +20,7 @@ FABRIC = (ZONE, RACK)
 Free = tuple[int, ...]
 
 
-@dataclass
-class Tree:
+class Tree(Struct):
     gang: Gang
     sizes: list[int] = field(default_factory=list)
     below: list[Tree] = field(default_factory=list)

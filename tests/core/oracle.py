@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from dovetail.core.model import (
     GPU,
@@ -34,8 +36,7 @@ from dovetail.core.model import (
 CORDON = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
 
 
-@dataclass
-class World:
+class World(Struct):
     """`pods` are those that hold room (`pod.node`), in the order in which they came; `nominated` are pending."""
 
     nodes: list[Node] = field(default_factory=list)

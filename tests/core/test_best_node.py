@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which of the nodes that suit a pod it gets: what it prefers, then the tightest fit, then the node told first."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from dovetail.core import events as ev
 from dovetail.core.decisions import Bind

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pods whose devices come by claim give way as others do, and a trial of that leaves nothing behind."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from dovetail.core import events as ev
 from dovetail.core.cycle import step

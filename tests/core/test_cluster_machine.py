@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Everything that can happen to a cluster, in any order, with the books audited after every step."""
 
-from dataclasses import replace
-
 import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from msgspec.structs import replace
 
 from dovetail.core import events as ev
 from dovetail.core.checkpoint import restore, take

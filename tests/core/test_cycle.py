@@ -7,9 +7,9 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from dovetail.core import attempt as attempts
 from dovetail.core import events as ev

@@ -2,10 +2,10 @@
 """The masks of the core against the literal rules of the oracle, on thousands of small random clusters."""
 
 from collections import Counter
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from dovetail.core.cycle import step
 from dovetail.core.decisions import Bind, Hold

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The life of a gang: it waits to be whole, starts at once, is replaced pod by pod, and gives back half a start."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from dovetail.core import events as ev
 from dovetail.core.decisions import Hold

@@ -3,9 +3,9 @@
 
 import random
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from dovetail.core import events as ev
 from dovetail.core.model import PODS, Gang, HostPort, Node, Request

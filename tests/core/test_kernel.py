@@ -4,10 +4,10 @@
 import os
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 import dovetail
 from dovetail.core import events as ev

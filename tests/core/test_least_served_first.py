@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Queues in which the job that had least goes first, in the step."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from dovetail.core import checkpoint
 from dovetail.core import events as ev

@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from itertools import combinations, permutations
 
 import pytest
+from msgspec.structs import replace
 
 from dovetail.core import events as ev
 from dovetail.core.cycle import step

@@ -3,9 +3,9 @@
 in a status does no harm."""
 
 import random
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from dovetail.core import events as ev
 from dovetail.core.cycle import step

@@ -7,7 +7,6 @@ adds up what it used, from that alone: piecewise constant rates with decay, in f
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
 from math import exp, expm1, log
 from random import Random
 from typing import TypeVar
@@ -15,6 +14,8 @@ from typing import TypeVar
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from dovetail.core import events as ev
 from dovetail.core.checkpoint import Checkpoint, restore, take
@@ -51,8 +52,7 @@ RELATIVE, ABSOLUTE = 1e-6, 5000.0
 rounded."""
 
 
-@dataclass
-class Model:
+class Model(Struct):
     now_ms: int = START_MS
     nodes: dict[str, Node] = field(default_factory=dict)
     queues: dict[str, Queue] = field(default_factory=dict)

@@ -3,9 +3,10 @@
 
 import random
 from collections import Counter
-from dataclasses import dataclass, field, replace
 
 import pytest
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from dovetail.core import events as ev
 from dovetail.core.cycle import step
@@ -83,8 +84,7 @@ def test_a_gang_that_can_grow_starts_with_what_the_limit_of_a_model_leaves() -> 
 # Over time.
 
 
-@dataclass
-class Life:
+class Life(Struct):
     """A cluster over time: binds are seen at once, pods end when they have run for `runs_ms` (by name, else they
     run on), who gives way ends after `grace_ms` and is made anew. `started_ms` is by the name of the pod,
     `evicted` who gave way, and for how long it, or the first of its gang, had run."""

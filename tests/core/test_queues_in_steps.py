@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Queues in the step: who goes first, who may not, who waits for what, and who gives way."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from dovetail.core import events as ev
 from dovetail.core.decisions import Evict, Unnominate

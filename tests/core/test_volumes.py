@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Volumes over time: what a decision picks, who holds it, and objects that are told in any order."""
 
-from dataclasses import replace
 from itertools import permutations
 
 import pytest
+from msgspec.structs import replace
 
 from dovetail.core import events as ev
 from dovetail.core.decisions import Bind, VolumePick

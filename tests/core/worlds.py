@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import TypeVar
+
+from msgspec.structs import replace
 
 from dovetail.core import events as ev
 from dovetail.core.devices.sharing import Isolation, Sharing

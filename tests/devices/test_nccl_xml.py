@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from dovetail.core.devices import topo_text
 from dovetail.core.devices.layout import BOARD, NODE, PHB, PIX, PXB, SYS, UNKNOWN, Layout, LayoutError, Nic

@@ -9,9 +9,10 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+
+from msgspec import Struct
 
 ROOT = Path(__file__).parent.parent.parent
 REFUSED = "<!-- refused -->"
@@ -23,8 +24,7 @@ _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^(#+) (.+)$", re.MULTILINE)
 
 
-@dataclass(frozen=True)
-class Block:
+class Block(Struct, frozen=True):
     """A fenced block. `before` is the last line of text in front of it."""
 
     page: str
@@ -44,8 +44,7 @@ class Block:
         return found
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(Struct, frozen=True):
     """One row of a table. `code` has the code spans of each cell."""
 
     cells: tuple[str, ...]
@@ -55,8 +54,7 @@ class Row:
         return [_CODE.findall(cell) for cell in self.cells]
 
 
-@dataclass(frozen=True)
-class Page:
+class Page(Struct, frozen=True):
     path: Path
     text: str
 

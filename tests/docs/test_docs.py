@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import fields
 from typing import cast
 
 import click
 import pytest
 import yaml
+from msgspec.structs import fields
 from prometheus_client.metrics import MetricWrapperBase
 
 from dovetail.agent import xids

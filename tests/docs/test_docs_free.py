@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import io
 import re
-from dataclasses import fields
 
 import pytest
+from msgspec.structs import fields
 from rich.console import Console
 
 from dovetail.cli.free import show

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import csv
 import shlex
-from dataclasses import fields
 
 from click.testing import CliRunner
+from msgspec.structs import fields
 
 from dovetail.advice.instances import Option, PassedOver, Ranking, Wanted
 from dovetail.advice.prices import COLUMNS, built_in

@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import fields
 
 import pytest
+from msgspec.structs import fields
 
 from dovetail.core.reasons import Expected
 from dovetail.views.defrag import Defrag, MoveStep, PodMove

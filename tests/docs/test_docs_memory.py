@@ -6,11 +6,11 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from dataclasses import fields
 
 import click
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import fields
 
 from dovetail.advice.formats import FORMATS
 from dovetail.advice.layout import Layout, Parts

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from itertools import count
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dovetail.core.cluster.claims import Claims
 from dovetail.core.cluster.nodes import Nodes
@@ -37,8 +39,7 @@ from dovetail.core.model import Node, NodeTerm, Pod, Request, Requirement, Toler
 DRIVER = "gpu.test"
 
 
-@dataclass(frozen=True)
-class Plain:
+class Plain(Struct, frozen=True):
     expression: str
 
     @property
@@ -116,7 +117,7 @@ class World:
 
 def device(name: str, **more: object) -> Device:
     """Keyword arguments that are no fields are attributes of the driver."""
-    fields = {key: value for key, value in more.items() if key in Device.__dataclass_fields__}
+    fields = {key: value for key, value in more.items() if key in Device.__struct_fields__}
     own = {f"{DRIVER}/{key}": value for key, value in more.items() if key not in fields}
     attributes = {**own, **dict(fields.pop("attributes", ()))}  # type: ignore[call-overload]
     return Device(name, tuple(sorted(attributes.items())), **fields)  # type: ignore[arg-type]

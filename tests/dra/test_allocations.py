@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from dovetail.core.model import Request
 from tests.dra.allocation_oracle import Oracle, assignment_of

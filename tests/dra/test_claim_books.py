@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from dovetail.core.dra.records import (
     Allocation,

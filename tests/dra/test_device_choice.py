@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from itertools import combinations
 
 import pytest
+from msgspec.structs import replace
 
 from benchmarks.core_speed import cube_mesh
 from dovetail.core.devices.bandwidth import sets_of

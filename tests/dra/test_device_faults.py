@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from dovetail.core.dra.records import ClaimSpec, Constraint, DeviceClass
 from dovetail.core.model import Problem, Request

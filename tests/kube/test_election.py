@@ -5,7 +5,6 @@ import asyncio
 import heapq
 import random
 from collections.abc import AsyncIterator, Callable
-from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -13,6 +12,7 @@ from aiohttp import web
 from fake_server import serve, status
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from dovetail.kube.client import Client
 from dovetail.kube.config import ClusterConfig

@@ -6,7 +6,6 @@ import datetime
 import ipaddress
 import ssl
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from fake_server import read_request, serve_raw
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dovetail.kube.client import Client
 from dovetail.kube.config import ClusterConfig
@@ -47,8 +48,7 @@ class Authority:
         return certificate.public_bytes(serialization.Encoding.PEM).decode()
 
 
-@dataclass(frozen=True)
-class Cluster:
+class Cluster(Struct, frozen=True):
     authority: Authority
     tls: ssl.SSLContext
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A whole pod before a node's kubelet: who is let in, with what, and in which words others are refused."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from dovetail.core.devices.kubelet.admission import Kubelet, Room, Verdict
 from dovetail.core.devices.kubelet.holdings import Holdings

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
 from itertools import combinations
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from dovetail.core import events as ev
 from dovetail.core.model import GPU, Gang, Node, Pod, Work
@@ -23,8 +25,7 @@ NOW_MS = 1_000_000
 POLICY = Policy(fabric=FABRIC, search_limit=100_000, probes=100_000)
 
 
-@dataclass
-class Contest:
+class Contest(Struct):
     """`running` are gangs that run (a pod on its own is a gang of one without a name), and `wanted` who wants in."""
 
     nodes: list[Node]

@@ -4,9 +4,9 @@
 import heapq
 import random
 from collections import Counter
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from dovetail.core import events as ev
 from dovetail.core.model import GPU, Gang, LabelSelector, Pod, Request, Requirement, Work

@@ -2,9 +2,9 @@
 """Jobs that give way come back and want in again: in one instant nobody gives way for ever."""
 
 import random
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from dovetail.core import events as ev
 from dovetail.core.cycle import step

@@ -4,8 +4,9 @@
 import random
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import combinations, permutations
+
+from msgspec.structs import replace
 
 from dovetail.core import events as ev
 from dovetail.core.placing import preemption

@@ -4,10 +4,10 @@
 import random
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from dovetail.core import events as ev
 from dovetail.core.cycle import step

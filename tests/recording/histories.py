@@ -6,8 +6,10 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from dovetail.core import events as ev
 from dovetail.core.decisions import Bind, Decision, Evict
@@ -28,8 +30,7 @@ POLICY = Policy(
 QUEUES = ["default", "a", "b", "c", "d"]
 
 
-@dataclass
-class Recorded:
+class Recorded(Struct, dict=True):
     """A recorder on a directory, and the state that it records."""
 
     path: Path

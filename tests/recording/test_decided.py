@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from msgspec.structs import replace
 
 from dovetail.cli import replay as replay_command
 from dovetail.core import events as ev

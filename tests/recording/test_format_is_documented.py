@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields
 from typing import Any
 
 import pytest
+from msgspec.structs import fields
 
 from dovetail.recording.format import FORMAT, LINE, Header, Line
 from dovetail.recording.replay import Difference, Replay

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import fields
 
 from dovetail.core.checkpoint import Checkpoint
 from dovetail.core.decisions import Decision
@@ -136,7 +136,7 @@ def test_what_is_at_its_default_takes_no_room() -> None:
 def test_a_policy_is_written_whole_as_another_version_may_have_other_defaults() -> None:
     coder = Coder[Policy](Policy)
     written = msgspec.json.decode(coder.encode(Policy()))
-    assert written.keys() == set(Policy.__slots__)
+    assert written.keys() == set(Policy.__struct_fields__)
     policy = Policy(fabric=("a",), search_limit=3)
     assert coder.decode(coder.encode(policy)) == policy
 

@@ -8,11 +8,11 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from dovetail.core import cycle
 from dovetail.core import events as ev

@@ -7,7 +7,7 @@ for those about nominated pods: `unsettled` names the nodes where they show.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from tests.referee.handmade import (
     APP,
@@ -34,8 +34,7 @@ ANY: Manifest = {}
 """The selector of all pods."""
 
 
-@dataclass(frozen=True)
-class Difference:
+class Difference(Struct, frozen=True):
     """An example, and who accepts which of its nodes."""
 
     case: Case

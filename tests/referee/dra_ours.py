@@ -4,11 +4,11 @@ and what the core grants as the live scheduler would write it into the claims.""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from dovetail.core.dra.records import Allocation
 from dovetail.core.state import State
@@ -35,8 +35,7 @@ _SERVED = Served(frozenset((kind.api_version, kind.plural) for kind in OBJECTS))
 _reader = lru_cache(Reader)
 
 
-@dataclass
-class Verdict:
+class Verdict(Struct):
     """What the core says of the pod on the node. `error` is what would keep it from every node, "" for nothing, and
     `detail` why it does not fit; `allocations` are what would be written into each claim where it does."""
 

@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from random import Random
 from typing import Any
+
+from msgspec import Struct
 
 from dovetail.core.devices.kubelet.hints import Hint, Hints, masks_over
 from dovetail.core.devices.kubelet.inventory import Inventory
@@ -15,8 +16,7 @@ MOST_COMBINATIONS = 2000
 """The referee goes through all of them."""
 
 
-@dataclass
-class Merges:
+class Merges(Struct):
     """Many merges on one machine; `machines` by policy."""
 
     numa: tuple[int, ...]

@@ -7,9 +7,10 @@ a machine could have; what a kubelet would refuse to start with may come up, and
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from random import Random
 from typing import Any
+
+from msgspec import Struct, field
 
 from dovetail.core.devices.kubelet.inventory import (
     CPU_OPTIONS,
@@ -30,8 +31,7 @@ MOST_COMBINATIONS = 70_000
 ALWAYS_ANSWERS = ("lowest", "highest")
 
 
-@dataclass
-class Node:
+class Node(Struct):
     """`numa` is as the referee reads it. `prefers` says what the plugin of each resource answers."""
 
     numa: list[dict[str, Any]]

@@ -5,9 +5,11 @@ also says who is there to start or end; the referee hears the same steps and mus
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from dovetail.core.devices.kubelet.admission import Kubelet, Room, Verdict
 from dovetail.core.devices.kubelet.hints import ids_of
@@ -27,8 +29,7 @@ with managed pod-level resources that is refused when the kubelet finds it again
 node can keep the group of a pod that has left, though a pod with another group is still there."""
 
 
-@dataclass
-class Story:
+class Story(Struct, dict=True):
     """`refuses`: what our inventory says of a kubelet that would not start. `said` is parallel to `steps`. A story ends
     where something is left to chance (`uncertain`): its last step is not compared."""
 

@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from functools import lru_cache
 
 import msgspec
 import numpy as np
+from msgspec import Struct, field
 
 from dovetail.core.cluster.columns import Mask
 from dovetail.core.cluster.selection import matches_affinity
@@ -41,8 +41,7 @@ _SERVED = Served(frozenset((kind.api_version, kind.plural) for kind in OBJECTS))
 _reader = lru_cache(Reader)
 
 
-@dataclass
-class Verdicts:
+class Verdicts(Struct):
     """What the core says: the nodes that it accepts, those that each rule refuses whatever the others say, why it asks
     no node at all (`blocked`), and each refused node's first reason, as `dovetail why` counts it."""
 

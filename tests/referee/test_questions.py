@@ -5,12 +5,12 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from shutil import copytree
 
 import pytest
+from msgspec.structs import replace
 
 from tests.referee.handmade import Case, case, node, pod
 from tools.controlplane import binaries, referee

@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass, field
 from fractions import Fraction
 
+from msgspec import Struct, field
 
-@dataclass
-class Machine:
+
+class Machine(Struct):
     """`gpus` has the idle milli of each GPU, `kinds` the GPU affinity of the pods on it (shared, 1, 2 ... GPUs)."""
 
     name: str
@@ -21,8 +21,7 @@ class Machine:
     kinds: Counter[str] = field(default_factory=Counter)
 
 
-@dataclass(frozen=True)
-class Task:
+class Task(Struct, frozen=True):
     """`milli` is per GPU; an empty `models` is any."""
 
     cpu_milli: int

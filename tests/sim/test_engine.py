@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from dovetail.core.dra.records import Device, DeviceClass, Slice
 from dovetail.core.events import DeviceClassChanged, Event, NodeChanged, PodChanged, SliceChanged

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import cache
 
 import pytest
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dovetail.core.checkpoint import restore, take
 from dovetail.core.cycle import step
@@ -55,8 +56,7 @@ def recursion(classes: Sequence[tuple[int, int, int]], stop: int) -> Iterator[ob
     return both  # type: ignore[return-value]
 
 
-@dataclass
-class Reference:
+class Reference(Struct, dict=True):
     """The policy on machines, made of those that are there now and of what came so far."""
 
     machines: list[Machine]

@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+from msgspec.structs import replace
 
 from dovetail.core.policy import Policy
 from dovetail.sim.clock import Clock

@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from dovetail.sim.clock import Fate
 from dovetail.sim.orders import ORDERS

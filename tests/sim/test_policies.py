@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from dovetail.core.events import NodeChanged
 from dovetail.core.model import CPU, GPU, PODS, Node, NodeTerm, Pod, Request, Requirement

@@ -2,19 +2,18 @@
 """Kubernetes objects written as YAML, decoded the way the reflectors decode them: through JSON."""
 
 import json
-from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 import yaml
+from msgspec import Struct
 
 from dovetail.kube.objects_pod import Pod
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class Change(Generic[T]):
+class Change(Struct, Generic[T], frozen=True):
     kind: Literal["added", "modified", "deleted"]
     object: T
 

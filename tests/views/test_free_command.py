@@ -6,19 +6,18 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from msgspec import Struct
 
 from dovetail.cli import cli
 from dovetail.playground import Playground
 
 
-@dataclass
-class World:
+class World(Struct):
     playground: Playground
     kubeconfig: Path
 

@@ -7,7 +7,6 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from copy import deepcopy
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -15,6 +14,7 @@ from xml.etree import ElementTree
 import pytest
 import yaml
 from click.testing import CliRunner, Result
+from msgspec.structs import fields
 
 from dovetail.cli import cli
 from dovetail.core.devices import nccl_xml

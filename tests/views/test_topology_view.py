@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from msgspec.structs import fields
 from rich.console import Console
 
 from dovetail.cli import cli

@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from dovetail.core.checkpoint import take
 from dovetail.core.events import GangChanged, PodChanged

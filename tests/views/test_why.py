@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from dovetail.core.events import GangChanged, NodeChanged, PodChanged, PodRejected
 from dovetail.core.model import CPU, GPU, MEMORY, PODS, Gang, Node, Pod, Request, Taint

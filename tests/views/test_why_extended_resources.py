@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from dovetail.core.model import GPU, Container, Pod
 from dovetail.core.state import State

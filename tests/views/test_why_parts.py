@@ -5,10 +5,10 @@ each card and device from them, and who has it."""
 from __future__ import annotations
 
 import io
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 
 from dovetail.cli.why import show

@@ -19,8 +19,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from tools.controlplane.children import tail
 
@@ -54,8 +55,7 @@ GO_ENVIRONMENT = {"CGO_ENABLED": "0", "GOFLAGS": "", "GOWORK": "off", "GOTOOLCHA
 PROGRESS_EVERY_S = 10
 
 
-@dataclass(frozen=True)
-class Module:
+class Module(Struct, frozen=True):
     """A Go module that pins programs of others, and how they are built.
 
     title: what it pins and at which version, for messages; prefix: how its directories in the cache begin.

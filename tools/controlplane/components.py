@@ -9,8 +9,9 @@ Flags are those of the pinned Kubernetes; whether they work is known only by sta
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import Struct, field
 
 COMPONENTS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
 HOST = "127.0.0.1"
@@ -51,8 +52,7 @@ rules:
 """
 
 
-@dataclass(frozen=True)
-class Options:
+class Options(Struct, frozen=True):
     """How a plane differs from the usual one.
 
     features: the workload API (`RUNTIME_CONFIG`) is served and its gates (`FEATURE_GATES`) are on.
@@ -82,8 +82,7 @@ class Options:
         return controller in self.controllers
 
 
-@dataclass(frozen=True)
-class Files:
+class Files(Struct, frozen=True):
     """Where the files that command lines name are: `work` for what a person may read, `data` for etcd."""
 
     work: Path

@@ -10,7 +10,6 @@ import datetime
 import ipaddress
 from base64 import b64encode
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 import yaml
 from cryptography import x509
@@ -18,13 +17,13 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID, ObjectIdentifier
+from msgspec import Struct
 
 LIFETIME = datetime.timedelta(days=365)
 CLOCK_SKEW = datetime.timedelta(minutes=5)
 
 
-@dataclass(frozen=True)
-class KeyPair:
+class KeyPair(Struct, frozen=True):
     """A certificate and its private key, both PEM."""
 
     certificate_pem: bytes

@@ -9,9 +9,10 @@ Fields are those of the pinned versions; whether they work is known only by star
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
 
 from tools.node import image
 
@@ -47,8 +48,7 @@ esac
 CNI_NETWORK = '{"cniVersion": "1.0.0", "name": "none", "plugins": [{"type": "fixed"}]}'
 
 
-@dataclass(frozen=True)
-class KubeletOptions:
+class KubeletOptions(Struct, frozen=True):
     """How a node's kubelet differs from the usual one. Names and values are those of KubeletConfiguration.
 
     reserved_cpus: a list such as "0"; the static CPU policy needs one.

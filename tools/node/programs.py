@@ -14,9 +14,10 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from tools.controlplane import binaries
 from tools.controlplane.binaries import Module, Report

@@ -14,9 +14,10 @@ import json
 import re
 import uuid
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
 
 from dovetail.core.devices.layout import BOARD, NODE, PHB, PIX, PXB, SYS
 
@@ -38,8 +39,7 @@ class HostError(ValueError):
     """A description that is no machine; the text says where."""
 
 
-@dataclass(frozen=True, slots=True)
-class Numa:
+class Numa(Struct, frozen=True):
     """A NUMA node. Those without CPUs are the memory of a GPU."""
 
     cpus: tuple[int, ...]
@@ -48,8 +48,7 @@ class Numa:
     hugepages_2mib: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Device:
+class Device(Struct, frozen=True):
     """A PCI device. `bridges` are those from the root down to it; `switch` names the switches that it is below."""
 
     name: str
@@ -65,8 +64,7 @@ class Device:
         return "/".join((f"pci{self.root}", *self.bridges, self.bdf))
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
+class Link(Struct, frozen=True):
     """The other end of an NVLink: a GPU, a switch of the machine, or, with neither, a switch outside."""
 
     gpu: int | None = None
@@ -74,8 +72,7 @@ class Link:
     up: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Gpu:
+class Gpu(Struct, frozen=True):
     index: int
     minor: int
     module: int
@@ -87,8 +84,7 @@ class Gpu:
     memory_node: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Nic:
+class Nic(Struct, frozen=True):
     name: str
     device: Device
     gbps: int
@@ -97,8 +93,7 @@ class Nic:
     down: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Description:
+class Description(Struct, frozen=True):
     """`threads` is how many a core has. `missing` are calls that an older driver does not have; `placements_need_mode`:
     as with an older one, the starts of MIG profiles are told only with MIG mode on. `mig` is the layout at the start:
     by GPU, pairs of profile and start."""

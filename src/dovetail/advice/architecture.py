@@ -14,9 +14,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
+
+from msgspec import Struct
 
 
 class Matrix(NamedTuple):
@@ -38,8 +39,7 @@ class Matrix(NamedTuple):
         return -(-self.parameters // min(tp, self.parts))
 
 
-@dataclass(frozen=True, slots=True)
-class Attention:
+class Attention(Struct, frozen=True):
     """`qk_dim` and `v_dim` are what a head has of a query or key, and of a value. With `kv_rank` it is multi-head
     latent attention, where the cache has a latent vector and `rope_dim` of the key; `q_rank` 0: queries are not
     compressed. `window` 0: all of the context. `vectors` are biases, norms of queries and keys, sinks."""
@@ -81,8 +81,7 @@ class Attention:
         yield Matrix("attention", outputs, hidden, self.heads)
 
 
-@dataclass(frozen=True, slots=True)
-class Mlp:
+class Mlp(Struct, frozen=True):
     """`width` is that of the dense part (also of shared experts), 0 where there is none; each of `experts` has
     `expert_width`, and a token goes to `per_token` of them. `vectors` are biases of all of it."""
 
@@ -104,8 +103,7 @@ class Mlp:
             yield Matrix("expert", self.expert_width, hidden, self.expert_width, self.experts)
 
 
-@dataclass(frozen=True)
-class Layer:
+class Layer(Struct, frozen=True, dict=True):
     """`norms` is how many norms it has, `norm_vectors` the parameters of each in units of the hidden size."""
 
     hidden: int
@@ -138,8 +136,7 @@ class Layer:
         return self.vectors + sum(matrix.on_rank(tp) for matrix in self.matrices)
 
 
-@dataclass(frozen=True)
-class Architecture:
+class Architecture(Struct, frozen=True, dict=True):
     """A decoder. `tied`: the head uses the matrix of the embedding. `embedded` is the size of an embedding, mostly the
     hidden size; where it is not, matrices lead in and out. `position_rows` are learned positions. `vectors` are those
     outside of layers. `max_context` 0: the configuration does not say. `dropout`: training keeps masks. `weights` is

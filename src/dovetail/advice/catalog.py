@@ -5,19 +5,18 @@ is, and when it was published. Only such facts of the published config.json are 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 _NEAR = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """`source` is the repository on Hugging Face, `licence` that of the model, `date` the month of its publication."""
 
     name: str

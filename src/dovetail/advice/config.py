@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from dovetail.advice import families
 from dovetail.advice.architecture import Architecture, Attention, Layer, Mlp
@@ -46,8 +47,7 @@ class ConfigError(ValueError):
     """What in a config.json keeps it from being read."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Fields:
+class _Fields(Struct, frozen=True):
     """The fields of a configuration with a family's defaults; collects what is missing."""
 
     config: Config

@@ -10,7 +10,7 @@ Rules
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from dovetail.advice import doctor_fabric, doctor_mig, doctor_nodes, doctor_numa, doctor_schedulers
 from dovetail.advice.doctor_records import DRIVERS, Check, Finding, Seen
@@ -24,8 +24,7 @@ CHECKS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Present:
+class Present(Struct, frozen=True):
     """`kind` is scheduler, device plugin or DRA driver; `nodes` are those on which a plugin or driver is, `pods` those
     of a scheduler."""
 

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Set
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 HAS_GPUS = ("nvidia.com/gpu.present", "feature.node.kubernetes.io/pci-10de.present")
 _WORKLOAD = "nvidia.com/gpu.workload.config"
@@ -13,8 +14,7 @@ DRIVERS = frozenset({"gpu.nvidia.com"})
 """DRA drivers for GPUs."""
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+class Node(Struct, frozen=True):
     """`gpus` is allocatable by resource name; `unready` what its condition Ready says, "" where that is True or is not
     there."""
 
@@ -35,8 +35,7 @@ class Node:
         return bool(self.label_of_gpus) or any(self.gpus.values())
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Struct, frozen=True):
     """A pod that makes the GPUs of its node usable. `role` is plugin (a device plugin for GPUs), driver, toolkit,
     validator or discovery (GPU Feature Discovery), `name` whose it is. Of one that is not ready `container` is the
     container or init container that it is stuck in, and `trouble` what that one says."""
@@ -49,8 +48,7 @@ class Part:
     trouble: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Pending:
+class Pending(Struct, frozen=True):
     """A pod that asks for GPUs and is on no node. `asks` are the names of the GPU resources, `selector` is its
     nodeSelector. `reason` and `message` are those of its condition PodScheduled, `source` says whose words they are
     where they are not the condition's."""
@@ -66,8 +64,7 @@ class Pending:
     source: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Running:
+class Running(Struct, frozen=True):
     """A pod that has GPUs on its node. `quality` is its QoS class."""
 
     pod: str
@@ -76,16 +73,14 @@ class Running:
     quality: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Scheduler:
+class Scheduler(Struct, frozen=True):
     """A pod of a known scheduler or quota manager for GPUs."""
 
     name: str
     pod: str
 
 
-@dataclass(frozen=True, slots=True)
-class Pods:
+class Pods(Struct, frozen=True):
     """`parts` go by node; `misaligned` are pods by node that the kubelet rejected with TopologyAffinityError and that
     still exist."""
 
@@ -96,8 +91,7 @@ class Pods:
     misaligned: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Kubelet:
+class Kubelet(Struct, frozen=True):
     """`source` is the object that tells; "" is a policy that it does not tell. `gpu_numa` are the NUMA nodes that have
     GPUs; `blind` says that GPUs have such a node and the device plugin told the kubelet none."""
 
@@ -108,8 +102,7 @@ class Kubelet:
     blind: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class GpuNode:
+class GpuNode(Struct, frozen=True):
     """What a GPUNode tells. `driver` is the message of its condition DriverReady where that is False, else "";
     `mig_state` and `mig_message` what became of a layout."""
 
@@ -119,16 +112,14 @@ class GpuNode:
     kubelet: Kubelet | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Webhook:
+class Webhook(Struct, frozen=True):
     """One webhook of a MutatingWebhookConfiguration."""
 
     configuration: str
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
+class Seen(Struct, frozen=True):
     """What was read, one field for each list; None is what could not be. `drivers` are nodes by the DRA drivers that
     offer devices there; `gpu_nodes` and `topologies` (NodeResourceTopology) go by node. `fabric` are the label keys
     that the scheduler is given, from the widest to the narrowest."""
@@ -154,8 +145,7 @@ class Seen:
         return (self.gpu_nodes or {}).get(node) or GpuNode()
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """`object` is `kind/name`; `evidence` what says so; `fix` a command or a setting."""
 
     id: str
@@ -170,8 +160,7 @@ Told = Iterator[tuple[str, str, str]]
 """Object, evidence, fix."""
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+class Check(Struct, frozen=True):
     """`needs` are the fields of Seen without which it is left out."""
 
     id: str

@@ -9,8 +9,10 @@ against a published checkpoint.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 NO_WINDOW, ALL, ALTERNATE, PATTERN, UPPER, CHUNKS = "", "all", "alternate", "pattern", "upper", "chunks"
 """Which layers see a window only, where `layer_types` does not say: none, all, every other one from the first, all but
@@ -19,8 +21,7 @@ NONE, EACH_HEAD, WHOLE = "", "head", "whole"
 """Norms of queries and keys: none, one of the size of a head, or one over all heads."""
 
 
-@dataclass(frozen=True, slots=True)
-class Family:
+class Family(Struct, frozen=True):
     """Names of fields; then what is fixed, or the name of the field that says it. `norms` are those of a layer,
     `norm_vectors` what each has: 0 nothing to learn, 1 a weight, 2 also a bias. `positions_offset` is what learned
     positions have besides those of the context; -1: positions are not learned. `width_factor` stands in for a missing

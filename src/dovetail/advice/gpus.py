@@ -12,7 +12,8 @@ total is that of drivers that left it out. Of GH200 with 144 GB the largest MIG 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from dovetail.core.devices import products
 from dovetail.core.devices.mig import products as mig_products
@@ -22,8 +23,7 @@ from dovetail.core.devices.products import NONE, Product
 _RESERVED_MIB = 640
 
 
-@dataclass(frozen=True, slots=True)
-class Gpu:
+class Gpu(Struct, frozen=True):
     """`name` is that of the label `nvidia.com/gpu.product`, `model` ours, with the memory where there are several."""
 
     model: str

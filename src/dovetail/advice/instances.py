@@ -14,16 +14,16 @@ interrupted on its own and any that is ends all. GPUs of different models count 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from math import isinf
+
+from msgspec import Struct
 
 from dovetail.advice.interruptions import Interrupted
 from dovetail.advice.prices import Instance
 from dovetail.core.devices.products import BRIDGE
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
+class Wanted(Struct, frozen=True):
     """What is needed: `gpus` in all, on at most `nodes` instances; memory that is usable of each GPU; whether NVLinks
     must join those of one instance; RDMA between instances; CPU and memory of the host for each GPU; a cloud or region
     by its name, "" for any. `interrupted` is how spot is interrupted, one instance; None: on demand only."""
@@ -40,8 +40,7 @@ class Wanted:
     interrupted: Interrupted | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
+class Option(Struct, frozen=True):
     """`count` instances suit. Money is millionths of a dollar: `micro_usd_per_hour` for all, `micro_usd_per_useful`
     for a useful GPU-hour. `idle_gpus` are bought and not needed."""
 
@@ -59,8 +58,7 @@ class Option:
     source: str
 
 
-@dataclass(frozen=True, slots=True)
-class PassedOver:
+class PassedOver(Struct, frozen=True):
     """An instance that does not suit, or its `spot` market alone; `reason` is the first rule that it fails."""
 
     cloud: str
@@ -70,8 +68,7 @@ class PassedOver:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Ranking:
+class Ranking(Struct, frozen=True):
     """`options` from the cheapest useful GPU-hour on; `passed_over` as they stand in the price file."""
 
     wanted: Wanted

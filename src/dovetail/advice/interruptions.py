@@ -11,8 +11,9 @@ throws it back to its last checkpoint. `interval_s` is the work between two chec
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import exp, expm1, inf, sqrt
+
+from msgspec import Struct
 
 _LARGEST_EXPONENT = 700.0
 _HALVINGS = 200
@@ -20,8 +21,7 @@ _RAREST_S = 3.2e12
 """An interruption in 100,000 years: never."""
 
 
-@dataclass(frozen=True, slots=True)
-class Interrupted:
+class Interrupted(Struct, frozen=True):
     """`save_s` to write a checkpoint, `restart_s` from an interruption until work goes on, `mtbi_s` the mean time
     between two interruptions of the job: of an instance, divided by the instances whose loss ends it. All above 0,
     but for `restart_s`, which may be 0."""

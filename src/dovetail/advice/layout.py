@@ -8,7 +8,9 @@ tensor-parallel ranks of a stage the parts are equal, rounded up.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+
+from msgspec import Struct
+from msgspec.structs import fields
 
 from dovetail.advice.architecture import Architecture, Layer, alike
 from dovetail.advice.formats import MIB
@@ -21,8 +23,7 @@ class PlanError(ValueError):
     """Options that contradict each other, or the model."""
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(Struct, frozen=True):
     """Tensor-parallel ranks, pipeline stages, data-parallel replicas."""
 
     tp: int = 1
@@ -38,8 +39,7 @@ class Layout:
         return sum(ranks > 1 for ranks in (self.tp, self.pp, self.dp))
 
 
-@dataclass(frozen=True, slots=True)
-class Parts:
+class Parts(Struct, frozen=True):
     """Bytes of one GPU."""
 
     weights: int = 0
@@ -55,8 +55,7 @@ class Parts:
         return sum(getattr(self, field.name) for field in fields(self))
 
 
-@dataclass(frozen=True, slots=True)
-class Stage:
+class Stage(Struct, frozen=True):
     """The layers of a pipeline stage. The first has the embedding, the last the head: of a tied one a copy, unless
     both are the same."""
 

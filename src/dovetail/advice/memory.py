@@ -9,7 +9,8 @@ GPU: NCCL does not join two of them. All amounts are integers; memory is in MiB 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from dovetail.advice.architecture import Architecture
 from dovetail.advice.formats import MIB
@@ -24,8 +25,7 @@ _MOST_STAGES = 64
 _MOST_TOKENS, _MOST_SEQUENCES = 1 << 24, 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Need:
+class Need(Struct, frozen=True):
     """What to look for: so many GPUs with so much usable memory each, on so many nodes; `nvlink`: tensor-parallel ranks
     exchange activations in each layer."""
 
@@ -35,8 +35,7 @@ class Need:
     nodes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(Struct, frozen=True):
     """A job. What of the layout is None is free. `runtime_mib` is what CUDA and the framework take of a GPU before
     anything else, `headroom_percent` what is to stay free of it."""
 
@@ -62,8 +61,7 @@ class Asked:
         return Need(layout.gpus, self.needed_mib(self.parts(layout)), layout.tp > 1, nodes)
 
 
-@dataclass(frozen=True, slots=True)
-class Slice:
+class Slice(Struct, frozen=True):
     """A MIG profile, and how many of them a card has. `headroom_mib` less than 0: so much is missing."""
 
     profile: str
@@ -73,8 +71,7 @@ class Slice:
     headroom_mib: int
 
 
-@dataclass(frozen=True, slots=True)
-class Room:
+class Room(Struct, frozen=True):
     """A GPU. `fits` and `headroom_mib` are of the layout that was asked for; `fewest` is the layout of the fewest that
     hold it, None where none does, `need` says it as numbers; `largest_context` and `largest_batch` fit there, each with
     the other as asked; `nvlink`: NVLink can join its tensor-parallel ranks."""
@@ -93,8 +90,7 @@ class Room:
     mig: tuple[Slice, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Model:
+class Model(Struct, frozen=True):
     """`active` are the parameters that a token meets, `by_kind` says what they are for. `max_context` 0: not known."""
 
     name: str
@@ -107,8 +103,7 @@ class Model:
     max_context: int
 
 
-@dataclass(frozen=True, slots=True)
-class Memory:
+class Memory(Struct, frozen=True):
     """The answer. `parts` are bytes of the fullest GPU in this `layout`, which needs `need`. `notes` are what was
     assumed, and what the options do not do."""
 

@@ -14,10 +14,11 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
 from importlib.resources import files
+
+from msgspec import Struct
 
 from dovetail.advice import gpus
 from dovetail.advice.gpus import Gpu
@@ -42,8 +43,7 @@ class PriceError(Exception):
         return f"{self.file}:{self.line}{where}: {self.rule}"
 
 
-@dataclass(frozen=True, slots=True)
-class Instance:
+class Instance(Struct, frozen=True):
     """An instance type in a region. Prices are millionths of a dollar for an hour of it, None where not known;
     `usable_mib` is of one GPU, `gpu` None where the model is not known here."""
 
@@ -107,8 +107,7 @@ def _check_head(head: list[str], file: str) -> None:
             raise PriceError(file, 1, name, f"is missing; the first line must name {', '.join(COLUMNS)}")
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
+class _Row(Struct, frozen=True):
     cells: dict[str, str]
     file: str
     line: int

@@ -9,7 +9,8 @@ our own count of what one layer has at the same time, an upper bound; there is n
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dovetail.advice.architecture import Architecture, Layer, alike
 from dovetail.advice.formats import CACHE_BYTES, FORMATS
@@ -19,8 +20,7 @@ _CACHE_BLOCK = 16
 """Tokens of a block of the cache: the default of vLLM."""
 
 
-@dataclass(frozen=True, slots=True)
-class Serving:
+class Serving(Struct, frozen=True):
     """`batch` sequences at the same time, each of up to `context` tokens, prompt and answer. Of prompts up to
     `prefill` tokens are computed at once."""
 

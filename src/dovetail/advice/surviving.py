@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from math import ceil
+
+from msgspec import Struct
 
 from dovetail.advice.lint.edits import Edit, append, put
 from dovetail.advice.lint.field import Field
@@ -33,8 +34,7 @@ _OBJECT_STORE = re.compile(r"\b(s3|gs|gcs|az|abfss?|wasbs|hdfs|oci)://")
 _GPU = re.compile(r"gpu|nvidia\.com/mig-")
 
 
-@dataclass(frozen=True, slots=True)
-class Means:
+class Means(Struct, frozen=True):
     """What only its owner can say: how long a checkpoint takes; the PersistentVolumeClaim that keeps checkpoints, and
     the command that saves one, "" where they are not told."""
 
@@ -43,8 +43,7 @@ class Means:
     command: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Lack:
+class Lack(Struct, frozen=True):
     """`field` is where it would stand, or stands; `what` is missing or wrong, and what to do; `edits` do it, where what
     to write is known."""
 

@@ -10,7 +10,8 @@ GPT with dropout it is Korthikanti's formula to the byte, which a test holds it 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dovetail.advice.architecture import Architecture, Layer, alike
 from dovetail.advice.formats import FORMATS, OPTIMIZERS, PRECISIONS
@@ -24,8 +25,7 @@ _REDUCE_BUCKET, _GATHER_BUCKET, _PREFETCH_BUCKET, _MOST_LIVE = 500_000_000, 500_
 """DeepSpeed's reduce_bucket_size, allgather_bucket_size, stage3_prefetch_bucket_size and stage3_max_live_parameters."""
 
 
-@dataclass(frozen=True, slots=True)
-class Training:
+class Training(Struct, frozen=True):
     """`batch` sequences of `context` tokens go through a replica at once (the micro-batch). `zero` is the stage of
     ZeRO, `fsdp` stands instead of it. `flash`: the scores of attention are never kept."""
 

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from dovetail.agent.checkpoint import replace_file
 
@@ -34,8 +34,7 @@ class CdiError(Exception):
     """A specification cannot be written, read or removed; the text says which, why, and what to do."""
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceNode:
+class DeviceNode(Struct, frozen=True):
     """`path` is that in the container, `host_path` where it differs on the host. With `major` and `minor` the runtime
     makes a character device of its own, and the node need not be on the host. `permissions` are of r, w and m."""
 
@@ -46,15 +45,13 @@ class DeviceNode:
     permissions: str = "rw"
 
 
-@dataclass(frozen=True, slots=True)
-class Mount:
+class Mount(Struct, frozen=True):
     host_path: str
     container_path: str
     options: tuple[str, ...] = READ_ONLY
 
 
-@dataclass(frozen=True, slots=True)
-class Hook:
+class Hook(Struct, frozen=True):
     """Runs on the host, in the namespaces that `name` (of OCI: createContainer) says. `args` begin with the name of the
     program."""
 
@@ -64,8 +61,7 @@ class Hook:
     env: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Edits:
+class Edits(Struct, frozen=True):
     """What a runtime changes in a container. `env` is (name, value)."""
 
     env: tuple[tuple[str, str], ...] = ()

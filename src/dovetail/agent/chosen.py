@@ -23,7 +23,8 @@ import asyncio
 import contextlib
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from dovetail.agent.podresources import PodDevices
 from dovetail.kube import instances
@@ -38,8 +39,7 @@ _CARD = re.compile(r"0|[1-9][0-9]?")
 _WAIT_S = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(Struct, frozen=True):
     """What a container wants of a resource. `listed`: PodResources tells of it, which it does not of init containers
     that end."""
 
@@ -48,8 +48,7 @@ class Ask:
     listed: bool
 
 
-@dataclass(slots=True)
-class BoundPod:
+class BoundPod(Struct):
     """A pod of this node. `parts` are what was chosen, None where nobody chose; `fault` says what is wrong with the
     annotation. `asks` are all requests by resource, `open` those that are not served yet; `given` are the parts that
     Allocate handed over, `held` the ids that PodResources tells of. `fresh`: it came
@@ -89,8 +88,7 @@ class BoundPod:
         return not all(ask.listed for ask in self.asks.get(resource, ()))
 
 
-@dataclass(frozen=True, slots=True)
-class Given:
+class Given(Struct, frozen=True):
     """What the kubelet says that a pod has."""
 
     pod: BoundPod

@@ -16,9 +16,11 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from dovetail.core.devices.mig import names
 from dovetail.core.model import GPU
@@ -37,8 +39,7 @@ class ConfigError(Exception):
     """The file cannot be used; the text has a line for each problem."""
 
 
-@dataclass(frozen=True, slots=True)
-class Shared:
+class Shared(Struct, frozen=True):
     """Each device of a resource is offered `replicas` times, under the name `renamed`. A container that asks for more
     than one replica is refused where `fail_requests_greater_than_one` is set."""
 
@@ -48,8 +49,7 @@ class Shared:
     renamed: str
 
 
-@dataclass(frozen=True, slots=True)
-class Config:
+class Config(Struct, frozen=True):
     """`sharing` is by the name that the resource has unshared. Roots and paths are None where the file does not tell
     them. `notes` say which fields of the file decide nothing here, and why."""
 

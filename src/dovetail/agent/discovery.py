@@ -15,10 +15,10 @@ Sources: NVML API reference; NCCL, src/graph/xml.cc (NVLinks).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from itertools import combinations
 
 import pynvml
+from msgspec.structs import replace
 
 from dovetail.agent.gpus import GpuReader, Links
 from dovetail.agent.host import Gpu, Host, Nic, Unread

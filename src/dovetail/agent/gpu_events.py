@@ -14,11 +14,11 @@ import ctypes
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pynvml
+from msgspec import Struct
 
 from dovetail.agent import nvml as library
 from dovetail.agent.illness import LOST, NVML, RECOVERY, RESET_REQUIRED, Ill, Mark, Seen
@@ -52,23 +52,20 @@ _RECOVERY = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Down:
+class Down(Struct, frozen=True):
     """NVML as a whole fails."""
 
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
+class Look(Struct, frozen=True):
     """All GPUs were looked at. `unwatched` are those that tell no events: uuid and reason."""
 
     gpus: tuple[Seen, ...]
     unwatched: tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(Struct, frozen=True):
     """`kind` is XID (with its number), DOUBLE_BIT or RECOVERY_CHANGED. `instances` are the MIG instances of the GPU,
     and `hit` those that it is about; None where it is about the whole GPU."""
 
@@ -79,8 +76,7 @@ class Event:
     hit: tuple[str, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Away:
+class Away(Struct, frozen=True):
     """Nothing is open."""
 
 
@@ -159,8 +155,7 @@ class GpuEvents:
                 return
 
 
-@dataclass(frozen=True, slots=True)
-class _Gpu:
+class _Gpu(Struct, frozen=True):
     uuid: str
     handle: Any
     device: Path

@@ -20,10 +20,10 @@ import uuid
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from ctypes import byref, c_uint
-from dataclasses import dataclass
 from typing import Any
 
 import pynvml
+from msgspec import Struct
 
 from dovetail.agent import nvml as codes
 from dovetail.agent.host import Engines, Fabric, Gpu, Instance, Profile, Unread
@@ -83,8 +83,7 @@ _BUS_ID = re.compile(r"0*([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])")
 _MIB = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Links:
+class Links(Struct, frozen=True):
     """The active NVLinks of a GPU: how many lead to each bus id, and how many to switches."""
 
     to: Counter[str]

@@ -8,21 +8,19 @@ PCI bus ids are written as in sysfs (`0000:19:00.0`). Memory is in MiB, rates in
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from dovetail.core.devices.layout import Matrix
 
 
-@dataclass(frozen=True, slots=True)
-class Unread:
+class Unread(Struct, frozen=True):
     """`what` is a field as `dovetail agent inspect` shows it (`gpus[3].fabric`), `why` names the call or the file."""
 
     what: str
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Engines:
+class Engines(Struct, frozen=True):
     """What a GPU or a MIG instance has of each. `multiprocessors` 0: not told."""
 
     multiprocessors: int = 0
@@ -33,8 +31,7 @@ class Engines:
     ofa_engines: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Profile:
+class Profile(Struct, frozen=True):
     """A kind of MIG instance that a GPU can have, as its driver tells it. `index` is NVML's enumerator, `id` the number
     that nvidia-smi shows (19 for 1g). It takes `size` memory slices, beginning at one of `starts`."""
 
@@ -49,8 +46,7 @@ class Profile:
     engines: Engines = Engines()
 
 
-@dataclass(frozen=True, slots=True)
-class Instance:
+class Instance(Struct, frozen=True):
     """A MIG instance: the compute instance `ci` that fills the GPU instance `gi`, at memory slices
     [start, start + size). `uuid` begins with MIG-."""
 
@@ -64,8 +60,7 @@ class Instance:
     engines: Engines = Engines()
 
 
-@dataclass(frozen=True, slots=True)
-class Fabric:
+class Fabric(Struct, frozen=True):
     """The NVLink fabric of a GPU. `state` is completed, in-progress, not-started or not-supported."""
 
     state: str
@@ -80,8 +75,7 @@ class Fabric:
         return f"{self.cluster_uuid}.{self.clique}" if joined else ""
 
 
-@dataclass(frozen=True, slots=True)
-class Gpu:
+class Gpu(Struct, frozen=True):
     """`minor` is that of /dev/nvidiaN. `compute` is the compute capability. `mig` is None where MIG mode is off;
     `mig_pending` is the mode after the next reset where that differs, else None. `profiles` is empty where the GPU
     cannot be divided."""
@@ -111,8 +105,7 @@ class Gpu:
         return bool(self.profiles) or self.mig is not None
 
 
-@dataclass(frozen=True, slots=True)
-class Nic:
+class Nic(Struct, frozen=True):
     """`name` is the RDMA device (mlx5_0), or the network interface where it speaks no RDMA. `speed_mbps` 0: not known.
     `levels[i]` is how far GPU i is."""
 
@@ -126,8 +119,7 @@ class Nic:
     levels: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Host:
+class Host(Struct, frozen=True):
     """`driver` and `nvml` are versions as text, `cuda` the newest CUDA that the driver supports. `pcie[i][j]` is a
     level of `core.devices.layout`, `nvlinks[i][j]` how many working NVLinks join the GPUs i and j, through switches
     or not. `machine` is the product name that the firmware gives."""

@@ -21,7 +21,9 @@ An illness of a GPU is one of all its MIG instances; that of a MIG instance hits
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dovetail.agent.xids import Remedy
 
@@ -31,8 +33,7 @@ RECOVERY = "recovery"
 RESET_REQUIRED = "reset-required"
 
 
-@dataclass(frozen=True, slots=True)
-class Illness:
+class Illness(Struct, frozen=True):
     """`uuid` of a GPU, or of a MIG instance that alone is hit. `code` is xid-N, ecc-double-bit, lost, recovery,
     reset-required or nvml; `message` says what happened and what to do; `since_ms` is Unix time."""
 
@@ -42,8 +43,7 @@ class Illness:
     since_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(Struct, frozen=True):
     """What tells one life of a GPU from the next. `driver` and `device` are the inodes in sysfs of the kernel module
     and of the PCI device, which the kernel never gives twice in one boot; 0: not readable. `energy_mj` is None where
     persistence mode is off or nobody counts: then it may begin anew without a reset."""
@@ -61,16 +61,14 @@ class Mark:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Ill:
+class Ill(Struct, frozen=True):
     """What is wrong with a GPU as long as it is seen."""
 
     code: str
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
+class Seen(Struct, frozen=True):
     """One look at a GPU. `ill` is None where it answers and its driver asks for nothing."""
 
     uuid: str
@@ -78,8 +76,7 @@ class Seen:
     mark: Mark = Mark()
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(Struct, frozen=True):
     """An event that is remembered. `hit` is the GPU or MIG instance; `gpu` the card; `devices` the uuids that pods may
     hold of what was hit. `asked`: the driver has asked for something since."""
 
@@ -94,8 +91,7 @@ class Record:
     asked: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Memory:
+class Memory(Struct, frozen=True):
     """What outlives the process: `known` are the GPUs that were there since boot `boot`."""
 
     boot: str = ""

@@ -17,10 +17,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from dovetail.agent.apis.podresources_pb2 import AllocatableResourcesResponse
 from dovetail.agent.host import Unread

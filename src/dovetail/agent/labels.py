@@ -20,8 +20,9 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from dovetail.agent.config import Config, Shared
 from dovetail.agent.host import Engines, Gpu, Host, Instance
@@ -65,16 +66,14 @@ _CONFIG_BYTES, _HAS_CAPABILITIES, _FIRST_CAPABILITY, _VENDOR_SPECIFIC = 256, (0x
 _VGPU_SIGNATURE, _TEXT_BYTES = b"VF", 10
 
 
-@dataclass(frozen=True, slots=True)
-class Vgpu:
+class Vgpu(Struct, frozen=True):
     """The driver below this virtual machine."""
 
     version: str
     branch: str
 
 
-@dataclass(frozen=True, slots=True)
-class Pci:
+class Pci(Struct, frozen=True):
     """What the PCI devices tell: the class of each GPU by its bus id, and the vGPUs; None: nobody may read these
     (more than 64 bytes of a device's configuration want CAP_SYS_ADMIN)."""
 

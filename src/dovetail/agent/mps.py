@@ -24,11 +24,11 @@ import os
 import signal
 import stat
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, NamedTuple
 
 import pynvml
+from msgspec import Struct
 
 from dovetail.agent import nvml as library
 from dovetail.agent.cdi import Edits, Mount
@@ -55,8 +55,7 @@ class MpsError(Exception):
     """MPS cannot be used; the text says why and what to do."""
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
+class Share(Struct, frozen=True):
     """What one resource's daemon looks after: the GPUs in the order of their indices, each offered `replicas` times."""
 
     resource: str

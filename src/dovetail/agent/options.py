@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
+from msgspec import Struct
 
-@dataclass(frozen=True, slots=True)
-class Options:
+
+class Options(Struct, frozen=True):
     """`config` is a file for the device plugin (`agent.config`), `mig_layouts` one with layouts (`agent.mig.layouts`),
     `kubelet_config` the kubelet's own, for where it cannot be asked. The roots are where this process sees the host's
     folders, `..._on_host` what the container runtime calls them, where that differs. What is written to `state_folder`

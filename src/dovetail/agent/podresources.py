@@ -8,8 +8,9 @@ Source: k8s.io/kubelet/pkg/apis/podresources/v1, pkg/kubelet/apis/podresources.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from dovetail.agent.apis import podresources_pb2 as wire
 from dovetail.agent.apis.serving import SocketError, call
@@ -18,8 +19,7 @@ SOCKET = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
 _SERVICE = "/v1.PodResourcesLister"
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerDevices:
+class ContainerDevices(Struct, frozen=True):
     """`ids` of each resource, sorted."""
 
     name: str
@@ -29,8 +29,7 @@ class ContainerDevices:
         return dict(self.devices).get(resource, ())
 
 
-@dataclass(frozen=True, slots=True)
-class PodDevices:
+class PodDevices(Struct, frozen=True):
     namespace: str
     name: str
     containers: tuple[ContainerDevices, ...]

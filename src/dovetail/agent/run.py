@@ -13,7 +13,8 @@ import contextlib
 import logging
 import os
 from collections.abc import AsyncIterator, Collection
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from dovetail.agent import config as configs
 from dovetail.agent import xids

@@ -18,11 +18,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import takewhile
 from pathlib import Path
 from typing import TypeVar
+
+from msgspec import Struct
 
 from dovetail.core.devices.kubelet.inventory import Cpu
 from dovetail.core.devices.layout import BOARD, NODE, PHB, PIX, PXB, SYS, UNKNOWN
@@ -47,8 +48,7 @@ class SysfsError(Exception):
     """A file of the kernel cannot be read; the text says which and why."""
 
 
-@dataclass(frozen=True, slots=True)
-class PciDevice:
+class PciDevice(Struct, frozen=True):
     """`place` leads from the root complex (`pci0000:16`) through bridges to the device itself. `kind` is the PCI class
     without its programming interface. `driver` is "" where none is bound, `numa` None where it is not known."""
 
@@ -86,8 +86,7 @@ def level(a: PciDevice | None, b: PciDevice | None) -> int:
     return NODE if a.numa == b.numa else SYS
 
 
-@dataclass(frozen=True, slots=True)
-class Port:
+class Port(Struct, frozen=True):
     """A NIC. `name` is the RDMA device, or the interface where it speaks no RDMA. `speed_mbps` 0: not known, as where
     no cable is plugged in."""
 
@@ -98,8 +97,7 @@ class Port:
     rdma: bool
 
 
-@dataclass(frozen=True, slots=True)
-class NumaNode:
+class NumaNode(Struct, frozen=True):
     """`distances[i]` is that to the i-th node. `memory_bytes` has huge pages in it, `huge_pages` lists (size in KiB,
     number)."""
 

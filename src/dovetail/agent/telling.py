@@ -14,7 +14,8 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from dovetail.agent.apis import podresources_pb2 as wire
 from dovetail.agent.apis.serving import SocketError
@@ -41,8 +42,7 @@ _REGISTRATION_S, _REGISTRATION_MAX_S = 0.2, 10.0
 _SETTLE_S = 0.05
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
+class Seen(Struct, frozen=True):
     """All that there is to tell. `offered` are the resources of the device plugin, `registered` those of them that the
     kubelet has, `faults` what an operator should know."""
 

@@ -13,8 +13,9 @@ errors, `all` watches nothing. DP_ENABLE_HEALTHCHECKS names XIDs that count all 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from enum import IntEnum
+
+from msgspec import Struct
 
 DISABLE = "DP_DISABLE_HEALTHCHECKS"
 ENABLE = "DP_ENABLE_HEALTHCHECKS"
@@ -103,8 +104,7 @@ class WatchedError(ValueError):
     """One of the two variables cannot be read; the text says which, what stands there, and what may."""
 
 
-@dataclass(frozen=True, slots=True)
-class Watched:
+class Watched(Struct, frozen=True):
     """Which errors count. `none`: GPUs are not looked after at all. `events`: XIDs count unless they are in `ignored`;
     else only those in `enabled` do, and ECC errors do not."""
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Iterable
-from dataclasses import dataclass
 from datetime import datetime
 from functools import wraps
 from typing import Any, TypeVar
 
 import click
 import uvloop
+from msgspec import Struct
 from rich.console import Console
 from rich.markup import escape
 
@@ -42,8 +42,7 @@ R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(Struct, frozen=True):
     """Where a command finds the cluster that it looks at, and what the time is there. `namespace` is that of names that
     have none."""
 

@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, replace
 
 import click
+from msgspec import Struct
+from msgspec.structs import replace
 from rich.console import Console
 from rich.markup import escape
 
@@ -25,8 +26,7 @@ from dovetail.kube.feed import Feed
 from dovetail.views.why import refused_pods, unhurried
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """`left_out` are ids of checks for which something could not be read, `unread` why."""
 
     findings: tuple[Finding, ...]

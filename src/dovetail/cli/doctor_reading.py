@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from msgspec import field
+from msgspec import Struct, field
 
 from dovetail.advice.doctor_records import (
     GpuNode,
@@ -160,8 +159,7 @@ class _Hooks(Wire, frozen=True):
     webhooks: tuple[_Hook, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class List:
+class List(Struct, frozen=True):
     """`told` makes of the objects what a field of Seen has."""
 
     resource: Resource

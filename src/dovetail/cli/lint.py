@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 import click
+from msgspec.structs import replace
 
 from dovetail.advice.lint import admission
 from dovetail.advice.lint.engine import Finding, lint, unreadable

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from dataclasses import replace
 from typing import Any
 
 import click
+from msgspec.structs import replace
 
 from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.inventory import DEFAULT_SCHEDULER, facts_of

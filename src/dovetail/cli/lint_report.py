@@ -11,10 +11,10 @@ import json
 import xml.etree.ElementTree as ET
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import click
+from msgspec import Struct
 
 from dovetail import __version__
 from dovetail.advice.lint.engine import UNREADABLE, Finding
@@ -28,8 +28,7 @@ _GITHUB_LEVELS = {Level.ERROR: "error", Level.WARNING: "warning", Level.INFO: "n
 _SARIF_SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(Struct, frozen=True):
     """`rules` are those that were asked; findings of the levels `fatal` make the run fail."""
 
     findings: tuple[Finding, ...]

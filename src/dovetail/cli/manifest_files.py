@@ -6,10 +6,11 @@ from __future__ import annotations
 import difflib
 import tempfile
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dovetail.advice.lint.source import Document, Unreadable, decoded, documents
 from dovetail.kube.documents import STDIN, ManifestError, content, files_named
@@ -18,8 +19,7 @@ _BOM = b"\xef\xbb\xbf"
 _GZIPPED = ".gz"
 
 
-@dataclass(frozen=True, slots=True)
-class File:
+class File(Struct, frozen=True):
     """A file that was read. `data` is what it held; there are no `documents` where `error` says why."""
 
     name: str

@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields
 
+from msgspec.structs import fields
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table

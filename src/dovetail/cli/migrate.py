@@ -7,9 +7,9 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
 
 import click
+from msgspec.structs import asdict
 
 from dovetail.advice.migrate.engine import Migrated, Told, migrate
 from dovetail.advice.migrate.plan import PlanStep, document, plan

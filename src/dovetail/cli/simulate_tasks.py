@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dovetail.core.events import NodeChanged
 from dovetail.core.model import GPU, Node, Pod
@@ -30,8 +32,7 @@ QUEUES_BY: Mapping[str, Callable[[Pod], str]] = {
 _ONE_QUEUE: dict[str, Callable[[Pod], str]] = {**QUEUES_BY, "": lambda pod: DEFAULT_QUEUE}
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
+class Task(Struct, frozen=True):
     """`patient` as in Simulation; `report` and `picture` are how it is told. `job_list`: what counts of a job is
     how many GPUs it asks for."""
 
@@ -47,8 +48,7 @@ class Task:
         return self.picture == "draw_queue"
 
 
-@dataclass(frozen=True, slots=True)
-class Churn:
+class Churn(Struct, frozen=True):
     """Pods that come and go: the offered load, the mean run time, and for how long they come."""
 
     percent: int
@@ -56,8 +56,7 @@ class Churn:
     for_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class Habits:
+class Habits(Struct, frozen=True):
     """What a job list does not say: how often jobs save their work, what they need to go on, whose queue they are in
     ("" one for all), what queues weigh, how fast they forget, and whether that of their jobs goes first that had least;
     and how often nodes fail (0: never) and for how long."""

@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from math import inf, isfinite
 from pathlib import Path
 
 import click
+from msgspec import Struct
 from rich.console import Console
 from rich.table import Table
 
@@ -27,8 +27,7 @@ _WIDTH = 120
 _POINTS, _SPREAD = 200, 30.0
 
 
-@dataclass(frozen=True, slots=True)
-class At:
+class At(Struct, frozen=True):
     """What is expected at a checkpoint interval, by one on demand; None where nothing is ever finished. `expected_s` is
     how long the job takes, None without --work."""
 
@@ -39,8 +38,7 @@ class At:
     expected_s: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Missing:
+class Missing(Struct, frozen=True):
     """Something that a manifest lacks. `fixable`: with what was told, --fix adds it."""
 
     file: str
@@ -51,8 +49,7 @@ class Missing:
     fixable: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Spot:
+class Spot(Struct, frozen=True):
     """The answer. `mtbi_s` is of the whole job. `break_even_discount` is a part of 1, None where nothing is ever
     finished; `break_even_mtbi_s` is of the whole job too, None without a discount; `missing` None without manifests."""
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
 
 import click
+from msgspec.structs import replace
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table

@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import groupby
 from operator import attrgetter
+
+from msgspec.structs import replace
 
 from dovetail.core import eligible
 from dovetail.core.cluster.columns import ABSENT

@@ -10,9 +10,9 @@ ever; a driver that wants its later decisions to be repeatable goes on from the 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from dovetail.core import events as ev
 from dovetail.core.cluster.mix import Record as Counted
@@ -27,8 +27,7 @@ from dovetail.core.sharing.records import History
 from dovetail.core.state import State
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
+class Held(Struct, frozen=True):
     """A pod that was placed. `devices` are the indices of the GPUs that it holds on the node, `slices` its MIG
     instances there, `grants` what was allocated for its claims with it, `by_claim` the extended resources that it has
     by one of these."""
@@ -42,8 +41,7 @@ class Held:
     by_claim: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Avoided:
+class Avoided(Struct, frozen=True):
     """The pod is not tried on the node ("": on any) before `until_ms`."""
 
     uid: str
@@ -51,8 +49,7 @@ class Avoided:
     until_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class Told:
+class Told(Struct, frozen=True):
     """What was said about a root, when, and of which pods."""
 
     root: str
@@ -61,8 +58,7 @@ class Told:
     uids: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class HeldRoom:
+class HeldRoom(Struct, frozen=True):
     """A reservation, with the names of its nodes; see `backfill.Reservation`."""
 
     root: str
@@ -80,8 +76,7 @@ class HeldRoom:
     failure: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
+class Checkpoint(Struct, frozen=True):
     """`events` tell every known object, nodes from the lowest slot on and pods in the order in which they came; `held`
     are the pods on nodes, those included that were decided and are not seen bound yet. `starting` are roots that are
     being bound, with the time when that is overdue; `started` the gangs that had their minimum. `histories` is what

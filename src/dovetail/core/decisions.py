@@ -6,8 +6,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from dovetail.core.dra.extended import Use
 from dovetail.core.dra.records import Allocation, ClaimSpec
@@ -15,24 +16,21 @@ from dovetail.core.model import Instance
 from dovetail.core.reasons import Refusal
 
 
-@dataclass(frozen=True, slots=True)
-class VolumePick:
+class VolumePick(Struct, frozen=True):
     """Bind `claim` ("namespace/name") to `volume`, or, where `volume` is "", have it provisioned for the node."""
 
     claim: str
     volume: str
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimGrant:
+class ClaimGrant(Struct, frozen=True):
     """Write this allocation into `claim` ("namespace/name")."""
 
     claim: str
     allocation: Allocation
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimToMake:
+class ClaimToMake(Struct, frozen=True):
     """Make `claim` ("namespace/name") for the extended resources of the pod, if it is not there already, and tell its
     kubelet which container has what by which request of it."""
 
@@ -46,8 +44,7 @@ class ClaimToMake:
         return tuple(sorted({use.resource for use in self.uses}))
 
 
-@dataclass(frozen=True, slots=True)
-class Bind:
+class Bind(Struct, frozen=True):
     """Put a pod on a node. `gang` is the root gang ("" for a lone pod). `devices` are the indices of the GPUs on the
     node that the state now holds for the pod, and `mbps` the bandwidth between them where there are several and their
     links are known (0 otherwise), of the `ideal_mbps` that such a node can give. `rank` is the pod's place in its gang:
@@ -77,8 +74,7 @@ class Bind:
     it was allocated before."""
 
 
-@dataclass(frozen=True, slots=True)
-class Hold:
+class Hold(Struct, frozen=True):
     """These pods stay pending; told when the reason is new or its numbers are old."""
 
     gang: str
@@ -87,8 +83,7 @@ class Hold:
     step: int
 
 
-@dataclass(frozen=True, slots=True)
-class Release:
+class Release(Struct, frozen=True):
     """A gang that started by half and cannot be completed in time gives back what it holds: evict these bound pods."""
 
     gang: str
@@ -100,8 +95,7 @@ class Release:
 Cause = Literal["reclaim", "preempt"]
 
 
-@dataclass(frozen=True, slots=True)
-class Evict:
+class Evict(Struct, frozen=True):
     """The pods `uids` give way to `root` (`gang` "" for a lone pod): to another queue that takes back what is due to it
     (reclaim), or to a higher priority in the same queue (preempt). `nominations` are the pods (uid) of the root with
     the nodes that are held for them from now on; they are bound once the room is there. `lost_milli_ms` is the work
@@ -116,8 +110,7 @@ class Evict:
     step: int
 
 
-@dataclass(frozen=True, slots=True)
-class Unnominate:
+class Unnominate(Struct, frozen=True):
     """What was held for these pods after an `Evict` is given up: their nominations are to be cleared."""
 
     gang: str

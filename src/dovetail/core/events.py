@@ -8,32 +8,28 @@ its queue's usage was written down is charged if nodes and queues are told befor
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from dovetail.core.dra.records import Claim, DeviceClass, Slice
 from dovetail.core.model import Gang, Namespace, Node, Pod, StorageClass, Volume, VolumeClaim
 from dovetail.core.sharing.records import Budget, Queue
 
 
-@dataclass(frozen=True, slots=True)
-class NodeChanged:
+class NodeChanged(Struct, frozen=True):
     node: Node
 
 
-@dataclass(frozen=True, slots=True)
-class NodeRemoved:
+class NodeRemoved(Struct, frozen=True):
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class PodChanged:
+class PodChanged(Struct, frozen=True):
     """A pod that is not finished, new or changed; with `pod.node` set it holds its resources there."""
 
     pod: Pod
 
 
-@dataclass(frozen=True, slots=True)
-class PodRemoved:
+class PodRemoved(Struct, frozen=True):
     """A pod that is deleted or finished (phase Succeeded or Failed): it holds nothing any more. `ended_ms` is when its
     containers had ended (epoch ms, 0: now); `succeeded` is whether it did what it had to do, so that its run time says
     something about others of its family."""
@@ -43,116 +39,95 @@ class PodRemoved:
     succeeded: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class GangChanged:
+class GangChanged(Struct, frozen=True):
     gang: Gang
 
 
-@dataclass(frozen=True, slots=True)
-class GangRemoved:
+class GangRemoved(Struct, frozen=True):
     id: str
 
 
-@dataclass(frozen=True, slots=True)
-class NamespaceChanged:
+class NamespaceChanged(Struct, frozen=True):
     namespace: Namespace
 
 
-@dataclass(frozen=True, slots=True)
-class NamespaceRemoved:
+class NamespaceRemoved(Struct, frozen=True):
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class VolumeClaimChanged:
+class VolumeClaimChanged(Struct, frozen=True):
     claim: VolumeClaim
 
 
-@dataclass(frozen=True, slots=True)
-class VolumeClaimRemoved:
+class VolumeClaimRemoved(Struct, frozen=True):
     key: str
 
 
-@dataclass(frozen=True, slots=True)
-class VolumeChanged:
+class VolumeChanged(Struct, frozen=True):
     volume: Volume
 
 
-@dataclass(frozen=True, slots=True)
-class VolumeRemoved:
+class VolumeRemoved(Struct, frozen=True):
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class StorageClassChanged:
+class StorageClassChanged(Struct, frozen=True):
     storage_class: StorageClass
 
 
-@dataclass(frozen=True, slots=True)
-class StorageClassRemoved:
+class StorageClassRemoved(Struct, frozen=True):
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class SliceChanged:
+class SliceChanged(Struct, frozen=True):
     """A ResourceSlice, with the taints that DeviceTaintRules add to its devices."""
 
     slice: Slice
 
 
-@dataclass(frozen=True, slots=True)
-class SliceRemoved:
+class SliceRemoved(Struct, frozen=True):
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceClassChanged:
+class DeviceClassChanged(Struct, frozen=True):
     device_class: DeviceClass
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceClassRemoved:
+class DeviceClassRemoved(Struct, frozen=True):
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimChanged:
+class ClaimChanged(Struct, frozen=True):
     """A ResourceClaim; its uid tells it from an older one of the same key."""
 
     claim: Claim
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimRemoved:
+class ClaimRemoved(Struct, frozen=True):
     """`key` is "namespace/name"."""
 
     key: str
 
 
-@dataclass(frozen=True, slots=True)
-class QueueChanged:
+class QueueChanged(Struct, frozen=True):
     queue: Queue
 
 
-@dataclass(frozen=True, slots=True)
-class QueueRemoved:
+class QueueRemoved(Struct, frozen=True):
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class BudgetChanged:
+class BudgetChanged(Struct, frozen=True):
     budget: Budget
 
 
-@dataclass(frozen=True, slots=True)
-class BudgetRemoved:
+class BudgetRemoved(Struct, frozen=True):
     """`key` is "namespace/name"."""
 
     key: str
 
 
-@dataclass(frozen=True, slots=True)
-class BindFailed:
+class BindFailed(Struct, frozen=True):
     """The driver could not carry out a `Bind`: the pod holds nothing and is pending again. The pod is not tried on
     `node` before `retry_at_ms`."""
 
@@ -162,16 +137,14 @@ class BindFailed:
     retry_at_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class EvictionFailed:
+class EvictionFailed(Struct, frozen=True):
     """The driver could not carry out an `Evict` for the pod `uid`, which stays. Who was to have its room gives up."""
 
     uid: str
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class PodRejected:
+class PodRejected(Struct, frozen=True):
     """The kubelet of `node` did not admit a pod of this owner, for `reason` (TopologyAffinityError ...). The pod itself
     is told as removed."""
 

@@ -8,8 +8,9 @@ most jobs that wait on a full cluster are refused by a look-up.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec import Struct
 
 from dovetail.core.cluster.shapes import Shape
 from dovetail.core.decisions import Decision, Hold
@@ -30,8 +31,7 @@ class Kind(NamedTuple):
     fixed: bool
 
 
-@dataclass(slots=True, eq=False)
-class _Known:
+class _Known(Struct, eq=False):
     """A kind, what its roots want, and what was found out about it at `version`: why it is `refused`, whether nothing
     can be done about it where there is no room (`final`), and whether it would be searched who gives way (`asks`)."""
 

@@ -9,9 +9,8 @@ not, except by displacing it.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
+from msgspec.structs import replace
 
 from dovetail.core.decisions import Decision, Evict, Unnominate
 from dovetail.core.eligible import within_models

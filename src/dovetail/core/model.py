@@ -10,8 +10,9 @@ Memory stays in bytes so that a fit answers exactly as the kubelet's own admissi
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Literal
+
+from msgspec import Struct
 
 from dovetail.core.devices.kubelet.inventory import Inventory
 from dovetail.core.devices.kubelet.pods import Pod as ManagedPod
@@ -33,8 +34,7 @@ Operator = Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]
 Effect = Literal["NoSchedule", "PreferNoSchedule", "NoExecute"]
 
 
-@dataclass(frozen=True, slots=True)
-class Requirement:
+class Requirement(Struct, frozen=True):
     """One expression over labels. `Gt` and `Lt` hold one value and compare as 64-bit integers, strictly."""
 
     key: str
@@ -42,36 +42,31 @@ class Requirement:
     values: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class LabelSelector:
+class LabelSelector(Struct, frozen=True):
     """All requirements must hold; no requirement matches everything. `matchLabels` arrive as `In` of one value."""
 
     requirements: tuple[Requirement, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class NodeTerm:
+class NodeTerm(Struct, frozen=True):
     """Expressions and fields are ANDed; a term with neither matches nothing. `fields` knows `metadata.name` only."""
 
     expressions: tuple[Requirement, ...] = ()
     fields: tuple[Requirement, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class PreferredNodes:
+class PreferredNodes(Struct, frozen=True):
     weight: int
     term: NodeTerm
 
 
-@dataclass(frozen=True, slots=True)
-class Taint:
+class Taint(Struct, frozen=True):
     key: str
     value: str
     effect: Effect
 
 
-@dataclass(frozen=True, slots=True)
-class Toleration:
+class Toleration(Struct, frozen=True):
     """An empty key with `Exists` tolerates every key, an empty effect every effect."""
 
     key: str = ""
@@ -80,8 +75,7 @@ class Toleration:
     effect: Effect | Literal[""] = ""
 
 
-@dataclass(frozen=True, slots=True)
-class PeerTerm:
+class PeerTerm(Struct, frozen=True):
     """Pods that count for an affinity term: those in `namespaces`, or in a namespace that `namespace_selector` matches,
     whose labels match `selector` (None matches nothing), per value of the node label `topology_key`."""
 
@@ -91,16 +85,14 @@ class PeerTerm:
     namespace_selector: LabelSelector | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PreferredPeers:
+class PreferredPeers(Struct, frozen=True):
     """`weight` is negative for preferred anti-affinity."""
 
     weight: int
     term: PeerTerm
 
 
-@dataclass(frozen=True, slots=True)
-class Spread:
+class Spread(Struct, frozen=True):
     """A topology spread constraint; `peers` holds its selector, the pod's namespace and the topology key."""
 
     peers: PeerTerm
@@ -111,16 +103,15 @@ class Spread:
     honor_taints: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class HostPort:
+class HostPort(Struct, frozen=True):
     ip: str
     protocol: str
     port: int
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What identical pods ask for: the identity of a shape, so it holds nothing that differs from pod to pod.
+class Request(Struct, frozen=True, cache_hash=True):
+    """What identical pods ask for: the identity of a shape, so it holds nothing that differs from pod to pod. Requests
+    are looked up several times for every pod: the hash is worked out once.
 
     `resources` are the effective amounts by name, sorted, without `pods`. `gpu_milli` (1..1000) is a share of each GPU
     that is asked for, `gpu_memory_mib` the same by memory; without a GPU or replica among the resources, of ONE GPU.
@@ -146,19 +137,9 @@ class Request:
     nvlink_required: bool = False
     near_nics: bool = False
     managed: ManagedPod | None = None
-    _hash: int = field(init=False, repr=False, compare=False, default=0)
-
-    def __post_init__(self) -> None:
-        parts = (getattr(self, name) for name in self.__slots__ if name != "_hash")
-        object.__setattr__(self, "_hash", hash(tuple(parts)))
-
-    def __hash__(self) -> int:
-        """Worked out once: requests are looked up several times for every pod."""
-        return self._hash
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(Struct, frozen=True):
     """Input that cannot be honoured as written: where (`field` path), what stands there, and the rule it breaks with
     the nearest valid value. The object stays pending with it."""
 
@@ -170,8 +151,7 @@ class Problem:
         return f"{self.field}: {self.value!r}: {self.rule}"
 
 
-@dataclass(frozen=True, slots=True)
-class Instance:
+class Instance(Struct, frozen=True):
     """A MIG instance of a node: the index of its GPU, its profile, and the memory slice where it starts."""
 
     gpu: int
@@ -179,8 +159,7 @@ class Instance:
     start: int
 
 
-@dataclass(frozen=True, slots=True)
-class Container:
+class Container(Struct, frozen=True):
     """A container with all that it requests, by resource name, sorted. `passing` is an init container that is no
     sidecar. Init containers come first."""
 
@@ -189,8 +168,7 @@ class Container:
     passing: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(Struct, frozen=True):
     """What is known of the work that a pod does, alike for all pods of a job. `family` names the like of it, whose run
     times are learned together ("" for none): what makes it, without what differs from run to run, and its image.
     `max_runtime_ms` is when it is over at the latest (0 unknown). `checkpoint_interval_ms` is how often it saves what
@@ -210,8 +188,7 @@ class Work:
 NO_WORK = Work()
 
 
-@dataclass(frozen=True, slots=True)
-class Pod:
+class Pod(Struct, frozen=True):
     """A pod that is not finished. `node` is "" while it is not bound; `created_ms` and `bound_ms` are the API server's
     times (epoch milliseconds, 0 unknown). `gang` names the gang that it belongs to ("" = on its own). `managed` is true
     where this scheduler is the one that the pod names. `claims` are names of PersistentVolumeClaims. `devices` are the
@@ -254,8 +231,7 @@ class Pod:
         return f"{self.namespace}/{self.name}"
 
 
-@dataclass(frozen=True, slots=True)
-class Gang:
+class Gang(Struct, frozen=True):
     """Pods that start together or not at all. A gang holds pods or sub-gangs (`parent` points up); the root is decided
     as one. Of its pods at least `min_count` must be placed and at most `max_count` are; of its sub-gangs at least
     `min_groups` (0: all that exist) must reach their own minimum.
@@ -278,8 +254,7 @@ class Gang:
     problem: Problem | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+class Node(Struct, frozen=True):
     """`allocatable` by resource name, `pods` included. `layout` says how its GPUs are wired; where it is None, or is of
     another number of GPUs than are allocatable and out, they are only counted. `inventory` is what its kubelet manages;
     None where that is not known, and what the kubelet will say is not either. `unschedulable` is `spec.unschedulable`.
@@ -308,8 +283,7 @@ class Node:
     gpus_out: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class VolumeClaim:
+class VolumeClaim(Struct, frozen=True):
     """A PersistentVolumeClaim. `volume` is the bound PersistentVolume's name, "" while unbound."""
 
     namespace: str
@@ -328,8 +302,7 @@ class VolumeClaim:
         return f"{self.namespace}/{self.name}"
 
 
-@dataclass(frozen=True, slots=True)
-class Volume:
+class Volume(Struct, frozen=True):
     """A PersistentVolume. `claim` is "namespace/name" of its claimRef or ""; `node_terms` None means reachable from
     everywhere; `labels` serve claim selectors and the zone labels; `driver` is the CSI driver ("" for others)."""
 
@@ -345,8 +318,7 @@ class Volume:
     volume_mode: str = "Filesystem"
 
 
-@dataclass(frozen=True, slots=True)
-class StorageClass:
+class StorageClass(Struct, frozen=True):
     """`wait` is volumeBindingMode WaitForFirstConsumer; `provisions` is false for kubernetes.io/no-provisioner.
     `topologies` (allowedTopologies) None means anywhere."""
 
@@ -354,10 +326,9 @@ class StorageClass:
     wait: bool = False
     provisions: bool = True
     driver: str = ""
-    topologies: tuple[NodeTerm, ...] | None = field(default=None)
+    topologies: tuple[NodeTerm, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Namespace:
+class Namespace(Struct, frozen=True):
     name: str
     labels: tuple[tuple[str, str], ...] = ()

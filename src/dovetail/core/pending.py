@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from dovetail.core.reasons import Reason, Refusal
 from dovetail.core.roster import Rank
@@ -19,8 +20,7 @@ _COUNTED = {Reason.GANG_INCOMPLETE, Reason.GANG_TOO_LARGE, Reason.EVICTING, Reas
 there is no room has several, of which now one is true and now another."""
 
 
-@dataclass(slots=True)
-class _Told:
+class _Told(Struct):
     """What was said about a root, when, and of which pods."""
 
     refusal: Refusal

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from msgspec import Struct, field
 
 from dovetail.core.placing.scores import Scoring, Tightest
 
@@ -20,8 +20,7 @@ DEFAULT_FABRIC = (
 """Node label keys from the widest to the narrowest. Keys that no node carries cost nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
+class Policy(Struct, frozen=True):
     """`attempts_per_step` bounds the work of one step (gangs and lone pods tried, pods decided, and each pod that looks
     at other pods), so that the driver can begin to bind.
     `search_limit` bounds the domains tried for one gang. A half-started gang is released after `start_deadline_ms`.

@@ -8,8 +8,10 @@ the rule, so that dashboards and people recognise them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from enum import Enum, StrEnum
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dovetail.core.devices.mig.plan import Change
 
@@ -87,8 +89,7 @@ class Reason(Enum):
     __hash__ = object.__hash__
 
 
-@dataclass(frozen=True, slots=True)
-class NodeCount:
+class NodeCount(Struct, frozen=True):
     """`nodes` nodes refused for one reason. `detail` narrows it (the resource, the taint); `nearest` is the node that
     came closest, with the numbers, or ""."""
 
@@ -103,8 +104,7 @@ class NodeCount:
         return f"{self.nodes} {text}" + (f" ({self.nearest})" if self.nearest else "")
 
 
-@dataclass(frozen=True, slots=True)
-class Repartition:
+class Repartition(Struct, frozen=True):
     """A proposal to divide idle cards of a node anew."""
 
     node: str
@@ -123,8 +123,7 @@ class Sure(StrEnum):
     UNKNOWN = "Unknown"
 
 
-@dataclass(frozen=True, slots=True)
-class Expected:
+class Expected(Struct, frozen=True):
     """When a job starts at the latest, as far as that can be said: `start_ms` (epoch ms, 0 where it cannot), and
     `basis`, what that is worked out from, or why none can be given."""
 
@@ -133,8 +132,7 @@ class Expected:
     basis: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(Struct, frozen=True):
     """Why a pod or gang is pending. `nodes` counts the nodes that refuse the pod (of a gang, its hardest pod), out of
     `total_nodes`. `repartition` would make the MIG instances that are lacking. `expected` is told of a job for which
     room is held. `reclaim` says what became of the search for jobs that could give way to it, "" where nobody has

@@ -10,8 +10,9 @@ what runs, and each sub-gang that comes later starts on its own.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from dovetail.core.cluster import Cluster
 from dovetail.core.model import Gang, Pod

@@ -10,8 +10,9 @@ it was written down at the bind; else it is handed out anew.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from dovetail.core import events as ev
 from dovetail.core.cluster import Cluster

@@ -14,11 +14,10 @@ pkg/apis/scheduling/types.go, pkg/controller/resourceclaim.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from dovetail.kube.documents import Document
 from dovetail.kube.objects import ObjectMeta, OwnerReference, Wire
@@ -46,8 +45,7 @@ class PriorityClass(Wire, frozen=True):
     global_default: bool = False
 
 
-@dataclass(slots=True)
-class Object:
+class Object(Struct):
     """`wire` is `document`, read and completed."""
 
     document: Document

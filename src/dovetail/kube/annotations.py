@@ -19,12 +19,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from datetime import datetime
 from fractions import Fraction
 from functools import lru_cache
 from math import ceil
 from typing import Any, Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dovetail.core.devices.sharing import ISOLATIONS, Isolation
 from dovetail.core.model import MAX_GPUS, WHOLE_GPU_MILLI, Problem
@@ -58,8 +60,7 @@ _DECIMAL = re.compile(r"-?([0-9]{1,9}(\.[0-9]{0,30})?|\.[0-9]{1,30})")
 _MIB = 2**20
 
 
-@dataclass(frozen=True, slots=True)
-class Wishes:
+class Wishes(Struct, frozen=True):
     """What an object asks for by our labels and annotations; empty values where it asks for nothing."""
 
     queue: str = ""
@@ -90,8 +91,7 @@ class _BadValue(ValueError):
     """The value breaks the rule of its key; the argument is the nearest valid value, where it can be worked out."""
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
+class Key(Struct, frozen=True):
     """`field` is the attribute of Wishes that `parse` fills; `examples` are valid values."""
 
     field: str

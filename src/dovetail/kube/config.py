@@ -13,11 +13,11 @@ import os
 import ssl
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from dovetail.kube.credentials import ExecPlugin, Files, Source, read
 from dovetail.kube.errors import ConfigError
@@ -25,8 +25,7 @@ from dovetail.kube.errors import ConfigError
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterConfig:
+class ClusterConfig(Struct, frozen=True):
     """Where the API server is, how to trust it, and who we are. `namespace` is the context's own, else "default"."""
 
     server: str

@@ -7,7 +7,6 @@ Rules
   fit its type becomes a `BadObject` in its place: never an exception, never nothing.
 """
 
-from dataclasses import dataclass
 from types import GenericAlias
 from typing import Generic, Protocol, TypeVar
 
@@ -47,8 +46,7 @@ T = TypeVar("T", bound=Keyed)
 S = TypeVar("S")
 
 
-@dataclass(frozen=True, slots=True)
-class BadObject:
+class BadObject(Struct, frozen=True):
     """An object that its type cannot hold. `problem` names the field; `key` is None when not even that can be read."""
 
     resource: Resource
@@ -58,8 +56,7 @@ class BadObject:
     deleted: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Bookmark:
+class Bookmark(Struct, frozen=True):
     """The server has sent everything up to `resource_version`; `initial_end` closes a streaming list."""
 
     resource_version: str

@@ -7,7 +7,6 @@ API that is down takes only its own group with it: the group is listed in `faile
 
 import asyncio
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from msgspec import Struct
 
@@ -55,8 +54,7 @@ class _Resources(Struct):
     resources: list[_Listed] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Served:
+class Served(Struct, frozen=True):
     """The kinds a server has, as (group/version, plural). `failed` names the group/versions that did not answer."""
 
     kinds: frozenset[tuple[str, str]]

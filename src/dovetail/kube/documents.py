@@ -16,12 +16,12 @@ import re
 import sys
 import zlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import yaml
+from msgspec import Struct
 
 STDIN = "-"
 
@@ -44,8 +44,7 @@ class ManifestError(Exception):
         return f"{self.file}:{self.line}: {self.message}" if self.line else f"{self.file}: {self.message}"
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
+class Document(Struct, frozen=True):
     """One object. `path` leads to it inside its file, as in `items[2]`; `node` is the same in the YAML tree."""
 
     file: str

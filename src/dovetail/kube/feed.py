@@ -21,8 +21,10 @@ No input or output here: the driver fetches the wanted owners.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
 from typing import Any, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dovetail.core import events as ev
 from dovetail.core.model import Gang, Node, Pod, Problem, Work
@@ -45,15 +47,13 @@ T = TypeVar("T")
 OnFindings = Callable[[str, tuple[Finding, ...]], None]
 
 
-@dataclass(frozen=True, slots=True)
-class PodRef:
+class PodRef(Struct, frozen=True):
     namespace: str
     name: str
     uid: str
 
 
-@dataclass(frozen=True, slots=True)
-class GangRef:
+class GangRef(Struct, frozen=True):
     """The object whose status tells about a gang."""
 
     dialect: Dialect[Any]
@@ -61,8 +61,7 @@ class GangRef:
     name: str
 
 
-@dataclass(slots=True)
-class _Known:
+class _Known(Struct):
     """A pod as it was told. `problem` and `work` are its own, without what its gang adds; `written` are the devices
     that were written down for it, `findings` what is wrong with them."""
 

@@ -15,8 +15,10 @@ Ids are `<kind>.<group>/<namespace>/<name>`, and `/<part>` for a sub-gang: the s
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, replace
 from typing import TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dovetail.core.model import Gang, Problem
 from dovetail.kube.annotations import FRACTION, ISOLATION, MEMORY, NOTHING, PREFIX, Wishes
@@ -29,8 +31,7 @@ NAMED = "gang.dovetail.dev"
 """Where the ids begin of gangs that exist only in their pods' annotations."""
 
 
-@dataclass(frozen=True, slots=True)
-class OwnerRef:
+class OwnerRef(Struct, frozen=True):
     """A workload object to be fetched: GET `resource.path(namespace, name)`."""
 
     resource: Resource
@@ -41,8 +42,7 @@ class OwnerRef:
         return f"{self.resource.kind} {self.namespace}/{self.name}"
 
 
-@dataclass(frozen=True, slots=True)
-class Membership:
+class Membership(Struct, frozen=True):
     """What a pod belongs to, as the pod alone tells. `owner` is the object that must be read to know more. With `alone`
     it is no gang: the pod does not wait for what the object says."""
 
@@ -54,8 +54,7 @@ class Membership:
     alone: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Struct, frozen=True):
     """A role in a workload. `pods` is how many of it there are in all, None if nobody tells."""
 
     name: str
@@ -63,8 +62,7 @@ class Part:
     pods: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Declared:
+class Declared(Struct, frozen=True):
     """A declared thing. `gang` is the gang as far as the object says it, `wishes` what its annotations say; `pods` is
     how many pods there are in all, `min_field` the field that the minimum comes from, `deadline_ms` the limit of its
     run time (0: none). With `alone` its pods are no gang."""

@@ -16,8 +16,9 @@ Not known here: pod.spec.workloadRef (1.35), disruptionMode, minResources, timeo
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
+
+from msgspec import Struct
 
 from dovetail.core.model import Gang, Problem
 from dovetail.kube.annotations import LEVELS, Wishes, level, wishes_of
@@ -52,8 +53,7 @@ _VOLCANO_ANNOTATIONS = ("scheduling.k8s.io/group-name", "scheduling.volcano.sh/g
 _VOLCANO_TASK = "volcano.sh/task-spec"
 
 
-@dataclass(frozen=True, slots=True)
-class Dialect(Generic[G]):
+class Dialect(Struct, Generic[G], frozen=True):
     """`resources` in order of preference: the first that is served is read, as `kind`."""
 
     id_prefix: str

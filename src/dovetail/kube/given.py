@@ -8,7 +8,9 @@ of the node that the pod is on, for as long as the pod is there. A text that nam
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dovetail.core.model import Instance, Pod, Problem
 from dovetail.kube import instances
@@ -17,8 +19,7 @@ from dovetail.kube.layouts import Finding
 from dovetail.kube.objects_topology import DeviceDifference, GPUNode
 
 
-@dataclass(frozen=True, slots=True)
-class Devices:
+class Devices(Struct, frozen=True):
     """GPUs by index, or MIG instances, of a bound pod."""
 
     gpus: tuple[int, ...] | None = None

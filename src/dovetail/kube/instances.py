@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from dovetail.core.devices.mig import names
 from dovetail.core.devices.mig import slices as costs
@@ -27,8 +28,7 @@ _WRITTEN = re.compile(r"(0|[1-9][0-9]?)/([1-9]\d?g\.[1-9]\d{0,3}gb(?:\+[a-z.]+|-
 _MOST_CARDS = 16
 
 
-@dataclass(frozen=True, slots=True)
-class Divided:
+class Divided(Struct, frozen=True):
     """`cards` are those in MIG mode, `geometry` says how the whole ones could be divided."""
 
     cards: tuple[Card, ...] = ()

@@ -14,9 +14,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dovetail.core.devices.kubelet.inventory import (
     LEAST_MAX_ALLOWABLE_NUMA,
@@ -88,8 +90,7 @@ _MOST_CPU = 8191
 _MOST_DEVICES = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class Zones:
+class Zones(Struct, frozen=True):
     """What a NodeResourceTopology tells. `policy` and `scope` are "" where it does not; `devices` has, by resource, how
     many of them each NUMA node has."""
 

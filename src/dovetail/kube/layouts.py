@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
+
+from msgspec import Struct
 
 from dovetail.core.devices import products
 from dovetail.core.devices.layout import (
@@ -56,8 +57,7 @@ _FIELDS = (
 """Where a field of a Layout stands in a GPUNode's status."""
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """Something about a node that cannot be used as it is written, or that two objects tell differently. `kind` and
     `name` are the object whose `problem.field` it is."""
 
@@ -71,8 +71,7 @@ class Finding:
         return ": ".join(part for part in parts if part)
 
 
-@dataclass(frozen=True, slots=True)
-class Description:
+class Description(Struct, frozen=True):
     """The GPUs of a node as one object tells them. `product` is "" also where they are of several. `nvlinks`, `nics`
     None: not told. `unhealthy` are the indices of GPUs that do not work."""
 
@@ -248,8 +247,7 @@ def _complete(pool: list[ResourceSlice], findings: list[Finding]) -> list[Resour
     return []
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _SliceGpu:
+class _SliceGpu(Struct, frozen=True, eq=False):
     slice: str
     uuid: str
     product: str
@@ -290,8 +288,7 @@ def _text(device: SliceDevice, name: str) -> str:
     return _attribute(device, name).text or ""
 
 
-@dataclass(frozen=True, slots=True)
-class Labels:
+class Labels(Struct, frozen=True):
     """What GPU feature discovery says. `count` is None where it says nothing, or what is `unreadable`; `host` is the
     type of machine, where that is known to the table of products."""
 

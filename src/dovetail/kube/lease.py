@@ -17,10 +17,10 @@ import logging
 import secrets
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from dovetail.kube.client import JSON, MERGE_PATCH, Client, Options
 from dovetail.kube.errors import AlreadyExists, Conflict, KubeError, NotFound
@@ -29,8 +29,7 @@ from dovetail.kube.resources import LEASES
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Terms:
+class Terms(Struct, frozen=True):
     """The times of an election; kube-scheduler's unless given. All replicas should have the same."""
 
     duration_ms: int = 15_000
@@ -42,8 +41,7 @@ class Terms:
             raise ValueError(f"lease duration > renew deadline > retry period > 0 does not hold: {self}")
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(Struct, frozen=True):
     """What counts in a lease. `version` is the resource version; "" in a record that is to be created."""
 
     holder: str
@@ -52,59 +50,50 @@ class Record:
     version: str
 
 
-@dataclass(frozen=True, slots=True)
-class Woke:
+class Woke(Struct, frozen=True):
     """Happened: the time to wait is over, or the election begins."""
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
+class Seen(Struct, frozen=True):
     """Happened: the lease was read. None: there is none."""
 
     record: Record | None
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
+class Written(Struct, frozen=True):
     """Happened: the write succeeded, and this is the lease now."""
 
     record: Record
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(Struct, frozen=True):
     """Happened: a read or write failed or was refused, or its outcome is unknown."""
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
+class Look(Struct, frozen=True):
     """To do: read the lease, then step with Seen or Failed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Write:
+class Write(Struct, frozen=True):
     """To do: write this record if the version is still the one in it, then step with Written or Failed."""
 
     record: Record
     acquire: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
+class Wait(Struct, frozen=True):
     """To do: nothing until then; then step with Woke."""
 
     until_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class Lead:
+class Lead(Struct, frozen=True):
     """To do: lead (or go on leading); step with Woke then."""
 
     until_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class StepDown:
+class StepDown(Struct, frozen=True):
     """To do: stop leading at once; then step with Woke."""
 
 
@@ -112,8 +101,7 @@ Happening = Woke | Seen | Written | Failed
 Action = Look | Write | Wait | Lead | StepDown
 
 
-@dataclass(frozen=True, slots=True)
-class State:
+class State(Struct, frozen=True):
     """What a candidate remembers. All times are its own monotonic milliseconds."""
 
     identity: str

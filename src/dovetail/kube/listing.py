@@ -11,8 +11,9 @@ Rules
 import gc
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Generic
+
+from msgspec import Struct
 
 from dovetail.kube.client import Client
 from dovetail.kube.decoding import BadObject, Key, Reader, T
@@ -22,8 +23,7 @@ from dovetail.kube.resources import Resource
 _pauses: list[bool] = []
 
 
-@dataclass(frozen=True, slots=True)
-class Listing(Generic[T]):
+class Listing(Struct, Generic[T], frozen=True):
     """A collection as of `resource_version`; `bad` are the objects that are there but could not be decoded."""
 
     objects: dict[Key, T]

@@ -17,12 +17,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Container, Iterable, Sequence
-from dataclasses import dataclass
 from datetime import UTC
 from typing import Any
 
 import msgspec
-from msgspec import structs
+from msgspec import Struct, structs
 
 from dovetail.core import events as ev
 from dovetail.core.model import Gang, Node, Pod, Problem
@@ -76,8 +75,7 @@ class _Named(Wire, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
 
 
-@dataclass(frozen=True, slots=True)
-class _Kind:
+class _Kind(Struct, frozen=True):
     """`versions` that are read; none: whichever there is."""
 
     resource: Resource
@@ -85,8 +83,7 @@ class _Kind:
     versions: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ManifestProblem:
+class ManifestProblem(Struct, frozen=True):
     """`line` is 0 where it is not known; then `path` leads to the object, as in `items[2]`."""
 
     file: str
@@ -101,8 +98,7 @@ class ManifestProblem:
         return ": ".join(part for part in (place, self.object, self.field, self.message) if part)
 
 
-@dataclass(frozen=True, slots=True)
-class Manifests:
+class Manifests(Struct, frozen=True):
     """`events` tell the whole cluster, nodes first. `skipped` counts by kind what nothing here is decided by."""
 
     events: tuple[ev.Event, ...]

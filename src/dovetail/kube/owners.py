@@ -16,10 +16,11 @@ Not known here: Spark, Grove, Volcano's Job (its PodGroup is read), StatefulSets
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dovetail.core.model import Gang, Problem
 from dovetail.kube.annotations import wishes_of
@@ -65,8 +66,7 @@ _RAY_HEAD = "headgroup"
 _BATCH_JOB = ("batch", "Job")
 
 
-@dataclass(frozen=True, slots=True)
-class Size:
+class Size(Struct, frozen=True):
     """How many pods an object makes and how many must start together (see `gangs.Declared`)."""
 
     min_field: str
@@ -76,8 +76,7 @@ class Size:
     together: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class OwnerKind(Generic[D]):
+class OwnerKind(Struct, Generic[D], frozen=True):
     """`controllers` are the (group, kind) of the pods' own controllers. Pods must carry `marked_by`, as a label or an
     annotation. `named_by` is the label with the object's name ("": it is the controller itself); `split_by` a label
     whose every value is a gang of its own. `size` None means that the pods are on their own; so are pods that do

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from fractions import Fraction
@@ -23,6 +22,7 @@ from math import ceil
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec import Struct
 
 from dovetail.core.model import LabelSelector, Problem
 from dovetail.core.quantities import MAX_AMOUNT, QuantityError, display, parse
@@ -64,8 +64,7 @@ _GPU_HOUR = 1000 * 3_600_000
 """In milli-GPU times ms."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Class:
+class _Class(Struct, frozen=True):
     """A class of resources under the name that it has in the object: its name in the core, how many of the core's units
     a unit is, and valid quantities."""
 

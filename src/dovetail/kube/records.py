@@ -9,8 +9,9 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import Any, Literal, Protocol, TypeVar
+
+from msgspec.structs import replace
 
 from dovetail.core import events as ev
 from dovetail.core.dra.records import Claim

@@ -18,7 +18,6 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
 from msgspec import Struct
@@ -49,8 +48,7 @@ class Change(Struct, Generic[T], frozen=True):
     old: T | None
 
 
-@dataclass(frozen=True, slots=True)
-class Drift:
+class Drift(Struct, frozen=True):
     """What an audit found. An empty one (false in a condition) means that `known` is what the server has."""
 
     resource: Resource

@@ -5,12 +5,12 @@ A kind that exists in several dialects (PodGroup) is a tuple in order of prefere
 a server has. Nothing here knows what is inside an object, and no version number of a server decides anything.
 """
 
-from dataclasses import dataclass
 from urllib.parse import quote
 
+from msgspec import Struct
 
-@dataclass(frozen=True, slots=True)
-class Resource:
+
+class Resource(Struct, frozen=True):
     """One kind in one API version. `group` is "" for the core group, `plural` is the name used in paths."""
 
     group: str

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
+
+from msgspec import Struct, field
 
 from dovetail.core import events as ev
 from dovetail.core.events import Event
@@ -39,8 +40,7 @@ _OLDEST = datetime(1970, 1, 1, tzinfo=UTC)
 Changes = list[Change[Any]]
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(Struct, frozen=True):
     """`translate` turns the changes of one batch into events, in order."""
 
     resource: Resource
@@ -74,9 +74,9 @@ def sources(feed: Feed, served: Served) -> Iterator[Source]:
     yield Source(kinds.PODS, Pod, lambda changes: feed.pods(_written_first(changes)))
 
 
-_RANKS: dict[type[Event], int] = dict.fromkeys(
-    (ev.QueueChanged, ev.NamespaceChanged, ev.NodeChanged, ev.BudgetChanged), 0
-) | {ev.PodRejected: 2}
+_RANKS: dict[type[Event], int] = {
+    ev.QueueChanged: 0, ev.NamespaceChanged: 0, ev.NodeChanged: 0, ev.BudgetChanged: 0, ev.PodRejected: 2,
+}  # fmt: skip
 
 
 def rank(event: Event) -> int:

@@ -9,16 +9,16 @@ Sources: the API types of each project, named at its rows.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from dovetail.kube.resources import JOBS, PODS, Resource
 
 Path = tuple[str | int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Holder:
+class Holder(Struct, frozen=True):
     """A kind that holds pod templates at `paths`. `version` of the resource is the one that is served today: objects of
     any version are looked at alike."""
 

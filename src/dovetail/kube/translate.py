@@ -20,9 +20,10 @@ Not known here: runtime classes.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import lru_cache
 from typing import Literal
+
+from msgspec.structs import replace
 
 from dovetail.core import model
 from dovetail.core.devices.kubelet.inventory import Inventory

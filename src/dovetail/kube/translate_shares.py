@@ -14,8 +14,9 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from functools import lru_cache
+
+from msgspec.structs import replace
 
 from dovetail.core.devices.mig import names
 from dovetail.core.devices.mig.products import GEOMETRIES

@@ -16,10 +16,11 @@ Sources: k8s.io/api resource/v1 (1.37), dynamic-resource-allocation resourceslic
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from math import ceil
 from typing import TypeVar
+
+from msgspec.structs import replace
 
 from dovetail.core.dra.records import (
     Capacity,

@@ -11,8 +11,9 @@ Does not know: reconnecting, what was known before; that is `reflector`.
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
-from dataclasses import dataclass, field
 from typing import Generic
+
+from msgspec import Struct, field
 
 from dovetail.kube.client import Client
 from dovetail.kube.decoding import BadObject, Event, Reader, T
@@ -24,8 +25,7 @@ HEARTBEAT_S = 150.0
 about 120 s, then one a minute (measured)."""
 
 
-@dataclass(slots=True)
-class Batch(Generic[T]):
+class Batch(Struct, Generic[T]):
     """What came in one read, in order. `resource_version` is where to resume, "" while a streaming list goes on.
 
     `initial_end` says that the events of this batch complete the streaming list; later changes are in later batches.

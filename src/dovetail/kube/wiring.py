@@ -17,7 +17,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dovetail.core.devices import products
 from dovetail.core.devices.kubelet.inventory import Inventory
@@ -34,8 +36,7 @@ _CLIQUE = "nvidia.com/gpu.clique"
 _LABELS = "labels"
 
 
-@dataclass(frozen=True, slots=True)
-class Wiring:
+class Wiring(Struct, frozen=True):
     """What is known of one node. `origin` is the kind of object that tells its GPUs: `labels` where their wiring is
     assumed from these, "" where nobody tells. `parts` is how these GPUs are divided."""
 
@@ -142,8 +143,7 @@ class Wirings:
         return out
 
 
-@dataclass(frozen=True, slots=True)
-class _Seen:
+class _Seen(Struct, frozen=True):
     """What of a Node object matters here. `gpus` is None where the node offers none."""
 
     labels: Labels

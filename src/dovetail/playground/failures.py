@@ -7,7 +7,8 @@ Source of codes, reasons and texts: k8s.io/apimachinery/pkg/api/errors/errors.go
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from dovetail.playground.objects import Object
 
@@ -19,8 +20,7 @@ REASONS = {
 """The usual reason for a status code."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cause:
+class Cause(Struct, frozen=True):
     """One thing that is wrong, with the path of its field. Source of kinds and texts: field.Error.ErrorBody."""
 
     kind: str

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import re
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from dovetail.playground.connections import Connections
 from dovetail.playground.resources import Resource
@@ -19,8 +20,7 @@ from dovetail.playground.store import Store
 Effect = Literal["answer", "delay", "drop-before", "drop-after"]
 
 
-@dataclass(slots=True)
-class Fault:
+class Fault(Struct):
     """What happens to which requests.
 
     answer

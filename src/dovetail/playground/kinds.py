@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from dovetail.playground import claims, pods
 from dovetail.playground.failures import Cause, missing, wrong
@@ -58,8 +59,7 @@ def _no_update_problems(_: Object, __: Object) -> list[Cause]:
     return []
 
 
-@dataclass(frozen=True, slots=True)
-class Rules:
+class Rules(Struct, frozen=True):
     """`born` gives a new object its first status; `problems` looks at every new or updated object."""
 
     defaulted: Callable[[Object], Object] = _unchanged

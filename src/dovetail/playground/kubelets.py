@@ -26,7 +26,8 @@ import contextlib
 import heapq
 import re
 from collections import deque
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from dovetail.core.quantities import QuantityError, amount
 from dovetail.playground.claims import by_claim, names_of, usable_by
@@ -58,8 +59,7 @@ _RUNNING_CONDITIONS = ("PodReadyToStartContainers", "Initialized", "ContainersRe
 _NO_AFFINITY = "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector"
 
 
-@dataclass(slots=True)
-class _Seat:
+class _Seat(Struct):
     """What an admitted pod takes of its node, and since when."""
 
     node: str

@@ -33,7 +33,8 @@ Not known here: schemas. Custom resources are neither pruned, defaulted nor vali
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from dovetail.playground.failures import qualified
 from dovetail.playground.objects import Object, object_at, objects_at, text_at
@@ -42,8 +43,7 @@ _TYPE = ("kind", "apiVersion")
 SUBRESOURCES = ("status", "scale", "binding", "eviction")
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(Struct, frozen=True):
     """A printed column of a custom resource: `path` is its JSONPath without the leading dot."""
 
     name: str
@@ -52,8 +52,7 @@ class Column:
     priority: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Resource:
+class Resource(Struct, frozen=True, eq=False):
     """One kind in one version of one group."""
 
     group: str

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
+
+from msgspec import Struct
 
 from dovetail.core.labels import as_int64, holds
 from dovetail.core.model import Operator, Requirement
@@ -45,8 +46,7 @@ _COMPARISONS: dict[str, Operator] = {"=": "In", "==": "In", "!=": "NotIn", ">": 
 _TERM_END = re.compile(r",(?![^()]*\))")
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
+class Selection(Struct, frozen=True):
     """Which objects of a collection a request is about: all conditions must hold."""
 
     namespace: str = ""

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import msgspec
 from aiohttp import web
+from msgspec import Struct
 
 from dovetail.playground import discovery, failures, patches
 from dovetail.playground.admission import stored_form
@@ -34,8 +34,7 @@ _NAMESPACE_SUBRESOURCES = ("status", "finalize")
 _HEALTH = ("/healthz", "/livez", "/readyz")
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(Struct, frozen=True):
     """What a path is about. `name` and `subresource` may be ""."""
 
     resource: Resource
@@ -76,8 +75,7 @@ def target_of(catalogue: Catalogue, path: str) -> Target | None:
     return Target(resource, namespace, name, subresource)
 
 
-@dataclass(frozen=True, slots=True)
-class ApiServer:
+class ApiServer(Struct, frozen=True):
     """Answers the requests of one API."""
 
     store: Store

@@ -14,11 +14,11 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from itertools import islice
 from typing import Self
 
 import msgspec
+from msgspec import Struct, field
 
 from dovetail.playground.failures import expired, too_large_version
 from dovetail.playground.objects import Key, Object, key_of, with_metadata
@@ -26,8 +26,7 @@ from dovetail.playground.selectors import EVERYTHING, Selection
 from dovetail.playground.views import View
 
 
-@dataclass(slots=True, eq=False)
-class Change:
+class Change(Struct, eq=False):
     """One write. `previous` is the object before it, None when it was created."""
 
     version: int

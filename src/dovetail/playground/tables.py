@@ -11,7 +11,8 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from dovetail.playground.objects import (
     Object,
@@ -30,8 +31,7 @@ _OF_CONDITION = re.compile(r"status\.conditions\[\?\(@\.type==['\"](\w+)['\"]\)\
 _AGE_UNITS = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 
 
-@dataclass(frozen=True, slots=True)
-class _Cell:
+class _Cell(Struct, frozen=True):
     """A column and what stands in it; columns of priority 1 show with `-o wide`."""
 
     name: str

@@ -8,8 +8,9 @@ Source: k8s.io/apiserver/pkg/endpoints/handlers/response.go.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from dovetail.playground.failures import Failure
 from dovetail.playground.objects import Object, object_at
@@ -22,8 +23,7 @@ _FORMS: dict[str, Form] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(Struct, frozen=True):
     """One resource in one form."""
 
     resource: Resource

@@ -14,7 +14,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from dovetail.playground import failures
 from dovetail.playground.faults import Faults
@@ -28,8 +29,7 @@ _INITIAL_EVENTS_END = {"k8s.io/initial-events-end": "true"}
 _DEFAULT_TIMEOUT_S = 1800
 
 
-@dataclass(frozen=True, slots=True)
-class WatchOptions:
+class WatchOptions(Struct, frozen=True):
     """What the query parameters of a watch ask for. `version` is 0 for any version."""
 
     selected: Selection

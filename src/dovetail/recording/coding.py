@@ -6,22 +6,22 @@ one it is in `kind`; an enum is written by its `code`, or value; sets are sorted
 What is read is checked field by field: an unknown field, kind or type is an error that names the path. A choice that is
 code is written by its name, and so only as it is made without a word more.
 
-Each dataclass gets a frozen msgspec Struct of the same fields, which msgspec writes and reads. Identical requests,
+Each record gets a second Struct of the same fields, which is what msgspec writes and reads. Identical requests,
 descriptions of work, specs of claims, layouts and inventories are one object after reading, as they are in a cluster,
 and are converted once.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import types
 from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import cache, lru_cache
 from operator import attrgetter
-from typing import Any, Generic, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Generic, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
 
 import msgspec
+from msgspec import structs
 
 from dovetail.core.devices.kubelet.inventory import Inventory
 from dovetail.core.devices.layout import Layout
@@ -104,7 +104,7 @@ def _way(hint: Any) -> _Way:
 
 
 def _is_record(hint: Any) -> bool:
-    return dataclasses.is_dataclass(hint)
+    return isinstance(hint, type) and issubclass(hint, msgspec.Struct)
 
 
 def _each(convert: Convert | None) -> Convert | None:
@@ -177,9 +177,8 @@ def _unless_none(convert: Convert | None) -> Convert | None:
 
 @cache
 def _record(hint: Any, tag: str) -> _Way:
-    hints = get_type_hints(hint)
-    fields = [field for field in dataclasses.fields(hint) if field.init]
-    ways = [_way(hints[field.name]) for field in fields]
+    fields = structs.fields(hint)
+    ways = [_way(field.type) for field in fields]
     kind = msgspec.defstruct(
         hint.__name__,
         [_field(field, way) for field, way in zip(fields, ways, strict=True)],
@@ -197,13 +196,10 @@ def _record(hint: Any, tag: str) -> _Way:
     return _Way(kind, write, read)
 
 
-def _field(field: dataclasses.Field[Any], way: _Way) -> Any:
-    if field.default_factory is not dataclasses.MISSING:
-        default = field.default_factory()
-    elif field.default is not dataclasses.MISSING:
-        default = field.default
-    else:
+def _field(field: structs.FieldInfo, way: _Way) -> Any:
+    if field.required:
         return field.name, way.kind
+    default = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
     return field.name, way.kind, default if way.write is None else way.write(default)
 
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import fields, replace
 
 from dovetail.core.cycle import tell
 from dovetail.core.decisions import Bind, Decision, Evict
@@ -34,8 +35,7 @@ class NotRecorded(Exception):
     """Why there is no such decision here, and which is nearest."""
 
 
-@dataclass(frozen=True, slots=True)
-class Waiting:
+class Waiting(Struct, frozen=True):
     """A gang or lone pod in the line, with how many of its pods wait. `before` is what it was last told when the step
     began ("" nothing yet), `decided` what the step decided about it."""
 
@@ -46,8 +46,7 @@ class Waiting:
     decided: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Room:
+class Room(Struct, frozen=True):
     """Room that is held for a job after the step: on which nodes, until when (epoch ms, 0 where that cannot be said),
     how sure that is, what it is worked out from, and the pods that give way to it."""
 
@@ -60,8 +59,7 @@ class Room:
     evicting: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Decided:
+class Decided(Struct, frozen=True):
     """A step. `file` and `line` say where it stands, `record` is that line. `told` and `decided` are its events and
     decisions in words, `waiting` the line before it, the first one first. `raised` is the error with which the step
     ended, and the process with it: then nobody was tried."""

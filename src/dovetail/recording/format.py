@@ -9,10 +9,10 @@ its decisions, so two runs decided alike if and only if their last digests are e
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from hashlib import blake2b
 
 import msgspec
+from msgspec import Struct, field
 
 from dovetail.core.checkpoint import Checkpoint
 from dovetail.core.decisions import Decision
@@ -25,8 +25,7 @@ NOTHING = msgspec.Raw(b"[]")
 _DIGEST_BYTES = 16
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
+class Header(Struct, frozen=True):
     """The first line of a segment. `dovetail` is the version that wrote it, `run` names the process (it is part of the
     decision ids on pods), `segment` counts within the run, from 1; `started` is the time of the header, ISO 8601.
     `digest` is that of the step before. `checkpoint` is None where the run began with an empty state."""
@@ -41,8 +40,7 @@ class Header:
     checkpoint: Checkpoint | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(Struct, frozen=True):
     """One call of the core at `now_ms`. With `step` (its number) a step, with its events, decisions and digest; without
     it, what was `told` to a process that does not lead, for which `now_ms` is a note. `raised` is the error with which
     the call ended, and with it the process: a bug, which a replay meets again."""

@@ -11,11 +11,11 @@ from __future__ import annotations
 import gzip
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TypeVar, cast
 
 import msgspec
+from msgspec import Struct, field
 
 from dovetail import __version__
 from dovetail.recording.folder import segments
@@ -56,8 +56,7 @@ class Brief(msgspec.Struct, frozen=True):
 _brief = msgspec.json.Decoder(Brief)
 
 
-@dataclass
-class Segment:
+class Segment(Struct):
     """One file. `cut` is known once its lines were read."""
 
     file: Path
@@ -110,8 +109,7 @@ class Segment:
             raise BadRecording(self.file, number, f"{error}{written}") from error
 
 
-@dataclass
-class Run:
+class Run(Struct):
     """What one process wrote, as far as it is there: consecutive segments."""
 
     name: str

@@ -12,11 +12,12 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dovetail import __version__
 from dovetail.core import cycle
@@ -34,14 +35,12 @@ _MOST_WAITING = 20_000
 _LAST_WRITE_S = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Call:
+class _Call(Struct, frozen=True):
     line: Line
     decisions: list[Decision]
 
 
-@dataclass(frozen=True, slots=True)
-class _Next:
+class _Next(Struct, frozen=True):
     """The next segment begins."""
 
     checkpoint: Checkpoint | None

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
+from msgspec import Struct
 
 from dovetail.core.checkpoint import restore, take
 from dovetail.core.cycle import step, tell
@@ -26,8 +26,7 @@ from dovetail.recording.reader import BadRecording, Run, Segment
 Verdict = Literal["equal", "differs", "unusable"]
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(Struct, frozen=True):
     """The first call that went another way. `step` is 0 where no step was taken; `recorded` and `replayed` are the
     decisions that only one of the two has, in words."""
 
@@ -39,8 +38,7 @@ class Difference:
     replayed: tuple[str, ...]
 
 
-@dataclass(slots=True)
-class Replay:
+class Replay(Struct):
     """What became of a run. `recorded_by` is the version that wrote it; `digest` that of the last step replayed;
     `notes` are what a reader of the verdict must know; `problem` is why the run is unusable."""
 

@@ -14,7 +14,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dovetail.core.decisions import Bind, VolumePick
 from dovetail.core.events import BindFailed
@@ -41,8 +43,7 @@ _BIND_COMPLETED = "pv.kubernetes.io/bind-completed"
 """The volume controller's mark; a volume name alone may still be taken back."""
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(Struct, frozen=True):
     """A pod to bind, as the API server knows it."""
 
     namespace: str
@@ -53,8 +54,7 @@ class Target:
         return f"{self.namespace}/{self.name}"
 
 
-@dataclass(frozen=True, slots=True)
-class _Item:
+class _Item(Struct, frozen=True):
     """A bind that was decided at `decided_s`; `slow` where it waits for volumes or drivers first, `stale` where it is
     to be decided anew."""
 

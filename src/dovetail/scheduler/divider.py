@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import msgspec
+from msgspec import Struct
 
 from dovetail.core.devices.mig.plan import Change
 from dovetail.core.reasons import Repartition
@@ -32,8 +32,7 @@ _REFUSED_MS = 600_000
 _encode = msgspec.json.Encoder().encode
 
 
-@dataclass(slots=True)
-class _Wish:
+class _Wish(Struct):
     """`since_ms` is when the pod first waited for it, `layout_id` what was asked for last, "" for nothing."""
 
     proposal: Repartition

@@ -14,7 +14,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from dovetail.core import cycle
 from dovetail.core.decisions import Bind, Decision, Evict, Hold, Release, Unnominate

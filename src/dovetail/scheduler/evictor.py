@@ -20,8 +20,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from dovetail.core.decisions import Cause
 from dovetail.kube import resources as kinds
@@ -45,8 +46,7 @@ _REASONS = {"reclaim": "PreemptionByScheduler", "preempt": "PreemptionBySchedule
 Result = Literal["evicted", "gone", "refused", "withdrawn", "not leader"]
 
 
-@dataclass(frozen=True, slots=True)
-class Victim:
+class Victim(Struct, frozen=True):
     """A pod that is to leave its node, for `root` (the gang, or the lone pod's uid, that gets the room; of a release
     the gang itself). `note` says for whom and why, `step` is when it was decided, and `preemptor` one of the
     pods that get the room."""

@@ -17,8 +17,9 @@ import asyncio
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from dovetail.core.reasons import Expected
 from dovetail.core.sharing.standing import Standing
@@ -41,8 +42,7 @@ _PART = 20
 _LAST_S = 3.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Written:
+class _Written(Struct, frozen=True):
     """What was last written into the object `uid`: what is the queue's own, and what others move; None where it was
     refused."""
 
@@ -52,8 +52,7 @@ class _Written:
     drift: tuple[Any, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Due:
+class _Due(Struct, frozen=True):
     name: str
     uid: str
     at_ms: int

@@ -13,7 +13,8 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from dovetail.kube.client import JSON, STRATEGIC_PATCH, Client
 from dovetail.kube.errors import AlreadyExists, ApiError, Conflict, KubeError, NotFound
@@ -28,8 +29,7 @@ _PASSING = (0, 429, 502, 503, 504)
 """Statuses that say nothing about the report; 0 is no reply."""
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(Struct, frozen=True):
     """One write. `kind` is for the metric: "condition", "event" or "group"."""
 
     kind: str

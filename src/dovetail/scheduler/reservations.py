@@ -20,7 +20,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from dovetail.core.decisions import Bind, ClaimToMake
 from dovetail.core.dra.records import Allocation
@@ -41,8 +42,7 @@ class NotReady(Exception):
     """Why a bind cannot go out to the node that was chosen."""
 
 
-@dataclass(slots=True)
-class _InFlight:
+class _InFlight(Struct):
     """A claim of pods that are being bound: as it is known best, and what was decided to allocate for it."""
 
     claim: ResourceClaim | None

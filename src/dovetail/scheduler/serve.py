@@ -9,9 +9,10 @@ import secrets
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 from dovetail import __runs__, __version__
 from dovetail.core.policy import Policy
@@ -44,8 +45,7 @@ class LeadershipLost(Exception):
     """Another process leads now, or may: this one must end, so that it starts again with a clean state."""
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
+class Options(Struct, frozen=True):
     """What `dovetail scheduler` can be told. `listen` is HOST:PORT of the health and metrics endpoints, "" for none.
     `policy.attempts_per_step` is small so that binds go out between steps. `recording` is the directory to record into,
     None for none, and `recording_mib` the most that it may take. `divide_mig`: agents are to divide idle MIG cards."""

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from dovetail.core.events import NodeChanged
 from dovetail.core.model import GPU, WHOLE_GPU_MILLI

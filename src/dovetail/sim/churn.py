@@ -9,7 +9,8 @@ do if none was ever idle. The cluster is empty at first; it takes a few mean run
 from __future__ import annotations
 
 import random
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from dovetail.core.model import GPU, WHOLE_GPU_MILLI
 from dovetail.sim.workload import Job, Workload, gpu_milli

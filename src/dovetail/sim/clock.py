@@ -19,7 +19,8 @@ from __future__ import annotations
 import heapq
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from dovetail.core.model import GPU, WHOLE_GPU_MILLI
 from dovetail.core.reasons import Refusal
@@ -28,8 +29,7 @@ from dovetail.sim.workload import Job, Workload, gpu_milli
 _END, _GONE, _DOWN, _UP, _ARRIVAL, _WAKE = range(6)
 
 
-@dataclass(slots=True)
-class Fate:
+class Fate(Struct):
     """What became of a job, the `number`-th of the workload, of the `queue`-th queue.
 
     `waiting` counts its pods that are not placed. `started_ms` is when it ran first, `since_ms` since when it runs or
@@ -76,8 +76,7 @@ class Fate:
         return self.ran_ms + (now_ms - self.since_ms if self.running else 0)
 
 
-@dataclass(frozen=True, slots=True)
-class Moment:
+class Moment(Struct, frozen=True):
     """The cluster after one event time: GPU demand in milli-GPU that has `arrived` so far; for each queue what it holds
     and what it wants (that included), in milli-GPU; and the GPU capacity of the nodes that are not down."""
 
@@ -92,8 +91,7 @@ class Moment:
         return sum(self.held_milli)
 
 
-@dataclass(slots=True)
-class Result:
+class Result(Struct):
     """`placed` maps the uid of each pod that was placed to its (last) node, pods that have left included. `evicted`
     counts jobs that had to give way, `failed` those that a node took with it, each as often as it happened. `queues`
     are names; the weights are theirs."""

@@ -9,7 +9,7 @@ makes them: pending, created now. The core never sees how long a job runs, but i
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from dovetail.core.cycle import step
 from dovetail.core.decisions import Bind, Decision, Evict, Hold, Release, Unnominate

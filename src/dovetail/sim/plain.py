@@ -16,11 +16,12 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from enum import StrEnum
 from heapq import merge
 from math import log
 from typing import Any
+
+from msgspec import Struct
 
 from dovetail.core.model import WHOLE_GPU_MILLI
 from dovetail.core.sharing.records import DEFAULT_HALF_LIFE_MS
@@ -40,8 +41,7 @@ class Line(StrEnum):
     SKIP = "skip"
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
+class Order(Struct, frozen=True):
     """`job` orders the jobs of a queue, and is the same as long as one waits; `queue` orders the queues (None: all are
     one line). `preempts`: who comes first takes
     from who comes later; with `suspends` at no cost. `changes_ms` is when the key of a running job changes by itself.
@@ -222,8 +222,7 @@ class Plain(Clock):
         return _Head(sizes, _NEVER_MS, later)
 
 
-@dataclass(slots=True)
-class _Head:
+class _Head(Struct):
     """The reservation of a job of these sizes: `later` is what is free at its start, `shadow_ms`."""
 
     sizes: list[int]

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
+
+from msgspec import Struct
 
 from dovetail.core.events import NodeChanged, PodChanged
 from dovetail.core.model import WHOLE_GPU_MILLI
@@ -28,8 +29,7 @@ _READ_OUT_PERCENT = 100
 """Arrivals of 100 % of the GPUs are read out besides the last ones, as in the paper."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class Report(Struct, frozen=True, kw_only=True):
     """`arrived_pods` came, `placed_pods` of them got a node at some time. `refused` counts the others by the code of
     their reason. `unknown_models` counts pods by a GPU model that they name and no node has."""
 
@@ -45,8 +45,7 @@ class Report:
     unknown_models: dict[str, int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArrivalReport(Report):
+class ArrivalReport(Report, frozen=True, kw_only=True):
     """`unallocated_gpu_percent` is by arrivals in % of all GPUs; None where no arrival falls on that number.
     `first_refusal_percent` is how much GPU demand had come when the first pod with a GPU was refused, in % of all GPUs;
     None where none was."""
@@ -55,8 +54,7 @@ class ArrivalReport(Report):
     first_refusal_percent: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Spread:
+class Spread(Struct, frozen=True):
     """Seconds over some jobs; all None where there are none."""
 
     mean: float | None
@@ -66,8 +64,7 @@ class Spread:
     max: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class OfQueue:
+class OfQueue(Struct, frozen=True):
     """One queue. `gpu_hours` is what it held over time, `due_percent` that in percent of what was due to it."""
 
     queue: str
@@ -79,8 +76,7 @@ class OfQueue:
     due_percent: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueReport(Report):
+class QueueReport(Report, frozen=True, kw_only=True):
     """`allocated_gpu_percent` is the mean over time, from the first arrival to the last event (`makespan_s`), of the
     GPUs of nodes that were not down. `evictions` counts jobs that gave way to others, `failures` those that a node took
     with it, each as often as that happened; `lost_gpu_hours` is work that was done in vain. `jain_index` is how evenly
@@ -100,14 +96,12 @@ class QueueReport(Report):
     queues: list[OfQueue]
 
 
-@dataclass(frozen=True, slots=True)
-class Placed:
+class Placed(Struct, frozen=True):
     pod: str
     node: str
 
 
-@dataclass(frozen=True, slots=True)
-class Waiting:
+class Waiting(Struct, frozen=True):
     """`code` and `when` as in the reasons; `message` has the numbers."""
 
     pod: str
@@ -116,8 +110,7 @@ class Waiting:
     message: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SnapshotReport(Report):
+class SnapshotReport(Report, frozen=True, kw_only=True):
     """`running_pods` are on nodes already. `problems` are what could not be used of the input, or keeps an object
     pending as it is written."""
 
@@ -127,8 +120,7 @@ class SnapshotReport(Report):
     problems: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(Struct, frozen=True):
     """What was simulated, for the report. `seconds` is the wall time of the simulation, without reading the input."""
 
     workload: Workload

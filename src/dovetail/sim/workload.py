@@ -9,15 +9,16 @@ gang; its pods arrive together and, once they run, run for the same time. Queue,
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dovetail.core.events import Event, NodeChanged, PodChanged
 from dovetail.core.model import GPU, WHOLE_GPU_MILLI, Gang, Node, Pod, Request
 from dovetail.core.sharing.records import Queue
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(Struct, frozen=True):
     """`gang` is None for a lone pod. `duration_ms` is the work that there is to do, counted from the start of the job;
     None runs until the end of the simulation. The pods' `created_ms` is `at_ms`."""
 
@@ -27,8 +28,7 @@ class Job:
     duration_ms: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Outage:
+class Outage(Struct, frozen=True):
     """A node is down from `from_ms` until just before `until_ms`."""
 
     node: str
@@ -36,8 +36,7 @@ class Outage:
     until_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class Workload:
+class Workload(Struct, frozen=True):
     """`cluster` tells what is there before the first arrival, nodes first; `jobs` are in the order of the trace.
     `name` is for people: which list this is. `queues` are the leaves that the pods name, if they name any. Outages of
     one node do not overlap."""

@@ -9,7 +9,8 @@ the allocator's own parts (`core.dra`); whether the claim fits as a whole is the
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from dovetail.core.cluster import Cluster
 from dovetail.core.cluster.selection import matches_terms
@@ -24,8 +25,7 @@ from dovetail.views.holders import device_of
 DeviceId = tuple[PoolId, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
+class Seen(Struct, frozen=True):
     """A device of a node for one request. `matches`: the request means such devices; `free`: it could have this one
     now, were it alone. `rule` keeps it away, or, where it is free, what the constraints of the claim compare; "" for
     nothing. `users` are the claims that have it, with their pods."""

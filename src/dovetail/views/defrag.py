@@ -11,7 +11,9 @@ planned for by itself: told is the first that does not fit. Lost work is in GPU-
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dovetail.core.eligible import beyond, blocked
 from dovetail.core.model import GPU
@@ -28,8 +30,7 @@ from dovetail.views.shape import Shape, models_of
 _MILLI_MS_PER_MINUTE = 60_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class PodMove:
+class PodMove(Struct, frozen=True):
     """`gpus` are the indices of those that are free for it on `target` by then; none where they are only counted."""
 
     pod: str
@@ -38,8 +39,7 @@ class PodMove:
     gpus: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class MoveStep:
+class MoveStep(Struct, frozen=True):
     """Pods of `job` that move at the same time. `lost_gpu_minutes` is the work that has to be done again."""
 
     job: str
@@ -48,8 +48,7 @@ class MoveStep:
     lost_gpu_minutes: float
 
 
-@dataclass(frozen=True, slots=True)
-class Defrag:
+class Defrag(Struct, frozen=True):
     """Room for `job` ("" where a `shape` was asked for). `room` is whether there is some after the `steps`, which are
     none where it fits as it is. `places` are where its pods would go then. Else `why` says why there is no plan, and
     `proven` that no moves can help. `notes` say what the plan leaves to whoever carries it out."""

@@ -18,7 +18,9 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from dovetail.core.checkpoint import Checkpoint, restore
 from dovetail.core.cycle import step
@@ -46,8 +48,7 @@ _GIVES_WAY, _IS_ENDING = "it gives way", "it is being deleted"
 Watch = Callable[[int, int], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Struct, frozen=True):
     """Where a pod goes. `gpus` are the indices of its GPUs, none where they are only counted. `mbps` is the bandwidth
     between them, 0 where it has fewer than two or nobody knows."""
 
@@ -58,8 +59,7 @@ class Place:
     ideal_mbps: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
+class Start(Struct, frozen=True):
     """What becomes of a job that waits. `at_once` is true where the next step starts it; `places` are where its first
     pods go, `refusal` is what the next step tells it, if it tells it anything."""
 
@@ -70,8 +70,7 @@ class Start:
     refusal: Refusal | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Victim:
+class Victim(Struct, frozen=True):
     """A pod that gives way to the job `for_job` at `at_ms`. `lost_milli_ms` is the work that is lost with it and those
     that give way together with it, in milli-GPU times ms."""
 
@@ -85,8 +84,7 @@ class Victim:
     message: str
 
 
-@dataclass(slots=True)
-class Forecast:
+class Forecast(Struct):
     """`starts` by root, in the order in which they start, then those of which none can be given. `held_milli` are the
     GPUs that each queue holds after the next step. `whole` is false where it was looked no further."""
 
@@ -98,8 +96,7 @@ class Forecast:
     whole: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class _End:
+class _End(Struct, frozen=True):
     """`sure` is that of what it comes from (`basis`) and of the start of the pod."""
 
     pod: str

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from dovetail.core.cluster.columns import ABSENT, Mask
@@ -31,8 +32,7 @@ from dovetail.views.probe import NAME, Beside, Blocked, Probe
 SHARES_MILLI = (125, 250, 500)
 
 
-@dataclass(frozen=True, slots=True)
-class Domain:
+class Domain(Struct, frozen=True):
     """The domain of a fabric level that takes most such pods."""
 
     level: str
@@ -40,8 +40,7 @@ class Domain:
     pods: int
 
 
-@dataclass(frozen=True, slots=True)
-class Size:
+class Size(Struct, frozen=True):
     """`pods` that ask for `gpus` GPUs each start now, one after another."""
 
     gpus: int
@@ -50,8 +49,7 @@ class Size:
     blocked: Blocked | None
 
 
-@dataclass(frozen=True, slots=True)
-class Gpus:
+class Gpus(Struct, frozen=True):
     """Whole GPUs of one model: those on open nodes are `free` or held, those of closed ones are `closed`. `largest` is
     the most that one pod can have now, `largest_when_empty` if nobody had any."""
 
@@ -65,8 +63,7 @@ class Gpus:
     sizes: tuple[Size, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Instances:
+class Instances(Struct, frozen=True):
     """MIG instances of one profile on open nodes. `compute` and `memory` are the slices that one of them takes, None
     where the cards are not known."""
 
@@ -80,8 +77,7 @@ class Instances:
     blocked: Blocked | None
 
 
-@dataclass(frozen=True, slots=True)
-class MigCards:
+class MigCards(Struct, frozen=True):
     """Cards in MIG mode. Slices are those of the cards of open nodes; those held are what instances with a pod take.
     `model` is the geometry; where the cards are not known it is the node's label and there are no numbers."""
 
@@ -96,8 +92,7 @@ class MigCards:
     profiles: tuple[Instances, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
+class Share(Struct, frozen=True):
     """`pods` that ask for `milli` thousandths of a GPU each start now."""
 
     milli: int
@@ -105,8 +100,7 @@ class Share:
     blocked: Blocked | None
 
 
-@dataclass(frozen=True, slots=True)
-class SharedCards:
+class SharedCards(Struct, frozen=True):
     """Cards of one model that are shared with one isolation. `largest_milli` and `largest_mib` are the largest share
     that one pod can have now. `cards` 0: how they are shared is not known, and replicas are only counted."""
 
@@ -123,8 +117,7 @@ class SharedCards:
     shares: tuple[Share, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ClassDevices:
+class ClassDevices(Struct, frozen=True):
     """Devices that a DeviceClass means on open nodes. `most_on_one_node` of them one claim can have now; `blocked` is
     why not one more, where a node has more. `problem` is why nothing can be asked of the class."""
 
@@ -137,8 +130,7 @@ class ClassDevices:
     problem: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Free:
+class Free(Struct, frozen=True):
     gpus: tuple[Gpus, ...]
     mig: tuple[MigCards, ...]
     shared: tuple[SharedCards, ...]

@@ -7,15 +7,14 @@ any, or what is written cannot be true, they are not known, and only counted. Ba
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from dovetail.core.model import GPU, Pod
 from dovetail.core.placing.links import bandwidth
 from dovetail.core.state import State
 
 
-@dataclass(frozen=True, slots=True)
-class PodGpus:
+class PodGpus(Struct, frozen=True):
     """`gpus` is None where it is not known which ones they are. `mbps` is the bandwidth between them and `ideal_mbps`
     the most that as many GPUs of such a node can have; None for fewer than two, and where their wiring is not known."""
 

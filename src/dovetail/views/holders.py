@@ -8,10 +8,11 @@ are those of the scheduler's books: they are true where they were written down f
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dovetail.core.cluster import Cluster
 from dovetail.core.cluster.placement import Placement, indices
@@ -29,8 +30,7 @@ SHARE, DEVICES = "share of a GPU", "devices"
 _ORDER = {GPU: 0, CPU: 1, MEMORY: 2}
 
 
-@dataclass(frozen=True, slots=True)
-class Holder:
+class Holder(Struct, frozen=True):
     """A pod that holds some of what is missing. `devices` are those that it has, where they are known."""
 
     pod: str
@@ -40,8 +40,7 @@ class Holder:
     devices: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Struct, frozen=True):
     """A MIG instance, a share of a GPU (`milli` of it, in thousandths; else 0) or a device by claim that a pod has.
     `device` is "" where nobody wrote down which card a share is of."""
 
@@ -74,8 +73,7 @@ def device_of(driver: str, pool: str, device: str) -> str:
     return f"{driver}/{pool}/{device}"
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(Struct, frozen=True):
     """Devices of a node that `rule` keeps from a pod. `holders` are pods or claims that have them, or something of
     them. `lacks` is how far off it is: of a MIG card the thousandths that are in use, of a shared card those that are
     missing, else how many devices are missing on the node; less is nearer."""

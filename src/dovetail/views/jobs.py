@@ -8,8 +8,10 @@ labels in which controllers write the name of their object lead to all of its jo
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from difflib import get_close_matches
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dovetail.core.model import Pod
 from dovetail.core.sharing.records import GPU
@@ -31,8 +33,7 @@ class NotFound(Exception):
     """Nothing that is not finished is called so; the message says what was looked for and names that come near."""
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(Struct, frozen=True):
     """`name` is NAMESPACE/NAME. `pods` are all that are known of it, `waiting` those of ours that have no place;
     `gpus_milli` is what these will be counted with in their `queue`, which may not exist."""
 

@@ -7,7 +7,7 @@ others may fit where it does not. Reasons are those of the next step. Starts are
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from dovetail.core.checkpoint import take
 from dovetail.core.reasons import Expected, When
@@ -17,8 +17,7 @@ from dovetail.views.jobs import job_of
 from dovetail.views.queues import inside, queue_named
 
 
-@dataclass(frozen=True, slots=True)
-class Waiting:
+class Waiting(Struct, frozen=True):
     """A job that waits, as the `position`-th of all (from 1). `state` is "Placed" where the next step starts it, else
     "NotYet" or "Never", and `code` its reason, "Placed" too; `message` has the numbers, `reclaim` what became of the
     search for jobs that could give way to it. `since_ms` is when it came, 0 where nobody knows."""
@@ -39,8 +38,7 @@ class Waiting:
     places: tuple[Place, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(Struct, frozen=True):
     """`queue` is "" for all of them. `whole` is false where it was not looked ahead to the end."""
 
     queue: str

@@ -7,7 +7,9 @@ What is not known is None. For NCCL, the wiring as an XML file, of the whole nod
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dovetail.core.devices import products
 from dovetail.core.devices.kubelet.inventory import Inventory
@@ -28,8 +30,7 @@ _ALL_ASSUMED = "the labels name the product alone: the wiring is that of such a 
 _SOME_ASSUMED = "NVLinks or NICs were not told: they are those that the product usually has"
 
 
-@dataclass(frozen=True, slots=True)
-class Policies:
+class Policies(Struct, frozen=True):
     """Of the kubelet's managers, in the words of KubeletConfiguration."""
 
     topology_manager: str | None = None
@@ -39,8 +40,7 @@ class Policies:
     memory_manager: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class NodeInside:
+class NodeInside(Struct, frozen=True):
     """`gpus` are offered, `free` of them nobody has. `topology` is None where nothing tells of the wiring. `findings`
     say what two objects tell differently, and what cannot be used. `pods` have GPUs there."""
 

@@ -9,10 +9,11 @@ not asked, and pods that wait count for nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from dovetail.core.cluster.columns import Mask
@@ -31,16 +32,14 @@ NAME = "free"
 _TOLERATED = (Toleration(GPU, "Exists"),)
 
 
-@dataclass(frozen=True, slots=True)
-class Beside:
+class Beside(Struct, frozen=True):
     """What each GPU, instance, share or device of a pod comes with."""
 
     cpu_milli: int = 0
     memory_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Blocked:
+class Blocked(Struct, frozen=True):
     """Why not one pod of a size starts: by `rule`, and so much (`missing`) of `lacking` (a resource, a share of a GPU,
     devices) is missing on `node`, which comes nearest, where `holders` have it. `devices` are its cards and devices, or
     those that come nearest; dividing idle cards anew (`repartition`) would make room."""

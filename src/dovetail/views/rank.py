@@ -12,8 +12,9 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from dovetail.core.sharing.accounts import AHEAD_MS
 from dovetail.core.sharing.ledger import steady
@@ -32,8 +33,7 @@ _MINUTE_MS = 60_000
 _LONGEST_MS = 30 * DAY_MS
 
 
-@dataclass(frozen=True, slots=True)
-class Term:
+class Term(Struct, frozen=True):
     """A queue among its siblings. `standing` is how it would stand with its first job `head`: 0 within its guarantee, 1
     within what is due to it, 2 beyond. `gpus_per_weight` is what it used."""
 
@@ -46,8 +46,7 @@ class Term:
     created_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class Level:
+class Level(Struct, frozen=True):
     """The queues below `parent` ("" at the top) in which somebody waits, the first in turn first. `own` is the job's;
     `by` is what decides between it and its neighbour before it, or behind it where it is the first."""
 
@@ -57,8 +56,7 @@ class Level:
     by: By
 
 
-@dataclass(frozen=True, slots=True)
-class Before:
+class Before(Struct, frozen=True):
     """A job that is tried before it, and by what."""
 
     job: str
@@ -67,8 +65,7 @@ class Before:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Overtaking:
+class Overtaking(Struct, frozen=True):
     """`who` comes before `whom` when `condition` holds; `in_ms` from now, None where time alone does not bring it."""
 
     who: str
@@ -77,8 +74,7 @@ class Overtaking:
     in_ms: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Rank:
+class Rank(Struct, frozen=True):
     """The job is the `position`-th of `waiting`. `user` is "" where its queue does not tell its users apart. `priority`
     and `since_ms` order the jobs of one line."""
 

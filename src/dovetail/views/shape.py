@@ -14,9 +14,10 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dovetail.core.cluster.columns import ABSENT, Mask
 from dovetail.core.model import GPU, MAX_GPUS, Pod
@@ -35,8 +36,7 @@ class ShapeError(ValueError):
     """The text is no shape, or nothing in the cluster is of it; the message says what would be."""
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
+class Shape(Struct, frozen=True):
     """`pods` of `gpus` GPUs each; `model` is part of the model's label, "" for any."""
 
     gpus: int
@@ -44,8 +44,7 @@ class Shape:
     model: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Level:
+class Level(Struct, frozen=True):
     """`pods` is the largest gang inside one domain of the fabric `level` ("": anywhere), which is `name` then; `nodes`
     are where its pods go. `blocked` says what keeps one pod more from it."""
 
@@ -56,16 +55,14 @@ class Level:
     blocked: Blocked | None
 
 
-@dataclass(frozen=True, slots=True)
-class Largest:
+class Largest(Struct, frozen=True):
     """`model` is the label, "" for all models at once."""
 
     model: str
     levels: tuple[Level, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ShapeAnswer:
+class ShapeAnswer(Struct, frozen=True):
     """`starts` is whether a gang of as many pods as are asked for can start now, anywhere."""
 
     shape: Shape

@@ -8,7 +8,7 @@ was due by weight alone over the time that counts, less what was used: below zer
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from dovetail.core.sharing.records import DAY_MS, Amounts
 from dovetail.core.sharing.standing import Standing
@@ -19,8 +19,7 @@ _MILLI_MS_PER_HOUR = 3_600_000_000
 WINDOWS = (1, 7, 30)
 
 
-@dataclass(frozen=True, slots=True)
-class UserShare:
+class UserShare(Struct, frozen=True):
     """`gpu_hours` are decayed; `part_ppm` is the user's part of what the queue used."""
 
     user: str
@@ -28,8 +27,7 @@ class UserShare:
     part_ppm: int
 
 
-@dataclass(frozen=True, slots=True)
-class QueueShare:
+class QueueShare(Struct, frozen=True):
     """`depth` is 0 at the top. Amounts are by class, as in `core.sharing.records`. `charged_milli` is what the queue is
     charged now, in milli-GPU. The GPU-hours of days are as they were used, `gpu_hours` are decayed. `usage_ppm` is the
     part of the cluster that these are, `weight_ppm` the part that its weight is worth among its siblings. `head` is the

@@ -7,8 +7,9 @@ What is not known is None. Bandwidths are one way, in MB/s (10^6 bytes).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import groupby
+
+from msgspec import Struct
 
 from dovetail.core.devices import nccl_xml, topo_text
 from dovetail.core.devices.bandwidth import sets_of
@@ -19,8 +20,7 @@ NVIDIA_SMI, NCCL = "nvidia-smi topo -m", "NCCL XML"
 SIZES = (2, 4, 8)
 
 
-@dataclass(frozen=True, slots=True)
-class NicView:
+class NicView(Struct, frozen=True):
     """`levels` says for each GPU how far it is: BOARD, PIX, PXB, PHB, NODE or SYS. `speed_mbps` is the line rate."""
 
     numa: int | None
@@ -29,16 +29,14 @@ class NicView:
     rdma: bool
 
 
-@dataclass(frozen=True, slots=True)
-class GpuSet:
+class GpuSet(Struct, frozen=True):
     """`mbps` is the bandwidth of the best ring through these GPUs."""
 
     gpus: tuple[int, ...]
     mbps: int
 
 
-@dataclass(frozen=True, slots=True)
-class Topology:
+class Topology(Struct, frozen=True):
     """`source` says what was read. `numa` has the NUMA node of each GPU, `pcie` the level between any two (None on the
     diagonal too), `nvlinks` how many links they have. `nvlink_mbps` is what one link gives, `pcie_mbps` one GPU's
     slot, `socket_mbps` is between NUMA nodes. `assumed` is true where the wiring was not read but is that of the
@@ -112,8 +110,7 @@ def _sets(layout: Layout) -> Iterator[GpuSet]:
         yield from sorted(found, key=lambda each: (-each.mbps, each.gpus))
 
 
-@dataclass(frozen=True, slots=True)
-class EqualSets:
+class EqualSets(Struct, frozen=True):
     """Sets of one size that are equally good."""
 
     size: int

@@ -11,8 +11,10 @@ Rules: a change is a list of the core's own events, told to a copy. Nothing is w
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Literal
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from dovetail.core.checkpoint import restore, take
 from dovetail.core.cluster.nodes import UNSCHEDULABLE_TAINT
@@ -38,8 +40,7 @@ class ChangeError(ValueError):
     """The change cannot be asked about; the message says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(Struct, frozen=True):
     """`jobs` are the roots that it is about: told whether they differ or not. Of those that it takes from nodes `left`
     says from which. `notes` say what it does not do."""
 
@@ -49,8 +50,7 @@ class Change:
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Struct, frozen=True):
     """A job with the change and without it. `before` is None for one that the change brings, or that runs before it;
     `after` for one that it takes away, or that runs with it. `left` are the nodes that its pods leave, `places` where
     they go with the change, `code` and `message` why it waits then. `gpus_milli` are asked for."""
@@ -68,8 +68,7 @@ class Outcome:
     message: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class QueueGain:
+class QueueGain(Struct, frozen=True):
     """The GPUs that the jobs of a queue have after the next step, without the change and with it."""
 
     queue: str
@@ -77,8 +76,7 @@ class QueueGain:
     after_milli: int
 
 
-@dataclass(frozen=True, slots=True)
-class WhatIf:
+class WhatIf(Struct, frozen=True):
     """`jobs` has those that the change is about, then those that it makes a difference to, in the order in which they
     start. `spared` are pods that would have given way without the change. `unchanged` counts the jobs that wait and
     notice nothing. `whole` is false where it was not looked ahead to the end."""

@@ -12,7 +12,9 @@ from a kubelet that rejected some: whoever failed there and still exists counts 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dovetail.core.checkpoint import Checkpoint, take
 from dovetail.core.cycle import step
@@ -35,8 +37,7 @@ _SEARCHES = 64
 _NOT_OURS = "another scheduler is named in spec.schedulerName"
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(Struct, frozen=True):
     """Nodes that one rule refuses. `code` is the reason's, `when` Never or NotYet."""
 
     code: str
@@ -46,8 +47,7 @@ class Rule:
     nodes: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class GangView:
+class GangView(Struct, frozen=True):
     """`needs` is None while it is not known: the object that says so does not exist or was not read."""
 
     id: str
@@ -58,8 +58,7 @@ class GangView:
     preferred: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class QueueTerm:
+class QueueTerm(Struct, frozen=True):
     """A queue on the way up from the job's. Amounts are by class. `standing` says how it would stand with the job, ""
     where it cannot be used (`problem`), and `beyond` by how much the job would break its limits."""
 
@@ -73,8 +72,7 @@ class QueueTerm:
     problem: str
 
 
-@dataclass(frozen=True, slots=True)
-class Reserved:
+class Reserved(Struct, frozen=True):
     """Room that is held for `job`, of a `queue`, on `nodes` since `since_ms` until it starts: `expected`. `evicting`
     are the pods that give way to it and are not gone yet."""
 
@@ -86,8 +84,7 @@ class Reserved:
     evicting: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Why:
+class Why(Struct, frozen=True):
     """`state` is Bound (it is on `node`), Placed (it fits and goes to `node` next), Never or NotYet (refused: `code`,
     `message`, and `head`, the message without the count of nodes that `rules` tells better). `ahead` counts the gangs
     and lone pods that are tried before it. `gpus` are the indices of the GPUs that were written down for it, or will

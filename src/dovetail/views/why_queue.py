@@ -8,7 +8,8 @@ first of the queue, or of those below it.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from dovetail.core.checkpoint import restore, take
 from dovetail.core.cycle import step
@@ -21,8 +22,7 @@ from dovetail.views.standings import QueueShare, share
 from dovetail.views.why import Why, why
 
 
-@dataclass(frozen=True, slots=True)
-class WhyQueue:
+class WhyQueue(Struct, frozen=True):
     """`below` are the queues right below it. `reasons` count its jobs that wait by code, most first; `head` is why the
     first of them waits, None where nobody does."""
 

@@ -15,8 +15,10 @@ training operator, KubeRay.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dovetail.kube.documents import Document
 from dovetail.views.jobs import OWNER_LABELS
@@ -31,8 +33,7 @@ class WorkloadError(Exception):
     """A workload that cannot be turned into pods; the message says where and why."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Pod:
+class _Pod(Struct, frozen=True):
     """`suffix` makes its name of that of the workload. `kind` and `group` are of its controller, called after the
     workload with `owner` behind."""
 

@@ -6,10 +6,10 @@ from __future__ import annotations
 import copy
 import textwrap
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import yaml
+from msgspec import Struct
 
 from dovetail.advice.lint.source import documents
 from dovetail.advice.migrate.engine import Migrated, migrate
@@ -36,8 +36,7 @@ def values(text: str) -> list[Any]:
     return [value for value in yaml.load_all(text, Loader) if value is not None]
 
 
-@dataclass(frozen=True)
-class Meant:
+class Meant(Struct, frozen=True):
     """What the scheduler would be told."""
 
     pods: dict[str, Pod]

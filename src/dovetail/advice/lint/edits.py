@@ -7,14 +7,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any, Literal
+
+from msgspec import Struct
 
 from dovetail.advice.lint.field import Field, Path
 
 
-@dataclass(frozen=True, slots=True)
-class Edit:
+class Edit(Struct, frozen=True):
     """`put` sets a field, and makes mappings above it that are not there; `drop` takes one away; `rename` gives the key
     at the end of `path` the name `value`, in its place; `append` adds to a list, which is made where there is none."""
 

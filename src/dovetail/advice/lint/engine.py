@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from dovetail.advice.lint.edits import Edit, json_patch
 from dovetail.advice.lint.field import Field
@@ -21,8 +22,7 @@ _NOT_READ = "Nothing in this document was looked at."
 _NOT_SILENCED = "The comment silences nothing."
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """A rule's finding in a file. `line` and `column` count from 1; `line` is 0 where a whole file is to blame."""
 
     rule: str

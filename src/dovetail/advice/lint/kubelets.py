@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
+
+from msgspec import Struct
 
 from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.pods import Template, amount
@@ -23,8 +24,7 @@ from dovetail.advice.lint.selection import gpu_nodes_for
 SINGLE_NUMA = "single-numa-node"
 
 
-@dataclass(frozen=True, slots=True)
-class Kubelet:
+class Kubelet(Struct, frozen=True):
     """Policies are "" where they are not known. `numa` has for each NUMA node what pods can get of it, by resource, in
     its unit (CPUs, bytes, devices); of a resource that is in none of them nothing is known."""
 

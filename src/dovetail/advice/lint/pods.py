@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
+
+from msgspec import Struct
 
 from dovetail.advice.lint.field import Field
 from dovetail.core.devices.mig import names
@@ -38,8 +39,7 @@ def count(field: Field) -> int | None:
     return int(value) if value is not None and value.denominator == 1 else None
 
 
-@dataclass(frozen=True)
-class Template:
+class Template(Struct, frozen=True, dict=True):
     """`whole` is the object, `field` the template (of a Pod, the Pod itself)."""
 
     whole: Field

@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
+
+from msgspec import Struct
 
 from dovetail.advice.lint.edits import Edit
 from dovetail.advice.lint.field import Field
@@ -21,8 +22,7 @@ class Level(Enum):
     INFO = "info"
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(Struct, frozen=True):
     """`message` says what is wrong at the field and what to write instead. `edits` mend it where that can be known.
     `guess`: without nodes to look at it may be wrong; of an error it makes a warning."""
 
@@ -32,8 +32,7 @@ class Found:
     guess: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class KnownNode:
+class KnownNode(Struct, frozen=True):
     """What rules ask of a node. `allocatable` holds quantities as they are written."""
 
     name: str
@@ -42,8 +41,7 @@ class KnownNode:
     taints: tuple[Mapping[str, str], ...] = ()
 
 
-@dataclass(frozen=True, eq=False)
-class Facts:
+class Facts(Struct, frozen=True, eq=False, dict=True):
     """`nodes` and `schedulers` (names) are None where they are not known; `objects` is everything that is linted in
     this run, for rules that look from one object to another. Compared by identity, so that what a rule works out of
     them can be kept for them."""
@@ -64,8 +62,7 @@ class Facts:
         return {kind: tuple(some) for kind, some in found.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(Struct, frozen=True):
     """One entry: `effect` is what happens if nothing is done, in the cluster's own words where it has some; `bad` and
     `good` are manifests, which the docs show and the tests lint. `template` looks at each pod template, `whole` at each
     object. `fixable`: some or all findings carry edits. `needs_nodes`: without nodes it finds nothing, or guesses.

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from typing import Any
 
 import yaml
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dovetail.advice.lint.field import Field, Path
 from dovetail.kube.documents import Loader, ManifestError, not_yaml
@@ -34,8 +35,7 @@ class Unreadable(Exception):
         self.message, self.line, self.column = message, line, column
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
+class Document(Struct, frozen=True):
     """One YAML document of a file: its text with what leads up to it, the line of the file at which that begins, the
     tree with marks, and the value. `error` where it cannot be read: then there is neither tree nor value."""
 

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 _COMMENT = re.compile(r"#\s*dovetail:\s*ignore\b(.*)$")
 _SAID = re.compile(r"\s*(G\d\d(?:\s*,\s*G\d\d)*)[\s:,-]*(.*)")
 _NOTHING = re.compile(r"\s*(#.*|---.*|%.*)?$")
 
 
-@dataclass(frozen=True, slots=True)
-class Suppression:
+class Suppression(Struct, frozen=True):
     """Lines from 1, both ends included, in the document's text. `wrong` says what is wrong with the comment itself."""
 
     rules: frozenset[str]

@@ -11,10 +11,11 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import yaml
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dovetail.advice.lint.edits import append
 from dovetail.advice.lint.engine import name_of
@@ -30,8 +31,7 @@ _MOST = 10_000
 _BY_HAND = "cannot be changed in the text without changing something else (an anchor, a merge key, JSON): by hand"
 
 
-@dataclass(frozen=True, slots=True)
-class Told:
+class Told(Struct, frozen=True):
     """What is said of a field. `line` counts from 1, in the file as it was."""
 
     outcome: Outcome
@@ -43,8 +43,7 @@ class Told:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class Migrated:
+class Migrated(Struct, frozen=True):
     """The documents of a file, changed, and what is said of them."""
 
     text: str

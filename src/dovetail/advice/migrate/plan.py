@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.pods import Template, templates_of
@@ -25,8 +26,7 @@ from dovetail.kube.gangs_dialects import COSCHEDULING, VOLCANO
 _TEST_POD = "dovetail-first"
 
 
-@dataclass(frozen=True, slots=True)
-class PlanStep:
+class PlanStep(Struct, frozen=True):
     """`run` are commands, `check` the one that shows the step to be done when it prints what `expect` says."""
 
     title: str

@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any
+
+from msgspec import Struct
 
 from dovetail.advice.lint.edits import Edit, drop
 from dovetail.advice.lint.field import Field
@@ -29,16 +30,14 @@ class Outcome(Enum):
     LEFT = "no equal"
 
 
-@dataclass(frozen=True, slots=True)
-class Left:
+class Left(Struct, frozen=True):
     """What has no equal; `message` says what is lost and what to do."""
 
     field: Field
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Struct, frozen=True):
     """What is met at a field. With `edits` it is carried over by them, with `adds` as new documents; `left` is what
     these lose on the way. Without edits it stays as it is, since it is `understood`, or for the user to decide."""
 
@@ -50,8 +49,7 @@ class Step:
     understood: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class World:
+class World(Struct, frozen=True):
     """All objects of this run, as they were before anything was changed, and what is wished for."""
 
     objects: tuple[Field, ...] = ()
@@ -72,8 +70,7 @@ class World:
                 yield whole
 
 
-@dataclass(frozen=True, slots=True)
-class Dialect:
+class Dialect(Struct, frozen=True):
     """A scheduler, or a time. `whole` looks at each object, `template` at each pod template; each gives the steps for
     what it meets. `schedulers` are the names under which pods ask for it."""
 

@@ -19,13 +19,13 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import grpc
 import grpc.aio
+from msgspec import Struct
 
 from dovetail.agent.apis import dra_pb2 as dra
 from dovetail.agent.apis import registration_pb2 as registration
@@ -64,8 +64,7 @@ class DriverError(Exception):
     """The driver cannot be started; the text says why and what to do."""
 
 
-@dataclass(frozen=True, slots=True)
-class Folders:
+class Folders(Struct, frozen=True):
     """`registry` is where the kubelet looks for plugins, `plugin` is for this driver alone: its socket and its records,
     which must outlive the machine's boot. `cdi` is read by the container runtime."""
 

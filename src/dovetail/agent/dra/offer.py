@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from dovetail.agent.host import Engines, Gpu, Host, Instance
 
@@ -23,8 +25,7 @@ Place = tuple[str, str, int]
 _NONE: Mapping[Place, str] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class Partition:
+class Partition(Struct, frozen=True):
     """A part of a GPU: memory slices [start, start + size). `id` is the profile's number as nvidia-smi shows it."""
 
     profile: str
@@ -38,8 +39,7 @@ class Partition:
         return self.start < start + size and start < self.start + self.size
 
 
-@dataclass(frozen=True, slots=True)
-class Offered:
+class Offered(Struct, frozen=True):
     """`partition` is None for a whole GPU. `instance` is None where it is not made yet, or was made for a claim. `uuid`
     is that of the GPU or instance, "" where nothing is there."""
 

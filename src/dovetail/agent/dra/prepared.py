@@ -21,7 +21,6 @@ import contextlib
 import logging
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from msgspec import Struct
@@ -55,8 +54,7 @@ class Taken(ClaimError):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
+class Wanted(Struct, frozen=True):
     """A device that a claim was given. `interval` is that of time slicing, as nvidia-smi counts it."""
 
     device: Offered

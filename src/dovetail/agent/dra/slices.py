@@ -17,9 +17,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import astuple
 from datetime import UTC, datetime
 from typing import Any
+
+from msgspec.structs import astuple
 
 from dovetail.agent.dra.offer import Offered, Partition, places
 from dovetail.agent.host import Engines, Gpu, Host

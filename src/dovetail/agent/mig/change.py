@@ -14,11 +14,11 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace as with_fields
 from typing import Literal, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
+from msgspec.structs import replace as with_fields
 
 from dovetail.agent.checkpoint import Checkpoint
 from dovetail.agent.mig.geometry import Placed, listed

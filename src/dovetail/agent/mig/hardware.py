@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from ctypes import byref, c_uint
-from dataclasses import dataclass
 from typing import Any
 
 import pynvml
+from msgspec import Struct
 
 from dovetail.agent.mig.geometry import Placed
 from dovetail.agent.nvml import (
@@ -37,8 +37,7 @@ _OLDEST = 1
 """The version of a profile's structure that every driver with MIG knows."""
 
 
-@dataclass(frozen=True, slots=True)
-class GpuInstance:
+class GpuInstance(Struct, frozen=True):
     """`uuids` are those of its MIG devices, `pids` the processes on it."""
 
     id: int
@@ -48,8 +47,7 @@ class GpuInstance:
     pids: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Card:
+class Card(Struct, frozen=True):
     """A GPU as it is now. `pending` is the mode after its next reset. `pids` are those outside of instances."""
 
     uuid: str

@@ -17,9 +17,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from msgspec import Struct
 
 from dovetail.agent.mig.geometry import no_profile, refusal
 from dovetail.core.devices.mig import names
@@ -52,8 +53,7 @@ class Wanted(NamedTuple):
 OFF = Wanted(False, {})
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(Struct, frozen=True):
     """A GPU as layouts see it. `device` is its PCI device and vendor (0x20B010DE), `capable` whether it has MIG mode;
     `geometry` None: it has not, or nobody tells how it can be divided."""
 
@@ -64,8 +64,7 @@ class Candidate:
     geometry: Geometry | None
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
+class _Entry(Struct, frozen=True):
     """`devices` None: all. No `filters`: any."""
 
     devices: frozenset[int] | None

@@ -24,6 +24,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from msgspec import Struct
+
 from dovetail.agent.checkpoint import Checkpoint
 from dovetail.agent.host import Gpu, Host
 from dovetail.agent.mig.change import Change, Changer, Division, Ended, Journal, blocked, division_of, in_use, steps
@@ -45,8 +47,7 @@ _WORDS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class NamedLayout:
+class NamedLayout(Struct, frozen=True):
     """What the label nvidia.com/mig.config asks for."""
 
     name: str
@@ -69,8 +70,7 @@ class Decision:
 Target = NamedLayout | Decision
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Struct, frozen=True):
     """`pending`: ask again when something has changed. `refused`: it cannot be. `failed`: it was tried and undone, or,
     as the message then says, not even that."""
 
@@ -78,8 +78,7 @@ class Outcome:
     message: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class _Goal:
+class _Goal(Struct, frozen=True):
     """`why` it has to wait; "" where it has not."""
 
     gpu: Gpu

@@ -15,7 +15,9 @@ Source of names and ids: NVIDIA k8s-device-plugin, internal/rm.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from dovetail.agent.config import Config, Shared
 from dovetail.agent.host import Gpu, Host
@@ -27,8 +29,7 @@ _REPLICA = "::"
 _LONGEST_RESOURCE = 63
 
 
-@dataclass(frozen=True, slots=True)
-class Device:
+class Device(Struct, frozen=True):
     """`id` is what the kubelet knows, `uuid` that of the GPU or MIG instance, `gpu` that of the GPU. `card` is NVML's
     index of the GPU, `index` the name by index (`1`, or `1:0` for the first instance of GPU 1). `part` is the device as
     the annotation dovetail.dev/devices names it; "" where the GPU has gone."""
@@ -43,8 +44,7 @@ class Device:
     healthy: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Offer:
+class Offer(Struct, frozen=True):
     """`devices` by id, in order. `profile` is that of MIG instances, "" for whole GPUs."""
 
     resource: str

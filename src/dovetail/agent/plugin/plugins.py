@@ -11,8 +11,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from dovetail.agent.cdi import Edits
 from dovetail.agent.chosen import BoundPod, Chosen
@@ -33,8 +34,7 @@ from dovetail.kube.objects_topology import DeviceDifference
 log = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
-class Counts:
+class Counts(Struct):
     """Since the process began. `allocated` are calls of Allocate that handed something over, `chosen` answers that
     named what was chosen, `unchosen` those for pods for which nobody chose, or that nobody knows, `unmet` those where
     what was chosen could not be had."""

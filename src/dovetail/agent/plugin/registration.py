@@ -20,8 +20,9 @@ import logging
 import secrets
 import stat
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from dovetail.agent.apis import deviceplugin_pb2 as wire
 from dovetail.agent.apis.serving import SocketError, answers, call

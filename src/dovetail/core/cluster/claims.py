@@ -10,10 +10,11 @@ Sources: kube-scheduler's plugin dynamicresources, dynamic-resource-allocation/s
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from dovetail.core.cluster.columns import Index, Mask
@@ -47,8 +48,7 @@ _REMEMBERED = 65_536
 _CLOSE_BITS = 16
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """Whether the node can allocate what a shape wants. `spare` is what it leaves or, of partitions, loses
     (`allocate.Outcome`; less is better), `close` how close its GPUs would be, in thousandths. `error` is true where
     upstream would give up on the pod and not on the node alone."""

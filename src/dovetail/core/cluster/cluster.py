@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dovetail.core.cluster.audit import differences
 from dovetail.core.cluster.claims import Claims
@@ -38,8 +39,7 @@ if TYPE_CHECKING:
     from dovetail.core.placing.scores import Scoring
 
 
-@dataclass(slots=True)
-class _Evicted:
+class _Evicted(Struct):
     """What has to be put back to undo the eviction of a pod in a trial: its placement with the MIG instances and the
     grants that it had, the last entry in the books of its node, the order of the pods there, who inherited grants, and
     what claims of its own had."""

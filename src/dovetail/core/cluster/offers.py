@@ -8,8 +8,9 @@ Source: kube-scheduler's plugin dynamicresources, dynamic-resource-allocation/st
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from dovetail.core.cluster.nodes import Nodes
 from dovetail.core.cluster.selection import matches_terms
@@ -30,8 +31,7 @@ class Stock(NamedTuple):
     number: int
 
 
-@dataclass(slots=True)
-class Place:
+class Place(Struct):
     """What a slot's node is offered. `offers[bit]` are its devices."""
 
     name: str

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from dovetail.core.labels import matches
 from dovetail.core.model import LabelSelector, Namespace, PeerTerm, Pod, Request
@@ -36,8 +37,7 @@ def matchers_of(request: Request) -> Iterator[Matcher]:
         yield matcher_of(preferred.term)
 
 
-@dataclass(slots=True)
-class PeerCount:
+class PeerCount(Struct):
     """Placed pods that a matcher picks, by slot; `deleting` of them are on their way out (spread ignores those)."""
 
     users: int = 0

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
+
+from msgspec import Struct
 
 from dovetail.core.cluster.kubelets import Entry
 from dovetail.core.cluster.shapes import Shape
@@ -23,8 +24,7 @@ def written_bits(pod: Pod) -> int:
     return sum(1 << gpu for gpu in set(pod.devices)) if pod.devices else 0
 
 
-@dataclass(slots=True)
-class Placement:
+class Placement(Struct):
     """A pod on a node slot, with the shape that it has there. `gpu_bits` are the whole GPUs it holds, `share_bits`
     those of which it has `share` each, in units of the node's `gpu_whole`; `share_milli` is the same in thousandths,
     rounded up. `picks` are the volumes chosen with it. `entry` is its entry in the kubelet's books, `grants` what was

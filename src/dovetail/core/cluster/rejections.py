@@ -8,14 +8,14 @@ the third until the node changes: a controller that makes a new pod for each one
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 FOR_EVER_MS = 2**62
 _BACKOFFS_MS = (60_000, 600_000, FOR_EVER_MS)
 
 
-@dataclass(frozen=True, slots=True)
-class Rejection:
+class Rejection(Struct, frozen=True):
     """How often the node rejected pods of the owner for the reason, and until when they stay away."""
 
     owner: str

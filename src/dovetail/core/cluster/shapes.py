@@ -8,9 +8,9 @@ plain shapes, shared with pods that ask for just that.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from dovetail.core.cluster.columns import Index
@@ -30,8 +30,7 @@ Classes = tuple[tuple[str, str], ...]
 """Device classes by the resources that their devices stand in for, sorted."""
 
 
-@dataclass(frozen=True, slots=True)
-class StandIns:
+class StandIns(Struct, frozen=True):
     """What a shape of several forms is made of. `columns` are those of the resources, `forms` what was asked for so
     far, by the resources (as bits) that a node lacks. With `made` the claim has been allocated already."""
 
@@ -42,8 +41,7 @@ class StandIns:
     forms: dict[int, Shape] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
-class Shape:
+class Shape(Struct):
     """`need[r, 0]` is the amount of resource r (one of `pods` included), `floor[r, 0]` the least that may be left after
     it; both reach over the first `width` resources, which hold all that is asked. `gpus` are the whole GPUs, `shared`
     the replicas of shared ones, `slices` the MIG instances by resource; `fraction` says whether it tells how much of a

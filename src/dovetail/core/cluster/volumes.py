@@ -10,9 +10,9 @@ the pod wait. Not known here: in-tree volume types that are written into a pod, 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from dovetail.core.cluster.columns import Mask
 from dovetail.core.cluster.nodes import Nodes
@@ -25,8 +25,7 @@ from dovetail.core.reasons import Reason, Refusal, When
 READ_WRITE_ONCE_POD = "ReadWriteOncePod"
 
 
-@dataclass(slots=True)
-class VolumeView:
+class VolumeView(Struct):
     """Where a pod's volumes let it go: `reach` by node affinity, `attachable` by attach limits."""
 
     reach: Mask

@@ -10,7 +10,8 @@ Bandwidths are one way, in MB/s (10^6 bytes), as collective communication gets t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct
 
 from dovetail.core.devices.contradiction import Contradiction
 
@@ -31,8 +32,7 @@ class LayoutError(Contradiction):
     """A wiring that cannot be."""
 
 
-@dataclass(frozen=True, slots=True)
-class Nic:
+class Nic(Struct, frozen=True):
     """`levels[i]` is how far GPU i is; `speed_mbps` is the line rate, 0 unknown; `rdma` whether it speaks RDMA."""
 
     levels: tuple[int, ...]
@@ -41,8 +41,7 @@ class Nic:
     rdma: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(Struct, frozen=True, cache_hash=True):
     """`numa[i]` is the NUMA node of GPU i. `pcie[i][j]` is one of the levels above, BOARD on the diagonal.
     `nvlinks[i][j]` counts the links that are bonded between two GPUs, through switches or not.
 
@@ -57,15 +56,8 @@ class Layout:
     pcie_mbps: int = 12_000
     socket_mbps: int = 10_000
     assumed: bool = False
-    _hash: int = field(init=False, repr=False, compare=False, default=0)
-
-    def __hash__(self) -> int:
-        """Worked out once: layouts are looked up for every pod."""
-        return self._hash
 
     def __post_init__(self) -> None:
-        parts = (getattr(self, name) for name in self.__slots__ if name != "_hash")
-        object.__setattr__(self, "_hash", hash(tuple(parts)))
         count = len(self.numa)
         _square("pcie", self.pcie, count, UNKNOWN, SYS)
         _square("nvlinks", self.nvlinks, count, 0, _MOST_LINKS)

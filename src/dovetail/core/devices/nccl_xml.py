@@ -21,9 +21,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from itertools import combinations
 from xml.parsers import expat
+
+from msgspec import Struct, field
 
 from dovetail.core.devices import products
 from dovetail.core.devices.layout import BOARD, MAX_NUMA, PHB, PIX, PXB, SYS, UNKNOWN, Layout, LayoutError, Matrix, Nic
@@ -41,8 +42,7 @@ _DEEPEST = 32
 _DEFAULT = Layout((), (), ())
 
 
-@dataclass(slots=True)
-class _Element:
+class _Element(Struct):
     tag: str
     attributes: dict[str, str]
     line: int
@@ -65,8 +65,7 @@ class _Element:
         return int(text)
 
 
-@dataclass(frozen=True, slots=True)
-class _Device:
+class _Device(Struct, frozen=True):
     """`bridges` leads down from the NUMA node, each by its id(); `bus_id` is empty for what hangs on a `<cpu>`;
     `number` is None where the file has none; `inside` is the `<gpu>` or the `<net>`."""
 

@@ -10,10 +10,11 @@ NUMA node, two groups of GPUs with switches of their own, rates other than NCCL'
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from itertools import combinations
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element, SubElement
+
+from msgspec.structs import replace
 
 from dovetail.core.devices import products
 from dovetail.core.devices.layout import BOARD, LEVELS, NODE, PHB, PIX, PXB, SYS, UNKNOWN, Layout, LayoutError

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from dovetail.core.devices.layout import BOARD, NODE, PIX, PXB, SYS, UNKNOWN, Layout, LayoutError, Matrix, Nic
 
@@ -36,8 +37,7 @@ def nvlink_mbps(sm: int) -> int:
     return NVLINK_MBPS[max((known for known in NVLINK_MBPS if known <= sm), default=80)]
 
 
-@dataclass(frozen=True, slots=True)
-class Product:
+class Product(Struct, frozen=True):
     """`sm` is the compute capability times ten, `links` the NVLinks of one GPU, `most` how many GPUs of one node they
     tie together. `pcie` is the generation, `names` are GFD labels."""
 
@@ -110,8 +110,7 @@ _BY_NAME = {name.casefold(): product for product in PRODUCTS for name in (produc
 _SUFFIX = re.compile(r"(-SHARED|-MIG-.*)$")
 
 
-@dataclass(frozen=True, slots=True)
-class Rail:
+class Rail(Struct, frozen=True):
     """GPUs that share a PCIe switch with NICs: so many of each, in their order, this far apart."""
 
     level: int
@@ -120,8 +119,7 @@ class Rail:
     speed_mbps: int
 
 
-@dataclass(frozen=True, slots=True)
-class Host:
+class Host(Struct, frozen=True):
     """A type of machine. `names` match `nvidia.com/gpu.machine` or `node.kubernetes.io/instance-type`."""
 
     names: re.Pattern[str]
@@ -153,8 +151,7 @@ HOSTS = (
 that AWS (p4d, p4de) and Azure (ND v4, v5) publish; the CPUs' inter-socket widths as in NCCL."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rates:
+class Rates(Struct, frozen=True):
     """What links give. `assumed` names what is a default, because no product was named."""
 
     nvlink_mbps: int

@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from dovetail.core.devices.layout import Layout
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(Struct, frozen=True):
     """`notes` are sentences: what was taken from a product or a default because it is not written, and what is written
     and means nothing to a layout."""
 

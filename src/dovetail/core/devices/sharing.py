@@ -10,8 +10,9 @@ Source: NVIDIA k8s-device-plugin (sharing.timeSlicing, sharing.mps, failRequests
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 Isolation = Literal["none", "memory", "strong"]
 ISOLATIONS: tuple[Isolation, ...] = ("none", "memory", "strong")
@@ -19,8 +20,7 @@ ISOLATIONS: tuple[Isolation, ...] = ("none", "memory", "strong")
 STRONG = ISOLATIONS[-1]
 
 
-@dataclass(frozen=True, slots=True)
-class Sharing:
+class Sharing(Struct, frozen=True):
     """`cards` GPUs of `replicas` replicas each, which pods ask for as `resource`. `one_only`: the plugin rejects pods
     that ask for more than one replica. With isolation `memory` each replica may use its equal part of the memory and no
     more. `cards` 0: it is not known how the GPUs are shared, and replicas are only counted."""

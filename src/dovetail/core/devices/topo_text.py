@@ -19,8 +19,9 @@ of the head must have its row, and both halves of the matrix must say the same.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from itertools import combinations
+
+from msgspec import Struct
 
 from dovetail.core.devices import products
 from dovetail.core.devices.layout import (
@@ -53,8 +54,7 @@ _LIST = re.compile(r"\d{1,5}(-\d{1,5})?(,\d{1,5}(-\d{1,5})?)*", re.ASCII)
 Line = tuple[int, str]
 
 
-@dataclass(frozen=True, slots=True)
-class _Head:
+class _Head(Struct, frozen=True):
     """The columns: devices, of which the first `gpus` are GPUs, then the named ones."""
 
     line: int
@@ -63,8 +63,7 @@ class _Head:
     named: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
+class _Row(Struct, frozen=True):
     """A device's cells, and what stands in its named columns; nothing where the node does not know."""
 
     line: int

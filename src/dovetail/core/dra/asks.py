@@ -10,7 +10,8 @@ Source: dynamic-resource-allocation/structured, validateDeviceRequest and isSele
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from dovetail.core.dra.capacity import CapacityError, Draw, draw_of
 from dovetail.core.dra.kinds import Kind, Kinds, Profile
@@ -23,8 +24,7 @@ MOST_RESULTS = 32
 """Devices of one claim (resource.k8s.io: AllocationResultsMaxSize)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
+class Fault(Struct, frozen=True):
     """What ends the allocation on a node. `device` is the bit of a device whose name stands between the two parts of
     the text, -1 for none."""
 
@@ -33,8 +33,7 @@ class Fault:
     rest: str = ""
 
 
-@dataclass(slots=True, eq=False)
-class Test:
+class Test(Struct, eq=False):
     """A selector and what it said of profiles so far, by number: a text where it erred."""
 
     selector: Selector | None
@@ -56,8 +55,7 @@ class Test:
             return f"CEL runtime error: {error}"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Alternative:
+class Alternative(Struct, frozen=True, eq=False):
     """`tests` are those of the class, then its own, each with the text that says where it stands. `rules` are the
     numbers of the constraints of the claim that it is under."""
 
@@ -66,22 +64,19 @@ class Alternative:
     rules: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(Struct, frozen=True):
     """A constraint: devices differ in the attribute, or have a value of it in common."""
 
     attribute: str
     distinct: bool
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ClaimAsk:
+class ClaimAsk(Struct, frozen=True, eq=False):
     requests: tuple[tuple[Alternative, ...], ...]
     rules: tuple[Rule, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Ask:
+class Ask(Struct, frozen=True, eq=False):
     """`missing` names a class that does not exist. `broken` says which expression keeps a request, whatever its
     alternative, from any device, since it cannot be compiled. "" for none."""
 
@@ -91,8 +86,7 @@ class Ask:
     broken: str
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Option:
+class Option(Struct, frozen=True, eq=False):
     """An alternative on a kind of node. `matching` are the devices that it means, `fitting` those of them that are not
     kept from it by taints. `draws[bit]` is what it takes of the capacities of each. `count` is how many it needs.
     `faults[bit]` is why no device can be taken once this one is tried."""
@@ -107,8 +101,7 @@ class Option:
     rules: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class View:
+class View(Struct, frozen=True, eq=False):
     """An ask on a kind of node. `fault` ends it whatever is free. `plain` are the devices to choose any `count` of,
     where nothing else is to be heeded, else 0. `ordered` is true where upstream's order of trying decides whether it
     fails."""
@@ -294,8 +287,7 @@ def _option(alternative: Alternative, kind: Kind) -> Option:
     return Option(request, every, count, matching, fitting, draws, faults, alternative.rules)
 
 
-@dataclass(frozen=True, slots=True)
-class _Judgement:
+class _Judgement(Struct, frozen=True):
     """What an alternative makes of a profile; `draw` is None where it cannot take it. `text` and `rest` are those of a
     fault: in a selector (`erred`), which is tried on devices that are not here too, or in what it would take."""
 

@@ -7,15 +7,14 @@ books whether they are offered or not: their slice may be told later, or again.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from msgspec import Struct, field
 
 from dovetail.core.dra.capacity import Draw
 from dovetail.core.dra.pools import PoolId
 from dovetail.core.dra.records import Allocation, Device, Slice
 
 
-@dataclass(slots=True)
-class Use:
+class Use(Struct):
     """How many hold a device whole, and what each share takes: (name, milli)."""
 
     whole: int = 0
@@ -31,8 +30,7 @@ class Use:
         return tuple(total.get(name, 0) for name, _ in device.capacity)
 
 
-@dataclass(slots=True, eq=False)
-class Pool:
+class Pool(Struct, eq=False):
     """All slices of a pool by name, of any generation; who holds its devices, by name; the slots it is offered to."""
 
     slices: dict[str, Slice] = field(default_factory=dict)

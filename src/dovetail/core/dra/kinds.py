@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from dovetail.core.devices.layout import MAX_LINKED_GPUS, Layout
 from dovetail.core.dra.partitions import Card, cards_of
@@ -40,8 +41,7 @@ def bits(mask: int) -> Iterator[int]:
         mask &= mask - 1
 
 
-@dataclass(frozen=True, slots=True)
-class Profile:
+class Profile(Struct, frozen=True):
     """Devices of a driver that are equal in all that is read of them; `device` is one of them."""
 
     number: int
@@ -49,8 +49,7 @@ class Profile:
     device: Device
 
 
-@dataclass(frozen=True, slots=True)
-class PoolKind:
+class PoolKind(Struct, frozen=True):
     """`first` and `end` are the bits of its devices, `counters` the numbers of its counters."""
 
     driver: str
@@ -61,8 +60,7 @@ class PoolKind:
     counters: range
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Kind:
+class Kind(Struct, frozen=True, eq=False):
     """`values[attribute][bit]` is a set of value numbers as bits, None where the device has not the attribute.
     `counters` are the amounts of all counters of the node's pools, `uses[bit]` what a device takes of them by number.
     `gpus[bit]` is the device's GPU in the layout, or NO_GPU. `whole_gpus` are the devices that are a GPU each."""

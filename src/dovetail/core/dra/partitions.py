@@ -11,8 +11,9 @@ partitions that are shared, is not told of: what its cards lose could not be com
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
+
+from msgspec import Struct
 
 from dovetail.core.devices.mig.worth import worths
 
@@ -23,8 +24,7 @@ _MOST_PARTITIONS = 62
 _MOST_STATES = 20_000
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Card:
+class Card(Struct, frozen=True, eq=False):
     """`members` are the devices of a node that are its partitions, ascending; `worths` is by which of them are taken,
     as bits in that order."""
 

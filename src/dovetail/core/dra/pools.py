@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from dovetail.core.dra.records import SHARED, CounterSet, Device, Slice
 from dovetail.core.model import NodeTerm
@@ -26,8 +27,7 @@ Reaches = Callable[[tuple[NodeTerm, ...]], bool]
 """Whether node terms match the node."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Offer:
+class Offer(Struct, frozen=True, eq=False):
     """A device and its slice. `here` is false where the device is in a slice that reaches the node and is not itself
     for it: it is never allocated there, but selectors are tried on it. `node` and `node_terms` say where an allocation
     of it can be used."""
@@ -38,8 +38,7 @@ class Offer:
     node_terms: tuple[NodeTerm, ...] | None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PoolHere:
+class PoolHere(Struct, frozen=True, eq=False):
     """`elsewhere` are devices of the pool that only other nodes reach, and what they take of the pool's counters."""
 
     id: PoolId

@@ -10,8 +10,9 @@ Source: k8s.io/api/resource/v1 (1.37).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Literal
+
+from msgspec import Struct
 
 from dovetail.core.model import NodeTerm, Problem, Toleration
 
@@ -21,8 +22,7 @@ SHARED = ""
 """The node of a slice that is not one node's."""
 
 
-@dataclass(frozen=True, slots=True)
-class Version:
+class Version(Struct, frozen=True):
     """A semantic version attribute, as it is written."""
 
     text: str
@@ -33,8 +33,7 @@ Value = Scalar | tuple[Scalar, ...]
 """An attribute; a tuple is a list of values of one type."""
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceTaint:
+class DeviceTaint(Struct, frozen=True):
     """`added_ms` is epoch milliseconds, 0 unknown."""
 
     key: str
@@ -43,8 +42,7 @@ class DeviceTaint:
     added_ms: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class RequestPolicy:
+class RequestPolicy(Struct, frozen=True):
     """What may be asked of a capacity of a shared device: one of `valid_milli`, or from `least_milli` in steps up to
     `most_milli` (None: the capacity itself). `default_milli` is what a request that does not name it takes."""
 
@@ -55,8 +53,7 @@ class RequestPolicy:
     step_milli: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Capacity:
+class Capacity(Struct, frozen=True):
     """`written` is its name as the slice writes it, with a domain or without: requests and results use that one; ""
     where it is not known, and both are taken for its name."""
 
@@ -65,16 +62,14 @@ class Capacity:
     written: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class CounterUse:
+class CounterUse(Struct, frozen=True):
     """What a device takes of a counter set of its pool: (counter, milli), sorted."""
 
     counter_set: str
     amounts: tuple[tuple[str, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Device:
+class Device(Struct, frozen=True):
     """`attributes` and `capacity` by qualified name ("domain/name"), sorted. `node`, `node_terms` and `all_nodes` say
     where it can be used when its slice leaves that to each device; see `Slice`. `binds_to_node` ties an allocation to
     the node that was chosen. `conditions` are binding conditions: the driver waits for them before the bind."""
@@ -94,16 +89,14 @@ class Device:
     failure_conditions: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class CounterSet:
+class CounterSet(Struct, frozen=True):
     """(counter, milli), sorted."""
 
     name: str
     counters: tuple[tuple[str, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Slice:
+class Slice(Struct, frozen=True):
     """A ResourceSlice. One of `node`, `node_terms`, `all_nodes` and `per_device` says where its devices can be used:
     on one node, on the nodes that the terms match, everywhere, or as each device says. `pool_slices` of generation
     `generation` make the pool complete. `problem` is what makes its pool invalid."""
@@ -122,8 +115,7 @@ class Slice:
     problem: Problem | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceClass:
+class DeviceClass(Struct, frozen=True):
     """`selectors` are CEL expressions that must all hold. `extended_resource` is the resource name that stands for one
     device of this class in a container's requests, "" for none; `created_ms` orders classes that claim the same."""
 
@@ -133,8 +125,7 @@ class DeviceClass:
     created_ms: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceRequest:
+class DeviceRequest(Struct, frozen=True):
     """One exact request, or one alternative of `alternatives` (firstAvailable). `name` is "main" or "main/sub".
     `amounts` are the capacities asked of each device (milli, by name as written), for shareable devices."""
 
@@ -148,8 +139,7 @@ class DeviceRequest:
     amounts: tuple[tuple[str, int], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Constraint:
+class Constraint(Struct, frozen=True):
     """Devices of the named requests (empty: of all) have the same value (`match`) or pairwise different values
     (`distinct`) of an attribute; the other name is ""."""
 
@@ -158,25 +148,16 @@ class Constraint:
     distinct: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimSpec:
+class ClaimSpec(Struct, frozen=True, cache_hash=True):
     """What a claim asks for: equal specs ask for the same. `requests[i]` are the alternatives of the i-th request in
-    the order of preference; an exact request is the only one of its own."""
+    the order of preference; an exact request is the only one of its own. Specs are looked up several times for every
+    pod: the hash is worked out once."""
 
     requests: tuple[tuple[DeviceRequest, ...], ...] = ()
     constraints: tuple[Constraint, ...] = ()
-    _hash: int = field(init=False, repr=False, compare=False, default=0)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_hash", hash((self.requests, self.constraints)))
-
-    def __hash__(self) -> int:
-        """Worked out once: specs are looked up several times for every pod."""
-        return self._hash
 
 
-@dataclass(frozen=True, slots=True)
-class Grant:
+class Grant(Struct, frozen=True):
     """One device that a claim has: an entry of `status.allocation.devices.results`. `share` is the id of its share of
     a shareable device ("" for whole devices); `consumed` what it takes of it, (name, milli), sorted by the device's
     qualified names: a name is as the slice writes it, or qualified. The conditions are those of the device."""
@@ -193,8 +174,7 @@ class Grant:
     failure_conditions: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Allocation:
+class Allocation(Struct, frozen=True):
     """What a claim was given, and where it can be used: on one `node`, on the nodes that the terms match, or, where
     both are empty, everywhere."""
 
@@ -203,8 +183,7 @@ class Allocation:
     node_terms: tuple[NodeTerm, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(Struct, frozen=True):
     """A ResourceClaim. `owner_pod` is the uid of the pod that it was made for, "" where it stands on its own.
     `reserved_for` are the uids of the consumers, at most 256. `allocation` None: nothing is allocated."""
 

@@ -20,10 +20,11 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from dovetail.core.cluster.placement import Placement
@@ -41,8 +42,7 @@ if TYPE_CHECKING:
 Slots = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
-class Reservation:
+class Reservation(Struct, frozen=True):
     """Room on `slots` (ascending) for `root`, of `queue`, from `expected` on, as it was worked out at `planned_ms`.
     `waits_for` are the pods on these whose end it waits for. `evicting` are the pods that give way to it and have to be
     gone by `deadline_ms`, `failure` why one of them does not, `nominated` its own pods that were told a node."""
@@ -67,8 +67,7 @@ class Reservation:
         return self.expected.start_ms or FOR_EVER_MS
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Struct, frozen=True):
     slots: Slots
     expected: Expected
     waits_for: frozenset[str]

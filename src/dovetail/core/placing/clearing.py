@@ -12,9 +12,10 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from dovetail.core.cluster import Cluster
@@ -57,8 +58,7 @@ def easiest_part(cluster: Cluster, group: Group) -> Group:
     return replace(group, pods=pods, room=group.missing, groups=groups)
 
 
-@dataclass(frozen=True, slots=True)
-class _Option:
+class _Option(Struct, frozen=True):
     """To take `units` away from a slot makes room for `copies` more pods there."""
 
     copies: int

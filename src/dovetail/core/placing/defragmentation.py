@@ -13,9 +13,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dovetail.core import quantities
 from dovetail.core.model import Pod
@@ -31,8 +32,7 @@ _PLANS = 6
 """How often room in one place is planned anew without those who could not be moved."""
 
 
-@dataclass(frozen=True, slots=True)
-class Move:
+class Move(Struct, frozen=True):
     """A pod goes from a node to a node, where the GPUs `devices` are free for it by then."""
 
     uid: str
@@ -41,8 +41,7 @@ class Move:
     devices: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Struct, frozen=True):
     """Pods of one root that move at the same time, and the work that is lost by it, in milli-GPU times ms."""
 
     root: str
@@ -50,8 +49,7 @@ class Step:
     lost_milli_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class Moves:
+class Moves(Struct, frozen=True):
     """Steps in the order in which they can be taken; none where the job fits as it is. `placed` is where the job's pods
     (uid) have room afterwards, by node."""
 
@@ -64,8 +62,7 @@ class Moves:
         return sum(step.lost_milli_ms for step in self.steps)
 
 
-@dataclass(frozen=True, slots=True)
-class NoPlan:
+class NoPlan(Struct, frozen=True):
     """No moves were found; `proven` where none can help."""
 
     why: str

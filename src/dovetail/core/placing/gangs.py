@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from dovetail.core.cluster import Cluster
@@ -29,8 +29,7 @@ class SearchLimitReached(Exception):
     """The bound on tried domains was reached before the search was over."""
 
 
-@dataclass(slots=True)
-class Group:
+class Group(Struct):
     """A gang as the search sees it: pending `pods` in order of preference, `held` the slots of members already placed,
     `missing` how many more it needs, `room` how many more it may take (None: no limit). `scope` is where the placement
     in force keeps it, while `chosen`."""

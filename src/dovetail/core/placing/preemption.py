@@ -17,9 +17,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from dovetail.core.cluster.shapes import Shape
@@ -40,8 +40,7 @@ _SWAPS = 4
 """How many victims of a small set it is tried to do without at the price of others."""
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(Struct, frozen=True):
     """The job fits once the victims are gone. `nominations` are its pods (uid) with their slots."""
 
     victims: tuple[Unit, ...]
@@ -58,8 +57,7 @@ class Found:
         return tuple(uid for unit in self.victims for uid in unit.uids)
 
 
-@dataclass(frozen=True, slots=True)
-class GaveUp:
+class GaveUp(Struct, frozen=True):
     """No victims were found, and it is not proven that there are none."""
 
     probes: int
@@ -69,8 +67,7 @@ class GaveUp:
         return f"no jobs were found that could give way, after {self.probes} trials: {self.why}"
 
 
-@dataclass(frozen=True, slots=True)
-class Impossible:
+class Impossible(Struct, frozen=True):
     """Nobody who may give way helps."""
 
     why: str

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from dovetail.core import quantities
@@ -35,8 +35,7 @@ _ALWAYS_NEVER = {Reason.NODE_INVALID, Reason.UNSCHEDULABLE, Reason.TAINT, Reason
                  Reason.SPREAD_LABEL}  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Struct, frozen=True):
     """The nodes (slots) that one rule refuses, and whether for ever."""
 
     reason: Reason

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from dovetail.core.cluster.columns import Index
@@ -39,8 +40,7 @@ _PLACE_BITS = np.array([[0], [18], [0], [36]], dtype=np.int64)
 Scores = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
-class Offer:
+class Offer(Struct, frozen=True):
     """Some nodes for a shape. `left[r]` is what one such pod would leave of resource r on each slot of `index`;
     `share`, for a shape that may take a part of a GPU, how that GPU suits (`shares.Parts.rank`: where it must take a
     part, what it would leave of the tightest one), or for one that asks for MIG instances, how many idle cards it would

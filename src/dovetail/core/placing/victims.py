@@ -16,7 +16,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from dovetail.core import labels
 from dovetail.core.cluster.placement import Placement
@@ -28,8 +29,7 @@ from dovetail.core.state import State
 _PODS_BITS, _ELASTIC_BITS = 32, 128
 
 
-@dataclass(slots=True, eq=False)
-class Unit:
+class Unit(Struct, eq=False):
     """Pods that give way together. `slots` are their nodes, pod by pod, `started_ms` when the last of them started.
     `pool` is what it is to spare of (`Victims.spare`), -1 for whole roots. It holds the units with the numbers
     `covers`."""

@@ -21,9 +21,9 @@ round down. Nodes that the same classes may go to are of one kind, and share a t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
@@ -50,8 +50,7 @@ _CPU_ONLY_PERCENT = 10
 _SEVERAL_GPUS_PERCENT = 50
 
 
-@dataclass(frozen=True, slots=True)
-class Arriving:
+class Arriving(Struct, frozen=True):
     """A class in a table: what a pod takes of a GPU and of the cores, and how often one comes."""
 
     milli: int
@@ -59,8 +58,7 @@ class Arriving:
     rate: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Class:
+class _Class(Struct, frozen=True):
     """`allowed` says it for each of the nodes with GPUs."""
 
     cpu_milli: int

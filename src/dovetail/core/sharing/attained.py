@@ -14,7 +14,8 @@ Source: Tiresias (Gu et al., NSDI'19), discretized two-dimensional least attaine
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from dovetail.core.sharing.records import DAY_MS
 
@@ -35,8 +36,7 @@ def level_after_ms(served_milli_ms: int, rate_milli: int) -> int:
     return -(-(above - served_milli_ms) // rate_milli)
 
 
-@dataclass(slots=True)
-class _Service:
+class _Service(Struct):
     """What a job had up to now is `past + rate * now - begun`: `past` by pods that are gone, `begun` is the sum of rate
     times start over those that run."""
 
@@ -49,8 +49,7 @@ class _Service:
         return self.past + max(0, self.rate * now_ms - self.begun)
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
+class _Run(Struct, frozen=True):
     queue: str
     job: str
     rate: int

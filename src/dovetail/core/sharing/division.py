@@ -29,17 +29,17 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, groupby
+
+from msgspec import Struct
 
 _MILLI = 1000
 _MILLION = 1_000_000
 _BITS = 64
 
 
-@dataclass(frozen=True, slots=True)
-class Claimant:
+class Claimant(Struct, frozen=True):
     """Who takes part. `limit` None: no limit. `usage_ppm` is U in millionths. Amounts are in one unit."""
 
     name: str

@@ -8,7 +8,7 @@ a GPU counts as the larger of its parts of compute and memory), `gpu-slices` in 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from dovetail.core.model import LabelSelector, Problem
 
@@ -32,8 +32,7 @@ DIVIDED = {CPU: 1, MEMORY: 1, GPU: 1000}
 Amounts = tuple[tuple[str, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(Struct, frozen=True):
     """What a queue had used when that was last written down, at `as_of_ms`. `used` is the decayed usage in milli-GPU
     times ms (see `ledger`), `rate_milli` what it was charged from then on, `days` its plain usage in milli-GPU times ms
     by day (days since 1970, UTC), `users` the decayed usage of each user, `jobs` what jobs had by pods that were gone
@@ -47,8 +46,7 @@ class Usage:
     jobs: tuple[tuple[str, int], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class History:
+class History(Struct, frozen=True):
     """What a queue has used. Up to `told_ms` its record knew its usage when it was first told (None: it was not)."""
 
     queue: str
@@ -56,8 +54,7 @@ class History:
     usage: Usage
 
 
-@dataclass(frozen=True, slots=True)
-class Queue:
+class Queue(Struct, frozen=True):
     """A team, or a team of teams. Jobs are in leaves alone. `guarantee` is what it always gets back, `limit` what it
     never goes beyond (classes that are not there: no limit). `weight` is its part of what nobody has guaranteed, and
     of time; who is of a higher `priority` goes first among siblings. `half_life_ms` is after what time usage counts
@@ -86,8 +83,7 @@ class Queue:
     usage: Usage | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Budget:
+class Budget(Struct, frozen=True):
     """A PodDisruptionBudget: of the pods of its namespace that `selector` matches (None: none), `allowed` may be
     evicted now, as the disruption controller last worked out."""
 

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import attrgetter
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dovetail.core.cluster import Cluster
 from dovetail.core.cluster.placement import Placement
@@ -38,8 +40,7 @@ from dovetail.core.sharing.records import (
 from dovetail.core.sharing.tree import Tree
 
 
-@dataclass(slots=True)
-class _Held:
+class _Held(Struct):
     """Pods that are counted alike: by queue, user, priority, amounts, and whether they must not be preempted. `rate` is
     what each is charged."""
 

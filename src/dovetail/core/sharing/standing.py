@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from dovetail.core.model import Problem
 from dovetail.core.sharing.ledger import Ledger
@@ -19,8 +20,7 @@ JOBS_KEPT = 500
 """What an object holds with ease. What the jobs that are left out had counts as nothing after a restart."""
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
+class Standing(Struct, frozen=True):
     """How a queue stands. Amounts are by class. `due` is its part of the division now, `borrowed` what it holds beyond
     its guarantee. `share_ppm` is the part of the cluster that it used (decayed), `weight_ppm` its weight among its
     siblings. `credit` is what is due to it by weight less what it used, in milli-GPU times ms. `days`, `users` and

@@ -10,7 +10,8 @@ cannot be used as it is written takes those below it along, and takes nothing fr
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from dovetail.core import quantities
 from dovetail.core.labels import matches
@@ -21,8 +22,7 @@ _FIELDS = {GPU_SLICES: "gpuSlices", GPU_MEMORY: "gpuMemory"}
 _MIB = 2**20
 
 
-@dataclass(frozen=True, slots=True)
-class _Shape:
+class _Shape(Struct, frozen=True):
     """What is worked out once after each change. `held` is what each queue holds by resource class."""
 
     children: dict[str, tuple[str, ...]]

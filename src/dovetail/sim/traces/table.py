@@ -13,10 +13,11 @@ import gzip
 import re
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 from importlib.resources.abc import Traversable
 from pathlib import Path
+
+from msgspec import Struct
 
 from dovetail.sim.traces.errors import TraceError
 
@@ -25,8 +26,7 @@ _SECONDS = re.compile(r"[0-9]{1,15}(\.[0-9]{1,9})?")
 _MOST = 10**18 - 1
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     file: str
     line: int
     values: dict[str, str]

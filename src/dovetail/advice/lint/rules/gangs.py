@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import lru_cache
+
+from msgspec import Struct
 
 from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.inventory import DEFAULT_SCHEDULER
@@ -30,8 +31,7 @@ _LAUNCHER = "launcher"
 _VOLCANO_JOB = ("batch.volcano.sh", "Job")
 
 
-@dataclass(frozen=True, slots=True)
-class _Group:
+class _Group(Struct, frozen=True):
     """A dialect of PodGroup: where its minimum is, and the name of the group that a pod gives."""
 
     minimum: tuple[str, ...]
@@ -54,8 +54,7 @@ _GROUPS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Size:
+class _Size(Struct, frozen=True):
     """`pods` in all; `first` of them are made before any of them runs; `ranks`: the work needs all of them."""
 
     pods: int
@@ -177,8 +176,7 @@ def _members(facts: Facts, group: _Group) -> dict[tuple[str, str], list[tuple[Fi
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class _Mark:
+class _Mark(Struct, frozen=True):
     """What a pod carries for the schedulers of `readers`, by the names that they have unless it is configured."""
 
     side: str

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from dovetail.advice.lint.cel import of_gpu_containers
 from dovetail.advice.lint.pods import Template
@@ -48,8 +49,7 @@ _CONSUMER = re.compile(r"(?i).*(geforce|titan).*")
 """Products that forward compatibility is not for: https://docs.nvidia.com/deploy/cuda-compatibility/."""
 
 
-@dataclass(frozen=True, slots=True)
-class Image:
+class Image(Struct, frozen=True):
     """`name` with its registry, except Docker's own. `tag` is "" where there is none."""
 
     name: str
@@ -112,8 +112,7 @@ def _newer_than_driver(pod: Template, facts: Facts) -> Iterator[Found]:
             yield Found(field, message)
 
 
-@dataclass(frozen=True, slots=True)
-class Driver:
+class Driver(Struct, frozen=True):
     """`cuda` is the newest that the driver itself knows."""
 
     version: str

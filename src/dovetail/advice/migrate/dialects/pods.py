@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from dovetail.advice.lint.edits import Edit, drop, put, rename
 from dovetail.advice.lint.field import Field
@@ -113,8 +114,7 @@ def native_member(pod: Template, mapping: Field, old: Field, found: bool) -> Ste
     return Step(old, f"{old.name} is spec.schedulingGroup.podGroupName: {old.value}", edits)
 
 
-@dataclass(frozen=True, slots=True)
-class ShareNames:
+class ShareNames(Struct, frozen=True):
     """The resources by which containers ask for parts of GPUs: how many, the memory of each in MiB, the same in percent
     ("": there is none), and percent of its compute. `enforcer` keeps containers to what they asked for."""
 

@@ -15,9 +15,10 @@ handlers that know nothing of resources.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from dovetail.core.devices.kubelet.cpus import Cpus
 from dovetail.core.devices.kubelet.devices import Devices, Preference
@@ -38,8 +39,7 @@ EPHEMERAL_STORAGE = "ephemeral-storage"
 PODS = "pods"
 
 
-@dataclass(frozen=True, slots=True)
-class Room:
+class Room(Struct, frozen=True):
     """What the node allows for pods and what the other pods on it request, by resource: `pods` too, `cpu` in
     millicores, `memory` in bytes."""
 

@@ -7,8 +7,9 @@ are ints with bit i for CPU id i. Device sets are ints with bit i for position i
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
+
+from msgspec import Struct, field
 
 from dovetail.core.devices.kubelet.hints import Hint, Hints
 from dovetail.core.devices.kubelet.inventory import Inventory
@@ -113,8 +114,7 @@ def unexpected(error: str) -> Refused:
     return Refused("UnexpectedAdmissionError", f"Allocate failed due to {error}, which is unexpected")
 
 
-@dataclass(slots=True)
-class Arrival:
+class Arrival(Struct):
     """A pod on its way in. The managers write to `holdings` what leaves the node's stock, and to `held`, parallel to
     the pod's containers, who holds it; nobody else reads either until the pod is in or out.
 

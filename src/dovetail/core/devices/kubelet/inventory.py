@@ -9,9 +9,10 @@ or what cannot be true of a machine, cannot be made. (Policies and options: pkg/
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from functools import cached_property
+
+from msgspec import Struct
 
 from dovetail.core.devices.contradiction import Contradiction
 from dovetail.core.devices.kubelet.pods import MEMORY, Pod, managed
@@ -51,8 +52,7 @@ class InventoryError(Contradiction):
     """A machine that cannot be, or whose kubelet would not start."""
 
 
-@dataclass(frozen=True, slots=True)
-class Gates:
+class Gates(Struct, frozen=True):
     """The feature gates that change a decision. Resizing in place is not predicted, so its gates are not here."""
 
     pod_level_resources: bool = True
@@ -65,8 +65,7 @@ class Gates:
         return Gates(pod_level_resources=minor >= 34, pod_level_resources_fix_kubelet_qos_class=minor >= 37)
 
 
-@dataclass(frozen=True, slots=True)
-class Cpu:
+class Cpu(Struct, frozen=True):
     """One logical CPU. `core` is the lowest CPU of its core, as the kubelet numbers cores. `uncore` is the id of its L3
     group; where the machine tells none it is the socket's, as the kubelet takes it."""
 
@@ -77,8 +76,7 @@ class Cpu:
     uncore: int
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryPool:
+class MemoryPool(Struct, frozen=True):
     """What one NUMA node has of one type: `memory` (all of it, huge pages included) or a `hugepages-*` size."""
 
     numa: int
@@ -87,8 +85,7 @@ class MemoryPool:
     reserved_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Device:
+class Device(Struct, frozen=True):
     """`numa` is None where the plugin sent no topology at all, () where it sent one that names no node."""
 
     id: str
@@ -96,8 +93,7 @@ class Device:
     healthy: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class DevicePool:
+class DevicePool(Struct, frozen=True):
     """What a plugin has registered under one resource name. `prefers`: it answers GetPreferredAllocation."""
 
     resource: str
@@ -105,8 +101,7 @@ class DevicePool:
     prefers: bool = False
 
 
-@dataclass(frozen=True)
-class Inventory:
+class Inventory(Struct, frozen=True, cache_hash=True, dict=True):
     """`numa` lists the NUMA ids in ascending order. `distances` has a row per node of `numa`; as in the kubelet,
     position i of a row is the distance to NUMA id i. Empty: not known. Raises InventoryError."""
 
@@ -134,14 +129,6 @@ class Inventory:
         self._check_cpus()
         self._check_memory()
         self._check_devices()
-
-    @cached_property
-    def _hash(self) -> int:
-        return hash(tuple(getattr(self, field.name) for field in fields(self)))
-
-    def __hash__(self) -> int:
-        """Worked out once: it goes through every CPU and device."""
-        return self._hash
 
     @cached_property
     def memory_types(self) -> tuple[str, ...]:

@@ -9,9 +9,10 @@ here, so that all pods of one kind share one record. Ephemeral containers are ne
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
+
+from msgspec import Struct
 
 CPU = "cpu"
 MEMORY = "memory"
@@ -48,8 +49,7 @@ def managed(resource: str) -> bool:
     return resource == MEMORY or resource.startswith(HUGEPAGES)
 
 
-@dataclass(frozen=True)
-class Asked:
+class Asked(Struct, frozen=True, dict=True):
     """What a container, or a pod as a whole, asks for."""
 
     requests: Amounts = ()
@@ -76,8 +76,7 @@ class Asked:
         return Qos.GUARANTEED if request else Qos.BEST_EFFORT
 
 
-@dataclass(frozen=True)
-class Container(Asked):
+class Container(Asked, frozen=True, dict=True):
     kind: Kind = Kind.APP
     name: str = ""
     """Only told back in the kubelet's messages."""
@@ -94,8 +93,7 @@ class Container(Asked):
         return {name: size for name, size in self.requests if managed(name)}
 
 
-@dataclass(frozen=True)
-class Pod:
+class Pod(Struct, frozen=True, cache_hash=True, dict=True):
     """`containers` are in the kubelet's order: init containers and sidecars as the spec lists them, then the others.
 
     `whole` is spec.resources, None where the pod has none. `told_qos` is status.qosClass, which the kubelet trusts.
@@ -104,7 +102,7 @@ class Pod:
     containers: tuple[Container, ...]
     whole: Asked | None = None
     told_qos: Qos | None = None
-    overhead: Amounts = field(default=())
+    overhead: Amounts = ()
 
     def __post_init__(self) -> None:
         kinds = [container.kind for container in self.containers]
@@ -112,14 +110,6 @@ class Pod:
             raise ValueError("containers: a pod has at least one")
         if Kind.APP in kinds and any(kind is not Kind.APP for kind in kinds[kinds.index(Kind.APP) :]):
             raise ValueError("containers: init containers and sidecars come before app containers")
-
-    @cached_property
-    def _hash(self) -> int:
-        return hash((self.containers, self.whole, self.told_qos, self.overhead))
-
-    def __hash__(self) -> int:
-        """Worked out once: it goes through every container."""
-        return self._hash
 
     @cached_property
     def has_pod_level(self) -> bool:

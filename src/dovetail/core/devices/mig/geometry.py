@@ -17,6 +17,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from msgspec import Struct
+
 from dovetail.core.devices.contradiction import Contradiction
 
 Asked = tuple[tuple[str, int], ...]
@@ -48,8 +50,7 @@ class Instance(NamedTuple):
     start: int
 
 
-@dataclass(frozen=True, slots=True)
-class Profile:
+class Profile(Struct, frozen=True):
     """`name` is that of nvidia-smi; `aliases` are names that other drivers give it. `most` is how many instances a card
     can have, `gi_id` NVML's id of the profile, `memory_mib` what a process sees. `sm_count` 0: not known."""
 

@@ -12,17 +12,18 @@ matter are looked at.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dovetail.core.devices.mig.geometry import Asked, Geometry, GeometryError, bits_of, merged
 from dovetail.core.devices.mig.instances import Counts, counts_of, equal_weights, starts_of, states, within
 from dovetail.core.devices.mig.slices import slices, taken
 
 
-@dataclass(frozen=True, slots=True)
-class Divided:
+class Divided(Struct, frozen=True):
     """A card as it is: `instances` of it, of which some are `used`. `busy`: it is not in MIG mode (`mig`), and somebody
     has the whole of it. Raises GeometryError for a card that cannot be."""
 
@@ -43,8 +44,7 @@ class Divided:
             raise GeometryError(f"GPU{self.gpu}", fault)
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(Struct, frozen=True):
     """What to do to one card: instances by profile name and start. `turns_on`: MIG mode first; `resets`: this resets
     the card."""
 
@@ -62,15 +62,13 @@ class Change:
         return f"GPU {self.gpu}: {', '.join(parts)}"
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """No change is needed where `changes` is empty."""
 
     changes: tuple[Change, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Impossible:
+class Impossible(Struct, frozen=True):
     reason: str
 
 

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations, product
 from operator import sub
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from dovetail.core.devices.mig.geometry import Asked, Geometry, GeometryError, bits_of, merged
 from dovetail.core.devices.mig.instances import Counts, counts_of, equal_weights, starts_of, states, within
@@ -24,8 +25,7 @@ from dovetail.core.devices.mig.slices import taken
 _MOST_TRIES = 1_000
 
 
-@dataclass(frozen=True, slots=True)
-class Card:
+class Card(Struct, frozen=True):
     """A card in MIG mode: the node's GPU of that index, with the instances that it has. `assumed`: somebody told how
     many there are, and not where. Raises GeometryError where they cannot be beside each other."""
 

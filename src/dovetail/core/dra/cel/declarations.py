@@ -11,7 +11,8 @@ and library/ (1.37).
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from dovetail.core.dra.cel import formats, types
 from dovetail.core.dra.cel.types import Type
@@ -243,8 +244,7 @@ _ACCESSORS = ("FullYear", "Month", "DayOfYear", "DayOfMonth", "Date", "DayOfWeek
               "Milliseconds")  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Overload:
+class Overload(Struct, frozen=True):
     """`args` begins with the target's type where `member`."""
 
     id: str

@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 from base64 import b64decode
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from dovetail.core.dra.cel import network, times, types
 from dovetail.core.dra.cel.values import NO_OVERLOAD, NONE, Err, Optional, Value, register
@@ -20,8 +21,7 @@ _SUBDOMAIN = rf"{_LABEL}(\.{_LABEL})*"
 _NAME = "([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
 
 
-@dataclass(frozen=True, slots=True)
-class Format:
+class Format(Struct, frozen=True):
     """`problems` are those of a text, none where it has the format. `regex_size` is what upstream takes it to cost."""
 
     name: str

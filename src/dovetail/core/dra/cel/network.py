@@ -11,8 +11,9 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from urllib.parse import unquote_to_bytes
+
+from msgspec import Struct
 
 from dovetail.core.dra.cel import types
 from dovetail.core.dra.cel.values import NO_OVERLOAD, Err, Map, Value, register
@@ -20,8 +21,7 @@ from dovetail.core.dra.cel.values import NO_OVERLOAD, Err, Map, Value, register
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
-@dataclass(frozen=True, slots=True)
-class IP:
+class IP(Struct, frozen=True):
     address: Address
 
     @property
@@ -32,8 +32,7 @@ class IP:
         return self == other if type(other) is IP else NO_OVERLOAD
 
 
-@dataclass(frozen=True, slots=True)
-class CIDR:
+class CIDR(Struct, frozen=True):
     address: Address
     bits: int
 
@@ -53,8 +52,7 @@ class CIDR:
         return address.version == self.address.version and self.prefix(address) == self.prefix(self.address)
 
 
-@dataclass(frozen=True, slots=True)
-class Url:
+class Url(Struct, frozen=True):
     """`host` with the port; `escaped_path` as it is sent."""
 
     text: str

@@ -10,7 +10,8 @@ Source: cel-go v0.29.2, interpreter/{attributes,runtimecost}.go.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from dovetail.core.dra.cel import costs
 from dovetail.core.dra.cel.values import (
@@ -58,8 +59,7 @@ class Frame:
 Run = Callable[[Frame], Value]
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
+class Link(Struct, frozen=True):
     """A step of a path: a constant `key`, or the one that `run` gives. `test`: has() asks whether it is there."""
 
     key: Value
@@ -68,8 +68,7 @@ class Link:
     test: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Path:
+class Path(Struct, frozen=True):
     """What `root` gives, and the links that are followed from there. `before` are the links from the device to the
     root, None where the root is not part of the device."""
 
@@ -78,8 +77,7 @@ class Path:
     before: tuple[Link, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Fork:
+class Fork(Struct, frozen=True):
     """`? :` is a path too: links behind it are followed from the branch that is taken. `test`: the last is has()'s."""
 
     condition: Run

@@ -8,8 +8,9 @@ Source: cel-go v0.29.2, interpreter/{planner,decorators}.go.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from dovetail.core.dra.cel import costs, evaluation, functions, regex
 from dovetail.core.dra.cel.checker import DEVICE_SLOT
@@ -42,13 +43,11 @@ _FOLDED = frozenset(("bool", "bytes", "double", "duration", "dyn", "int", "strin
 _PATTERNS = frozenset(("matches", "find", "findAll"))
 
 
-@dataclass(frozen=True, slots=True)
-class Constant:
+class Constant(Struct, frozen=True):
     value: Value
 
 
-@dataclass(frozen=True, slots=True)
-class Code:
+class Code(Struct, frozen=True):
     run: Run
 
 

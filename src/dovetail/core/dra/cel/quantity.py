@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from dovetail.core.dra.cel import types
 from dovetail.core.dra.cel.values import (
@@ -37,8 +38,7 @@ _BAD_NUMBER = Err("unable to parse numeric part of quantity")
 _BAD_SUFFIX = Err("unable to parse quantity's suffix")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Quantity:
+class Quantity(Struct, frozen=True, eq=False):
     """`value` times ten to the power of `scale`. `fast`: upstream keeps it as 64 bits and a scale. `computed`: the
     result of a calculation, which upstream cannot compare by `==` to a quantity that was read."""
 

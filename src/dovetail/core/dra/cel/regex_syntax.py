@@ -12,9 +12,10 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
+
+from msgspec import Struct
 
 Holds = Callable[[str], bool]
 """Whether a character is meant."""
@@ -26,30 +27,25 @@ class RegexError(ValueError):
     """The text says what is wrong, as upstream words it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Char:
+class Char(Struct, frozen=True):
     holds: Holds
 
 
-@dataclass(frozen=True, slots=True)
-class Edge:
+class Edge(Struct, frozen=True):
     """A place between characters: text_start, text_end, line_start, line_end, word or inner (no word's edge)."""
 
     kind: str
 
 
-@dataclass(frozen=True, slots=True)
-class Sequence:
+class Sequence(Struct, frozen=True):
     parts: tuple[Tree, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(Struct, frozen=True):
     options: tuple[Tree, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Repeat:
+class Repeat(Struct, frozen=True):
     """At least `least` times and at most `most` (None: any)."""
 
     of: Tree

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
+
+from msgspec import Struct
 
 from dovetail.core.dra.cel import types
 from dovetail.core.dra.cel.values import (
@@ -35,8 +36,7 @@ Part = tuple[bool, int, str]
 """(whether it is a name, its number, its name): numbers come before names."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Semver:
+class Semver(Struct, frozen=True, eq=False):
     """`order` compares as the versions do."""
 
     numbers: tuple[int, int, int]

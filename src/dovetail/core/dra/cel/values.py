@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from msgspec import Struct
+
 from dovetail.core.dra.cel import types
 from dovetail.core.dra.cel.types import Type
 
@@ -42,8 +44,7 @@ def hold(length: int) -> None:
         raise Abort(TOO_LARGE)
 
 
-@dataclass(frozen=True, slots=True)
-class Err:
+class Err(Struct, frozen=True):
     """The error that an expression came to."""
 
     text: str
@@ -52,13 +53,11 @@ class Err:
 NO_OVERLOAD = Err("no such overload")
 
 
-@dataclass(frozen=True, slots=True)
-class UInt:
+class UInt(Struct, frozen=True):
     n: int
 
 
-@dataclass(frozen=True, slots=True)
-class Duration:
+class Duration(Struct, frozen=True):
     """`ns` fits 64 bits, signed."""
 
     ns: int
@@ -72,8 +71,7 @@ class Timestamp:
     offset_s: int = field(default=0, compare=False)
 
 
-@dataclass(slots=True, eq=False)
-class Optional:
+class Optional(Struct, eq=False):
     value: Value
 
 
