@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from dovetail.core.devices.mig.geometry import Engines, Geometry, GeometryError, Profile
 from dovetail.core.devices.mig.instances import States, counts_of, states

@@ -13,8 +13,8 @@ the profiles with media extensions, and that two different ones of these exclude
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -75,8 +75,7 @@ def resource_of(name: str) -> str:
     return RESOURCE_PREFIX + name.replace("+", ".")
 
 
-@dataclass(frozen=True, slots=True)
-class Geometry:
+class Geometry(Struct, frozen=True, cache_hash=True, dict=True):
     """`products` are nvidia-smi's names of the cards. `engines` is what a whole card has. `mode_change_resets`: the
     card has to be reset to turn MIG mode on or off. `assumed`: starts are those of a like card, nobody has shown them.
 
@@ -90,28 +89,31 @@ class Geometry:
     profiles: tuple[Profile, ...]
     mode_change_resets: bool = False
     assumed: bool = False
-    instances: tuple[Instance, ...] = field(init=False, repr=False, compare=False, default=())
-    _bits: dict[Instance, int] = field(init=False, repr=False, compare=False, default_factory=dict)
-    _indices: dict[str, int] = field(init=False, repr=False, compare=False, default_factory=dict)
-    _hash: int = field(init=False, repr=False, compare=False, default=0)
-
-    def __hash__(self) -> int:
-        """Worked out once: tables are looked up by geometry for every pod."""
-        return self._hash
 
     def __post_init__(self) -> None:
+        names: set[str] = set()
         for i, profile in enumerate(self.profiles):
             self._check(f"profiles[{i}]", profile)
             for name in (profile.name, *profile.aliases):
-                if name in self._indices:
+                if name in names:
                     raise GeometryError(f"profiles[{i}].name", f"{name} is there twice")
-                self._indices[name] = self._indices[resource_of(name)] = i
-        instances = tuple(Instance(i, start) for i, profile in enumerate(self.profiles) for start in profile.starts)
-        if len(instances) > _MOST_INSTANCES:
-            raise GeometryError("profiles", f"{len(instances)} profiles and starts: {_MOST_INSTANCES} at most")
-        self._bits.update({instance: 1 << number for number, instance in enumerate(instances)})
-        object.__setattr__(self, "instances", instances)
-        object.__setattr__(self, "_hash", hash((self.key, self.products, self.profiles)))
+                names.add(name)
+        if len(self.instances) > _MOST_INSTANCES:
+            raise GeometryError("profiles", f"{len(self.instances)} profiles and starts: {_MOST_INSTANCES} at most")
+
+    @cached_property
+    def instances(self) -> tuple[Instance, ...]:
+        return tuple(Instance(i, start) for i, profile in enumerate(self.profiles) for start in profile.starts)
+
+    @cached_property
+    def _bits(self) -> Mapping[Instance, int]:
+        return {instance: 1 << number for number, instance in enumerate(self.instances)}
+
+    @cached_property
+    def _indices(self) -> Mapping[str, int]:
+        """Of profiles, by name, alias and resource."""
+        named = [(name, i) for i, profile in enumerate(self.profiles) for name in (profile.name, *profile.aliases)]
+        return dict(named) | {resource_of(name): i for name, i in named}
 
     def _check(self, path: str, profile: Profile) -> None:
         if not 1 <= profile.compute_slices <= self.compute_slices:
