@@ -42,6 +42,8 @@ class Simulation(Clock):
         self._patient = patient
         self._nodes = workload.nodes()
         self._told: list[Event] = [*map(QueueChanged, workload.queues), *workload.cluster]
+        self._later: list[Event] = []
+        """Told with what comes next: where nobody waits, a bind that was carried out is no reason for a step."""
         self._uids: dict[int, list[str]] = {}
         self._owner: dict[str, tuple[Fate, int]] = {}
         """Of each pod that exists now its job, and which of its pods it is."""
@@ -79,7 +81,7 @@ class Simulation(Clock):
     def decide(self) -> bool:
         acted = False
         while self._told or self.state.busy:
-            events, self._told = self._told, []
+            events, self._later, self._told = self._later + self._told, [], []
             for decision in step(self.state, events, self.core_ms):
                 acted |= not isinstance(decision, Hold)
                 self._carry_out(decision)
@@ -91,7 +93,8 @@ class Simulation(Clock):
             case Bind(uid, node, made=made):
                 fate, i = self._owner[uid]
                 pod, by_claim = pods[uid], made.resources if made is not None else ()
-                self._told.append(PodChanged(replace(pod, node=node, bound_ms=self.core_ms, by_claim=by_claim)))
+                bound = PodChanged(replace(pod, node=node, bound_ms=self.core_ms, by_claim=by_claim))
+                (self._told if self._patient else self._later).append(bound)
                 original = fate.job.pods[i]
                 self.hold(fate, original.uid, gpu_milli(original.request), node)
             case Hold(_, uids, refusal):
