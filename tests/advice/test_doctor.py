@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from msgspec.structs import fields, replace
 
-from dovetail.advice.doctor import CHECKS, Present, examine, left_out, present
-from dovetail.advice.doctor_records import (
+from dovetail.advice.doctor.examination import CHECKS, Present, examine, left_out, present
+from dovetail.advice.doctor.records import (
     GpuNode,
     Kubelet,
     Node,

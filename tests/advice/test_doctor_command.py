@@ -13,7 +13,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from dovetail.advice.doctor import CHECKS
+from dovetail.advice.doctor.examination import CHECKS
 from dovetail.cli import cli
 from dovetail.cli.doctor_reading import LISTS
 from dovetail.playground import Fault, Playground

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from rich.console import Console
 from rich.markup import escape
 
-from dovetail.advice.doctor import CHECKS, Present, examine, left_out, present
-from dovetail.advice.doctor_records import Finding, Seen, some
+from dovetail.advice.doctor.examination import CHECKS, Present, examine, left_out, present
+from dovetail.advice.doctor.records import Finding, Seen, some
 from dovetail.cli.cluster import now_ms, run, told_by
 from dovetail.cli.doctor_reading import read
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options

@@ -16,7 +16,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from dovetail.advice.doctor_records import (
+from dovetail.advice.doctor.records import (
     GpuNode,
     Kubelet,
     Node,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dovetail.advice.doctor_records import PRODUCT, Check, Node, Seen, Told, some
+from dovetail.advice.doctor.records import PRODUCT, Check, Node, Seen, Told, some
 from dovetail.core.policy import DEFAULT_FABRIC
 
 _TYPE = "node.kubernetes.io/instance-type"

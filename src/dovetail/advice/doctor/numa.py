@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dovetail.advice.doctor_records import Check, Kubelet, Node, Seen, Told, some
+from dovetail.advice.doctor.records import Check, Kubelet, Node, Seen, Told, some
 
 _ALIGN = ("best-effort", "restricted", "single-numa-node")
 _CONFIGURATION = "in the KubeletConfiguration and restart the kubelet"

@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from dovetail.advice.doctor_mig import mig_failed, mig_pending
-from dovetail.advice.doctor_records import DRIVERS, Check, Node, Part, Seen, Told, logs_of
+from dovetail.advice.doctor.mig import mig_failed, mig_pending
+from dovetail.advice.doctor.records import DRIVERS, Check, Node, Part, Seen, Told, logs_of
 
 GPU_COUNT = "nvidia.com/gpu.count"
 UPGRADE = "nvidia.com/gpu-driver-upgrade-state"

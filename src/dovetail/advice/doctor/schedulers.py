@@ -12,7 +12,7 @@ Rules
 
 from __future__ import annotations
 
-from dovetail.advice.doctor_records import DRIVERS, Check, Pending, Seen, Told, some
+from dovetail.advice.doctor.records import DRIVERS, Check, Pending, Seen, Told, some
 
 TAKERS = {"admission-webhook.yunikorn.mutate-pods": "yunikorn"}
 """Webhooks that put pods under another scheduler even where they name one, and that scheduler."""

@@ -12,15 +12,15 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from dovetail.advice import doctor_fabric, doctor_mig, doctor_nodes, doctor_numa, doctor_schedulers
-from dovetail.advice.doctor_records import DRIVERS, Check, Finding, Seen
+from dovetail.advice.doctor import fabric, mig, nodes, numa, schedulers
+from dovetail.advice.doctor.records import DRIVERS, Check, Finding, Seen
 
 CHECKS = (
-    *doctor_nodes.CHECKS,
-    *doctor_mig.CHECKS,
-    *doctor_numa.CHECKS,
-    *doctor_fabric.CHECKS,
-    *doctor_schedulers.CHECKS,
+    *nodes.CHECKS,
+    *mig.CHECKS,
+    *numa.CHECKS,
+    *fabric.CHECKS,
+    *schedulers.CHECKS,
 )
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from dovetail.advice.doctor_records import PRODUCT, Check, Node, Seen, Told
+from dovetail.advice.doctor.records import PRODUCT, Check, Node, Seen, Told
 
 MIG_STATE = "nvidia.com/mig.config.state"
 MIG_STRATEGY = "nvidia.com/mig.strategy"
