@@ -114,8 +114,7 @@ class Kubelets:
             pod = shape.request.managed
             assert pod is not None, "this kubelet has no say"
             kubelet = kind.kubelet(shape.request.nvlink_required, shape.request.near_nics)
-            verdict = kubelet.admit(stock.holdings, _NEW, pod)
-            held = verdict.holdings.pods.pop(_NEW, None)
+            verdict, held = kubelet.admit_another(stock.holdings, pod)
             gpus = reduce(or_, map(_gpus, held.containers), 0) if held is not None else 0
             after = self._stock(kind, verdict.holdings)
             answer = Answer(verdict.admitted, verdict.reason, verdict.message, verdict.certain, gpus, after, held)
