@@ -42,8 +42,8 @@ class Gpus:
         if self._cluster.kubelets.decides(slot, shape):
             answer = self._cluster.kubelets.ask(slot, shape)
             given = written or answer.gpu_bits
-            if not self._cluster.nodes.gpu_count(slot):
-                # What the kubelet counts there are parts of GPUs.
+            if not (given or shape.gpus) or not self._cluster.nodes.gpu_count(slot):
+                # What the kubelet counts there, if anything, are parts of GPUs.
                 placement.entry = self._cluster.kubelets.enter(slot, answer, 0)
             elif given.bit_count() == shape.gpus and not given & ~held_still:
                 placement.entry = self._cluster.kubelets.enter(slot, answer, given)

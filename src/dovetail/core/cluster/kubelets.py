@@ -11,32 +11,34 @@ kubelet's rules explain it; a pod that should have been rejected is in no book.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import reduce
-from operator import or_
 from typing import NamedTuple
 
 from dovetail.core.cluster.nodes import Nodes
 from dovetail.core.cluster.shapes import Shape
 from dovetail.core.devices.bandwidth import sets_of
 from dovetail.core.devices.choose import choices
-from dovetail.core.devices.kubelet.admission import Kubelet
-from dovetail.core.devices.kubelet.holdings import Held, Holdings, PodHeld
+from dovetail.core.devices.kubelet.admission import NEW, Kubelet
+from dovetail.core.devices.kubelet.holdings import Holdings, MemoryNode, PodHeld
 from dovetail.core.devices.kubelet.inventory import Inventory
+from dovetail.core.devices.kubelet.shortcut import Devices
 from dovetail.core.devices.layout import Layout
 from dovetail.core.model import GPU
 
 NVLINKS_NEEDED = "NVLinks"
 _REMEMBERED = 65_536
-_NEW = "\0"
-"""Stands for the uid of a pod that is not there yet."""
 
 
 class Stock(NamedTuple):
-    """What a kubelet holds, for whomever: no pod is in `holdings`. Nodes of one kind that hold the same have one
-    `number`."""
+    """What a kubelet holds, for whomever, as in `Holdings`; devices sorted by resource. Nodes of one kind that hold the
+    same have one `number`."""
 
-    holdings: Holdings
+    shared_cpus: int
+    memory: tuple[MemoryNode, ...]
+    devices: Devices
     number: int
+
+    def holdings(self) -> Holdings:
+        return Holdings(self.shared_cpus, self.memory, dict(self.devices), {})
 
 
 class Entry(NamedTuple):
@@ -84,7 +86,7 @@ class Kubelets:
             kind = self._kinds.get((inventory, layout))
             if kind is None:
                 kind = self._kinds[inventory, layout] = _Kind(len(self._kinds), inventory, layout)
-                kind.empty = self._stock(kind, Holdings.of_empty(inventory))
+                kind.empty = self._stock_of(kind, Holdings.of_empty(inventory))
             self._of_slot[slot] = kind
             self._put(slot, Entry(kind.empty))
 
@@ -114,19 +116,33 @@ class Kubelets:
             pod = shape.request.managed
             assert pod is not None, "this kubelet has no say"
             kubelet = kind.kubelet(shape.request.nvlink_required, shape.request.near_nics)
-            verdict, held = kubelet.admit_another(stock.holdings, pod)
-            gpus = reduce(or_, map(_gpus, held.containers), 0) if held is not None else 0
-            after = self._stock(kind, verdict.holdings)
-            answer = Answer(verdict.admitted, verdict.reason, verdict.message, verdict.certain, gpus, after, held)
-            self._answers[shape.id, stock.number] = answer = _linked(kind.layout, shape, answer)
+            shortcut = kubelet.shortcut(pod)
+            found = shortcut.admit(stock.shared_cpus, stock.memory, stock.devices) if shortcut is not None else None
+            held: PodHeld | None
+            if found is not None:
+                shared, memory, devices, held, certain = found
+                after = self._stock(kind, shared, memory, devices)
+                answer = Answer(True, "", "", certain, _gpus(held), after, held)
+            else:
+                verdict = kubelet.admit(stock.holdings(), NEW, pod)
+                held = verdict.holdings.pods.pop(NEW, None)
+                after, gpus = self._stock_of(kind, verdict.holdings), 0 if held is None else _gpus(held)
+                answer = Answer(verdict.admitted, verdict.reason, verdict.message, verdict.certain, gpus, after, held)
+            if shape.needs_links:
+                answer = _linked(kind.layout, shape, answer)
+            self._answers[shape.id, stock.number] = answer
         return answer
 
-    def _stock(self, kind: _Kind, holdings: Holdings) -> Stock:
-        state = kind.number, holdings.shared_cpus, holdings.memory, tuple(sorted(holdings.devices.items()))
+    def _stock_of(self, kind: _Kind, holdings: Holdings) -> Stock:
+        devices = tuple(sorted(holdings.devices.items()))
+        return self._stock(kind, holdings.shared_cpus, holdings.memory, devices)
+
+    def _stock(self, kind: _Kind, shared_cpus: int, memory: tuple[MemoryNode, ...], devices: Devices) -> Stock:
+        state = kind.number, shared_cpus, memory, devices
         stock = self._stocks.get(state)
         if stock is None:
             self._count += 1
-            stock = self._stocks[state] = Stock(holdings, self._count)
+            stock = self._stocks[state] = Stock(shared_cpus, memory, devices, self._count)
         return stock
 
     def enter(self, slot: int, answer: Answer, written: int) -> Entry | None:
@@ -136,17 +152,17 @@ class Kubelets:
         if not answer.admitted or held is None:
             return None
         if written and written != answer.gpu_bits:
-            owners = [index for index, one in enumerate(held.containers) if _gpus(one)]
-            in_use = before.stock.holdings.devices.get(GPU, 0)
+            owners = [index for index, one in enumerate(held.containers) if dict(one.devices).get(GPU)]
+            in_use = dict(before.stock.devices).get(GPU, 0)
             if len(owners) != 1 or written & in_use:
                 return None
             containers = list(held.containers)
             own = dict(containers[owners[0]].devices) | {GPU: written}
             containers[owners[0]] = containers[owners[0]]._replace(devices=tuple(sorted(own.items())))
             held = held._replace(containers=tuple(containers))
-            holdings = stock.holdings.copy()
+            holdings = stock.holdings()
             holdings.devices[GPU] = in_use | written
-            stock = self._stock(self._of_slot[slot], holdings)
+            stock = self._stock_of(self._of_slot[slot], holdings)
         entry = Entry(stock, held, before)
         self._put(slot, entry)
         return entry
@@ -158,9 +174,9 @@ class Kubelets:
         if last is entry:
             self._put(slot, entry.before)
             return
-        kind, holdings = self._of_slot[slot], last.stock.holdings.copy()
-        holdings.pods[_NEW] = entry.held
-        self._put(slot, Entry(self._stock(kind, kind.kubelet(False, False).release(holdings, _NEW))))
+        kind, holdings = self._of_slot[slot], last.stock.holdings()
+        holdings.pods[NEW] = entry.held
+        self._put(slot, Entry(self._stock_of(kind, kind.kubelet(False, False).release(holdings, NEW))))
 
     def reopen(self, slot: int, last: Entry) -> None:
         """The books go on from an entry that was the last before."""
@@ -168,7 +184,7 @@ class Kubelets:
 
     def recounted(self, slot: int, entries: Iterable[Entry]) -> tuple[int, dict[str, int]]:
         """The CPUs that are shared and the devices that are held if these and nobody else are entered."""
-        shared, devices = self._of_slot[slot].empty.holdings.shared_cpus, dict[str, int]()
+        shared, devices = self._of_slot[slot].empty.shared_cpus, dict[str, int]()
         for held in (entry.held for entry in entries):
             assert held is not None
             for one in held.containers:
@@ -203,15 +219,21 @@ class _Kind:
 
 def _linked(layout: Layout | None, shape: Shape, answer: Answer) -> Answer:
     """NUMA can leave GPUs that are not linked to a pod that needs it."""
-    if not answer.admitted or not shape.needs_links or layout is None:
+    if not answer.admitted or layout is None:
         return answer
     if sets_of(layout).nvlinked[answer.gpu_bits]:
         return answer
     return Answer(False, NVLINKS_NEEDED, "the GPUs would not be linked", True, 0, answer.after, None)
 
 
-def _gpus(held: Held) -> int:
-    return dict(held.devices).get(GPU, 0)
+def _gpus(held: PodHeld) -> int:
+    """The GPUs that the pod has, as bits."""
+    bits = 0
+    for container in held.containers:
+        for resource, devices in container.devices:
+            if resource == GPU:
+                bits |= devices
+    return bits
 
 
 def _preference(layout: Layout | None, nvlinked: bool, near_nics: bool) -> Callable[[str, int, int, int], int]:

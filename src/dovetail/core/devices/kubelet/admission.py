@@ -60,7 +60,7 @@ class Verdict(NamedTuple):
 
 
 _NOTHING = Held()
-_NEW = "\0"
+NEW = "\0"
 """Stands for the uid of a pod that is not there yet."""
 
 
@@ -111,16 +111,9 @@ class Kubelet:
             return Verdict(True, "", "", after, arrival.certain)
         return Verdict(False, refused.reason, refused.message, self._released(after, uid), arrival.certain)
 
-    def admit_another(self, holdings: Holdings, pod: Pod) -> tuple[Verdict, PodHeld | None]:
-        """As `admit`, for a pod that nobody has heard of: the verdict's holdings are without the pod, and what it has
-        of them is told beside it, None where it is refused."""
-        view = self._view(pod)
-        found = view.shortcut.admit(holdings) if view.shortcut is not None and not view.unknown else None
-        if found is not None:
-            after, held, certain = found
-            return Verdict(True, "", "", after, certain), held
-        verdict = self.admit(holdings, _NEW, pod)
-        return verdict, verdict.holdings.pods.pop(_NEW, None)
+    def shortcut(self, pod: Pod) -> Shortcut | None:
+        """The short way in for pods like this one that nobody has heard of; None where they have to be `admit`ted."""
+        return self._view(pod).shortcut
 
     def started(self, holdings: Holdings, uid: str, index: int) -> Holdings:
         """After the runtime has started the container at `index` of a pod that was admitted."""
@@ -144,7 +137,9 @@ class Kubelet:
         qos = pod.qos(gates.pod_level_resources, gates.pod_level_resources_fix_kubelet_qos_class)
         guaranteed = qos is Qos.GUARANTEED
         providers = [provider for provider in self._providers if provider.serves(pod, guaranteed)]
-        return _View(guaranteed, self._unknown(pod, guaranteed), providers, self._shortcut(pod, guaranteed, providers))
+        unknown = self._unknown(pod, guaranteed)
+        shortcut = None if unknown else self._shortcut(pod, guaranteed, providers)
+        return _View(guaranteed, unknown, providers, shortcut)
 
     def _shortcut(self, pod: Pod, guaranteed: bool, providers: Sequence[Provider]) -> Shortcut | None:
         """None for a pod that has to go the long way."""
@@ -157,7 +152,7 @@ class Kubelet:
             return None
 
         def decide(holdings: Holdings) -> Decided | None:
-            arrival = Arrival(_NEW, pod, guaranteed, holdings.copy(), [_NOTHING])
+            arrival = Arrival(NEW, pod, guaranteed, holdings.copy(), [_NOTHING])
             hint: Hint | None = NO_HINT
             if self._topology is not None:
                 hint = self._topology.admit([provider.hints(arrival, 0) for provider in providers])
@@ -167,7 +162,8 @@ class Kubelet:
                 self.devices.allocate(arrival, 0, hint)
             except Refused:
                 return None
-            return Decided(hint, arrival.held[0].devices, arrival.holdings.devices, arrival.certain)
+            in_use = tuple(sorted(arrival.holdings.devices.items()))
+            return Decided(hint, arrival.held[0].devices, in_use, arrival.certain)
 
         return Shortcut(pod, cpus, memory, self.devices in providers, decide)
 

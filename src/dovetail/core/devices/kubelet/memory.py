@@ -44,11 +44,11 @@ class Memory:
 
     __slots__ = (
         "_allocatable",
-        "_bits",
         "_inventory",
         "_minor",
         "_numa",
         "_offers",
+        "_open",
         "_positions",
         "_subsets",
         "_types",
@@ -67,7 +67,7 @@ class Memory:
         self._allocatable = tuple(
             tuple(self._subsets.sums([node.free_bytes[i] for node in nodes])) for i in self._types.values()
         )
-        self._bits = [(1 << i, mask) for i, mask in enumerate(self._subsets.masks)]
+        self._open = lru_cache(remembered(inventory.numa))(self._open_to)
         self._offers = lru_cache(remembered(inventory.numa))(self._offers_of)
 
     def serves(self, pod: Pod, guaranteed: bool) -> bool:
@@ -126,24 +126,25 @@ class Memory:
     def suffices(self, nodes: Sequence[MemoryNode], sizes: Sizes) -> int:
         """Which sets of NUMA nodes have so much memory and no node that is in use with others, as bits; by these the
         hints of a container go that comes alone."""
-        found = -1
+        found = self._open(_groups(nodes))
         for name, size in sizes.items():
             i, bit = self._types[name], 1
             for free in self._subsets.sums([node.free_bytes[i] for node in nodes]):
                 if free < size:
                     found &= ~bit
                 bit <<= 1
-        busy = 0
-        members: dict[int, int] = {}
-        for numa, node in zip(self._numa, nodes, strict=True):
-            if node.assignments > 0:
+        return found
+
+    def _open_to(self, groups: tuple[int, ...]) -> int:
+        """Which sets of NUMA nodes have no node that is in use with others, as bits. `groups` are those that the nodes
+        are in use with, 0 where they are not."""
+        busy, members = 0, dict[int, int]()
+        for numa, group in zip(self._numa, groups, strict=True):
+            if group:
                 busy |= 1 << numa
-                members[node.cells] = members.get(node.cells, 0) | 1 << numa
-        ok = 0
-        for bit, mask in self._bits:
-            if found & bit and not mask & busy & ~members.get(mask, 0):
-                ok |= bit
-        return ok
+                members[group] = members.get(group, 0) | 1 << numa
+        masks = enumerate(self._subsets.masks)
+        return sum(1 << i for i, mask in masks if not mask & busy & ~members.get(mask, 0))
 
     def take(self, nodes: Sequence[MemoryNode], sizes: Sizes, hint: Hint) -> tuple[int, tuple[MemoryNode, ...]]:
         """From which NUMA nodes a container gets its memory that comes alone, and all of them after it. Raises Refused
@@ -230,12 +231,6 @@ class Memory:
     def _candidates(self, nodes: Sequence[MemoryNode], reusable: Reusable, sizes: Sizes) -> list[Hint]:
         """Every set of NUMA nodes that has enough free memory of each type and no node that is in use with others than
         exactly these. Preferred are those with as few nodes as would do if nothing were taken."""
-        busy = 0
-        members: dict[int, int] = {}
-        for numa, node in zip(self._numa, nodes, strict=True):
-            if node.assignments > 0:
-                busy |= 1 << numa
-                members[node.cells] = members.get(node.cells, 0) | 1 << numa
         masks, offers = self._subsets.masks, self._offers(tuple(sizes.items()))
         for name, size in sizes.items():
             i = self._types[name]
@@ -243,11 +238,8 @@ class Memory:
             if reusable:
                 free = [n + reusable.get((mask, name), 0) for n, mask in zip(free, masks, strict=True)]
             offers = [hint if n >= size else None for hint, n in zip(offers, free, strict=True)]
-        return [
-            hint
-            for hint, mask in zip(offers, masks, strict=True)
-            if hint is not None and not mask & busy & ~members.get(mask, 0)
-        ]
+        alone = self._open(_groups(nodes))
+        return [hint for i, hint in enumerate(offers) if hint is not None and alone >> i & 1]
 
     def _offers_of(self, sizes: tuple[tuple[str, int], ...]) -> list[Hint | None]:
         """A hint for every set of NUMA nodes that has so much memory of each type if nothing is taken."""
@@ -317,7 +309,7 @@ class Memory:
             for at in self._positions(mask):
                 node = nodes[at]
                 left = node.assignments - 1
-                part = min(size, node.taken_bytes[i])
+                part = min(size, node.allocatable_bytes[i] - node.free_bytes[i])
                 nodes[at] = _moved(node, left, node.cells if left else 1 << self._numa[at], i, -part)
                 size -= part
         holdings.memory = tuple(nodes)
@@ -368,6 +360,11 @@ class Memory:
         return ""
 
 
+def _groups(nodes: Iterable[MemoryNode]) -> tuple[int, ...]:
+    """The group of each node that is in use, 0 for others."""
+    return tuple([node.cells if node.assignments > 0 else 0 for node in nodes])
+
+
 def _hints_again(blocks: Sequence[Block], sizes: Sizes) -> Hints:
     """For what is held already; no opinion where that is not what is asked for (regenerateHints)."""
     if len(blocks) != len(sizes) or any(sizes.get(block.type) != block.size_bytes for block in blocks):
@@ -383,10 +380,8 @@ def _best(hints: Iterable[Hint]) -> tuple[int, bool]:
 
 def _moved(node: MemoryNode, assignments: int, cells: int, i: int, size: int) -> MemoryNode:
     """`size` bytes of type `i` from free to taken."""
-    free, taken = list(node.free_bytes), list(node.taken_bytes)
-    free[i] -= size
-    taken[i] += size
-    return MemoryNode(assignments, cells, tuple(free), tuple(taken))
+    _, _, free, allocatable = node
+    return MemoryNode(assignments, cells, (*free[:i], free[i] - size, *free[i + 1 :]), allocatable)
 
 
 def _less(sizes: Sizes, taken: Sizes) -> Sizes:

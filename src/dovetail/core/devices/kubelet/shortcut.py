@@ -14,19 +14,34 @@ from typing import NamedTuple
 
 from dovetail.core.devices.kubelet.cpus import Cpus
 from dovetail.core.devices.kubelet.hints import Hint
-from dovetail.core.devices.kubelet.holdings import Block, Held, Holdings, PodHeld, Refused
+from dovetail.core.devices.kubelet.holdings import Block, Held, Holdings, MemoryNode, PodHeld, Refused
 from dovetail.core.devices.kubelet.memory import Memory
 from dovetail.core.devices.kubelet.pods import Pod
 
 _REMEMBERED = 4096
 
 
+Devices = tuple[tuple[str, int], ...]
+"""Devices by resource, sorted by its name."""
+
+
 class Decided(NamedTuple):
-    """The Topology Manager's decision, the devices that the container gets then, all that are held after it, and whether none of them was chosen at random."""
+    """The Topology Manager's decision, the devices that the container gets then, all that are held after it, and
+    whether none of them was chosen at random."""
 
     hint: Hint
-    devices: tuple[tuple[str, int], ...]
-    in_use: dict[str, int]
+    devices: Devices
+    in_use: Devices
+    certain: bool
+
+
+class Admitted(NamedTuple):
+    """What is held once the pod is in, as in `Holdings`, what of that is its own, and whether that is certain."""
+
+    shared_cpus: int
+    memory: tuple[MemoryNode, ...]
+    devices: Devices
+    held: PodHeld
     certain: bool
 
 
@@ -53,21 +68,20 @@ class Shortcut:
         self._decided: dict[object, Decided | None] = {}
         self._blocks: dict[int, tuple[Block, ...]] = {}
 
-    def admit(self, before: Holdings) -> tuple[Holdings, PodHeld, bool] | None:
-        """What is held once the pod is in, without the pod, what of that is its own, and whether that is certain; None
-        for a pod that has to go the long way."""
-        cpus, memory, shared, nodes = self._cpus, self._memory, before.shared_cpus, before.memory
+    def admit(self, shared: int, nodes: tuple[MemoryNode, ...], in_use: Devices) -> Admitted | None:
+        """From what is held before, as in `Holdings`; None for a pod that has to go the long way."""
+        cpus, memory = self._cpus, self._memory
         key = (
             None if cpus is None else cpus.suffices(shared, self._count),
             None if memory is None else memory.suffices(nodes, self._sizes),
-            tuple(before.devices.items()) if self._devices else None,
+            in_use if self._devices else None,
         )
         try:
             decided = self._decided[key]
         except KeyError:
             if len(self._decided) >= _REMEMBERED:
                 self._decided.clear()
-            decided = self._decided[key] = self._decide(before)
+            decided = self._decided[key] = self._decide(Holdings(shared, nodes, dict(in_use), {}))
         if decided is None:
             return None
         taken, blocks = None, None
@@ -83,6 +97,5 @@ class Shortcut:
                     self._blocks[mask] = blocks
         except Refused:
             return None
-        in_use = decided.in_use if self._devices else before.devices
         held = PodHeld(self._pod, (Held(taken, blocks, decided.devices),))
-        return Holdings(shared, nodes, in_use, before.pods), held, decided.certain
+        return Admitted(shared, nodes, decided.in_use if self._devices else in_use, held, decided.certain)
