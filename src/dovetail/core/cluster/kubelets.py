@@ -29,30 +29,31 @@ _REMEMBERED = 65_536
 
 
 class Stock(NamedTuple):
-    """What a kubelet holds, for whomever, as in `Holdings`; devices sorted by resource. Nodes of one kind that hold the
-    same have one `number`."""
+    """What a kubelet of one kind holds, for whomever, as in `Holdings`; devices sorted by resource."""
 
+    kind: int
     shared_cpus: int
     memory: tuple[MemoryNode, ...]
     devices: Devices
-    number: int
 
     def holdings(self) -> Holdings:
         return Holdings(self.shared_cpus, self.memory, dict(self.devices), {})
 
 
 class Entry(NamedTuple):
-    """A pod in the books of its node: what it holds, what was held in all once it was in, and the entry before it.
-    Books begin, and go on after somebody left from their midst, with an entry of nobody."""
+    """A pod in the books of its node: what it holds, what was held in all once it was in, with the number of that, and
+    the entry before it. Books begin, and go on after somebody left from their midst, with an entry of nobody."""
 
     stock: Stock
+    number: int
     held: PodHeld | None = None
     before: Entry | None = None
 
 
 class Answer(NamedTuple):
     """`admitted` None: it cannot be said, for the reason in `message`. Else `reason` and `message` are the kubelet's.
-    `gpu_bits` are the GPUs that the pod gets; `certain` is false where the kubelet chooses some at random."""
+    `gpu_bits` are the GPUs that the pod gets; `certain` is false where the kubelet chooses some at random. `number` is
+    that of the stock `after` it."""
 
     admitted: bool | None
     reason: str
@@ -60,6 +61,7 @@ class Answer(NamedTuple):
     certain: bool
     gpu_bits: int
     after: Stock
+    number: int
     held: PodHeld | None
 
 
@@ -71,8 +73,10 @@ class Kubelets:
         self._nodes = nodes
         self._kinds: dict[tuple[Inventory, Layout | None], _Kind] = {}
         self._of_slot: dict[int, _Kind] = {}
-        self._answers: dict[tuple[int, int], Answer] = {}
-        self._stocks: dict[object, Stock] = {}
+        self._answers: dict[int, dict[int, Answer]] = {}
+        """By shape and by the number of what is held before."""
+        self._answered = 0
+        self._numbers: dict[Stock, int] = {}
         self._count = 0
         self.books: dict[int, Entry] = {}
 
@@ -86,9 +90,9 @@ class Kubelets:
             kind = self._kinds.get((inventory, layout))
             if kind is None:
                 kind = self._kinds[inventory, layout] = _Kind(len(self._kinds), inventory, layout)
-                kind.empty = self._stock_of(kind, Holdings.of_empty(inventory))
+                kind.empty = _stock(kind, Holdings.of_empty(inventory))
             self._of_slot[slot] = kind
-            self._put(slot, Entry(kind.empty))
+            self._put(slot, self._beginning(kind.empty))
 
     def decides(self, slot: int, shape: Shape) -> bool:
         """Whether the node's kubelet has a say in this shape."""
@@ -100,55 +104,61 @@ class Kubelets:
 
     def ask(self, slot: int, shape: Shape) -> Answer:
         """Would the node let in one more pod of this shape? Ask where it `decides`."""
-        return self._answer(self._of_slot[slot], shape, self.books[slot].stock)
+        last = self.books[slot]
+        answers = self._answers.get(shape.id)
+        answer = None if answers is None else answers.get(last.number)
+        return answer if answer is not None else self._work_out(self._of_slot[slot], shape, last.stock, last.number)
 
     def ask_empty(self, slot: int, shape: Shape) -> Answer:
         """Would the node let the pod in if nobody else were there?"""
         kind = self._of_slot[slot]
-        return self._answer(kind, shape, kind.empty)
+        number = self._number(kind.empty)
+        answer = self._answers.get(shape.id, {}).get(number)
+        return answer if answer is not None else self._work_out(kind, shape, kind.empty, number)
 
-    def _answer(self, kind: _Kind, shape: Shape, stock: Stock) -> Answer:
-        answer = self._answers.get((shape.id, stock.number))
-        if answer is None:
-            if len(self._answers) >= _REMEMBERED:
-                self._answers.clear()
-                self._stocks.clear()
-            pod = shape.request.managed
-            assert pod is not None, "this kubelet has no say"
-            kubelet = kind.kubelet(shape.request.nvlink_required, shape.request.near_nics)
-            shortcut = kubelet.shortcut(pod)
-            found = shortcut.admit(stock.shared_cpus, stock.memory, stock.devices) if shortcut is not None else None
-            held: PodHeld | None
-            if found is not None:
-                shared, memory, devices, held, certain = found
-                after = self._stock(kind, shared, memory, devices)
-                answer = Answer(True, "", "", certain, _gpus(held), after, held)
-            else:
-                verdict = kubelet.admit(stock.holdings(), NEW, pod)
-                held = verdict.holdings.pods.pop(NEW, None)
-                after, gpus = self._stock_of(kind, verdict.holdings), 0 if held is None else _gpus(held)
-                answer = Answer(verdict.admitted, verdict.reason, verdict.message, verdict.certain, gpus, after, held)
-            if shape.needs_links:
-                answer = _linked(kind.layout, shape, answer)
-            self._answers[shape.id, stock.number] = answer
+    def _work_out(self, kind: _Kind, shape: Shape, stock: Stock, number: int) -> Answer:
+        if self._answered >= _REMEMBERED:
+            self._answers.clear()
+            self._numbers.clear()
+            self._answered = 0
+        self._answered += 1
+        pod = shape.request.managed
+        assert pod is not None, "this kubelet has no say"
+        kubelet = kind.kubelet(shape.request.nvlink_required, shape.request.near_nics)
+        shortcut = kubelet.shortcut(pod)
+        found = shortcut.admit(stock.shared_cpus, stock.memory, stock.devices) if shortcut is not None else None
+        held: PodHeld | None
+        if found is not None:
+            shared, memory, devices, held, certain = found
+            after = Stock(kind.number, shared, memory, devices)
+            answer = Answer(True, "", "", certain, _gpus(held), after, self._number(after), held)
+        else:
+            verdict = kubelet.admit(stock.holdings(), NEW, pod)
+            held = verdict.holdings.pods.pop(NEW, None)
+            gpus, after = 0 if held is None else _gpus(held), _stock(kind, verdict.holdings)
+            told = verdict.reason, verdict.message, verdict.certain
+            answer = Answer(verdict.admitted, *told, gpus, after, self._number(after), held)
+        if shape.needs_links:
+            answer = _linked(kind.layout, shape, answer)
+        self._answers.setdefault(shape.id, {})[number] = answer
         return answer
 
-    def _stock_of(self, kind: _Kind, holdings: Holdings) -> Stock:
-        devices = tuple(sorted(holdings.devices.items()))
-        return self._stock(kind, holdings.shared_cpus, holdings.memory, devices)
-
-    def _stock(self, kind: _Kind, shared_cpus: int, memory: tuple[MemoryNode, ...], devices: Devices) -> Stock:
-        state = kind.number, shared_cpus, memory, devices
-        stock = self._stocks.get(state)
-        if stock is None:
+    def _number(self, stock: Stock) -> int:
+        """One for all that is equal."""
+        number = self._numbers.get(stock)
+        if number is None:
             self._count += 1
-            stock = self._stocks[state] = Stock(shared_cpus, memory, devices, self._count)
-        return stock
+            number = self._numbers[stock] = self._count
+        return number
+
+    def _beginning(self, stock: Stock) -> Entry:
+        """An entry of nobody."""
+        return Entry(stock, self._number(stock))
 
     def enter(self, slot: int, answer: Answer, written: int) -> Entry | None:
         """Enter a pod that was placed, to which the kubelet answers so: its entry; None where the kubelet's rules do
         not explain it. `written` are the GPUs that were written down for it, 0 for none."""
-        stock, held, before = answer.after, answer.held, self.books[slot]
+        stock, number, held, before = answer.after, answer.number, answer.held, self.books[slot]
         if not answer.admitted or held is None:
             return None
         if written and written != answer.gpu_bits:
@@ -162,8 +172,9 @@ class Kubelets:
             held = held._replace(containers=tuple(containers))
             holdings = stock.holdings()
             holdings.devices[GPU] = in_use | written
-            stock = self._stock_of(self._of_slot[slot], holdings)
-        entry = Entry(stock, held, before)
+            stock = _stock(self._of_slot[slot], holdings)
+            number = self._number(stock)
+        entry = Entry(stock, number, held, before)
         self._put(slot, entry)
         return entry
 
@@ -176,7 +187,7 @@ class Kubelets:
             return
         kind, holdings = self._of_slot[slot], last.stock.holdings()
         holdings.pods[NEW] = entry.held
-        self._put(slot, Entry(self._stock_of(kind, kind.kubelet(False, False).release(holdings, NEW))))
+        self._put(slot, self._beginning(_stock(kind, kind.kubelet(False, False).release(holdings, NEW))))
 
     def reopen(self, slot: int, last: Entry) -> None:
         """The books go on from an entry that was the last before."""
@@ -196,7 +207,7 @@ class Kubelets:
 
     def _put(self, slot: int, entry: Entry) -> None:
         self.books[slot] = entry
-        self._nodes.book_numbers[slot] = entry.stock.number
+        self._nodes.book_numbers[slot] = entry.number
 
 
 class _Kind:
@@ -223,7 +234,12 @@ def _linked(layout: Layout | None, shape: Shape, answer: Answer) -> Answer:
         return answer
     if sets_of(layout).nvlinked[answer.gpu_bits]:
         return answer
-    return Answer(False, NVLINKS_NEEDED, "the GPUs would not be linked", True, 0, answer.after, None)
+    return Answer(False, NVLINKS_NEEDED, "the GPUs would not be linked", True, 0, answer.after, answer.number, None)
+
+
+def _stock(kind: _Kind, holdings: Holdings) -> Stock:
+    devices = tuple(sorted(holdings.devices.items()))
+    return Stock(kind.number, holdings.shared_cpus, holdings.memory, devices)
 
 
 def _gpus(held: PodHeld) -> int:
