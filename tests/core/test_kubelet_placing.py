@@ -165,7 +165,7 @@ def test_another_inventory_begins_new_books() -> None:
     decided(state, node("n", inventory("none")), ev.PodChanged(pod("a", 5)))
     assert state.cluster.kubelets.books[0].stock.devices == ((GPU, 0b11111),)
     decided(state, node("n", inventory()))
-    assert state.cluster.kubelets.books[0].stock.holdings.devices == {}
+    assert state.cluster.kubelets.books[0].stock.devices == ()
     decided(state, node("n", None))
     assert state.cluster.kubelets.books == {}
 

@@ -20,7 +20,7 @@ from dovetail.core.devices.choose import choices
 from dovetail.core.devices.kubelet.admission import NEW, Kubelet
 from dovetail.core.devices.kubelet.holdings import Holdings, MemoryNode, PodHeld
 from dovetail.core.devices.kubelet.inventory import Inventory
-from dovetail.core.devices.kubelet.shortcut import Devices
+from dovetail.core.devices.kubelet.shortcut import Devices, Shortcut
 from dovetail.core.devices.layout import Layout
 from dovetail.core.model import GPU
 
@@ -94,23 +94,22 @@ class Kubelets:
             self._of_slot[slot] = kind
             self._put(slot, self._beginning(kind.empty))
 
-    def decides(self, slot: int, shape: Shape) -> bool:
-        """Whether the node's kubelet has a say in this shape."""
-        return shape.request.managed is not None and slot in self.books
-
     def lets_in(self, slot: int, shape: Shape) -> bool:
         """Whether the node's kubelet would take one more pod of the shape now, as far as that is known."""
-        return not self.decides(slot, shape) or self.ask(slot, shape).admitted is not False
+        answer = self.ask(slot, shape)
+        return answer is None or answer.admitted is not False
 
-    def ask(self, slot: int, shape: Shape) -> Answer:
-        """Would the node let in one more pod of this shape? Ask where it `decides`."""
-        last = self.books[slot]
+    def ask(self, slot: int, shape: Shape) -> Answer | None:
+        """Would the node let in one more pod of this shape? None where its kubelet has no say in it."""
+        last = self.books.get(slot)
+        if last is None or shape.request.managed is None:
+            return None
         answers = self._answers.get(shape.id)
         answer = None if answers is None else answers.get(last.number)
         return answer if answer is not None else self._work_out(self._of_slot[slot], shape, last.stock, last.number)
 
     def ask_empty(self, slot: int, shape: Shape) -> Answer:
-        """Would the node let the pod in if nobody else were there?"""
+        """Would the node let the pod in if nobody else were there? Ask where its kubelet has a say."""
         kind = self._of_slot[slot]
         number = self._number(kind.empty)
         answer = self._answers.get(shape.id, {}).get(number)
@@ -122,10 +121,7 @@ class Kubelets:
             self._numbers.clear()
             self._answered = 0
         self._answered += 1
-        pod = shape.request.managed
-        assert pod is not None, "this kubelet has no say"
-        kubelet = kind.kubelet(shape.request.nvlink_required, shape.request.near_nics)
-        shortcut = kubelet.shortcut(pod)
+        shortcut = kind.shortcut(shape)
         found = shortcut.admit(stock.shared_cpus, stock.memory, stock.devices) if shortcut is not None else None
         held: PodHeld | None
         if found is not None:
@@ -133,7 +129,9 @@ class Kubelets:
             after = Stock(kind.number, shared, memory, devices)
             answer = Answer(True, "", "", certain, _gpus(held), after, self._number(after), held)
         else:
-            verdict = kubelet.admit(stock.holdings(), NEW, pod)
+            pod = shape.request.managed
+            assert pod is not None, "this kubelet has no say"
+            verdict = kind.kubelet_for(shape).admit(stock.holdings(), NEW, pod)
             held = verdict.holdings.pods.pop(NEW, None)
             gpus, after = 0 if held is None else _gpus(held), _stock(kind, verdict.holdings)
             told = verdict.reason, verdict.message, verdict.certain
@@ -219,6 +217,20 @@ class _Kind:
         self.number = number
         self._inventory = inventory
         self._kubelets: dict[tuple[bool, bool], Kubelet] = {}
+        self._shortcuts: dict[int, Shortcut | None] = {}
+
+    def kubelet_for(self, shape: Shape) -> Kubelet:
+        return self.kubelet(shape.request.nvlink_required, shape.request.near_nics)
+
+    def shortcut(self, shape: Shape) -> Shortcut | None:
+        """The short way in for pods of the shape, where there is one."""
+        try:
+            return self._shortcuts[shape.id]
+        except KeyError:
+            pod = shape.request.managed
+            found = None if pod is None else self.kubelet_for(shape).shortcut(pod)
+            self._shortcuts[shape.id] = found
+            return found
 
     def kubelet(self, nvlinked: bool, near_nics: bool) -> Kubelet:
         kubelet = self._kubelets.get((nvlinked, near_nics))

@@ -213,8 +213,8 @@ def _kubelets(cluster: Cluster, shape: Shape, remaining: Mask) -> Iterator[_Rule
     numbers = np.where(remaining, cluster.nodes.book_numbers, 0) if shape.request.managed is not None else ()
     for number, slot in zip(*np.unique(numbers, return_index=True), strict=True):
         # Nodes with equal books answer alike.
-        if number and not kubelets.lets_in(int(slot), shape):
-            answer = kubelets.ask(int(slot), shape)
+        answer = kubelets.ask(int(slot), shape) if number else None
+        if answer is not None and answer.admitted is False:
             when = When.NEVER if kubelets.ask_empty(int(slot), shape).admitted is False else When.NOT_YET
             found.setdefault((when, f"({answer.reason}: {answer.message})"), []).append(int(number))
     for (when, detail), alike in found.items():

@@ -61,6 +61,7 @@ class Cpus:
         "_take",
         "_topology",
         "_unreserved",
+        "_whole_cores",
     )
 
     def __init__(self, inventory: Inventory) -> None:
@@ -69,6 +70,7 @@ class Cpus:
         self._inventory = inventory
         self._minor = inventory.minor
         self._options = inventory.cpu_options
+        self._whole_cores = "full-pcpus-only" in inventory.cpu_options
         self._topology = topology = CpuTopology(inventory.cpus)
         self._take = _taker(topology, inventory.cpu_options, inventory.minor)
         self._unreserved = topology.all & ~mask_of(inventory.reserved_cpus)
@@ -143,7 +145,8 @@ class Cpus:
 
     def take(self, shared: int, count: int, hint: Hint) -> int:
         """What a container gets that comes alone. Raises Refused as `allocate`."""
-        self._check_smt(shared, count)
+        if self._whole_cores:
+            self._check_smt(shared, count)
         return self._allocate(shared, count, hint.mask, 0)
 
     def allocate_pod(self, arrival: Arrival, hint: Hint) -> None:
@@ -228,7 +231,7 @@ class Cpus:
         return [pair[p] for pair, p in zip(subsets.hints, preferred, strict=True)]
 
     def _check_smt(self, shared: int, count: int) -> None:
-        if "full-pcpus-only" not in self._options:
+        if not self._whole_cores:
             return
         threads = self._topology.cpus_per_core
         available = (shared & ~self._reserved_cores).bit_count()
@@ -250,9 +253,8 @@ class Cpus:
         if mask is not None:
             aligned = allocatable & self._aligned(mask)
             cpus = self._taken(aligned, min(count, aligned.bit_count()))
-        if cpus.bit_count() < count:
-            cpus |= self._taken(allocatable & ~cpus, count - cpus.bit_count())
-        return cpus
+        rest = count - cpus.bit_count()
+        return cpus | self._taken(allocatable & ~cpus, rest) if rest else cpus
 
     def _aligned_with(self, mask: int) -> int:
         cpus = self._cpus_in(mask)

@@ -149,6 +149,17 @@ class Memory:
     def take(self, nodes: Sequence[MemoryNode], sizes: Sizes, hint: Hint) -> tuple[int, tuple[MemoryNode, ...]]:
         """From which NUMA nodes a container gets its memory that comes alone, and all of them after it. Raises Refused
         as `allocate`."""
+        mask = hint.mask or 0
+        if mask and not mask & (mask - 1):
+            # Of one node, as nearly always, in fewer steps.
+            (at,) = self._positions(mask)
+            node = nodes[at]
+            free = list(node.free_bytes)
+            for name, size in sizes.items():
+                free[self._types[name]] -= size
+            if min(free) >= 0:
+                moved = MemoryNode(node.assignments + len(sizes), mask, tuple(free), node.allocatable_bytes)
+                return mask, (*nodes[:at], moved, *nodes[at + 1 :])
         mask = self._affinity(nodes, {}, sizes, hint)
         after = list(nodes)
         for name, size in sizes.items():
