@@ -163,9 +163,9 @@ def test_few_nodes_with_books_among_many_without() -> None:
 def test_another_inventory_begins_new_books() -> None:
     state = State()
     decided(state, node("n", inventory("none")), ev.PodChanged(pod("a", 5)))
-    assert state.cluster.kubelets.books[0].stock.devices == ((GPU, 0b11111),)
+    assert state.cluster.kubelets.books[0].stock.holdings.devices == {GPU: 0b11111}
     decided(state, node("n", inventory()))
-    assert state.cluster.kubelets.books[0].stock.devices == ()
+    assert state.cluster.kubelets.books[0].stock.holdings.devices == {}
     decided(state, node("n", None))
     assert state.cluster.kubelets.books == {}
 

@@ -247,10 +247,10 @@ def test_the_books_of_a_kubelet_count_replicas_and_slices() -> None:
     for kind in ({"sharing": replace(TIME, resource=GPU)}, {"sliced": True, "gpus": 8}):
         state = of(node("n", inventory=inventory, **kind))
         assert len(placed(state, *[ask(GPU, managed=managed)] * 9)) == 8
-        books = state.cluster.kubelets.books[0].stock
-        assert dict(books.devices)[GPU] == 0b11111111
+        books = state.cluster.kubelets.books[0].stock.holdings
+        assert books.devices[GPU] == 0b11111111
         twin = restore(state.policy, take(state))
-        assert twin.cluster.kubelets.books[0].stock.devices == books.devices
+        assert twin.cluster.kubelets.books[0].stock.holdings.devices == books.devices
         assert twin.cluster.check() == []
 
 

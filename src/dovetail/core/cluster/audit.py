@@ -61,7 +61,7 @@ def differences(cluster: Cluster) -> list[str]:
         placed = [cluster.placements[uid] for uid in cluster.on_slot.get(slot, ())]
         true = cluster.kubelets.recounted(slot, [p.entry for p in placed if p.entry is not None])
         gpus = sum(p.gpu_bits for p in placed if p.entry is not None)
-        kept = entered.stock.holdings()
+        kept = entered.stock.holdings
         wholes = bool(nodes.gpu_count(slot))
         if true != (kept.shared_cpus, kept.devices) or (wholes and gpus != kept.devices.get(GPU, 0)):
             wrong.append(f"books of slot {slot}: {kept.shared_cpus:x}, {kept.devices} but {true}, {gpus} is true")

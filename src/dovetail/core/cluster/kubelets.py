@@ -36,6 +36,7 @@ class Stock(NamedTuple):
     memory: tuple[MemoryNode, ...]
     devices: Devices
 
+    @property
     def holdings(self) -> Holdings:
         return Holdings(self.shared_cpus, self.memory, dict(self.devices), {})
 
@@ -131,7 +132,7 @@ class Kubelets:
         else:
             pod = shape.request.managed
             assert pod is not None, "this kubelet has no say"
-            verdict = kind.kubelet_for(shape).admit(stock.holdings(), NEW, pod)
+            verdict = kind.kubelet_for(shape).admit(stock.holdings, NEW, pod)
             held = verdict.holdings.pods.pop(NEW, None)
             gpus, after = 0 if held is None else _gpus(held), _stock(kind, verdict.holdings)
             told = verdict.reason, verdict.message, verdict.certain
@@ -143,10 +144,9 @@ class Kubelets:
 
     def _number(self, stock: Stock) -> int:
         """One for all that is equal."""
-        number = self._numbers.get(stock)
-        if number is None:
-            self._count += 1
-            number = self._numbers[stock] = self._count
+        number = self._numbers.setdefault(stock, self._count + 1)
+        if number > self._count:
+            self._count = number
         return number
 
     def _beginning(self, stock: Stock) -> Entry:
@@ -168,7 +168,7 @@ class Kubelets:
             own = dict(containers[owners[0]].devices) | {GPU: written}
             containers[owners[0]] = containers[owners[0]]._replace(devices=tuple(sorted(own.items())))
             held = held._replace(containers=tuple(containers))
-            holdings = stock.holdings()
+            holdings = stock.holdings
             holdings.devices[GPU] = in_use | written
             stock = _stock(self._of_slot[slot], holdings)
             number = self._number(stock)
@@ -183,7 +183,7 @@ class Kubelets:
         if last is entry:
             self._put(slot, entry.before)
             return
-        kind, holdings = self._of_slot[slot], last.stock.holdings()
+        kind, holdings = self._of_slot[slot], last.stock.holdings
         holdings.pods[NEW] = entry.held
         self._put(slot, self._beginning(_stock(kind, kind.kubelet(False, False).release(holdings, NEW))))
 

@@ -128,8 +128,10 @@ class Memory:
         hints of a container go that comes alone."""
         found = self._open(_groups(nodes))
         for name, size in sizes.items():
-            i, bit = self._types[name], 1
-            for free in self._subsets.sums([node.free_bytes[i] for node in nodes]):
+            i, bit, sums = self._types[name], 1, [0]
+            for rest, at in self._subsets.steps:
+                free = sums[rest] + nodes[at].free_bytes[i]
+                sums.append(free)
                 if free < size:
                     found &= ~bit
                 bit <<= 1

@@ -35,14 +35,8 @@ class Decided(NamedTuple):
     certain: bool
 
 
-class Admitted(NamedTuple):
-    """What is held once the pod is in, as in `Holdings`, what of that is its own, and whether that is certain."""
-
-    shared_cpus: int
-    memory: tuple[MemoryNode, ...]
-    devices: Devices
-    held: PodHeld
-    certain: bool
+Admitted = tuple[int, tuple[MemoryNode, ...], Devices, PodHeld, bool]
+"""CPUs, memory and devices as in `Holdings` once a pod is in, what of them it has, and whether that is certain."""
 
 
 class Shortcut:
@@ -98,4 +92,4 @@ class Shortcut:
         except Refused:
             return None
         held = PodHeld(self._pod, (Held(taken, blocks, decided.devices),))
-        return Admitted(shared, nodes, decided.in_use if self._devices else in_use, held, decided.certain)
+        return shared, nodes, decided.in_use if self._devices else in_use, held, decided.certain
