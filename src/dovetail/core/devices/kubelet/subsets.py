@@ -12,7 +12,7 @@ from dovetail.core.devices.kubelet.hints import Hint, masks_over
 class Subsets:
     """All non-empty subsets of NUMA ids in the kubelet's order: by size, then lexicographic. `hints[i]` are the two
     hints for `masks[i]`: the one that is not preferred and the one that is. `steps[i]` says of what a sum over
-    `masks[i]` is made: 1 + the place of an earlier mask, 0 for none, and the place in `ids` of the node that is added."""
+    `masks[i]` is made: 1 + the place of an earlier mask, 0 for none, and the place in `ids` of its other node."""
 
     __slots__ = ("hints", "ids", "masks", "sizes", "steps")
 
