@@ -15,6 +15,8 @@ from dovetail.core.devices.kubelet.pods import Container, Kind, Pod, amounts
 from tests.kubelet.test_admission import GIB, MACHINE, asks, lowest, only_gpus
 from tests.referee.kubelet_nodes import Dice
 
+HUGE = amounts({"cpu": 1000, "memory": GIB, "hugepages-2Mi": GIB})
+
 
 def alone(dice: Dice, pod: Pod) -> Pod:
     """Mostly a pod of the first app container alone."""
@@ -62,7 +64,7 @@ def test_on_random_nodes_it_gives_what_the_long_way_gives_and_refuses_nobody_its
     [
         Pod((asks(1000), asks(1000))),
         Pod((asks(1000, kind=Kind.INIT), asks(1000))),
-        Pod((Container(*[amounts({"cpu": 1000, "memory": GIB, "hugepages-2Mi": GIB})] * 2),)),
+        Pod((Container(HUGE, HUGE),)),
     ],
 )
 def test_who_has_several_containers_or_asks_for_what_the_node_has_not_goes_the_long_way(pod: Pod) -> None:
