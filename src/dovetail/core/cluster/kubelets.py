@@ -41,16 +41,6 @@ class Stock(NamedTuple):
         return Holdings(self.shared_cpus, self.memory, dict(self.devices), {})
 
 
-class Entry(NamedTuple):
-    """A pod in the books of its node: what it holds, what was held in all once it was in, with the number of that, and
-    the entry before it. Books begin, and go on after somebody left from their midst, with an entry of nobody."""
-
-    stock: Stock
-    number: int
-    held: PodHeld | None = None
-    before: Entry | None = None
-
-
 class Answer(NamedTuple):
     """`admitted` None: it cannot be said, for the reason in `message`. Else `reason` and `message` are the kubelet's.
     `gpu_bits` are the GPUs that the pod gets; `certain` is false where the kubelet chooses some at random. `number` is
@@ -64,6 +54,24 @@ class Answer(NamedTuple):
     after: Stock
     number: int
     held: PodHeld | None
+
+
+class Entry(NamedTuple):
+    """A pod in the books of its node: what the kubelet answered to it, and the entry before it. Books begin, and go on
+    after somebody left from their midst, with an entry of nobody."""
+
+    answer: Answer
+    before: Entry | None = None
+
+    @property
+    def stock(self) -> Stock:
+        """What was held in all once it was in."""
+        return self.answer.after
+
+    @property
+    def held(self) -> PodHeld | None:
+        """What it holds; None for nobody."""
+        return self.answer.held
 
 
 class Kubelets:
@@ -106,8 +114,9 @@ class Kubelets:
         if last is None or shape.request.managed is None:
             return None
         answers = self._answers.get(shape.id)
-        answer = None if answers is None else answers.get(last.number)
-        return answer if answer is not None else self._work_out(self._of_slot[slot], shape, last.stock, last.number)
+        number = last.answer.number
+        answer = None if answers is None else answers.get(number)
+        return answer if answer is not None else self._work_out(self._of_slot[slot], shape, last.stock, number)
 
     def ask_empty(self, slot: int, shape: Shape) -> Answer:
         """Would the node let the pod in if nobody else were there? Ask where its kubelet has a say."""
@@ -151,12 +160,12 @@ class Kubelets:
 
     def _beginning(self, stock: Stock) -> Entry:
         """An entry of nobody."""
-        return Entry(stock, self._number(stock))
+        return Entry(Answer(True, "", "", True, 0, stock, self._number(stock), None))
 
     def enter(self, slot: int, answer: Answer, written: int) -> Entry | None:
         """Enter a pod that was placed, to which the kubelet answers so: its entry; None where the kubelet's rules do
         not explain it. `written` are the GPUs that were written down for it, 0 for none."""
-        stock, number, held, before = answer.after, answer.number, answer.held, self.books[slot]
+        held, before = answer.held, self.books[slot]
         if not answer.admitted or held is None:
             return None
         if written and written != answer.gpu_bits:
@@ -168,11 +177,11 @@ class Kubelets:
             own = dict(containers[owners[0]].devices) | {GPU: written}
             containers[owners[0]] = containers[owners[0]]._replace(devices=tuple(sorted(own.items())))
             held = held._replace(containers=tuple(containers))
-            holdings = stock.holdings
+            holdings = answer.after.holdings
             holdings.devices[GPU] = in_use | written
             stock = _stock(self._of_slot[slot], holdings)
-            number = self._number(stock)
-        entry = Entry(stock, number, held, before)
+            answer = answer._replace(gpu_bits=written, after=stock, number=self._number(stock), held=held)
+        entry = Entry(answer, before)
         self._put(slot, entry)
         return entry
 
@@ -205,7 +214,7 @@ class Kubelets:
 
     def _put(self, slot: int, entry: Entry) -> None:
         self.books[slot] = entry
-        self._nodes.book_numbers[slot] = entry.number
+        self._nodes.book_numbers[slot] = entry.answer.number
 
 
 class _Kind:
