@@ -217,8 +217,8 @@ class _Taking:
             return
         free = self.free
         for unit in units():
-            size = unit.bit_count()
-            if size <= self.needed and (unit & free).bit_count() == (average or size):
+            left = unit & free
+            if left and (size := unit.bit_count()) <= self.needed and left.bit_count() == (average or size):
                 self.take(unit)
                 if self.needed < least:
                     return
