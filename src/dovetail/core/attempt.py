@@ -265,10 +265,8 @@ class Attempt:
     def _unsure(self, placement: Placement) -> str:
         if placement.pod.request.managed is None or placement.entry is not None:
             return ""
-        cluster = self._state.cluster
-        if not cluster.kubelets.decides(placement.slot, placement.shape):
-            return ""
-        return cluster.kubelets.ask(placement.slot, placement.shape).message
+        answer = self._state.cluster.kubelets.ask(placement.slot, placement.shape)
+        return "" if answer is None else answer.message
 
     def _ranks(self, placed: Sequence[Placement]) -> dict[str, int]:
         """The order in which the pods of a gang that starts lie in the fabric: domain by domain from the widest level

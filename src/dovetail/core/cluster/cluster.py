@@ -246,7 +246,8 @@ class Cluster:
         inherited = {grant.claim for heir, _ in evicted.heirs for grant in heir.grants}
         for heir, grants in reversed(evicted.heirs):
             heir.grants = grants
-        self.claims.assume([grant for grant in evicted.grants if grant.claim not in inherited], claim_key(pod))
+        if evicted.grants:
+            self.claims.assume([grant for grant in evicted.grants if grant.claim not in inherited], claim_key(pod))
         placement.grants = evicted.grants
         self.volumes.assume(placement.picks)
         self._count(pod, slot)

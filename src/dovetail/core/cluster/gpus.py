@@ -39,11 +39,11 @@ class Gpus:
         held_still = free | (self._out(slot) if written & ~free else 0)
         if written.bit_count() != shape.gpus or written & ~held_still:
             written = 0
-        if self._cluster.kubelets.decides(slot, shape):
-            answer = self._cluster.kubelets.ask(slot, shape)
+        answer = self._cluster.kubelets.ask(slot, shape)
+        if answer is not None:
             given = written or answer.gpu_bits
-            if not self._cluster.nodes.gpu_count(slot):
-                # What the kubelet counts there are parts of GPUs.
+            if not (given or shape.gpus) or not self._cluster.nodes.gpu_count(slot):
+                # What the kubelet counts there, if anything, are parts of GPUs.
                 placement.entry = self._cluster.kubelets.enter(slot, answer, 0)
             elif given.bit_count() == shape.gpus and not given & ~held_still:
                 placement.entry = self._cluster.kubelets.enter(slot, answer, given)
@@ -165,8 +165,8 @@ class Gpus:
                     self._take_shares(placement, bits, share)
                 placement.gpu_bits = 0 if share else bits
                 self._cluster.nodes.gpu_free_bits[slot] &= ~placement.gpu_bits
-                if self._cluster.kubelets.decides(slot, shape):
-                    answer = self._cluster.kubelets.ask(slot, shape)
+                answer = self._cluster.kubelets.ask(slot, shape)
+                if answer is not None:
                     placement.entry = self._cluster.kubelets.enter(slot, answer, placement.gpu_bits)
 
     def _let_go(self, slot: int) -> list[Placement]:

@@ -11,46 +11,40 @@ kubelet's rules explain it; a pod that should have been rejected is in no book.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import reduce
-from operator import or_
 from typing import NamedTuple
 
 from dovetail.core.cluster.nodes import Nodes
 from dovetail.core.cluster.shapes import Shape
 from dovetail.core.devices.bandwidth import sets_of
 from dovetail.core.devices.choose import choices
-from dovetail.core.devices.kubelet.admission import Kubelet
-from dovetail.core.devices.kubelet.holdings import Held, Holdings, PodHeld
+from dovetail.core.devices.kubelet.admission import NEW, Kubelet
+from dovetail.core.devices.kubelet.holdings import Holdings, MemoryNode, PodHeld
 from dovetail.core.devices.kubelet.inventory import Inventory
+from dovetail.core.devices.kubelet.shortcut import Devices, Shortcut
 from dovetail.core.devices.layout import Layout
 from dovetail.core.model import GPU
 
 NVLINKS_NEEDED = "NVLinks"
 _REMEMBERED = 65_536
-_NEW = "\0"
-"""Stands for the uid of a pod that is not there yet."""
 
 
 class Stock(NamedTuple):
-    """What a kubelet holds, for whomever: no pod is in `holdings`. Nodes of one kind that hold the same have one
-    `number`."""
+    """What a kubelet of one kind holds, for whomever, as in `Holdings`; devices sorted by resource."""
 
-    holdings: Holdings
-    number: int
+    kind: int
+    shared_cpus: int
+    memory: tuple[MemoryNode, ...]
+    devices: Devices
 
-
-class Entry(NamedTuple):
-    """A pod in the books of its node: what it holds, what was held in all once it was in, and the entry before it.
-    Books begin, and go on after somebody left from their midst, with an entry of nobody."""
-
-    stock: Stock
-    held: PodHeld | None = None
-    before: Entry | None = None
+    @property
+    def holdings(self) -> Holdings:
+        return Holdings(self.shared_cpus, self.memory, dict(self.devices), {})
 
 
 class Answer(NamedTuple):
     """`admitted` None: it cannot be said, for the reason in `message`. Else `reason` and `message` are the kubelet's.
-    `gpu_bits` are the GPUs that the pod gets; `certain` is false where the kubelet chooses some at random."""
+    `gpu_bits` are the GPUs that the pod gets; `certain` is false where the kubelet chooses some at random. `number` is
+    that of the stock `after` it."""
 
     admitted: bool | None
     reason: str
@@ -58,7 +52,26 @@ class Answer(NamedTuple):
     certain: bool
     gpu_bits: int
     after: Stock
+    number: int
     held: PodHeld | None
+
+
+class Entry(NamedTuple):
+    """A pod in the books of its node: what the kubelet answered to it, and the entry before it. Books begin, and go on
+    after somebody left from their midst, with an entry of nobody."""
+
+    answer: Answer
+    before: Entry | None = None
+
+    @property
+    def stock(self) -> Stock:
+        """What was held in all once it was in."""
+        return self.answer.after
+
+    @property
+    def held(self) -> PodHeld | None:
+        """What it holds; None for nobody."""
+        return self.answer.held
 
 
 class Kubelets:
@@ -69,8 +82,10 @@ class Kubelets:
         self._nodes = nodes
         self._kinds: dict[tuple[Inventory, Layout | None], _Kind] = {}
         self._of_slot: dict[int, _Kind] = {}
-        self._answers: dict[tuple[int, int], Answer] = {}
-        self._stocks: dict[object, Stock] = {}
+        self._answers: dict[int, dict[int, Answer]] = {}
+        """By shape and by the number of what is held before."""
+        self._answered = 0
+        self._numbers: dict[Stock, int] = {}
         self._count = 0
         self.books: dict[int, Entry] = {}
 
@@ -84,71 +99,89 @@ class Kubelets:
             kind = self._kinds.get((inventory, layout))
             if kind is None:
                 kind = self._kinds[inventory, layout] = _Kind(len(self._kinds), inventory, layout)
-                kind.empty = self._stock(kind, Holdings.of_empty(inventory))
+                kind.empty = _stock(kind, Holdings.of_empty(inventory))
             self._of_slot[slot] = kind
-            self._put(slot, Entry(kind.empty))
-
-    def decides(self, slot: int, shape: Shape) -> bool:
-        """Whether the node's kubelet has a say in this shape."""
-        return shape.request.managed is not None and slot in self.books
+            self._put(slot, self._beginning(kind.empty))
 
     def lets_in(self, slot: int, shape: Shape) -> bool:
         """Whether the node's kubelet would take one more pod of the shape now, as far as that is known."""
-        return not self.decides(slot, shape) or self.ask(slot, shape).admitted is not False
+        answer = self.ask(slot, shape)
+        return answer is None or answer.admitted is not False
 
-    def ask(self, slot: int, shape: Shape) -> Answer:
-        """Would the node let in one more pod of this shape? Ask where it `decides`."""
-        return self._answer(self._of_slot[slot], shape, self.books[slot].stock)
+    def ask(self, slot: int, shape: Shape) -> Answer | None:
+        """Would the node let in one more pod of this shape? None where its kubelet has no say in it."""
+        last = self.books.get(slot)
+        if last is None or shape.request.managed is None:
+            return None
+        answers = self._answers.get(shape.id)
+        number = last.answer.number
+        answer = None if answers is None else answers.get(number)
+        return answer if answer is not None else self._work_out(self._of_slot[slot], shape, last.stock, number)
 
     def ask_empty(self, slot: int, shape: Shape) -> Answer:
-        """Would the node let the pod in if nobody else were there?"""
+        """Would the node let the pod in if nobody else were there? Ask where its kubelet has a say."""
         kind = self._of_slot[slot]
-        return self._answer(kind, shape, kind.empty)
+        number = self._number(kind.empty)
+        answer = self._answers.get(shape.id, {}).get(number)
+        return answer if answer is not None else self._work_out(kind, shape, kind.empty, number)
 
-    def _answer(self, kind: _Kind, shape: Shape, stock: Stock) -> Answer:
-        answer = self._answers.get((shape.id, stock.number))
-        if answer is None:
-            if len(self._answers) >= _REMEMBERED:
-                self._answers.clear()
-                self._stocks.clear()
+    def _work_out(self, kind: _Kind, shape: Shape, stock: Stock, number: int) -> Answer:
+        if self._answered >= _REMEMBERED:
+            self._answers.clear()
+            self._numbers.clear()
+            self._answered = 0
+        self._answered += 1
+        shortcut = kind.shortcut(shape)
+        found = shortcut.admit(stock.shared_cpus, stock.memory, stock.devices) if shortcut is not None else None
+        held: PodHeld | None
+        if found is not None:
+            shared, memory, devices, held, certain = found
+            after = Stock(kind.number, shared, memory, devices)
+            answer = Answer(True, "", "", certain, _gpus(held), after, self._number(after), held)
+        else:
             pod = shape.request.managed
             assert pod is not None, "this kubelet has no say"
-            kubelet = kind.kubelet(shape.request.nvlink_required, shape.request.near_nics)
-            verdict = kubelet.admit(stock.holdings, _NEW, pod)
-            held = verdict.holdings.pods.pop(_NEW, None)
-            gpus = reduce(or_, map(_gpus, held.containers), 0) if held is not None else 0
-            after = self._stock(kind, verdict.holdings)
-            answer = Answer(verdict.admitted, verdict.reason, verdict.message, verdict.certain, gpus, after, held)
-            self._answers[shape.id, stock.number] = answer = _linked(kind.layout, shape, answer)
+            verdict = kind.kubelet_for(shape).admit(stock.holdings, NEW, pod)
+            held = verdict.holdings.pods.pop(NEW, None)
+            gpus, after = 0 if held is None else _gpus(held), _stock(kind, verdict.holdings)
+            told = verdict.reason, verdict.message, verdict.certain
+            answer = Answer(verdict.admitted, *told, gpus, after, self._number(after), held)
+        if shape.needs_links:
+            answer = _linked(kind.layout, shape, answer)
+        self._answers.setdefault(shape.id, {})[number] = answer
         return answer
 
-    def _stock(self, kind: _Kind, holdings: Holdings) -> Stock:
-        state = kind.number, holdings.shared_cpus, holdings.memory, tuple(sorted(holdings.devices.items()))
-        stock = self._stocks.get(state)
-        if stock is None:
-            self._count += 1
-            stock = self._stocks[state] = Stock(holdings, self._count)
-        return stock
+    def _number(self, stock: Stock) -> int:
+        """One for all that is equal."""
+        number = self._numbers.setdefault(stock, self._count + 1)
+        if number > self._count:
+            self._count = number
+        return number
+
+    def _beginning(self, stock: Stock) -> Entry:
+        """An entry of nobody."""
+        return Entry(Answer(True, "", "", True, 0, stock, self._number(stock), None))
 
     def enter(self, slot: int, answer: Answer, written: int) -> Entry | None:
         """Enter a pod that was placed, to which the kubelet answers so: its entry; None where the kubelet's rules do
         not explain it. `written` are the GPUs that were written down for it, 0 for none."""
-        stock, held, before = answer.after, answer.held, self.books[slot]
+        held, before = answer.held, self.books[slot]
         if not answer.admitted or held is None:
             return None
         if written and written != answer.gpu_bits:
-            owners = [index for index, one in enumerate(held.containers) if _gpus(one)]
-            in_use = before.stock.holdings.devices.get(GPU, 0)
+            owners = [index for index, one in enumerate(held.containers) if dict(one.devices).get(GPU)]
+            in_use = dict(before.stock.devices).get(GPU, 0)
             if len(owners) != 1 or written & in_use:
                 return None
             containers = list(held.containers)
             own = dict(containers[owners[0]].devices) | {GPU: written}
             containers[owners[0]] = containers[owners[0]]._replace(devices=tuple(sorted(own.items())))
             held = held._replace(containers=tuple(containers))
-            holdings = stock.holdings.copy()
+            holdings = answer.after.holdings
             holdings.devices[GPU] = in_use | written
-            stock = self._stock(self._of_slot[slot], holdings)
-        entry = Entry(stock, held, before)
+            stock = _stock(self._of_slot[slot], holdings)
+            answer = answer._replace(gpu_bits=written, after=stock, number=self._number(stock), held=held)
+        entry = Entry(answer, before)
         self._put(slot, entry)
         return entry
 
@@ -159,9 +192,9 @@ class Kubelets:
         if last is entry:
             self._put(slot, entry.before)
             return
-        kind, holdings = self._of_slot[slot], last.stock.holdings.copy()
-        holdings.pods[_NEW] = entry.held
-        self._put(slot, Entry(self._stock(kind, kind.kubelet(False, False).release(holdings, _NEW))))
+        kind, holdings = self._of_slot[slot], last.stock.holdings
+        holdings.pods[NEW] = entry.held
+        self._put(slot, self._beginning(_stock(kind, kind.kubelet(False, False).release(holdings, NEW))))
 
     def reopen(self, slot: int, last: Entry) -> None:
         """The books go on from an entry that was the last before."""
@@ -169,7 +202,7 @@ class Kubelets:
 
     def recounted(self, slot: int, entries: Iterable[Entry]) -> tuple[int, dict[str, int]]:
         """The CPUs that are shared and the devices that are held if these and nobody else are entered."""
-        shared, devices = self._of_slot[slot].empty.holdings.shared_cpus, dict[str, int]()
+        shared, devices = self._of_slot[slot].empty.shared_cpus, dict[str, int]()
         for held in (entry.held for entry in entries):
             assert held is not None
             for one in held.containers:
@@ -181,7 +214,7 @@ class Kubelets:
 
     def _put(self, slot: int, entry: Entry) -> None:
         self.books[slot] = entry
-        self._nodes.book_numbers[slot] = entry.stock.number
+        self._nodes.book_numbers[slot] = entry.answer.number
 
 
 class _Kind:
@@ -193,6 +226,20 @@ class _Kind:
         self.number = number
         self._inventory = inventory
         self._kubelets: dict[tuple[bool, bool], Kubelet] = {}
+        self._shortcuts: dict[int, Shortcut | None] = {}
+
+    def kubelet_for(self, shape: Shape) -> Kubelet:
+        return self.kubelet(shape.request.nvlink_required, shape.request.near_nics)
+
+    def shortcut(self, shape: Shape) -> Shortcut | None:
+        """The short way in for pods of the shape, where there is one."""
+        try:
+            return self._shortcuts[shape.id]
+        except KeyError:
+            pod = shape.request.managed
+            found = None if pod is None else self.kubelet_for(shape).shortcut(pod)
+            self._shortcuts[shape.id] = found
+            return found
 
     def kubelet(self, nvlinked: bool, near_nics: bool) -> Kubelet:
         kubelet = self._kubelets.get((nvlinked, near_nics))
@@ -204,15 +251,26 @@ class _Kind:
 
 def _linked(layout: Layout | None, shape: Shape, answer: Answer) -> Answer:
     """NUMA can leave GPUs that are not linked to a pod that needs it."""
-    if not answer.admitted or not shape.needs_links or layout is None:
+    if not answer.admitted or layout is None:
         return answer
     if sets_of(layout).nvlinked[answer.gpu_bits]:
         return answer
-    return Answer(False, NVLINKS_NEEDED, "the GPUs would not be linked", True, 0, answer.after, None)
+    return Answer(False, NVLINKS_NEEDED, "the GPUs would not be linked", True, 0, answer.after, answer.number, None)
 
 
-def _gpus(held: Held) -> int:
-    return dict(held.devices).get(GPU, 0)
+def _stock(kind: _Kind, holdings: Holdings) -> Stock:
+    devices = tuple(sorted(holdings.devices.items()))
+    return Stock(kind.number, holdings.shared_cpus, holdings.memory, devices)
+
+
+def _gpus(held: PodHeld) -> int:
+    """The GPUs that the pod has, as bits."""
+    bits = 0
+    for container in held.containers:
+        for resource, devices in container.devices:
+            if resource == GPU:
+                bits |= devices
+    return bits
 
 
 def _preference(layout: Layout | None, nvlinked: bool, near_nics: bool) -> Callable[[str, int, int, int], int]:

@@ -28,7 +28,7 @@ def closeness(nodes: Nodes, index: Index, free: Free, shape: Shape) -> NDArray[n
     """How close the best of these free GPUs are on each node; TOO_FAR where the shape needs NVLinks that they lack."""
     request, ids = shape.request, nodes.layout_ids[index]
     close = np.full(len(ids), TOO_FAR if shape.needs_links else PERMILLE, dtype=np.int64)
-    for layout_id in np.unique(ids) if len(nodes.layouts) > 1 else ():
+    for layout_id in np.flatnonzero(np.bincount(ids)).tolist() if len(nodes.layouts) > 1 else ():
         layout = nodes.layouts[layout_id]
         if layout is not None and shape.gpus <= layout.gpus:
             where = ids == layout_id

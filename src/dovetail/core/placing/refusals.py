@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import repeat
+from operator import is_not
 
 import numpy as np
 from msgspec import Struct
@@ -51,7 +53,7 @@ def for_pod(cluster: Cluster, pod: Pod, scope: Scope | None = None) -> Refusal:
     if blocked is not None:
         return blocked
     found = verdicts(cluster, pod, scope)
-    total = sum(record is not None for record in cluster.nodes.records)
+    total = int(np.count_nonzero(_known(cluster.nodes)))
     if not total:
         return Refusal(Reason.NO_NODES, When.NOT_YET)
     counts = tuple(
@@ -66,8 +68,7 @@ def verdicts(cluster: Cluster, pod: Pod, scope: Scope | None = None) -> list[Ver
     """Every node by the first rule that refuses the pod there; nodes that would take it are in none. With `scope`, the
     nodes outside of it are refused last, as OUTSIDE_DOMAIN."""
     nodes = cluster.nodes
-    remaining = np.zeros(nodes.size, dtype=np.bool_)
-    remaining[[slot for slot, record in enumerate(nodes.records) if record is not None]] = True
+    remaining = _known(nodes)
     found: list[Verdict] = []
     for reason, when, refused, detail, nearest in _rules(cluster, pod, remaining):
         slots = np.flatnonzero(remaining & refused)
@@ -80,6 +81,13 @@ def verdicts(cluster: Cluster, pod: Pod, scope: Scope | None = None) -> list[Ver
         if outside.any():
             found.append(Verdict(Reason.OUTSIDE_DOMAIN, When.NOT_YET, np.flatnonzero(outside)))
     return found
+
+
+def _known(nodes: Nodes) -> Mask:
+    """Where there is a node."""
+    known = np.zeros(nodes.size, dtype=np.bool_)
+    known[: len(nodes.records)] = list(map(is_not, nodes.records, repeat(None)))
+    return known
 
 
 _Rule = tuple[Reason, When, Mask, str, str]
@@ -204,8 +212,8 @@ def _kubelets(cluster: Cluster, shape: Shape, remaining: Mask) -> Iterator[_Rule
     numbers = np.where(remaining, cluster.nodes.book_numbers, 0) if shape.request.managed is not None else ()
     for number, slot in zip(*np.unique(numbers, return_index=True), strict=True):
         # Nodes with equal books answer alike.
-        if number and not kubelets.lets_in(int(slot), shape):
-            answer = kubelets.ask(int(slot), shape)
+        answer = kubelets.ask(int(slot), shape) if number else None
+        if answer is not None and answer.admitted is False:
             when = When.NEVER if kubelets.ask_empty(int(slot), shape).admitted is False else When.NOT_YET
             found.setdefault((when, f"({answer.reason}: {answer.message})"), []).append(int(number))
     for (when, detail), alike in found.items():

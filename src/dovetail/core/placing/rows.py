@@ -138,8 +138,11 @@ class Row:
         """The node's kubelet would reject the shape, and so would those of the nodes with equal books, as long as they
         have these."""
         nodes = self._cluster.nodes
-        alike = np.flatnonzero((nodes.book_numbers == nodes.book_numbers[slot]) & (self.score != scores.INFEASIBLE))
-        self._refused[alike] = nodes.book_numbers[alike]
+        number = nodes.book_numbers[slot]
+        equal = nodes.book_numbers == number
+        # Those too that have no room now: they are not asked when they have.
+        self._refused[equal] = number
+        alike = np.flatnonzero(equal & (self.score != scores.INFEASIBLE))
         self.score[alike] = scores.INFEASIBLE
         self._stale[alike // BLOCK] = True
         if self._copies is not None:
@@ -232,8 +235,7 @@ class Row:
             self._stale[index // BLOCK] = True
         if self._copies is not None:
             new = self._copies_at(index, left, fits)
-            if self._tallies:
-                self._move_tallies(index, new - self._copies[index])
+            self._move_tallies(index, new - self._copies[index])
             self._copies[index] = new
 
     def _copies_at(self, index: Index, left: NDArray[np.int64], fits: Mask) -> NDArray[np.int64]:
@@ -251,6 +253,8 @@ class Row:
         return np.where(fits, copies, 0)
 
     def _move_tallies(self, index: Index, change: NDArray[np.int64]) -> None:
+        if not self._tallies:
+            return
         fabric = self._cluster.fabric
         if self._tallies_of != fabric.version:
             self._tallies.clear()

@@ -26,7 +26,8 @@ from dovetail.core.devices.kubelet.hints import NO_HINT, Hint
 from dovetail.core.devices.kubelet.holdings import Arrival, Held, Holdings, PodHeld, Provider, Refused
 from dovetail.core.devices.kubelet.inventory import Inventory
 from dovetail.core.devices.kubelet.memory import Memory
-from dovetail.core.devices.kubelet.pods import CPU, MEMORY, Pod, Qos, managed
+from dovetail.core.devices.kubelet.pods import CPU, MEMORY, Kind, Pod, Qos, managed
+from dovetail.core.devices.kubelet.shortcut import Decided, Shortcut
 from dovetail.core.devices.kubelet.topology import TopologyManager
 
 TOPOLOGY_AFFINITY = "TopologyAffinityError"
@@ -59,6 +60,8 @@ class Verdict(NamedTuple):
 
 
 _NOTHING = Held()
+NEW = "\0"
+"""Stands for the uid of a pod that is not there yet."""
 
 
 class _View(NamedTuple):
@@ -67,6 +70,7 @@ class _View(NamedTuple):
     guaranteed: bool
     unknown: str
     providers: Sequence[Provider]
+    shortcut: Shortcut | None
 
 
 class Kubelet:
@@ -107,6 +111,10 @@ class Kubelet:
             return Verdict(True, "", "", after, arrival.certain)
         return Verdict(False, refused.reason, refused.message, self._released(after, uid), arrival.certain)
 
+    def shortcut(self, pod: Pod) -> Shortcut | None:
+        """The short way in for pods like this one that nobody has heard of; None where they have to be `admit`ted."""
+        return self._view(pod).shortcut
+
     def started(self, holdings: Holdings, uid: str, index: int) -> Holdings:
         """After the runtime has started the container at `index` of a pod that was admitted."""
         after = holdings.copy()
@@ -129,7 +137,35 @@ class Kubelet:
         qos = pod.qos(gates.pod_level_resources, gates.pod_level_resources_fix_kubelet_qos_class)
         guaranteed = qos is Qos.GUARANTEED
         providers = [provider for provider in self._providers if provider.serves(pod, guaranteed)]
-        return _View(guaranteed, self._unknown(pod, guaranteed), providers)
+        unknown = self._unknown(pod, guaranteed)
+        shortcut = None if unknown else self._shortcut(pod, guaranteed, providers)
+        return _View(guaranteed, unknown, providers, shortcut)
+
+    def _shortcut(self, pod: Pod, guaranteed: bool, providers: Sequence[Provider]) -> Shortcut | None:
+        """None for a pod that has to go the long way."""
+        container = pod.containers[0]
+        if len(pod.containers) > 1 or container.kind is not Kind.APP or pod.has_pod_level:
+            return None
+        cpus = next((one for one in providers if isinstance(one, Cpus) and container.whole_cpus), None)
+        memory = next((one for one in providers if isinstance(one, Memory)), None)
+        if memory is not None and not memory.knows(container.memory_bytes):
+            return None
+
+        def decide(holdings: Holdings) -> Decided | None:
+            arrival = Arrival(NEW, pod, guaranteed, holdings.copy(), [_NOTHING])
+            hint: Hint | None = NO_HINT
+            if self._topology is not None:
+                hint = self._topology.admit([provider.hints(arrival, 0) for provider in providers])
+            if hint is None:
+                return None
+            try:
+                self.devices.allocate(arrival, 0, hint)
+            except Refused:
+                return None
+            in_use = tuple(sorted(arrival.holdings.devices.items()))
+            return Decided(hint, arrival.held[0].devices, in_use, arrival.certain)
+
+        return Shortcut(pod, cpus, memory, self.devices in providers, decide)
 
     def _unknown(self, pod: Pod, guaranteed: bool) -> str:
         inventory = self.inventory

@@ -36,6 +36,7 @@ class CpuTopology:
 
     __slots__ = (
         "all",
+        "core_sizes",
         "cores",
         "cores_least",
         "cores_of_inner",
@@ -63,6 +64,7 @@ class CpuTopology:
         self.sockets = sockets = tuple(_units((cpu.socket, cpu.id) for cpu in cpus).values())
         self.cores = cores = tuple(_units((cpu.core, cpu.id) for cpu in cpus).values())
         uncores = tuple(_units((cpu.uncore, cpu.id) for cpu in cpus).values())
+        self.core_sizes = range(1, max(map(int.bit_count, cores)) + 1)
         self.cpus_per_core = len(cpus) // len(cores)
         self.cpus_per_uncore = len(cpus) // len(uncores)
         cpus_per_socket = len(cpus) // len(sockets)
@@ -183,9 +185,15 @@ class _Taking:
         below = self.topology.inner_of_outer
         return [inner for outer in self.outers() for inner in self.ordered(below[outer], outer)]
 
-    def cores(self) -> list[int]:
-        below = self.topology.cores_of_inner
-        return [core for inner in self.inners() for core in self.ordered(below[inner], inner)]
+    def cores(self) -> Iterator[int]:
+        """As they were free before the first of them is asked for: mostly one of the first few will do."""
+        below, free = self.topology.cores_of_inner, self.free
+        for inner in self.inners():
+            within = inner & free
+            for count in self.topology.core_sizes:
+                for core in below[inner]:
+                    if core & within and (core & free).bit_count() == count:
+                        yield core
 
     def cores_by_id(self) -> Iterable[int]:
         """As `cores`, but within an inner unit by id: of cores with as many free CPUs the order is the same."""
@@ -209,8 +217,8 @@ class _Taking:
             return
         free = self.free
         for unit in units():
-            size = unit.bit_count()
-            if size <= self.needed and (unit & free).bit_count() == (average or size):
+            left = unit & free
+            if left and (size := unit.bit_count()) <= self.needed and left.bit_count() == (average or size):
                 self.take(unit)
                 if self.needed < least:
                     return

@@ -48,17 +48,20 @@ class Cpus:
     """Gives hints and CPUs. The CPU policy of the inventory must be `static`."""
 
     __slots__ = (
+        "_aligned",
+        "_bits",
         "_inventory",
         "_minor",
         "_offers",
         "_options",
-        "_reserved",
         "_reserved_cores",
         "_sockets_spanned",
         "_spans",
         "_subsets",
         "_take",
         "_topology",
+        "_unreserved",
+        "_whole_cores",
     )
 
     def __init__(self, inventory: Inventory) -> None:
@@ -67,14 +70,19 @@ class Cpus:
         self._inventory = inventory
         self._minor = inventory.minor
         self._options = inventory.cpu_options
+        self._whole_cores = "full-pcpus-only" in inventory.cpu_options
         self._topology = topology = CpuTopology(inventory.cpus)
         self._take = _taker(topology, inventory.cpu_options, inventory.minor)
-        self._reserved = mask_of(inventory.reserved_cpus)
-        self._reserved_cores = mask_of(cpu for core in topology.cores if core & self._reserved for cpu in ids_of(core))
+        self._unreserved = topology.all & ~mask_of(inventory.reserved_cpus)
+        self._reserved_cores = mask_of(
+            cpu for core in topology.cores if core & ~self._unreserved for cpu in ids_of(core)
+        )
         self._subsets = subsets = subsets_of(tuple(topology.numas))
         self._spans = [self._cpus_in(mask) for mask in subsets.masks]
         self._sockets_spanned = [sum(1 for unit in topology.sockets if unit & span) for span in self._spans]
+        self._bits = [(1 << i, span) for i, span in enumerate(self._spans)]
         self._offers = lru_cache(remembered(subsets.ids))(self._offers_of)
+        self._aligned = lru_cache(remembered(subsets.ids))(self._aligned_with)
 
     def serves(self, pod: Pod, guaranteed: bool) -> bool:
         return guaranteed and not self._inventory.leaves_alone(pod)
@@ -115,15 +123,31 @@ class Cpus:
         cpus = arrival.held[index].cpus
         # Before v1.37 a container that had its CPUs from a kubelet without full-pcpus-only was refused by one with it.
         if cpus is None or self._minor < 37:
-            self._check_smt(arrival.holdings, count)
+            self._check_smt(arrival.holdings.shared_cpus, count)
         if cpus is None:
-            cpus = self._allocate(arrival.holdings, count, hint.mask, arrival.reusable_cpus)
+            cpus = self._allocate(arrival.holdings.shared_cpus, count, hint.mask, arrival.reusable_cpus)
+            arrival.holdings.shared_cpus &= ~cpus
             _, memory, devices = arrival.held[index]
             arrival.held[index] = Held(cpus, memory, devices)
         if container.kind is Kind.INIT:
             arrival.reusable_cpus |= cpus
         else:
             arrival.reusable_cpus &= ~cpus
+
+    def suffices(self, shared: int, count: int) -> int:
+        """Which sets of NUMA nodes have so many CPUs available, as bits; by these the hints of a container go that
+        comes alone."""
+        available, found = shared & self._unreserved, 0
+        for bit, span in self._bits:
+            if (available & span).bit_count() >= count:
+                found |= bit
+        return found
+
+    def take(self, shared: int, count: int, hint: Hint) -> int:
+        """What a container gets that comes alone. Raises Refused as `allocate`."""
+        if self._whole_cores:
+            self._check_smt(shared, count)
+        return self._allocate(shared, count, hint.mask, 0)
 
     def allocate_pod(self, arrival: Arrival, hint: Hint) -> None:
         """Raises Refused: EmptyPodSharedPoolError, SMTAlignmentError, or that there are not enough CPUs."""
@@ -133,8 +157,9 @@ class Cpus:
         empty = self._without_shared_cpus(arrival, count)
         if empty:
             raise Refused(EMPTY_SHARED_POOL_ERROR, empty)
-        self._check_smt(arrival.holdings, count)
-        arrival.pod_cpus = whole = self._allocate(arrival.holdings, count, hint.mask, 0)
+        self._check_smt(arrival.holdings.shared_cpus, count)
+        arrival.pod_cpus = whole = self._allocate(arrival.holdings.shared_cpus, count, hint.mask, 0)
+        arrival.holdings.shared_cpus &= ~whole
         of_sidecars = 0
         own: dict[int, int] = {}
         app_pool: int | None = None
@@ -183,7 +208,7 @@ class Cpus:
         return effective((c.kind, {CPU: self._exclusive(arrival, c)}) for c in pod.containers).get(CPU, 0)
 
     def _available(self, arrival: Arrival) -> int:
-        return arrival.holdings.shared_cpus & ~self._reserved
+        return arrival.holdings.shared_cpus & self._unreserved
 
     def _hints(self, available: int, reusable: int, count: int) -> list[Hint]:
         """Every set of NUMA nodes with `count` CPUs available and all the reusable ones. Preferred are those with as
@@ -205,11 +230,11 @@ class Cpus:
             preferred = [p or n == sockets for p, n in zip(preferred, self._sockets_spanned, strict=True)]
         return [pair[p] for pair, p in zip(subsets.hints, preferred, strict=True)]
 
-    def _check_smt(self, holdings: Holdings, count: int) -> None:
-        if "full-pcpus-only" not in self._options:
+    def _check_smt(self, shared: int, count: int) -> None:
+        if not self._whole_cores:
             return
         threads = self._topology.cpus_per_core
-        available = (holdings.shared_cpus & ~self._reserved_cores).bit_count()
+        available = (shared & ~self._reserved_cores).bit_count()
         if count % threads:
             text = f"requested {count} cpus not multiple cpus per core = {threads}"
         elif count > available:
@@ -221,19 +246,17 @@ class Cpus:
             return
         raise Refused(SMT_ALIGNMENT_ERROR, f"SMT Alignment Error: {text}")
 
-    def _allocate(self, holdings: Holdings, count: int, mask: int | None, reusable: int) -> int:
+    def _allocate(self, shared: int, count: int, mask: int | None, reusable: int) -> int:
         """From the NUMA nodes of the mask first, the rest from anywhere (allocateCPUs)."""
-        allocatable = (holdings.shared_cpus & ~self._reserved) | reusable
+        allocatable = (shared & self._unreserved) | reusable
         cpus = 0
         if mask is not None:
             aligned = allocatable & self._aligned(mask)
             cpus = self._taken(aligned, min(count, aligned.bit_count()))
-        if cpus.bit_count() < count:
-            cpus |= self._taken(allocatable & ~cpus, count - cpus.bit_count())
-        holdings.shared_cpus &= ~cpus
-        return cpus
+        rest = count - cpus.bit_count()
+        return cpus | self._taken(allocatable & ~cpus, rest) if rest else cpus
 
-    def _aligned(self, mask: int) -> int:
+    def _aligned_with(self, mask: int) -> int:
         cpus = self._cpus_in(mask)
         if "align-by-socket" in self._options:
             return mask_of(cpu for socket in self._topology.sockets if socket & cpus for cpu in ids_of(socket))

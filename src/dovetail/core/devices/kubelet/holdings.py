@@ -7,6 +7,7 @@ are ints with bit i for CPU id i. Device sets are ints with bit i for position i
 
 from __future__ import annotations
 
+from operator import sub
 from typing import NamedTuple, Protocol
 
 from msgspec import Struct, field
@@ -45,12 +46,16 @@ class PodHeld(NamedTuple):
 
 class MemoryNode(NamedTuple):
     """The Memory Manager's table of one NUMA node. `cells` is the group that the node belongs to. `free_bytes` and
-    `taken_bytes` are parallel to the inventory's `memory_types`."""
+    `allocatable_bytes`, what is free when nothing is taken, are parallel to the inventory's `memory_types`."""
 
     assignments: int
     cells: int
     free_bytes: tuple[int, ...]
-    taken_bytes: tuple[int, ...]
+    allocatable_bytes: tuple[int, ...]
+
+    @property
+    def taken_bytes(self) -> tuple[int, ...]:
+        return tuple(map(sub, self.allocatable_bytes, self.free_bytes))
 
 
 class Holdings:
@@ -86,7 +91,7 @@ class Holdings:
                 else 0
                 for kind in inventory.memory_types
             )
-            nodes.append(MemoryNode(0, 1 << numa, free, (0,) * len(free)))
+            nodes.append(MemoryNode(0, 1 << numa, free, free))
         return Holdings(shared, tuple(nodes), {}, {})
 
     def copy(self) -> Holdings:

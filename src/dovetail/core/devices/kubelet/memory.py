@@ -35,12 +35,24 @@ VIOLATES_GROUPS = "[memorymanager] preferred hint violates NUMA node allocation"
 
 Sizes = Mapping[str, int]
 """Bytes by type."""
+Reusable = Mapping[tuple[int, str], int]
+"""Bytes by mask and type."""
 
 
 class Memory:
     """Gives hints and memory. The memory policy of the inventory must be `Static`."""
 
-    __slots__ = ("_allocatable", "_inventory", "_minor", "_numa", "_offers", "_position", "_subsets", "_types")
+    __slots__ = (
+        "_allocatable",
+        "_inventory",
+        "_minor",
+        "_numa",
+        "_offers",
+        "_open",
+        "_positions",
+        "_subsets",
+        "_types",
+    )
 
     def __init__(self, inventory: Inventory) -> None:
         if inventory.memory_policy != "Static":
@@ -49,12 +61,13 @@ class Memory:
         self._minor = inventory.minor
         self._numa = inventory.numa
         self._types = {name: i for i, name in enumerate(inventory.memory_types)}
-        self._position = {numa: i for i, numa in enumerate(inventory.numa)}
+        self._positions = lru_cache(remembered(inventory.numa))(self._positions_of)
         self._subsets = subsets_of(inventory.numa)
         nodes = Holdings.of_empty(inventory).memory
         self._allocatable = tuple(
             tuple(self._subsets.sums([node.free_bytes[i] for node in nodes])) for i in self._types.values()
         )
+        self._open = lru_cache(remembered(inventory.numa))(self._open_to)
         self._offers = lru_cache(remembered(inventory.numa))(self._offers_of)
 
     def serves(self, pod: Pod, guaranteed: bool) -> bool:
@@ -95,7 +108,7 @@ class Memory:
         if blocks is not None:
             self._reuse(arrival, container, blocks)
             return
-        mask = self._affinity(arrival, sizes, hint)
+        mask = self._affinity(arrival.holdings.memory, arrival.reusable_memory, sizes, hint)
         blocks = tuple([Block(mask, name, size) for name, size in sizes.items()])
         nodes = list(arrival.holdings.memory)
         for _, name, size in blocks:
@@ -106,6 +119,55 @@ class Memory:
         self._reuse(arrival, container, blocks)
         self._shrink_predecessors(arrival, index, blocks)
 
+    def knows(self, sizes: Sizes) -> bool:
+        """Whether something is asked for, and of no type that the node has not."""
+        return bool(sizes) and self._types.keys() >= sizes.keys()
+
+    def suffices(self, nodes: Sequence[MemoryNode], sizes: Sizes) -> int:
+        """Which sets of NUMA nodes have so much memory and no node that is in use with others, as bits; by these the
+        hints of a container go that comes alone."""
+        found = self._open(_groups(nodes))
+        for name, size in sizes.items():
+            i, bit, sums = self._types[name], 1, [0]
+            for rest, at in self._subsets.steps:
+                free = sums[rest] + nodes[at].free_bytes[i]
+                sums.append(free)
+                if free < size:
+                    found &= ~bit
+                bit <<= 1
+        return found
+
+    def _open_to(self, groups: tuple[int, ...]) -> int:
+        """Which sets of NUMA nodes have no node that is in use with others, as bits. `groups` are those that the nodes
+        are in use with, 0 where they are not."""
+        busy, members = 0, dict[int, int]()
+        for numa, group in zip(self._numa, groups, strict=True):
+            if group:
+                busy |= 1 << numa
+                members[group] = members.get(group, 0) | 1 << numa
+        masks = enumerate(self._subsets.masks)
+        return sum(1 << i for i, mask in masks if not mask & busy & ~members.get(mask, 0))
+
+    def take(self, nodes: Sequence[MemoryNode], sizes: Sizes, hint: Hint) -> tuple[int, tuple[MemoryNode, ...]]:
+        """From which NUMA nodes a container gets its memory that comes alone, and all of them after it. Raises Refused
+        as `allocate`."""
+        mask = hint.mask or 0
+        if mask and not mask & (mask - 1):
+            # Of one node, as nearly always, in fewer steps.
+            (at,) = self._positions(mask)
+            node = nodes[at]
+            free = list(node.free_bytes)
+            for name, size in sizes.items():
+                free[self._types[name]] -= size
+            if min(free) >= 0:
+                moved = MemoryNode(node.assignments + len(sizes), mask, tuple(free), node.allocatable_bytes)
+                return mask, (*nodes[:at], moved, *nodes[at + 1 :])
+        mask = self._affinity(nodes, {}, sizes, hint)
+        after = list(nodes)
+        for name, size in sizes.items():
+            self._fill(after, mask, name, size)
+        return mask, tuple(after)
+
     def allocate_pod(self, arrival: Arrival, hint: Hint) -> None:
         """Raises Refused."""
         pod = arrival.pod
@@ -115,7 +177,7 @@ class Memory:
         empty = self._without_shared_memory(pod, whole)
         if empty:
             raise Refused(EMPTY_SHARED_POOL_ERROR, empty)
-        mask = self._affinity(arrival, whole, hint)
+        mask = self._affinity(arrival.holdings.memory, arrival.reusable_memory, whole, hint)
         own: dict[int, Sizes] = {}
         of_sidecars: dict[str, int] = {}
         of_apps: dict[str, int] = {}
@@ -179,17 +241,9 @@ class Memory:
         found = self._candidates(arrival.holdings.memory, arrival.reusable_memory, sizes)
         return dict.fromkeys(sizes, found) if found else {}
 
-    def _candidates(
-        self, nodes: Sequence[MemoryNode], reusable: Mapping[tuple[int, str], int], sizes: Sizes
-    ) -> list[Hint]:
+    def _candidates(self, nodes: Sequence[MemoryNode], reusable: Reusable, sizes: Sizes) -> list[Hint]:
         """Every set of NUMA nodes that has enough free memory of each type and no node that is in use with others than
         exactly these. Preferred are those with as few nodes as would do if nothing were taken."""
-        busy = 0
-        members: dict[int, int] = {}
-        for numa, node in zip(self._numa, nodes, strict=True):
-            if node.assignments > 0:
-                busy |= 1 << numa
-                members[node.cells] = members.get(node.cells, 0) | 1 << numa
         masks, offers = self._subsets.masks, self._offers(tuple(sizes.items()))
         for name, size in sizes.items():
             i = self._types[name]
@@ -197,11 +251,8 @@ class Memory:
             if reusable:
                 free = [n + reusable.get((mask, name), 0) for n, mask in zip(free, masks, strict=True)]
             offers = [hint if n >= size else None for hint, n in zip(offers, free, strict=True)]
-        return [
-            hint
-            for hint, mask in zip(offers, masks, strict=True)
-            if hint is not None and not mask & busy & ~members.get(mask, 0)
-        ]
+        alone = self._open(_groups(nodes))
+        return [hint for i, hint in enumerate(offers) if hint is not None and alone >> i & 1]
 
     def _offers_of(self, sizes: tuple[tuple[str, int], ...]) -> list[Hint | None]:
         """A hint for every set of NUMA nodes that has so much memory of each type if nothing is taken."""
@@ -211,14 +262,13 @@ class Memory:
         some = zip(self._subsets.hints, self._subsets.sizes, enough, strict=True)
         return [pair[size == least] if ok else None for pair, size, ok in some]
 
-    def _affinity(self, arrival: Arrival, sizes: Sizes, hint: Hint) -> int:
+    def _affinity(self, nodes: Sequence[MemoryNode], reusable: Reusable, sizes: Sizes, hint: Hint) -> int:
         """The nodes from which the memory will come. Raises Refused."""
         for name in sizes:
             if name not in self._types:
                 raise unexpected(f"[memorymanager] no NUMA node has {name}: the kubelet would panic")
-        nodes = arrival.holdings.memory
         if hint.mask is None:
-            own = self._candidates(nodes, arrival.reusable_memory, sizes) if sizes else []
+            own = self._candidates(nodes, reusable, sizes) if sizes else []
             if not own:
                 raise unexpected(NO_DEFAULT)
             mask, preferred = _best(own)
@@ -227,7 +277,7 @@ class Memory:
         else:
             mask, preferred = hint.mask, hint.preferred
         if self._lacks(self._of(nodes, mask), sizes):
-            own = self._candidates(nodes, arrival.reusable_memory, sizes)
+            own = self._candidates(nodes, reusable, sizes)
             wider = [candidate for candidate in own if (candidate.mask or 0) & mask == mask]
             if not wider:
                 raise unexpected(NOT_EXTENDED)
@@ -241,6 +291,10 @@ class Memory:
                 raise unexpected(VIOLATES_GROUPS)
         return mask
 
+    def _positions_of(self, mask: int) -> tuple[int, ...]:
+        """Where the nodes of a mask stand in `inventory.numa`, by ascending id."""
+        return tuple(self._numa.index(numa) for numa in ids_of(mask))
+
     def _lacks(self, nodes: Sequence[MemoryNode], sizes: Sizes) -> bool:
         for name, size in sizes.items():
             i = self._types[name]
@@ -251,23 +305,25 @@ class Memory:
         return False
 
     def _of(self, nodes: Sequence[MemoryNode], mask: int) -> list[MemoryNode]:
-        return [nodes[self._position[numa]] for numa in ids_of(mask)]
+        return [nodes[at] for at in self._positions(mask)]
 
     def _fill(self, nodes: list[MemoryNode], mask: int, name: str, size: int) -> None:
-        for numa in ids_of(mask):
-            at, i = self._position[numa], self._types[name]
-            part = min(size, nodes[at].free_bytes[i])
-            nodes[at] = _moved(nodes[at], nodes[at].assignments + 1, mask, i, part)
+        i = self._types[name]
+        for at in self._positions(mask):
+            node = nodes[at]
+            part = min(size, node.free_bytes[i])
+            nodes[at] = _moved(node, node.assignments + 1, mask, i, part)
             size -= part
 
     def _give_back(self, holdings: Holdings, blocks: Iterable[Block]) -> None:
         nodes = list(holdings.memory)
         for mask, name, size in blocks:
-            for numa in ids_of(mask):
-                at, i = self._position[numa], self._types[name]
-                left = nodes[at].assignments - 1
-                part = min(size, nodes[at].taken_bytes[i])
-                nodes[at] = _moved(nodes[at], left, nodes[at].cells if left else 1 << numa, i, -part)
+            i = self._types[name]
+            for at in self._positions(mask):
+                node = nodes[at]
+                left = node.assignments - 1
+                part = min(size, node.allocatable_bytes[i] - node.free_bytes[i])
+                nodes[at] = _moved(node, left, node.cells if left else 1 << self._numa[at], i, -part)
                 size -= part
         holdings.memory = tuple(nodes)
 
@@ -317,6 +373,11 @@ class Memory:
         return ""
 
 
+def _groups(nodes: Iterable[MemoryNode]) -> tuple[int, ...]:
+    """The group of each node that is in use, 0 for others."""
+    return tuple([node.cells if node.assignments > 0 else 0 for node in nodes])
+
+
 def _hints_again(blocks: Sequence[Block], sizes: Sizes) -> Hints:
     """For what is held already; no opinion where that is not what is asked for (regenerateHints)."""
     if len(blocks) != len(sizes) or any(sizes.get(block.type) != block.size_bytes for block in blocks):
@@ -332,10 +393,8 @@ def _best(hints: Iterable[Hint]) -> tuple[int, bool]:
 
 def _moved(node: MemoryNode, assignments: int, cells: int, i: int, size: int) -> MemoryNode:
     """`size` bytes of type `i` from free to taken."""
-    free, taken = list(node.free_bytes), list(node.taken_bytes)
-    free[i] -= size
-    taken[i] += size
-    return MemoryNode(assignments, cells, tuple(free), tuple(taken))
+    _, _, free, allocatable = node
+    return MemoryNode(assignments, cells, (*free[:i], free[i] - size, *free[i + 1 :]), allocatable)
 
 
 def _less(sizes: Sizes, taken: Sizes) -> Sizes:

@@ -11,9 +11,10 @@ from dovetail.core.devices.kubelet.hints import Hint, masks_over
 
 class Subsets:
     """All non-empty subsets of NUMA ids in the kubelet's order: by size, then lexicographic. `hints[i]` are the two
-    hints for `masks[i]`: the one that is not preferred and the one that is."""
+    hints for `masks[i]`: the one that is not preferred and the one that is. `steps[i]` says of what a sum over
+    `masks[i]` is made: 1 + the place of an earlier mask, 0 for none, and the place in `ids` of its other node."""
 
-    __slots__ = ("_steps", "hints", "ids", "masks", "sizes")
+    __slots__ = ("hints", "ids", "masks", "sizes", "steps")
 
     def __init__(self, ids: tuple[int, ...]) -> None:
         self.ids = ids
@@ -22,12 +23,12 @@ class Subsets:
         self.hints = tuple((Hint(mask, False), Hint(mask, True)) for mask in self.masks)
         place = {0: 0} | {mask: i for i, mask in enumerate(self.masks, 1)}
         position = {1 << numa: i for i, numa in enumerate(ids)}
-        self._steps = tuple((place[mask & (mask - 1)], position[mask & -mask]) for mask in self.masks)
+        self.steps = tuple((place[mask & (mask - 1)], position[mask & -mask]) for mask in self.masks)
 
     def sums(self, values: Sequence[int]) -> list[int]:
         """For every subset the sum of its nodes' values; `values` is parallel to `ids`."""
         sums = [0]
-        for rest, node in self._steps:
+        for rest, node in self.steps:
             sums.append(sums[rest] + values[node])
         return sums[1:]
 

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The short way of a pod of one container into a node: most pods are such, and most are let in.
+
+Rules: what its managers would say of a container that comes alone follows from few things: which sets of NUMA nodes
+have enough CPUs, which enough memory, and which devices are held. What is decided from these, and the devices that are
+given out then, are worked out the long way once and remembered. CPUs and memory are taken by the managers' own rules.
+Who would be refused goes the long way, which knows the kubelet's words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from dovetail.core.devices.kubelet.cpus import Cpus
+from dovetail.core.devices.kubelet.hints import Hint
+from dovetail.core.devices.kubelet.holdings import Block, Held, Holdings, MemoryNode, PodHeld, Refused
+from dovetail.core.devices.kubelet.memory import Memory
+from dovetail.core.devices.kubelet.pods import Pod
+
+_REMEMBERED = 4096
+
+
+Devices = tuple[tuple[str, int], ...]
+"""Devices by resource, sorted by its name."""
+
+
+class Decided(NamedTuple):
+    """The Topology Manager's decision, the devices that the container gets then, all that are held after it, and
+    whether none of them was chosen at random."""
+
+    hint: Hint
+    devices: Devices
+    in_use: Devices
+    certain: bool
+
+
+Admitted = tuple[int, tuple[MemoryNode, ...], Devices, PodHeld, bool]
+"""CPUs, memory and devices as in `Holdings` once a pod is in, what of them it has, and whether that is certain."""
+
+
+class Shortcut:
+    """For pods alike at kubelets of one kind. `cpus` and `memory` are None where they give this pod nothing. `decide`
+    answers for some holdings, None where the pod is refused: by nothing but what is said above."""
+
+    def __init__(
+        self,
+        pod: Pod,
+        cpus: Cpus | None,
+        memory: Memory | None,
+        devices: bool,
+        decide: Callable[[Holdings], Decided | None],
+    ) -> None:
+        (container,) = pod.containers
+        self._pod = pod
+        self._cpus = cpus
+        self._count = container.whole_cpus
+        self._memory = memory
+        self._sizes: Mapping[str, int] = container.memory_bytes
+        self._devices = devices
+        self._decide = decide
+        self._decided: dict[object, Decided | None] = {}
+        self._blocks: dict[int, tuple[Block, ...]] = {}
+
+    def admit(self, shared: int, nodes: tuple[MemoryNode, ...], in_use: Devices) -> Admitted | None:
+        """From what is held before, as in `Holdings`; None for a pod that has to go the long way."""
+        cpus, memory = self._cpus, self._memory
+        key = (
+            None if cpus is None else cpus.suffices(shared, self._count),
+            None if memory is None else memory.suffices(nodes, self._sizes),
+            in_use if self._devices else None,
+        )
+        try:
+            decided = self._decided[key]
+        except KeyError:
+            if len(self._decided) >= _REMEMBERED:
+                self._decided.clear()
+            decided = self._decided[key] = self._decide(Holdings(shared, nodes, dict(in_use), {}))
+        if decided is None:
+            return None
+        taken, blocks = None, None
+        try:
+            if cpus is not None:
+                taken = cpus.take(shared, self._count, decided.hint)
+                shared &= ~taken
+            if memory is not None:
+                mask, nodes = memory.take(nodes, self._sizes, decided.hint)
+                blocks = self._blocks.get(mask)
+                if blocks is None:
+                    blocks = tuple([Block(mask, name, size) for name, size in self._sizes.items()])
+                    self._blocks[mask] = blocks
+        except Refused:
+            return None
+        held = PodHeld(self._pod, (Held(taken, blocks, decided.devices),))
+        return shared, nodes, decided.in_use if self._devices else in_use, held, decided.certain
