@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import groupby
 from operator import attrgetter
 
 from dovetail.core import eligible
@@ -27,6 +26,7 @@ _NO_ROOM = {Reason.NO_NODE_FITS, Reason.GANG_DOES_NOT_FIT, Reason.GANG_TOO_LARGE
 _LIMITS = {Reason.QUEUE_LIMIT, Reason.BEYOND_GUARANTEE}
 _ALIKE = _NO_ROOM | _LIMITS
 """Reasons that all roots of a kind have, how long ever they run."""
+_PREEMPTED_ALIKE = attrgetter("queue", "namespace", "work.preemptible")
 
 
 class Attempt:
@@ -43,14 +43,13 @@ class Attempt:
     @property
     def work(self) -> int:
         """How much the attempt counts: pods that look at other pods are placed one at a time, each at a cost."""
-        shapes = self._state.cluster.shapes
-        requests = groupby(self._members, attrgetter("request"))
-        return 1 + sum([len(list(alike)) for request, alike in requests if shapes.of(request).scattered])
+        return 1 + sum([pod.request.scattered for pod in self._members])
 
     def decide(self) -> list[Decision]:
         """Binds for what could be placed, evictions for what could be if others left; a Hold where that is news; a
         Release where a half start is overdue."""
-        state, waiting = self._state, self._waiting()
+        state, placements = self._state, self._state.cluster.placements
+        waiting = [pod for pod in self._members if not pod.node and pod.managed and pod.uid not in placements]
         decisions: list[Decision] = []
         room = MakingRoom(state, self._root, self._queue)
         refusal = eligible.blocked(state, self._root, waiting)
@@ -73,7 +72,7 @@ class Attempt:
             decisions += placed
             refusal = refusal or lacking
         decisions += room.close()
-        waiting = self._waiting()
+        waiting = [pod for pod in waiting if pod.uid not in placements]
         if refusal is None and any(map(startable, waiting)):
             refusal = Refusal(Reason.GANG_FULL, When.NOT_YET)
         overdue = self._overdue(decisions, waiting)
@@ -91,10 +90,6 @@ class Attempt:
             if news:
                 decisions.append(Hold(self._root, news, refusal, state.steps))
         return decisions
-
-    def _waiting(self) -> list[Pod]:
-        placements = self._state.cluster.placements
-        return [pod for pod in self._members if not pod.node and pod.managed and pod.uid not in placements]
 
     def _incomplete(self, group: Group) -> Refusal:
         need = group.total_missing() + len(group.all_held())
@@ -134,13 +129,14 @@ class Attempt:
 
     def _fixed(self, pods: Sequence[Pod]) -> bool:
         """Whether some of them must not be preempted."""
-        alike = {(pod.queue, pod.namespace, pod.work.preemptible): pod for pod in pods}
+        alike = dict(zip(map(_PREEMPTED_ALIKE, pods), pods, strict=True))
         return not all(map(self._state.shares.preemptible, alike.values()))
 
     def _beside_reserved(self, group: Group, alike: object | None) -> tuple[list[Decision], Refusal | None]:
         """Place the group so that what is held for others is not delayed."""
-        state, others = self._state, self._state.reservations.others(self._root)
-        if self._root in state.reservations.by_root:
+        state, held = self._state, self._state.reservations.by_root
+        others = state.reservations.others(self._root) if held else []
+        if self._root in held:
             # What is held for the root itself is in the way of others alone.
             alike = None
         if not others:
@@ -251,10 +247,11 @@ class Attempt:
         for p in placed if nominated else ():
             nominated.pop(p.pod.uid, None)
         ranks = self._ranks(placed) if gang else {}
+        wired, books = len(state.cluster.nodes.layouts) > 1, bool(state.cluster.kubelets.books)
         return [
             Bind(
                 p.pod.uid, names[p.slot], state.steps, gang, p.devices, p.picks, level, ranks.get(p.pod.uid, -1),
-                *links.bandwidth(state.cluster, p), self._unsure(p),
+                *(links.bandwidth(state.cluster, p) if wired else (0, 0)), self._unsure(p) if books else "",
                 p.grants, state.cluster.slices.instances(p) if p.slices else (), p.pod.device_claims,
                 state.cluster.claims.to_make(p.pod, p.by_claim) if p.by_claim else None,
             )
@@ -316,7 +313,7 @@ class Attempt:
         """Equal for roots of which none is placed, and nobody gives way to, when that is so for one of them."""
         if alike is None or self._root in self._state.reservations.by_root:
             return None
-        return Kind(alike, self._queue, self._state.precedence(self._root), self._fixed(group.pods))
+        return Kind(alike, self._queue, self._state.precedence_of(self._root, self._members), self._fixed(group.pods))
 
     def _overdue(self, decisions: list[Decision], waiting: list[Pod]) -> list[Pod]:
         """The bound members of a gang that started by half and is past its deadline, else nothing.

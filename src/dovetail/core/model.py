@@ -146,10 +146,14 @@ class Request:
     nvlink_required: bool = False
     near_nics: bool = False
     managed: ManagedPod | None = None
+    scattered: bool = field(init=False, repr=False, compare=False, default=False)
+    """Whether what it asks for is read off more than its own node: ports, spread, peers."""
     _hash: int = field(init=False, repr=False, compare=False, default=0)
 
     def __post_init__(self) -> None:
-        parts = (getattr(self, name) for name in self.__slots__ if name != "_hash")
+        elsewhere = self.ports or self.spread or self.affinity or self.anti_affinity or self.preferred_peers
+        object.__setattr__(self, "scattered", bool(elsewhere))
+        parts = (getattr(self, name) for name in self.__slots__ if name not in ("scattered", "_hash"))
         object.__setattr__(self, "_hash", hash(tuple(parts)))
 
     def __hash__(self) -> int:
