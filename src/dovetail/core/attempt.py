@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from operator import attrgetter
 
+import numpy as np
+
 from dovetail.core import eligible
 from dovetail.core.cluster.columns import ABSENT
 from dovetail.core.cluster.placement import Placement
@@ -238,15 +240,16 @@ class Attempt:
         return lately if lately is not None and lately.reason in _NO_ROOM and lately.when is When.NOT_YET else None
 
     def _binds(self, placed: Sequence[Placement]) -> list[Decision]:
-        state, placements = self._state, self._state.cluster.placements
+        state = self._state
         gang = "" if self._root.startswith(LONE) else self._root
-        level = (
-            self._level([placements[pod.uid].slot for pod in self._members if pod.uid in placements]) if gang else ""
-        )
+        there = placed if not gang or len(placed) == len(self._members) else self._placements()
+        paths = self._paths(there) if gang else []
+        level = _level(state.cluster.fabric.levels, paths)
         names, nominated = state.cluster.nodes.names, state.cluster.nominated
         for p in placed if nominated else ():
             nominated.pop(p.pod.uid, None)
-        ranks = self._ranks(placed) if gang else {}
+        # Those that join others have no rank: theirs are given.
+        ranks = _ranks(placed, paths) if gang and there is placed else {}
         wired, books = len(state.cluster.nodes.layouts) > 1, bool(state.cluster.kubelets.books)
         return [
             Bind(
@@ -266,26 +269,15 @@ class Attempt:
             return ""
         return cluster.kubelets.ask(placement.slot, placement.shape).message
 
-    def _ranks(self, placed: Sequence[Placement]) -> dict[str, int]:
-        """The order in which the pods of a gang that starts lie in the fabric: domain by domain from the widest level
-        down, node by node, GPU by GPU. None for pods that join others: theirs are given."""
-        if len(placed) < len(self._members):
-            return {}
-        fabric = self._state.cluster.fabric
-        slots = [p.slot for p in placed]
-        paths = [fabric.domains(key)[slots].tolist() for key in fabric.levels]
-        gpus, parts, numbers = [p.gpu_bits for p in placed], [p.share_bits for p in placed], range(len(placed))
-        order = sorted(zip(*paths, slots, gpus, parts, numbers, strict=True))
-        return {placed[number].pod.uid: rank for rank, (*_, number) in enumerate(order)}
+    def _placements(self) -> list[Placement]:
+        """Those of the members that have one."""
+        placements = self._state.cluster.placements
+        return [placements[pod.uid] for pod in self._members if pod.uid in placements]
 
-    def _level(self, slots: list[int]) -> str:
-        """The narrowest fabric level whose one domain holds all slots."""
-        fabric = self._state.cluster.fabric
-        for key in reversed(fabric.levels):
-            domains = fabric.domains(key)[slots]
-            if domains[0] != ABSENT and (domains == domains[0]).all():
-                return key
-        return ""
+    def _paths(self, placed: Sequence[Placement]) -> list[list[int]]:
+        """The domains of these at each fabric level, the widest first."""
+        fabric, slots = self._state.cluster.fabric, np.array([p.slot for p in placed])
+        return [fabric.domains(key)[slots].tolist() for key in fabric.levels]
 
     def _alike(self, group: Group) -> object | None:
         """What the group wants; None where its pods differ beyond their shapes."""
@@ -335,6 +327,22 @@ class Attempt:
             return []
         starting[self._root] = state.now_ms + deadline_ms
         return [pod for pod in bound if not pod.deleting]
+
+
+def _level(levels: Sequence[str], paths: list[list[int]]) -> str:
+    """The narrowest fabric level whose one domain holds all."""
+    for key, domains in zip(reversed(levels), reversed(paths), strict=False):
+        if domains[0] != ABSENT and domains.count(domains[0]) == len(domains):
+            return key
+    return ""
+
+
+def _ranks(placed: Sequence[Placement], paths: list[list[int]]) -> dict[str, int]:
+    """The order in which the pods of a gang that starts lie in the fabric: domain by domain from the widest level down,
+    node by node, GPU by GPU."""
+    where = [(p.slot, p.gpu_bits, p.share_bits, number) for number, p in enumerate(placed)]
+    order = sorted(zip(*paths, where, strict=True))
+    return {placed[at[-1][-1]].pod.uid: rank for rank, at in enumerate(order)}
 
 
 def _elastic(group: Group) -> bool:
