@@ -269,7 +269,7 @@ class Shares:
         """The queue that the pod names, else its namespace's, else `default`; it may not exist."""
         if pod.queue:
             return pod.queue
-        labels = self._cluster.peers.labels_of(pod.namespace)
+        labels = self._cluster.peers.labels.get(pod.namespace)
         return labels.get(QUEUE_LABEL, DEFAULT_QUEUE) if labels else DEFAULT_QUEUE
 
     def line_of(self, pod: Pod) -> Line:
