@@ -183,6 +183,10 @@ def agree(row: Row, pure: Row) -> int:
         pure.refresh()
     assert pure._kernel is None
     assert np.array_equal(row.score, pure.score)
+    if row._copies is not None:
+        assert np.array_equal(row._copies, pure._copies)
+        assert row._tallies.keys() == pure._tallies.keys()
+        assert all(np.array_equal(row.tally(key), pure.tally(key)) for key in row._tallies)
     best = pure.best()
     assert row.best() == best
     return best
@@ -217,9 +221,12 @@ def test_the_kernel_scores_as_numpy_does(seed: int, scoring_of: Callable[[], Sco
             agree(row, pure)
         if dice.random() < 0.05:
             assert np.array_equal(row.copies(), pure.copies())
+        if dice.random() < 0.05:
+            assert np.array_equal(row.tally("zone"), pure.tally("zone"))
     for row, pure in rows:
         agree(row, pure)
     assert sum(row._kernel is not None for row, _ in rows) > 3
+    assert any(row._kernel is not None and row._copies is not None for row, _ in rows)
 
 
 def told(dice: Dice, steps: int) -> Iterator[list[ev.Event]]:
@@ -276,9 +283,11 @@ def test_a_kernel_over_arrays_that_do_not_belong_together_is_refused() -> None:
     row.refresh()
     own = row.score, row._tops, row._stale, row.suitable
     with pytest.raises(ValueError, match="not of one size"):
-        kernel.over(cluster.nodes, row.shape, None, None, (), *own, np.zeros(64, dtype=np.int64), row._refused)
+        kernel.over(cluster.nodes, row.shape, None, None, (), *own, np.zeros(64, dtype=np.int64), row._refused, None)
     with pytest.raises(TypeError, match="items of 4 bytes"):
-        kernel.over(cluster.nodes, row.shape, None, None, (), *own, row.preference.astype(np.int32), row._refused)
+        kernel.over(cluster.nodes, row.shape, None, None, (), *own, row.preference.astype(np.int32), row._refused, None)
+    with pytest.raises(ValueError, match="not of one size"):
+        kernel.over(cluster.nodes, row.shape, None, None, (), *own, row.preference, row._refused, row._refused[:64])
     assert row._kernel is not None
     with pytest.raises(IndexError, match="slot 128 of 128"):
         row._kernel.redo([128], 0, False)

@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import groupby
 from operator import attrgetter
 
+import numpy as np
 from msgspec.structs import replace
 
 from dovetail.core import eligible
@@ -28,6 +28,7 @@ _NO_ROOM = {Reason.NO_NODE_FITS, Reason.GANG_DOES_NOT_FIT, Reason.GANG_TOO_LARGE
 _LIMITS = {Reason.QUEUE_LIMIT, Reason.BEYOND_GUARANTEE}
 _ALIKE = _NO_ROOM | _LIMITS
 """Reasons that all roots of a kind have, how long ever they run."""
+_PREEMPTED_ALIKE = attrgetter("queue", "namespace", "work.preemptible")
 
 
 class Attempt:
@@ -44,14 +45,13 @@ class Attempt:
     @property
     def work(self) -> int:
         """How much the attempt counts: pods that look at other pods are placed one at a time, each at a cost."""
-        shapes = self._state.cluster.shapes
-        requests = groupby(self._members, attrgetter("request"))
-        return 1 + sum([len(list(alike)) for request, alike in requests if shapes.of(request).scattered])
+        return 1 + sum([pod.request.scattered for pod in self._members])
 
     def decide(self) -> list[Decision]:
         """Binds for what could be placed, evictions for what could be if others left; a Hold where that is news; a
         Release where a half start is overdue."""
-        state, waiting = self._state, self._waiting()
+        state, placements = self._state, self._state.cluster.placements
+        waiting = [pod for pod in self._members if not pod.node and pod.managed and pod.uid not in placements]
         decisions: list[Decision] = []
         room = MakingRoom(state, self._root, self._queue)
         refusal = eligible.blocked(state, self._root, waiting)
@@ -74,7 +74,7 @@ class Attempt:
             decisions += placed
             refusal = refusal or lacking
         decisions += room.close()
-        waiting = self._waiting()
+        waiting = [pod for pod in waiting if pod.uid not in placements]
         if refusal is None and any(map(startable, waiting)):
             refusal = Refusal(Reason.GANG_FULL, When.NOT_YET)
         overdue = self._overdue(decisions, waiting)
@@ -92,10 +92,6 @@ class Attempt:
             if news:
                 decisions.append(Hold(self._root, news, refusal, state.steps))
         return decisions
-
-    def _waiting(self) -> list[Pod]:
-        placements = self._state.cluster.placements
-        return [pod for pod in self._members if not pod.node and pod.managed and pod.uid not in placements]
 
     def _incomplete(self, group: Group) -> Refusal:
         need = group.total_missing() + len(group.all_held())
@@ -135,13 +131,14 @@ class Attempt:
 
     def _fixed(self, pods: Sequence[Pod]) -> bool:
         """Whether some of them must not be preempted."""
-        alike = {(pod.queue, pod.namespace, pod.work.preemptible): pod for pod in pods}
+        alike = dict(zip(map(_PREEMPTED_ALIKE, pods), pods, strict=True))
         return not all(map(self._state.shares.preemptible, alike.values()))
 
     def _beside_reserved(self, group: Group, alike: object | None) -> tuple[list[Decision], Refusal | None]:
         """Place the group so that what is held for others is not delayed."""
-        state, others = self._state, self._state.reservations.others(self._root)
-        if self._root in state.reservations.by_root:
+        state, held = self._state, self._state.reservations.by_root
+        others = state.reservations.others(self._root) if held else []
+        if self._root in held:
             # What is held for the root itself is in the way of others alone.
             alike = None
         if not others:
@@ -243,19 +240,21 @@ class Attempt:
         return lately if lately is not None and lately.reason in _NO_ROOM and lately.when is When.NOT_YET else None
 
     def _binds(self, placed: Sequence[Placement]) -> list[Decision]:
-        state, placements = self._state, self._state.cluster.placements
+        state = self._state
         gang = "" if self._root.startswith(LONE) else self._root
-        level = (
-            self._level([placements[pod.uid].slot for pod in self._members if pod.uid in placements]) if gang else ""
-        )
+        there = placed if not gang or len(placed) == len(self._members) else self._placements()
+        paths = self._paths(there) if gang else []
+        level = _level(state.cluster.fabric.levels, paths)
         names, nominated = state.cluster.nodes.names, state.cluster.nominated
         for p in placed if nominated else ():
             nominated.pop(p.pod.uid, None)
-        ranks = self._ranks(placed) if gang else {}
+        # Those that join others have no rank: theirs are given.
+        ranks = _ranks(placed, paths) if gang and there is placed else {}
+        wired, books = len(state.cluster.nodes.layouts) > 1, bool(state.cluster.kubelets.books)
         return [
             Bind(
                 p.pod.uid, names[p.slot], state.steps, gang, p.devices, p.picks, level, ranks.get(p.pod.uid, -1),
-                *links.bandwidth(state.cluster, p), self._unsure(p),
+                *(links.bandwidth(state.cluster, p) if wired else (0, 0)), self._unsure(p) if books else "",
                 p.grants, state.cluster.slices.instances(p) if p.slices else (), p.pod.device_claims,
                 state.cluster.claims.to_make(p.pod, p.by_claim) if p.by_claim else None,
             )
@@ -268,26 +267,15 @@ class Attempt:
         answer = self._state.cluster.kubelets.ask(placement.slot, placement.shape)
         return "" if answer is None else answer.message
 
-    def _ranks(self, placed: Sequence[Placement]) -> dict[str, int]:
-        """The order in which the pods of a gang that starts lie in the fabric: domain by domain from the widest level
-        down, node by node, GPU by GPU. None for pods that join others: theirs are given."""
-        if len(placed) < len(self._members):
-            return {}
-        fabric = self._state.cluster.fabric
-        slots = [p.slot for p in placed]
-        paths = [fabric.domains(key)[slots].tolist() for key in fabric.levels]
-        gpus, parts, numbers = [p.gpu_bits for p in placed], [p.share_bits for p in placed], range(len(placed))
-        order = sorted(zip(*paths, slots, gpus, parts, numbers, strict=True))
-        return {placed[number].pod.uid: rank for rank, (*_, number) in enumerate(order)}
+    def _placements(self) -> list[Placement]:
+        """Those of the members that have one."""
+        placements = self._state.cluster.placements
+        return [placements[pod.uid] for pod in self._members if pod.uid in placements]
 
-    def _level(self, slots: list[int]) -> str:
-        """The narrowest fabric level whose one domain holds all slots."""
-        fabric = self._state.cluster.fabric
-        for key in reversed(fabric.levels):
-            domains = fabric.domains(key)[slots]
-            if domains[0] != ABSENT and (domains == domains[0]).all():
-                return key
-        return ""
+    def _paths(self, placed: Sequence[Placement]) -> list[list[int]]:
+        """The domains of these at each fabric level, the widest first."""
+        fabric, slots = self._state.cluster.fabric, np.array([p.slot for p in placed])
+        return [fabric.domains(key)[slots].tolist() for key in fabric.levels]
 
     def _alike(self, group: Group) -> object | None:
         """What the group wants; None where its pods differ beyond their shapes."""
@@ -315,7 +303,7 @@ class Attempt:
         """Equal for roots of which none is placed, and nobody gives way to, when that is so for one of them."""
         if alike is None or self._root in self._state.reservations.by_root:
             return None
-        return Kind(alike, self._queue, self._state.precedence(self._root), self._fixed(group.pods))
+        return Kind(alike, self._queue, self._state.precedence_of(self._root, self._members), self._fixed(group.pods))
 
     def _overdue(self, decisions: list[Decision], waiting: list[Pod]) -> list[Pod]:
         """The bound members of a gang that started by half and is past its deadline, else nothing.
@@ -337,6 +325,22 @@ class Attempt:
             return []
         starting[self._root] = state.now_ms + deadline_ms
         return [pod for pod in bound if not pod.deleting]
+
+
+def _level(levels: Sequence[str], paths: list[list[int]]) -> str:
+    """The narrowest fabric level whose one domain holds all."""
+    for key, domains in zip(reversed(levels), reversed(paths), strict=False):
+        if domains[0] != ABSENT and domains.count(domains[0]) == len(domains):
+            return key
+    return ""
+
+
+def _ranks(placed: Sequence[Placement], paths: list[list[int]]) -> dict[str, int]:
+    """The order in which the pods of a gang that starts lie in the fabric: domain by domain from the widest level down,
+    node by node, GPU by GPU."""
+    where = [(p.slot, p.gpu_bits, p.share_bits, number) for number, p in enumerate(placed)]
+    order = sorted(zip(*paths, where, strict=True))
+    return {placed[at[-1][-1]].pod.uid: rank for rank, at in enumerate(order)}
 
 
 def _elastic(group: Group) -> bool:

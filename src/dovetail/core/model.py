@@ -138,6 +138,11 @@ class Request(Struct, frozen=True, cache_hash=True):
     near_nics: bool = False
     managed: ManagedPod | None = None
 
+    @property
+    def scattered(self) -> bool:
+        """Whether what it asks for is read off more than its own node: ports, spread, peers."""
+        return bool(self.ports or self.spread or self.affinity or self.anti_affinity or self.preferred_peers)
+
 
 class Problem(Struct, frozen=True):
     """Input that cannot be honoured as written: where (`field` path), what stands there, and the rule it breaks with

@@ -10,6 +10,7 @@ what runs, and each sub-gang that comes later starts on its own.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import attrgetter
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -158,7 +159,8 @@ class Roster:
         placements = self._cluster.placements
         held = [placements[pod.uid].slot for pod in members if pod.uid in placements and not pod.deleting]
         pods = [pod for pod in members if pod.uid not in placements and startable(pod)]
-        pods.sort(key=lambda pod: (-pod.priority, pod.created_ms, pod.uid))
+        pods.sort(key=attrgetter("created_ms", "uid"))
+        pods.sort(key=attrgetter("priority"), reverse=True)
         children = [self._group(child) for child in self._subgangs(gang_id)]
         return Group(
             pods=pods,
@@ -203,7 +205,7 @@ def startable(pod: Pod) -> bool:
 
 def complete(group: Group) -> bool:
     """Whether enough startable pods exist; sub-gangs that lack pods are dropped where fewer are enough."""
-    whole = [child for child in group.groups if complete(child)]
+    whole = [child for child in group.groups if complete(child)] if group.groups else group.groups
     if len(whole) < group.groups_needed or len(group.pods) < group.missing:
         return False
     group.groups = whole

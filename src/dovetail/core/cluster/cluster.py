@@ -200,6 +200,7 @@ class Cluster:
             counts = Counter([slot for _, slot in where])
             nodes.free[: shape.width, list(counts)] -= shape.need * np.array(list(counts.values()), dtype=np.int64)
             nodes.amounts_journal.extend(counts)
+        counted = bool(self.peers.counts or shape.request.ports or shape.request.anti_affinity)
         for pod, slot in where:
             placement = self.placements[pod.uid] = Placement(pod, slot, shape)
             self.on_slot.setdefault(slot, {})[pod.uid] = None
@@ -208,9 +209,10 @@ class Cluster:
                 self.slices.hold(placement, shape)
             if shape.wants:
                 placement.grants = self.claims.hold(slot, pod, shape)
-            self._count(pod, slot)
-            if self.undo is not None:
-                self.undo.append(pod.uid)
+            if counted or pod.claims:
+                self._count(pod, slot)
+        if self.undo is not None:
+            self.undo += [pod.uid for pod, _ in where]
 
     def unplace(self, uid: str) -> None:
         """Take a pod off its node; nothing happens if it is on none."""

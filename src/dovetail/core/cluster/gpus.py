@@ -34,26 +34,27 @@ class Gpus:
     def hold(self, placement: Placement, shape: Shape) -> None:
         """Give a pod its GPUs: those that were written down for it if they are free, else those that the kubelet will
         give it, else the best; fewer than it wants where the node has fewer."""
-        slot, written = placement.slot, written_bits(placement.pod)
-        free = int(self._cluster.nodes.gpu_free_bits[slot])
-        held_still = free | (self._out(slot) if written & ~free else 0)
-        if written.bit_count() != shape.gpus or written & ~held_still:
-            written = 0
-        answer = self._cluster.kubelets.ask(slot, shape)
+        slot, nodes, kubelets = placement.slot, self._cluster.nodes, self._cluster.kubelets
+        free = held_still = int(nodes.gpu_free_bits[slot])
+        written = written_bits(placement.pod) if placement.pod.devices else 0
+        if written:
+            held_still = free | (self._out(slot) if written & ~free else 0)
+            if written.bit_count() != shape.gpus or written & ~held_still:
+                written = 0
+        answer = kubelets.ask(slot, shape) if kubelets.books else None
         if answer is not None:
             given = written or answer.gpu_bits
-            if not (given or shape.gpus) or not self._cluster.nodes.gpu_count(slot):
+            if not (given or shape.gpus) or not nodes.gpu_count(slot):
                 # What the kubelet counts there, if anything, are parts of GPUs.
-                placement.entry = self._cluster.kubelets.enter(slot, answer, 0)
+                placement.entry = kubelets.enter(slot, answer, 0)
             elif given.bit_count() == shape.gpus and not given & ~held_still:
-                placement.entry = self._cluster.kubelets.enter(slot, answer, given)
+                placement.entry = kubelets.enter(slot, answer, given)
                 written = given
-        share = self._share_of(slot, shape)
-        if share:
+        if shares.concerns(nodes, shape) and (share := self._share_of(slot, shape)):
             self._hold_shares(placement, shape, share)
         elif shape.gpus:
             placement.gpu_bits = written or self._best_gpus(slot, free, shape)
-            self._cluster.nodes.gpu_free_bits[slot] = free & ~placement.gpu_bits
+            nodes.gpu_free_bits[slot] = free & ~placement.gpu_bits
 
     def _out(self, slot: int) -> int:
         """The GPUs that the node offers no more and that nobody holds. A pod that has one keeps it."""
@@ -62,7 +63,8 @@ class Gpus:
 
     def _best_gpus(self, slot: int, free: int, shape: Shape) -> int:
         """By the node's layout; the lowest ones where it is not known, or where the world gave what we would not."""
-        layout = self._cluster.nodes.layout(slot)
+        nodes = self._cluster.nodes
+        layout = nodes.layout(slot) if len(nodes.layouts) > 1 else None
         chosen = 0
         if layout is not None:
             table = choices(layout, shape.request.nvlink_required, shape.request.near_nics)
@@ -77,10 +79,9 @@ class Gpus:
         return chosen
 
     def _share_of(self, slot: int, shape: Shape) -> int:
-        """What a pod of the shape takes of each GPU that it gets a part of there; 0 where it gets whole ones."""
+        """What a pod of a shape that `shares` concerns takes of each GPU that it gets a part of there; 0 where it gets
+        whole ones."""
         nodes = self._cluster.nodes
-        if not shares.concerns(nodes, shape):
-            return 0
         kind = shape.id, int(nodes.sharing_ids[slot]), int(nodes.gpu_memory_mib[slot]), bool(nodes.sliced[slot])
         share = self._shares.get(kind)
         if share is None:
@@ -160,7 +161,9 @@ class Gpus:
         for slot in self._cluster.on_slot:
             for placement in self._let_go(slot):
                 held, shape = devices[placement.pod.uid], placement.shape
-                share, bits = self._share_of(slot, shape), sum(1 << gpu for gpu in held)
+                share, bits = 0, sum(1 << gpu for gpu in held)
+                if shares.concerns(self._cluster.nodes, shape):
+                    share = self._share_of(slot, shape)
                 if share:
                     self._take_shares(placement, bits, share)
                 placement.gpu_bits = 0 if share else bits

@@ -18,32 +18,32 @@ class Journal:
     """An append-only list of slots with cursors into it. Only the last `limit` entries are kept: a reader that fell
     further behind is told to start over."""
 
-    __slots__ = ("_entries", "_limit", "end")
+    __slots__ = ("_limit", "end", "entries")
 
     def __init__(self, limit: int) -> None:
-        self._entries: list[int] = []
+        self.entries: list[int] = []
+        """The last of all that was added, with repetitions; only to be read."""
         self._limit = limit
         self.end = 0
         """The cursor of a reader that has seen everything."""
 
     def add(self, slot: int) -> None:
-        self.extend((slot,))
+        self.entries.append(slot)
+        self._added(1)
 
     def extend(self, slots: Collection[int]) -> None:
-        self._entries.extend(slots)
-        self.end += len(slots)
-        if len(self._entries) > 2 * self._limit:
-            del self._entries[: -self._limit]
+        self.entries.extend(slots)
+        self._added(len(slots))
 
-    @property
-    def entries(self) -> list[int]:
-        """The last of all that was added, with repetitions; only to be read."""
-        return self._entries
+    def _added(self, count: int) -> None:
+        self.end += count
+        if len(self.entries) > 2 * self._limit:
+            del self.entries[: -self._limit]
 
     def since(self, cursor: int) -> Slots | None:
         """The distinct slots changed since `cursor`; None where the journal no longer reaches back that far."""
         if cursor == self.end:
             return _NOTHING
-        if cursor < self.end - len(self._entries):
+        if cursor < self.end - len(self.entries):
             return None
-        return np.array(list(dict.fromkeys(self._entries[cursor - self.end :])), dtype=np.int64)
+        return np.array(list(dict.fromkeys(self.entries[cursor - self.end :])), dtype=np.int64)

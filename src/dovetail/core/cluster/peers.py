@@ -53,7 +53,8 @@ class Peers:
         self.carriers: dict[PeerTerm, Counter[int]] = {}
         self.wanted: set[Matcher] = set()
         """Matchers of required affinity: a new pod that they pick can make room for a waiting one."""
-        self._namespaces: dict[str, Mapping[str, str]] = {}
+        self.labels: dict[str, Mapping[str, str]] = {}
+        """The labels of each namespace that was told."""
 
     def retain(self, request: Request, placed: Iterable[tuple[Pod, int]]) -> None:
         """A pod with this request became known; `placed` are all placed pods with their slots."""
@@ -109,22 +110,22 @@ class Peers:
         ]
 
     def namespaces(self) -> Iterator[Namespace]:
-        return (Namespace(name, tuple(labels.items())) for name, labels in self._namespaces.items())
+        return (Namespace(name, tuple(labels.items())) for name, labels in self.labels.items())
 
     def labels_of(self, namespace: str) -> Mapping[str, str]:
         """The labels of a namespace; none where it is not told."""
-        return self._namespaces.get(namespace, {})
+        return self.labels.get(namespace, {})
 
     def set_namespace(self, namespace: Namespace, placed: Iterable[tuple[Pod, int]]) -> bool:
         """Labels of a namespace changed: terms with a namespaceSelector may pick other pods. True where one exists."""
         labels = dict(namespace.labels)
-        if self._namespaces.get(namespace.name) == labels:
+        if self.labels.get(namespace.name) == labels:
             return False
-        self._namespaces[namespace.name] = labels
+        self.labels[namespace.name] = labels
         return self._recount(placed)
 
     def forget_namespace(self, name: str, placed: Iterable[tuple[Pod, int]]) -> bool:
-        return self._namespaces.pop(name, None) is not None and self._recount(placed)
+        return self.labels.pop(name, None) is not None and self._recount(placed)
 
     def _recount(self, placed: Iterable[tuple[Pod, int]]) -> bool:
         moved = [m for m in self.counts if any(by_label is not None for _, _, by_label in m)]
@@ -136,7 +137,7 @@ class Peers:
         return bool(moved)
 
     def _in_namespace(self, selector: LabelSelector | None, namespace: str) -> bool:
-        return selector is not None and matches(selector, self._namespaces.get(namespace, {}))
+        return selector is not None and matches(selector, self.labels.get(namespace, {}))
 
     def _count(self, pod: Pod, slot: int, by: int, matchers: Iterable[Matcher]) -> bool:
         satisfies = False

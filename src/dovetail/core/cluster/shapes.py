@@ -45,9 +45,8 @@ class Shape(Struct):
     """`need[r, 0]` is the amount of resource r (one of `pods` included), `floor[r, 0]` the least that may be left after
     it; both reach over the first `width` resources, which hold all that is asked. `gpus` are the whole GPUs, `shared`
     the replicas of shared ones, `slices` the MIG instances by resource; `fraction` says whether it tells how much of a
-    GPU it needs. `scattered` shapes read more than their own node: ports, spread, peers. `wants` are the claims for
-    which devices are to be allocated with the pod. Of a shape of several forms (`stand_ins`) all this is what it is
-    where everything is counted."""
+    GPU it needs. `wants` are the claims for which devices are to be allocated with the pod. Of a shape of several
+    forms (`stand_ins`) all this is what it is where everything is counted."""
 
     id: int
     request: Request
@@ -58,7 +57,6 @@ class Shape(Struct):
     shared: int
     fraction: bool
     slices: tuple[tuple[str, int], ...]
-    scattered: bool
     wants: tuple[ClaimSpec, ...] = ()
     stand_ins: StandIns | None = None
 
@@ -147,14 +145,11 @@ class Shapes:
 
     def _new(self, request: Request, wants: tuple[ClaimSpec, ...]) -> Shape:
         need, floor = _vectors(self._nodes, request)
-        scattered = bool(
-            request.ports or request.spread or request.affinity or request.anti_affinity or request.preferred_peers
-        )
         number, amounts = self._next_id(), dict(request.resources)
         gpus, shared = amounts.get(GPU, 0), amounts.get(SHARED_GPU, 0)
         fraction = bool(request.gpu_milli or request.gpu_memory_mib)
         slices = tuple(amount for amount in request.resources if amount[0].startswith(RESOURCE_PREFIX))
-        return Shape(number, request, len(need), need, floor, gpus, shared, fraction, slices, scattered, wants)
+        return Shape(number, request, len(need), need, floor, gpus, shared, fraction, slices, wants)
 
 
 def _vectors(nodes: Nodes, request: Request) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -66,7 +66,7 @@ def has_room(nodes: Nodes, shape: Shape, index: Index) -> Mask:
 
 def hindered(cluster: Cluster, shape: Shape, pods: Sequence[Pod]) -> bool:
     """Whether any of these pods of one shape needs `hindrances`; False for most, and then their row says it all."""
-    if shape.scattered or cluster.peers.carriers or cluster.nominated:
+    if shape.request.scattered or cluster.peers.carriers or cluster.nominated:
         return True
     claims, avoided, several = cluster.claims, cluster.avoided, shape.stand_ins is not None
     for pod in pods:

@@ -84,7 +84,7 @@ class Search:
             if placed:
                 self._extend(root)
             return placed
-        return next(self._fills(root, scope), False)
+        return self._add(_by_shape(self._cluster, root.pods), root.missing, scope) == root.missing
 
     def _alternatives(self, group: Group, scope: Scope | None) -> Iterator[bool]:
         """Each yields with one placement of the group in force, which is undone when the next one is asked for."""

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The inner loop of rows.Row in C: the score of one shape on the slots that changed, and the best slot of all.
+// The inner loop of rows.Row in C: the score of one shape on the slots that changed, how many such pods each of them
+// takes where that was asked, and the best slot of all.
 //
 // Rules: it reads and writes the very arrays of the row, of the node table and of what was learned, and finds bit for bit
 // what Row._redo and Row.best find with numpy under the scorings Tightest and ExpectedFill; a test compares them. What it
@@ -48,9 +49,9 @@ static const int FILL_PLACE_BITS[AMOUNTS] = {16, 5, 0};
 enum { PODS, CPU, MEMORY, GPU };
 enum {
     NEED, FLOOR, FREE, SUITABLE, PREFERENCE, SCORE, TOPS, STALE, REFUSED, BOOKS, FREE_BITS, LAYOUT_IDS,
-    GPU_PARTS, GPU_WHOLE, PARTS, OPENED, KINDS, TABLE, PRICES, SIZES, SIZE_OF, CLASS_CPU, CLASS_GPUS, ARRAYS
+    GPU_PARTS, GPU_WHOLE, PARTS, OPENED, COPIES, KINDS, TABLE, PRICES, SIZES, SIZE_OF, CLASS_CPU, CLASS_GPUS, ARRAYS
 };
-static const Py_ssize_t ITEM_BYTES[ARRAYS] = {8, 8, 8, 1, 8, 8, 8, 1, 8, 8, 8, 4, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8};
+static const Py_ssize_t ITEM_BYTES[ARRAYS] = {8, 8, 8, 1, 8, 8, 8, 1, 8, 8, 8, 4, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8};
 
 typedef struct {
     PyObject_HEAD
@@ -107,6 +108,8 @@ static int reach(const Kernel *self) {
         sound &= items(self, PARTS) == 5 * size;
     if (self->arrays[OPENED].obj)
         sound &= items(self, OPENED) == size;
+    if (self->arrays[COPIES].obj)
+        sound &= items(self, COPIES) == size;
     if (self->arrays[KINDS].obj) {
         sound &= items(self, KINDS) == size && self->kinds >= 0 && items(self, TABLE) == (self->kinds + 1) * OF_KIND;
         sound &= items(self, PRICES) == self->classes * (self->kinds + 1) && self->gpus_told <= MOST_GPUS;
@@ -123,7 +126,7 @@ static int reach(const Kernel *self) {
 }
 
 // Kernel(arrays, tables, unknown, several, ranked, gpus, milli, memory): `arrays` in the order above, PARTS None where the
-// shape takes no part of a GPU, OPENED where it takes no MIG instance, and those from KINDS on None under Tightest; `tables[layout]` the closeness by free GPUs,
+// shape takes no part of a GPU, OPENED where it takes no MIG instance, COPIES where they were not asked, and those from KINDS on None under Tightest; `tables[layout]` the closeness by free GPUs,
 // None where the layout says nothing, and then it is `unknown`. `several` GPUs have to be close; `ranked` by the part's
 // GPU, or by the cards that are broken into. The shape takes `gpus` whole ones, or of one so much, in thousandths or in thousandths of a MiB.
 static PyObject *new_kernel(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(named)) {
@@ -150,8 +153,8 @@ static PyObject *new_kernel(PyTypeObject *type, PyObject *args, PyObject *Py_UNU
     self->share_memory = memory;
     for (int i = 0; i < ARRAYS; i++) {
         PyObject *array = PyTuple_GetItem(arrays, i);
-        int writable = i == SCORE || i == TOPS || i == STALE;
-        if ((i == PARTS || i == OPENED || (i >= KINDS && PyTuple_GetItem(arrays, KINDS) == Py_None)) && array == Py_None)
+        int writable = i == SCORE || i == TOPS || i == STALE || i == COPIES;
+        if ((i == PARTS || i == OPENED || i == COPIES || (i >= KINDS && PyTuple_GetItem(arrays, KINDS) == Py_None)) && array == Py_None)
             continue;
         if (borrow(array, &self->arrays[i], ITEM_BYTES[i], writable) < 0)
             goto fail;
@@ -334,6 +337,16 @@ static int64_t score_of(const Kernel *self, Py_ssize_t slot, int books) {
     return (int64_t)((uint64_t)AT(PREFERENCE, int64_t)[slot] + score);
 }
 
+// How many pods of a shape that takes no part of a GPU the slot could take, one of which fits.
+static int64_t copies_of(const Kernel *self, Py_ssize_t slot) {
+    const int64_t *need = AT(NEED, int64_t), *free = AT(FREE, int64_t) + slot;
+    int64_t copies = INT64_MAX;
+    for (Py_ssize_t r = 0; r < self->width; r++)
+        if (need[r] > 0 && free[r * self->size] / need[r] < copies)
+            copies = free[r * self->size] / need[r];
+    return copies;
+}
+
 // redo(slots, start, books): score anew what a list of slots tells from `start` on; `books`: whether kubelets keep any.
 static PyObject *redo(PyObject *object, PyObject *const *args, Py_ssize_t count) {
     Kernel *self = (Kernel *)object;
@@ -352,8 +365,10 @@ static PyObject *redo(PyObject *object, PyObject *const *args, Py_ssize_t count)
                 PyErr_Format(PyExc_IndexError, "slot %zd of %zd", slot, self->size);
             return NULL;
         }
-        AT(SCORE, int64_t)[slot] = score_of(self, slot, books);
+        int64_t score = AT(SCORE, int64_t)[slot] = score_of(self, slot, books);
         AT(STALE, uint8_t)[slot / BLOCK] = 1;
+        if (self->arrays[COPIES].obj)
+            AT(COPIES, int64_t)[slot] = score == INFEASIBLE ? 0 : copies_of(self, slot);
     }
     Py_RETURN_NONE;
 }
@@ -402,7 +417,7 @@ static PyObject *best(PyObject *object, PyObject *Py_UNUSED(none)) {
 }
 
 static PyMethodDef METHODS[] = {
-    {"redo", (PyCFunction)(void (*)(void))redo, METH_FASTCALL, "Score the slots of a list anew, from a place on."},
+    {"redo", (PyCFunction)(void (*)(void))redo, METH_FASTCALL, "Score, and count copies on, the slots of a list anew, from a place on."},
     {"redo_all", (PyCFunction)(void (*)(void))redo_all, METH_FASTCALL, "Score the first slots anew."},
     {"best", best, METH_NOARGS, "The slot with the highest score, the lowest of equals."},
     {NULL, NULL, 0, NULL},

@@ -41,7 +41,7 @@ _MOST_GPUS = 64
 def over(
     nodes: Nodes, shape: Shape, parts: Parts | None, opened: NDArray[np.int64] | None,
     worth: tuple[NDArray[np.int64], ...], score: Scores, tops: Scores, stale: Mask, suitable: Mask, preference: Scores,
-    refused: NDArray[np.int64],
+    refused: NDArray[np.int64], copies: NDArray[np.int64] | None,
 ) -> Kernel | None:  # fmt: skip
     """The kernel over these arrays of a row, and those of a scoring (`Scoring.native`); None where the shape is not for
     it. It has to be made anew when an array is replaced, or when there are more layouts."""
@@ -53,7 +53,7 @@ def over(
     arrays = (
         shape.need, shape.floor, nodes.free, suitable, preference, score, tops, stale, refused, nodes.book_numbers,
         nodes.gpu_free_bits, nodes.layout_ids, nodes.gpu_parts, nodes.gpu_whole, None if parts is None else parts.rows,
-        opened, *(worth or (None,) * 7),
+        opened, copies, *(worth or (None,) * 7),
     )  # fmt: skip
     unknown = links.TOO_FAR if shape.needs_links else PERMILLE
     tables = tuple(_table(nodes, layout_id, shape) for layout_id in range(len(nodes.layouts))) if several else ()

@@ -119,8 +119,8 @@ def _gather(
     """Slots that together take `count` pods (all candidates where they do not suffice), in as few and as tight domains
     as can be: whole domains from the largest down while they are needed whole, then the tightest for the rest."""
     if not levels:
-        order = candidates[np.argsort(-row.score[candidates], kind="stable")]
-        enough = int(np.searchsorted(np.cumsum(copies[order]), count)) + 1
+        order = candidates[(-row.score[candidates]).argsort(kind="stable")]
+        enough = int(copies[order].cumsum().searchsorted(count)) + 1
         return order[:enough]
     domains = cluster.fabric.domains(levels[0])[candidates]
     # Nodes without the key count as one more domain, the last.

@@ -105,9 +105,14 @@ class Row:
         journal, behind = nodes.amounts_journal, nodes.amounts_journal.end - self._amounts_seen
         start = len(journal.entries) - behind
         changed = nodes.records_journal.end != self._records_seen or self._resizes != nodes.resizes
-        if changed or start < 0 or self._copies is not None or (own := self._native()) is None:
+        copies, by_gpu = self._copies, self._parts is not None or self.shape.needs_links
+        if changed or start < 0 or (copies is not None and by_gpu) or (own := self._native()) is None:
             return False
+        slots = journal.since(self._amounts_seen) if self._tallies else None
+        before = copies[slots] if copies is not None and slots is not None else None
         own.redo(journal.entries, start, bool(self._cluster.kubelets.books))
+        if copies is not None and slots is not None and before is not None:
+            self._move_tallies(slots, copies[slots] - before)
         self._amounts_seen = journal.end
         return True
 
@@ -118,7 +123,7 @@ class Row:
         if self._made_for != now:
             self._made_for = now
             worth = self._scoring.native(self._cluster) if type(self) is Row else None
-            own = self.score, self._tops, self._stale, self.suitable, self.preference, self._refused
+            own = self.score, self._tops, self._stale, self.suitable, self.preference, self._refused, self._copies
             idle = None if self._opening is None else self._opening.idle
             self._kernel = kernel.over(nodes, self.shape, self._parts, idle, worth, *own) if worth is not None else None
         return self._kernel
@@ -155,6 +160,7 @@ class Row:
             nodes = self._cluster.nodes
             left = nodes.free[: self.shape.width] - self.shape.need
             self._copies = self._copies_at(slice(0, nodes.size), left, self.score != scores.INFEASIBLE)
+            self._made_for = -1, -1
         return self._copies
 
     def tally(self, key: str) -> NDArray[np.int64]:

@@ -37,6 +37,9 @@ class Dues:
 
     def moved(self, queue: str, amounts: Amounts, times: int) -> None:
         """The queue holds or waits for so much more. Where that is taken back until it is asked, nothing changes."""
+        if self._due is None:
+            # It is divided anew anyway.
+            return
         moved = self._moved
         for name, amount in amounts:
             if name in DIVIDED:

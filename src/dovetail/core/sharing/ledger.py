@@ -118,7 +118,7 @@ class Ledger:
         self.used = max(0, used)
         self.as_of_ms = as_of_ms
         self.rate = rate
-        self._steady = steady(rate, half_life_ms)
+        self._steady = 0, 0
         today = as_of_ms // DAY_MS
         self.days = {day: amount for day, amount in sorted(days) if today - DAYS_KEPT < day <= today and amount > 0}
 
@@ -139,7 +139,6 @@ class Ledger:
         """From now on so much more is charged."""
         self.settle(now_ms)
         self.rate += delta
-        self._steady = steady(self.rate, self.half_life_ms)
 
     def charge(self, rate: int, from_ms: int, to_ms: int, now_ms: int) -> None:
         """Add what this rate, charged from then to then, comes to now: for starts and ends that are learned late. A
@@ -160,11 +159,16 @@ class Ledger:
         self.settle(now_ms)
         self.used = (2 * self.used * half_life_ms + self.half_life_ms) // (2 * self.half_life_ms)
         self.half_life_ms = half_life_ms
-        self._steady = steady(self.rate, half_life_ms)
+        self._steady = 0, 0
 
     def at(self, now_ms: int) -> int:
         """What is used at that time, if the rate stays."""
-        return self._steady + decayed(self.used - self._steady, now_ms - self.as_of_ms, self.half_life_ms)
+        rate, full = self._steady
+        if rate != self.rate:
+            # Worked out when it is asked: the rate changes with every pod.
+            full = steady(self.rate, self.half_life_ms)
+            self._steady = self.rate, full
+        return full + decayed(self.used - full, now_ms - self.as_of_ms, self.half_life_ms)
 
     def ahead(self, horizon_ms: int) -> int:
         """What is used so long after `as_of_ms`, if the rate stays: with a horizon of 0 the past alone, with a long one

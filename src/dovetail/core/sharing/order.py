@@ -37,14 +37,16 @@ class Order:
 
     def moved(self, queue: str) -> None:
         """Somebody else is first in a line of the queue."""
-        for name in (*(self._shares.path(queue) or (queue,)), ""):
-            self._best.pop(name, None)
+        if self._best:
+            for name in (*(self._shares.path(queue) or (queue,)), ""):
+                self._best.pop(name, None)
 
     def changed(self, queue: str) -> None:
         """The queue does not hold what it held."""
-        for name in (*(self._shares.path(queue) or (queue,)), ""):
-            self._best.pop(name, None)
-            self._keys.pop(name, None)
+        self.moved(queue)
+        if self._keys:
+            for name in self._shares.path(queue) or (queue,):
+                self._keys.pop(name, None)
 
     def renew(self) -> None:
         """Time has passed, or what is due has changed."""

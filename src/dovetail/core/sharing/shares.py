@@ -39,6 +39,10 @@ from dovetail.core.sharing.records import (
 )
 from dovetail.core.sharing.tree import Tree
 
+_COUNTED_ALIKE = attrgetter(
+    "pod.managed", "pod.queue", "pod.namespace", "pod.user", "pod.priority", "pod.work.preemptible"
+)
+
 
 class _Held(Struct):
     """Pods that are counted alike: by queue, user, priority, amounts, and whether they must not be preempted. `rate` is
@@ -146,7 +150,7 @@ class Shares:
             return
         if self.meter.behind:
             self._follow_capacity()
-        kind = self._kind(placement, known)
+        kind = self._kind(known, self.meter.held(placement))
         if held is None or held.kind != kind:
             if held is not None:
                 self._release(uid, held)
@@ -162,16 +166,17 @@ class Shares:
         """These pods, which waited, were placed."""
         if self.meter.behind:
             self._follow_capacity()
-        for kind, alike in groupby(placements, self._kind):
-            uids, held = [placement.pod.uid for placement in alike], _Held(kind, self._rates.of(kind[3]))
-            self._hold(uids, held)
-            self._attain(uids, held)
+        for _, alike in groupby(placements, _COUNTED_ALIKE):
+            for amounts, same in groupby(alike, self.meter.held):
+                some = list(same)
+                kind = self._kind(some[0].pod, amounts)
+                uids, held = [placement.pod.uid for placement in some], _Held(kind, self._rates.of(amounts))
+                self._hold(uids, held)
+                self._attain(uids, held)
         self._unwait([placement.pod.uid for placement in placements])
 
-    def _kind(self, placement: Placement, pod: Pod | None = None) -> tuple[str, str, int, Amounts, bool]:
+    def _kind(self, pod: Pod, amounts: Amounts) -> tuple[str, str, int, Amounts, bool]:
         """What a placed pod (as it is known now) is counted by."""
-        pod = pod or placement.pod
-        amounts = self.meter.held(placement)
         if not pod.managed:
             return "", pod.user, pod.priority, amounts, False
         return self.queue_of(pod), pod.user, pod.priority, amounts, not self.preemptible(pod)
@@ -265,7 +270,7 @@ class Shares:
         """The queue that the pod names, else its namespace's, else `default`; it may not exist."""
         if pod.queue:
             return pod.queue
-        labels = self._cluster.peers.labels_of(pod.namespace)
+        labels = self._cluster.peers.labels.get(pod.namespace)
         return labels.get(QUEUE_LABEL, DEFAULT_QUEUE) if labels else DEFAULT_QUEUE
 
     def line_of(self, pod: Pod) -> Line:
