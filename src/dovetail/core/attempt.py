@@ -187,10 +187,13 @@ class Attempt:
                 over = self._over(placed)
                 if over is not None:
                     return [], over
-                if others and not state.reservations.still_fit(others, state.roster.groups):
+                kept = state.reservations.kept(others, state.roster.groups)
+                if kept is None:
                     return [], _reserved(state, others[0])
                 binds = self._binds(placed)
                 trial.keep()
+                for one in kept:
+                    state.reservations.put(one)
         if not pods:
             return [], None
         if not placed:

@@ -173,11 +173,14 @@ class MakingRoom:
             reservations.deny(shapes)
             return replace(refusal, expected=unknown)
         if own is None or reservations.stale(own):
-            guaranteed = state.shares.within_guarantee(self._queue, state.wanted(self._root))
-            others, line = reservations.others(self._root), state.line(self._root)
-            displaced = [one for one in others if reservations.displaced(one, line, precedence, guaranteed)]
+            wanted, line = state.wanted(self._root), state.line(self._root)
+            guaranteed, others = state.shares.within_guarantee(self._queue, wanted), reservations.others(self._root)
+            displaced = [one for one in others if reservations.displaced(one, line, precedence, wanted, guaranteed)]
             staying = [one for one in others if not any(one is other for other in displaced)]
             if own is None and reservations.denies(shapes, staying):
+                if displaced and state.pending.refusal(self._root) is None:
+                    # It has just come, and may be before those who were refused: they are tried in their order.
+                    state.cluster.freed += 1
                 return refusal
             plan = reservations.plan(group, staying)
             if plan is None or plan.expected.sure is Sure.UNKNOWN:

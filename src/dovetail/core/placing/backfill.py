@@ -4,7 +4,9 @@
 Rules
 - A reservation is sticky: it stays until its root starts, is gone or cannot be tried, or until somebody displaces it:
   of the same line who is of a higher precedence, of another line who stays within its guarantee where the owner does
-  not. In a line precedence alone counts, and only there, as in the order: else two could displace each other for ever.
+  not, or whose turn it is with a job larger than all that is due to its queue, where the owner is smaller and beyond
+  what is due. In a line precedence alone counts, and only there, as in the order, and elsewhere owners only grow: else
+  two could displace each other for ever.
   What others give way to is never displaced; it is given up when an eviction fails or takes too long.
 - Its nodes and its start come from one trial: running pods are taken off in the order in which they end, by the limits
   of their run times or by what was learned, until the root fits. Pods of which nothing is known end last: where their
@@ -12,8 +14,9 @@ Rules
   start has passed, or when something on its nodes has changed.
 - Where the job that had least comes first, nothing is held for who had a level of service already: those on the same
   level pass it, and once they had more than it they give way.
-- Others start beside it, or if they end before its start, or if the root would still fit on its nodes by then with them
-  in place (EASY backfill, Lifka 1995; Mu'alem and Feitelson 2001).
+- Others start beside it, or if they end before its start, or if the root would still fit by then with them in place, on
+  its nodes or on others, to which the reservation moves: its time is kept, not its nodes (EASY backfill, Lifka 1995;
+  Mu'alem and Feitelson 2001).
 - Two reservations never have a node in common that both owners could use: then there is only the first.
 """
 
@@ -86,6 +89,8 @@ class Reservations:
         self._version = 0
         self._pledged: tuple[tuple[int, int], dict[str, dict[str, int]]] = ((-1, -1), {})
         self._soonest = -1, FOR_EVER_MS
+        self._gone: dict[str, tuple[tuple[int, int], list[tuple[int, Placement]]]] = {}
+        """By root, the pods that ran when the step began and end by its start; with the step and that start."""
         self._denied: NDArray[np.bool_] | None = None
         """The slots that somebody could use who may hold none, since another does, and who is before all who come."""
 
@@ -100,6 +105,7 @@ class Reservations:
     def drop(self, root: str) -> None:
         """Hold nothing for the root any more: who was refused for its sake may start."""
         self.unknown.pop(root, None)
+        self._gone.pop(root, None)
         if self.by_root.pop(root, None) is not None:
             self._version += 1
             self._state.cluster.freed += 1
@@ -187,7 +193,12 @@ class Reservations:
     def bar(self, shapes: Sequence[Shape], queue: str, precedence: Precedence, wanted: Mapping[str, int]) -> bool:
         """Whether a job that has no reservation cannot have one, in whichever line of the queue it waits."""
         guaranteed = self._state.shares.within_guarantee(queue, wanted)
-        return self.denies(shapes, [one for one in self if not any(_beaten(one, queue, precedence, guaranteed))])
+        staying = [
+            one
+            for one in self
+            if not (any(_beaten(one, queue, precedence, guaranteed)) or self._has_turn(queue, wanted, one))
+        ]
+        return self.denies(shapes, staying)
 
     def denies(self, shapes: Sequence[Shape], staying: Iterable[Reservation]) -> bool:
         """Whether a job that wants these shapes may not hold room: what others hold stays, or somebody before it wants
@@ -218,35 +229,56 @@ class Reservations:
         """All who wait are tried again, in their order."""
         self._denied = None
 
-    def displaced(self, one: Reservation, line: Line, precedence: Precedence, guaranteed: bool) -> bool:
+    def displaced(
+        self, one: Reservation, line: Line, precedence: Precedence, wanted: Mapping[str, int], guaranteed: bool
+    ) -> bool:
         """Whether a job of this line and precedence takes the place of a reservation; `guaranteed` says that its queue
-        stays within its guarantee with it."""
+        stays within its guarantee with what is `wanted` for it."""
         within, beyond = _beaten(one, line[0], precedence, guaranteed)
-        return within if self._state.line(one.root) == line else beyond
+        if self._state.line(one.root) == line:
+            return within
+        return beyond or self._has_turn(line[0], wanted, one)
+
+    def _has_turn(self, queue: str, wanted: Mapping[str, int], one: Reservation) -> bool:
+        """Whether it is the turn of a job that is larger than all that is due to its queue, so that it takes the place
+        of a smaller one that is beyond what is due; not before jobs that run would have to give way to it."""
+        state = self._state
+        owner = state.shares.tree.queues.get(one.queue)
+        if owner is None or one.evicting or state.now_ms - one.made_ms < owner.reclaim_min_runtime_ms:
+            return False
+        return state.shares.outranks(queue, wanted, one.queue, state.wanted(one.root))
 
     def plan(self, group: Group, others: Iterable[Reservation]) -> Plan | None:
         """Where and from when on the group fits beside what is held for others; None where it would not fit either if
         all others were gone, or where the search was given up. Nothing is changed."""
-        state = self._state
-        scope = self.beside(others)
-        needed = least(group)
-        batches = list(self._ends(scope))
-        with state.cluster.trial():
-            gone: list[Placement] = []
-            count = 0
-            while True:
-                if self._might_fit(needed, scope):
-                    slots = self._try(needed, scope)
-                    if slots is not None:
-                        break
-                if count == len(batches):
+        cluster, scope, needed = self._state.cluster, self.beside(others), least(group)
+        ends = [placement for _, placement in self._ends(scope)]
+        with cluster.trial():
+            marks, few, count = [cluster.mark()], -1, 0
+            while (slots := self._fits(needed, scope)) is None:
+                if count == len(ends):
                     return None
-                # Once it is nearly over, few more make a difference: the steps grow with what was taken off.
-                for _, placement in batches[count : count + max(1, count // 16)]:
-                    state.cluster.evict(placement.pod.uid)
-                    gone.append(placement)
-                    count += 1
-        return self._planned(slots, gone)
+                # Once many are gone, a few more make little difference: the steps grow with what was taken off.
+                few, count = count, min(len(ends), count + max(1, count // 16))
+                self._take_off(ends, marks, count)
+            while count - few > 1:
+                # Of the last step not all may be needed, and who ends last says when it starts.
+                middle = (few + count) // 2
+                self._take_off(ends, marks, middle)
+                if (found := self._fits(needed, scope)) is None:
+                    few = middle
+                else:
+                    slots, count = found, middle
+        return self._planned(slots, ends[:count])
+
+    def _take_off(self, ends: list[Placement], marks: list[int], count: int) -> None:
+        """Have the first `count` of these gone in the running trial; `marks` are before each that is, and after all."""
+        if count < len(marks) - 1:
+            self._state.cluster.rewind(marks[count])
+            del marks[count + 1 :]
+        for placement in ends[len(marks) - 1 : count]:
+            self._state.cluster.evict(placement.pod.uid)
+            marks.append(self._state.cluster.mark())
 
     def _planned(self, slots: Slots, gone: list[Placement]) -> Plan:
         inside = set(slots.tolist())
@@ -266,10 +298,9 @@ class Reservations:
 
     def _ends(self, scope: Slots) -> list[tuple[int, Placement]]:
         """The pods that run in the scope, by when they end."""
-        inside = np.zeros(self._state.cluster.nodes.size, dtype=np.bool_)
-        inside[scope] = True
-        within = inside.tolist()
-        ends = [(self.end_ms(p), p) for p in self._state.cluster.placements.values() if within[p.slot]]
+        placements, on_slot = self._state.cluster.placements, self._state.cluster.on_slot
+        inside = [placements[uid] for slot in scope.tolist() for uid in on_slot.get(slot, ())]
+        ends = [(self.end_ms(placement), placement) for placement in inside]
         ends.sort(key=lambda one: (one[0], one[1].slot))
         return ends
 
@@ -316,26 +347,49 @@ class Reservations:
                 return False
         return True
 
-    def still_fit(self, others: Iterable[Reservation], groups: Callable[[str], list[Group]]) -> bool:
-        """Whether each of them still fits on its own nodes at its start, with all that is placed in the running trial
-        and does not end before."""
+    def kept(self, others: Iterable[Reservation], groups: Callable[[str], list[Group]]) -> list[Reservation] | None:
+        """Whether each of them still starts by its time with all that is placed in the running trial: on its nodes, or
+        on others. Those that have to move, as they are then; None where one would be delayed."""
+        moved: dict[str, Reservation] = {}
         for one in others:
-            needed = [least(group) for group in groups(one.root)]
-            if not needed:
+            needed = next(map(least, groups(one.root)), None)
+            if needed is None or self._fits_there(needed, one):
                 continue
-            with self._state.cluster.trial():
-                for slot in one.slots.tolist():
-                    for uid in list(self._state.cluster.on_slot.get(slot, ())):
-                        placement = self._state.cluster.placements[uid]
-                        if (
-                            uid in one.waits_for
-                            or uid in one.evicting
-                            or (placement.pod.node and self.end_ms(placement) <= one.expected.start_ms)
-                        ):
-                            self._state.cluster.evict(uid)
-                if not self._might_fit(needed[0], one.slots) or self._try(needed[0], one.slots) is None:
-                    return False
-        return True
+            staying = [moved.get(other.root, other) for other in self.others(one.root)]
+            plan = None if one.evicting else self._elsewhere(needed, one, self.beside(staying))
+            if plan is None or plan.expected.start_ms > one.expected.start_ms:
+                return None
+            moved[one.root] = replace(
+                one, slots=plan.slots, expected=plan.expected, waits_for=plan.waits_for, planned_ms=self._state.now_ms
+            )
+        return list(moved.values())
+
+    def _fits_there(self, needed: Group, one: Reservation) -> bool:
+        """Whether the group fits on the nodes of its reservation by its start."""
+        gone, start_ms = one.waits_for | one.evicting, one.expected.start_ms
+        with self._state.cluster.trial():
+            for end_ms, placement in self._ends(one.slots):
+                if end_ms <= start_ms or placement.pod.uid in gone:
+                    self._state.cluster.evict(placement.pod.uid)
+            return self._fits(needed, one.slots) is not None
+
+    def _elsewhere(self, needed: Group, one: Reservation, scope: Slots) -> Plan | None:
+        """Where else the group fits by its start, with twice as many gone each time."""
+        cluster, key = self._state.cluster, (self._state.steps, one.expected.start_ms)
+        known = self._gone.get(one.root)
+        if known is None or known[0] != key:
+            ends = self._ends(np.arange(cluster.nodes.used, dtype=np.int64))
+            known = self._gone[one.root] = key, [end for end in ends if end[0] <= key[1]]
+        inside = np.zeros(cluster.nodes.size, dtype=np.bool_)
+        inside[scope] = True
+        leaving = [p for _, p in known[1] if inside[p.slot] and cluster.placements.get(p.pod.uid) is p]
+        with cluster.trial():
+            marks, count = [cluster.mark()], min(len(leaving), needed.total_missing())
+            self._take_off(leaving, marks, count)
+            while (slots := self._fits(needed, scope)) is None and count < len(leaving):
+                count = min(len(leaving), 2 * count)
+                self._take_off(leaving, marks, count)
+        return self._planned(slots, leaving[:count]) if slots is not None else None
 
     def _might_fit(self, group: Group, scope: Slots) -> bool:
         """A bound by count, which is cheap."""
@@ -346,9 +400,11 @@ class Reservations:
         )
         return room >= group.total_missing()
 
-    def _try(self, group: Group, scope: Slots) -> Slots | None:
+    def _fits(self, group: Group, scope: Slots) -> Slots | None:
         """The slots that the group would have now; None where it does not fit or the search was given up."""
         state = self._state
+        if not self._might_fit(group, scope):
+            return None
         with state.cluster.trial():
             try:
                 fits = Search(state.cluster, state.rows, state.policy.search_limit).place(group, scope)

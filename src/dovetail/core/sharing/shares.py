@@ -380,25 +380,43 @@ class Shares:
         return self.dues.of(queue)
 
     def standing_class(self, queue: str, more: Mapping[str, int]) -> int:
-        """0 where the queue stays within its guarantee with so much more, 1 where within what is due, else 2. A job
-        that is larger than all that is due to the queue counts as due where the queue holds nothing else and has used
-        less than its part: such jobs have their turns in time."""
+        """0 where the queue stays within its guarantee with so much more, 1 where within what is due, or where it is
+        its turn with a job that is larger than that, else 2."""
         held, guarantee = self._books.allocated.get(queue, {}), self.tree.queues[queue].guarantee
         named = [(amount, resource) for resource, amount in guarantee if more.get(resource, 0)]
         if named and all(held.get(resource, 0) + more[resource] <= amount for amount, resource in named):
             return 0
-        due = self.due(queue)
-        wanted = [resource for resource in DIVIDED if more.get(resource)]
-        beyond = [resource for resource in wanted if held.get(resource, 0) + more[resource] > due.get(resource, 0)]
-        if beyond and (any(held.get(resource, 0) for resource in beyond) or not self.dues.owed(queue)):
-            return 2
-        return 1
+        beyond = self._beyond_due(queue, more)
+        return 2 if beyond and not self._turn(queue, beyond) else 1
+
+    def _beyond_due(self, queue: str, more: Mapping[str, int]) -> list[str]:
+        """The classes of which the queue would have more than is due to it."""
+        held, due = self._books.allocated.get(queue, {}), self.due(queue)
+        return [r for r in DIVIDED if more.get(r) and held.get(r, 0) + more[r] > due.get(r, 0)]
+
+    def _turn(self, queue: str, beyond: Iterable[str]) -> bool:
+        """Whether a job counts as due that is larger, in these classes, than all that is due to the queue: where it
+        holds nothing else and has used less than its part. So such jobs have their turns in time."""
+        held = self._books.allocated.get(queue, {})
+        return not any(held.get(resource, 0) for resource in beyond) and self.dues.owed(queue)
 
     def within_guarantee(self, queue: str, more: Mapping[str, int]) -> bool:
         """Whether all queues on the way up stay within their guarantees, of those that name one."""
         path = self.path(queue)
         guaranteed = [name for name in path if self.tree.queues[name].guarantee]
         return bool(guaranteed) and all(self.standing_class(name, more) == 0 for name in guaranteed)
+
+    def outranks(self, queue: str, more: Mapping[str, int], other: str, others_more: Mapping[str, int]) -> bool:
+        """Whether it is the turn of a job that is larger than all that is due to its queue, and than another one that
+        is beyond what is due to its own: where their queues part in the tree, and below that."""
+        if self._rates.of(tuple(more.items())) <= self._rates.of(tuple(others_more.items())):
+            return False
+        path, others = self.path(queue), self.path(other)
+        mine, theirs = [name for name in path if name not in others], [name for name in others if name not in path]
+        beyond = {name: found for name in mine if (found := self._beyond_due(name, more))}
+        if not beyond or not all(self._turn(name, found) for name, found in beyond.items()):
+            return False
+        return any(self.standing_class(name, others_more) == 2 for name in theirs)
 
     def key(self, queue: str, more: Mapping[str, int]) -> tuple[int, int, int, int]:
         """The place of a queue among its siblings if so much more is to be placed next: the least comes first."""
