@@ -10,8 +10,8 @@ so has each claim. `one selector`: all claims the same; `100 selectors`: a hundr
 can be cut into 7 (counters of compute and memory slices, each placement a device), claims of a slice of each size in
 turn. `shares`: GPUs that several may have, claims of 10 GiB of their memory. `first ms` is the step that decides a
 first pod of each kind: there selectors are compiled and tried, and nodes are told apart.
-What is known before a clock starts is frozen for the garbage collector, as in `core_speed.py` and as the live scheduler
-does; what is made while it runs is collected.
+What is known before a clock starts is frozen for the garbage collector, which looks as seldom as the live scheduler has
+it; what is made while it runs is collected.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ from dovetail.core.events import ClaimChanged, DeviceClassChanged, Event, NodeCh
 from dovetail.core.model import CPU, MEMORY, PODS, Node, Pod, Request
 from dovetail.core.policy import Policy
 from dovetail.core.state import State
+from dovetail.scheduler.serve import COLLECT_AFTER
 
 DRIVER = "gpu.nvidia.com"
 GIB_MILLI = 1000 * 2**30
@@ -172,6 +173,7 @@ def drain(state: State, events: list[Event], expected: int) -> tuple[float, int]
     """The seconds of CPU that the steps take once the events are told, and how many pods they place."""
     for event in events:
         state.apply(event)
+    gc.set_threshold(COLLECT_AFTER)
     gc.collect()
     gc.freeze()
     bound, now, started = 0, 1, time.process_time()

@@ -46,6 +46,7 @@ from dovetail.core.placing.expected_fill import ExpectedFill
 from dovetail.core.placing.scores import Tightest
 from dovetail.core.policy import Policy
 from dovetail.core.state import State
+from dovetail.scheduler.serve import COLLECT_AFTER
 
 GIB = 2**30
 A100 = GEOMETRIES[1]
@@ -162,7 +163,8 @@ def busy(count: int, rng: random.Random) -> list[PodChanged]:
 
 
 def drain(state: State, expected: int) -> tuple[float, int]:
-    # As the live scheduler does once it has listed everything.
+    # As the live scheduler does, and once it has listed everything.
+    gc.set_threshold(COLLECT_AFTER)
     gc.collect()
     gc.freeze()
     start, bound = time.process_time(), 0

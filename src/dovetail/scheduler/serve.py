@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from aiohttp import web
 
 _CONNECTIONS = 128
-_COLLECT_AFTER = 20_000
+COLLECT_AFTER = 20_000
 """New objects until the garbage collector looks for cycles among them. Hardly anything here is one, and every 700, as
 Python has it, costs a twentieth of the CPU time of a burst of binds."""
 
@@ -65,7 +65,7 @@ class Options(Struct, frozen=True):
 async def run(config: ClusterConfig, options: Options) -> None:
     """Schedule until cancelled. Raises LeadershipLost, ApiError when the first contact fails for good, OSError when
     the endpoint's port is taken."""
-    gc.set_threshold(_COLLECT_AFTER)
+    gc.set_threshold(COLLECT_AFTER)
     async with Client(config, concurrency=_CONNECTIONS, user_agent="dovetail-scheduler") as client:
         served = await discover(client)
         mirror = Mirror(client, served, Feed(options.scheduler_name, _log_findings))
