@@ -11,7 +11,7 @@ help: ## show this list
 demo: .venv/.run ## run a small cluster on this machine and show what Dovetail does with it
 	@$(BIN)/dovetail demo
 
-test: .venv/.dev lint ## all tests, with those on a real kube-apiserver (first time: builds it, some minutes)
+test: .venv/.native lint ## all tests, with those on a real kube-apiserver (first time: builds it, some minutes)
 	@$(BIN)/python -m tools.controlplane build || echo "going on without the real control plane: the end of the test run says what was left out" >&2
 	$(BIN)/python -m pytest
 
@@ -30,7 +30,7 @@ controlplane: .venv/.dev ## build and start a real control plane in the foregrou
 node: .venv/.dev ## the same with a real kubelet and containerd on it (root, Linux)
 	$(BIN)/python -m tools.node up
 
-bench: .venv/.dev ## the benchmarks: the core alone, then live against kube-scheduler
+bench: .venv/.native ## the benchmarks: the core alone, then live against kube-scheduler
 	$(BIN)/python benchmarks/core_speed.py
 	$(BIN)/python -m benchmarks.live
 
@@ -42,7 +42,8 @@ protos: .venv/.dev ## generate the messages of the kubelet's gRPC interfaces ane
 	$(BIN)/python -m grpc_tools.protoc -Isrc --python_out=src --pyi_out=src src/dovetail/agent/apis/*.proto
 
 clean: ## remove the virtual environment and caches of this clone
-	rm -rf .venv build .mypy_cache .ruff_cache .pytest_cache .hypothesis src/*.egg-info src/dovetail/core/placing/*.so
+	rm -rf .venv build .mypy_cache .ruff_cache .pytest_cache .hypothesis src/*.egg-info
+	find src -name '*.so' -delete
 
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python >= 3.11 is needed; say which with: make PYTHON=python3.12 ..." >&2; exit 1; }
@@ -52,10 +53,15 @@ clean: ## remove the virtual environment and caches of this clone
 .venv/.run: requirements/run.lock pyproject.toml setup.py src/dovetail/core/placing/kernel.c | .venv/bin/python
 	@echo "installing the run-time dependencies ..."
 	@$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/run.lock
-	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps -e .
+	@DOVETAIL_COMPILE=0 $(BIN)/python -m pip install -q --disable-pip-version-check --no-deps -e .
 	@touch $@
 
 .venv/.dev: requirements/dev.lock .venv/.run
 	@echo "installing the development dependencies ..."
 	@$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/dev.lock
+	@touch $@
+
+.venv/.native: $(shell find src/dovetail/core -name '*.py') src/dovetail/__native__.py setup.py | .venv/.dev
+	@echo "compiling the core (a minute) ..."
+	@$(BIN)/python setup.py -q build_ext --inplace > .venv/native.log 2>&1 || { cat .venv/native.log >&2; exit 1; }
 	@touch $@

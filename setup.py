@@ -1,28 +1,73 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The native kernel of the core, built where a C compiler is at hand; without one numpy does its work.
+"""The native parts of the core, built where a C compiler is at hand; without one Python and numpy do their work.
 
-All else about the package is in pyproject.toml. The kernel is told the digest of its source, by which
-`dovetail.__native__` knows whether it was built from what is there.
+All else about the package is in pyproject.toml. There are two: the kernel, written in C, and the modules named in
+COMPILED, translated by mypyc, which takes a minute: DOVETAIL_COMPILE=0 in the environment leaves them as they are. Both
+are known by the digest of their sources, by which `dovetail.__native__` knows whether they were built from what is
+there.
 """
 
-from hashlib import sha256
+from __future__ import annotations
+
+import os
+import sys
+from functools import cache
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
 
-SOURCE = "src/dovetail/core/placing/kernel.c"
-DIGEST = sha256((Path(__file__).parent / SOURCE).read_bytes()).hexdigest()
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE / "src" / "dovetail"))
+from __native__ import COMPILED, digest, group  # noqa: E402
 
-setup(
-    ext_modules=[
-        Extension(
-            "dovetail.core.placing._kernel",
-            [SOURCE],
-            define_macros=[("SOURCE_DIGEST", f'"{DIGEST}"')],
-            optional=True,
-            py_limited_api=True,
+KERNEL = "src/dovetail/core/placing/kernel.c"
+
+
+class Build(build_ext):
+    """Translates before it compiles; commands that only ask for metadata do not wait for that."""
+
+    def finalize_options(self) -> None:
+        self.distribution.ext_modules = [kernel(), *compiled()]
+        # What an earlier build left may be of another source.
+        self.force = True
+        super().finalize_options()
+
+
+def kernel() -> Extension:
+    return Extension(
+        "dovetail.core.placing._kernel",
+        [KERNEL],
+        define_macros=[("SOURCE_DIGEST", f'"{digest([HERE / KERNEL])}"')],
+        optional=True,
+        py_limited_api=True,
+    )
+
+
+@cache
+def compiled() -> tuple[Extension, ...]:
+    """The modules that mypyc translates; none where it is not there, or cannot."""
+    if os.environ.get("DOVETAIL_COMPILE") == "0":
+        return ()
+    try:
+        from mypyc.build import mypycify
+    except ImportError:
+        print("mypyc is not there: of the core only the kernel is compiled", file=sys.stderr)
+        return ()
+    for built in (*(HERE / "src").glob("*__mypyc*"), *(HERE / "src").glob(f"**/*{EXTENSION_SUFFIXES[0]}")):
+        built.unlink(missing_ok=True)
+    sources = [f"src/dovetail/core/{name.replace('.', '/')}.py" for name in COMPILED]
+    try:
+        modules: list[Extension] = mypycify(
+            ["--config-file=", *sources], opt_level="2", debug_level="0", multi_file=True, group_name=group()
         )
-    ],
-    # What an earlier build left may be of another source.
-    options={"build_ext": {"force": True}},
-)
+    except SystemExit as error:
+        print(f"mypyc cannot translate the core: {error}", file=sys.stderr)
+        return ()
+    for module in modules:
+        module.optional = True
+    return tuple(modules)
+
+
+setup(ext_modules=[kernel()], cmdclass={"build_ext": Build})

@@ -14,6 +14,10 @@ import pytest
 from hypothesis import settings
 from msgspec import Struct, field
 
+from dovetail.core import cycle
+from dovetail.core.attempt import Attempt
+from dovetail.core.decisions import Decision
+from dovetail.core.state import State
 from tools.controlplane import binaries
 from tools.controlplane.plane import Plane
 from tools.node import programs
@@ -23,6 +27,26 @@ from tools.node.node import Node
 # How long an example takes says more about the machine than about the project.
 settings.register_profile("dovetail", settings.get_profile(settings.get_current_profile_name()), deadline=None)
 settings.load_profile("dovetail")
+
+Decide = Callable[[Attempt], list[Decision]]
+
+
+@pytest.fixture
+def deciding(monkeypatch: pytest.MonkeyPatch) -> Callable[[Decide], None]:
+    """Lets attempts decide otherwise. (Their class may be compiled, and then nothing about it can be replaced.)"""
+
+    def instead(decide: Decide) -> None:
+        class Otherwise:
+            def __init__(self, state: State, root: str) -> None:
+                self._attempt = Attempt(state, root)
+                self.work = self._attempt.work
+
+            def decide(self) -> list[Decision]:
+                return decide(self._attempt)
+
+        monkeypatch.setattr(cycle, "Attempt", Otherwise)
+
+    return instead
 
 
 class Need(Struct):

@@ -5,4 +5,4 @@ from dovetail import __native__
 
 __version__ = "0.1.0"
 __runs__ = __native__.install()
-"""Whether the native kernel runs, and if not, why, in words."""
+"""Which native parts run, and if not all, why, in words."""

@@ -1,28 +1,93 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The native kernel of the core (`core/placing/kernel.c`), where the package could build it.
+"""The native parts of the core, where the package could build them: the kernel of the rows
+(`core/placing/kernel.c`), and the modules of the core that decide most, compiled by mypyc.
 
-Rules: the kernel knows the digest of the source that it was built from. It runs only while this source is what lies
-beside it; else, and with DOVETAIL_NATIVE=0 in the environment, numpy does the same work. `dovetail --version` says
-which runs.
+Rules: both are known by the digest of the sources that they were built from. They run only while these sources are what
+lies beside them; else, and with DOVETAIL_NATIVE=0 in the environment, Python and numpy do the same work.
+`dovetail --version` says what runs.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import MutableMapping
+from collections.abc import Iterable, MutableMapping, Sequence
 from hashlib import sha256
-from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader
+from importlib.abc import MetaPathFinder
+from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader, ModuleSpec
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 KERNEL = "dovetail.core.placing._kernel"
-FOLDER = Path(__file__).parent / "core" / "placing"
+PACKAGE = Path(__file__).parent
+FOLDER = PACKAGE / "core" / "placing"
+COMPILED = (
+    "attempt", "eligible", "failures", "making_room", "pending", "roster", "state",
+    "cluster.cluster", "cluster.columns", "cluster.fabric", "cluster.gpus", "cluster.journal", "cluster.kubelets",
+    "cluster.mix", "cluster.nodes", "cluster.placement", "cluster.shapes", "cluster.shares",
+    "placing.feasibility", "placing.gangs", "placing.links", "placing.pods", "placing.rows", "placing.scores",
+    "sharing.accounts", "sharing.attained", "sharing.books", "sharing.dues", "sharing.ledger", "sharing.meter",
+    "sharing.order", "sharing.rates", "sharing.shares", "sharing.tree",
+)  # fmt: skip
+"""Modules of `dovetail.core`. They call each other's C functions, so all of them are compiled or none is."""
 
 
-def install(modules: MutableMapping[str, Any] = sys.modules, folder: Path = FOLDER) -> str:
+def digest(sources: Iterable[Path]) -> str:
+    """What the text of these files comes to."""
+    found = sha256()
+    for source in sources:
+        found.update(source.read_bytes())
+    return found.hexdigest()
+
+
+def group(package: Path = PACKAGE) -> str:
+    """What the library of the compiled modules is called when it is built from the sources that are there now."""
+    return f"dovetail_{digest(_sources(package))[:16]}"
+
+
+def _sources(package: Path) -> list[Path]:
+    return [package / "core" / f"{name.replace('.', '/')}.py" for name in COMPILED]
+
+
+class _AsWritten(MetaPathFinder):
+    """Imports the modules of the core from their sources, whatever was built of them."""
+
+    def __init__(self, package: Path) -> None:
+        self._files = {f"dovetail.core.{n}": s for n, s in zip(COMPILED, _sources(package), strict=True)}
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        file = self._files.get(fullname)
+        return spec_from_file_location(fullname, file) if file is not None else None
+
+
+def install() -> str:
+    """Let the native parts be imported that were built from the sources that are there. Returns in words what runs."""
+    lacking = "DOVETAIL_NATIVE=0" if os.environ.get("DOVETAIL_NATIVE") == "0" else not_compiled(PACKAGE)
+    if lacking:
+        sys.meta_path.insert(0, _AsWritten(PACKAGE))
+    kernel = install_kernel()
+    if not lacking:
+        return f"compiled core, {kernel}"
+    return kernel if lacking in kernel else f"{kernel}; the core as it is written: {lacking}"
+
+
+def not_compiled(package: Path) -> str:
+    """Why the compiled modules cannot run; "" where they can."""
+    suffix, libraries = EXTENSION_SUFFIXES[0], list(package.parent.glob("dovetail_*__mypyc*"))
+    if not libraries:
+        return "it was not compiled"
+    built = [package.parent / f"{group(package)}__mypyc{suffix}"]
+    built += [source.with_suffix(suffix) for source in _sources(package)]
+    if all(file.is_file() for file in built):
+        return ""
+    return "it was compiled from other sources than what is there, or for another Python; install the package anew"
+
+
+def install_kernel(modules: MutableMapping[str, Any] = sys.modules, folder: Path = FOLDER) -> str:
     """Let the kernel be imported if it is of the source in this folder. Returns in words what runs."""
     found = _load(folder) if os.environ.get("DOVETAIL_NATIVE") != "0" else "DOVETAIL_NATIVE=0"
     if isinstance(found, ModuleType):
@@ -43,7 +108,7 @@ def _load(folder: Path) -> ModuleType | str:
     try:
         kernel = module_from_spec(spec)
         loader.exec_module(kernel)
-        current = sha256((folder / "kernel.c").read_bytes()).hexdigest() == kernel.SOURCE
+        current = digest([folder / "kernel.c"]) == kernel.SOURCE
     except (ImportError, AttributeError, OSError) as error:
         return f"{file} cannot be used: {error}"
     return kernel if current else f"{file} was built from another source than what is there; install the package anew"

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 import pytest
 from msgspec.structs import replace
 
-from dovetail.core import attempt as attempts
 from dovetail.core import events as ev
+from dovetail.core.attempt import Attempt
 from dovetail.core.cycle import step
 from dovetail.core.decisions import Bind, Decision
 from dovetail.core.model import (
@@ -35,6 +35,7 @@ from dovetail.core.policy import Policy
 from dovetail.core.reasons import Reason, When
 from dovetail.core.sharing.records import Queue
 from dovetail.core.state import State
+from tests.conftest import Decide
 from tests.core.driven import DEADLINE_MS, POLICY, TELL_AGAIN_MS, Driven, foreign, gang, lone, members
 from tests.core.gang_oracle import FABRIC, RACK, gpu_node, gpu_pod
 
@@ -42,16 +43,15 @@ ONE_GPU = gpu_node("a", 1)
 
 
 @pytest.fixture
-def tried(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def tried(deciding: Callable[[Decide], None]) -> list[str]:
     """The roots that were tried, in order."""
     roots: list[str] = []
-    decide = attempts.Attempt.decide
 
-    def noted(self: attempts.Attempt) -> list[Decision]:
-        roots.append(self._root)
-        return decide(self)
+    def noted(attempt: Attempt) -> list[Decision]:
+        roots.append(attempt._root)
+        return attempt.decide()
 
-    monkeypatch.setattr(attempts.Attempt, "decide", noted)
+    deciding(noted)
     return roots
 
 

@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernel runs only while it is what its source says, and where it may."""
+"""What is native runs only while it is what its sources say, and where it may."""
 
 import os
 import shutil
+import subprocess
+import sys
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dovetail.__native__ import FOLDER, KERNEL, install
+from dovetail.__native__ import COMPILED, FOLDER, KERNEL, PACKAGE, group, install_kernel, not_compiled
 
 
 @pytest.fixture
@@ -34,7 +36,7 @@ def binary(folder: Path) -> Path:
 
 def runs(folder: Path) -> tuple[str, Any]:
     modules: dict[str, Any] = {}
-    told = install(modules, folder)
+    told = install_kernel(modules, folder)
     return told, modules[KERNEL]
 
 
@@ -72,3 +74,61 @@ def test_where_none_was_built_python_runs(tmp_path: Path, monkeypatch: pytest.Mo
 def test_the_environment_can_forbid_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOVETAIL_NATIVE", "0")
     assert runs(folder) == ("pure Python: DOVETAIL_NATIVE=0", None)
+
+
+# The compiled modules.
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    """The sources of the modules, with empty files where their libraries would be."""
+    package = tmp_path / "dovetail"
+    for name in COMPILED:
+        source = Path("core", *name.split(".")).with_suffix(".py")
+        (package / source).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(PACKAGE / source, package / source)
+        (package / source).with_suffix(EXTENSION_SUFFIXES[0]).touch()
+    (tmp_path / f"{group(package)}__mypyc{EXTENSION_SUFFIXES[0]}").touch()
+    return package
+
+
+def test_the_compiled_modules_run_where_all_were_built_from_the_sources_beside_them(package: Path) -> None:
+    assert not_compiled(package) == ""
+
+
+@pytest.mark.parametrize("name", COMPILED[::6])
+def test_where_one_source_changed_none_of_them_runs(package: Path, name: str) -> None:
+    source = package / Path("core", *name.split(".")).with_suffix(".py")
+    source.write_text(source.read_text() + "\n")
+    assert "from other sources than what is there" in not_compiled(package)
+
+
+def test_where_one_is_missing_none_of_them_runs(package: Path) -> None:
+    (package / "core" / "state").with_suffix(EXTENSION_SUFFIXES[0]).unlink()
+    assert "install the package anew" in not_compiled(package)
+
+
+def test_where_none_was_built_that_is_said(package: Path) -> None:
+    next(package.parent.glob("*__mypyc*")).unlink()
+    assert not_compiled(package) == "it was not compiled"
+
+
+def imported(native: str) -> list[str]:
+    """What runs, and the file of a compiled module, in a process of its own."""
+    command = "import dovetail, dovetail.core.state as state; print(dovetail.__runs__); print(state.__file__)"
+    environment = os.environ | {"DOVETAIL_NATIVE": native}
+    run = subprocess.run([sys.executable, "-c", command], env=environment, check=True, capture_output=True, text=True)
+    return run.stdout.splitlines()
+
+
+def test_the_environment_forbids_the_compiled_modules_too() -> None:
+    runs_on, file = imported("0")
+    assert (runs_on, Path(file).name) == ("pure Python: DOVETAIL_NATIVE=0", "state.py")
+
+
+def test_what_was_compiled_is_what_is_imported() -> None:
+    if reason := not_compiled(PACKAGE):
+        outcome = pytest.fail if os.environ.get("CI") == "true" else pytest.skip
+        outcome(f"the core does not run compiled: {reason}")
+    runs_on, file = imported("1")
+    assert runs_on.startswith("compiled core, ") and file.endswith(EXTENSION_SUFFIXES[0])

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,13 @@ from msgspec.structs import replace
 
 from dovetail.cli import replay as replay_command
 from dovetail.core import events as ev
-from dovetail.core.attempt import Attempt
 from dovetail.core.model import Gang, Work
 from dovetail.core.sharing.records import GPU, Queue
-from dovetail.core.state import State
+from dovetail.core.state import _HANDLERS
 from dovetail.recording.decided import Decided, NotRecorded, decided
 from dovetail.recording.reader import find
 from dovetail.recording.replay import Differs
+from tests.conftest import Decide
 from tests.core.gang_oracle import gpu_node, gpu_pod
 from tests.recording.histories import KIB, Recorded, live
 
@@ -182,23 +183,17 @@ def test_a_step_that_ended_with_an_error_shows_what_it_was_told(
     def broken(*_: object) -> None:
         raise ValueError("an invariant is broken")
 
-    monkeypatch.setattr(State, "_remove_pod", broken)
-    monkeypatch.setattr(State, "apply", broken)
+    monkeypatch.setitem(_HANDLERS, ev.PodRemoved, broken)
     with pytest.raises(ValueError, match="invariant"):
         recorded.step([ev.PodRemoved("p")], 2)
     recorded.close()
-    monkeypatch.undo()
-    apply = State.apply
-    monkeypatch.setattr(
-        State, "apply", lambda state, event: broken() if isinstance(event, ev.PodRemoved) else apply(state, event)
-    )
     one = look(tmp_path, "run-2")
     assert (one.raised, one.told) == ("ValueError: an invariant is broken", ("PodRemoved ns/p",))
     assert (one.waiting, one.standings, one.decided) == ((), (), ())
 
 
-def test_a_step_that_is_decided_otherwise_is_a_difference(recording: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Attempt, "decide", lambda _: [])
+def test_a_step_that_is_decided_otherwise_is_a_difference(recording: Path, deciding: Callable[[Decide], None]) -> None:
+    deciding(lambda _: [])
     with pytest.raises(Differs) as raised:
         look(recording, "run1-2")
     assert raised.value.difference.step == 1
@@ -251,8 +246,8 @@ def test_the_command_says_which_files_it_could_not_read(recording: Path) -> None
     assert (answer.exit_code, "line 2: does not follow" in answer.stdout) == (2, True)
 
 
-def test_the_command_shows_a_difference_and_ends_with_1(recording: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Attempt, "decide", lambda _: [])
+def test_the_command_shows_a_difference_and_ends_with_1(recording: Path, deciding: Callable[[Decide], None]) -> None:
+    deciding(lambda _: [])
     answer = command(recording, "--decision", "run1-2")
     assert answer.exit_code == 1
     assert answer.stdout.startswith("step 1 at 3600000 ms differs")

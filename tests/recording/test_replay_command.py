@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from click.testing import CliRunner, Result
 from dovetail import __version__
 from dovetail.cli import replay as replay_command
 from dovetail.core import events as ev
-from dovetail.core.attempt import Attempt
+from tests.conftest import Decide
 from tests.core.gang_oracle import gpu_node, gpu_pod
 from tests.recording.histories import Recorded, only_replay
 
@@ -49,13 +50,12 @@ def test_json(recording: Path) -> None:
     assert answer["runs"][0]["digest"] == only_replay(recording / "000001.jsonl").digest != ""
 
 
-def refuse_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    decide = Attempt.decide
-    monkeypatch.setattr(Attempt, "decide", lambda self: decide(self) if self._state.steps == 1 else [])
+def refuse_all(deciding: Callable[[Decide], None]) -> None:
+    deciding(lambda attempt: attempt.decide() if attempt._state.steps == 1 else [])
 
 
-def test_a_difference_is_shown_with_names_and_ends_with_1(recording: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    refuse_all(monkeypatch)
+def test_a_difference_is_shown_with_names_and_ends_with_1(recording: Path, deciding: Callable[[Decide], None]) -> None:
+    refuse_all(deciding)
     answer = replay(recording / "000001.jsonl")
     assert answer.exit_code == 1
     why = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu (needs 1, a has free 0)."
@@ -70,23 +70,23 @@ def test_a_difference_is_shown_with_names_and_ends_with_1(recording: Path, monke
 
 
 def test_a_long_difference_is_cut_for_people_and_whole_for_programs(
-    recording: Path, monkeypatch: pytest.MonkeyPatch
+    recording: Path, monkeypatch: pytest.MonkeyPatch, deciding: Callable[[Decide], None]
 ) -> None:
     monkeypatch.setattr(replay_command, "_SHOWN", 2)
-    refuse_all(monkeypatch)
+    refuse_all(deciding)
     assert "    and 6 more" in replay(recording / "000001.jsonl").stdout.splitlines()
     (run,) = json.loads(replay(recording / "000001.jsonl", "-o", "json").stdout)["runs"]
     assert (len(run["difference"]["recorded"]), run["difference"]["replayed"]) == (8, [])
     assert (run["difference"]["step"], run["difference"]["line"], run["verdict"]) == (2, 3, "differs")
 
 
-def test_a_difference_to_another_version_may_be_intended(recording: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_difference_to_another_version_may_be_intended(recording: Path, deciding: Callable[[Decide], None]) -> None:
     for file in recording.iterdir():
         file.write_bytes(file.read_bytes().replace(f'"dovetail":"{__version__}"'.encode(), b'"dovetail":"0.0.9"'))
     said = f"recorded by dovetail 0.0.9, replayed by {__version__}: it may be intended"
     equal = replay(recording)
     assert (equal.exit_code, said in equal.stdout) == (0, False)
-    refuse_all(monkeypatch)
+    refuse_all(deciding)
     assert said in replay(recording).stdout
 
 

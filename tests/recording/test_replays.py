@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,9 @@ from dovetail.core.model import Namespace
 from dovetail.core.placing.expected_fill import ExpectedFill
 from dovetail.core.sharing.ledger import steady
 from dovetail.core.sharing.records import GPU, Queue, Usage
-from dovetail.core.state import State
+from dovetail.core.state import _HANDLERS, State
 from dovetail.recording import recorder as recorder_module
+from tests.conftest import Decide
 from tests.core.gang_oracle import gpu_node, gpu_pod
 from tests.recording.histories import KIB, POLICY, Recorded, live, only_replay, replays
 
@@ -143,15 +145,13 @@ def _two_steps(path: Path) -> None:
     recorded.close()
 
 
-def test_a_core_that_decides_otherwise_is_found_at_its_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    decide = Attempt.decide
-
+def test_a_core_that_decides_otherwise_is_found_at_its_step(tmp_path: Path, deciding: Callable[[Decide], None]) -> None:
     def elsewhere(attempt: Attempt) -> list[Decision]:
-        decisions = decide(attempt)
+        decisions = attempt.decide()
         return [replace(d, node="b") if isinstance(d, Bind) and d.uid == "q" else d for d in decisions]
 
     _two_steps(tmp_path)
-    monkeypatch.setattr(Attempt, "decide", elsewhere)
+    deciding(elsewhere)
     done = only_replay(tmp_path)
     assert done.verdict == "differs"
     assert done.difference is not None
@@ -185,11 +185,11 @@ def test_the_same_decisions_in_another_order_differ(tmp_path: Path, monkeypatch:
     assert done.difference.recorded == done.difference.replayed[::-1]
 
 
-def test_a_refusal_is_shown_with_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusal_is_shown_with_its_reason(tmp_path: Path, deciding: Callable[[Decide], None]) -> None:
     recorded = Recorded(tmp_path)
     recorded.step([ev.NodeChanged(gpu_node("a", 1)), ev.PodChanged(gpu_pod("p", 2))], 1)
     recorded.close()
-    monkeypatch.setattr(Attempt, "decide", lambda _: [])
+    deciding(lambda _: [])
     done = only_replay(tmp_path)
     assert done.difference is not None
     (said,) = done.difference.recorded
@@ -217,14 +217,14 @@ class _Bug(Exception):
 
 
 def _fails_on(uid: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    apply = State.apply
+    remove = _HANDLERS[ev.PodRemoved]
 
-    def broken(state: State, event: ev.Event) -> None:
-        if event == ev.PodRemoved(uid):
+    def broken(state: State, event: ev.PodRemoved) -> None:
+        if event.uid == uid:
             raise _Bug("an invariant is broken")
-        apply(state, event)
+        remove(state, event)
 
-    monkeypatch.setattr(State, "apply", broken)
+    monkeypatch.setitem(_HANDLERS, ev.PodRemoved, broken)
 
 
 @pytest.mark.parametrize("leads", [True, False])

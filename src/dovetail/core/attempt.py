@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import attrgetter
 
 import numpy as np
 from msgspec.structs import replace
@@ -28,7 +27,6 @@ _NO_ROOM = {Reason.NO_NODE_FITS, Reason.GANG_DOES_NOT_FIT, Reason.GANG_TOO_LARGE
 _LIMITS = {Reason.QUEUE_LIMIT, Reason.BEYOND_GUARANTEE}
 _ALIKE = _NO_ROOM | _LIMITS
 """Reasons that all roots of a kind have, how long ever they run."""
-_PREEMPTED_ALIKE = attrgetter("queue", "namespace", "work.preemptible")
 
 
 class Attempt:
@@ -45,6 +43,8 @@ class Attempt:
     @property
     def work(self) -> int:
         """How much the attempt counts: pods that look at other pods are placed one at a time, each at a cost."""
+        if not any(pod.request.scattered for pod in self._state.roster.distinct(self._members)):
+            return 1
         return 1 + sum([pod.request.scattered for pod in self._members])
 
     def decide(self) -> list[Decision]:
@@ -59,14 +59,14 @@ class Attempt:
             decisions += room.give_up(str(refusal))
         for group in state.roster.groups(self._root) if refusal is None else ():
             alike = self._alike(group)
-            kind = self._kind(group, alike)
-            if kind is not None:
-                self._failures.know(self._root, kind, group)
+            # Of what kind it is matters to those alone that are refused.
+            kind = self._know(group, alike) if self._failures else None
             placed: list[Decision] = []
             lacking = self._failures.refusal(self._root) if kind is not None else None
             if lacking is None:
                 placed, lacking = self._place(group, alike)
                 if lacking is not None and not placed:
+                    kind = kind or self._know(group, alike)
                     made, lacking = room.make(group, lacking, kind)
                     decisions += made
             if lacking is not None and kind is not None and not placed and lacking.reason in _ALIKE and not room.again:
@@ -131,8 +131,7 @@ class Attempt:
 
     def _fixed(self, pods: Sequence[Pod]) -> bool:
         """Whether some of them must not be preempted."""
-        alike = dict(zip(map(_PREEMPTED_ALIKE, pods), pods, strict=True))
-        return not all(map(self._state.shares.preemptible, alike.values()))
+        return not all(map(self._state.shares.preemptible, self._state.roster.distinct(pods)))
 
     def _beside_reserved(self, group: Group, alike: object | None) -> tuple[list[Decision], Refusal | None]:
         """Place the group so that what is held for others is not delayed."""
@@ -208,8 +207,8 @@ class Attempt:
         if not self._limited:
             return None
         more: dict[str, int] = {}
-        for placement in placed:
-            for name, amount in state.shares.meter.held(placement):
+        for amounts in state.shares.meter.held_by(placed):
+            for name, amount in amounts:
                 more[name] = more.get(name, 0) + amount
         return eligible.beyond(state, self._queue, more, self._fixed([p.pod for p in placed]))
 
@@ -247,7 +246,7 @@ class Attempt:
         gang = "" if self._root.startswith(LONE) else self._root
         there = placed if not gang or len(placed) == len(self._members) else self._placements()
         paths = self._paths(there) if gang else []
-        level = _level(state.cluster.fabric.levels, paths)
+        level = _level(state.cluster.fabric.levels, paths) if gang else ""
         names, nominated = state.cluster.nodes.names, state.cluster.nominated
         for p in placed if nominated else ():
             nominated.pop(p.pod.uid, None)
@@ -282,13 +281,18 @@ class Attempt:
 
     def _alike(self, group: Group) -> object | None:
         """What the group wants; None where its pods differ beyond their shapes."""
-        cluster, pods = self._state.cluster, group.pods
-        if cluster.peers.counts or group.groups or group.held or any(map(attrgetter("claims"), pods)):
+        cluster, pods = self._state.cluster, self._state.roster.distinct(group.pods)
+        if cluster.peers.counts or group.groups or group.held:
             return None
-        if len(pods) == 1 and group.missing == 1 and not group.required:
+        if cluster.avoided or cluster.rejections:
+            # Which nodes refused them tells pods of one kind apart.
+            pods = group.pods
+        if any(pod.claims for pod in pods):
+            return None
+        if len(group.pods) == 1 and group.missing == 1 and not group.required:
             # Preferred levels keep no pod on its own from a node.
             shape = cluster.shape_of(pods[0])
-            return None if feasibility.hindered(cluster, shape, pods) else (shape.id, self._barred(pods))
+            return None if feasibility.hindered(cluster, shape, pods) else (shape.id, self._barred(group.pods))
         wanted = shapes_of(cluster, group)
         if any(feasibility.hindered(cluster, shape, pods) for shape, _ in wanted):
             return None
@@ -302,11 +306,15 @@ class Attempt:
             return frozenset()
         return eligible.barred_models(self._state, self._queue, self._state.shares.wanted(pods))
 
-    def _kind(self, group: Group, alike: object | None) -> Kind | None:
-        """Equal for roots of which none is placed, and nobody gives way to, when that is so for one of them."""
+    def _know(self, group: Group, alike: object | None) -> Kind | None:
+        """Note the kind of the root: equal for roots of which none is placed, and nobody gives way to, when that is so
+        for one of them."""
         if alike is None or self._root in self._state.reservations.by_root:
             return None
-        return Kind(alike, self._queue, self._state.precedence_of(self._root, self._members), self._fixed(group.pods))
+        precedence = self._state.precedence_of(self._root, self._members)
+        kind = Kind(alike, self._queue, precedence, self._fixed(group.pods))
+        self._failures.know(self._root, kind, group)
+        return kind
 
     def _overdue(self, decisions: list[Decision], waiting: list[Pod]) -> list[Pod]:
         """The bound members of a gang that started by half and is past its deadline, else nothing.

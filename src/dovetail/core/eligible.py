@@ -54,11 +54,12 @@ def _in_gang(state: State, root: str, waiting: Sequence[Pod]) -> Refusal | None:
 
 def _in_queue(state: State, waiting: Sequence[Pod]) -> Refusal | None:
     shares, tree = state.shares, state.shares.tree
-    alike = {(pod.queue, pod.namespace): pod for pod in waiting}
-    named = dict.fromkeys(map(shares.queue_of, alike.values()))
+    named: dict[str, dict[str, None]] = {}
+    for pod in state.roster.distinct(waiting):
+        named.setdefault(shares.queue_of(pod), {})[pod.namespace] = None
     if len(named) > 1:
         return Refusal(Reason.QUEUES_MIXED, When.NEVER, ", ".join(map(repr, named)))
-    for queue in named:
+    for queue, namespaces in named.items():
         if queue not in tree.queues:
             return Refusal(Reason.QUEUE_MISSING, When.NOT_YET, repr(queue))
         if (problem := tree.problem(queue)) is not None:
@@ -66,7 +67,7 @@ def _in_queue(state: State, waiting: Sequence[Pod]) -> Refusal | None:
         if not tree.leaf(queue):
             below = ", ".join(tree.children(queue))
             return Refusal(Reason.QUEUE_NOT_LEAF, When.NEVER, f"{queue!r} holds {below}")
-        for _, namespace in alike:
+        for namespace in namespaces:
             labels = state.cluster.peers.labels_of(namespace)
             for name in tree.path(queue):
                 if not tree.admits(name, namespace, labels):

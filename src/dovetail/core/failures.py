@@ -8,6 +8,7 @@ most jobs that wait on a full cluster are refused by a look-up.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 class Kind(NamedTuple):
     """Roots of one kind are refused alike. `fixed`: they must not be preempted."""
 
-    alike: object
+    alike: Hashable
     queue: str
     precedence: Precedence
     fixed: bool
@@ -58,6 +59,8 @@ class Failures:
         self.sought_ms = 0
         """When `sought` was last empty."""
         self._known: dict[Kind, _Known] = {}
+        self._refused = False
+        """Whether any kind was refused, and that counts still."""
         self._roots: dict[str, _Known] = {}
         self._version = 0
         """Grows when what was found out about kinds counts no more."""
@@ -73,7 +76,12 @@ class Failures:
         """What is held for whom has changed."""
         self.reserved.clear()
         self.beside.clear()
+        self._refused = False
         self._version += 1
+
+    def __bool__(self) -> bool:
+        """Whether anything is known by which a root could be refused."""
+        return self._refused or bool(self.no_room)
 
     def search_failed(self, key: object, why: str) -> None:
         """Nobody was found who could give way."""
@@ -97,6 +105,7 @@ class Failures:
 
     def refuse(self, root: str, refusal: Refusal) -> None:
         """All roots of the kind of this one are refused so."""
+        self._refused = True
         self._now(self._roots[root]).refused = refusal
 
     def refusal(self, root: str) -> Refusal | None:

@@ -93,7 +93,7 @@ class MakingRoom:
         """Why the eviction for the root has come to nothing, "" where it has not."""
         if own.failure:
             return f"an eviction failed: {own.failure}"
-        left = sorted(own.evicting & self._state.cluster.placements.keys())
+        left = sorted(own.evicting.intersection(self._state.cluster.placements))
         if left and self._state.now_ms >= own.deadline_ms:
             self._state.reservations.spare(left)
             return f"of {_pods(len(own.evicting))} to give way {len(left)} did not end"
@@ -101,7 +101,7 @@ class MakingRoom:
         return "" if left else "the room that was made is not there any more"
 
     def _evicting(self, own: Reservation, refusal: Refusal) -> Refusal:
-        left = own.evicting & self._state.cluster.placements.keys()
+        left = own.evicting.intersection(self._state.cluster.placements)
         detail = f"of {_pods(len(own.evicting))} {len(left)} still to end"
         return replace(refusal, reason=Reason.EVICTING, detail=detail, nodes=(), expected=own.expected)
 

@@ -13,7 +13,8 @@ from dovetail.core.roster import Rank
 from dovetail.core.sharing.accounts import Line
 from dovetail.core.sharing.order import Order
 
-Place = tuple[int, int, int, int, str]
+Place = tuple[int, ...]
+"""Priority, level and time of creation as they are compared, and the number of the arrival: it stands for the root."""
 _ROOM_LACKS = {Reason.NO_NODE_FITS, Reason.GANG_DOES_NOT_FIT, Reason.SEARCH_LIMIT, Reason.RESERVED}
 _COUNTED = {Reason.GANG_INCOMPLETE, Reason.GANG_TOO_LARGE, Reason.EVICTING, Reason.QUEUE_LIMIT, Reason.BEYOND_GUARANTEE}
 """Reasons whose details are numbers, which change all the time; the details of all others name what is wrong. That
@@ -42,6 +43,8 @@ class Pending:
         self._lines: dict[str, Line] = {}
         self._told: dict[str, _Told] = {}
         self._arrivals: dict[str, int] = {}
+        self._arrived: dict[int, str] = {}
+        """The roots by the numbers of their arrivals."""
         self._count = 0
 
     def __bool__(self) -> bool:
@@ -60,10 +63,15 @@ class Pending:
         heap = self._heaps.setdefault(line, [])
         if len(heap) > 64 + 2 * len(self._ranks):
             # A process that does not lead pushes and forgets, and never pops.
-            heap[:] = sorted(one for one in heap if self._ranks.get(one[-1]) is one and self._lines[one[-1]] == line)
+            heap[:] = sorted([one for one in heap if self._who(one, line)])
         heapq.heappush(heap, rank)
         if heap[0] is rank:
             self._put_head(line, root)
+
+    def _who(self, rank: Place, line: Line) -> str:
+        """The root that has this place in this line; "" where none has it any more."""
+        root = self._arrived.get(rank[-1], "")
+        return root if root and self._ranks.get(root) is rank and self._lines[root] == line else ""
 
     def _leave(self, root: str) -> None:
         """Out of its line; the heap keeps a rank that counts no more."""
@@ -75,11 +83,12 @@ class Pending:
     def _next(self, line: Line) -> None:
         """Who is first in a line now."""
         heap = self._heaps[line]
-        while heap and (self._ranks.get(heap[0][-1]) is not heap[0] or self._lines[heap[0][-1]] != line):
+        while heap:
+            root = self._who(heap[0], line)
+            if root:
+                self._put_head(line, root)
+                return
             heapq.heappop(heap)
-        if heap:
-            self._put_head(line, heap[0][-1])
-            return
         del self._heaps[line]
         own = self._heads[line[0]]
         del own[line]
@@ -97,8 +106,8 @@ class Pending:
             heap, ranks = self._heaps[line], self._ranks
             while heap:
                 rank = heapq.heappop(heap)
-                root = rank[-1]
-                if ranks.get(root) is not rank or self._lines[root] != line:
+                root = self._who(rank, line)
+                if not root:
                     continue
                 del ranks[root]
                 if not hopeless(root):
@@ -118,7 +127,8 @@ class Pending:
         if arrival is None:
             self._count += 1
             arrival = self._arrivals[root] = self._count
-        return -of.priority, of.level, of.created_ms, arrival, root
+            self._arrived[arrival] = root
+        return -of.priority, of.level, of.created_ms, arrival
 
     def forget(self, root: str) -> None:
         """The root is placed or gone."""
@@ -126,7 +136,9 @@ class Pending:
         self._parked.pop(root, None)
         self._lines.pop(root, None)
         self._told.pop(root, None)
-        self._arrivals.pop(root, None)
+        arrival = self._arrivals.pop(root, None)
+        if arrival is not None:
+            del self._arrived[arrival]
 
     def wake(self, roots: Iterable[str] | None = None) -> None:
         """These who are parked are tried again; everybody (None) where room was freed."""
@@ -192,15 +204,15 @@ class Pending:
             ranks.sort(reverse=True)
         heads: dict[str, dict[Line, str]] = {}
         for line, ranks in lines.items():
-            heads.setdefault(line[0], {})[line] = ranks[-1][-1]
+            heads.setdefault(line[0], {})[line] = self._arrived[ranks[-1][-1]]
         # One of its own: to look must not change who comes next.
         turns = self._order.copy()
         order = []
         while (first := turns.first(heads)) is not None:
             ranks = lines[first]
-            order.append(ranks.pop()[-1])
+            order.append(self._arrived[ranks.pop()[-1]])
             if ranks:
-                heads[first[0]][first] = ranks[-1][-1]
+                heads[first[0]][first] = self._arrived[ranks[-1][-1]]
             else:
                 del heads[first[0]][first]
                 if not heads[first[0]]:
@@ -212,14 +224,14 @@ class Pending:
         """Who is first in each line, those aside with them, by queue; and how many wait in each queue."""
         first: dict[Line, Place] = {}
         counts: dict[str, int] = {}
-        for rank in (*self._ranks.values(), *self._parked.values()):
-            line = self._lines[rank[-1]]
+        for root, rank in (*self._ranks.items(), *self._parked.items()):
+            line = self._lines[root]
             counts[line[0]] = counts.get(line[0], 0) + 1
             if line not in first or rank < first[line]:
                 first[line] = rank
         heads: dict[str, dict[Line, str]] = {}
         for line, rank in first.items():
-            heads.setdefault(line[0], {})[line] = rank[-1]
+            heads.setdefault(line[0], {})[line] = self._arrived[rank[-1]]
         return heads, counts
 
     def before(self, root: str) -> int:

@@ -9,7 +9,7 @@ what runs, and each sub-gang that comes later starts on its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -20,6 +20,11 @@ from dovetail.core.model import Gang, Pod
 from dovetail.core.placing.gangs import Group
 
 LONE = "pod/"
+_ALIKE = attrgetter(
+    "request", "queue", "namespace", "user", "priority", "work.preemptible", "managed", "gated", "deleting", "problem",
+    "claims", "nominated_node", "device_claims", "by_claim", "containers",
+)  # fmt: skip
+_MOST_KINDS = 65_536
 Precedence = tuple[int, int]
 """Priority, and how little the job had (a level, negative): who has less gives way within a queue."""
 
@@ -43,20 +48,43 @@ class Roster:
         """Roots that are being bound and do not have their minimum yet, with the time when that is overdue."""
         self.started: set[str] = set()
         """Gangs that had their minimum on nodes at the same time."""
+        self.kinds: dict[str, int] = {}
+        """By uid of a pod its kind: pods of one kind differ in nothing but who they are and since when they wait."""
+        self._kinds: dict[object, int] = {}
+        self._last_kind = 0
 
     def put_pod(self, pod: Pod) -> None:
         old = self.pods.get(pod.uid)
         if old is not None and old.gang != pod.gang:
             self._leave(old)
         self.pods[pod.uid] = pod
+        self.kinds[pod.uid] = self._kind(pod)
         if pod.gang:
             self._members.setdefault(pod.gang, {})[pod.uid] = None
 
     def remove_pod(self, uid: str) -> Pod | None:
         pod = self.pods.pop(uid, None)
         if pod is not None:
+            del self.kinds[uid]
             self._leave(pod)
         return pod
+
+    def _kind(self, pod: Pod) -> int:
+        alike = _ALIKE(pod)
+        kind = self._kinds.get(alike)
+        if kind is None:
+            if len(self._kinds) >= _MOST_KINDS:
+                self._kinds.clear()
+            self._last_kind += 1
+            kind = self._kinds[alike] = self._last_kind
+        return kind
+
+    def distinct(self, pods: Sequence[Pod]) -> Sequence[Pod]:
+        """One pod of each kind among them: whoever asks about all of them asks these."""
+        if len(pods) <= 1:
+            return pods
+        kinds = self.kinds
+        return list({kinds[pod.uid]: pod for pod in pods}.values())
 
     def _leave(self, pod: Pod) -> None:
         members = self._members.get(pod.gang)
@@ -160,7 +188,8 @@ class Roster:
         held = [placements[pod.uid].slot for pod in members if pod.uid in placements and not pod.deleting]
         pods = [pod for pod in members if pod.uid not in placements and startable(pod)]
         pods.sort(key=attrgetter("created_ms", "uid"))
-        pods.sort(key=attrgetter("priority"), reverse=True)
+        if len({pod.priority for pod in pods}) > 1:
+            pods.sort(key=attrgetter("priority"), reverse=True)
         children = [self._group(child) for child in self._subgangs(gang_id)]
         return Group(
             pods=pods,
@@ -178,9 +207,12 @@ class Roster:
         whoever is pending was created after the first member was bound, so it is no member of the first start."""
         if gang_id in self.started or gang_id in self.starting:
             return gang_id in self.started
-        bound = [pod for pod in self.members(gang_id) if pod.node and not pod.deleting]
-        waiting = [pod for pod in self.members(gang_id) if not pod.node]
-        return bool(bound) and all(pod.created_ms > min(b.bound_ms for b in bound) > 0 for pod in waiting)
+        members = self.members(gang_id)
+        bound = [pod for pod in members if pod.node and not pod.deleting]
+        if not bound:
+            return False
+        waiting = [pod for pod in members if not pod.node]
+        return all(pod.created_ms > min(b.bound_ms for b in bound) > 0 for pod in waiting)
 
     def note_start(self, root: str) -> None:
         """Remember the gangs of the tree that have their minimum bound, and forget those of which nothing is left."""

@@ -209,7 +209,7 @@ class State:
         gang = self.roster.gangs.get(root)
         priority = gang.priority if gang is not None else None
         if priority is None:
-            priority = max([pod.priority for pod in members], default=0)
+            priority = max([pod.priority for pod in self.roster.distinct(members)], default=0)
         return priority, -self.shares.level(members[0]) if members else 0
 
     def _put_pod(self, event: ev.PodChanged) -> None:
@@ -363,8 +363,8 @@ class State:
         """Something about devices was told; `more` where pods that did not fit may fit now."""
         self.cluster.freed += more
 
-    def _set(self, change: Callable[[], object]) -> None:
-        change()
+    def _set(self, change: Callable[..., object], *told: object) -> None:
+        change(*told)
         self.cluster.freed += 1
 
 
@@ -387,16 +387,12 @@ _HANDLERS: dict[type, Callable[[State, Any], None]] = {
     ev.GangRemoved: State._remove_gang,
     ev.NamespaceChanged: State._put_namespace,
     ev.NamespaceRemoved: _namespace_gone,
-    ev.VolumeClaimChanged: lambda state, event: state._set(lambda: state.cluster.volumes.put_claim(event.claim)),
-    ev.VolumeClaimRemoved: lambda state, event: state._set(lambda: state.cluster.volumes.claims.pop(event.key, None)),
-    ev.VolumeChanged: lambda state, event: state._set(lambda: state.cluster.volumes.put_volume(event.volume)),
-    ev.VolumeRemoved: lambda state, event: state._set(lambda: state.cluster.volumes.volumes.pop(event.name, None)),
-    ev.StorageClassChanged: lambda state, event: state._set(
-        lambda: state.cluster.volumes.put_class(event.storage_class)
-    ),
-    ev.StorageClassRemoved: lambda state, event: state._set(
-        lambda: state.cluster.volumes.classes.pop(event.name, None)
-    ),
+    ev.VolumeClaimChanged: lambda state, event: state._set(state.cluster.volumes.put_claim, event.claim),
+    ev.VolumeClaimRemoved: lambda state, event: state._set(state.cluster.volumes.claims.pop, event.key, None),
+    ev.VolumeChanged: lambda state, event: state._set(state.cluster.volumes.put_volume, event.volume),
+    ev.VolumeRemoved: lambda state, event: state._set(state.cluster.volumes.volumes.pop, event.name, None),
+    ev.StorageClassChanged: lambda state, event: state._set(state.cluster.volumes.put_class, event.storage_class),
+    ev.StorageClassRemoved: lambda state, event: state._set(state.cluster.volumes.classes.pop, event.name, None),
     ev.SliceChanged: lambda state, event: state._offer(state.cluster.claims.put_slice(event.slice)),
     ev.SliceRemoved: lambda state, event: state._offer(state.cluster.claims.remove_slice(event.name)),
     ev.DeviceClassChanged: lambda state, event: state._offer(state.cluster.claims.put_class(event.device_class)),
@@ -406,7 +402,7 @@ _HANDLERS: dict[type, Callable[[State, Any], None]] = {
     ev.QueueChanged: State._put_queue,
     ev.QueueRemoved: State._remove_queue,
     ev.BudgetChanged: State._put_budget,
-    ev.BudgetRemoved: lambda state, event: state._set(lambda: state.budgets.pop(event.key, None)),
+    ev.BudgetRemoved: lambda state, event: state._set(state.budgets.pop, event.key, None),
     ev.EvictionFailed: lambda state, event: state.reservations.eviction_failed(event.uid, event.message),
     ev.BindFailed: State._bind_failed,
     ev.PodRejected: lambda state, event: state.cluster.rejections.add(

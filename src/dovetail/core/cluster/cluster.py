@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from msgspec import Struct
@@ -106,6 +106,8 @@ class Cluster:
         self.ports: dict[tuple[str, int], dict[int, Counter[str]]] = {}
         self.nominated: dict[str, Pod] = {}
         self.avoided: dict[str, dict[str, int]] = {}
+        self.learned: dict[object, Any] = {}
+        """What a scoring remembers of the cluster, by the scoring."""
         self.freed = 0
         self.undo: list[str | _Evicted] | None = None
         """What the running trial has done, in order; None where none runs."""
@@ -150,7 +152,8 @@ class Cluster:
         self.slices.hold_again(slot, placements)
 
     def placed(self) -> Iterator[tuple[Pod, int]]:
-        return ((p.pod, p.slot) for p in self.placements.values())
+        for placement in self.placements.values():
+            yield placement.pod, placement.slot
 
     def shape_of(self, pod: Pod) -> Shape:
         """The shape of a pod that waits: what it asks for, with what its claims still want."""
@@ -200,19 +203,28 @@ class Cluster:
             counts = Counter([slot for _, slot in where])
             nodes.free[: shape.width, list(counts)] -= shape.need * np.array(list(counts.values()), dtype=np.int64)
             nodes.amounts_journal.extend(counts)
+        on_slot, undo, placements = self.on_slot, self.undo, list[Placement]()
+        for pod, slot in where:
+            uid, placement = pod.uid, Placement(pod, slot, shape)
+            placements.append(placement)
+            self.placements[uid] = placement
+            if (here := on_slot.get(slot)) is None:
+                on_slot[slot] = {uid: None}
+            else:
+                here[uid] = None
+            if undo is not None:
+                undo.append(uid)
+        self.gpus.hold_alike(placements, shape)
+        if shape.slices:
+            for placement in placements:
+                self.slices.hold(placement, shape)
+        if shape.wants:
+            for placement in placements:
+                placement.grants = self.claims.hold(placement.slot, placement.pod, shape)
         counted = bool(self.peers.counts or shape.request.ports or shape.request.anti_affinity)
         for pod, slot in where:
-            placement = self.placements[pod.uid] = Placement(pod, slot, shape)
-            self.on_slot.setdefault(slot, {})[pod.uid] = None
-            self.gpus.hold(placement, shape)
-            if shape.slices:
-                self.slices.hold(placement, shape)
-            if shape.wants:
-                placement.grants = self.claims.hold(slot, pod, shape)
             if counted or pod.claims:
                 self._count(pod, slot)
-        if self.undo is not None:
-            self.undo += [pod.uid for pod, _ in where]
 
     def unplace(self, uid: str) -> None:
         """Take a pod off its node; nothing happens if it is on none."""

@@ -8,7 +8,7 @@ change, they are handed out anew to the pods on it, in the order they came.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from dovetail.core.cluster import shares
@@ -30,6 +30,31 @@ class Gpus:
         self._shares: dict[tuple[int, int, int, bool], int] = {}
         self._locked: dict[tuple[int, int], int] = {}
         """What is left of shared GPUs of which all replicas are taken, by slot and GPU."""
+
+    def hold_alike(self, placements: Sequence[Placement], shape: Shape) -> None:
+        """As `hold`, for each of these pods of one shape."""
+        nodes = self._cluster.nodes
+        if self._cluster.kubelets.books or shares.concerns(nodes, shape) or len(placements) == 1:
+            for placement in placements:
+                self.hold(placement, shape)
+            return
+        if not shape.gpus:
+            return
+        # The same GPUs are free on most of the nodes that a gang gets.
+        known: dict[tuple[int, int], int] = {}
+        free_bits, layout_ids = nodes.gpu_free_bits, nodes.layout_ids
+        for placement in placements:
+            slot = placement.slot
+            if placement.pod.devices:
+                self.hold(placement, shape)
+                continue
+            free = int(free_bits[slot])
+            alike = int(layout_ids[slot]), free
+            chosen = known.get(alike)
+            if chosen is None:
+                chosen = known[alike] = self._best_gpus(slot, free, shape)
+            placement.gpu_bits = chosen
+            free_bits[slot] = free & ~chosen
 
     def hold(self, placement: Placement, shape: Shape) -> None:
         """Give a pod its GPUs: those that were written down for it if they are free, else those that the kubelet will

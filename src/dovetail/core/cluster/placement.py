@@ -45,11 +45,11 @@ class Placement(Struct):
     @property
     def by_claim(self) -> tuple[str, ...]:
         """The resources that it asks for and has by a claim."""
-        asked, counted = self.pod.request.resources, self.shape.request.resources
-        if asked == counted:
+        asked, counted = self.pod.request, self.shape.request
+        if asked is counted or asked.resources == counted.resources:
             return ()
-        names = dict(counted)
-        return tuple(name for name, _ in asked if name not in names)
+        names = dict(counted.resources)
+        return tuple(name for name, _ in asked.resources if name not in names)
 
     @property
     def devices(self) -> tuple[int, ...]:

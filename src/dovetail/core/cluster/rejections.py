@@ -29,6 +29,9 @@ class Rejections:
     def __init__(self) -> None:
         self._of_owner: dict[str, dict[tuple[str, str], Rejection]] = {}
 
+    def __bool__(self) -> bool:
+        return bool(self._of_owner)
+
     def __iter__(self) -> Iterator[Rejection]:
         return (rejection for of_owner in self._of_owner.values() for rejection in of_owner.values())
 

@@ -9,7 +9,7 @@ plain shapes, shared with pods that ask for just that.
 from __future__ import annotations
 
 import numpy as np
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
@@ -38,7 +38,7 @@ class StandIns(Struct, frozen=True):
     containers: tuple[Container, ...]
     made: bool
     columns: tuple[int, ...]
-    forms: dict[int, Shape] = field(default_factory=dict)
+    forms: dict[int, Shape] = {}
 
 
 class Shape(Struct):

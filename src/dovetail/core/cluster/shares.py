@@ -40,7 +40,9 @@ def take(nodes: Nodes, shape: Shape, index: Index) -> Take | None:
         return None
     asked = _asked(nodes, shape, index)
     taken = np.zeros(len(asked), dtype=np.int64)
-    for where, sharing in _by_sharing(nodes, index):
+    for mask, sharing in _by_sharing(nodes, index):
+        # Where no node shares its GPUs that is everywhere.
+        where = mask if len(nodes.sharings) > 1 else slice(None)
         count = shape.replicas(sharing) if sharing is not None else 0
         if sharing is not None and count and not sharing.cards:
             taken[where] = NOWHERE if shape.fraction else 0
@@ -140,19 +142,25 @@ def parts(nodes: Nodes, shape: Shape, index: Index) -> Parts | None:
     taken = take(nodes, shape, index)
     if taken is None:
         return None
-    whole = nodes.gpu_whole[index]
-    limit = np.where(taken == NOWHERE, -_ALWAYS, np.where(taken == 0, _ALWAYS, whole))
-    opens = np.where(nodes.sharing_ids[index] == 0, np.int64(-1), 0)
-    unit, sliced = whole // WHOLE_GPU_MILLI, nodes.sliced[index]
+    whole, none, sliced = nodes.gpu_whole[index], taken == 0, nodes.sliced[index]
+    rows = np.zeros((5, len(taken)), dtype=np.int64)
+    rows[0] = taken
+    _, limit, opens, base, unit = rows
+    limit[:] = whole
+    limit[taken == NOWHERE] = -_ALWAYS
+    limit[none] = _ALWAYS
+    opens[nodes.sharing_ids[index] == 0] = -1
     if shape.fraction:
-        base = np.where(taken == 0, WHOLE_GPU_MILLI, 0)
-        unit = np.where(taken == 0, _ALWAYS, unit)
+        base[none] = WHOLE_GPU_MILLI
+        np.floor_divide(whole, WHOLE_GPU_MILLI, out=unit)
+        unit[none] = _ALWAYS
     else:
         replicas = replicated(nodes, shape, index)
-        base = np.where(replicas, _REPLICA, _WHOLE)
-        unit = np.where(replicas, 2 * unit, _ALWAYS)
-    base, unit = np.where(sliced, _SLICE, base), np.where(sliced, _ALWAYS, unit)
-    return Parts(np.stack([taken, limit, opens, base, unit]), bool(opens.any()))
+        base[:] = np.where(replicas, _REPLICA, _WHOLE)
+        unit[:] = np.where(replicas, 2 * (whole // WHOLE_GPU_MILLI), _ALWAYS)
+    base[sliced] = _SLICE
+    unit[sliced] = _ALWAYS
+    return Parts(rows, bool(opens.any()))
 
 
 def replicated(nodes: Nodes, shape: Shape, index: Index) -> Mask:

@@ -9,8 +9,7 @@ node would give. What is worth what is learned again at every pod that came, up 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from weakref import WeakKeyDictionary
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -87,25 +86,22 @@ class ExpectedFill:
     """Serves any number of clusters: what it has learned is kept for each."""
 
     learn_from: int = 64
-    _learned: WeakKeyDictionary[Cluster, _Learned] = field(
-        default_factory=WeakKeyDictionary, init=False, repr=False, compare=False
-    )
 
     def version(self, cluster: Cluster) -> int:
         seen = cluster.mix.seen
         if seen < self.learn_from:
             return 0
-        learned = self._learned.get(cluster)
+        learned = cluster.learned.get(self)
         if learned is None or seen > learned.due or not learned.follow(cluster.nodes):
-            learned = self._learned[cluster] = _Learned(cluster, learned.version + 1 if learned is not None else 1)
+            learned = cluster.learned[self] = _Learned(cluster, learned.version + 1 if learned is not None else 1)
         return learned.version
 
     def native(self, cluster: Cluster) -> tuple[NDArray[np.int64], ...] | None:
-        learned = self._learned.get(cluster)
+        learned = cluster.learned.get(self)
         return (learned.kinds, *learned.worth.arrays) if learned is not None else ()
 
     def scores(self, cluster: Cluster, offer: Offer) -> Scores:
-        learned, shape = self._learned.get(cluster), offer.shape
+        learned, shape = cluster.learned.get(self), offer.shape
         if learned is None:
             return Tightest().scores(cluster, offer)
         change = np.clip(_change(cluster.nodes, learned, offer), -_MOST_CHANGE, _MOST_CHANGE)
@@ -122,7 +118,7 @@ class ExpectedFill:
         return row.best()
 
     def share_gpu(self, cluster: Cluster, slot: int, pod: Pod, share: int) -> int:
-        nodes, learned = cluster.nodes, self._learned.get(cluster)
+        nodes, learned = cluster.nodes, cluster.learned.get(self)
         if learned is None or slot >= len(learned.kinds):
             return tightest_gpu(nodes, slot, share)
         # The pod's cores are taken already.

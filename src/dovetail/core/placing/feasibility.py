@@ -37,6 +37,8 @@ def tolerated(nodes: Nodes, request: Request, index: Index) -> Mask:
         dtype=np.bool_,
         count=len(nodes.taint_sets),
     )
+    if answers.all():
+        return np.ones_like(nodes.usable[index])
     return np.asarray(answers[nodes.taint_ids[index]])
 
 

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from msgspec import Struct, field
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from dovetail.core.cluster import Cluster
@@ -34,11 +34,11 @@ class Group(Struct):
     `missing` how many more it needs, `room` how many more it may take (None: no limit). `scope` is where the placement
     in force keeps it, while `chosen`."""
 
-    pods: list[Pod] = field(default_factory=list)
-    held: list[int] = field(default_factory=list)
+    pods: list[Pod] = []
+    held: list[int] = []
     missing: int = 1
     room: int | None = None
-    groups: list[Group] = field(default_factory=list)
+    groups: list[Group] = []
     min_groups: int = 0
     required: tuple[str, ...] = ()
     preferred: tuple[str, ...] = ()

@@ -125,8 +125,9 @@ def preference(nodes: Nodes, shape: Shape, index: Index) -> Scores:
         ],
         dtype=np.int64,
     )
-    if avoided.any():
-        points -= 100 * avoided[nodes.taint_ids[index]]
+    if not request.preferred_nodes and not avoided.any():
+        return points
+    points -= 100 * avoided[nodes.taint_ids[index]]
     return weigh_preference(points)
 
 

@@ -9,7 +9,7 @@ that waits will have of memory and of which model depends on the node that it ge
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from dovetail.core.cluster import Cluster
@@ -65,17 +65,24 @@ class Meter:
 
     def held(self, placement: Placement) -> Amounts:
         """What a placed pod is counted with."""
+        return self.held_by((placement,))[0]
+
+    def held_by(self, placements: Sequence[Placement]) -> list[Amounts]:
+        """What each of these placed pods is counted with."""
         if self.behind:
             self.capacity()
-        kind = self._kinds.get(placement.slot, 0)
-        claimed = self._granted(placement) if placement.grants or placement.pod.device_claims else 0
-        key = placement.shape.id, placement.share_milli, placement.share_bits.bit_count(), kind, claimed
-        amounts = self._held.get(key)
-        if amounts is None:
-            if len(self._held) >= 65_536:
-                self._held.clear()
-            amounts = self._held[key] = self._count(placement, claimed)
-        return amounts
+        known, kinds, found = self._held, self._kinds, []
+        for placement in placements:
+            shape_id, share_milli, cards = placement.shape.id, placement.share_milli, placement.share_bits.bit_count()
+            claimed = self._granted(placement) if placement.grants or placement.pod.device_claims else 0
+            key = shape_id, share_milli, cards, kinds.get(placement.slot, 0), claimed
+            amounts = known.get(key)
+            if amounts is None:
+                if len(known) >= 65_536:
+                    known.clear()
+                amounts = known[key] = self._count(placement, claimed)
+            found.append(amounts)
+        return found
 
     def _count(self, placement: Placement, claimed: int) -> Amounts:
         """What it is counted with, with so many GPUs by claims."""

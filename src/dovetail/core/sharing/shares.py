@@ -39,10 +39,6 @@ from dovetail.core.sharing.records import (
 )
 from dovetail.core.sharing.tree import Tree
 
-_COUNTED_ALIKE = attrgetter(
-    "pod.managed", "pod.queue", "pod.namespace", "pod.user", "pod.priority", "pod.work.preemptible"
-)
-
 
 class _Held(Struct):
     """Pods that are counted alike: by queue, user, priority, amounts, and whether they must not be preempted. `rate` is
@@ -68,6 +64,8 @@ class Shares:
         self._rates = Rates(policy.model_milli)
         self._books = QueueBooks(self.path)
         self._held: dict[str, _Held] = {}
+        self._alike: dict[tuple[int, Amounts], _Held] = {}
+        """What pods of a kind (`Roster.kinds`) are counted as that have these amounts, since queues last changed."""
         self._waiting: dict[str, tuple[str, Amounts]] = {}
         self._limited: dict[str, bool] = {}
 
@@ -97,6 +95,7 @@ class Shares:
             self.accounts.set_half_life(queue)
         self.dues.changed()
         self._limited.clear()
+        self._alike.clear()
 
     def remove_queue(self, name: str) -> None:
         """Its pods run on, and count for those above it no more."""
@@ -134,6 +133,7 @@ class Shares:
             self._sync(uid, late=False)
         self.dues.changed()
         self._limited.clear()
+        self._alike.clear()
 
     def sync(self, pod: Pod) -> None:
         """Count the pod as it is now: held, waiting, or gone where the roster does not have it."""
@@ -166,14 +166,20 @@ class Shares:
         """These pods, which waited, were placed."""
         if self.meter.behind:
             self._follow_capacity()
-        for _, alike in groupby(placements, _COUNTED_ALIKE):
-            for amounts, same in groupby(alike, self.meter.held):
-                some = list(same)
-                kind = self._kind(some[0].pod, amounts)
-                uids, held = [placement.pod.uid for placement in some], _Held(kind, self._rates.of(amounts))
-                self._hold(uids, held)
-                self._attain(uids, held)
-        self._unwait([placement.pod.uid for placement in placements])
+        uids, kinds = [placement.pod.uid for placement in placements], self._roster.kinds
+        alike: dict[tuple[int, Amounts], list[str]] = {}
+        for uid, amounts in zip(uids, self.meter.held_by(placements), strict=True):
+            alike.setdefault((kinds[uid], amounts), []).append(uid)
+        for key, some in alike.items():
+            held = self._alike.get(key)
+            if held is None:
+                if len(self._alike) >= 65_536:
+                    self._alike.clear()
+                kind = self._kind(self._roster.pods[some[0]], key[1])
+                held = self._alike[key] = _Held(kind, self._rates.of(key[1]))
+            self._hold(some, held)
+            self._attain(some, held)
+        self._unwait(uids)
 
     def _kind(self, pod: Pod, amounts: Amounts) -> tuple[str, str, int, Amounts, bool]:
         """What a placed pod (as it is known now) is counted by."""
@@ -197,6 +203,7 @@ class Shares:
         """What pods are charged follows what there is."""
         if self._rates.follow(self.meter.capacity()):
             self.dues.changed()
+            self._alike.clear()
             counts = Counter(map(id, self._held.values()))
             for held in {id(one): one for one in self._held.values()}.values():
                 rate = self._rates.of(held.kind[3])
@@ -252,12 +259,14 @@ class Shares:
                 self._books.wait(*request, 1)
 
     def _unwait(self, uids: Iterable[str]) -> None:
-        for request, alike in groupby([self._waiting.pop(uid, None) for uid in uids]):
-            if request is not None:
+        waiting = [request for uid in uids if (request := self._waiting.pop(uid, None)) is not None]
+        start = 0
+        for end, request in enumerate(waiting, 1):
+            if end == len(waiting) or waiting[end] != request:
                 queue, amounts = request
-                times = -len(list(alike))
-                self.dues.moved(queue, amounts, times)
-                self._books.wait(queue, amounts, times)
+                self.dues.moved(queue, amounts, start - end)
+                self._books.wait(queue, amounts, start - end)
+                start = end
 
     def _since(self, uid: str) -> int:
         """Since when a bound pod runs; now for one that is being bound."""
@@ -434,7 +443,9 @@ class Shares:
     def debtors(self, queue: str, amounts: Mapping[str, int]) -> Iterator[str]:
         """The queues from which this one may take something back for so much more."""
         if self.others_hold(queue) and (claim := self.claim_back(queue, amounts)) is not None:
-            yield from (name for name, pods in self._books.priorities.items() if pods and claim.takes(name, {}))
+            for name, pods in self._books.priorities.items():
+                if pods and claim.takes(name, {}):
+                    yield name
 
     def standings(self, now_ms: int) -> list[standing.Standing]:
         """How all queues stand, each before those below it."""
