@@ -7,6 +7,7 @@ import random
 from collections.abc import Iterator, Sequence
 from functools import cache
 
+import numpy as np
 import pytest
 from msgspec import Struct
 from msgspec.structs import replace
@@ -18,8 +19,9 @@ from dovetail.core.devices.layout import Layout
 from dovetail.core.devices.sharing import Sharing
 from dovetail.core.events import NodeChanged, PodChanged, PodRemoved
 from dovetail.core.model import CPU, GPU, MEMORY, PODS, Node, NodeTerm, Pod, PreferredNodes, Request, Requirement, Taint
+from dovetail.core.placing import kernel
 from dovetail.core.placing.expected_fill import ExpectedFill
-from dovetail.core.placing.worth import Arriving, expected_use
+from dovetail.core.placing.worth import Arriving, expected_use, filled
 from dovetail.core.policy import Policy
 from dovetail.core.state import State
 from tests.sim.published import Machine, Task, fits
@@ -206,6 +208,15 @@ def test_every_decision_is_the_formula_s(seed: int) -> None:
     assert told >= 2
 
 
+@pytest.fixture(params=["native", "pure"])
+def either(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tables once from the kernel, where there is one, and once from numpy."""
+    if request.param == "native" and not kernel.BUILT:
+        pytest.skip("there is no kernel")
+    monkeypatch.setattr(kernel, "BUILT", request.param == "native")
+
+
+@pytest.mark.usefixtures("either")
 @pytest.mark.parametrize("seed", range(6))
 def test_the_tables_are_the_recursion(seed: int) -> None:
     chance = random.Random(seed)
@@ -222,10 +233,41 @@ def test_the_tables_are_the_recursion(seed: int) -> None:
             assert (use[level, units], cores[level, units]) == table(level, units), (level, units)
 
 
+@pytest.mark.usefixtures("either")
 def test_nothing_comes_and_nothing_is_expected() -> None:
     use, cores = expected_use([], 1)
     assert not use.any()
     assert not cores.any()
+
+
+@pytest.mark.skipif(not kernel.BUILT, reason="there is no kernel")
+@pytest.mark.parametrize("seed", range(8))
+def test_the_kernel_fills_as_numpy_does(seed: int) -> None:
+    chance, told = random.Random(seed), []
+    for tables in (kernel.fill, filled):
+        classes = [
+            Arriving(chance.randint(0, 1000), chance.choice([0, chance.randint(1, 130_000)]), chance.randint(1, 2**22))
+            for _ in range(chance.randint(1, 60))
+        ]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(kernel, "BUILT", tables is kernel.fill)
+            told.append(expected_use(classes, chance.randint(1, 2**20)))
+        chance = random.Random(seed)
+    assert all(np.array_equal(one, other) for one, other in zip(*told, strict=True))
+    assert told[0][0].any()
+
+
+@pytest.mark.skipif(not kernel.BUILT, reason="there is no kernel")
+@pytest.mark.parametrize(
+    ("cells", "steps"),
+    [(3 * 101 * 269, [(1, 1, 1)]), (3 * 101 * 270, [(0, 0, 1)]), (3 * 101 * 270, [(-1, 2, 1)])],
+    ids=["too few cells", "a step of nothing", "a step up"],
+)
+def test_arrays_that_do_not_belong_together_are_refused(cells: int, steps: list[tuple[int, int, int]]) -> None:
+    fitting, found = np.ones(cells, dtype=np.int64), np.empty(2 * 101 * 270, dtype=np.int64)
+    columns = np.array(steps, dtype=np.int64).T.copy()
+    with pytest.raises(ValueError, match="do not belong together"):
+        kernel._kernel.fill(fitting, *columns, found)
 
 
 def learned(machines: list[Machine], *mix: tuple[Task, int]) -> State:

@@ -103,8 +103,12 @@ class Clustering(_Published):
         return fullness + np.fromiter((self._band(cluster, int(slot), kind) for slot in slots), np.int64, len(slots))
 
     def _band(self, cluster: Cluster, slot: int, kind: int) -> int:
-        placements = cluster.placements
-        kinds = {_kind(placements[uid].pod.request) for uid in cluster.on_slot.get(slot, ())} - {None}
+        # Every row that is redone asks, but who is there has mostly not changed since the last one did.
+        known, uids = cluster.learned.setdefault(self, {}), tuple(cluster.on_slot.get(slot, ()))
+        there, kinds = known.get(slot, (None, None))
+        if there != uids:
+            kinds = {_kind(cluster.placements[uid].pod.request) for uid in uids} - {None}
+            known[slot] = uids, kinds
         if kind in kinds:
             return 75 if len(kinds) == 1 else 50
         return 0 if kinds else 25

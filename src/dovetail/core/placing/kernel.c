@@ -6,7 +6,7 @@
 // what Row._redo and Row.best find with numpy under the scorings Tightest and ExpectedFill; a test compares them. What it
 // does not know (devices by claim, shapes of several forms, replicas by the dozen) stays with numpy:
 // kernel.py says when. It decides nothing by itself and holds no state but the addresses of the arrays, which live as
-// long as it does.
+// long as it does. Beside the row there is fill(), the recursion behind a table of worth.py.
 
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030B0000
@@ -423,6 +423,77 @@ static PyMethodDef METHODS[] = {
     {NULL, NULL, 0, NULL},
 };
 
+// What is expected to be used of a GPU and of the cores beside it, by what is left of both: `found` from the sums over
+// the classes that fit (weight, GPU, cores) and from what each step of a class leaves. Level 0 is 0. Sums are taken
+// modulo 2^64, as numpy takes them.
+static void fill_levels(const int64_t *fitting, const int64_t *level_of, const int64_t *units_of, const int64_t *rates,
+                        Py_ssize_t steps, int64_t *found) {
+    const Py_ssize_t plane = (Py_ssize_t)LEVELS * UNITS;
+    memset(found, 0, 2 * plane * sizeof(int64_t));
+    for (Py_ssize_t level = 1; level < LEVELS; level++) {
+        const int64_t *weights = fitting + level * UNITS;
+        for (int amount = 0; amount < 2; amount++) {
+            const int64_t *sums = fitting + (amount + 1) * plane + level * UNITS;
+            int64_t *table = found + amount * plane, *here = table + level * UNITS;
+            uint64_t all[UNITS];
+            for (int units = 0; units < UNITS; units++)
+                all[units] = (uint64_t)sums[units];
+            for (Py_ssize_t i = 0; i < steps; i++) {
+                if (!level_of[i] || level_of[i] > level)
+                    continue;
+                const int64_t *below = table + (level - level_of[i]) * UNITS;
+                const uint64_t rate = (uint64_t)rates[i];
+                for (Py_ssize_t units = units_of[i], left = 0; units < UNITS; units++, left++)
+                    all[units] += rate * (uint64_t)below[left];
+            }
+            // Steps that take cores alone lead to what was found right before.
+            for (int units = 0; units < UNITS; units++) {
+                for (Py_ssize_t i = 0; i < steps; i++)
+                    if (!level_of[i] && units_of[i] <= units)
+                        all[units] += (uint64_t)rates[i] * (uint64_t)here[units - units_of[i]];
+                here[units] = (int64_t)all[units] / weights[units];
+            }
+        }
+    }
+}
+
+static PyObject *fill(PyObject *Py_UNUSED(module), PyObject *const *arguments, Py_ssize_t count) {
+    static const Py_ssize_t LEAST[] = {3 * LEVELS * UNITS, 0, 0, 0, 2 * LEVELS * UNITS};
+    Py_buffer views[5];
+    int borrowed = 0, wrong = count != 5;
+    while (!wrong && borrowed < 5) {
+        if (borrow(arguments[borrowed], &views[borrowed], 8, borrowed == 4) < 0)
+            break;
+        wrong = views[borrowed].len < 8 * LEAST[borrowed];
+        borrowed++;
+    }
+    const int64_t *of[5] = {0};
+    Py_ssize_t steps = borrowed == 5 ? views[1].len / 8 : 0;
+    wrong |= borrowed == 5 && (views[2].len / 8 != steps || views[3].len / 8 != steps);
+    for (int i = 0; i < borrowed; i++)
+        of[i] = views[i].buf;
+    for (Py_ssize_t i = 0; i < steps && !wrong; i++)
+        wrong = of[1][i] < 0 || of[2][i] < 0 || of[1][i] + of[2][i] < 1;
+    for (Py_ssize_t i = 0; i < LEVELS * UNITS && borrowed == 5 && !wrong; i++)
+        wrong = of[0][i] < 1;
+    if (borrowed == 5 && !wrong)
+        fill_levels(of[0], of[1], of[2], of[3], steps, views[4].buf);
+    for (int i = 0; i < borrowed; i++)
+        PyBuffer_Release(&views[i]);
+    if (PyErr_Occurred())
+        return NULL;
+    if (wrong) {
+        PyErr_SetString(PyExc_ValueError, "arrays that do not belong together, a weight or a step of nothing");
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef FUNCTIONS[] = {
+    {"fill", (PyCFunction)(void (*)(void))fill, METH_FASTCALL, "Work out a table of expected use, see worth.py."},
+    {NULL, NULL, 0, NULL},
+};
+
 static PyType_Slot SLOTS[] = {
     {Py_tp_new, new_kernel},
     {Py_tp_dealloc, dealloc},
@@ -450,7 +521,8 @@ static int run(PyObject *module) {
 static PyModuleDef_Slot MODULE_SLOTS[] = {{Py_mod_exec, run}, {0, NULL}};
 
 static PyModuleDef MODULE = {
-    PyModuleDef_HEAD_INIT, .m_name = "_kernel", .m_doc = "See placing/kernel.c.", .m_slots = MODULE_SLOTS,
+    PyModuleDef_HEAD_INIT, .m_name = "_kernel", .m_doc = "See placing/kernel.c.", .m_methods = FUNCTIONS,
+    .m_slots = MODULE_SLOTS,
 };
 
 PyMODINIT_FUNC PyInit__kernel(void) {

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.core.cluster.columns import Mask
-from dovetail.core.cluster.nodes import Nodes
+from dovetail.core.cluster.nodes import Amounts, Nodes
 from dovetail.core.cluster.shapes import Shape
 from dovetail.core.cluster.shares import Parts
 from dovetail.core.devices.choose import PERMILLE, choices
@@ -61,6 +61,13 @@ def over(
     request, share = shape.request, shape.fraction and not shape.gpus
     milli, memory = (request.gpu_milli, request.gpu_memory_mib * WHOLE_GPU_MILLI) if share else (0, 0)
     return _kernel.Kernel(arrays, tables, unknown, several, ranked, shape.gpus, milli, memory)
+
+
+def fill(fitting: Amounts, level_of: Amounts, units_of: Amounts, rates: Amounts) -> Amounts:
+    """What `worth.filled` finds. Raises ValueError for arrays that do not belong together."""
+    found = np.empty((2, *fitting.shape[1:]), dtype=np.int64)
+    _kernel.fill(fitting, level_of, units_of, rates, found)
+    return found
 
 
 def _table(nodes: Nodes, layout_id: int, shape: Shape) -> NDArray[np.int16] | None:

@@ -31,7 +31,7 @@ from dovetail.core.cluster import Cluster
 from dovetail.core.cluster.columns import Index, Mask
 from dovetail.core.cluster.nodes import Nodes
 from dovetail.core.model import CPU, GPU, WHOLE_GPU_MILLI, Request
-from dovetail.core.placing import feasibility
+from dovetail.core.placing import feasibility, kernel
 
 Ints = NDArray[np.int64]
 SCALE = 256
@@ -202,10 +202,7 @@ class Worth:
 
 
 def expected_use(arriving: Sequence[Arriving], stop: int) -> tuple[Ints, Ints]:
-    """f (in 1/SCALE of a thousandth of a GPU) and h (in milli-CPU), by what is left of a GPU and of the cores.
-
-    Each value depends on those with less left of one or of both, so all with the same sum of both are worked out at
-    once, a diagonal after the other."""
+    """f (in 1/SCALE of a thousandth of a GPU) and h (in milli-CPU), by what is left of a GPU and of the cores."""
     steps: dict[tuple[int, int], list[int]] = {}
     for one in arriving:
         units = (one.cpu_milli + 4 * UNIT_MILLI // 5 - 1) // UNIT_MILLI
@@ -223,21 +220,32 @@ def expected_use(arriving: Sequence[Arriving], stop: int) -> tuple[Ints, Ints]:
         fitting[:, level, units] = sums
     fitting = fitting.cumsum(axis=1).cumsum(axis=2)
     fitting[0] += stop
-    levels, units_ = np.divmod(np.arange(_LEVELS * _UNITS), _UNITS)
+    level_of = np.array([level for level, _ in steps], dtype=np.int64)
+    units_of = np.array([units for _, units in steps], dtype=np.int64)
+    rates = np.array([sums[0] for sums in steps.values()], dtype=np.int64)
+    use, cores = (kernel.fill if kernel.BUILT else filled)(fitting, level_of, units_of, rates)
+    return use, cores
+
+
+def filled(fitting: Ints, level_of: Ints, units_of: Ints, rates: Ints) -> Ints:
+    """f and h from the sums of the classes that fit by level and units (how often, and what of a GPU and of the cores),
+    and from the steps by which the classes lead to what is left after them. `kernel.fill` finds the same.
+
+    Each value depends on those with less left of one or of both, so all with the same sum of both are worked out at
+    once, a diagonal after the other."""
+    levels, units = np.divmod(np.arange(_LEVELS * _UNITS), _UNITS)
     diagonals = np.zeros((_LEVELS + _UNITS - 1, 3, _LEVELS), dtype=np.int64)
     diagonals[:, 0] = 2**62  # Where there is no such place nothing is expected.
-    diagonals[levels + units_, :, levels] = fitting[:, levels, units_].T
-    level_of = np.array([level for level, _ in steps], dtype=np.intp)
-    back = np.array([level + units for level, units in steps], dtype=np.intp)
-    rates = np.array([sums[0] for sums in steps.values()], dtype=np.int64)
+    diagonals[levels + units, :, levels] = fitting[:, levels, units].T
+    back = level_of + units_of
     before = int(back.max(initial=0))
     known = np.zeros((before + len(diagonals), 2, 2 * _LEVELS - 1), dtype=np.int64)
     shifted = sliding_window_view(known, _LEVELS, axis=2)
     for i, (weights, *sums) in enumerate(diagonals):
         further = rates @ shifted[before + i - back, :, _LEVELS - 1 - level_of].reshape(-1, 2 * _LEVELS)
         known[before + i, :, _LEVELS:] = ((sums + further.reshape(2, _LEVELS)) // weights)[:, 1:]
-    found = known[before + levels + units_, :, _LEVELS - 1 + levels]
-    return found[:, 0].reshape(_LEVELS, _UNITS), found[:, 1].reshape(_LEVELS, _UNITS)
+    found: Ints = known[before + levels + units, :, _LEVELS - 1 + levels].T
+    return found.reshape(2, _LEVELS, _UNITS)
 
 
 def divisible(nodes: Nodes, index: Index) -> Mask:
