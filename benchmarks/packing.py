@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import gc
 import json
 import statistics
 import sys
@@ -28,6 +29,7 @@ from msgspec.structs import asdict
 
 from dovetail.core.events import NodeChanged
 from dovetail.core.policy import Policy
+from dovetail.scheduler.serve import COLLECT_AFTER
 from dovetail.sim import sample
 from dovetail.sim.arrivals import inflated
 from dovetail.sim.engine import Simulation
@@ -104,7 +106,8 @@ def main() -> None:
     cases = list(product(lists, args.seeds, args.policies))
     rows: list[Row] = []
     began_s = time.monotonic()
-    with ProcessPoolExecutor(args.processes) as pool:
+    # As the live scheduler does.
+    with ProcessPoolExecutor(args.processes, initializer=gc.set_threshold, initargs=(COLLECT_AFTER,)) as pool:
         # A process runs all policies on the arrivals that it has read.
         for row in pool.map(partial(run, args.traces), cases, chunksize=len(args.policies)):
             rows.append(row)
