@@ -138,6 +138,8 @@ class Search:
         if held:
             able &= np.isin(np.arange(len(able)), list(held)) if len(held) == 1 and ABSENT not in held else False
         domains = np.flatnonzero(able)
+        if not len(domains):
+            return []
         return [int(d) for d in domains[np.lexsort((domains, total[domains], -capacity[domains]))]]
 
     def room(self, scope: Scope | None, wanted: list[tuple[Shape, int]]) -> int:
@@ -207,7 +209,8 @@ class Search:
         if group.chosen:
             more = [pod for pod in group.pods if pod.uid not in self._cluster.placements]
             room = len(more) if group.room is None else group.room - group.missing
-            self._add(_by_shape(self._cluster, more), room, group.scope)
+            if more:
+                self._add(_by_shape(self._cluster, more), room, group.scope)
 
     def _add(self, shapes: list[tuple[Shape, list[Pod]]], most: int, scope: Scope | None) -> int:
         placed = 0
