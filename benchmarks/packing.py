@@ -30,7 +30,7 @@ from dovetail.core.events import NodeChanged
 from dovetail.core.policy import Policy
 from dovetail.sim import sample
 from dovetail.sim.arrivals import inflated
-from dovetail.sim.engine import Simulation
+from dovetail.sim.placing import PlacedAtOnce
 from dovetail.sim.policies import POLICIES
 from dovetail.sim.report import Run, of_arrivals
 from dovetail.sim.traces import openb
@@ -69,7 +69,7 @@ def run(traces: Path | None, case: tuple[str, int, str]) -> Row:
     workload = arrivals(traces, name, seed)
     scoring = POLICIES[policy](seed, [pod.request for job in workload.jobs for pod in job.pods])
     began_s = time.process_time()
-    result = Simulation(workload, Policy(scoring=scoring), patient=False).run()
+    result = PlacedAtOnce(workload, Policy(scoring=scoring)).run()
     cpu_s = time.process_time() - began_s
     report = of_arrivals(Run(workload, policy, seed, result, cpu_s), UNTIL_PERCENT)
     at_100, at_130 = (report.unallocated_gpu_percent[column] for column in ("100", "130"))

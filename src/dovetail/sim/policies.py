@@ -11,7 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import reduce
 from hashlib import blake2b
+from operator import or_
 
 import numpy as np
 
@@ -26,6 +28,8 @@ from dovetail.sim.fgd import FragmentationGradientDescent
 _LARGEST_CPU_MILLI = 128_000
 _LARGEST_GPU_MILLI = 8_000
 """The largest node of the published cluster, which the baselines measure amounts against."""
+_MOST_GPUS = 62
+"""More GPUs of a pod are one kind, so that the kinds are the bits of an integer."""
 
 
 class _Published:
@@ -91,23 +95,34 @@ class Packing(_Published):
 
 class Clustering(_Published):
     """Nodes that hold only pods of the same kind (shared, or as many GPUs), then mixed ones, then empty ones, then
-    nodes with other kinds; of equals the fuller one."""
+    nodes with other kinds; of equals the fuller one. Serves one cluster: the kinds on a node are kept until it changes."""
+
+    def __init__(self) -> None:
+        self._kinds = np.zeros(0, dtype=np.int64)
+        """Of each node slot, a bit for each kind of pods that it holds."""
+        self._seen = -1
 
     def scores(self, cluster: Cluster, offer: Offer) -> Scores:
         idle_milli = cluster.nodes.room_milli(offer.index).sum(axis=0)
         fullness: Scores = 25 * (_LARGEST_GPU_MILLI - idle_milli) // _LARGEST_GPU_MILLI
         kind = _kind(offer.shape.request)
-        if kind is None:
+        if not kind:
             return np.zeros_like(fullness)
-        slots = np.arange(cluster.nodes.size)[offer.index]
-        return fullness + np.fromiter((self._band(cluster, int(slot), kind) for slot in slots), np.int64, len(slots))
+        self._catch_up(cluster)
+        there = self._kinds[offer.index]
+        same = np.where(there == kind, 75, 50)
+        return fullness + np.where(there & kind, same, np.where(there, 0, 25))
 
-    def _band(self, cluster: Cluster, slot: int, kind: int) -> int:
-        placements = cluster.placements
-        kinds = {_kind(placements[uid].pod.request) for uid in cluster.on_slot.get(slot, ())} - {None}
-        if kind in kinds:
-            return 75 if len(kinds) == 1 else 50
-        return 0 if kinds else 25
+    def _catch_up(self, cluster: Cluster) -> None:
+        nodes, placements = cluster.nodes, cluster.placements
+        changed = nodes.amounts_journal.since(self._seen) if self._seen >= 0 else None
+        if changed is None or len(self._kinds) != nodes.size:
+            self._kinds = np.zeros(nodes.size, dtype=np.int64)
+            changed = np.arange(nodes.size)
+        for slot in changed.tolist():
+            kinds = (_kind(placements[uid].pod.request) for uid in cluster.on_slot.get(slot, ()))
+            self._kinds[slot] = reduce(or_, kinds, 0)
+        self._seen = nodes.amounts_journal.end
 
 
 @dataclass(frozen=True)
@@ -143,11 +158,10 @@ def asked_milli(shape: Shape) -> int:
     return shape.gpus * WHOLE_GPU_MILLI + shape.request.gpu_milli
 
 
-def _kind(request: Request) -> int | None:
-    """0 for a share, the number of GPUs for whole ones, None for neither."""
-    if request.gpu_milli:
-        return 0
-    return dict(request.resources).get(GPU)
+def _kind(request: Request) -> int:
+    """A bit: the first for a share, then one for each number of whole GPUs; 0 where neither is asked for."""
+    gpus = 0 if request.gpu_milli else dict(request.resources).get(GPU, 0)
+    return 1 << min(gpus, _MOST_GPUS) if gpus or request.gpu_milli else 0
 
 
 POLICIES: dict[str, Callable[[int, Iterable[Request]], Scoring]] = {

@@ -211,10 +211,13 @@ static int64_t worth_of(const Kernel *self, int64_t kind, int64_t cores, const i
             counts[s] += floor_divide(rooms[g], AT(SIZES, int64_t)[s]);
     }
     for (Py_ssize_t i = 0; i < self->classes; i++) {
+        int64_t price = AT(PRICES, int64_t)[i * (self->kinds + 1) + kind];
+        if (price == 0)
+            continue;
         int64_t places = floor_divide(counts[AT(SIZE_OF, int64_t)[i]], AT(CLASS_GPUS, int64_t)[i]);
         int64_t asked = AT(CLASS_CPU, int64_t)[i], by_cores = floor_divide(cores, asked);
         places = asked > 0 && by_cores < places ? by_cores : places;
-        total += places * AT(PRICES, int64_t)[i * (self->kinds + 1) + kind];
+        total += places * price;
     }
     for (Py_ssize_t g = 0; g < self->gpus_told; g++) {
         int64_t level = clip(rooms[g] / STEP_MILLI, 0, LEVELS - 1);
