@@ -7,6 +7,7 @@ import random
 from collections.abc import Iterator, Sequence
 from functools import cache
 
+import numpy as np
 import pytest
 from msgspec import Struct
 from msgspec.structs import replace
@@ -18,6 +19,7 @@ from dovetail.core.devices.layout import Layout
 from dovetail.core.devices.sharing import Sharing
 from dovetail.core.events import NodeChanged, PodChanged, PodRemoved
 from dovetail.core.model import CPU, GPU, MEMORY, PODS, Node, NodeTerm, Pod, PreferredNodes, Request, Requirement, Taint
+from dovetail.core.placing import worth
 from dovetail.core.placing.expected_fill import ExpectedFill
 from dovetail.core.placing.worth import Arriving, expected_use
 from dovetail.core.policy import Policy
@@ -220,6 +222,34 @@ def test_the_tables_are_the_recursion(seed: int) -> None:
     for level in range(0, 101, 5):
         for units in (0, 1, 2, 5, 17, 60, 181, 269):
             assert (use[level, units], cores[level, units]) == table(level, units), (level, units)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_native_tables_are_those_of_numpy(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    chance = random.Random(seed)
+    arriving = [
+        Arriving(
+            chance.choice([0, 1, 190, 500, 1000]), chance.choice([0, 1, 400, 8000, 134_000]), chance.randint(1, 2**30)
+        )
+        for _ in range(chance.randint(0, 60))
+    ]
+    stop = chance.choice([1, 2**20, 2**40])
+    found = expected_use(arriving, stop)
+    monkeypatch.setattr(worth, "solve", None)
+    assert np.array_equal(found, expected_use(arriving, stop))
+
+
+@pytest.mark.skipif(worth.solve is None, reason="the kernel was not built")
+def test_the_native_tables_have_to_be_whole() -> None:
+    assert worth.solve is not None
+    fitting, table = np.ones((3, 270, 101), dtype=np.int64), np.zeros((270, 101), dtype=np.int64)
+    for step in ((0, 0, 1), (-1, 2, 1)):
+        with pytest.raises(ValueError, match="expected_use"):
+            worth.solve(fitting, np.array([step], dtype=np.int64), table, table.copy())
+    with pytest.raises(ValueError, match="expected_use"):
+        worth.solve(fitting[:2].copy(), np.zeros((0, 3), dtype=np.int64), table, table.copy())
+    with pytest.raises(TypeError, match="items of 4 bytes"):
+        worth.solve(fitting.astype(np.int32), np.zeros((0, 3), dtype=np.int64), table, table.copy())
 
 
 def test_nothing_comes_and_nothing_is_expected() -> None:

@@ -95,7 +95,8 @@ class Packing(_Published):
 
 class Clustering(_Published):
     """Nodes that hold only pods of the same kind (shared, or as many GPUs), then mixed ones, then empty ones, then
-    nodes with other kinds; of equals the fuller one. Serves one cluster: the kinds on a node are kept until it changes."""
+    nodes with other kinds; of equals the fuller one. Serves one cluster: the kinds on a node are kept until it
+    changes."""
 
     def __init__(self) -> None:
         self._kinds = np.zeros(0, dtype=np.int64)

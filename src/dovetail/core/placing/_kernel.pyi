@@ -3,10 +3,15 @@
 
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 SOURCE: str
 """The digest of the C source that it was built from."""
+
+def expected_use(
+    fitting: NDArray[np.int64], steps: NDArray[np.int64], use: NDArray[np.int64], cores: NDArray[np.int64]
+) -> None: ...
 
 class Kernel:
     def __new__(

@@ -419,6 +419,67 @@ static PyObject *best(PyObject *object, PyObject *Py_UNUSED(none)) {
     return PyLong_FromSsize_t(start + first_of_highest(score + start, BLOCK));
 }
 
+// worth.expected_use over tables by units of cores and level: `fitting` (the sums of those that fit: rates with `stop`,
+// GPU, cores), and for each step how many levels and units it takes and how often it comes; into `use` and `cores`.
+static void fill_expected(const int64_t *fitting, const int64_t *steps, Py_ssize_t count, int64_t *use, int64_t *cores) {
+    for (Py_ssize_t unit = 0; unit < UNITS; unit++) {
+        int64_t *own_use = use + unit * LEVELS, *own_cores = cores + unit * LEVELS;
+        const int64_t *rates = fitting + unit * LEVELS;
+        memcpy(own_use, rates + UNITS * LEVELS, LEVELS * sizeof(int64_t));
+        memcpy(own_cores, rates + 2 * UNITS * LEVELS, LEVELS * sizeof(int64_t));
+        for (const int64_t *step = steps; step < steps + 3 * count; step += 3) {
+            if (step[1] == 0 || step[1] > unit)
+                continue;
+            Py_ssize_t back = (unit - step[1]) * LEVELS;
+            for (Py_ssize_t level = step[0]; level < LEVELS; level++) {
+                own_use[level] += step[2] * use[back + level - step[0]];
+                own_cores[level] += step[2] * cores[back + level - step[0]];
+            }
+        }
+        own_use[0] = own_cores[0] = 0;
+        for (Py_ssize_t level = 1; level < LEVELS; level++) {
+            for (const int64_t *step = steps; step < steps + 3 * count; step += 3)
+                if (step[1] == 0 && step[0] <= level) {
+                    own_use[level] += step[2] * own_use[level - step[0]];
+                    own_cores[level] += step[2] * own_cores[level - step[0]];
+                }
+            own_use[level] = floor_divide(own_use[level], rates[level]);
+            own_cores[level] = floor_divide(own_cores[level], rates[level]);
+        }
+    }
+}
+
+// expected_use(fitting, steps, use, cores): see above. Steps take at least one level or one unit, and no less than none.
+static PyObject *expected_use(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count) {
+    enum { FITTING, STEPS, USE, CORES, TABLES };
+    Py_buffer views[TABLES] = {{0}};
+    int sound = count == TABLES;
+    for (int i = 0; i < TABLES && sound; i++)
+        if (borrow(args[i], &views[i], 8, i >= USE) < 0)
+            goto done;
+    Py_ssize_t size = LEVELS * UNITS * 8;
+    sound = sound && views[FITTING].len == 3 * size && views[USE].len == size && views[CORES].len == size && views[STEPS].len % 24 == 0;
+    const int64_t *steps = views[STEPS].buf;
+    for (Py_ssize_t i = 0; sound && i < views[STEPS].len / 8; i += 3)
+        sound = steps[i] >= 0 && steps[i + 1] >= 0 && steps[i] + steps[i + 1] > 0;
+    if (sound)
+        fill_expected(views[FITTING].buf, steps, views[STEPS].len / 24, views[USE].buf, views[CORES].buf);
+    else
+        PyErr_SetString(PyExc_ValueError, "expected_use(fitting, steps, use, cores)");
+done:
+    for (int i = 0; i < TABLES; i++)
+        if (views[i].obj)
+            PyBuffer_Release(&views[i]);
+    if (PyErr_Occurred())
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef FUNCTIONS[] = {
+    {"expected_use", (PyCFunction)(void (*)(void))expected_use, METH_FASTCALL, "What worth.expected_use finds."},
+    {NULL, NULL, 0, NULL},
+};
+
 static PyMethodDef METHODS[] = {
     {"redo", (PyCFunction)(void (*)(void))redo, METH_FASTCALL, "Score, and count copies on, the slots of a list anew, from a place on."},
     {"redo_all", (PyCFunction)(void (*)(void))redo_all, METH_FASTCALL, "Score the first slots anew."},
@@ -453,7 +514,8 @@ static int run(PyObject *module) {
 static PyModuleDef_Slot MODULE_SLOTS[] = {{Py_mod_exec, run}, {0, NULL}};
 
 static PyModuleDef MODULE = {
-    PyModuleDef_HEAD_INIT, .m_name = "_kernel", .m_doc = "See placing/kernel.c.", .m_slots = MODULE_SLOTS,
+    PyModuleDef_HEAD_INIT, .m_name = "_kernel", .m_doc = "See placing/kernel.c.", .m_methods = FUNCTIONS,
+    .m_slots = MODULE_SLOTS,
 };
 
 PyMODINIT_FUNC PyInit__kernel(void) {

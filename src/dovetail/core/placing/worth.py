@@ -20,7 +20,7 @@ round down. Nodes that the same classes may go to are of one kind, and share a t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from msgspec import Struct
@@ -33,7 +33,14 @@ from dovetail.core.cluster.nodes import Nodes
 from dovetail.core.model import CPU, GPU, WHOLE_GPU_MILLI, Request
 from dovetail.core.placing import feasibility
 
+
 Ints = NDArray[np.int64]
+solve: Callable[[Ints, Ints, Ints, Ints], None] | None
+try:
+    from dovetail.core.placing._kernel import expected_use as solve
+except ImportError:
+    solve = None
+
 SCALE = 256
 STEP_MILLI = 10
 UNIT_MILLI = 500
@@ -202,10 +209,7 @@ class Worth:
 
 
 def expected_use(arriving: Sequence[Arriving], stop: int) -> tuple[Ints, Ints]:
-    """f (in 1/SCALE of a thousandth of a GPU) and h (in milli-CPU), by what is left of a GPU and of the cores.
-
-    Each value depends on those with less left of one or of both, so all with the same sum of both are worked out at
-    once, a diagonal after the other."""
+    """f (in 1/SCALE of a thousandth of a GPU) and h (in milli-CPU), by what is left of a GPU and of the cores."""
     steps: dict[tuple[int, int], list[int]] = {}
     for one in arriving:
         units = (one.cpu_milli + 4 * UNIT_MILLI // 5 - 1) // UNIT_MILLI
@@ -223,13 +227,26 @@ def expected_use(arriving: Sequence[Arriving], stop: int) -> tuple[Ints, Ints]:
         fitting[:, level, units] = sums
     fitting = fitting.cumsum(axis=1).cumsum(axis=2)
     fitting[0] += stop
+    taken = np.array([(*step, sums[0]) for step, sums in steps.items()], dtype=np.int64).reshape(-1, 3)
+    if solve is None:
+        return solved(fitting, taken)
+    use, cores = np.empty((2, _UNITS, _LEVELS), dtype=np.int64)
+    solve(np.ascontiguousarray(fitting.transpose(0, 2, 1)), taken, use, cores)
+    return use.T, cores.T
+
+
+def solved(fitting: Ints, steps: Ints) -> tuple[Ints, Ints]:
+    """What the native kernel finds where it was built: f and h, from the sums over those that fit (how often they come,
+    with `stop`; GPU; cores) by level and units, and from how many levels and units each step takes and how often it
+    comes.
+
+    Each value depends on those with less left of one or of both, so all with the same sum of both are worked out at
+    once, a diagonal after the other."""
     levels, units_ = np.divmod(np.arange(_LEVELS * _UNITS), _UNITS)
     diagonals = np.zeros((_LEVELS + _UNITS - 1, 3, _LEVELS), dtype=np.int64)
     diagonals[:, 0] = 2**62  # Where there is no such place nothing is expected.
     diagonals[levels + units_, :, levels] = fitting[:, levels, units_].T
-    level_of = np.array([level for level, _ in steps], dtype=np.intp)
-    back = np.array([level + units for level, units in steps], dtype=np.intp)
-    rates = np.array([sums[0] for sums in steps.values()], dtype=np.int64)
+    level_of, back, rates = steps[:, 0], steps[:, 0] + steps[:, 1], steps[:, 2]
     before = int(back.max(initial=0))
     known = np.zeros((before + len(diagonals), 2, 2 * _LEVELS - 1), dtype=np.int64)
     shifted = sliding_window_view(known, _LEVELS, axis=2)
