@@ -243,9 +243,9 @@ def test_the_native_tables_are_those_of_numpy(seed: int, monkeypatch: pytest.Mon
 def test_the_native_tables_have_to_be_whole() -> None:
     assert worth.solve is not None
     fitting, table = np.ones((3, 270, 101), dtype=np.int64), np.zeros((270, 101), dtype=np.int64)
-    for step in ((0, 0, 1), (-1, 2, 1)):
+    for wrong in ((0, 0, 1), (-1, 2, 1)):
         with pytest.raises(ValueError, match="expected_use"):
-            worth.solve(fitting, np.array([step], dtype=np.int64), table, table.copy())
+            worth.solve(fitting, np.array([wrong], dtype=np.int64), table, table.copy())
     with pytest.raises(ValueError, match="expected_use"):
         worth.solve(fitting[:2].copy(), np.zeros((0, 3), dtype=np.int64), table, table.copy())
     with pytest.raises(TypeError, match="items of 4 bytes"):

@@ -33,7 +33,6 @@ from dovetail.core.cluster.nodes import Nodes
 from dovetail.core.model import CPU, GPU, WHOLE_GPU_MILLI, Request
 from dovetail.core.placing import feasibility
 
-
 Ints = NDArray[np.int64]
 solve: Callable[[Ints, Ints, Ints, Ints], None] | None
 try:
