@@ -6,7 +6,8 @@
 Without `--traces` the sample that comes with Dovetail (the list `default`). With it, a folder that holds
 `openb_node_list_gpu_node.csv.gz` and `openb_pod_list_NAME.csv.gz` as published (data/csv in
 hkust-adsl/kubernetes-scheduler-simulator): the 15 lists of the published table that are there, or those named. Each
-run is what `dovetail simulate --until 130` does. With `-o json` the single runs.
+run comes to what `dovetail simulate --until 130` does, with less around it (`dovetail.sim.placing`). With `-o json` the
+single runs.
 """
 
 from __future__ import annotations

@@ -48,11 +48,11 @@ def compared(told: Workload, policy: str, seed: int) -> int:
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_it_is_the_impatient_simulation(policy: str) -> None:
-    assert sum(compared(workload(seed), policy, seed) for seed in range(20)) > 20
+    assert sum(compared(workload(seed), policy, seed) for seed in range(10)) > 10
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", ["fgd", "expected-fill"])
 def test_it_is_the_impatient_simulation_of_the_sample(policy: str) -> None:
     listed = Workload("sample", tuple(map(NodeChanged, openb.read_nodes(sample.NODES))), openb.read_pods(sample.PODS))
     assert compared(inflated(listed, 130, 42), policy, 42) > 1000
