@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The inner loop of rows.Row in C: the score of one shape on the slots that changed, how many such pods each of them
-// takes where that was asked, and the best slot of all.
+// takes where that was asked, and the best slot of all. Beside that the tables of worth.expected_use.
 //
 // Rules: it reads and writes the very arrays of the row, of the node table and of what was learned, and finds bit for bit
 // what Row._redo and Row.best find with numpy under the scorings Tightest and ExpectedFill; a test compares them. What it
