@@ -144,6 +144,19 @@ def test_a_gpu_that_is_well_again_stays_out_until_the_node_offers_it() -> None:
     assert feed.wiring("n1").findings != ()
 
 
+def test_a_gpu_that_is_well_again_stays_out_while_the_kubelet_starts_anew() -> None:
+    """At first it offers none, then what the plugin said last, which may have been before the GPU was well."""
+    feed = feed_of(node(gpus=3), gpu_node(changed(lambda s: s["gpus"][3].update(healthy=False))))
+    assert feed.wiring("n1").parts.gpus_out == 0b1000
+    feed.gpu_nodes(added(gpu_node(GPU_NODE)))
+    for offered in (0, 3):
+        feed.nodes(added(node(gpus=offered)))
+        feed.wiring("n1")
+    assert (feed.wiring("n1").parts.gpus_out, feed.wiring("n1").findings) == (0b1000, ())
+    feed.nodes(added(node(gpus=4)))
+    assert feed.wiring("n1").parts.gpus_out == 0
+
+
 def test_a_node_that_offers_no_gpus_yet_is_not_complained_about() -> None:
     assert wiring(node(gpus=0), gpu_node(GPU_NODE)).findings == ()
 

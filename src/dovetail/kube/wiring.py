@@ -56,7 +56,7 @@ class Wirings:
         self._slices: dict[str, dict[str, ResourceSlice]] = {}
         self._known: dict[str, tuple[_Seen, Wiring]] = {}
         self._out: dict[str, int] = {}
-        """The GPUs that were out when what was told last added up to what the node offered, as bits."""
+        """The GPUs that were out when what was told last added up to what the node offered, or since, as bits."""
 
     def put_gpu_node(self, obj: GPUNode, deleted: bool) -> str:
         name = obj.metadata.name
@@ -135,11 +135,13 @@ class Wirings:
 
     def _still_out(self, name: str, layout: Layout, out: int, seen: _Seen) -> int:
         """A kubelet writes what its node offers every ten seconds (nodeStatusUpdateFrequency), and so later than the
-        agent tells that a GPU is well again or has left MIG mode: until then it is out, and the others are known."""
-        before = out | self._out.get(name, 0)
-        if seen.gpus is not None and seen.gpus + before.bit_count() == layout.gpus:
-            out = before
-        self._out[name] = out
+        agent tells that a GPU is well again or has left MIG mode: until then it is out, and the others are known. So
+        it stays while a kubelet that starts anew offers nothing for a moment."""
+        before = self._out[name] = out | self._out.get(name, 0)
+        for bits in (before, out):
+            if seen.gpus is not None and seen.gpus + bits.bit_count() == layout.gpus:
+                self._out[name] = bits
+                return bits
         return out
 
 
