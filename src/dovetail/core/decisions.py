@@ -48,8 +48,7 @@ class Bind(Struct, frozen=True):
     """Put a pod on a node. `gang` is the root gang ("" for a lone pod). `devices` are the indices of the GPUs on the
     node that the state now holds for the pod, and `mbps` the bandwidth between them where there are several and their
     links are known (0 otherwise), of the `ideal_mbps` that such a node can give. `rank` is the pod's place in its gang:
-    pods that follow each other are close in the fabric; -1 for lone pods and for those that join a gang that runs.
-    Nobody changes one that was made; not frozen all the same, since to make a frozen one takes eight times as long."""
+    pods that follow each other are close in the fabric; -1 for lone pods and for those that join a gang that runs."""
 
     uid: str
     node: str

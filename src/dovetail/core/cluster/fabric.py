@@ -25,6 +25,8 @@ class Fabric:
         self._keys = keys
         self._seen = (-1, -1)
         self._levels: tuple[str, ...] = ()
+        self._told: list[Ids] = []
+        """By level the numbers of the label values that the tree was made of."""
         self._domains: dict[str, Ids] = {}
         self._names: dict[str, list[tuple[str, ...]]] = {}
         self._slots: dict[str, list[Domains]] = {}
@@ -71,27 +73,28 @@ class Fabric:
         if now == self._seen:
             return
         self._seen = now
+        columns = self._nodes.columns
+        levels = tuple([key for key in self._keys if bool((columns[key].ids != ABSENT).any())])
+        told = [columns[key].ids for key in levels]
+        if levels == self._levels and all(map(np.array_equal, told, self._told)):
+            # What changed of the nodes, mostly, is something else.
+            self._slots = {key: slots for key, slots in self._slots.items() if key in self._domains}
+            return
+        self._levels, self._told = levels, [ids.copy() for ids in told]
         self._slots.clear()
         self._domains.clear()
         self._names.clear()
-        columns = self._nodes.columns
-        self._levels = tuple(key for key in self._keys if bool((columns[key].ids != ABSENT).any()))
         paths = np.zeros(self._nodes.size, dtype=np.int64)
         names: list[tuple[str, ...]] = [()]
-        for key in self._levels:
-            column = columns[key]
+        for key, ids in zip(levels, told, strict=True):
+            values = columns[key].values
             # Widen the path by this level's value, where the node has one, and number the paths in use.
-            width = len(column.values) + 1
-            joined = paths * width + (column.ids + 1)
-            used, ids = np.unique(joined, return_inverse=True)
-            values = [None if code % width == 0 else column.values[int(code % width) - 1] for code in used]
-            names = [
-                names[int(code // width)] + (() if value is None else (value,))
-                for code, value in zip(used, values, strict=True)
-            ]
-            paths = ids.astype(np.int64)
+            width = len(values) + 1
+            used, paths = np.unique(paths * width + (ids + 1), return_inverse=True)
+            codes: list[int] = used.tolist()
+            names = [names[code // width] + ((values[code % width - 1],) if code % width else ()) for code in codes]
             domains = paths.astype(np.int32)
-            domains[column.ids == ABSENT] = ABSENT
+            domains[ids == ABSENT] = ABSENT
             self._domains[key] = domains
             self._names[key] = names
 

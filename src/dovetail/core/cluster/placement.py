@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from msgspec import Struct
-
 from dovetail.core.cluster.kubelets import Entry
 from dovetail.core.cluster.shapes import Shape
 from dovetail.core.decisions import ClaimGrant, VolumePick
@@ -24,23 +22,28 @@ def written_bits(pod: Pod) -> int:
     return sum(1 << gpu for gpu in set(pod.devices)) if pod.devices else 0
 
 
-class Placement(Struct):
+class Placement:
     """A pod on a node slot, with the shape that it has there. `gpu_bits` are the whole GPUs it holds, `share_bits`
     those of which it has `share` each, in units of the node's `gpu_whole`; `share_milli` is the same in thousandths,
     rounded up. `picks` are the volumes chosen with it. `entry` is its entry in the kubelet's books, `grants` what was
     allocated for its claims with it, `slices` its MIG instances, as bits for each card of the node."""
 
-    pod: Pod
-    slot: int
-    shape: Shape
-    gpu_bits: int = 0
-    share_bits: int = 0
-    share: int = 0
-    share_milli: int = 0
-    picks: tuple[VolumePick, ...] = ()
-    entry: Entry | None = None
-    grants: tuple[ClaimGrant, ...] = ()
-    slices: tuple[int, ...] = ()
+    __slots__ = (
+        "entry", "gpu_bits", "grants", "picks", "pod", "shape", "share", "share_bits", "share_milli", "slices", "slot",
+    )  # fmt: skip
+
+    def __init__(self, pod: Pod, slot: int, shape: Shape) -> None:
+        self.pod = pod
+        self.slot = slot
+        self.shape = shape
+        self.gpu_bits = 0
+        self.share_bits = 0
+        self.share = 0
+        self.share_milli = 0
+        self.picks: tuple[VolumePick, ...] = ()
+        self.entry: Entry | None = None
+        self.grants: tuple[ClaimGrant, ...] = ()
+        self.slices: tuple[int, ...] = ()
 
     @property
     def by_claim(self) -> tuple[str, ...]:

@@ -41,24 +41,33 @@ class StandIns(Struct, frozen=True):
     forms: dict[int, Shape] = {}
 
 
-class Shape(Struct):
+class Shape:
     """`need[r, 0]` is the amount of resource r (one of `pods` included), `floor[r, 0]` the least that may be left after
     it; both reach over the first `width` resources, which hold all that is asked. `gpus` are the whole GPUs, `shared`
     the replicas of shared ones, `slices` the MIG instances by resource; `fraction` says whether it tells how much of a
     GPU it needs. `wants` are the claims for which devices are to be allocated with the pod. Of a shape of several
     forms (`stand_ins`) all this is what it is where everything is counted."""
 
-    id: int
-    request: Request
-    width: int
-    need: NDArray[np.int64]
-    floor: NDArray[np.int64]
-    gpus: int
-    shared: int
-    fraction: bool
-    slices: tuple[tuple[str, int], ...]
-    wants: tuple[ClaimSpec, ...] = ()
-    stand_ins: StandIns | None = None
+    __slots__ = (
+        "floor", "fraction", "gpus", "id", "need", "request", "shared", "slices", "stand_ins", "wants", "width",
+    )  # fmt: skip
+
+    def __init__(
+        self, number: int, request: Request, need: NDArray[np.int64], floor: NDArray[np.int64],
+        wants: tuple[ClaimSpec, ...], stand_ins: StandIns | None = None,
+    ) -> None:  # fmt: skip
+        amounts = dict(request.resources)
+        self.id = number
+        self.request = request
+        self.width = len(need)
+        self.need = need
+        self.floor = floor
+        self.gpus = amounts.get(GPU, 0)
+        self.shared = amounts.get(SHARED_GPU, 0)
+        self.fraction = bool(request.gpu_milli or request.gpu_memory_mib)
+        self.slices = tuple([amount for amount in request.resources if amount[0].startswith(RESOURCE_PREFIX)])
+        self.wants = wants
+        self.stand_ins = stand_ins
 
     def replicas(self, sharing: Sharing) -> int:
         """How many replicas it asks for on a node that shares its GPUs so."""
@@ -107,7 +116,8 @@ class Shapes:
         if shape is None:
             columns = tuple(self._nodes.resource_column(name) for name, _ in classes)
             stand_ins = StandIns(classes, containers, made, columns)
-            shape = self._by_stand_ins[key] = replace(plain, id=self._next_id(), stand_ins=stand_ins)
+            shape = Shape(self._next_id(), plain.request, plain.need, plain.floor, plain.wants, stand_ins)
+            self._by_stand_ins[key] = shape
         return shape
 
     def lacking(self, shape: Shape, index: Index) -> NDArray[np.int64]:
@@ -145,11 +155,7 @@ class Shapes:
 
     def _new(self, request: Request, wants: tuple[ClaimSpec, ...]) -> Shape:
         need, floor = _vectors(self._nodes, request)
-        number, amounts = self._next_id(), dict(request.resources)
-        gpus, shared = amounts.get(GPU, 0), amounts.get(SHARED_GPU, 0)
-        fraction = bool(request.gpu_milli or request.gpu_memory_mib)
-        slices = tuple(amount for amount in request.resources if amount[0].startswith(RESOURCE_PREFIX))
-        return Shape(number, request, len(need), need, floor, gpus, shared, fraction, slices, wants)
+        return Shape(self._next_id(), request, need, floor, wants)
 
 
 def _vectors(nodes: Nodes, request: Request) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
