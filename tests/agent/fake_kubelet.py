@@ -441,7 +441,9 @@ class FakeKubelet:
         answer = resources.AllocatableResourcesResponse()
         for resource, ids in self._healthy.items():
             for id in sorted(ids):
-                answer.devices.add(resource_name=resource, device_ids=[id])
+                entry = answer.devices.add(resource_name=resource, device_ids=[id])
+                for node in self._all[resource][id].topology.nodes:
+                    entry.topology.nodes.add(ID=node.ID)
         return answer
 
 

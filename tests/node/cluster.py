@@ -97,6 +97,23 @@ class Cluster:
         }
         self._kubectl("create", "-f", "-", input=json.dumps(manifest))
 
+    def bind(self, name: str, devices: str) -> None:
+        """Bind the pod to the node as a scheduler would that chose these devices."""
+        meta = self.get("pod", name)["metadata"]
+        told = {"name": name, "uid": meta["uid"], "annotations": {"dovetail.dev/devices": devices}}
+        target = {"kind": "Node", "name": self.node.name}
+        body = {"apiVersion": "v1", "kind": "Binding", "metadata": told, "target": target}
+        path = f"/api/v1/namespaces/{self.namespace}/pods/{name}/binding"
+        self._kubectl("create", f"--raw={path}", "-f", "-", input=json.dumps(body))
+
+    def fence(self, name: str, devices: str) -> None:
+        """Ask for a fence for the pod, and wait until it stands."""
+        self.until(lambda: self.gpu_node()["agent"].get("fences"), "there are fences")
+        asked = {"id": f"fence-{name}", "pod": self.get("pod", name)["metadata"]["uid"], "devices": devices}
+        patch = json.dumps({"spec": {"fence": asked}})
+        self._kubectl("patch", "gpunode", self.node.name, "--type=merge", f"--patch={patch}")
+        self.until(lambda: self.gpu_node().get("fence") == asked["id"], "the fence stands")
+
     def delete(self, *names: str) -> None:
         self._kubectl("delete", "pod", f"-n={self.namespace}", "--wait=true", "--grace-period=1", *names)
 

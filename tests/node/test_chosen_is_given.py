@@ -103,6 +103,24 @@ def test_what_nobody_chose_is_told_and_not_given_away_again(cluster: Cluster) ->
     assert not held(cluster, "four") & held(cluster, "foreign")
 
 
+@pytest.mark.parametrize("fenced", [True, False])
+def test_behind_a_fence_the_kubelet_gives_what_it_would_not_have_taken(cluster: Cluster, fenced: bool) -> None:
+    # All GPUs are free: by itself the kubelet takes the lower NUMA node.
+    cluster.pod("chosen", {GPU: 2}, scheduler="other")
+    if fenced:
+        cluster.fence("chosen", "5,6")
+    cluster.bind("chosen", "5,6")
+    runs(cluster, "chosen")
+    given = held(cluster, "chosen")
+    assert given == cluster.uuids("5,6") if fenced else given < cluster.uuids("0,1,2,3")
+    # Who comes next finds all of them in their places, and so does whoever reads the GPUNode.
+    cluster.pod("next", {GPU: 4})
+    runs(cluster, "next")
+    assert held(cluster, "next") == cluster.uuids(cluster.chosen("next"))
+    (listed,) = [one["devices"] for one in cluster.gpu_node()["kubelet"]["devices"] if one["resource"] == GPU]
+    assert sorted(one["numaNodes"][0] for one in listed) == [0] * 4 + [1] * 4
+
+
 def test_a_sick_gpu_is_out_at_once_and_comes_back_when_it_is_well(cluster: Cluster) -> None:
     # A contained memory error: the GPU is well again when whoever uses it has ended.
     cluster.pod("user", {GPU: 3})
@@ -136,6 +154,9 @@ def test_the_agent_and_the_kubelet_may_die_at_any_time(cluster: Cluster) -> None
     cluster.stop(agent, signal.SIGKILL)
     cluster.agent("--labels", "--topology-objects")
     cluster.ready(gpus=cluster.allocatable() or 8)
+    # The kubelet looks again at the pods that run, and must find the NUMA nodes of what they have.
+    cluster.pod("coming", {GPU: 1}, scheduler="other")
+    cluster.fence("coming", "7")
     cluster.node.restart_kubelet()
     cluster.until(lambda: cluster.allocatable() >= 7, "the plugin is registered again")
     cluster.pod("after", {GPU: 2})

@@ -37,9 +37,12 @@ def pod(uid: str, *containers: dict[str, str], node: str = "", started: bool = F
     return msgspec.convert(document, Pod)
 
 
-def gpu_node(name: str, *, honours: bool = True, policy: str = "none", given: str = "") -> GPUNode:
+def gpu_node(
+    name: str, *, honours: bool = True, policy: str = "none", given: str = "", fences: bool = False
+) -> GPUNode:
     status: dict[str, Any] = {
-        "agent": {"version": "0.1.0", "honoursChoice": honours},
+        "gpus": [{"index": i, "uuid": f"GPU-{i}", "numaNode": i} for i in range(2)],
+        "agent": {"version": "0.1.0", "honoursChoice": honours, "fences": fences},
         "kubelet": {"version": "v1.37.1", "topologyManagerPolicy": policy},
         "differences": [{"uid": "a", "pod": "a", "namespace": "d", "given": given}] if given else [],
     }
@@ -188,6 +191,31 @@ async def test_who_waits_is_decided_anew_when_the_books_of_the_node_change(align
     else:
         aligned.feed.gpu_nodes([Change("modified", gpu_node("n", policy="restricted", given="3"))])
     assert (aligned.gone, aligned.back) == (["a"], ["b"])
+
+
+@pytest.fixture
+async def fenced(bench: Bench) -> Bench:
+    """The node's kubelet aligns, and is left no choice."""
+    bench.feed.gpu_nodes([Change("modified", gpu_node("n", policy="restricted", fences=True))])
+    return bench
+
+
+async def test_behind_fences_all_go_one_by_one_without_waiting_for_more(fenced: Bench) -> None:
+    fenced.decide("a", {GPU: "1"})
+    fenced.decide("b", {GPU: "2"})
+    assert fenced.gone == ["a"]
+    fenced.see(pod("a", {GPU: "1"}, node="n", started=True))
+    assert fenced.gone == ["a", "b"]
+
+
+async def test_behind_fences_a_pod_that_leaves_changes_nothing_and_others_that_were_given_do(fenced: Bench) -> None:
+    fenced.see(pod("old", {GPU: "4"}, node="n", started=True), "added")
+    fenced.decide("a", {GPU: "1"})
+    fenced.decide("b", {GPU: "2"})
+    fenced.see(pod("old", {GPU: "4"}, node="n", started=True, phase="Succeeded"))
+    assert (fenced.gone, fenced.back) == (["a"], [])
+    fenced.feed.gpu_nodes([Change("modified", gpu_node("n", policy="restricted", given="3", fences=True))])
+    assert (fenced.gone, fenced.back) == (["a"], ["b"])
 
 
 async def test_where_nothing_is_aligned_nobody_is_decided_anew(bench: Bench) -> None:

@@ -120,8 +120,11 @@ class Chosen:
         """Those that have not ended, in the order in which they were first seen."""
         return self._pods.values()
 
+    def pod(self, uid: str) -> BoundPod | None:
+        return self._pods.get(uid)
+
     def on_change(self, hear: Callable[[], None]) -> None:
-        """`hear` is called after every change of the pods."""
+        """`hear` is called after every change of the pods, and of what they were given."""
         self._hear.append(hear)
 
     def tell(self, changes: list[Change[Pod]]) -> None:
@@ -187,6 +190,7 @@ class Chosen:
                 pod.serve(resource, len(parts))
         if pod is not None:
             pod.given.setdefault(resource, set()).update(parts)
+            self._wake()
         return pod
 
     def begin_anew(self) -> None:

@@ -55,6 +55,7 @@ def status_of(
     unread: Iterable[Unread] = (),
     ill: Mapping[str, str] = _NO_ILLNESS,
     honours_choice: bool = False,
+    fences: bool = False,
     sharing: GpuSharing | None = None,
     differences: Sequence[DeviceDifference] = (),
     mig: MigState | None = None,
@@ -97,7 +98,7 @@ def status_of(
         clique=host.clique if not lost else "",
         sharing=sharing,
         kubelet=kubelet,
-        agent=AgentState(__version__, honours_choice),
+        agent=AgentState(__version__, honours_choice, fences),
         differences=tuple(differences[-_MOST_DIFFERENCES:]),
         mig=mig,
     )

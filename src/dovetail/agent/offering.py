@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 
+from dovetail.agent.apis import podresources_pb2 as wire
 from dovetail.agent.apis.serving import SocketError
 from dovetail.agent.cdi import GPU_KIND, CdiError, CdiFolder, Edits
 from dovetail.agent.checkpoint import CheckpointError
@@ -21,6 +22,7 @@ from dovetail.agent.config import Config
 from dovetail.agent.dra.driver import Driver, DriverError, Folders
 from dovetail.agent.dra.partitions import NvmlPartitions
 from dovetail.agent.driver_files import DriverFiles, DriverFilesError
+from dovetail.agent.fence import Fencing
 from dovetail.agent.host import Gpu, Host
 from dovetail.agent.illness import Illness
 from dovetail.agent.mps import MpsDaemons
@@ -71,11 +73,15 @@ class Offering:
         self._mps = MpsDaemons(options.mps_folder, shm=options.mps_folder / "shm", changed=changed)
         self._plugins: DevicePlugins | None = None
         self._driver: Driver | None = None
+        self.fencing: Fencing | None = None
+        """What is to run where pods are fenced."""
         if options.device_plugin:
             self._plugins = DevicePlugins(
                 options.kubelet_folder / "device-plugins", config, chosen, self._edits, self._mps.client,
                 pod_resources=self._kubelet, differences=differed,
             )  # fmt: skip
+            if options.fence:
+                self.fencing = Fencing(client, options.node_name, chosen, self._kubelet, self._plugins, changed)
         if options.claims:
             folders = Folders(
                 options.kubelet_folder / "plugins_registry",
@@ -103,6 +109,10 @@ class Offering:
         """What an operator should know."""
         own = self._plugins.faults if self._plugins is not None else ()
         return (*(f"{part}: {why}" for part, why in sorted(self.faults.items())), *self._missing, *own)
+
+    def restored(self, told: wire.AllocatableResourcesResponse) -> wire.AllocatableResourcesResponse:
+        """As of `DevicePlugins`."""
+        return told if self._plugins is None else self._plugins.restored(told)
 
     async def update(self, host: Host, ill: Collection[Illness]) -> tuple[Illness, ...]:
         """Offer what the host has. The answer is all that is ill, also for want of what containers need of it."""

@@ -16,6 +16,7 @@ class Options(Struct, frozen=True):
 
     node_name: str
     device_plugin: bool = True
+    fence: bool = True
     claims: bool = False
     partitionable: bool = False
     labels: bool = False

@@ -83,7 +83,7 @@ class Agent:
         self._offering = Offering(
             options, config, client, self._chosen, self._nvml, changed=self._due.set, differed=self._differed
         )
-        self._telling = Telling(cluster, client, options, config, self._sysfs, self._seen)
+        self._telling = Telling(cluster, client, options, config, self._sysfs, self._seen, self._offering.restored)
         self._health = HealthWatch(
             self._sick,
             checkpoint=options.state_folder / "health.json",
@@ -113,8 +113,9 @@ class Agent:
                 tasks.create_task(self._health.run())
                 tasks.create_task(self._keep_looking())
                 tasks.create_task(self._telling.run())
-                if self._dividing is not None:
-                    tasks.create_task(self._dividing.run())
+                for part in (self._dividing, self._offering.fencing):
+                    if part is not None:
+                        tasks.create_task(part.run())
         finally:
             await self._offering.close()
 
@@ -205,6 +206,7 @@ class Agent:
                 *(f"the events of {uuid} cannot be watched: {why}" for uuid, why in self._health.unwatched),
             ),
             self._dividing.state if self._dividing is not None else None,
+            self._offering.fencing is not None and self._offering.fencing.ready,
         )
 
     async def _held(self) -> Collection[str]:

@@ -53,10 +53,12 @@ class Seen(Struct, frozen=True):
     differences: tuple[DeviceDifference, ...] = ()
     faults: tuple[str, ...] = ()
     mig: MigState | None = None
+    fences: bool = False
 
 
 class Telling:
-    """`seen` gives what is to be told; `tell` says that it has changed."""
+    """`seen` gives what is to be told, `restored` corrects what the kubelet tells (`DevicePlugins.restored`); `tell`
+    says that something has changed."""
 
     def __init__(
         self,
@@ -66,6 +68,7 @@ class Telling:
         config: Config,
         sysfs: Callable[[], Sysfs],
         seen: Callable[[], Seen],
+        restored: Callable[[wire.AllocatableResourcesResponse], wire.AllocatableResourcesResponse],
     ) -> None:
         self._cluster = cluster
         self._client = client
@@ -73,6 +76,7 @@ class Telling:
         self._config = config
         self._sysfs = sysfs
         self._seen = seen
+        self._restored = restored
         self._due = asyncio.Event()
         self._writer = GPUNodeWriter(client, options.node_name)
         self._labels = NodeLabels(client, options.node_name)
@@ -125,6 +129,7 @@ class Telling:
             unread=(*unread, *(Unread("agent", fault) for fault in seen.faults)),
             ill=ill,
             honours_choice=bool(seen.registered),
+            fences=seen.fences,
             sharing=None if shared is None else GpuSharing(
                 shared.strategy, shared.replicas, shared.fail_requests_greater_than_one, shared.renamed
             ),
@@ -151,7 +156,8 @@ class Telling:
         self,
     ) -> tuple[wire.AllocatableResourcesResponse | None, wire.ListPodResourcesResponse | None]:
         try:
-            answer = await self._pod_resources.allocatable_as_told(), await self._pod_resources.list_as_told()
+            told = await self._pod_resources.allocatable_as_told()
+            answer = self._restored(told), await self._pod_resources.list_as_told()
         except SocketError as error:
             self._say("the kubelet does not tell what it has given away", str(error))
             return None, None

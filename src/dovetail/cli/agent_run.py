@@ -40,6 +40,9 @@ def _folder(name: str, default: str, help_text: str) -> Callable[[_Run], _Run]:
     "--node-name", metavar="NAME", help="The Node that this machine is. Default: $NODE_NAME, else the name of the host."
 )
 @click.option("--device-plugin/--no-device-plugin", default=True, show_default=True, help="Offer GPUs as resources.")
+@click.option(
+    "--fence/--no-fence", default=True, show_default=True, help="Leave kubelets that align only what was chosen."
+)
 @click.option("--claims/--no-claims", default=False, show_default=True, help="Offer GPUs to ResourceClaims (DRA).")
 @click.option("--partitionable", is_flag=True, help="With --claims: make MIG instances for claims.")
 @click.option("--labels/--no-labels", default=False, show_default=True, help="Write feature labels to the Node.")

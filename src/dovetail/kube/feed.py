@@ -74,6 +74,10 @@ class _Known(Struct):
     findings: tuple[Finding, ...]
 
 
+def _nobody(node: objects_topology.GPUNode) -> None:
+    """Nobody listens."""
+
+
 class Feed:
     """Every method takes what changed and returns the events that it means, in order."""
 
@@ -90,6 +94,8 @@ class Feed:
         self.pools = Pools(self._find)
         self.admissions = Admissions()
         self.given = Given()
+        self.gpu_node_told: Callable[[objects_topology.GPUNode], None] = _nobody
+        """Hears of every GPUNode that is told."""
         self.records = Records(self._find)
         # Gangs: pods by the id of what they belong to, what is known of it, the objects that declare some, and the
         # gangs that were told for each.
@@ -301,6 +307,8 @@ class Feed:
         events = self._wired(changes, self._wirings.put_gpu_node)
         uids = [uid for change in changes for uid in self.given.put(change.object, change.kind == "deleted")]
         known = [self._pods[uid] for uid in uids if uid in self._pods]
+        for change in changes:
+            self.gpu_node_told(change.object)
         return events + [ev.PodChanged(pod.told) for pod in known if self._add_given(pod)]
 
     def node_topologies(self, changes: Iterable[Change[objects_topology.NodeResourceTopology]]) -> list[ev.Event]:

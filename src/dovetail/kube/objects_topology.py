@@ -141,10 +141,12 @@ class UnreadField(Wire, frozen=True):
 
 
 class AgentState(Wire, frozen=True):
-    """`honours_choice`: the device plugin gives a pod the devices of its annotation dovetail.dev/devices."""
+    """`honours_choice`: the device plugin gives a pod the devices of its annotation dovetail.dev/devices. `fences`: it
+    leaves a kubelet that aligns devices no other choice where it is asked to (`Fence`)."""
 
     version: str = ""
     honours_choice: bool = False
+    fences: bool = False
 
 
 class DeviceDifference(Wire, frozen=True):
@@ -180,8 +182,18 @@ class MigLayout(Wire, frozen=True):
     gpus: tuple[MigGpu, ...] = ()
 
 
+class Fence(Wire, frozen=True):
+    """The pod (its uid) that is bound next, and the devices that were chosen for it, as in the annotation
+    dovetail.dev/devices. `id` is another one each time."""
+
+    id: str = ""
+    pod: str = ""
+    devices: str = ""
+
+
 class GPUNodeSpec(Wire, frozen=True):
     mig: MigLayout | None = None
+    fence: Fence | None = None
 
 
 class GPUNodeStatus(Wire, frozen=True):
@@ -205,6 +217,8 @@ class GPUNodeStatus(Wire, frozen=True):
     agent: AgentState | None = None
     differences: tuple[DeviceDifference, ...] = ()
     mig: MigState | None = None
+    fence: str = ""
+    """The id of the last one that stood."""
 
 
 class GPUNode(Wire, frozen=True):

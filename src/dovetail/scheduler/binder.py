@@ -6,7 +6,7 @@ cannot hit another pod of the same name, and may be repeated. Whatever the answe
 pod is read until it is known what became of it; only then the core is told, always, as what is not bound must not stay
 assumed. A pod that is bound elsewhere is left to the watch to tell. Who waits for volumes, for drivers to make devices
 ready, or for its turn on a node (see `turns`) holds up nobody else. A bind that fails gives back the pod's
-ResourceClaims before the core hears of it.
+ResourceClaims before the core hears of it. Where a fence is needed on its node (see `fences`) that is put up last.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from dovetail.kube.errors import Conflict, KubeError, NotFound, OutcomeUnknown, 
 from dovetail.kube.objects_pod import Pod
 from dovetail.scheduler import metrics, wire
 from dovetail.scheduler.clock import Clock
+from dovetail.scheduler.fences import Fences
 from dovetail.scheduler.mirror import Mirror
 from dovetail.scheduler.reservations import NotReady, Reservations
 from dovetail.scheduler.turns import Turns
@@ -91,6 +92,7 @@ class Binder:
         self._failed = failed
         self._bound = bound
         self._run_id = run_id
+        self._fences = Fences(client, mirror.feed, run_id)
         self._reservations = Reservations(client, clock, mirror, self._check_leader)
         self._queue: asyncio.Queue[_Item] = asyncio.Queue()
         self._turns: Turns[_Item] = Turns(mirror.feed, self._enqueue, self._decide_anew)
@@ -162,6 +164,8 @@ class Binder:
             await self._reservations.reserve(bind, target.name, target.uid)
         except (KubeError, NotReady) as error:
             return await self._not_reserved(bind, target, error)
+        await self._fences.put_up(bind)
+        self._check_leader()
         body = wire.binding(target.namespace, target.name, target.uid, bind, self._run_id)
         path = kinds.PODS.path(target.namespace, target.name, "binding")
         try:

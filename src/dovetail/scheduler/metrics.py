@@ -24,6 +24,9 @@ REFUSALS = Counter(
 )
 REJECTIONS = Counter("dovetail_kubelet_rejections_total", "Pods that a kubelet did not admit", ["reason"])
 DIFFERENCES = Gauge("dovetail_device_differences", "Pods that have other devices than were chosen for them")
+FENCES = Counter(
+    "dovetail_fences_total", "Fences for pods on nodes whose kubelet aligns, by how they ended", ["result"]
+)
 LAYOUTS = Counter("dovetail_mig_layouts_total", "Layouts of MIG cards that agents were asked for")
 REPORTS_QUEUED = Gauge("dovetail_reports_queued", "Conditions and events that are not written yet")
 REPORTS = Counter("dovetail_reports_total", "Conditions and events by how writing them ended", ["kind", "result"])

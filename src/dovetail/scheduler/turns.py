@@ -7,7 +7,8 @@ Rules
 - A kubelet that aligns devices to NUMA nodes decides by itself on which, from what is free at that moment. What it will
   say was worked out for pods that come in the order in which they were decided: so all go there one by one, and the
   next only when there was time to hear what the one before was given. When a pod leaves the node, or was given others
-  than were chosen, who still waits is handed back, to be decided anew.
+  than were chosen, who still waits is handed back, to be decided anew. Where a fence leaves the kubelet no choice (see
+  `fences`), they go one by one as well, and there is nothing else to wait for.
 - Nobody waits longer than half a minute, as a kubelet may admit nobody. The plugin then goes by the order in which pods
   were bound, and finds out afterwards what it cannot know before.
 - Nodes whose plugin does not honour what was chosen are not concerned.
@@ -21,12 +22,12 @@ from typing import Generic, TypeVar
 
 from dovetail.kube.admissions import Sizes
 from dovetail.kube.feed import Feed
+from dovetail.scheduler.fences import aligns, fenced, honours
 
 T = TypeVar("T")
 _PATIENCE_S = 30.0
 _READ_BACK_S = 0.5
 """In which an agent has told what a pod was given."""
-_ALIGNED = ("best-effort", "restricted", "single-numa-node")
 
 
 class Turns(Generic[T]):
@@ -63,7 +64,7 @@ class Turns(Generic[T]):
     def admitted(self, uid: str, node: str) -> None:
         """As of `admissions.Listener`."""
         self._arrived(uid)
-        if self._aligns(node):
+        if self._aligns(node) and not fenced(self._feed.gpu_node(node)):
             self._settling[node] = self._settling.get(node, 0) + 1
             asyncio.get_running_loop().call_later(_READ_BACK_S, self._settled, node)
         self._next(node)
@@ -71,16 +72,17 @@ class Turns(Generic[T]):
     def gone(self, uid: str, node: str) -> None:
         """As of `admissions.Listener`."""
         sent_to = self._arrived(uid)
-        self._changed(node or sent_to)
+        left = node or sent_to
+        if fenced(self._feed.gpu_node(left)):
+            self._next(left)
+        else:
+            self._changed(left)
 
     def _honours(self, node: str) -> bool:
-        told = self._feed.gpu_node(node)
-        return told is not None and told.status.agent is not None and told.status.agent.honours_choice
+        return honours(self._feed.gpu_node(node))
 
     def _aligns(self, node: str) -> bool:
-        told = self._feed.gpu_node(node)
-        kubelet = told.status.kubelet if told is not None else None
-        return self._honours(node) and kubelet is not None and kubelet.topology_manager_policy in _ALIGNED
+        return aligns(self._feed.gpu_node(node))
 
     def _arrived(self, uid: str) -> str:
         node = self._sent_to.pop(uid, "")

@@ -21,6 +21,11 @@ _NOTE_LIMIT = 1024
 _encode = msgspec.json.Encoder().encode
 
 
+def devices(bind: Bind) -> str:
+    """What was chosen, as the annotation dovetail.dev/devices has it; "" for nothing."""
+    return ",".join([*map(str, bind.devices), *map(shown, bind.instances)])
+
+
 def timestamp(now_ms: int, *, micro: bool = False) -> str:
     moment = datetime.fromtimestamp(now_ms / 1000, UTC).replace(tzinfo=None)
     return f"{moment.isoformat(timespec='microseconds' if micro else 'seconds')}Z"
@@ -35,8 +40,8 @@ def binding(namespace: str, name: str, uid: str, bind: Bind, run_id: str) -> byt
     """The uid is a precondition: a pod that was deleted and made again under the name is not bound by mistake. The API
     server copies the annotations to the pod: what was decided reaches the node together with the pod."""
     annotations = {DECISION: decision_id(run_id, bind.step)}
-    if bind.devices or bind.instances:
-        annotations[DEVICES] = ",".join([*map(str, bind.devices), *map(shown, bind.instances)])
+    if chosen := devices(bind):
+        annotations[DEVICES] = chosen
     if bind.rank >= 0:
         annotations[RANK] = str(bind.rank)
     return _encode(

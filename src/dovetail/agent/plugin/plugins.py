@@ -15,6 +15,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from dovetail.agent.apis import podresources_pb2 as wire
 from dovetail.agent.cdi import Edits
 from dovetail.agent.chosen import BoundPod, Chosen
 from dovetail.agent.config import Config
@@ -50,10 +51,15 @@ def _nobody(differences: tuple[DeviceDifference, ...]) -> None:
     return
 
 
+def _no_matter() -> None:
+    return
+
+
 class DevicePlugins:
     """`folder` is the kubelet's for device plugins. `gpu_edits` says what GPUs and instances need in a container (for
     `passDeviceSpecs`), `mps` what replicas of a resource that is shared by MPS need; both by uuid. `differences` is
-    called with all differences between chosen and given whenever they change."""
+    called with all differences between chosen and given whenever they change, `registering` before a resource is
+    registered: the kubelet may have begun anew."""
 
     def __init__(
         self,
@@ -67,6 +73,7 @@ class DevicePlugins:
         differences: Callable[[tuple[DeviceDifference, ...]], None] = _nobody,
     ) -> None:
         self.counts = Counts()
+        self.registering: Callable[[], None] = _no_matter
         self._config, self._chosen = config, chosen
         self._folder = Folder(folder)
         self._kubelet = pod_resources or PodResources()
@@ -78,6 +85,7 @@ class DevicePlugins:
         self._layout: Layout | None = None
         self._named: dict[str, tuple[frozenset[str], BoundPod | None]] = {}
         self._reading: asyncio.Task[None] | None = None
+        self._fence: tuple[str, ...] = ()
 
     @property
     def faults(self) -> tuple[str, ...]:
@@ -105,6 +113,11 @@ class DevicePlugins:
     def offered(self) -> dict[str, Offer]:
         """What is offered, by resource, whether the kubelet knows it or not."""
         return {resource: one.offered for resource, one in self._registrations.items()}
+
+    @property
+    def resources(self) -> Collection[str]:
+        """What is offered, by name."""
+        return self._registrations.keys()
 
     async def update(self, host: Host, ill: Collection[Illness]) -> None:
         """Offer what the host has now. What the kubelet knows already it is told before this returns."""
@@ -142,7 +155,41 @@ class DevicePlugins:
             self._reading = None
             self._folder.close()
 
+    def fence(self, parts: Sequence[str]) -> None:
+        """Tell the kubelet the NUMA nodes of these parts alone, of the resources that they are of, until this is called
+        with others; () for all."""
+        self._fence = tuple(parts)
+        for one in self._registrations.values():
+            one.fence(frozenset(one.offered.own(parts)))
+
+    def fenced(self, told: wire.AllocatableResourcesResponse) -> bool:
+        """Whether the kubelet has heard what `fence` said last. `told` is what it tells."""
+        numa = {(one.resource_name, id) for one in told.devices for id in one.device_ids if one.topology.nodes}
+        for resource, offer in self.offered.items():
+            parts = offer.own(self._fence)
+            healthy = [device for device in offer.devices.values() if device.healthy and device.numa is not None]
+            shown = {device.id for device in healthy if (resource, device.id) in numa}
+            if parts and shown != {device.id for device in healthy if device.part in parts}:
+                return False
+        return True
+
+    def restored(self, told: wire.AllocatableResourcesResponse) -> wire.AllocatableResourcesResponse:
+        """What the kubelet tells, with the NUMA nodes of our devices also where a fence hides them from it."""
+        offers, found = self.offered, wire.AllocatableResourcesResponse()
+        found.CopyFrom(told)
+        del found.devices[:]
+        for one in told.devices:
+            devices = offers[one.resource_name].devices if one.resource_name in offers else {}
+            for id in one.device_ids:
+                entry = found.devices.add(resource_name=one.resource_name, device_ids=[id])
+                if id not in devices and one.HasField("topology"):
+                    entry.topology.CopyFrom(one.topology)
+                elif id in devices and (numa := devices[id].numa) is not None:
+                    entry.topology.nodes.add(ID=numa)
+        return found
+
     def _server(self, path: Path, offer: Offer) -> PluginServer:
+        self.registering()
         return PluginServer(path, offer, self._answers, self._prefer, self._on_allocated, self._folder.wake)
 
     def _on_registered(self) -> None:

@@ -81,6 +81,11 @@ class Registration:
         if self._server is not None:
             self._server.offer(offer)
 
+    def fence(self, parts: frozenset[str]) -> None:
+        """As of `PluginServer`, for the kubelet that listens now."""
+        if self._server is not None:
+            self._server.fence(parts)
+
     async def close(self) -> None:
         """The kubelet is told that there is nothing any more; then the socket goes."""
         if self._server is not None:

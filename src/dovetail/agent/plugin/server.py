@@ -141,6 +141,7 @@ class PluginServer:
         self.gone = False
         self._left = left
         self._offer, self._answers, self._prefer, self._allocated = offer, answers, prefer, allocated
+        self._fence: frozenset[str] = frozenset()
         self._news = asyncio.Event()
         self._closing = False
         self._server: grpc.aio.Server | None = None
@@ -169,6 +170,12 @@ class PluginServer:
             self._offer = offer
             self._wake()
 
+    def fence(self, parts: frozenset[str]) -> None:
+        """Tell the NUMA nodes of these parts alone from now on; of all, where there are none."""
+        if parts != self._fence:
+            self._fence = parts
+            self._wake()
+
     def _wake(self) -> None:
         self._news.set()
         self._news = asyncio.Event()
@@ -183,12 +190,14 @@ class PluginServer:
 
     async def _list(self, request: wire.Empty, context: Context) -> AsyncIterator[wire.ListAndWatchResponse]:
         self.heard.set()
-        sent: Offer | None = None
+        # Whoever asks anew has to know all: pods that it admitted before may be looked at again.
+        self._fence = frozenset()
+        sent: tuple[Offer, frozenset[str]] | None = None
         try:
             while True:
-                if self._offer != sent:
-                    sent = self._offer
-                    yield _listed(sent)
+                if (self._offer, self._fence) != sent:
+                    sent = self._offer, self._fence
+                    yield _listed(*sent)
                 elif self._closing:
                     return
                 else:
@@ -228,10 +237,10 @@ async def _fail(context: Context, refused: Refused) -> NoReturn:
     raise refused
 
 
-def _listed(offer: Offer) -> wire.ListAndWatchResponse:
+def _listed(offer: Offer, fence: frozenset[str]) -> wire.ListAndWatchResponse:
     answer = wire.ListAndWatchResponse()
     for device in offer.devices.values():
         one = answer.devices.add(ID=device.id, health="Healthy" if device.healthy else "Unhealthy")
-        if device.numa is not None:
+        if device.numa is not None and (not fence or device.part in fence):
             one.topology.nodes.add(ID=device.numa)
     return answer
