@@ -60,7 +60,7 @@ class Attempt:
         for group in state.roster.groups(self._root) if refusal is None else ():
             alike = self._alike(group)
             # Of what kind it is matters to those alone that are refused.
-            kind = self._know(group, alike) if self._failures else None
+            kind = self._know(group, alike) if self._failures.concern(alike) else None
             placed: list[Decision] = []
             lacking = self._failures.refusal(self._root) if kind is not None else None
             if lacking is None:

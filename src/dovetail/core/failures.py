@@ -59,8 +59,8 @@ class Failures:
         self.sought_ms = 0
         """When `sought` was last empty."""
         self._known: dict[Kind, _Known] = {}
-        self._refused = False
-        """Whether any kind was refused, and that counts still."""
+        self._refused: set[object] = set()
+        """What those want who were refused, as far as that counts still."""
         self._roots: dict[str, _Known] = {}
         self._version = 0
         """Grows when what was found out about kinds counts no more."""
@@ -76,12 +76,12 @@ class Failures:
         """What is held for whom has changed."""
         self.reserved.clear()
         self.beside.clear()
-        self._refused = False
+        self._refused.clear()
         self._version += 1
 
-    def __bool__(self) -> bool:
-        """Whether anything is known by which a root could be refused."""
-        return self._refused or bool(self.no_room)
+    def concern(self, alike: object) -> bool:
+        """Whether anything is known by which a root that wants this could be refused."""
+        return alike in self.no_room or alike in self._refused
 
     def search_failed(self, key: object, why: str) -> None:
         """Nobody was found who could give way."""
@@ -105,8 +105,9 @@ class Failures:
 
     def refuse(self, root: str, refusal: Refusal) -> None:
         """All roots of the kind of this one are refused so."""
-        self._refused = True
-        self._now(self._roots[root]).refused = refusal
+        known = self._now(self._roots[root])
+        known.refused = refusal
+        self._refused.add(known.kind.alike)
 
     def refusal(self, root: str) -> Refusal | None:
         """Why roots of the kind of this one are refused; None where one has to be tried."""
