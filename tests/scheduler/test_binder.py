@@ -69,6 +69,7 @@ class Bench:
                 pod_ref=lambda uid: self.pods.get(uid, PodRef("d", uid, uid) if uid != "u" else None),
                 admissions=Admissions(),
                 given=Given(),
+                gpu_node=lambda node: None,
             ),
         )
         self.leads = True
