@@ -59,10 +59,13 @@ def recursion(classes: Sequence[tuple[int, int, int]], stop: int) -> Iterator[ob
 
 
 class Reference(Struct, dict=True):
-    """The policy on machines, made of those that are there now and of what came so far."""
+    """The policy on machines, made of those that are there now, of what came so far, and of how many with GPUs ended
+    and are there."""
 
     machines: list[Machine]
     seen: list[Task]
+    ended: int = 0
+    present: int = 0
 
     def __post_init__(self) -> None:
         counts: dict[Task, int] = {}
@@ -79,6 +82,7 @@ class Reference(Struct, dict=True):
         self.stop = max((asked << 20) // (10_000 * len(self.seen)), 1)
         self.rates: list[tuple[Task, int]] = []
         self.prices: list[tuple[Task, int]] = []
+        self.counts = counts
         for task, count in classes:
             allowed = [m for m in self.machines if may(task, m)]
             rooms = [gpu for m in allowed if m.cpu_milli >= task.cpu_milli for gpu in m.gpus]
@@ -105,7 +109,21 @@ class Reference(Struct, dict=True):
             (use, taken), (use_next, taken_next) = table(gpu // 10, units), table(gpu // 10, units + 1)
             total += (use * (500 - rest) + use_next * rest) // 500
             cores = max(cores - (taken * (500 - rest) + taken_next * rest) // 500, 0)
-        return total + sum(price * places_on(machine, task) for task, price in self.prices if may(task, machine))
+        for task, price in self.prices:
+            if may(task, machine):
+                total += price * places_on(machine, task) + (price * self.chance(machine, task) >> 10)
+        return total
+
+    def chance(self, machine: Machine, task: Task) -> int:
+        """That a further place is there in time, in 1/1024."""
+        idle = sum(gpu // task.milli for gpu in machine.gpus)
+        busy = -(idle + 1) % task.count + 1
+        if task.count == 1 or idle + busy > len(machine.gpus):
+            return 0
+        chance = 1024
+        for of_busy in range(1, busy + 1):
+            chance = chance * of_busy * self.ended // max(of_busy * self.ended + self.counts[task] * self.present, 1)
+        return chance
 
     def best(self, task: Task) -> tuple[str, tuple[int, ...]]:
         """The node and its GPUs; of several whole GPUs the first."""
@@ -187,21 +205,31 @@ def follow(machines: Sequence[Machine], task: Task, node: str, devices: tuple[in
                 machine.gpus[gpu] -= task.milli
 
 
+@pytest.mark.parametrize("leave_percent", [0, 50, 90])
 @pytest.mark.parametrize("seed", range(12))
-def test_every_decision_is_the_formula_s(seed: int) -> None:
+def test_every_decision_is_the_formula_s(seed: int, leave_percent: int) -> None:
     machines, tasks = scene(seed)
+    chance, present, ended = random.Random(seed), list[tuple[str, Task, str, tuple[int, ...]]](), 0
     state, due, version, reference, told = started(machines), LEARN_FROM, 0, None, 0
     for number, task in enumerate(tasks):
+        if present and chance.randrange(100) < leave_percent:
+            uid, its_task, node, devices = present.pop(chance.randrange(len(present)))
+            state.apply(PodRemoved(uid))
+            follow(machines, replace(its_task, cpu_milli=-its_task.cpu_milli, milli=-its_task.milli), node, devices)
+            ended += its_task.count > 0
+        there = sum(one.count > 0 for _, one, _, _ in present)
         got, seen = come(state, number, task), number + 1
         if (now := state.policy.scoring.version(state.cluster)) != version:
             # Not at once where a pod is refused without a look at the nodes.
             assert seen >= due
             version, due = now, seen + seen // 8 + 1
-            reference = Reference([replace(m, gpus=list(m.gpus)) for m in machines], tasks[:seen])
+            reference = Reference([replace(m, gpus=list(m.gpus)) for m in machines], tasks[:seen], ended, there)
         if reference is not None:
             reference.machines = machines
             assert got == reference.best(task), number
             told += bool(got[0])
+        if got[0]:
+            present.append((f"p{number}", task, *got))
         follow(machines, task, *got)
     assert state.cluster.check() == []
     assert version >= 5
@@ -271,14 +299,11 @@ def test_arrays_that_do_not_belong_together_are_refused(cells: int, steps: list[
 
 
 def learned(machines: list[Machine], *mix: tuple[Task, int]) -> State:
-    """A state that saw these pods come, and go again."""
+    """A state that saw these pods come, and leave before any was given a node."""
     state = started(machines)
-    number = 0
-    for task, count in mix:
-        for _ in range(count):
-            number += 1
-            come(state, number, task)
-            state.apply(PodRemoved(f"p{number}"))
+    for number, task in enumerate(task for task, count in mix for _ in range(count)):
+        state.apply(PodChanged(Pod(f"p{number}", "ns", f"p{number}", request_of(task))))
+        state.apply(PodRemoved(f"p{number}"))
     return state
 
 
@@ -323,6 +348,19 @@ def test_whole_nodes_are_kept_for_pods_of_several_gpus(cpu_milli: int) -> None:
     assert {come(state, 2000 + i, large)[0] for i in range(2)} == {"a", "b"}
 
 
+def test_where_pods_leave_a_node_that_is_almost_empty_is_kept_for_a_pod_of_several_gpus() -> None:
+    """Seven GPUs are idle of both, but one of the nodes has eight. It has fewer cores, so it is the tighter one."""
+    machines = [machine("eight", 60_000, *[1000] * 8), machine("seven", 128_000, *[1000] * 7)]
+    whole, large = Task(1000, 1, 1000), Task(8000, 8, 1000)
+    for ended, node in ((0, "eight"), (80, "seven")):
+        state = learned(machines, (whole, 50), (large, 50))
+        decided(state, PodChanged(Pod("busy", "ns", "busy", request_of(whole), node="eight", managed=False)))
+        for number in range(ended):
+            come(state, number, whole)
+            state.apply(PodRemoved(f"p{number}"))
+        assert come(state, 300, whole)[0] == node
+
+
 def test_what_a_pod_prefers_itself_comes_first() -> None:
     state = learned([machine("a", 16_000, 1000), machine("b", 64_000)], (Task(8000, 1, 1000), 90))
     term = NodeTerm((Requirement(MODEL, "In", ("A",)),))
@@ -361,10 +399,13 @@ def test_what_is_learned_is_in_the_checkpoint() -> None:
     state = started(machines)
     for number, task in enumerate(tasks[:100]):
         come(state, number, task)
+        if number % 2:
+            state.apply(PodRemoved(f"p{number}"))
     checkpoint = take(state)
     assert sum(count for _, count in checkpoint.mix) == 100
+    assert checkpoint.ended > 20
     one, other = restore(state.policy, checkpoint), restore(Policy(fabric=(), scoring=ExpectedFill()), checkpoint)
-    assert take(one).mix == checkpoint.mix
+    assert (take(one).mix, take(one).ended) == (checkpoint.mix, checkpoint.ended)
     assert [come(one, 200 + i, task) for i, task in enumerate(tasks)] == [
         come(other, 200 + i, task) for i, task in enumerate(tasks)
     ]

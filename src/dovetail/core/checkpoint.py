@@ -81,8 +81,8 @@ class Checkpoint(Struct, frozen=True):
     are the pods on nodes, those included that were decided and are not seen bound yet. `starting` are roots that are
     being bound, with the time when that is overdue; `started` the gangs that had their minimum. `histories` is what
     each queue has used, `run_times` what was learned (kind, name, ms), `mix` what kinds of pods came and how many,
-    `rooms` what is held for whom, the oldest first; `spared` are pods that are not asked to give way until then,
-    `unknown` roots for which no start can be given.
+    `ended` how many with GPUs are gone, `rooms` what is held for whom, the oldest first; `spared` are pods that are not
+    asked to give way until then, `unknown` roots for which no start can be given.
     """
 
     steps: int
@@ -97,6 +97,7 @@ class Checkpoint(Struct, frozen=True):
     histories: tuple[History, ...] = ()
     run_times: tuple[tuple[str, str, tuple[int, ...]], ...] = ()
     mix: tuple[Counted, ...] = ()
+    ended: int = 0
     rooms: tuple[HeldRoom, ...] = ()
     spared: tuple[tuple[str, int], ...] = ()
     unknown: tuple[tuple[str, int, Expected | None], ...] = ()
@@ -125,6 +126,7 @@ def take(state: State) -> Checkpoint:
         histories=state.shares.histories(),
         run_times=state.run_times.records(),
         mix=cluster.mix.records(),
+        ended=cluster.mix.ended,
         rooms=tuple(
             HeldRoom(
                 one.root,
@@ -184,7 +186,7 @@ def restore(policy: Policy, checkpoint: Checkpoint) -> State:
         state.shares.sync(state.roster.pods[held.uid])
     state.shares.restore(checkpoint.histories)
     state.run_times.restore(checkpoint.run_times)
-    cluster.mix.restore(checkpoint.mix)
+    cluster.mix.restore(checkpoint.mix, checkpoint.ended)
     state.reservations.spared = dict(checkpoint.spared)
     state.reservations.unknown = {root: (until_ms, why) for root, until_ms, why in checkpoint.unknown}
     for room in checkpoint.rooms:

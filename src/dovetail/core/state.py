@@ -279,6 +279,7 @@ class State:
         placement = cluster.placements.get(event.uid)
         cluster.unplace(event.uid)
         if placement is not None:
+            cluster.mix.end(placement)
             cluster.vacate_if_gone(placement.slot)
         cluster.peers.release(pod.request)
         cluster.claims.forget(pod)

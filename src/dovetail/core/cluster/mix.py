@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What kinds of pods come: how many of each class were told so far.
+"""What kinds of pods come, and how many go: how many of each class were told so far, and how many ended.
 
 Rules: a class is what a pod asks of cores and GPUs, and where it may go; not its memory, and nothing that looks at
 other pods. A pod counts once, when it is first told. Pods that want what is not counted in GPUs and cores (claims, MIG
-instances, replicas, other devices) belong to no class. When many were counted, all counts are halved: what was long ago
-counts less.
+instances, replicas, other devices) belong to no class. A pod that had a GPU, or a share of one, and is gone has ended.
+When many came, all counts are halved: what was long ago counts less.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+from dovetail.core.cluster.placement import Placement
 from dovetail.core.model import CPU, GPU, Pod, Request
 
 MOST_COUNTED = 65_536
@@ -20,11 +21,13 @@ Record = tuple[Request, int]
 
 
 class Mix:
-    """`counts` by class, who came first at first; `seen` is how many pods were ever counted."""
+    """`counts` by class, who came first at first; `seen` is how many pods were ever counted, `ended` how many of those
+    that `counts` goes back to had GPUs and are gone."""
 
     def __init__(self) -> None:
         self.counts: dict[Request, int] = {}
         self.seen = 0
+        self.ended = 0
         self._total = 0
         self._classes: dict[Request, Request | None] = {}
 
@@ -41,14 +44,20 @@ class Mix:
         self._total += 1
         if self._total > MOST_COUNTED:
             self.counts = {kind: count // 2 for kind, count in self.counts.items() if count > 1}
+            self.ended //= 2
             self._classes.clear()
             self._total = sum(self.counts.values())
+
+    def end(self, placement: Placement) -> None:
+        """Count a pod that was there and is gone."""
+        if placement.gpu_bits or placement.share_bits:
+            self.ended += 1
 
     def records(self) -> tuple[Record, ...]:
         return tuple(self.counts.items())
 
-    def restore(self, records: Iterable[Record]) -> None:
-        self.counts = dict(records)
+    def restore(self, records: Iterable[Record], ended: int) -> None:
+        self.counts, self.ended = dict(records), ended
         self.seen = self._total = sum(self.counts.values())
 
 

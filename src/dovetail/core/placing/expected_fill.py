@@ -38,7 +38,8 @@ _PLACE_BITS = np.array([[16], [5], [0]], dtype=np.int64)
 
 
 class _Learned:
-    """What is known of one cluster: the worth of what is idle, and for each slot its kind, its worth and its GPUs."""
+    """What is known of one cluster: the worth of what is idle, and for each slot its kind, its GPUs, what is idle
+    of them and its worth."""
 
     def __init__(self, cluster: Cluster, version: int) -> None:
         seen = cluster.mix.seen
@@ -50,6 +51,7 @@ class _Learned:
         kinds = self.worth.kinds_of(nodes, everywhere)
         assert kinds is not None, "a kind of node that was not there when it was learned"
         self.kinds = kinds
+        self.gpus = np.bitwise_count(nodes.gpu_bits).astype(np.int64)
         self.resizes = nodes.resizes
         self._records_seen, self._amounts_seen = nodes.records_journal.end, -1
 
@@ -63,6 +65,7 @@ class _Learned:
             if kinds is None:
                 return False
             self.kinds[changed] = kinds
+            self.gpus[changed] = np.bitwise_count(nodes.gpu_bits[changed])
             self._records_seen = nodes.records_journal.end
         return True
 
@@ -77,7 +80,7 @@ class _Learned:
             self.before = np.empty(nodes.size, dtype=np.int64)
         self.rooms[changed] = gpu_rooms(nodes, changed)
         cpu_milli = nodes.free[nodes.resources[CPU], changed]
-        self.before[changed] = self.worth.of(self.kinds[changed], cpu_milli, self.rooms[changed])
+        self.before[changed] = self.worth.of(self.kinds[changed], self.gpus[changed], cpu_milli, self.rooms[changed])
         self._amounts_seen = nodes.amounts_journal.end
 
 
@@ -98,7 +101,7 @@ class ExpectedFill:
 
     def native(self, cluster: Cluster) -> tuple[NDArray[np.int64], ...] | None:
         learned = cluster.learned.get(self)
-        return (learned.kinds, *learned.worth.arrays) if learned is not None else ()
+        return (learned.kinds, learned.gpus, *learned.worth.arrays) if learned is not None else ()
 
     def scores(self, cluster: Cluster, offer: Offer) -> Scores:
         learned, shape = cluster.learned.get(self), offer.shape
@@ -151,7 +154,7 @@ def _change(nodes: Nodes, learned: _Learned, offer: Offer) -> Scores:
         idle = learned.rooms[slots]
         rooms = np.zeros_like(idle)
         rooms[:, : idle.shape[1] - shape.gpus] = idle[:, shape.gpus :]
-        after = learned.worth.of(learned.kinds[slots], cpu_left, rooms)
+        after = learned.worth.of(learned.kinds[slots], learned.gpus[slots], cpu_left, rooms)
     change[here] = after - learned.before[slots]
     return change
 
@@ -169,7 +172,8 @@ def _shared(
     rooms = after[ways, gpu]
     after[ways, gpu] -= share[where]
     after = emptiest_first(after // (nodes.gpu_whole[slots] // WHOLE_GPU_MILLI)[where, None])
-    return rooms, where, learned.worth.of(learned.kinds[slots[where]], cpu_milli[where], after)
+    slots = slots[where]
+    return rooms, where, learned.worth.of(learned.kinds[slots], learned.gpus[slots], cpu_milli[where], after)
 
 
 def _asked(nodes: Nodes, shape: Shape, slots: NDArray[np.int64]) -> Scores:

@@ -45,13 +45,18 @@ static const int FILL_PLACE_BITS[AMOUNTS] = {16, 5, 0};
 #define OF_KIND (LEVELS * (UNITS + 1) * 4)
 #define MOST_SIZES 128
 #define MOST_GPUS 64
+#define MOST_BUSY 16
+#define PART_BITS 10
 
 enum { PODS, CPU, MEMORY, GPU };
 enum {
     NEED, FLOOR, FREE, SUITABLE, PREFERENCE, SCORE, TOPS, STALE, REFUSED, BOOKS, FREE_BITS, LAYOUT_IDS,
-    GPU_PARTS, GPU_WHOLE, PARTS, OPENED, COPIES, KINDS, TABLE, PRICES, SIZES, SIZE_OF, CLASS_CPU, CLASS_GPUS, ARRAYS
+    GPU_PARTS, GPU_WHOLE, PARTS, OPENED, COPIES, KINDS, NODE_GPUS, TABLE, PRICES, SIZES, SIZE_OF, CLASS_CPU, CLASS_GPUS,
+    CHANCES, ARRAYS
 };
-static const Py_ssize_t ITEM_BYTES[ARRAYS] = {8, 8, 8, 1, 8, 8, 8, 1, 8, 8, 8, 4, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8};
+static const Py_ssize_t ITEM_BYTES[ARRAYS] = {
+    8, 8, 8, 1, 8, 8, 8, 1, 8, 8, 8, 4, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8,
+};
 
 typedef struct {
     PyObject_HEAD
@@ -113,6 +118,7 @@ static int reach(const Kernel *self) {
     if (self->arrays[KINDS].obj) {
         sound &= items(self, KINDS) == size && self->kinds >= 0 && items(self, TABLE) == (self->kinds + 1) * OF_KIND;
         sound &= items(self, PRICES) == self->classes * (self->kinds + 1) && self->gpus_told <= MOST_GPUS;
+        sound &= items(self, NODE_GPUS) == size && items(self, CHANCES) == self->classes * (MOST_BUSY + 1);
         sound &= items(self, CLASS_CPU) == self->classes && items(self, CLASS_GPUS) == self->classes;
         sound &= self->sizes <= MOST_SIZES && self->gpus >= 0;
         for (Py_ssize_t i = 0; i < self->classes; i++) {
@@ -201,8 +207,8 @@ static int64_t clip(int64_t value, int64_t least, int64_t most) {
     return value < least ? least : value > most ? most : value;
 }
 
-// Worth.of: what a node of a kind is worth with so many cores and so much of each GPU, the emptiest first.
-static int64_t worth_of(const Kernel *self, int64_t kind, int64_t cores, const int64_t *rooms) {
+// Worth.of: what a node of a kind is worth with so many cores and so much of each of its GPUs, the emptiest first.
+static int64_t worth_of(const Kernel *self, int64_t kind, int64_t gpus, int64_t cores, const int64_t *rooms) {
     int64_t counts[MOST_SIZES], total = 0;
     cores = cores < 0 ? 0 : cores;
     for (Py_ssize_t s = 0; s < self->sizes; s++) {
@@ -214,10 +220,13 @@ static int64_t worth_of(const Kernel *self, int64_t kind, int64_t cores, const i
         int64_t price = AT(PRICES, int64_t)[i * (self->kinds + 1) + kind];
         if (price == 0)
             continue;
-        int64_t places = floor_divide(counts[AT(SIZE_OF, int64_t)[i]], AT(CLASS_GPUS, int64_t)[i]);
+        int64_t several = AT(CLASS_GPUS, int64_t)[i], idle = counts[AT(SIZE_OF, int64_t)[i]];
+        int64_t whole = floor_divide(idle, several), begun = idle - whole * several;
         int64_t asked = AT(CLASS_CPU, int64_t)[i], by_cores = floor_divide(cores, asked);
-        places = asked > 0 && by_cores < places ? by_cores : places;
+        int64_t places = asked > 0 && by_cores < whole ? by_cores : whole;
+        int64_t busy = (whole + 1) * several <= gpus ? clip(several - begun, 0, MOST_BUSY) : 0;
         total += places * price;
+        total += AT(CHANCES, int64_t)[i * (MOST_BUSY + 1) + busy] * price >> PART_BITS;
     }
     for (Py_ssize_t g = 0; g < self->gpus_told; g++) {
         int64_t level = clip(rooms[g] / STEP_MILLI, 0, LEVELS - 1);
@@ -244,6 +253,7 @@ static void insert(int64_t *falling, Py_ssize_t count, int64_t value) {
 static int64_t change_of(const Kernel *self, Py_ssize_t slot, int64_t cpu_milli, int64_t cpu_left, int64_t *idle_milli) {
     int64_t left[MOST_GPUS], rooms[MOST_GPUS], after[MOST_GPUS];
     int64_t whole = AT(GPU_WHOLE, int64_t)[slot], unit = whole / WHOLE_GPU_MILLI, kind = AT(KINDS, int64_t)[slot];
+    int64_t gpus = AT(NODE_GPUS, int64_t)[slot];
     uint64_t free_bits = (uint64_t)AT(FREE_BITS, int64_t)[slot];
     Py_ssize_t count = self->gpus_told;
     *idle_milli = 0;
@@ -257,11 +267,11 @@ static int64_t change_of(const Kernel *self, Py_ssize_t slot, int64_t cpu_milli,
     }
     if (kind < 0 || kind >= self->kinds)
         return 0;
-    int64_t before = worth_of(self, kind, cpu_milli, rooms), best = before - MOST_CHANGE;
+    int64_t before = worth_of(self, kind, gpus, cpu_milli, rooms), best = before - MOST_CHANGE;
     if (!self->share_milli && !self->share_memory) {
         for (Py_ssize_t g = 0; g < count; g++)
             after[g] = g + self->gpus < count ? rooms[g + self->gpus] : 0;
-        return worth_of(self, kind, cpu_left, after) - before;
+        return worth_of(self, kind, gpus, cpu_left, after) - before;
     }
     int64_t share = self->share_memory ? self->share_memory : unit * self->share_milli;
     for (Py_ssize_t g = 0; g < count && left[g] >= share; g++) {
@@ -271,7 +281,7 @@ static int64_t change_of(const Kernel *self, Py_ssize_t slot, int64_t cpu_milli,
             if (i != g)
                 after[kept++] = rooms[i];
         insert(after, count - 1, floor_divide(left[g] - share, unit));
-        int64_t worth = worth_of(self, kind, cpu_left, after);
+        int64_t worth = worth_of(self, kind, gpus, cpu_left, after);
         best = worth > best ? worth : best;
     }
     return best - before;

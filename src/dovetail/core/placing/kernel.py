@@ -53,7 +53,7 @@ def over(
     arrays = (
         shape.need, shape.floor, nodes.free, suitable, preference, score, tops, stale, refused, nodes.book_numbers,
         nodes.gpu_free_bits, nodes.layout_ids, nodes.gpu_parts, nodes.gpu_whole, None if parts is None else parts.rows,
-        opened, copies, *(worth or (None,) * 7),
+        opened, copies, *(worth or (None,) * 9),
     )  # fmt: skip
     unknown = links.TOO_FAR if shape.needs_links else PERMILLE
     tables = tuple(_table(nodes, layout_id, shape) for layout_id in range(len(nodes.layouts))) if several else ()

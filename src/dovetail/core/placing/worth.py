@@ -14,6 +14,10 @@ Rules
   pod asks for, times the square of the part (at most 1) that is wanted of all such places in the cluster before it is
   full. So have the places for pods of several GPUs, at half of that: their GPUs are in the fill as well, and whoever
   breaks such a place up still uses them.
+- A place for several GPUs of which b are busy yet adds its price times the chance that it is whole before the next pod
+  of the class comes: the product over i = 1 .. b of i e / (i e + n p), where n pods of the class came and e pods with
+  GPUs ended in the same time, and p are there. Each of p is taken to end as soon as any other, and to hold one GPU. Of
+  such places each node has one at most, and none where nobody ends.
 Residuals count in hundredths of a GPU, cores in halves of one, worth in 1/256 of a thousandth of a GPU; all divisions
 round down. Nodes that the same classes may go to are of one kind, and share a table.
 """
@@ -48,6 +52,7 @@ _PART_BITS = 10
 _TIMES_FULL = 10
 _CPU_ONLY_PERCENT = 10
 _SEVERAL_GPUS_PERCENT = 50
+_MOST_BUSY = 16
 
 
 class Arriving(Struct, frozen=True):
@@ -106,11 +111,13 @@ class Worth:
                 table[kind, :, :-2, at + 1] = amounts[:, 1:] - amounts[:, :-1]
         self._table = table.reshape(-1, 4)
         self._price(classes, of_kind, rooms, cpu_milli, idle, asked)
+        present = sum(1 for one in cluster.placements.values() if one.gpu_bits or one.share_bits)
+        self._chances = _chances(self._priced, cluster.mix.ended, present)
 
     @property
     def arrays(self) -> tuple[Ints, ...]:
         """All that `of` reads: the table, and the prices with what they are of."""
-        return self._table, self._prices, self._sizes, self._size_of, self._cpu_milli, self._gpus
+        return self._table, self._prices, self._sizes, self._size_of, self._cpu_milli, self._gpus, self._chances
 
     def _class(self, nodes: Nodes, slots: Ints, allowed: Mask, request: Request, count: int) -> _Class | None:
         """None where nobody could say which part of a GPU it is."""
@@ -143,7 +150,7 @@ class Worth:
     ) -> None:
         """`asked_milli` is what all pods that were counted asked for."""
         usual = _usual(classes)
-        priced = [
+        self._priced = priced = [
             one for one in classes if one.gpus > 1 or (one.gpus and usual is not None and (usual & ~one.allowed).any())
         ]
         sizes = sorted({one.milli for one in priced})
@@ -152,7 +159,7 @@ class Worth:
         self._cpu_milli = np.array([one.cpu_milli for one in priced], dtype=np.int64)[:, None]
         self._gpus = np.array([one.gpus for one in priced], dtype=np.int64)[:, None]
         self._prices = np.zeros((len(priced), self.kinds + 1), dtype=np.int64)
-        places = self._places(cpu_milli, rooms) if priced else np.zeros((0, len(cpu_milli)), dtype=np.int64)
+        places = self._places(self._idle(rooms), cpu_milli) if priced else np.zeros((0, len(cpu_milli)), dtype=np.int64)
         for i, one in enumerate(priced):
             wanted = (one.count * idle_milli << _PART_BITS) // asked_milli
             part = min(wanted // max(int(places[i][one.allowed].sum()), 1), 1 << _PART_BITS)
@@ -161,12 +168,16 @@ class Worth:
                 price = price * _SEVERAL_GPUS_PERCENT // 100
             self._prices[i, : self.kinds] = [price * may[one.selection] for may in of_kind]
 
-    def _places(self, cpu_milli: Ints, rooms: Ints) -> Ints:
-        """How many pods of each priced class nodes could take, by class and node."""
-        counts = np.empty((len(self._sizes), len(cpu_milli)), dtype=np.int64)
+    def _idle(self, rooms: Ints) -> Ints:
+        """In how many parts of GPUs each priced class could take what is idle of nodes, by class and node."""
+        counts = np.empty((len(self._sizes), len(rooms)), dtype=np.int64)
         for i, milli in enumerate(self._sizes.tolist()):
             counts[i] = (rooms // milli).sum(axis=1)
-        places: Ints = counts[self._size_of] // self._gpus
+        return counts[self._size_of]
+
+    def _places(self, idle: Ints, cpu_milli: Ints) -> Ints:
+        """How many pods of each priced class nodes could take, by class and node."""
+        places: Ints = idle // self._gpus
         by_cores = cpu_milli // np.maximum(self._cpu_milli, 1)
         return np.minimum(places, by_cores, out=places, where=self._cpu_milli > 0)
 
@@ -182,13 +193,21 @@ class Worth:
             found[here] = [self._kinds[key] for key in keys]
         return found
 
-    def of(self, kinds: Ints, cpu_milli: Ints, rooms: Ints) -> Ints:
-        """The worth of nodes of these kinds, with so much idle: `rooms[node]` is what is left of each GPU, in
-        thousandths, the emptiest GPU first."""
+    def _coming(self, idle: Ints, gpus: Ints) -> Ints:
+        """The chance that one further pod of each priced class can be taken in time, by class and node."""
+        begun = idle % self._gpus
+        busy = np.where(idle - begun + self._gpus <= gpus, self._gpus - begun, 0)
+        return np.take_along_axis(self._chances, np.minimum(busy, _MOST_BUSY), axis=1)
+
+    def of(self, kinds: Ints, gpus: Ints, cpu_milli: Ints, rooms: Ints) -> Ints:
+        """The worth of nodes of these kinds, with so many GPUs, and so much idle: `rooms[node]` is what is left of each
+        GPU, in thousandths, the emptiest GPU first."""
         total = np.zeros(len(kinds), dtype=np.int64)
         cores = np.maximum(cpu_milli, 0)
         if len(self._prices):
-            total += (self._places(cores, rooms) * self._prices[:, kinds]).sum(axis=0)
+            idle, prices = self._idle(rooms), self._prices[:, kinds]
+            total += (self._places(idle, cores) * prices).sum(axis=0)
+            total += (self._coming(idle, gpus) * prices >> _PART_BITS).sum(axis=0)
         levels = rooms.T // STEP_MILLI
         starts = (levels + kinds * _LEVELS) * (_UNITS + 1)
         for i in range(int(levels.any(axis=1).sum())):
@@ -199,6 +218,17 @@ class Worth:
             total += use + further_use * rest // UNIT_MILLI
             cores = np.maximum(cores - taken - further_taken * rest // UNIT_MILLI, 0)
         return total
+
+
+def _chances(priced: Sequence[_Class], ended: int, present: int) -> Ints:
+    """By class and GPUs that are busy yet, in 1/1024. Nobody waits for a single GPU, and 0 are no further place."""
+    chances = np.zeros((len(priced), _MOST_BUSY + 1), dtype=np.int64)
+    for of_class, one in zip(chances, priced, strict=True):
+        chance = 1 << _PART_BITS
+        for busy in range(1, min(one.gpus, _MOST_BUSY) + 1 if one.gpus > 1 else 1):
+            chance = chance * busy * ended // max(busy * ended + one.count * present, 1)
+            of_class[busy] = chance
+    return chances
 
 
 def expected_use(arriving: Sequence[Arriving], stop: int) -> tuple[Ints, Ints]:
