@@ -20,9 +20,9 @@ from setuptools.command.build_ext import build_ext
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "src" / "dovetail"))
-from __native__ import COMPILED, digest, group  # noqa: E402
+from __native__ import COMPILED, KERNEL_SOURCES, digest, group  # noqa: E402
 
-KERNEL = "src/dovetail/core/placing/kernel.c"
+PLACING = "src/dovetail/core/placing"
 
 
 class Build(build_ext):
@@ -38,8 +38,9 @@ class Build(build_ext):
 def kernel() -> Extension:
     return Extension(
         "dovetail.core.placing._kernel",
-        [KERNEL],
-        define_macros=[("SOURCE_DIGEST", f'"{digest([HERE / KERNEL])}"')],
+        [f"{PLACING}/kernel.c"],
+        depends=[f"{PLACING}/worth.h"],
+        define_macros=[("SOURCE_DIGEST", f'"{digest(HERE / PLACING / source for source in KERNEL_SOURCES)}"')],
         optional=True,
         py_limited_api=True,
     )

@@ -21,6 +21,7 @@ from types import ModuleType
 from typing import Any
 
 KERNEL = "dovetail.core.placing._kernel"
+KERNEL_SOURCES = "kernel.c", "worth.h"
 PACKAGE = Path(__file__).parent
 FOLDER = PACKAGE / "core" / "placing"
 COMPILED = (
@@ -108,7 +109,7 @@ def _load(folder: Path) -> ModuleType | str:
     try:
         kernel = module_from_spec(spec)
         loader.exec_module(kernel)
-        current = digest([folder / "kernel.c"]) == kernel.SOURCE
+        current = digest(folder / source for source in KERNEL_SOURCES) == kernel.SOURCE
     except (ImportError, AttributeError, OSError) as error:
         return f"{file} cannot be used: {error}"
     return kernel if current else f"{file} was built from another source than what is there; install the package anew"

@@ -283,11 +283,24 @@ def test_a_kernel_over_arrays_that_do_not_belong_together_is_refused() -> None:
     row.refresh()
     own = row.score, row._tops, row._stale, row.suitable
     with pytest.raises(ValueError, match="not of one size"):
-        kernel.over(cluster.nodes, row.shape, None, None, (), *own, np.zeros(64, dtype=np.int64), row._refused, None)
+        kernel.over(cluster.nodes, row.shape, None, None, None, *own, np.zeros(64, dtype=np.int64), row._refused, None)
     with pytest.raises(TypeError, match="items of 4 bytes"):
-        kernel.over(cluster.nodes, row.shape, None, None, (), *own, row.preference.astype(np.int32), row._refused, None)
+        kernel.over(
+            cluster.nodes, row.shape, None, None, None, *own, row.preference.astype(np.int32), row._refused, None
+        )
     with pytest.raises(ValueError, match="not of one size"):
-        kernel.over(cluster.nodes, row.shape, None, None, (), *own, row.preference, row._refused, row._refused[:64])
+        kernel.over(cluster.nodes, row.shape, None, None, None, *own, row.preference, row._refused, row._refused[:64])
+    sizes = (cluster.nodes.size,) * 2 + (4 * 101 * 271, 1, 1, 1, 1, 1, 17)
+    learned = tuple(np.zeros(size, dtype=np.int64) for size in sizes)
+    for at, size in ((0, 64), (2, 271), (3, 2), (8, 16)):
+        short = (*learned[:at], np.zeros(size, dtype=np.int64), *learned[at + 1 :])
+        with pytest.raises(ValueError, match="a worth do not belong together"):
+            kernel.worth(cluster.nodes, short)
+    worth = kernel.worth(cluster.nodes, learned)
+    assert worth is not None
+    with pytest.raises(IndexError, match="slot 128 of 128"):
+        worth.share_gpu(128, 1)
+    assert worth.share_gpu(0, 1) == -1
     assert row._kernel is not None
     with pytest.raises(IndexError, match="slot 128 of 128"):
         row._kernel.redo([128], 0, False)

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from dovetail.__native__ import COMPILED, FOLDER, KERNEL, PACKAGE, group, install_kernel, not_compiled
+from dovetail.__native__ import COMPILED, FOLDER, KERNEL, KERNEL_SOURCES, PACKAGE, group, install_kernel, not_compiled
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of the source, and of the kernel where it was built."""
     monkeypatch.delenv("DOVETAIL_NATIVE", raising=False)
-    for name in ["kernel.c", *(f"_kernel{suffix}" for suffix in EXTENSION_SUFFIXES)]:
+    for name in [*KERNEL_SOURCES, *(f"_kernel{suffix}" for suffix in EXTENSION_SUFFIXES)]:
         if (FOLDER / name).exists():
             shutil.copy(FOLDER / name, tmp_path / name)
     return tmp_path
@@ -45,8 +45,9 @@ def test_the_kernel_runs_where_it_was_built_from_the_source_beside_it(binary: Pa
     assert (told, kernel.__file__) == ("native kernel", str(binary))
 
 
-def test_a_kernel_of_another_source_does_not_run(binary: Path) -> None:
-    source = binary.parent / "kernel.c"
+@pytest.mark.parametrize("name", KERNEL_SOURCES)
+def test_a_kernel_of_another_source_does_not_run(binary: Path, name: str) -> None:
+    source = binary.parent / name
     source.write_text(source.read_text() + "\n")
     told, kernel = runs(binary.parent)
     assert kernel is None

@@ -205,6 +205,15 @@ def follow(machines: Sequence[Machine], task: Task, node: str, devices: tuple[in
                 machine.gpus[gpu] -= task.milli
 
 
+@pytest.fixture(params=["native", "pure"])
+def either(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once with the kernel, where there is one, and once with numpy alone."""
+    if request.param == "native" and not kernel.BUILT:
+        pytest.skip("there is no kernel")
+    monkeypatch.setattr(kernel, "BUILT", request.param == "native")
+
+
+@pytest.mark.usefixtures("either")
 @pytest.mark.parametrize("leave_percent", [0, 50, 90])
 @pytest.mark.parametrize("seed", range(12))
 def test_every_decision_is_the_formula_s(seed: int, leave_percent: int) -> None:
@@ -234,14 +243,6 @@ def test_every_decision_is_the_formula_s(seed: int, leave_percent: int) -> None:
     assert state.cluster.check() == []
     assert version >= 5
     assert told >= 2
-
-
-@pytest.fixture(params=["native", "pure"])
-def either(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tables once from the kernel, where there is one, and once from numpy."""
-    if request.param == "native" and not kernel.BUILT:
-        pytest.skip("there is no kernel")
-    monkeypatch.setattr(kernel, "BUILT", request.param == "native")
 
 
 @pytest.mark.usefixtures("either")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `kernel.c` offers; its comments say more."""
+"""What `kernel.c` and `worth.h` offer; their comments say more."""
 
 from typing import Any
 
@@ -8,11 +8,16 @@ from numpy.typing import NDArray
 SOURCE: str
 """The digest of the C source that it was built from."""
 
+class Worth:
+    def __new__(cls, arrays: tuple[NDArray[Any], ...]) -> Worth: ...
+    def share_gpu(self, slot: int, share: int) -> int: ...
+
 class Kernel:
     def __new__(
         cls,
         arrays: tuple[NDArray[Any] | None, ...],
         tables: tuple[NDArray[Any] | None, ...],
+        worth: Worth | None,
         unknown: int,
         several: bool,
         ranked: bool,

@@ -10,6 +10,7 @@ node would give. What is worth what is learned again at every pod that came, up 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +21,13 @@ from dovetail.core.cluster.nodes import Nodes
 from dovetail.core.cluster.shapes import Shape
 from dovetail.core.devices.choose import PERMILLE
 from dovetail.core.model import CPU, MEMORY, WHOLE_GPU_MILLI, Pod
+from dovetail.core.placing import kernel
 from dovetail.core.placing.rows import Row
 from dovetail.core.placing.scores import Offer, Scores, Tightest, tightest_gpu
 from dovetail.core.placing.worth import Worth, emptiest_first, gpu_rooms, gpu_units
+
+if TYPE_CHECKING:
+    from dovetail.core.placing._kernel import Worth as NativeWorth
 
 _EVERY_POD_UP_TO = 64
 _MOST_BETWEEN = 500
@@ -53,6 +58,7 @@ class _Learned:
         self.kinds = kinds
         self.gpus = np.bitwise_count(nodes.gpu_bits).astype(np.int64)
         self.resizes = nodes.resizes
+        self.native = kernel.worth(nodes, (self.kinds, self.gpus, *self.worth.arrays))
         self._records_seen, self._amounts_seen = nodes.records_journal.end, -1
 
     def follow(self, nodes: Nodes) -> bool:
@@ -99,9 +105,11 @@ class ExpectedFill:
             learned = cluster.learned[self] = _Learned(cluster, learned.version + 1 if learned is not None else 1)
         return learned.version
 
-    def native(self, cluster: Cluster) -> tuple[NDArray[np.int64], ...] | None:
+    def native(self, cluster: Cluster) -> tuple[NativeWorth, ...] | None:
         learned = cluster.learned.get(self)
-        return (learned.kinds, learned.gpus, *learned.worth.arrays) if learned is not None else ()
+        if learned is None:
+            return ()
+        return (learned.native,) if learned.native is not None else None
 
     def scores(self, cluster: Cluster, offer: Offer) -> Scores:
         learned, shape = cluster.learned.get(self), offer.shape
@@ -121,9 +129,12 @@ class ExpectedFill:
         return row.best()
 
     def share_gpu(self, cluster: Cluster, slot: int, pod: Pod, share: int) -> int:
-        nodes, learned = cluster.nodes, cluster.learned.get(self)
+        nodes = cluster.nodes
+        learned: _Learned | None = cluster.learned.get(self)
         if learned is None or slot >= len(learned.kinds):
             return tightest_gpu(nodes, slot, share)
+        if learned.native is not None:
+            return learned.native.share_gpu(slot, share)
         # The pod's cores are taken already.
         here = np.array([slot])
         left = gpu_units(nodes, here)

@@ -6,14 +6,12 @@
 // what Row._redo and Row.best find with numpy under the scorings Tightest and ExpectedFill; a test compares them. What it
 // does not know (devices by claim, shapes of several forms, replicas by the dozen) stays with numpy:
 // kernel.py says when. It decides nothing by itself and holds no state but the addresses of the arrays, which live as
-// long as it does. Beside the row there is fill(), the recursion behind a table of worth.py.
+// long as it does. What is learned under ExpectedFill is in worth.h.
 
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030B0000
 #include <Python.h>
-#include <limits.h>
-#include <stdint.h>
-#include <string.h>
+#include "worth.h"
 
 #define BLOCK 128
 #define WANTED 4
@@ -31,38 +29,24 @@ enum { AMOUNTS = 3 };
 static const int FILL_UNIT_BITS[AMOUNTS] = {3, 7, 33};
 static const int64_t FILL_LARGEST[AMOUNTS] = {(1 << 11) - 1, (1 << 11) - 1, (1 << 5) - 1};
 static const int FILL_PLACE_BITS[AMOUNTS] = {16, 5, 0};
-#define MOST_CHANGE (1 << 24)
 #define CHANGE_BITS 27
 #define FEWER_BITS 10
 #define FILL_FIRST_BITS 42
 
-// The table of worth.py: levels of a GPU, units of cores, and four numbers for each pair.
-#define WHOLE_GPU_MILLI 1000
-#define STEP_MILLI 10
-#define LEVELS (WHOLE_GPU_MILLI / STEP_MILLI + 1)
-#define UNITS 270
-#define UNIT_MILLI 500
-#define OF_KIND (LEVELS * (UNITS + 1) * 4)
-#define MOST_SIZES 128
-#define MOST_GPUS 64
-#define MOST_BUSY 16
-#define PART_BITS 10
-
 enum { PODS, CPU, MEMORY, GPU };
 enum {
     NEED, FLOOR, FREE, SUITABLE, PREFERENCE, SCORE, TOPS, STALE, REFUSED, BOOKS, FREE_BITS, LAYOUT_IDS,
-    GPU_PARTS, GPU_WHOLE, PARTS, OPENED, COPIES, KINDS, NODE_GPUS, TABLE, PRICES, SIZES, SIZE_OF, CLASS_CPU, CLASS_GPUS,
-    CHANCES, ARRAYS
+    GPU_PARTS, GPU_WHOLE, PARTS, OPENED, COPIES, ARRAYS
 };
-static const Py_ssize_t ITEM_BYTES[ARRAYS] = {
-    8, 8, 8, 1, 8, 8, 8, 1, 8, 8, 8, 4, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8,
-};
+static const Py_ssize_t ITEM_BYTES[ARRAYS] = {8, 8, 8, 1, 8, 8, 8, 1, 8, 8, 8, 4, 8, 8, 8, 8, 8};
+static PyTypeObject *worth_type;
 
 typedef struct {
     PyObject_HEAD
     Py_buffer arrays[ARRAYS];
     Py_buffer *tables;
-    Py_ssize_t layouts, width, size, gpus_told, kinds, sizes, classes;
+    Worth *worth;
+    Py_ssize_t layouts, width, size, gpus_told;
     int64_t unknown, gpus, share_milli, share_memory;
     int several, ranked;
 } Kernel;
@@ -75,6 +59,7 @@ static void let_go(Kernel *self) {
         if (self->tables[i].obj)
             PyBuffer_Release(&self->tables[i]);
     PyMem_Free(self->tables);
+    Py_CLEAR(self->worth);
     self->tables = NULL;
     self->layouts = 0;
 }
@@ -85,16 +70,6 @@ static void dealloc(PyObject *object) {
     let_go((Kernel *)object);
     release(object);
     Py_DECREF(type);
-}
-
-static int borrow(PyObject *array, Py_buffer *view, Py_ssize_t item_bytes, int writable) {
-    if (PyObject_GetBuffer(array, view, PyBUF_C_CONTIGUOUS | (writable ? PyBUF_WRITABLE : 0)) < 0)
-        return -1;
-    if (view->itemsize != item_bytes) {
-        PyErr_Format(PyExc_TypeError, "an array has items of %zd bytes, not of %zd", view->itemsize, item_bytes);
-        return -1;
-    }
-    return 0;
 }
 
 static Py_ssize_t items(const Kernel *self, int array) {
@@ -115,42 +90,39 @@ static int reach(const Kernel *self) {
         sound &= items(self, OPENED) == size;
     if (self->arrays[COPIES].obj)
         sound &= items(self, COPIES) == size;
-    if (self->arrays[KINDS].obj) {
-        sound &= items(self, KINDS) == size && self->kinds >= 0 && items(self, TABLE) == (self->kinds + 1) * OF_KIND;
-        sound &= items(self, PRICES) == self->classes * (self->kinds + 1) && self->gpus_told <= MOST_GPUS;
-        sound &= items(self, NODE_GPUS) == size && items(self, CHANCES) == self->classes * (MOST_BUSY + 1);
-        sound &= items(self, CLASS_CPU) == self->classes && items(self, CLASS_GPUS) == self->classes;
-        sound &= self->sizes <= MOST_SIZES && self->gpus >= 0;
-        for (Py_ssize_t i = 0; i < self->classes; i++) {
-            int64_t at = ((const int64_t *)self->arrays[SIZE_OF].buf)[i];
-            sound &= at >= 0 && at < self->sizes;
-        }
-    }
+    if (self->worth)
+        sound &= self->worth->size == size && self->worth->gpus_told == self->gpus_told && self->gpus >= 0;
     if (!sound)
         PyErr_SetString(PyExc_ValueError, "the arrays of a row are not of one size");
     return sound ? 0 : -1;
 }
 
-// Kernel(arrays, tables, unknown, several, ranked, gpus, milli, memory): `arrays` in the order above, PARTS None where the
-// shape takes no part of a GPU, OPENED where it takes no MIG instance, COPIES where they were not asked, and those from KINDS on None under Tightest; `tables[layout]` the closeness by free GPUs,
-// None where the layout says nothing, and then it is `unknown`. `several` GPUs have to be close; `ranked` by the part's
-// GPU, or by the cards that are broken into. The shape takes `gpus` whole ones, or of one so much, in thousandths or in thousandths of a MiB.
+// Kernel(arrays, tables, worth, unknown, several, ranked, gpus, milli, memory): `arrays` in the order above, PARTS None
+// where the shape takes no part of a GPU, OPENED where it takes no MIG instance, COPIES where they were not asked;
+// `tables[layout]` the closeness by free GPUs, None where the layout says nothing, and then it is `unknown`; `worth` None
+// under Tightest. `several` GPUs have to be close; `ranked` by the part's GPU, or by the cards that are broken into. The
+// shape takes `gpus` whole ones, or of one so much, in thousandths or in thousandths of a MiB.
 static PyObject *new_kernel(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(named)) {
-    PyObject *arrays, *tables;
+    PyObject *arrays, *tables, *worth;
     long long unknown, gpus, milli, memory;
     int several, ranked;
     if (!PyArg_ParseTuple(
-            args, "O!O!LppLLL", &PyTuple_Type, &arrays, &PyTuple_Type, &tables, &unknown, &several, &ranked, &gpus,
-            &milli, &memory))
+            args, "O!O!OLppLLL", &PyTuple_Type, &arrays, &PyTuple_Type, &tables, &worth, &unknown, &several, &ranked,
+            &gpus, &milli, &memory))
         return NULL;
     if (PyTuple_Size(arrays) != ARRAYS) {
         PyErr_Format(PyExc_ValueError, "%d arrays are needed", ARRAYS);
+        return NULL;
+    }
+    if (worth != Py_None && !PyObject_TypeCheck(worth, worth_type)) {
+        PyErr_SetString(PyExc_TypeError, "a Worth, or None");
         return NULL;
     }
     allocfunc make = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
     Kernel *self = (Kernel *)make(type, 0);
     if (!self)
         return NULL;
+    self->worth = worth == Py_None ? NULL : (Worth *)Py_NewRef(worth);
     self->unknown = unknown;
     self->several = several;
     self->ranked = ranked;
@@ -160,7 +132,7 @@ static PyObject *new_kernel(PyTypeObject *type, PyObject *args, PyObject *Py_UNU
     for (int i = 0; i < ARRAYS; i++) {
         PyObject *array = PyTuple_GetItem(arrays, i);
         int writable = i == SCORE || i == TOPS || i == STALE || i == COPIES;
-        if ((i == PARTS || i == OPENED || i == COPIES || (i >= KINDS && PyTuple_GetItem(arrays, KINDS) == Py_None)) && array == Py_None)
+        if ((i == PARTS || i == OPENED || i == COPIES) && array == Py_None)
             continue;
         if (borrow(array, &self->arrays[i], ITEM_BYTES[i], writable) < 0)
             goto fail;
@@ -180,11 +152,6 @@ static PyObject *new_kernel(PyTypeObject *type, PyObject *args, PyObject *Py_UNU
     self->size = items(self, SCORE);
     self->width = items(self, NEED);
     self->gpus_told = self->size ? items(self, GPU_PARTS) / self->size : 0;
-    if (self->arrays[KINDS].obj) {
-        self->kinds = items(self, TABLE) / OF_KIND - 1;
-        self->sizes = items(self, SIZES);
-        self->classes = items(self, SIZE_OF);
-    }
     if (reach(self) < 0)
         goto fail;
     return (PyObject *)self;
@@ -193,99 +160,7 @@ fail:
     return NULL;
 }
 
-// As numpy's //: rounded down; 0 where the divisor is 0.
-static int64_t floor_divide(int64_t a, int64_t b) {
-    if (b == 0)
-        return 0;
-    int64_t quotient = a / b;
-    return quotient - (a % b != 0 && (a % b < 0) != (b < 0));
-}
-
 #define AT(array, type) ((type *)self->arrays[array].buf)
-
-static int64_t clip(int64_t value, int64_t least, int64_t most) {
-    return value < least ? least : value > most ? most : value;
-}
-
-// Worth.of: what a node of a kind is worth with so many cores and so much of each of its GPUs, the emptiest first.
-static int64_t worth_of(const Kernel *self, int64_t kind, int64_t gpus, int64_t cores, const int64_t *rooms) {
-    int64_t counts[MOST_SIZES], total = 0;
-    cores = cores < 0 ? 0 : cores;
-    for (Py_ssize_t s = 0; s < self->sizes; s++) {
-        counts[s] = 0;
-        for (Py_ssize_t g = 0; g < self->gpus_told; g++)
-            counts[s] += floor_divide(rooms[g], AT(SIZES, int64_t)[s]);
-    }
-    for (Py_ssize_t i = 0; i < self->classes; i++) {
-        int64_t price = AT(PRICES, int64_t)[i * (self->kinds + 1) + kind];
-        if (price == 0)
-            continue;
-        int64_t several = AT(CLASS_GPUS, int64_t)[i], idle = counts[AT(SIZE_OF, int64_t)[i]];
-        int64_t whole = floor_divide(idle, several), begun = idle - whole * several;
-        int64_t asked = AT(CLASS_CPU, int64_t)[i], by_cores = floor_divide(cores, asked);
-        int64_t places = asked > 0 && by_cores < whole ? by_cores : whole;
-        int64_t busy = (whole + 1) * several <= gpus ? clip(several - begun, 0, MOST_BUSY) : 0;
-        total += places * price;
-        total += AT(CHANCES, int64_t)[i * (MOST_BUSY + 1) + busy] * price >> PART_BITS;
-    }
-    for (Py_ssize_t g = 0; g < self->gpus_told; g++) {
-        int64_t level = clip(rooms[g] / STEP_MILLI, 0, LEVELS - 1);
-        if (level == 0)
-            break;
-        int64_t reached = cores < (UNITS - 1) * UNIT_MILLI ? cores : (UNITS - 1) * UNIT_MILLI;
-        int64_t units = reached / UNIT_MILLI, rest = reached - units * UNIT_MILLI;
-        const int64_t *at = AT(TABLE, int64_t) + ((kind * LEVELS + level) * (UNITS + 1) + units) * 4;
-        total += at[0] + floor_divide(at[1] * rest, UNIT_MILLI);
-        cores -= at[2] + floor_divide(at[3] * rest, UNIT_MILLI);
-        cores = cores < 0 ? 0 : cores;
-    }
-    return total;
-}
-
-// Put a value where it belongs among `count` that fall.
-static void insert(int64_t *falling, Py_ssize_t count, int64_t value) {
-    for (; count > 0 && falling[count - 1] < value; count--)
-        falling[count] = falling[count - 1];
-    falling[count] = value;
-}
-
-// How the worth of a node changes (expected_fill._change). `idle_milli` is set to what is idle of all its GPUs.
-static int64_t change_of(const Kernel *self, Py_ssize_t slot, int64_t cpu_milli, int64_t cpu_left, int64_t *idle_milli) {
-    int64_t left[MOST_GPUS], rooms[MOST_GPUS], after[MOST_GPUS];
-    int64_t whole = AT(GPU_WHOLE, int64_t)[slot], unit = whole / WHOLE_GPU_MILLI, kind = AT(KINDS, int64_t)[slot];
-    int64_t gpus = AT(NODE_GPUS, int64_t)[slot];
-    uint64_t free_bits = (uint64_t)AT(FREE_BITS, int64_t)[slot];
-    Py_ssize_t count = self->gpus_told;
-    *idle_milli = 0;
-    for (Py_ssize_t g = 0; g < count; g++) {
-        int64_t amount = AT(GPU_PARTS, int64_t)[g * self->size + slot] + (free_bits >> g & 1 ? whole : 0);
-        insert(left, g, amount);
-    }
-    for (Py_ssize_t g = 0; g < count; g++) {
-        rooms[g] = floor_divide(left[g], unit);
-        *idle_milli += rooms[g];
-    }
-    if (kind < 0 || kind >= self->kinds)
-        return 0;
-    int64_t before = worth_of(self, kind, gpus, cpu_milli, rooms), best = before - MOST_CHANGE;
-    if (!self->share_milli && !self->share_memory) {
-        for (Py_ssize_t g = 0; g < count; g++)
-            after[g] = g + self->gpus < count ? rooms[g + self->gpus] : 0;
-        return worth_of(self, kind, gpus, cpu_left, after) - before;
-    }
-    int64_t share = self->share_memory ? self->share_memory : unit * self->share_milli;
-    for (Py_ssize_t g = 0; g < count && left[g] >= share; g++) {
-        if (g + 1 < count && left[g] == left[g + 1])
-            continue;
-        for (Py_ssize_t i = 0, kept = 0; i < count; i++)
-            if (i != g)
-                after[kept++] = rooms[i];
-        insert(after, count - 1, floor_divide(left[g] - share, unit));
-        int64_t worth = worth_of(self, kind, gpus, cpu_left, after);
-        best = worth > best ? worth : best;
-    }
-    return best - before;
-}
 
 // The score of one slot. Sums that may run over are taken without a sign, as numpy's do in effect.
 static int64_t score_of(const Kernel *self, Py_ssize_t slot, int books) {
@@ -333,9 +208,10 @@ static int64_t score_of(const Kernel *self, Py_ssize_t slot, int books) {
         first = (uint64_t)(PERMILLE - close);
     }
     uint64_t looseness = 0, score;
-    if (self->arrays[KINDS].obj) {
+    if (self->worth) {
+        int64_t share = self->share_memory ? self->share_memory : AT(GPU_WHOLE, int64_t)[slot] / WHOLE_GPU_MILLI * self->share_milli;
         int64_t amounts[AMOUNTS] = {0, left[CPU], left[MEMORY]};
-        int64_t change = change_of(self, slot, free[CPU * size], left[CPU], &amounts[0]);
+        int64_t change = change_of(self->worth, slot, left[CPU], self->gpus, share, &amounts[0]);
         change = clip(change, -MOST_CHANGE, MOST_CHANGE);
         for (int r = 0; r < AMOUNTS; r++)
             looseness += (uint64_t)clip(amounts[r] >> FILL_UNIT_BITS[r], 0, FILL_LARGEST[r]) << FILL_PLACE_BITS[r];
@@ -436,72 +312,6 @@ static PyMethodDef METHODS[] = {
     {NULL, NULL, 0, NULL},
 };
 
-// What is expected to be used of a GPU and of the cores beside it, by what is left of both: `found` from the sums over
-// the classes that fit (weight, GPU, cores) and from what each step of a class leaves. Level 0 is 0. Sums are taken
-// modulo 2^64, as numpy takes them.
-static void fill_levels(const int64_t *fitting, const int64_t *level_of, const int64_t *units_of, const int64_t *rates,
-                        Py_ssize_t steps, int64_t *found) {
-    const Py_ssize_t plane = (Py_ssize_t)LEVELS * UNITS;
-    memset(found, 0, 2 * plane * sizeof(int64_t));
-    for (Py_ssize_t level = 1; level < LEVELS; level++) {
-        const int64_t *weights = fitting + level * UNITS;
-        for (int amount = 0; amount < 2; amount++) {
-            const int64_t *sums = fitting + (amount + 1) * plane + level * UNITS;
-            int64_t *table = found + amount * plane, *here = table + level * UNITS;
-            uint64_t all[UNITS];
-            for (int units = 0; units < UNITS; units++)
-                all[units] = (uint64_t)sums[units];
-            for (Py_ssize_t i = 0; i < steps; i++) {
-                if (!level_of[i] || level_of[i] > level)
-                    continue;
-                const int64_t *below = table + (level - level_of[i]) * UNITS;
-                const uint64_t rate = (uint64_t)rates[i];
-                for (Py_ssize_t units = units_of[i], left = 0; units < UNITS; units++, left++)
-                    all[units] += rate * (uint64_t)below[left];
-            }
-            // Steps that take cores alone lead to what was found right before.
-            for (int units = 0; units < UNITS; units++) {
-                for (Py_ssize_t i = 0; i < steps; i++)
-                    if (!level_of[i] && units_of[i] <= units)
-                        all[units] += (uint64_t)rates[i] * (uint64_t)here[units - units_of[i]];
-                here[units] = (int64_t)all[units] / weights[units];
-            }
-        }
-    }
-}
-
-static PyObject *fill(PyObject *Py_UNUSED(module), PyObject *const *arguments, Py_ssize_t count) {
-    static const Py_ssize_t LEAST[] = {3 * LEVELS * UNITS, 0, 0, 0, 2 * LEVELS * UNITS};
-    Py_buffer views[5];
-    int borrowed = 0, wrong = count != 5;
-    while (!wrong && borrowed < 5) {
-        if (borrow(arguments[borrowed], &views[borrowed], 8, borrowed == 4) < 0)
-            break;
-        wrong = views[borrowed].len < 8 * LEAST[borrowed];
-        borrowed++;
-    }
-    const int64_t *of[5] = {0};
-    Py_ssize_t steps = borrowed == 5 ? views[1].len / 8 : 0;
-    wrong |= borrowed == 5 && (views[2].len / 8 != steps || views[3].len / 8 != steps);
-    for (int i = 0; i < borrowed; i++)
-        of[i] = views[i].buf;
-    for (Py_ssize_t i = 0; i < steps && !wrong; i++)
-        wrong = of[1][i] < 0 || of[2][i] < 0 || of[1][i] + of[2][i] < 1;
-    for (Py_ssize_t i = 0; i < LEVELS * UNITS && borrowed == 5 && !wrong; i++)
-        wrong = of[0][i] < 1;
-    if (borrowed == 5 && !wrong)
-        fill_levels(of[0], of[1], of[2], of[3], steps, views[4].buf);
-    for (int i = 0; i < borrowed; i++)
-        PyBuffer_Release(&views[i]);
-    if (PyErr_Occurred())
-        return NULL;
-    if (wrong) {
-        PyErr_SetString(PyExc_ValueError, "arrays that do not belong together, a weight or a step of nothing");
-        return NULL;
-    }
-    Py_RETURN_NONE;
-}
-
 static PyMethodDef FUNCTIONS[] = {
     {"fill", (PyCFunction)(void (*)(void))fill, METH_FASTCALL, "Work out a table of expected use, see worth.py."},
     {NULL, NULL, 0, NULL},
@@ -524,10 +334,11 @@ static PyType_Spec SPEC = {
 
 static int run(PyObject *module) {
     PyObject *type = PyType_FromSpec(&SPEC);
-    if (!type)
-        return -1;
-    int failed = PyModule_AddObjectRef(module, "Kernel", type);
-    Py_DECREF(type);
+    if (!worth_type)
+        worth_type = (PyTypeObject *)PyType_FromSpec(&WORTH_SPEC);
+    int failed = !type || !worth_type || PyModule_AddObjectRef(module, "Kernel", type) < 0 ||
+                 PyModule_AddObjectRef(module, "Worth", (PyObject *)worth_type) < 0;
+    Py_XDECREF(type);
     return failed ? -1 : PyModule_AddStringConstant(module, "SOURCE", SOURCE_DIGEST);
 }
 

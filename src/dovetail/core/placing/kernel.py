@@ -19,12 +19,12 @@ from dovetail.core.cluster.nodes import Amounts, Nodes
 from dovetail.core.cluster.shapes import Shape
 from dovetail.core.cluster.shares import Parts
 from dovetail.core.devices.choose import PERMILLE, choices
-from dovetail.core.model import WHOLE_GPU_MILLI
+from dovetail.core.model import CPU, WHOLE_GPU_MILLI
 from dovetail.core.placing import links
 from dovetail.core.placing.scores import Scores
 
 if TYPE_CHECKING:
-    from dovetail.core.placing._kernel import Kernel
+    from dovetail.core.placing._kernel import Kernel, Worth
 
 try:
     from dovetail.core.placing import _kernel
@@ -40,27 +40,36 @@ _MOST_GPUS = 64
 
 def over(
     nodes: Nodes, shape: Shape, parts: Parts | None, opened: NDArray[np.int64] | None,
-    worth: tuple[NDArray[np.int64], ...], score: Scores, tops: Scores, stale: Mask, suitable: Mask, preference: Scores,
+    worth: Worth | None, score: Scores, tops: Scores, stale: Mask, suitable: Mask, preference: Scores,
     refused: NDArray[np.int64], copies: NDArray[np.int64] | None,
 ) -> Kernel | None:  # fmt: skip
-    """The kernel over these arrays of a row, and those of a scoring (`Scoring.native`); None where the shape is not for
-    it. It has to be made anew when an array is replaced, or when there are more layouts."""
+    """The kernel over these arrays of a row, and what a scoring has learned; None where the shape is not for it. It has
+    to be made anew when an array is replaced, or when there are more layouts."""
     several = shape.gpus > 1
     replicas = parts is not None and (max(shape.gpus, shape.shared) > 1 and (nodes.divided or not shape.fraction))
-    many = bool(worth) and len(nodes.gpu_parts) > _MOST_GPUS
-    if not BUILT or shape.wants or shape.stand_ins is not None or replicas or many:
+    if not BUILT or shape.wants or shape.stand_ins is not None or replicas:
         return None
     arrays = (
         shape.need, shape.floor, nodes.free, suitable, preference, score, tops, stale, refused, nodes.book_numbers,
         nodes.gpu_free_bits, nodes.layout_ids, nodes.gpu_parts, nodes.gpu_whole, None if parts is None else parts.rows,
-        opened, copies, *(worth or (None,) * 9),
+        opened, copies,
     )  # fmt: skip
     unknown = links.TOO_FAR if shape.needs_links else PERMILLE
     tables = tuple(_table(nodes, layout_id, shape) for layout_id in range(len(nodes.layouts))) if several else ()
-    ranked = (parts is not None or opened is not None) and not (worth and shape.fraction)
+    ranked = (parts is not None or opened is not None) and not (worth is not None and shape.fraction)
     request, share = shape.request, shape.fraction and not shape.gpus
     milli, memory = (request.gpu_milli, request.gpu_memory_mib * WHOLE_GPU_MILLI) if share else (0, 0)
-    return _kernel.Kernel(arrays, tables, unknown, several, ranked, shape.gpus, milli, memory)
+    return _kernel.Kernel(arrays, tables, worth, unknown, several, ranked, shape.gpus, milli, memory)
+
+
+def worth(nodes: Nodes, learned: tuple[NDArray[np.int64], ...]) -> Worth | None:
+    """What was learned (the kind and the number of GPUs of each slot, then the arrays of `worth.Worth`), over what is
+    idle; None where there is no kernel, or a node has too many GPUs. It has to be made anew when there are more slots.
+    Raises ValueError for arrays that do not belong together."""
+    if not BUILT or len(nodes.gpu_parts) > _MOST_GPUS:
+        return None
+    idle = nodes.free[nodes.resources[CPU]], nodes.gpu_free_bits, nodes.gpu_parts, nodes.gpu_whole
+    return _kernel.Worth((*idle, *learned))
 
 
 def fill(fitting: Amounts, level_of: Amounts, units_of: Amounts, rates: Amounts) -> Amounts:

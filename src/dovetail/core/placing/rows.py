@@ -122,10 +122,13 @@ class Row:
         now = len(nodes.layouts), self._version
         if self._made_for != now:
             self._made_for = now
-            worth = self._scoring.native(self._cluster) if type(self) is Row else None
+            scored = self._scoring.native(self._cluster) if type(self) is Row else None
             own = self.score, self._tops, self._stale, self.suitable, self.preference, self._refused, self._copies
             idle = None if self._opening is None else self._opening.idle
-            self._kernel = kernel.over(nodes, self.shape, self._parts, idle, worth, *own) if worth is not None else None
+            self._kernel = None
+            if scored is not None:
+                worth = scored[0] if scored else None
+                self._kernel = kernel.over(nodes, self.shape, self._parts, idle, worth, *own)
         return self._kernel
 
     def best(self) -> int:

@@ -28,6 +28,7 @@ from dovetail.core.model import Pod
 
 if TYPE_CHECKING:
     from dovetail.core.cluster import Cluster
+    from dovetail.core.placing._kernel import Worth
     from dovetail.core.placing.rows import Row
 
 INFEASIBLE = -(2**62)
@@ -61,9 +62,9 @@ class Scoring(Protocol):
     def version(self, cluster: Cluster) -> int:
         """Another number when scores that were given are worth nothing any more: another mix of pods was learned."""
 
-    def native(self, cluster: Cluster) -> tuple[NDArray[np.int64], ...] | None:
-        """What the native kernel has to know of this version: nothing where it scores as `Tightest`, the arrays of a
-        worth where as `ExpectedFill`; None where it cannot."""
+    def native(self, cluster: Cluster) -> tuple[Worth, ...] | None:
+        """What the native kernel has to know of this version: nothing where it scores as `Tightest`, a worth where as
+        `ExpectedFill`; None where it cannot."""
 
     def scores(self, cluster: Cluster, offer: Offer) -> Scores:
         """A score for each slot of the offer, of which those where the shape fits are used; within 52 bits."""
@@ -82,7 +83,7 @@ class Tightest:
     def version(self, cluster: Cluster) -> int:
         return 0
 
-    def native(self, cluster: Cluster) -> tuple[NDArray[np.int64], ...] | None:
+    def native(self, cluster: Cluster) -> tuple[Worth, ...] | None:
         return ()
 
     def scores(self, cluster: Cluster, offer: Offer) -> Scores:

@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is idle of nodes is worth, as worth.py and expected_fill.py say it with numpy, bit for bit: the worth of a node, how
+// it changes by a pod, which GPU a share is taken of, and the recursion behind the table.
+
+#include <limits.h>
+#include <stdint.h>
+#include <string.h>
+
+// The table of worth.py: levels of a GPU, units of cores, and four numbers for each pair.
+#define WHOLE_GPU_MILLI 1000
+#define STEP_MILLI 10
+#define LEVELS (WHOLE_GPU_MILLI / STEP_MILLI + 1)
+#define UNITS 270
+#define UNIT_MILLI 500
+#define OF_KIND (LEVELS * (UNITS + 1) * 4)
+#define MOST_SIZES 128
+#define MOST_GPUS 64
+#define MOST_BUSY 16
+#define PART_BITS 10
+#define MOST_CHANGE (1 << 24)
+
+static int borrow(PyObject *array, Py_buffer *view, Py_ssize_t item_bytes, int writable) {
+    if (PyObject_GetBuffer(array, view, PyBUF_C_CONTIGUOUS | (writable ? PyBUF_WRITABLE : 0)) < 0)
+        return -1;
+    if (view->itemsize != item_bytes) {
+        PyErr_Format(PyExc_TypeError, "an array has items of %zd bytes, not of %zd", view->itemsize, item_bytes);
+        return -1;
+    }
+    return 0;
+}
+
+// As numpy's //: rounded down; 0 where the divisor is 0.
+static int64_t floor_divide(int64_t a, int64_t b) {
+    if (b == 0)
+        return 0;
+    int64_t quotient = a / b;
+    return quotient - (a % b != 0 && (a % b < 0) != (b < 0));
+}
+
+static int64_t clip(int64_t value, int64_t least, int64_t most) {
+    return value < least ? least : value > most ? most : value;
+}
+
+// What was learned, and what it is learned of. The arrays live as long as it does.
+enum {
+    IDLE_CPU, IDLE_BITS, IDLE_PARTS, WHOLE_UNITS, KINDS, NODE_GPUS, TABLE, PRICES, SIZES, SIZE_OF, CLASS_CPU, CLASS_GPUS,
+    CHANCES, WORTH_ARRAYS
+};
+
+typedef struct {
+    PyObject_HEAD
+    Py_buffer arrays[WORTH_ARRAYS];
+    Py_ssize_t size, gpus_told, kinds, sizes, classes;
+} Worth;
+
+#define OF(array) ((const int64_t *)self->arrays[array].buf)
+
+static Py_ssize_t told(const Worth *self, int array) {
+    return self->arrays[array].len / 8;
+}
+
+// Whether every array reaches as far as it will be read: nothing below looks.
+static int worth_reaches(const Worth *self) {
+    int sound = self->size > 0 && self->kinds >= 0 && self->gpus_told <= MOST_GPUS && self->sizes <= MOST_SIZES;
+    for (int i = IDLE_CPU; i <= NODE_GPUS; i++)
+        sound &= i == IDLE_PARTS ? told(self, i) == self->gpus_told * self->size : told(self, i) == self->size;
+    sound &= told(self, TABLE) == (self->kinds + 1) * OF_KIND && told(self, PRICES) == self->classes * (self->kinds + 1);
+    sound &= told(self, CLASS_CPU) == self->classes && told(self, CLASS_GPUS) == self->classes;
+    sound &= told(self, CHANCES) == self->classes * (MOST_BUSY + 1);
+    for (Py_ssize_t i = 0; i < self->classes; i++)
+        sound &= OF(SIZE_OF)[i] >= 0 && OF(SIZE_OF)[i] < self->sizes;
+    if (!sound)
+        PyErr_SetString(PyExc_ValueError, "the arrays of a worth do not belong together");
+    return sound ? 0 : -1;
+}
+
+static void worth_dealloc(PyObject *object) {
+    PyTypeObject *type = Py_TYPE(object);
+    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
+    for (int i = 0; i < WORTH_ARRAYS; i++)
+        if (((Worth *)object)->arrays[i].obj)
+            PyBuffer_Release(&((Worth *)object)->arrays[i]);
+    release(object);
+    Py_DECREF(type);
+}
+
+// Worth(arrays): all of eight bytes, in the order above.
+static PyObject *new_worth(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(named)) {
+    PyObject *arrays;
+    if (!PyArg_ParseTuple(args, "O!", &PyTuple_Type, &arrays))
+        return NULL;
+    if (PyTuple_Size(arrays) != WORTH_ARRAYS) {
+        PyErr_Format(PyExc_ValueError, "%d arrays are needed", WORTH_ARRAYS);
+        return NULL;
+    }
+    allocfunc make = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
+    Worth *self = (Worth *)make(type, 0);
+    if (!self)
+        return NULL;
+    for (int i = 0; i < WORTH_ARRAYS; i++)
+        if (borrow(PyTuple_GetItem(arrays, i), &self->arrays[i], 8, 0) < 0)
+            goto fail;
+    self->size = told(self, IDLE_CPU);
+    self->gpus_told = self->size ? told(self, IDLE_PARTS) / self->size : 0;
+    self->kinds = told(self, TABLE) / OF_KIND - 1;
+    self->sizes = told(self, SIZES);
+    self->classes = told(self, SIZE_OF);
+    if (worth_reaches(self) < 0)
+        goto fail;
+    return (PyObject *)self;
+fail:
+    Py_DECREF(self);
+    return NULL;
+}
+
+// Worth.of: what a node of a kind is worth with so many cores and so much of each of its GPUs, the emptiest first.
+static int64_t worth_of(const Worth *self, int64_t kind, int64_t gpus, int64_t cores, const int64_t *rooms) {
+    int64_t counts[MOST_SIZES], total = 0;
+    cores = cores < 0 ? 0 : cores;
+    for (Py_ssize_t s = 0; s < self->sizes; s++) {
+        counts[s] = 0;
+        for (Py_ssize_t g = 0; g < self->gpus_told; g++)
+            counts[s] += floor_divide(rooms[g], OF(SIZES)[s]);
+    }
+    for (Py_ssize_t i = 0; i < self->classes; i++) {
+        int64_t price = OF(PRICES)[i * (self->kinds + 1) + kind];
+        if (price == 0)
+            continue;
+        int64_t several = OF(CLASS_GPUS)[i], idle = counts[OF(SIZE_OF)[i]];
+        int64_t whole = floor_divide(idle, several), begun = idle - whole * several;
+        int64_t asked = OF(CLASS_CPU)[i], by_cores = floor_divide(cores, asked);
+        int64_t places = asked > 0 && by_cores < whole ? by_cores : whole;
+        int64_t busy = (whole + 1) * several <= gpus ? clip(several - begun, 0, MOST_BUSY) : 0;
+        total += places * price;
+        total += OF(CHANCES)[i * (MOST_BUSY + 1) + busy] * price >> PART_BITS;
+    }
+    for (Py_ssize_t g = 0; g < self->gpus_told; g++) {
+        int64_t level = clip(rooms[g] / STEP_MILLI, 0, LEVELS - 1);
+        if (level == 0)
+            break;
+        int64_t reached = cores < (UNITS - 1) * UNIT_MILLI ? cores : (UNITS - 1) * UNIT_MILLI;
+        int64_t units = reached / UNIT_MILLI, rest = reached - units * UNIT_MILLI;
+        const int64_t *at = OF(TABLE) + ((kind * LEVELS + level) * (UNITS + 1) + units) * 4;
+        total += at[0] + floor_divide(at[1] * rest, UNIT_MILLI);
+        cores -= at[2] + floor_divide(at[3] * rest, UNIT_MILLI);
+        cores = cores < 0 ? 0 : cores;
+    }
+    return total;
+}
+
+// Put a value where it belongs among `count` that fall.
+static void insert(int64_t *falling, Py_ssize_t count, int64_t value) {
+    for (; count > 0 && falling[count - 1] < value; count--)
+        falling[count] = falling[count - 1];
+    falling[count] = value;
+}
+
+// What is left of each GPU of a slot, the emptiest first, in the units of GPU_WHOLE; returns their sum in thousandths.
+static int64_t gpus_left(const Worth *self, Py_ssize_t slot, int64_t *left, int64_t *rooms) {
+    int64_t whole = OF(WHOLE_UNITS)[slot], unit = whole / WHOLE_GPU_MILLI, sum = 0;
+    uint64_t free_bits = (uint64_t)OF(IDLE_BITS)[slot];
+    for (Py_ssize_t g = 0; g < self->gpus_told; g++)
+        insert(left, g, OF(IDLE_PARTS)[g * self->size + slot] + (free_bits >> g & 1 ? whole : 0));
+    for (Py_ssize_t g = 0; g < self->gpus_told; g++)
+        sum += rooms[g] = floor_divide(left[g], unit);
+    return sum;
+}
+
+// What the slot is worth when a share was taken of the GPU of the given rank.
+static int64_t worth_less(const Worth *self, Py_ssize_t slot, int64_t cpu_left, int64_t share, Py_ssize_t rank,
+                          const int64_t *left, const int64_t *rooms) {
+    int64_t after[MOST_GPUS], unit = OF(WHOLE_UNITS)[slot] / WHOLE_GPU_MILLI;
+    Py_ssize_t kept = 0;
+    for (Py_ssize_t i = 0; i < self->gpus_told; i++)
+        if (i != rank)
+            after[kept++] = rooms[i];
+    insert(after, kept, floor_divide(left[rank] - share, unit));
+    return worth_of(self, OF(KINDS)[slot], OF(NODE_GPUS)[slot], cpu_left, after);
+}
+
+// How the worth of a slot changes (expected_fill._change) by a pod that takes so many GPUs, or a share of one. `idle_milli`
+// is set to what is idle of all its GPUs.
+static int64_t change_of(const Worth *self, Py_ssize_t slot, int64_t cpu_left, int64_t gpus, int64_t share,
+                         int64_t *idle_milli) {
+    int64_t left[MOST_GPUS], rooms[MOST_GPUS], after[MOST_GPUS], kind = OF(KINDS)[slot];
+    Py_ssize_t count = self->gpus_told;
+    *idle_milli = gpus_left(self, slot, left, rooms);
+    if (kind < 0 || kind >= self->kinds)
+        return 0;
+    int64_t before = worth_of(self, kind, OF(NODE_GPUS)[slot], OF(IDLE_CPU)[slot], rooms), best = before - MOST_CHANGE;
+    if (!share) {
+        for (Py_ssize_t g = 0; g < count; g++)
+            after[g] = g + gpus < count ? rooms[g + gpus] : 0;
+        return worth_of(self, kind, OF(NODE_GPUS)[slot], cpu_left, after) - before;
+    }
+    for (Py_ssize_t g = 0; g < count && left[g] >= share; g++) {
+        if (g + 1 < count && left[g] == left[g + 1])
+            continue;
+        int64_t worth = worth_less(self, slot, cpu_left, share, g, left, rooms);
+        best = worth > best ? worth : best;
+    }
+    return best - before;
+}
+
+// share_gpu(slot, share): the GPU of which the share is taken, the slot's cores having been taken already; -1 where none
+// has room. Of equals the tightest, and of those the first.
+static PyObject *share_gpu(PyObject *object, PyObject *const *args, Py_ssize_t count) {
+    const Worth *self = (const Worth *)object;
+    if (count != 2) {
+        PyErr_SetString(PyExc_TypeError, "share_gpu(slot, share)");
+        return NULL;
+    }
+    Py_ssize_t slot = PyLong_AsSsize_t(args[0]), chosen = -1;
+    int64_t share = PyLong_AsLongLong(args[1]), left[MOST_GPUS], rooms[MOST_GPUS], best = 0;
+    if (PyErr_Occurred())
+        return NULL;
+    if (slot < 0 || slot >= self->size) {
+        PyErr_Format(PyExc_IndexError, "slot %zd of %zd", slot, self->size);
+        return NULL;
+    }
+    if (OF(KINDS)[slot] < 0 || OF(KINDS)[slot] > self->kinds) {
+        PyErr_Format(PyExc_ValueError, "slot %zd is of no kind that is known", slot);
+        return NULL;
+    }
+    gpus_left(self, slot, left, rooms);
+    for (Py_ssize_t g = 0; g < self->gpus_told && left[g] >= share; g++) {
+        if (g + 1 < self->gpus_told && left[g] == left[g + 1])
+            continue;
+        int64_t worth = worth_less(self, slot, OF(IDLE_CPU)[slot], share, g, left, rooms);
+        if (chosen < 0 || worth >= best) {
+            best = worth;
+            chosen = g;
+        }
+    }
+    uint64_t free_bits = (uint64_t)OF(IDLE_BITS)[slot];
+    for (Py_ssize_t g = 0; g < self->gpus_told && chosen >= 0; g++)
+        if (OF(IDLE_PARTS)[g * self->size + slot] + (free_bits >> g & 1 ? OF(WHOLE_UNITS)[slot] : 0) == left[chosen])
+            return PyLong_FromSsize_t(g);
+    return PyLong_FromLong(-1);
+}
+
+static PyMethodDef WORTH_METHODS[] = {
+    {"share_gpu", (PyCFunction)(void (*)(void))share_gpu, METH_FASTCALL, "The GPU of a slot of which a share is taken."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot WORTH_SLOTS[] = {
+    {Py_tp_new, new_worth},
+    {Py_tp_dealloc, worth_dealloc},
+    {Py_tp_methods, WORTH_METHODS},
+    {Py_tp_doc, "The arrays of what was learned, and of what it is learned of."},
+    {0, NULL},
+};
+
+static PyType_Spec WORTH_SPEC = {
+    .name = "dovetail.core.placing._kernel.Worth",
+    .basicsize = sizeof(Worth),
+    .flags = Py_TPFLAGS_DEFAULT,
+    .slots = WORTH_SLOTS,
+};
+
+// What is expected to be used of a GPU and of the cores beside it, by what is left of both: `found` from the sums over
+// the classes that fit (weight, GPU, cores) and from what each step of a class leaves. Level 0 is 0. Sums are taken
+// modulo 2^64, as numpy takes them.
+static void fill_levels(const int64_t *fitting, const int64_t *level_of, const int64_t *units_of, const int64_t *rates,
+                        Py_ssize_t steps, int64_t *found) {
+    const Py_ssize_t plane = (Py_ssize_t)LEVELS * UNITS;
+    memset(found, 0, 2 * plane * sizeof(int64_t));
+    for (Py_ssize_t level = 1; level < LEVELS; level++) {
+        const int64_t *weights = fitting + level * UNITS;
+        for (int amount = 0; amount < 2; amount++) {
+            const int64_t *sums = fitting + (amount + 1) * plane + level * UNITS;
+            int64_t *table = found + amount * plane, *here = table + level * UNITS;
+            uint64_t all[UNITS];
+            for (int units = 0; units < UNITS; units++)
+                all[units] = (uint64_t)sums[units];
+            for (Py_ssize_t i = 0; i < steps; i++) {
+                if (!level_of[i] || level_of[i] > level)
+                    continue;
+                const int64_t *below = table + (level - level_of[i]) * UNITS;
+                const uint64_t rate = (uint64_t)rates[i];
+                for (Py_ssize_t units = units_of[i], left = 0; units < UNITS; units++, left++)
+                    all[units] += rate * (uint64_t)below[left];
+            }
+            // Steps that take cores alone lead to what was found right before.
+            for (int units = 0; units < UNITS; units++) {
+                for (Py_ssize_t i = 0; i < steps; i++)
+                    if (!level_of[i] && units_of[i] <= units)
+                        all[units] += (uint64_t)rates[i] * (uint64_t)here[units - units_of[i]];
+                here[units] = (int64_t)all[units] / weights[units];
+            }
+        }
+    }
+}
+
+static PyObject *fill(PyObject *Py_UNUSED(module), PyObject *const *arguments, Py_ssize_t count) {
+    static const Py_ssize_t LEAST[] = {3 * LEVELS * UNITS, 0, 0, 0, 2 * LEVELS * UNITS};
+    Py_buffer views[5];
+    int borrowed = 0, wrong = count != 5;
+    while (!wrong && borrowed < 5) {
+        if (borrow(arguments[borrowed], &views[borrowed], 8, borrowed == 4) < 0)
+            break;
+        wrong = views[borrowed].len < 8 * LEAST[borrowed];
+        borrowed++;
+    }
+    const int64_t *of[5] = {0};
+    Py_ssize_t steps = borrowed == 5 ? views[1].len / 8 : 0;
+    wrong |= borrowed == 5 && (views[2].len / 8 != steps || views[3].len / 8 != steps);
+    for (int i = 0; i < borrowed; i++)
+        of[i] = views[i].buf;
+    for (Py_ssize_t i = 0; i < steps && !wrong; i++)
+        wrong = of[1][i] < 0 || of[2][i] < 0 || of[1][i] + of[2][i] < 1;
+    for (Py_ssize_t i = 0; i < LEVELS * UNITS && borrowed == 5 && !wrong; i++)
+        wrong = of[0][i] < 1;
+    if (borrowed == 5 && !wrong)
+        fill_levels(of[0], of[1], of[2], of[3], steps, views[4].buf);
+    for (int i = 0; i < borrowed; i++)
+        PyBuffer_Release(&views[i]);
+    if (PyErr_Occurred())
+        return NULL;
+    if (wrong) {
+        PyErr_SetString(PyExc_ValueError, "arrays that do not belong together, a weight or a step of nothing");
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
