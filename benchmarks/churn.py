@@ -2,12 +2,15 @@
 """Packing while pods come and go: how much of the GPUs is allocated, and how long pods with GPUs wait.
 
     python benchmarks/churn.py [--nodes FILE --pods FILE] [--policies fgd ...] [--loads 90 100 110] [--seeds 1 2 3]
+        [--compare expected-fill]
 
 Pods of the list's shapes arrive at random at an offered load (`dovetail.sim.churn`) and run for 2 hours in the mean.
 Who does not fit waits in the scheduler's own line, the same for all policies. The cluster is empty at first: 3 mean run
 times pass before anything is measured, then 5 are measured. `--every 16` keeps every sixteenth node of each kind, so
-that a run takes half a minute; 1 is the whole cluster. The order of the nodes is drawn by the seed. A pod that waits
-still at the end counts with what it has waited so far. Of each figure the mean over the seeds, and the deviation.
+that a run takes seconds at 90 %, a minute at 110 %; 1 is the whole cluster. The order of the nodes is drawn by the
+seed. A pod that waits still at the end counts with what it has waited so far. Of each figure the mean over the seeds,
+and the deviation. Most of that is the seed's, so a second table compares one policy with each of the others seed by
+seed: the mean of the differences, and its standard error.
 
 Without files the sample that comes with Dovetail (the list `default`). With `-o json` the single runs.
 """
@@ -56,6 +59,7 @@ COLUMNS = {
     "waiting_percent": ("wait still %", 2),
 }
 """Heading and digits of what is shown of each run."""
+COMPARED = "allocated_percent", "wait_p95_s", "wait_mean_s", "several_mean_s"
 
 
 class Row(Struct, frozen=True):
@@ -126,6 +130,7 @@ def main() -> None:
     parser.add_argument("--policies", nargs="+", choices=list(POLICIES), default=POLICIES_SHOWN)
     parser.add_argument("--loads", nargs="+", type=int, default=[90, 100, 110])
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
+    parser.add_argument("--compare", choices=list(POLICIES), default="expected-fill")
     parser.add_argument("--every", type=int, default=16)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("-o", "--output", choices=["table", "json"], default="table")
@@ -146,6 +151,28 @@ def main() -> None:
         mine = [row for row in rows if (row.load_percent, row.policy) == (load, policy)]
         cells = [_cell([getattr(row, name) for row in mine], digits) for name, (_, digits) in COLUMNS.items()]
         print(f"| {load} % | {policy} | {' | '.join(cells)} | {statistics.median(row.cpu_s for row in mine):.0f} |")
+    if args.compare in args.policies and len(args.policies) > 1 and len(args.seeds) > 1:
+        print_compared(rows, args.compare, args.policies, args.loads)
+
+
+def print_compared(rows: Sequence[Row], compared: str, policies: Sequence[str], loads: Sequence[int]) -> None:
+    print(f"\n{compared} less each of the others, seed by seed\n")
+    print(f"| load | less | {' | '.join(COLUMNS[name][0] for name in COMPARED)} |")
+    print("|---:|---|" + "---:|" * len(COMPARED))
+    found = {(row.policy, row.load_percent, row.seed): row for row in rows}
+    seeds = {row.seed for row in rows}
+    for load, policy in product(loads, (policy for policy in policies if policy != compared)):
+        pairs = [(found[compared, load, seed], found[policy, load, seed]) for seed in seeds]
+        cells = [_difference([(getattr(a, name), getattr(b, name)) for a, b in pairs], name) for name in COMPARED]
+        print(f"| {load} % | {policy} | {' | '.join(cells)} |")
+
+
+def _difference(pairs: Sequence[tuple[float | None, float | None]], name: str) -> str:
+    of_each = [one - other for one, other in pairs if one is not None and other is not None]
+    if len(of_each) < 2:
+        return "-"
+    digits, error = COLUMNS[name][1], statistics.stdev(of_each) / math.sqrt(len(of_each))
+    return f"{statistics.mean(of_each):+.{digits}f} +- {error:.{digits}f}"
 
 
 def _cell(found: list[float | None], digits: int) -> str:

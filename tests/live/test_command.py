@@ -110,6 +110,50 @@ def test_schedule_explain_and_replay(deployed_plane: Any, tmp_path: Path) -> Non
     plane.kubectl("delete", "node", "cmd-node")
 
 
+@pytest.mark.parametrize(("policy", "node"), [("dovetail", "cmd-tight"), ("expected-fill", "cmd-roomy")])
+def test_nodes_are_chosen_by_the_policy_that_is_named(
+    deployed_plane: Any, tmp_path: Path, policy: str, node: str
+) -> None:
+    """Seventy pods that want eight cores beside each GPU are told first. Who wants eight cores alone takes them from
+    the node that is the fuller one, or from the one that has cores to spare; and so it is replayed."""
+    plane = deployed_plane
+    role = str(plane.service_account_kubeconfig("dovetail-system", "dovetail-scheduler"))
+    nodes, pods = [], []
+    for name, cpu in (("cmd-tight", "16"), ("cmd-roomy", "64")):
+        amounts = {"cpu": cpu, "memory": "64Gi", "pods": "110", "nvidia.com/gpu": "2"}
+        meta, status = {"name": name, "labels": {"cmd": policy}}, {"capacity": amounts, "allocatable": amounts}
+        nodes.append({"apiVersion": "v1", "kind": "Node", "metadata": meta, "status": status})
+    for number in range(71):
+        resources = {"requests": {"cpu": "8"}, "limits": {"nvidia.com/gpu": "1"} if number else {}}
+        spec: dict[str, Any] = {
+            "schedulerName": "dovetail",
+            "nodeSelector": {"cmd": policy},
+            "containers": [{"name": "main", "image": "busybox", "resources": resources}],
+        }
+        if number:
+            spec["schedulingGates"] = [{"name": "example.com/later"}]
+        meta = {"name": f"cmd-{number}", "namespace": "default", "labels": {"cmd": policy}}
+        pods.append({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec})
+    plane.kubectl("apply", "-f", "-", input="\n---\n".join(map(json.dumps, (*nodes, *pods[1:]))))
+    command = [DOVETAIL, "scheduler", "--kubeconfig", role, "--lease-namespace", "dovetail-system", "--listen", ""]
+    command += ["--recording", str(tmp_path), "--policy", policy]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            plane.kubectl("apply", "-f", "-", input=json.dumps(pods[0]))
+            plane.kubectl("wait", "pod/cmd-0", "--for=condition=PodScheduled", "--timeout=20s")
+        finally:
+            process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=20) == 0
+    assert plane.kubectl("get", "pod", "cmd-0", "-o", "jsonpath={.spec.nodeName}") == node
+    plane.kubectl("delete", "pod", "-l", f"cmd={policy}", "--force", "--grace-period=0")
+    plane.kubectl("delete", "node", "cmd-tight", "cmd-roomy")
+    replayed = subprocess.run(
+        [DOVETAIL, "replay", str(tmp_path), "-o", "json"], capture_output=True, text=True, check=True
+    )
+    (run,) = json.loads(replayed.stdout)["runs"]
+    assert (run["verdict"], run["notes"]) == ("equal", [])
+
+
 def test_a_cluster_that_cannot_be_reached_is_one_clear_line(tmp_path: Path) -> None:
     config = tmp_path / "config"
     config.write_text(

@@ -172,6 +172,24 @@ def test_what_is_submitted_may_name_what_the_cluster_has(cluster: str, tmp_path:
     assert "QueueMissing" in _shown(cluster, "whatif", "submit", str(file))
 
 
+@pytest.mark.parametrize(("policy", "node"), [((), "tight"), (("--policy", "expected-fill"), "roomy")])
+def test_nodes_are_chosen_by_the_policy_that_is_named(tmp_path: Path, policy: tuple[str, ...], node: str) -> None:
+    """Seventy pods that want eight cores beside each GPU will come. Who wants eight cores alone takes them from the
+    node that is the fuller one, or from the one that has cores to spare."""
+    nodes, pods = [_node("tight", 2), _node("roomy", 2)], [_pod(f"later-{i}", 1) for i in range(70)]
+    nodes[0]["status"]["allocatable"]["cpu"], nodes[1]["status"]["allocatable"]["cpu"] = "16", "64"
+    plain = _pod("plain", 0)
+    for one in (*pods, plain):
+        one["spec"]["containers"][0]["resources"]["requests"] = {"cpu": "8"}
+    for one in pods:
+        one["spec"]["schedulingGates"] = [{"name": "example.com/later"}]
+    there, file = tmp_path / "cluster.yaml", tmp_path / "plain.yaml"
+    there.write_text(yaml.safe_dump_all([*nodes, *pods]))
+    file.write_text(yaml.safe_dump(plain))
+    found = _ask(str(there), "whatif", "submit", str(file), *policy)
+    assert [place["node"] for place in found["jobs"][0]["places"]] == [node]
+
+
 def test_whatif_drain(cluster: str) -> None:
     found = _ask(cluster, "whatif", "drain", "gpu-1")
     assert found["notes"] == ["default/busy has no controller: it is gone for good"]

@@ -20,10 +20,11 @@ from rich.console import Console
 from rich.markup import escape
 
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
-from dovetail.cli.scheduling import fabric_option, scheduler_name_option
+from dovetail.cli.scheduling import fabric_option, policy_option, scheduler_name_option
 from dovetail.cli.service import first_of
 from dovetail.core.cycle import tell
 from dovetail.core.events import Event
+from dovetail.core.placing.scores import Scoring
 from dovetail.core.policy import Policy
 from dovetail.core.state import State
 from dovetail.kube import manifests
@@ -108,11 +109,12 @@ def cluster_options(command: Callable[..., None]) -> Callable[..., None]:
         context: str | None,
         scheduler_name: str,
         fabric: tuple[str, ...],
+        scoring: Scoring,
         files: tuple[str, ...],
         at_ms: int,
         **rest: Any,
     ) -> None:
-        policy = unhurried(Policy(fabric=fabric))
+        policy = unhurried(Policy(fabric=fabric, scoring=scoring))
         if files:
             for option, value in (("--kubeconfig", kubeconfig), ("--context", context)):
                 if value is not None:
@@ -132,7 +134,7 @@ def cluster_options(command: Callable[..., None]) -> Callable[..., None]:
         "-f", "--file", "files", metavar="PATH", multiple=True,
         help="Files, folders or - (stdin) with manifests that stand for the cluster: what kubectl get -o yaml prints.",
     )  # fmt: skip
-    return kubeconfig_options(scheduler_name_option(fabric_option(files(at(sourced)))))
+    return kubeconfig_options(scheduler_name_option(fabric_option(policy_option(files(at(sourced))))))
 
 
 def _time_ms(value: str | None) -> int:

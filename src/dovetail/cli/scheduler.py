@@ -10,8 +10,9 @@ from pathlib import Path
 import click
 
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
-from dovetail.cli.scheduling import fabric_option, scheduler_name_option
+from dovetail.cli.scheduling import fabric_option, policy_option, scheduler_name_option
 from dovetail.cli.service import LEVELS, first_of, serve, start_log
+from dovetail.core.placing.scores import Scoring
 from dovetail.core.policy import Policy
 from dovetail.kube.errors import KubeError
 from dovetail.scheduler.binder import NotLeader
@@ -42,6 +43,7 @@ def _default_recording() -> Path | None:
 @kubeconfig_options
 @scheduler_name_option
 @fabric_option
+@policy_option
 @click.option("--leader-elect/--no-leader-elect", default=True, show_default=True, help="Only the leader writes.")
 @click.option("--lease-namespace", default="kube-system", show_default=True, help="Namespace of the lease.")
 @click.option("--lease-name", default="dovetail-scheduler", show_default=True, help="Name of the lease.")
@@ -86,6 +88,7 @@ def command(
     context: str | None,
     scheduler_name: str,
     fabric: tuple[str, ...],
+    scoring: Scoring,
     leader_elect: bool,
     lease_namespace: str,
     lease_name: str,
@@ -104,7 +107,8 @@ def command(
     if recording is not None and no_recording:
         raise click.UsageError("--recording and --no-recording exclude each other")
     start_log(log_level)
-    policy = Policy(fabric=fabric, attempts_per_step=64, start_deadline_ms=int(start_deadline_s * 1000))
+    deadline_ms = int(start_deadline_s * 1000)
+    policy = Policy(fabric=fabric, attempts_per_step=64, start_deadline_ms=deadline_ms, scoring=scoring)
     options = Options(
         scheduler_name=scheduler_name,
         leader_elect=leader_elect,

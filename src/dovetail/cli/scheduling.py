@@ -12,10 +12,21 @@ from typing import Any, TypeVar
 
 import click
 
+from dovetail.core.placing.scores import Scoring, Tightest
 from dovetail.core.policy import Policy
 
 _LABEL_KEY = re.compile(r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _expected_fill() -> Scoring:
+    from dovetail.core.placing.expected_fill import ExpectedFill
+
+    return ExpectedFill()
+
+
+SCORINGS: dict[str, Callable[[], Scoring]] = {"dovetail": Tightest, "expected-fill": _expected_fill}
+"""Those that learn, if at all, from what they are told: an oracle has no place in a live cluster."""
 
 
 def scheduler_name_option(command: F) -> F:
@@ -30,6 +41,18 @@ def fabric_option(command: F) -> F:
         metavar="KEY,KEY...",
         help="Node label keys of the fabric from the widest to the narrowest. Default: zone, block, rack, clique keys.",
         callback=lambda _ctx, _param, value: _fabric(value),
+    )(command)
+
+
+def policy_option(command: F) -> F:
+    return click.option(
+        "--policy",
+        "scoring",
+        type=click.Choice(list(SCORINGS)),
+        default="dovetail",
+        show_default=True,
+        help="How a node is chosen among those that fit, as in `dovetail simulate`.",
+        callback=lambda _ctx, _param, value: SCORINGS[value](),
     )(command)
 
 
