@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Speed and memory of the core alone: placements per second of lone pods, gangs per second, resident memory.
+"""Speed and memory of the core alone: placements per second of lone pods, gangs per second, resident memory, and how
+long one decision takes.
 
     python benchmarks/core_speed.py [--nodes 5000 50000] [--pods 10000] [--gangs 300] [--runs 3]
-        [--devices counted] [--ask mixed] [--policy tightest]
+        [--devices counted] [--ask mixed] [--policy tightest] [--admitted]
 
 Load: nodes x 8 GPUs, 192 cores, 2 TiB, racks of 16, blocks of 16 racks; 30 % of the nodes partly busy. Lone pods: 48
 shapes with Zipf-like popularity, 30 % of them ask for a share of one GPU, the others for 1, 2, 4 or 8. Gangs: 64 pods x
@@ -10,7 +11,9 @@ shapes with Zipf-like popularity, 30 % of them ask for a share of one GPU, the o
 What is known of the devices: `counted` nothing but their number; `wired` a hybrid cube mesh of NVLinks on two NUMA
 nodes; `managed` also the kubelet's topology policy, restricted; `pinned` also static CPU and memory managers, and all
 pods Guaranteed, so that each gets CPUs and memory of its own. Some of the pinned pods are refused everywhere (their
-CPUs would fit one NUMA node, their GPUs do not): what that costs is counted to those that are placed.
+CPUs would fit one NUMA node, their GPUs do not): what that costs is counted to those that are placed. With `--admitted`
+shapes that are refused so are left out, whatever is known of the devices: then the same pods are compared.
+One decision: pods come one at a time; p50 and p99 of the time from being told of one to the answer, on the wall.
 What the lone pods ask for: `mixed` as above; `whole` GPUs alone; `shares` of GPUs of ten replicas, by memory; `slices`,
 MIG instances of three profiles. The last three find all nodes empty.
 """
@@ -49,6 +52,7 @@ from dovetail.core.state import State
 from dovetail.scheduler.serve import COLLECT_AFTER
 
 GIB = 2**30
+WARM, TIMED = 500, 3_000
 A100 = GEOMETRIES[1]
 PROFILES = ("nvidia.com/mig-1g.5gb", "nvidia.com/mig-2g.10gb", "nvidia.com/mig-3g.20gb")
 _INSTANCES = A100.bits((("3g.20gb", 0), ("2g.10gb", 4), ("1g.5gb", 6)))
@@ -146,6 +150,14 @@ def shapes(count: int, rng: random.Random, ask: str = "mixed") -> list[Request]:
     return found
 
 
+def admitted(request: Request) -> bool:
+    """Whether an empty node that pins CPUs and memory would let a pod in that asks for this."""
+    state = State(Policy())
+    step(state, nodes(1, "pinned"), 0)
+    pod = Pod("p", "default", "p", seen_by_kubelets(request, "pinned"))
+    return any(isinstance(decision, Bind) for decision in step(state, [PodChanged(pod)], 1))
+
+
 def busy(count: int, rng: random.Random) -> list[PodChanged]:
     return [
         PodChanged(
@@ -180,12 +192,13 @@ def drain(state: State, expected: int) -> tuple[float, int]:
 
 def lone_pods(
     node_count: int, pods: int, shape_count: int, seed: int, devices: str = "counted", ask: str = "mixed",
-    policy: str = "tightest",
+    policy: str = "tightest", only_admitted: bool = False,
 ) -> tuple[float, int]:  # fmt: skip
     """The CPU seconds that it takes to place so many, and how many were placed."""
     rng = random.Random(seed)
-    wanted = [seen_by_kubelets(request, devices) for request in shapes(shape_count, rng, ask)]
-    popularity = [1 / (rank + 1) for rank in range(shape_count)]
+    asked = shapes(shape_count, rng, ask)
+    popularity = [0 if only_admitted and not admitted(one) else 1 / (rank + 1) for rank, one in enumerate(asked)]
+    wanted = [seen_by_kubelets(request, devices) for request in asked]
     state = State(Policy(scoring=SCORINGS[policy]()))
     step(state, nodes(node_count, devices, ask), 0)
     if ask == "mixed":
@@ -193,6 +206,30 @@ def lone_pods(
     for i, request in enumerate(rng.choices(wanted, popularity, k=pods)):
         state.apply(PodChanged(Pod(f"p{i}", "default", f"p{i}", request, created_ms=i + 1)))
     return drain(state, pods)
+
+
+def decisions(
+    node_count: int, shape_count: int, seed: int, devices: str = "counted", ask: str = "mixed", policy: str = "tightest"
+) -> list[float]:
+    """The milliseconds that each of some thousand pods takes that come one at a time, from being told to its answer,
+    once some hundreds are there."""
+    rng = random.Random(seed)
+    wanted = [seen_by_kubelets(request, devices) for request in shapes(shape_count, rng, ask)]
+    popularity = [1 / (rank + 1) for rank in range(shape_count)]
+    state = State(Policy(scoring=SCORINGS[policy]()))
+    step(state, nodes(node_count, devices, ask), 0)
+    if ask == "mixed":
+        step(state, busy(node_count, rng), 0)
+    gc.set_threshold(COLLECT_AFTER)
+    gc.collect()
+    gc.freeze()
+    taken_ms = []
+    for i, request in enumerate(rng.choices(wanted, popularity, k=WARM + TIMED)):
+        came = [PodChanged(Pod(f"p{i}", "default", f"p{i}", request, created_ms=i + 1))]
+        start = time.perf_counter_ns()
+        step(state, came, i + 1)
+        taken_ms.append((time.perf_counter_ns() - start) / 1e6)
+    return taken_ms[WARM:]
 
 
 def whole_gangs(
@@ -213,13 +250,16 @@ def whole_gangs(
 
 
 def one_run(
-    node_count: int, pods: int, gangs: int, shape_count: int, devices: str, ask: str, policy: str, seed: int
-) -> dict[str, float]:
-    seconds, bound = lone_pods(node_count, pods, shape_count, seed, devices, ask, policy)
+    node_count: int, pods: int, gangs: int, shape_count: int, devices: str, ask: str, policy: str, only_admitted: bool,
+    seed: int,
+) -> dict[str, float]:  # fmt: skip
+    seconds, bound = lone_pods(node_count, pods, shape_count, seed, devices, ask, policy, only_admitted)
     result = {"placements_per_s": bound / seconds, "placed": bound}
     seconds, fitting = whole_gangs(node_count, gangs, GANG, devices, policy)
     result |= {"gangs_per_s": fitting / seconds, "gangs": fitting}
     result["rss_mib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    percentiles = statistics.quantiles(decisions(node_count, shape_count, seed, devices, ask, policy), n=100)
+    result |= {"decision_p50_ms": percentiles[49], "decision_p99_ms": percentiles[98]}
     return result
 
 
@@ -233,12 +273,13 @@ def main() -> None:
     parser.add_argument("--devices", choices=("counted", "wired", "managed", "pinned"), nargs="+", default=["counted"])
     parser.add_argument("--ask", choices=OFFERS, nargs="+", default=["mixed"])
     parser.add_argument("--policy", choices=SCORINGS, default="tightest", help="how nodes are chosen")
+    parser.add_argument("--admitted", action="store_true", help="only lone pods that nodes which pin would let in")
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
     parser.add_argument("--child", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child is not None:
         args = options.nodes[0], options.pods, options.gangs, options.shapes, options.devices[0], options.ask[0]
-        print(json.dumps(one_run(*args, options.policy, options.child)))
+        print(json.dumps(one_run(*args, options.policy, options.admitted, options.child)))
         return
     rows = []
     for count in options.nodes:
@@ -250,7 +291,7 @@ def main() -> None:
             for devices, ask in runs:
                 command = [sys.executable, __file__, "--child", str(seed), "--nodes", str(count), "--devices", devices]
                 command += ["--pods", str(options.pods), "--gangs", str(options.gangs), "--shapes", str(options.shapes)]
-                command += ["--ask", ask, "--policy", options.policy]
+                command += ["--ask", ask, "--policy", options.policy, *["--admitted"] * options.admitted]
                 shown = subprocess.run(command, check=True, capture_output=True, text=True).stdout
                 runs[devices, ask].append(json.loads(shown))
         for (devices, ask), some in runs.items():
@@ -260,9 +301,13 @@ def main() -> None:
         print(json.dumps(rows, indent=1))
         return
     print(f"CPU time, medians of {options.runs} runs, {options.shapes} shapes, {options.policy}, {runs_on}")
-    print(f"{'nodes':>8} {'devices':>8} {'ask':>7} {'placements/s':>13} {'gangs/s (64 x 8)':>17} {'RSS MiB':>8}")
+    print(
+        f"{'nodes':>8} {'devices':>8} {'ask':>7} {'placements/s':>13} {'gangs/s (64 x 8)':>17} {'RSS MiB':>8} "
+        f"{'p50 ms':>7} {'p99 ms':>7}"
+    )
     for row in rows:
         speeds = f"{row['placements_per_s']:>13.0f} {row['gangs_per_s']:>17.0f} {row['rss_mib']:>8.0f}"
+        speeds += f" {row['decision_p50_ms']:>7.2f} {row['decision_p99_ms']:>7.2f}"
         print(f"{row['nodes']:>8} {row['devices']:>8} {row['ask']:>7} {speeds}")
 
 

@@ -28,6 +28,8 @@ COMPILED = (
     "attempt", "eligible", "failures", "making_room", "pending", "roster", "state",
     "cluster.cluster", "cluster.columns", "cluster.fabric", "cluster.gpus", "cluster.journal", "cluster.kubelets",
     "cluster.mix", "cluster.nodes", "cluster.placement", "cluster.shapes", "cluster.shares",
+    "devices.kubelet.cpu_assignment", "devices.kubelet.cpus", "devices.kubelet.hints", "devices.kubelet.memory",
+    "devices.kubelet.shortcut", "devices.kubelet.subsets",
     "placing.feasibility", "placing.gangs", "placing.links", "placing.pods", "placing.rows", "placing.scores",
     "sharing.accounts", "sharing.attained", "sharing.books", "sharing.dues", "sharing.ledger", "sharing.meter",
     "sharing.order", "sharing.rates", "sharing.shares", "sharing.tree",
