@@ -36,7 +36,8 @@ def compare(reports: list[QueueReport], console: Console) -> None:
     console.print(
         f"[bold]{escape(first.workload)}[/bold]: {gpus}; {first.jobs:,} jobs, seed {first.seed}", highlight=False
     )
-    table = Table(box=None, pad_edge=False)
+    # As wide as a terminal of 80 columns.
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     for name in ("policy", "completion", "wait", "p50", "p95", "p99", "allocated", "Jain", "stopped"):
         table.add_column(name, no_wrap=True)
     for report in reports:
@@ -137,4 +138,4 @@ def _time(seconds: float) -> str:
     for unit, length_s in (("days", 86_400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * length_s:
             return f"{seconds / length_s:.1f} {unit}"
-    return f"{seconds:g} s"
+    return f"{round(seconds, 1):g} s"
