@@ -10,6 +10,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -107,12 +108,20 @@ class Cluster:
         self._kubectl("create", f"--raw={path}", "-f", "-", input=json.dumps(body))
 
     def fence(self, name: str, devices: str) -> None:
-        """Ask for a fence for the pod, and wait until it stands."""
-        self.until(lambda: self.gpu_node()["agent"].get("fences"), "there are fences")
-        asked = {"id": f"fence-{name}", "pod": self.get("pod", name)["metadata"]["uid"], "devices": devices}
-        patch = json.dumps({"spec": {"fence": asked}})
-        self._kubectl("patch", "gpunode", self.node.name, "--type=merge", f"--patch={patch}")
-        self.until(lambda: self.gpu_node().get("fence") == asked["id"], "the fence stands")
+        """Ask for a fence for the pod until one stands. An agent that has just begun puts none up for some seconds, and
+        may not have said so yet."""
+        uid = self.get("pod", name)["metadata"]["uid"]
+        for number in range(15):
+            asked = {"id": f"fence-{name}-{number}", "pod": uid, "devices": devices}
+            patch = json.dumps({"spec": {"fence": asked}})
+            self._kubectl("patch", "gpunode", self.node.name, "--type=merge", f"--patch={patch}")
+            with suppress(TimeoutError):
+                self.until(partial(self._stands, asked["id"]), "the fence stands", 4)
+                return
+        raise TimeoutError(f"no fence for {name}")
+
+    def _stands(self, fence_id: str) -> bool:
+        return bool(self.gpu_node().get("fence") == fence_id)
 
     def delete(self, *names: str) -> None:
         self._kubectl("delete", "pod", f"-n={self.namespace}", "--wait=true", "--grace-period=1", *names)
