@@ -50,7 +50,7 @@ clean: ## remove the virtual environment and caches of this clone
 	@echo "making .venv ..."
 	@$(PYTHON) -m venv .venv
 
-.venv/.run: requirements/run.lock pyproject.toml setup.py src/dovetail/core/placing/kernel.c src/dovetail/core/placing/worth.h | .venv/bin/python
+.venv/.run: requirements/run.lock pyproject.toml setup.py $(wildcard src/dovetail/core/placing/*.[ch]) | .venv/bin/python
 	@echo "installing the run-time dependencies ..."
 	@$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/run.lock
 	@DOVETAIL_COMPILE=0 $(BIN)/python -m pip install -q --disable-pip-version-check --no-deps -e .

@@ -39,7 +39,6 @@ def kernel() -> Extension:
     return Extension(
         "dovetail.core.placing._kernel",
         [f"{PLACING}/kernel.c"],
-        depends=[f"{PLACING}/worth.h"],
         define_macros=[("SOURCE_DIGEST", f'"{digest(HERE / PLACING / source for source in KERNEL_SOURCES)}"')],
         optional=True,
         py_limited_api=True,

@@ -174,11 +174,15 @@ def busy(count: int, rng: random.Random) -> list[PodChanged]:
     ]
 
 
-def drain(state: State, expected: int) -> tuple[float, int]:
-    # As the live scheduler does, and once it has listed everything.
+def settle() -> None:
+    """As the live scheduler does, once it has listed everything."""
     gc.set_threshold(COLLECT_AFTER)
     gc.collect()
     gc.freeze()
+
+
+def drain(state: State, expected: int) -> tuple[float, int]:
+    settle()
     start, bound = time.process_time(), 0
     now = 1
     while state.busy and bound < expected:
@@ -190,11 +194,10 @@ def drain(state: State, expected: int) -> tuple[float, int]:
     return seconds, bound
 
 
-def lone_pods(
-    node_count: int, pods: int, shape_count: int, seed: int, devices: str = "counted", ask: str = "mixed",
-    policy: str = "tightest", only_admitted: bool = False,
-) -> tuple[float, int]:  # fmt: skip
-    """The CPU seconds that it takes to place so many, and how many were placed."""
+def coming(
+    node_count: int, pods: int, shape_count: int, seed: int, devices: str, ask: str, policy: str, only_admitted: bool
+) -> tuple[State, list[PodChanged]]:
+    """A cluster in which some nodes are busy, and the lone pods that come to it."""
     rng = random.Random(seed)
     asked = shapes(shape_count, rng, ask)
     popularity = [0 if only_admitted and not admitted(one) else 1 / (rank + 1) for rank, one in enumerate(asked)]
@@ -203,31 +206,32 @@ def lone_pods(
     step(state, nodes(node_count, devices, ask), 0)
     if ask == "mixed":
         step(state, busy(node_count, rng), 0)
-    for i, request in enumerate(rng.choices(wanted, popularity, k=pods)):
-        state.apply(PodChanged(Pod(f"p{i}", "default", f"p{i}", request, created_ms=i + 1)))
+    picked = enumerate(rng.choices(wanted, popularity, k=pods))
+    return state, [PodChanged(Pod(f"p{i}", "default", f"p{i}", one, created_ms=i + 1)) for i, one in picked]
+
+
+def lone_pods(
+    node_count: int, pods: int, shape_count: int, seed: int, devices: str = "counted", ask: str = "mixed",
+    policy: str = "tightest", only_admitted: bool = False,
+) -> tuple[float, int]:  # fmt: skip
+    """The CPU seconds that it takes to place so many, and how many were placed."""
+    state, came = coming(node_count, pods, shape_count, seed, devices, ask, policy, only_admitted)
+    for event in came:
+        state.apply(event)
     return drain(state, pods)
 
 
 def decisions(
-    node_count: int, shape_count: int, seed: int, devices: str = "counted", ask: str = "mixed", policy: str = "tightest"
+    node_count: int, shape_count: int, seed: int, devices: str, ask: str, policy: str, only_admitted: bool
 ) -> list[float]:
     """The milliseconds that each of some thousand pods takes that come one at a time, from being told to its answer,
     once some hundreds are there."""
-    rng = random.Random(seed)
-    wanted = [seen_by_kubelets(request, devices) for request in shapes(shape_count, rng, ask)]
-    popularity = [1 / (rank + 1) for rank in range(shape_count)]
-    state = State(Policy(scoring=SCORINGS[policy]()))
-    step(state, nodes(node_count, devices, ask), 0)
-    if ask == "mixed":
-        step(state, busy(node_count, rng), 0)
-    gc.set_threshold(COLLECT_AFTER)
-    gc.collect()
-    gc.freeze()
+    state, came = coming(node_count, WARM + TIMED, shape_count, seed, devices, ask, policy, only_admitted)
+    settle()
     taken_ms = []
-    for i, request in enumerate(rng.choices(wanted, popularity, k=WARM + TIMED)):
-        came = [PodChanged(Pod(f"p{i}", "default", f"p{i}", request, created_ms=i + 1))]
+    for now, event in enumerate(came, 1):
         start = time.perf_counter_ns()
-        step(state, came, i + 1)
+        step(state, [event], now)
         taken_ms.append((time.perf_counter_ns() - start) / 1e6)
     return taken_ms[WARM:]
 
@@ -258,7 +262,8 @@ def one_run(
     seconds, fitting = whole_gangs(node_count, gangs, GANG, devices, policy)
     result |= {"gangs_per_s": fitting / seconds, "gangs": fitting}
     result["rss_mib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    percentiles = statistics.quantiles(decisions(node_count, shape_count, seed, devices, ask, policy), n=100)
+    taken_ms = decisions(node_count, shape_count, seed, devices, ask, policy, only_admitted)
+    percentiles = statistics.quantiles(taken_ms, n=100)
     result |= {"decision_p50_ms": percentiles[49], "decision_p99_ms": percentiles[98]}
     return result
 

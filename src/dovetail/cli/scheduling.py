@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import click
 
+from dovetail.core.placing.expected_fill import ExpectedFill
 from dovetail.core.placing.scores import Scoring, Tightest
 from dovetail.core.policy import Policy
 
@@ -19,13 +20,7 @@ _LABEL_KEY = re.compile(r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def _expected_fill() -> Scoring:
-    from dovetail.core.placing.expected_fill import ExpectedFill
-
-    return ExpectedFill()
-
-
-SCORINGS: dict[str, Callable[[], Scoring]] = {"dovetail": Tightest, "expected-fill": _expected_fill}
+SCORINGS: dict[str, Scoring] = {"dovetail": Tightest(), "expected-fill": ExpectedFill()}
 """Those that learn, if at all, from what they are told: an oracle has no place in a live cluster."""
 
 
@@ -52,7 +47,7 @@ def policy_option(command: F) -> F:
         default="dovetail",
         show_default=True,
         help="How a node is chosen among those that fit, as in `dovetail simulate`.",
-        callback=lambda _ctx, _param, value: SCORINGS[value](),
+        callback=lambda _ctx, _param, value: SCORINGS[value],
     )(command)
 
 

@@ -50,7 +50,7 @@ class Mix:
 
     def end(self, placement: Placement) -> None:
         """Count a pod that was there and is gone."""
-        if placement.gpu_bits or placement.share_bits:
+        if placement.has_gpus:
             self.ended += 1
 
     def records(self) -> tuple[Record, ...]:

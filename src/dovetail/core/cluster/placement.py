@@ -46,6 +46,11 @@ class Placement:
         self.slices: tuple[int, ...] = ()
 
     @property
+    def has_gpus(self) -> bool:
+        """Whether it holds whole GPUs, or a share of some."""
+        return bool(self.gpu_bits or self.share_bits)
+
+    @property
     def by_claim(self) -> tuple[str, ...]:
         """The resources that it asks for and has by a claim."""
         asked, counted = self.pod.request, self.shape.request

@@ -24,7 +24,7 @@ from dovetail.core.model import CPU, MEMORY, WHOLE_GPU_MILLI, Pod
 from dovetail.core.placing import kernel
 from dovetail.core.placing.rows import Row
 from dovetail.core.placing.scores import Offer, Scores, Tightest, tightest_gpu
-from dovetail.core.placing.worth import Worth, emptiest_first, gpu_rooms, gpu_units
+from dovetail.core.placing.worth import Worth, emptiest_first, gpu_counts, gpu_rooms, gpu_units
 
 if TYPE_CHECKING:
     from dovetail.core.placing._kernel import Worth as NativeWorth
@@ -56,7 +56,7 @@ class _Learned:
         kinds = self.worth.kinds_of(nodes, everywhere)
         assert kinds is not None, "a kind of node that was not there when it was learned"
         self.kinds = kinds
-        self.gpus = np.bitwise_count(nodes.gpu_bits).astype(np.int64)
+        self.gpus = gpu_counts(nodes, everywhere)
         self.resizes = nodes.resizes
         self.native = kernel.worth(nodes, (self.kinds, self.gpus, *self.worth.arrays))
         self._records_seen, self._amounts_seen = nodes.records_journal.end, -1
@@ -71,7 +71,7 @@ class _Learned:
             if kinds is None:
                 return False
             self.kinds[changed] = kinds
-            self.gpus[changed] = np.bitwise_count(nodes.gpu_bits[changed])
+            self.gpus[changed] = gpu_counts(nodes, changed)
             self._records_seen = nodes.records_journal.end
         return True
 

@@ -199,12 +199,17 @@ static void insert(int64_t *falling, Py_ssize_t count, int64_t value) {
     falling[count] = value;
 }
 
-// What is left of each GPU of a slot, the emptiest first, in the units of GPU_WHOLE; returns their sum in thousandths.
+// What is left of a GPU of a slot, in the units of GPU_WHOLE.
+static int64_t gpu_left(const Worth *self, Py_ssize_t slot, Py_ssize_t gpu) {
+    int64_t whole = (uint64_t)OF(IDLE_BITS)[slot] >> gpu & 1 ? OF(WHOLE_UNITS)[slot] : 0;
+    return OF(IDLE_PARTS)[gpu * self->size + slot] + whole;
+}
+
+// What is left of each, the emptiest first; returns their sum in thousandths.
 static int64_t gpus_left(const Worth *self, Py_ssize_t slot, int64_t *left, int64_t *rooms) {
-    int64_t whole = OF(WHOLE_UNITS)[slot], unit = whole / WHOLE_GPU_MILLI, sum = 0;
-    uint64_t free_bits = (uint64_t)OF(IDLE_BITS)[slot];
+    int64_t unit = OF(WHOLE_UNITS)[slot] / WHOLE_GPU_MILLI, sum = 0;
     for (Py_ssize_t g = 0; g < self->gpus_told; g++)
-        insert(left, g, OF(IDLE_PARTS)[g * self->size + slot] + (free_bits >> g & 1 ? whole : 0));
+        insert(left, g, gpu_left(self, slot, g));
     for (Py_ssize_t g = 0; g < self->gpus_told; g++)
         sum += rooms[g] = floor_divide(left[g], unit);
     return sum;
@@ -222,6 +227,24 @@ static int64_t worth_less(const Worth *self, Py_ssize_t slot, int64_t cpu_left, 
     return worth_of(self, OF(KINDS)[slot], OF(NODE_GPUS)[slot], cpu_left, after);
 }
 
+// The rank of the GPU of which a share is taken best, of equals the tightest, and what the slot is worth then; -1 where
+// none has room (expected_fill._shared).
+static Py_ssize_t best_shared(const Worth *self, Py_ssize_t slot, int64_t cpu_left, int64_t share, const int64_t *left,
+                              const int64_t *rooms, int64_t *best) {
+    Py_ssize_t chosen = -1;
+    for (Py_ssize_t g = 0; g < self->gpus_told && left[g] >= share; g++) {
+        // Of GPUs of which equally much is left the last will do.
+        if (g + 1 < self->gpus_told && left[g] == left[g + 1])
+            continue;
+        int64_t worth = worth_less(self, slot, cpu_left, share, g, left, rooms);
+        if (chosen < 0 || worth >= *best) {
+            *best = worth;
+            chosen = g;
+        }
+    }
+    return chosen;
+}
+
 // How the worth of a slot changes (expected_fill._change) by a pod that takes so many GPUs, or a share of one. `idle_milli`
 // is set to what is idle of all its GPUs.
 static int64_t change_of(const Worth *self, Py_ssize_t slot, int64_t cpu_left, int64_t gpus, int64_t share,
@@ -231,30 +254,25 @@ static int64_t change_of(const Worth *self, Py_ssize_t slot, int64_t cpu_left, i
     *idle_milli = gpus_left(self, slot, left, rooms);
     if (kind < 0 || kind >= self->kinds)
         return 0;
-    int64_t before = worth_of(self, kind, OF(NODE_GPUS)[slot], OF(IDLE_CPU)[slot], rooms), best = before - MOST_CHANGE;
-    if (!share) {
-        for (Py_ssize_t g = 0; g < count; g++)
-            after[g] = g + gpus < count ? rooms[g + gpus] : 0;
-        return worth_of(self, kind, OF(NODE_GPUS)[slot], cpu_left, after) - before;
+    int64_t before = worth_of(self, kind, OF(NODE_GPUS)[slot], OF(IDLE_CPU)[slot], rooms), best = 0;
+    if (share) {
+        Py_ssize_t chosen = best_shared(self, slot, cpu_left, share, left, rooms, &best);
+        return chosen < 0 || best - before < -MOST_CHANGE ? -MOST_CHANGE : best - before;
     }
-    for (Py_ssize_t g = 0; g < count && left[g] >= share; g++) {
-        if (g + 1 < count && left[g] == left[g + 1])
-            continue;
-        int64_t worth = worth_less(self, slot, cpu_left, share, g, left, rooms);
-        best = worth > best ? worth : best;
-    }
-    return best - before;
+    for (Py_ssize_t g = 0; g < count; g++)
+        after[g] = g + gpus < count ? rooms[g + gpus] : 0;
+    return worth_of(self, kind, OF(NODE_GPUS)[slot], cpu_left, after) - before;
 }
 
 // share_gpu(slot, share): the GPU of which the share is taken, the slot's cores having been taken already; -1 where none
-// has room. Of equals the tightest, and of those the first.
+// has room. Of those of which equally much is left the first.
 static PyObject *share_gpu(PyObject *object, PyObject *const *args, Py_ssize_t count) {
     const Worth *self = (const Worth *)object;
     if (count != 2) {
         PyErr_SetString(PyExc_TypeError, "share_gpu(slot, share)");
         return NULL;
     }
-    Py_ssize_t slot = PyLong_AsSsize_t(args[0]), chosen = -1;
+    Py_ssize_t slot = PyLong_AsSsize_t(args[0]);
     int64_t share = PyLong_AsLongLong(args[1]), left[MOST_GPUS], rooms[MOST_GPUS], best = 0;
     if (PyErr_Occurred())
         return NULL;
@@ -267,20 +285,10 @@ static PyObject *share_gpu(PyObject *object, PyObject *const *args, Py_ssize_t c
         return NULL;
     }
     gpus_left(self, slot, left, rooms);
-    for (Py_ssize_t g = 0; g < self->gpus_told && left[g] >= share; g++) {
-        if (g + 1 < self->gpus_told && left[g] == left[g + 1])
-            continue;
-        int64_t worth = worth_less(self, slot, OF(IDLE_CPU)[slot], share, g, left, rooms);
-        if (chosen < 0 || worth >= best) {
-            best = worth;
-            chosen = g;
-        }
-    }
-    uint64_t free_bits = (uint64_t)OF(IDLE_BITS)[slot];
-    for (Py_ssize_t g = 0; g < self->gpus_told && chosen >= 0; g++)
-        if (OF(IDLE_PARTS)[g * self->size + slot] + (free_bits >> g & 1 ? OF(WHOLE_UNITS)[slot] : 0) == left[chosen])
-            return PyLong_FromSsize_t(g);
-    return PyLong_FromLong(-1);
+    Py_ssize_t chosen = best_shared(self, slot, OF(IDLE_CPU)[slot], share, left, rooms, &best), gpu = 0;
+    while (chosen >= 0 && gpu_left(self, slot, gpu) != left[chosen])
+        gpu++;
+    return PyLong_FromSsize_t(chosen < 0 ? -1 : gpu);
 }
 
 static PyMethodDef WORTH_METHODS[] = {

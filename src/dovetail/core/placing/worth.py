@@ -88,7 +88,7 @@ class Worth:
         classes = [
             one for request, count in ranked if (one := self._class(nodes, slots, allowed, request, count)) is not None
         ]
-        idle, gpus = int(rooms.sum()), np.bitwise_count(nodes.gpu_bits[slots]).astype(np.int64)
+        idle, gpus = int(rooms.sum()), gpu_counts(nodes, slots)
         self._kinds = _ranked_kinds(allowed, gpus)
         self.kinds = min(len(self._kinds), MOST_KINDS)
         seen = max(sum(one.count for one in classes), 1)
@@ -110,9 +110,10 @@ class Worth:
                 table[kind, :, :-1, at] = amounts
                 table[kind, :, :-2, at + 1] = amounts[:, 1:] - amounts[:, :-1]
         self._table = table.reshape(-1, 4)
-        self._price(classes, of_kind, rooms, cpu_milli, idle, asked)
-        present = sum(1 for one in cluster.placements.values() if one.gpu_bits or one.share_bits)
-        self._chances = _chances(self._priced, cluster.mix.ended, present)
+        priced = _priced(classes)
+        self._price(priced, of_kind, rooms, cpu_milli, idle, asked)
+        present = sum(1 for one in cluster.placements.values() if one.has_gpus)
+        self._chances = _chances(priced, cluster.mix.ended, present)
 
     @property
     def arrays(self) -> tuple[Ints, ...]:
@@ -141,7 +142,7 @@ class Worth:
 
     def _price(
         self,
-        classes: Sequence[_Class],
+        priced: Sequence[_Class],
         of_kind: list[list[int]],
         rooms: Ints,
         cpu_milli: Ints,
@@ -149,10 +150,6 @@ class Worth:
         asked_milli: int,
     ) -> None:
         """`asked_milli` is what all pods that were counted asked for."""
-        usual = _usual(classes)
-        self._priced = priced = [
-            one for one in classes if one.gpus > 1 or (one.gpus and usual is not None and (usual & ~one.allowed).any())
-        ]
         sizes = sorted({one.milli for one in priced})
         self._sizes = np.array(sizes, dtype=np.int64)
         self._size_of = np.array([sizes.index(one.milli) for one in priced], dtype=np.intp)
@@ -224,8 +221,8 @@ def _chances(priced: Sequence[_Class], ended: int, present: int) -> Ints:
     """By class and GPUs that are busy yet, in 1/1024. Nobody waits for a single GPU, and 0 are no further place."""
     chances = np.zeros((len(priced), _MOST_BUSY + 1), dtype=np.int64)
     for of_class, one in zip(chances, priced, strict=True):
-        chance = 1 << _PART_BITS
-        for busy in range(1, min(one.gpus, _MOST_BUSY) + 1 if one.gpus > 1 else 1):
+        chance, most = 1 << _PART_BITS, min(one.gpus, _MOST_BUSY) if one.gpus > 1 else 0
+        for busy in range(1, most + 1):
             chance = chance * busy * ended // max(busy * ended + one.count * present, 1)
             of_class[busy] = chance
     return chances
@@ -284,6 +281,11 @@ def divisible(nodes: Nodes, index: Index) -> Mask:
     return np.asarray(nodes.usable[index] & plain & (nodes.gpu_bits[index] != 0))
 
 
+def gpu_counts(nodes: Nodes, index: Index) -> Ints:
+    """How many GPUs each node has."""
+    return np.bitwise_count(nodes.gpu_bits[index]).astype(np.int64)
+
+
 def gpu_units(nodes: Nodes, index: Index) -> Ints:
     """What is left of each GPU, by node and GPU, in the units of `Nodes.gpu_whole`."""
     parts = nodes.gpu_parts[:, index]
@@ -307,6 +309,12 @@ def _rate(one: _Class, rooms: Ints, cpu_milli: Ints, gpus: Ints, seen: int) -> i
     places = int((rooms[here] >= one.milli).sum() if one.gpus else gpus[here].sum())
     rate = (one.count << _PER_PLACE) * int(gpus.sum()) // (seen * max(places, 1))
     return max(rate if one.gpus else rate * _CPU_ONLY_PERCENT // 100, 1)
+
+
+def _priced(classes: Sequence[_Class]) -> list[_Class]:
+    """Those of several GPUs, and those that may not go where most pods may."""
+    usual = _usual(classes)
+    return [one for one in classes if one.gpus > 1 or (one.gpus and usual is not None and (usual & ~one.allowed).any())]
 
 
 def _usual(classes: Sequence[_Class]) -> Mask | None:
