@@ -158,17 +158,10 @@ def admitted(request: Request) -> bool:
     return any(isinstance(decision, Bind) for decision in step(state, [PodChanged(pod)], 1))
 
 
-def busy(count: int, rng: random.Random) -> list[PodChanged]:
+def busy(count: int, rng: random.Random, devices: str) -> list[PodChanged]:
+    wanted = {gpus: seen_by_kubelets(Request(((CPU, 16_000), (GPU, gpus))), devices) for gpus in range(1, 8)}
     return [
-        PodChanged(
-            Pod(
-                f"busy-{i}",
-                "default",
-                f"busy-{i}",
-                Request(((CPU, 16_000), (GPU, rng.randrange(1, 8)))),
-                node=f"node-{i}",
-            )
-        )
+        PodChanged(Pod(f"busy-{i}", "default", f"busy-{i}", wanted[rng.randrange(1, 8)], node=f"node-{i}"))
         for i in range(count)
         if rng.random() < 0.3
     ]
@@ -205,7 +198,7 @@ def coming(
     state = State(Policy(scoring=SCORINGS[policy]()))
     step(state, nodes(node_count, devices, ask), 0)
     if ask == "mixed":
-        step(state, busy(node_count, rng), 0)
+        step(state, busy(node_count, rng, devices), 0)
     picked = enumerate(rng.choices(wanted, popularity, k=pods))
     return state, [PodChanged(Pod(f"p{i}", "default", f"p{i}", one, created_ms=i + 1)) for i, one in picked]
 

@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from dovetail.core import events as ev
+from dovetail.core.checkpoint import restore, take
 from dovetail.core.cycle import step
 from dovetail.core.decisions import Bind, Hold
 from dovetail.core.devices.choose import choices
@@ -191,10 +192,47 @@ def test_the_check_finds_books_that_forgot_a_pod() -> None:
     assert wrong.startswith("books of slot 0: ")
 
 
+def part(uid: str, milli: int, *asked: int) -> Pod:
+    """A pod with a part of a GPU, of which its kubelet sees nothing."""
+    return Pod(uid, "ns", uid, replace(request(0, *asked), gpu_milli=milli))
+
+
+def test_a_gpu_of_which_parts_are_given_is_given_to_no_pod_that_wants_whole_ones() -> None:
+    state = State()
+    decided(state, node("n", inventory()), *(ev.PodChanged(part(f"part{i}", 900)) for i in range(4)))
+    books, aside = state.cluster.kubelets.books, state.cluster.kubelets.books[0].stock
+    assert aside.holdings.devices == {GPU: 0b1111}
+    [whole] = decided(state, ev.PodChanged(pod("whole", 2, 14, 8)))
+    assert isinstance(whole, Bind) and whole.devices == (4, 5)
+    assert books[0].stock.holdings.devices == {GPU: 0b111111}
+    assert books[0].stock.shared_cpus.bit_count() == aside.shared_cpus.bit_count() - 14
+    # Two CPUs are left where whole GPUs are, the others where there are parts only.
+    [hold] = decided(state, ev.PodChanged(pod("waits", 2, 4, 8)))
+    assert isinstance(hold, Hold) and hold.refusal.nodes[0].detail.startswith("(TopologyAffinityError")
+    assert [type(d) for d in decided(state, ev.PodRemoved("part0"), ev.PodRemoved("part1"))] == [Bind]
+
+
+def test_the_books_of_nodes_with_parts_are_restored_and_put_back_after_a_trial() -> None:
+    state = State()
+    decided(state, node("n", inventory()), *(ev.PodChanged(part(f"part{i}", 600, 2, 4)) for i in range(3)))
+    books = state.cluster.kubelets.books
+    twin = restore(state.policy, take(state))
+    assert twin.cluster.kubelets.books[0].stock.holdings == books[0].stock.holdings
+    last = books[0]
+    with state.cluster.trial():
+        state.cluster.evict("part1")
+        assert books[0].stock.holdings.devices[GPU].bit_count() == 2 and state.cluster.check() == []
+    assert books[0] is last and state.cluster.check() == []
+
+
 @pytest.mark.parametrize("policy", ["none", "best-effort", "restricted", "single-numa-node"])
 @pytest.mark.parametrize("seed", range(12))
-def test_every_bind_is_one_that_a_kubelet_of_its_own_admits_with_the_same_gpus(policy: str, seed: int) -> None:
-    """A stream of pods that come and go; beside it a kubelet for each node that sees what is bound there."""
+@pytest.mark.parametrize("parts", [False, True])
+def test_every_bind_is_one_that_a_kubelet_of_its_own_admits_with_the_same_gpus(
+    policy: str, seed: int, parts: bool
+) -> None:
+    """A stream of pods that come and go; beside it a kubelet for each node that sees what is bound there. Of GPUs of
+    which there are parts its plugin gives none out."""
     chance = random.Random(seed)
     kind = inventory(policy, scope=chance.choice(["container", "pod"]))
     table = choices(LAYOUT)
@@ -203,26 +241,35 @@ def test_every_bind_is_one_that_a_kubelet_of_its_own_admits_with_the_same_gpus(p
     state = State()
     decided(state, *(node(name, kind) for name in seen))
     running: dict[str, str] = {}
+    shared: dict[str, tuple[str, int]] = {}
     for number in range(40):
-        told: list[ev.Event] = [
-            ev.PodChanged(
-                pod(f"p{number}", chance.choice([0, 1, 1, 2, 3, 4]), *chance.choice([(), (2, 4), (5, 20), (1, 9)]))
-            )
-        ]
+        uid, rest = f"p{number}", chance.choice([(), (2, 4), (5, 20), (1, 9)])
+        if parts and chance.random() < 0.3:
+            told: list[ev.Event] = [ev.PodChanged(part(uid, chance.choice([300, 500, 800]), *rest))]
+        else:
+            told = [ev.PodChanged(pod(uid, chance.choice([0, 1, 1, 2, 3, 4]), *rest))]
         if running and chance.random() < 0.4:
             gone = chance.choice(sorted(running))
             seen[running[gone]] = kubelet.release(seen[running[gone]], gone)
             del running[gone]
+            shared.pop(gone, None)
             told.insert(0, ev.PodRemoved(gone))
         for bind in decided(state, *told):
             if not isinstance(bind, Bind):
                 continue
             managed = state.roster.pods[bind.uid].request.managed
             assert managed is not None
-            verdict = kubelet.admit(seen[bind.node], bind.uid, managed)
+            before, aside = seen[bind.node].copy(), {gpu for name, gpu in shared.values() if name == bind.node}
+            before.devices[GPU] = before.devices.get(GPU, 0) | sum(1 << gpu for gpu in aside)
+            verdict = kubelet.admit(before, bind.uid, managed)
             assert verdict.admitted, (number, verdict)
             held = dict(verdict.holdings.pods[bind.uid].containers[0].devices).get(GPU, 0)
-            assert held == sum(1 << gpu for gpu in bind.devices)
+            if state.roster.pods[bind.uid].request.gpu_milli:
+                assert not held
+                shared[bind.uid] = bind.node, bind.devices[0]
+            else:
+                assert held == sum(1 << gpu for gpu in bind.devices)
+            verdict.holdings.devices[GPU] &= ~sum(1 << gpu for gpu in aside)
             seen[bind.node], running[bind.uid] = verdict.holdings, bind.node
             told_back = replace(state.roster.pods[bind.uid], node=bind.node, devices=bind.devices)
             state.apply(ev.PodChanged(told_back))

@@ -59,8 +59,9 @@ def differences(cluster: Cluster) -> list[str]:
     wrong += _differences("free GPU bits", bits & ~out, nodes.gpu_free_bits)
     for slot, entered in cluster.kubelets.books.items():
         placed = [cluster.placements[uid] for uid in cluster.on_slot.get(slot, ())]
-        true = cluster.kubelets.recounted(slot, [p.entry for p in placed if p.entry is not None])
-        gpus = sum(p.gpu_bits for p in placed if p.entry is not None)
+        shared = sum(1 << gpu for gpu in range(len(nodes.gpu_parts)) if (slot, gpu) in opened)
+        true = cluster.kubelets.recounted(slot, [p.entry for p in placed if p.entry is not None], shared)
+        gpus = shared + sum(p.gpu_bits for p in placed if p.entry is not None)
         kept = entered.stock.holdings
         wholes = bool(nodes.gpu_count(slot))
         if true != (kept.shared_cpus, kept.devices) or (wholes and gpus != kept.devices.get(GPU, 0)):

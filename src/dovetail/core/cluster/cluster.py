@@ -252,7 +252,7 @@ class Cluster:
         nodes.free[: shape.width, slot] -= shape.need[:, 0]
         nodes.amounts_journal.add(slot)
         self.gpus.hold_as_before(placement)
-        if placement.entry is not None and evicted.books is not None:
+        if evicted.books is not None:
             self.kubelets.reopen(slot, evicted.books)
         if evicted.slices:
             self.slices.hold_as_before(placement, evicted.slices)

@@ -69,12 +69,12 @@ class Gpus:
         answer = kubelets.ask(slot, shape) if kubelets.books else None
         if answer is not None:
             given = written or answer.gpu_bits
-            if not (given or shape.gpus) or not nodes.gpu_count(slot):
-                # What the kubelet counts there, if anything, are parts of GPUs.
-                placement.entry = kubelets.enter(slot, answer, 0)
-            elif given.bit_count() == shape.gpus and not given & ~held_still:
+            if given.bit_count() == shape.gpus and not given & ~held_still:
                 placement.entry = kubelets.enter(slot, answer, given)
                 written = given
+            elif not nodes.gpu_count(slot):
+                # What the kubelet counts there, if anything, are parts of GPUs.
+                placement.entry = kubelets.enter(slot, answer, 0)
         if shares.concerns(nodes, shape) and (share := self._share_of(slot, shape)):
             self._hold_shares(placement, shape, share)
         elif shape.gpus:
@@ -138,7 +138,7 @@ class Gpus:
 
     def _take_shares(self, placement: Placement, gpus: int, share: int) -> None:
         """A part of each of these GPUs; one that was whole counts as whole no more."""
-        nodes, slot = self._cluster.nodes, placement.slot
+        nodes, kubelets, slot = self._cluster.nodes, self._cluster.kubelets, placement.slot
         sharing, free = nodes.sharing(slot), int(nodes.gpu_free_bits[slot])
         placement.share_bits, placement.share = gpus, share
         placement.share_milli = -(-share * WHOLE_GPU_MILLI // int(nodes.gpu_whole[slot]))
@@ -147,6 +147,7 @@ class Gpus:
                 nodes.gpu_free_bits[slot] &= ~(1 << gpu)
                 nodes.gpu_parts[gpu, slot] = nodes.gpu_whole[slot] - share
                 nodes.free[nodes.resources[GPU], slot] -= 1
+                kubelets.set_aside(slot, 1 << gpu)
             else:
                 nodes.gpu_parts[gpu, slot] -= share
             if sharing is not None:
@@ -168,6 +169,7 @@ class Gpus:
                 left = 0
                 nodes.gpu_free_bits[slot] |= 1 << gpu
                 nodes.free[nodes.resources[GPU], slot] += 1
+                self._cluster.kubelets.take_back(slot, 1 << gpu)
             nodes.gpu_parts[gpu, slot] = left
 
     def hold_as_before(self, placement: Placement) -> None:

@@ -11,7 +11,6 @@ kubelet's rules explain it; a pod that should have been rejected is in no book.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
 
 from dovetail.core.cluster.nodes import Nodes
 from dovetail.core.cluster.shapes import Shape
@@ -20,7 +19,7 @@ from dovetail.core.devices.choose import choices
 from dovetail.core.devices.kubelet.admission import NEW, Kubelet
 from dovetail.core.devices.kubelet.holdings import Holdings, MemoryNode, PodHeld
 from dovetail.core.devices.kubelet.inventory import Inventory
-from dovetail.core.devices.kubelet.shortcut import Devices, Shortcut
+from dovetail.core.devices.kubelet.shortcut import Alone, Devices, Shortcut
 from dovetail.core.devices.layout import Layout
 from dovetail.core.model import GPU
 
@@ -28,40 +27,62 @@ NVLINKS_NEEDED = "NVLinks"
 _REMEMBERED = 65_536
 
 
-class Stock(NamedTuple):
-    """What a kubelet of one kind holds, for whomever, as in `Holdings`; devices sorted by resource."""
+class Stock:
+    """What a kubelet of one kind holds, for whomever, as in `Holdings`; devices sorted by resource. Of those that are
+    equal there is one, by `number`."""
 
-    kind: int
-    shared_cpus: int
-    memory: tuple[MemoryNode, ...]
-    devices: Devices
+    __slots__ = ("devices", "memory", "number", "shared_cpus")
+
+    def __init__(self, number: int, shared_cpus: int, memory: tuple[MemoryNode, ...], devices: Devices) -> None:
+        self.number = number
+        self.shared_cpus = shared_cpus
+        self.memory = memory
+        self.devices = devices
 
     @property
     def holdings(self) -> Holdings:
         return Holdings(self.shared_cpus, self.memory, dict(self.devices), {})
 
 
-class Answer(NamedTuple):
+class Answer:
     """`admitted` None: it cannot be said, for the reason in `message`. Else `reason` and `message` are the kubelet's.
-    `gpu_bits` are the GPUs that the pod gets; `certain` is false where the kubelet chooses some at random. `number` is
-    that of the stock `after` it."""
+    `gpu_bits` are the GPUs that the pod gets; `certain` is false where the kubelet chooses some at random."""
 
-    admitted: bool | None
-    reason: str
-    message: str
-    certain: bool
-    gpu_bits: int
-    after: Stock
-    number: int
-    held: PodHeld | None
+    __slots__ = ("admitted", "after", "certain", "gpu_bits", "has", "message", "reason")
+
+    def __init__(
+        self,
+        admitted: bool | None,
+        reason: str,
+        message: str,
+        certain: bool,
+        gpu_bits: int,
+        after: Stock,
+        has: PodHeld | Alone | None,
+    ) -> None:
+        self.admitted = admitted
+        self.reason = reason
+        self.message = message
+        self.certain = certain
+        self.gpu_bits = gpu_bits
+        self.after = after
+        self.has = has
+
+    @property
+    def held(self) -> PodHeld | None:
+        """What the pod holds then; None where it is not let in, or is nobody."""
+        return self.has.held if isinstance(self.has, Alone) else self.has
 
 
-class Entry(NamedTuple):
+class Entry:
     """A pod in the books of its node: what the kubelet answered to it, and the entry before it. Books begin, and go on
     after somebody left from their midst, with an entry of nobody."""
 
-    answer: Answer
-    before: Entry | None = None
+    __slots__ = ("answer", "before")
+
+    def __init__(self, answer: Answer, before: Entry | None = None) -> None:
+        self.answer = answer
+        self.before = before
 
     @property
     def stock(self) -> Stock:
@@ -85,7 +106,8 @@ class Kubelets:
         self._answers: dict[int, dict[int, Answer]] = {}
         """By shape and by the number of what is held before."""
         self._answered = 0
-        self._numbers: dict[Stock, int] = {}
+        self._stocks: dict[tuple[int, int, tuple[MemoryNode, ...], Devices], Stock] = {}
+        """By kind and by what is held."""
         self._count = 0
         self.books: dict[int, Entry] = {}
 
@@ -99,9 +121,9 @@ class Kubelets:
             kind = self._kinds.get((inventory, layout))
             if kind is None:
                 kind = self._kinds[inventory, layout] = _Kind(len(self._kinds), inventory, layout)
-                kind.empty = _stock(kind, Holdings.of_empty(inventory))
+                kind.empty = self._stock_of(kind, Holdings.of_empty(inventory))
             self._of_slot[slot] = kind
-            self._put(slot, self._beginning(kind.empty))
+            self._put(slot, _beginning(kind.empty))
 
     def lets_in(self, slot: int, shape: Shape) -> bool:
         """Whether the node's kubelet would take one more pod of the shape now, as far as that is known."""
@@ -114,61 +136,61 @@ class Kubelets:
         if last is None or shape.request.managed is None:
             return None
         answers = self._answers.get(shape.id)
-        number = last.answer.number
-        answer = None if answers is None else answers.get(number)
-        return answer if answer is not None else self._work_out(self._of_slot[slot], shape, last.stock, number)
+        stock = last.answer.after
+        answer = None if answers is None else answers.get(stock.number)
+        return answer if answer is not None else self._work_out(self._of_slot[slot], shape, stock)
 
     def ask_empty(self, slot: int, shape: Shape) -> Answer:
         """Would the node let the pod in if nobody else were there? Ask where its kubelet has a say."""
         kind = self._of_slot[slot]
-        number = self._number(kind.empty)
-        answer = self._answers.get(shape.id, {}).get(number)
-        return answer if answer is not None else self._work_out(kind, shape, kind.empty, number)
+        answer = self._answers.get(shape.id, {}).get(kind.empty.number)
+        return answer if answer is not None else self._work_out(kind, shape, kind.empty)
 
-    def _work_out(self, kind: _Kind, shape: Shape, stock: Stock, number: int) -> Answer:
+    def _work_out(self, kind: _Kind, shape: Shape, stock: Stock) -> Answer:
         if self._answered >= _REMEMBERED:
             self._answers.clear()
-            self._numbers.clear()
+            self._stocks.clear()
             self._answered = 0
         self._answered += 1
         shortcut = kind.shortcut(shape)
         found = shortcut.admit(stock.shared_cpus, stock.memory, stock.devices) if shortcut is not None else None
-        held: PodHeld | None
         if found is not None:
-            shared, memory, devices, held, certain = found
-            after = Stock(kind.number, shared, memory, devices)
-            answer = Answer(True, "", "", certain, _gpus(held), after, self._number(after), held)
+            shared, memory, devices, has, certain = found
+            after = self._stock(kind.number, shared, memory, devices)
+            answer = Answer(True, "", "", certain, _gpus(has.devices), after, has)
         else:
             pod = shape.request.managed
             assert pod is not None, "this kubelet has no say"
             verdict = kind.kubelet_for(shape).admit(stock.holdings, NEW, pod)
             held = verdict.holdings.pods.pop(NEW, None)
-            gpus, after = 0 if held is None else _gpus(held), _stock(kind, verdict.holdings)
-            told = verdict.reason, verdict.message, verdict.certain
-            answer = Answer(verdict.admitted, *told, gpus, after, self._number(after), held)
+            gpus = 0 if held is None else _gpus([some for one in held.containers for some in one.devices])
+            after = self._stock_of(kind, verdict.holdings)
+            answer = Answer(verdict.admitted, verdict.reason, verdict.message, verdict.certain, gpus, after, held)
         if shape.needs_links:
             answer = _linked(kind.layout, shape, answer)
-        self._answers.setdefault(shape.id, {})[number] = answer
+        self._answers.setdefault(shape.id, {})[stock.number] = answer
         return answer
 
-    def _number(self, stock: Stock) -> int:
-        """One for all that is equal."""
-        number = self._numbers.setdefault(stock, self._count + 1)
-        if number > self._count:
-            self._count = number
-        return number
+    def _stock(self, kind: int, shared_cpus: int, memory: tuple[MemoryNode, ...], devices: Devices) -> Stock:
+        new = Stock(self._count + 1, shared_cpus, memory, devices)
+        stock = self._stocks.setdefault((kind, shared_cpus, memory, devices), new)
+        if stock is new:
+            self._count += 1
+        return stock
 
-    def _beginning(self, stock: Stock) -> Entry:
-        """An entry of nobody."""
-        return Entry(Answer(True, "", "", True, 0, stock, self._number(stock), None))
+    def _stock_of(self, kind: _Kind, holdings: Holdings) -> Stock:
+        devices = tuple(sorted(holdings.devices.items()))
+        return self._stock(kind.number, holdings.shared_cpus, holdings.memory, devices)
 
     def enter(self, slot: int, answer: Answer, written: int) -> Entry | None:
         """Enter a pod that was placed, to which the kubelet answers so: its entry; None where the kubelet's rules do
         not explain it. `written` are the GPUs that were written down for it, 0 for none."""
-        held, before = answer.held, self.books[slot]
-        if not answer.admitted or held is None:
+        before = self.books[slot]
+        if not answer.admitted:
             return None
         if written and written != answer.gpu_bits:
+            held = answer.held
+            assert held is not None, "somebody is let in"
             owners = [index for index, one in enumerate(held.containers) if dict(one.devices).get(GPU)]
             in_use = dict(before.stock.devices).get(GPU, 0)
             if len(owners) != 1 or written & in_use:
@@ -179,8 +201,8 @@ class Kubelets:
             held = held._replace(containers=tuple(containers))
             holdings = answer.after.holdings
             holdings.devices[GPU] = in_use | written
-            stock = _stock(self._of_slot[slot], holdings)
-            answer = answer._replace(gpu_bits=written, after=stock, number=self._number(stock), held=held)
+            after = self._stock_of(self._of_slot[slot], holdings)
+            answer = Answer(True, answer.reason, answer.message, answer.certain, written, after, held)
         entry = Entry(answer, before)
         self._put(slot, entry)
         return entry
@@ -194,15 +216,36 @@ class Kubelets:
             return
         kind, holdings = self._of_slot[slot], last.stock.holdings
         holdings.pods[NEW] = entry.held
-        self._put(slot, self._beginning(_stock(kind, kind.kubelet(False, False).release(holdings, NEW))))
+        self._put(slot, _beginning(self._stock_of(kind, kind.kubelet(False, False).release(holdings, NEW))))
+
+    def set_aside(self, slot: int, gpus: int) -> None:
+        """Shares are given of these GPUs now: the plugin gives none of them to a pod that asks for whole ones."""
+        self._hold(slot, gpus, 0)
+
+    def take_back(self, slot: int, gpus: int) -> None:
+        """Nobody has a share any more of GPUs that were set aside."""
+        self._hold(slot, 0, gpus)
+
+    def _hold(self, slot: int, gpus: int, no_more: int) -> None:
+        last = self.books.get(slot)
+        if last is None or not self._of_slot[slot].has_gpus:
+            return
+        stock, devices = last.stock, dict(last.stock.devices)
+        held = devices.pop(GPU, 0) & ~no_more | gpus
+        if held:
+            devices[GPU] = held
+        kept = self._stock(self._of_slot[slot].number, stock.shared_cpus, stock.memory, tuple(sorted(devices.items())))
+        self._put(slot, _beginning(kept))
 
     def reopen(self, slot: int, last: Entry) -> None:
         """The books go on from an entry that was the last before."""
         self._put(slot, last)
 
-    def recounted(self, slot: int, entries: Iterable[Entry]) -> tuple[int, dict[str, int]]:
-        """The CPUs that are shared and the devices that are held if these and nobody else are entered."""
-        shared, devices = self._of_slot[slot].empty.shared_cpus, dict[str, int]()
+    def recounted(self, slot: int, entries: Iterable[Entry], aside: int) -> tuple[int, dict[str, int]]:
+        """The CPUs that are shared and the devices that are held if these and nobody else are entered, and these GPUs
+        are set aside."""
+        kind = self._of_slot[slot]
+        shared, devices = kind.empty.shared_cpus, {GPU: aside} if aside and kind.has_gpus else dict[str, int]()
         for held in (entry.held for entry in entries):
             assert held is not None
             for one in held.containers:
@@ -214,7 +257,7 @@ class Kubelets:
 
     def _put(self, slot: int, entry: Entry) -> None:
         self.books[slot] = entry
-        self._nodes.book_numbers[slot] = entry.answer.number
+        self._nodes.book_numbers[slot] = entry.answer.after.number
 
 
 class _Kind:
@@ -222,6 +265,7 @@ class _Kind:
 
     def __init__(self, number: int, inventory: Inventory, layout: Layout | None) -> None:
         self.layout = layout
+        self.has_gpus = any(pool.resource == GPU for pool in inventory.devices)
         self.empty: Stock
         self.number = number
         self._inventory = inventory
@@ -255,21 +299,20 @@ def _linked(layout: Layout | None, shape: Shape, answer: Answer) -> Answer:
         return answer
     if sets_of(layout).nvlinked[answer.gpu_bits]:
         return answer
-    return Answer(False, NVLINKS_NEEDED, "the GPUs would not be linked", True, 0, answer.after, answer.number, None)
+    return Answer(False, NVLINKS_NEEDED, "the GPUs would not be linked", True, 0, answer.after, None)
 
 
-def _stock(kind: _Kind, holdings: Holdings) -> Stock:
-    devices = tuple(sorted(holdings.devices.items()))
-    return Stock(kind.number, holdings.shared_cpus, holdings.memory, devices)
+def _beginning(stock: Stock) -> Entry:
+    """An entry of nobody."""
+    return Entry(Answer(True, "", "", True, 0, stock, None))
 
 
-def _gpus(held: PodHeld) -> int:
-    """The GPUs that the pod has, as bits."""
+def _gpus(devices: Iterable[tuple[str, int]]) -> int:
+    """Those that are GPUs, as bits."""
     bits = 0
-    for container in held.containers:
-        for resource, devices in container.devices:
-            if resource == GPU:
-                bits |= devices
+    for resource, some in devices:
+        if resource == GPU:
+            bits |= some
     return bits
 
 

@@ -36,6 +36,7 @@ class CpuTopology:
 
     __slots__ = (
         "all",
+        "core_average",
         "core_sizes",
         "cores",
         "cores_least",
@@ -67,10 +68,11 @@ class CpuTopology:
         self.core_sizes = range(1, max(map(int.bit_count, cores)) + 1)
         self.cpus_per_core = len(cpus) // len(cores)
         self.cpus_per_uncore = len(cpus) // len(uncores)
-        cpus_per_socket = len(cpus) // len(sockets)
         self.numa_is_outer = len(sockets) >= len(numas)
         self.outers, inners = (numas, sockets) if self.numa_is_outer else (sockets, numas)
-        self.outer_average, self.inner_average = (0, cpus_per_socket) if self.numa_is_outer else (cpus_per_socket, 0)
+        of_sockets = _average(sockets, len(cpus) // len(sockets))
+        self.outer_average, self.inner_average = (0, of_sockets) if self.numa_is_outer else (of_sockets, 0)
+        self.core_average = _average(cores, self.cpus_per_core)
         self.outers_least, self.inners_least, self.cores_least = map(_smallest, (self.outers, inners, cores))
         self.inner_of_outer = _within(self.outers, inners)
         self.cores_of_inner = _within(inners, cores)
@@ -116,7 +118,7 @@ def take_packed(
     if by_uncore and taking.needed > 0:
         taking.take_uncores(minor)
     if not spread:
-        taking.take_free(taking.cores_by_id, topology.cpus_per_core, topology.cores_least)
+        taking.take_free(taking.cores_by_id, topology.core_average, topology.cores_least)
     if taking.needed > 0:
         taking.take_single_cpus(taking.sockets() if spread else taking.cores())
     if taking.needed > 0:
@@ -197,8 +199,8 @@ class _Taking:
 
     def cores_by_id(self) -> Iterable[int]:
         """As `cores`, but within an inner unit by id: of cores with as many free CPUs the order is the same."""
-        below = self.topology.cores_of_inner
-        return (core for inner in self.inners() for core in below[inner])
+        below, inners = self.topology.cores_of_inner, self.inners()
+        return below[inners[0]] if len(inners) == 1 else [core for inner in inners for core in below[inner]]
 
     def numas(self) -> list[int]:
         return self.outers() if self.topology.numa_is_outer else self.inners()
@@ -218,7 +220,8 @@ class _Taking:
         free = self.free
         for unit in units():
             left = unit & free
-            if left and (size := unit.bit_count()) <= self.needed and left.bit_count() == (average or size):
+            whole = left == unit if not average else left != 0 and left.bit_count() == average
+            if whole and unit.bit_count() <= self.needed:
                 self.take(unit)
                 if self.needed < least:
                     return
@@ -395,6 +398,11 @@ def _units(pairs: Iterable[tuple[int, int]]) -> dict[int, int]:
     for unit, cpu in pairs:
         units[unit] = units.get(unit, 0) | 1 << cpu
     return dict(sorted(units.items()))
+
+
+def _average(units: Units, cpus: int) -> int:
+    """How many free CPUs make such a unit count as wholly free; 0 for all of its own, as where all are alike."""
+    return 0 if all(unit.bit_count() == cpus for unit in units) else cpus
 
 
 def _smallest(units: Units) -> int:

@@ -80,7 +80,7 @@ class Cpus:
         self._subsets = subsets = subsets_of(tuple(topology.numas))
         self._spans = [self._cpus_in(mask) for mask in subsets.masks]
         self._sockets_spanned = [sum(1 for unit in topology.sockets if unit & span) for span in self._spans]
-        self._bits = [(1 << i, span) for i, span in enumerate(self._spans)]
+        self._bits = [(1 << i, span & self._unreserved) for i, span in enumerate(self._spans)]
         self._offers = lru_cache(remembered(subsets.ids))(self._offers_of)
         self._aligned = lru_cache(remembered(subsets.ids))(self._aligned_with)
 
@@ -137,9 +137,9 @@ class Cpus:
     def suffices(self, shared: int, count: int) -> int:
         """Which sets of NUMA nodes have so many CPUs available, as bits; by these the hints of a container go that
         comes alone."""
-        available, found = shared & self._unreserved, 0
+        found = 0
         for bit, span in self._bits:
-            if (available & span).bit_count() >= count:
+            if (shared & span).bit_count() >= count:
                 found |= bit
         return found
 

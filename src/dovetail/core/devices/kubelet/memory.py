@@ -35,8 +35,13 @@ VIOLATES_GROUPS = "[memorymanager] preferred hint violates NUMA node allocation"
 
 Sizes = Mapping[str, int]
 """Bytes by type."""
+Wants = tuple[tuple[int, int], ...]
+"""Bytes by the place of their type in `Inventory.memory_types`."""
 Reusable = Mapping[tuple[int, str], int]
 """Bytes by mask and type."""
+
+_new = tuple.__new__
+"""A NamedTuple's own is written in Python."""
 
 
 class Memory:
@@ -44,6 +49,7 @@ class Memory:
 
     __slots__ = (
         "_allocatable",
+        "_alone",
         "_inventory",
         "_minor",
         "_numa",
@@ -61,6 +67,7 @@ class Memory:
         self._minor = inventory.minor
         self._numa = inventory.numa
         self._types = {name: i for i, name in enumerate(inventory.memory_types)}
+        self._alone = {1 << numa: at for at, numa in enumerate(inventory.numa)}
         self._positions = lru_cache(remembered(inventory.numa))(self._positions_of)
         self._subsets = subsets_of(inventory.numa)
         nodes = Holdings.of_empty(inventory).memory
@@ -123,14 +130,21 @@ class Memory:
         """Whether something is asked for, and of no type that the node has not."""
         return bool(sizes) and self._types.keys() >= sizes.keys()
 
-    def suffices(self, nodes: Sequence[MemoryNode], sizes: Sizes) -> int:
+    def wants(self, sizes: Sizes) -> Wants:
+        """What is asked for by the places of its types in `memory_types`, all of which are there."""
+        return tuple([(self._types[name], size) for name, size in sizes.items()])
+
+    def suffices(self, nodes: tuple[MemoryNode, ...], wants: Wants) -> int:
         """Which sets of NUMA nodes have so much memory and no node that is in use with others, as bits; by these the
         hints of a container go that comes alone."""
         found = self._open(_groups(nodes))
-        for name, size in sizes.items():
-            i, bit, sums = self._types[name], 1, [0]
+        for i, size in wants:
+            own = [node.free_bytes[i] for node in nodes]
+            if min(own) >= size:
+                continue
+            bit, sums = 1, [0]
             for rest, at in self._subsets.steps:
-                free = sums[rest] + nodes[at].free_bytes[i]
+                free = sums[rest] + own[at]
                 sums.append(free)
                 if free < size:
                     found &= ~bit
@@ -148,20 +162,24 @@ class Memory:
         masks = enumerate(self._subsets.masks)
         return sum(1 << i for i, mask in masks if not mask & busy & ~members.get(mask, 0))
 
-    def take(self, nodes: Sequence[MemoryNode], sizes: Sizes, hint: Hint) -> tuple[int, tuple[MemoryNode, ...]]:
+    def take(self, nodes: tuple[MemoryNode, ...], wants: Wants, hint: Hint) -> tuple[int, tuple[MemoryNode, ...]]:
         """From which NUMA nodes a container gets its memory that comes alone, and all of them after it. Raises Refused
         as `allocate`."""
         mask = hint.mask or 0
-        if mask and not mask & (mask - 1):
+        at = self._alone.get(mask)
+        if at is not None:
             # Of one node, as nearly always, in fewer steps.
-            (at,) = self._positions(mask)
-            node = nodes[at]
-            free = list(node.free_bytes)
-            for name, size in sizes.items():
-                free[self._types[name]] -= size
-            if min(free) >= 0:
-                moved = MemoryNode(node.assignments + len(sizes), mask, tuple(free), node.allocatable_bytes)
-                return mask, (*nodes[:at], moved, *nodes[at + 1 :])
+            node, enough = nodes[at], True
+            left = list(node.free_bytes)
+            for i, size in wants:
+                left[i] -= size
+                enough = enough and left[i] >= 0
+            if enough:
+                after = list(nodes)
+                after[at] = _new(MemoryNode, (node.assignments + len(wants), mask, tuple(left), node.allocatable_bytes))
+                return mask, tuple(after)
+        names = tuple(self._types)
+        sizes = {names[i]: size for i, size in wants}
         mask = self._affinity(nodes, {}, sizes, hint)
         after = list(nodes)
         for name, size in sizes.items():

@@ -35,7 +35,23 @@ class Decided(NamedTuple):
     certain: bool
 
 
-Admitted = tuple[int, tuple[MemoryNode, ...], Devices, PodHeld, bool]
+class Alone:
+    """What the only container of a pod holds, and so the pod."""
+
+    __slots__ = ("cpus", "devices", "memory", "pod")
+
+    def __init__(self, pod: Pod, cpus: int | None, memory: tuple[Block, ...] | None, devices: Devices) -> None:
+        self.pod = pod
+        self.cpus = cpus
+        self.memory = memory
+        self.devices = devices
+
+    @property
+    def held(self) -> PodHeld:
+        return PodHeld(self.pod, (Held(self.cpus, self.memory, self.devices),))
+
+
+Admitted = tuple[int, tuple[MemoryNode, ...], Devices, Alone, bool]
 """CPUs, memory and devices as in `Holdings` once a pod is in, what of them it has, and whether that is certain."""
 
 
@@ -57,17 +73,20 @@ class Shortcut:
         self._count = container.whole_cpus
         self._memory = memory
         self._sizes: Mapping[str, int] = container.memory_bytes
+        self._wants = memory.wants(self._sizes) if memory is not None else ()
         self._devices = devices
         self._decide = decide
         self._decided: dict[object, Decided | None] = {}
+        self._enough: dict[int, int] = {}
+        """By the CPUs that are shared, which sets of NUMA nodes have enough of them."""
         self._blocks: dict[int, tuple[Block, ...]] = {}
 
     def admit(self, shared: int, nodes: tuple[MemoryNode, ...], in_use: Devices) -> Admitted | None:
         """From what is held before, as in `Holdings`; None for a pod that has to go the long way."""
         cpus, memory = self._cpus, self._memory
         key = (
-            None if cpus is None else cpus.suffices(shared, self._count),
-            None if memory is None else memory.suffices(nodes, self._sizes),
+            None if cpus is None else self._suffices(cpus, shared),
+            None if memory is None else memory.suffices(nodes, self._wants),
             in_use if self._devices else None,
         )
         try:
@@ -84,12 +103,20 @@ class Shortcut:
                 taken = cpus.take(shared, self._count, decided.hint)
                 shared &= ~taken
             if memory is not None:
-                mask, nodes = memory.take(nodes, self._sizes, decided.hint)
+                mask, nodes = memory.take(nodes, self._wants, decided.hint)
                 blocks = self._blocks.get(mask)
                 if blocks is None:
                     blocks = tuple([Block(mask, name, size) for name, size in self._sizes.items()])
                     self._blocks[mask] = blocks
         except Refused:
             return None
-        held = PodHeld(self._pod, (Held(taken, blocks, decided.devices),))
-        return shared, nodes, decided.in_use if self._devices else in_use, held, decided.certain
+        alone = Alone(self._pod, taken, blocks, decided.devices)
+        return shared, nodes, decided.in_use if self._devices else in_use, alone, decided.certain
+
+    def _suffices(self, cpus: Cpus, shared: int) -> int:
+        found = self._enough.get(shared)
+        if found is None:
+            if len(self._enough) >= _REMEMBERED:
+                self._enough.clear()
+            found = self._enough[shared] = cpus.suffices(shared, self._count)
+        return found
