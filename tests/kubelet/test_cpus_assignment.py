@@ -196,6 +196,9 @@ def test_options_decide_which_way_is_taken() -> None:
     assert take(topology, everything, 8, full_cores=True) == cpu_set("0-3,40-43")
 
 
+OPTIONS = ("across_numa", "across_cores", "full_cores", "by_socket", "by_uncore")
+
+
 @st.composite
 def machines(draw: st.DrawFn) -> Machine:
     numas = draw(st.integers(1, 6))
@@ -218,8 +221,7 @@ def requests(draw: st.DrawFn) -> tuple[CpuTopology, int, int, dict[str, bool]]:
     topology = CpuTopology(cpus)
     available = draw(st.integers(0, topology.all)) & topology.all
     count = draw(st.integers(0, available.bit_count()))
-    names = ("across_numa", "across_cores", "full_cores", "by_socket", "by_uncore")
-    return topology, available, count, {name: draw(st.booleans()) for name in names}
+    return topology, available, count, {name: draw(st.booleans()) for name in OPTIONS}
 
 
 @given(requests())
@@ -234,6 +236,32 @@ def test_takes_as_many_as_asked_and_only_what_is_available(
         return
     assert taken & ~available == 0
     assert taken.bit_count() == count
+
+
+@given(machines(), st.data())
+def test_all_cores_at_a_time_are_what_one_after_the_other_is(cpus: Machine, data: st.DataObject) -> None:
+    topology, one_by_one = CpuTopology(cpus), CpuTopology(cpus)
+    one_by_one.lows = 0
+    assert topology.lows
+    available = data.draw(st.integers(0, topology.all))
+    count = data.draw(st.integers(0, topology.all.bit_count()))
+    options = {name: data.draw(st.booleans()) for name in OPTIONS}
+    minor = data.draw(st.integers(27, 37))
+
+    def taken(of: CpuTopology) -> int | str:
+        try:
+            return take(of, available, count, **options, minor=minor)
+        except CpuAssignmentError as error:
+            return str(error)
+
+    assert taken(topology) == taken(one_by_one)
+
+
+def test_cores_that_are_not_alike_are_looked_at_one_by_one() -> None:
+    unlike = [Cpu(0, 0, 0, 0, 0), Cpu(2, 0, 0, 0, 0), Cpu(1, 1, 0, 0, 0)]
+    out_of_order = [Cpu(0, 1, 0, 0, 0), Cpu(1, 0, 0, 0, 0)]
+    astride = [Cpu(0, 0, 0, 0, 0), Cpu(2, 0, 0, 1, 0), Cpu(1, 1, 0, 1, 0), Cpu(3, 1, 0, 0, 0)]
+    assert [CpuTopology(cpus).lows for cpus in (unlike, out_of_order, astride)] == [0, 0, 0]
 
 
 @given(machines(), st.data())

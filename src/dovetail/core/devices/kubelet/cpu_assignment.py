@@ -32,11 +32,13 @@ class CpuAssignmentError(Exception):
 class CpuTopology:
     """The CPUs of a machine as tables of bit sets; `numas` goes by NUMA id. Never changes; nodes of one kind share it.
 
+    Where all cores are alike (CPU `c` and, `sibling` further, its second thread, by ascending ids, none in two inner
+    units), `lows` has the first CPU of each, so that one step looks at all of them; else it is 0.
+
     Raises ValueError where no CPU is given or one twice."""
 
     __slots__ = (
         "all",
-        "core_average",
         "core_sizes",
         "cores",
         "cores_least",
@@ -47,11 +49,13 @@ class CpuTopology:
         "inner_average",
         "inner_of_outer",
         "inners_least",
+        "lows",
         "numa_is_outer",
         "numas",
         "outer_average",
         "outers",
         "outers_least",
+        "sibling",
         "sockets",
         "uncores_of_numa",
     )
@@ -68,14 +72,14 @@ class CpuTopology:
         self.core_sizes = range(1, max(map(int.bit_count, cores)) + 1)
         self.cpus_per_core = len(cpus) // len(cores)
         self.cpus_per_uncore = len(cpus) // len(uncores)
+        cpus_per_socket = len(cpus) // len(sockets)
         self.numa_is_outer = len(sockets) >= len(numas)
         self.outers, inners = (numas, sockets) if self.numa_is_outer else (sockets, numas)
-        of_sockets = _average(sockets, len(cpus) // len(sockets))
-        self.outer_average, self.inner_average = (0, of_sockets) if self.numa_is_outer else (of_sockets, 0)
-        self.core_average = _average(cores, self.cpus_per_core)
+        self.outer_average, self.inner_average = (0, cpus_per_socket) if self.numa_is_outer else (cpus_per_socket, 0)
         self.outers_least, self.inners_least, self.cores_least = map(_smallest, (self.outers, inners, cores))
         self.inner_of_outer = _within(self.outers, inners)
         self.cores_of_inner = _within(inners, cores)
+        self.lows, self.sibling = _alike(cores, inners)
         self.uncores_of_numa = _within(numas, uncores)
         self.cores_of_uncore = _within(uncores, cores)
 
@@ -118,7 +122,7 @@ def take_packed(
     if by_uncore and taking.needed > 0:
         taking.take_uncores(minor)
     if not spread:
-        taking.take_free(taking.cores_by_id, topology.core_average, topology.cores_least)
+        taking.take_free_cores()
     if taking.needed > 0:
         taking.take_single_cpus(taking.sockets() if spread else taking.cores())
     if taking.needed > 0:
@@ -189,9 +193,17 @@ class _Taking:
 
     def cores(self) -> Iterator[int]:
         """As they were free before the first of them is asked for: mostly one of the first few will do."""
-        below, free = self.topology.cores_of_inner, self.free
+        below, free, sibling = self.topology.cores_of_inner, self.free, self.topology.sibling
         for inner in self.inners():
             within = inner & free
+            if lows := self.topology.lows & inner:
+                second = free >> sibling
+                for some in (lows & (free ^ second), lows & free & second):
+                    while some:
+                        low = some & -some
+                        some ^= low
+                        yield low | low << sibling
+                continue
             for count in self.topology.core_sizes:
                 for core in below[inner]:
                     if core & within and (core & free).bit_count() == count:
@@ -199,8 +211,22 @@ class _Taking:
 
     def cores_by_id(self) -> Iterable[int]:
         """As `cores`, but within an inner unit by id: of cores with as many free CPUs the order is the same."""
-        below, inners = self.topology.cores_of_inner, self.inners()
-        return below[inners[0]] if len(inners) == 1 else [core for inner in inners for core in below[inner]]
+        below = self.topology.cores_of_inner
+        return (core for inner in self.inners() for core in below[inner])
+
+    def take_free_cores(self) -> None:
+        topology, free = self.topology, self.free
+        if not topology.lows:
+            self.take_free(self.cores_by_id, topology.cpus_per_core, topology.cores_least)
+            return
+        for inner in self.inners() if self.needed >= topology.cpus_per_core else ():
+            whole = topology.lows & inner & free & free >> topology.sibling
+            while whole:
+                low = whole & -whole
+                whole ^= low
+                self.take(low | low << topology.sibling)
+                if self.needed < topology.cpus_per_core:
+                    return
 
     def numas(self) -> list[int]:
         return self.outers() if self.topology.numa_is_outer else self.inners()
@@ -220,8 +246,7 @@ class _Taking:
         free = self.free
         for unit in units():
             left = unit & free
-            whole = left == unit if not average else left != 0 and left.bit_count() == average
-            if whole and unit.bit_count() <= self.needed:
+            if left and (size := unit.bit_count()) <= self.needed and left.bit_count() == (average or size):
                 self.take(unit)
                 if self.needed < least:
                     return
@@ -400,9 +425,13 @@ def _units(pairs: Iterable[tuple[int, int]]) -> dict[int, int]:
     return dict(sorted(units.items()))
 
 
-def _average(units: Units, cpus: int) -> int:
-    """How many free CPUs make such a unit count as wholly free; 0 for all of its own, as where all are alike."""
-    return 0 if all(unit.bit_count() == cpus for unit in units) else cpus
+def _alike(cores: Units, inners: Units) -> tuple[int, int]:
+    """`CpuTopology.lows` and `sibling`."""
+    lows = [core & -core for core in cores]
+    sibling = cores[0].bit_length() - lows[0].bit_length()
+    alike = all(core == low | low << sibling for core, low in zip(cores, lows, strict=True))
+    apart = all(core & inner in (0, core) for core in cores for inner in inners)
+    return (_union(lows), sibling) if alike and apart and lows == sorted(lows) else (0, 0)
 
 
 def _smallest(units: Units) -> int:
