@@ -26,7 +26,7 @@ ROOMS = {
     "advice": {"core", "kube"},
     "cli": {"advice", "core", "kube", "scheduler", "playground", "views", "sim", "recording", "agent"},
 }
-CORE_LIBRARIES = {"msgspec", "numpy"}
+CORE_LIBRARIES = {"msgspec", "mypy_extensions", "numpy"}
 IMPURE = {"time", "random", "os", "logging", "asyncio", "socket", "pathlib", "datetime", "uuid", "threading"}
 DYNAMIC = {"__import__", "import_module", "exec", "eval"}
 

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from mypy_extensions import mypyc_attr
+
 from dovetail.core.cluster.nodes import Nodes
 from dovetail.core.cluster.shapes import Shape
 from dovetail.core.devices.bandwidth import sets_of
@@ -27,6 +29,7 @@ NVLINKS_NEEDED = "NVLinks"
 _REMEMBERED = 65_536
 
 
+@mypyc_attr(acyclic=True)
 class Stock:
     """What a kubelet of one kind holds, for whomever, as in `Holdings`; devices sorted by resource. Of those that are
     equal there is one, by `number`."""
@@ -44,6 +47,7 @@ class Stock:
         return Holdings(self.shared_cpus, self.memory, dict(self.devices), {})
 
 
+@mypyc_attr(acyclic=True)
 class Answer:
     """`admitted` None: it cannot be said, for the reason in `message`. Else `reason` and `message` are the kubelet's.
     `gpu_bits` are the GPUs that the pod gets; `certain` is false where the kubelet chooses some at random."""
@@ -74,6 +78,7 @@ class Answer:
         return self.has.held if isinstance(self.has, Alone) else self.has
 
 
+@mypyc_attr(acyclic=True)
 class Entry:
     """A pod in the books of its node: what the kubelet answered to it, and the entry before it. Books begin, and go on
     after somebody left from their midst, with an entry of nobody."""
@@ -133,12 +138,13 @@ class Kubelets:
     def ask(self, slot: int, shape: Shape) -> Answer | None:
         """Would the node let in one more pod of this shape? None where its kubelet has no say in it."""
         last = self.books.get(slot)
-        if last is None or shape.request.managed is None:
+        if last is None:
             return None
-        answers = self._answers.get(shape.id)
-        stock = last.answer.after
+        stock, answers = last.answer.after, self._answers.get(shape.id)
         answer = None if answers is None else answers.get(stock.number)
-        return answer if answer is not None else self._work_out(self._of_slot[slot], shape, stock)
+        if answer is not None or shape.request.managed is None:
+            return answer
+        return self._work_out(self._of_slot[slot], shape, stock)
 
     def ask_empty(self, slot: int, shape: Shape) -> Answer:
         """Would the node let the pod in if nobody else were there? Ask where its kubelet has a say."""
@@ -230,12 +236,11 @@ class Kubelets:
         last = self.books.get(slot)
         if last is None or not self._of_slot[slot].has_gpus:
             return
-        stock, devices = last.stock, dict(last.stock.devices)
-        held = devices.pop(GPU, 0) & ~no_more | gpus
-        if held:
-            devices[GPU] = held
-        kept = self._stock(self._of_slot[slot].number, stock.shared_cpus, stock.memory, tuple(sorted(devices.items())))
-        self._put(slot, _beginning(kept))
+        stock = last.stock
+        held = _gpus(stock.devices) & ~no_more | gpus
+        others = [one for one in stock.devices if one[0] != GPU]
+        devices = tuple(sorted([*others, (GPU, held)])) if held else tuple(others)
+        self._put(slot, _beginning(self._stock(self._of_slot[slot].number, stock.shared_cpus, stock.memory, devices)))
 
     def reopen(self, slot: int, last: Entry) -> None:
         """The books go on from an entry that was the last before."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from mypy_extensions import mypyc_attr
+
 from dovetail.core.cluster.kubelets import Entry
 from dovetail.core.cluster.shapes import Shape
 from dovetail.core.decisions import ClaimGrant, VolumePick
@@ -22,6 +24,7 @@ def written_bits(pod: Pod) -> int:
     return sum(1 << gpu for gpu in set(pod.devices)) if pod.devices else 0
 
 
+@mypyc_attr(acyclic=True)
 class Placement:
     """A pod on a node slot, with the shape that it has there. `gpu_bits` are the whole GPUs it holds, `share_bits`
     those of which it has `share` each, in units of the node's `gpu_whole`; `share_milli` is the same in thousandths,

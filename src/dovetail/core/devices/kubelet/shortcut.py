@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from mypy_extensions import mypyc_attr
+
 from dovetail.core.devices.kubelet.cpus import Cpus
 from dovetail.core.devices.kubelet.hints import Hint
 from dovetail.core.devices.kubelet.holdings import Block, Held, Holdings, MemoryNode, PodHeld, Refused
@@ -35,6 +37,7 @@ class Decided(NamedTuple):
     certain: bool
 
 
+@mypyc_attr(acyclic=True)
 class Alone:
     """What the only container of a pod holds, and so the pod."""
 
@@ -77,15 +80,13 @@ class Shortcut:
         self._devices = devices
         self._decide = decide
         self._decided: dict[object, Decided | None] = {}
-        self._enough: dict[int, int] = {}
-        """By the CPUs that are shared, which sets of NUMA nodes have enough of them."""
         self._blocks: dict[int, tuple[Block, ...]] = {}
 
     def admit(self, shared: int, nodes: tuple[MemoryNode, ...], in_use: Devices) -> Admitted | None:
         """From what is held before, as in `Holdings`; None for a pod that has to go the long way."""
         cpus, memory = self._cpus, self._memory
         key = (
-            None if cpus is None else self._suffices(cpus, shared),
+            None if cpus is None else cpus.suffices(shared, self._count),
             None if memory is None else memory.suffices(nodes, self._wants),
             in_use if self._devices else None,
         )
@@ -112,11 +113,3 @@ class Shortcut:
             return None
         alone = Alone(self._pod, taken, blocks, decided.devices)
         return shared, nodes, decided.in_use if self._devices else in_use, alone, decided.certain
-
-    def _suffices(self, cpus: Cpus, shared: int) -> int:
-        found = self._enough.get(shared)
-        if found is None:
-            if len(self._enough) >= _REMEMBERED:
-                self._enough.clear()
-            found = self._enough[shared] = cpus.suffices(shared, self._count)
-        return found
