@@ -253,15 +253,20 @@ class Attempt:
         # Those that join others have no rank: theirs are given.
         ranks = _ranks(placed, paths) if gang and there is placed else {}
         wired, books = len(state.cluster.nodes.layouts) > 1, bool(state.cluster.kubelets.books)
-        return [
-            Bind(
-                p.pod.uid, names[p.slot], state.steps, gang, p.devices, p.picks, level, ranks.get(p.pod.uid, -1),
-                *(links.bandwidth(state.cluster, p) if wired else (0, 0)), self._unsure(p) if books else "",
-                p.grants, state.cluster.slices.instances(p) if p.slices else (), p.pod.device_claims,
-                state.cluster.claims.to_make(p.pod, p.by_claim) if p.by_claim else None,
-            )
-            for p in placed
-        ]  # fmt: skip
+        binds: list[Decision] = []
+        for p in placed:
+            pod, rank = p.pod, ranks.get(p.pod.uid, -1)
+            mbps, ideal_mbps = links.bandwidth(state.cluster, p) if wired else (0, 0)
+            unsure = self._unsure(p) if books else ""
+            instances = state.cluster.slices.instances(p) if p.slices else ()
+            made = state.cluster.claims.to_make(pod, p.by_claim) if p.by_claim else None
+            binds.append(
+                Bind(
+                    pod.uid, names[p.slot], state.steps, gang, p.devices, p.picks, level, rank, mbps, ideal_mbps,
+                    unsure, p.grants, instances, pod.device_claims, made,
+                )
+            )  # fmt: skip
+        return binds
 
     def _unsure(self, placement: Placement) -> str:
         if placement.pod.request.managed is None or placement.entry is not None:

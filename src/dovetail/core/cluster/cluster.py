@@ -201,7 +201,8 @@ class Cluster:
             nodes.amounts_journal.add(slot)
         else:
             counts = Counter([slot for _, slot in where])
-            nodes.free[: shape.width, list(counts)] -= shape.need * np.array(list(counts.values()), dtype=np.int64)
+            times = np.fromiter(counts.values(), np.int64, len(counts))
+            nodes.free[: shape.width, np.fromiter(counts, np.int64, len(counts))] -= shape.need * times
             nodes.amounts_journal.extend(counts)
         on_slot, undo, placements = self.on_slot, self.undo, list[Placement]()
         for pod, slot in where:

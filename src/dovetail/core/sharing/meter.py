@@ -71,18 +71,30 @@ class Meter:
         """What each of these placed pods is counted with."""
         if self.behind:
             self.capacity()
-        known, kinds, found = self._held, self._kinds, []
+        found: list[Amounts] = []
+        shape: Shape | None = None
+        amounts: Amounts = ()
+        last = 0
         for placement in placements:
-            shape_id, share_milli, cards = placement.shape.id, placement.share_milli, placement.share_bits.bit_count()
-            claimed = self._granted(placement) if placement.grants or placement.pod.device_claims else 0
-            key = shape_id, share_milli, cards, kinds.get(placement.slot, 0), claimed
-            amounts = known.get(key)
-            if amounts is None:
-                if len(known) >= 65_536:
-                    known.clear()
-                amounts = known[key] = self._count(placement, claimed)
+            kind = self._kinds.get(placement.slot, 0)
+            claims = bool(placement.grants or placement.pod.device_claims)
+            # Pods of a gang mostly have the same, on nodes of one kind.
+            if placement.shape is not shape or kind != last or claims or placement.share_bits:
+                amounts = self._held_on(placement, kind, self._granted(placement) if claims else 0)
+                shape, last = None if claims or placement.share_bits else placement.shape, kind
             found.append(amounts)
         return found
+
+    def _held_on(self, placement: Placement, kind: int, claimed: int) -> Amounts:
+        """On a node of the kind, with so many GPUs by claims."""
+        known = self._held
+        key = placement.shape.id, placement.share_milli, placement.share_bits.bit_count(), kind, claimed
+        amounts = known.get(key)
+        if amounts is None:
+            if len(known) >= 65_536:
+                known.clear()
+            amounts = known[key] = self._count(placement, claimed)
+        return amounts
 
     def _count(self, placement: Placement, claimed: int) -> Amounts:
         """What it is counted with, with so many GPUs by claims."""

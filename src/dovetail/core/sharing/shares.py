@@ -168,8 +168,13 @@ class Shares:
             self._follow_capacity()
         uids, kinds = [placement.pod.uid for placement in placements], self._roster.kinds
         alike: dict[tuple[int, Amounts], list[str]] = {}
+        some: list[str] = []
+        last: tuple[int, Amounts] | None = None
         for uid, amounts in zip(uids, self.meter.held_by(placements), strict=True):
-            alike.setdefault((kinds[uid], amounts), []).append(uid)
+            if last is None or amounts is not last[1] or kinds[uid] != last[0]:
+                last = kinds[uid], amounts
+                some = alike.setdefault(last, [])
+            some.append(uid)
         for key, some in alike.items():
             held = self._alike.get(key)
             if held is None:
