@@ -269,7 +269,7 @@ class Attempt:
         return binds
 
     def _unsure(self, placement: Placement) -> str:
-        if placement.pod.request.managed is None or placement.entry is not None:
+        if placement.entry is not None or placement.pod.request.managed is None:
             return ""
         answer = self._state.cluster.kubelets.ask(placement.slot, placement.shape)
         return "" if answer is None else answer.message

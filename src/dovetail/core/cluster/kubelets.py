@@ -234,13 +234,14 @@ class Kubelets:
 
     def _hold(self, slot: int, gpus: int, no_more: int) -> None:
         last = self.books.get(slot)
-        if last is None or not self._of_slot[slot].has_gpus:
+        kind = self._of_slot.get(slot)
+        if last is None or kind is None or not kind.has_gpus:
             return
         stock = last.stock
         held = _gpus(stock.devices) & ~no_more | gpus
         others = [one for one in stock.devices if one[0] != GPU]
         devices = tuple(sorted([*others, (GPU, held)])) if held else tuple(others)
-        self._put(slot, _beginning(self._stock(self._of_slot[slot].number, stock.shared_cpus, stock.memory, devices)))
+        self._put(slot, _beginning(self._stock(kind.number, stock.shared_cpus, stock.memory, devices)))
 
     def reopen(self, slot: int, last: Entry) -> None:
         """The books go on from an entry that was the last before."""

@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from dovetail.core.devices.kubelet.cpus import Cpus
 from dovetail.core.devices.kubelet.devices import Devices, Preference
-from dovetail.core.devices.kubelet.hints import NO_HINT, Hint
+from dovetail.core.devices.kubelet.hints import NO_HINT, Hint, Hints
 from dovetail.core.devices.kubelet.holdings import Arrival, Held, Holdings, PodHeld, Provider, Refused
 from dovetail.core.devices.kubelet.inventory import Inventory
 from dovetail.core.devices.kubelet.memory import Memory
@@ -151,11 +151,19 @@ class Kubelet:
         if memory is not None and not memory.knows(container.memory_bytes):
             return None
 
-        def decide(holdings: Holdings) -> Decided | None:
-            arrival = Arrival(NEW, pod, guaranteed, holdings.copy(), [_NOTHING])
+        def decide(holdings: Holdings, enough_cpus: int, enough_memory: int) -> Decided | None:
+            arrival = Arrival(NEW, pod, guaranteed, holdings, [_NOTHING])
             hint: Hint | None = NO_HINT
             if self._topology is not None:
-                hint = self._topology.admit([provider.hints(arrival, 0) for provider in providers])
+                given: list[Hints] = []
+                for provider in providers:
+                    if cpus is not None and provider is cpus:
+                        given.append(cpus.hints_where(enough_cpus, container.whole_cpus))
+                    elif memory is not None and provider is memory:
+                        given.append(memory.hints_where(enough_memory, container.memory_bytes))
+                    else:
+                        given.append(provider.hints(arrival, 0))
+                hint = self._topology.admit(given)
             if hint is None:
                 return None
             try:

@@ -14,8 +14,8 @@ containers get parts of it, the others share what is left.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import lru_cache, partial
+from collections.abc import Sequence
+from functools import lru_cache
 
 from dovetail.core.devices.kubelet.cpu_assignment import CpuAssignmentError, CpuTopology, take
 from dovetail.core.devices.kubelet.hints import Hint, Hints, ids_of, mask_of
@@ -26,6 +26,7 @@ from dovetail.core.devices.kubelet.subsets import remembered, subsets_of
 
 SMT_ALIGNMENT_ERROR = "SMTAlignmentError"
 EMPTY_SHARED_POOL_ERROR = "EmptyPodSharedPoolError"
+_REMEMBERED = 4096
 
 
 def default_reservation(
@@ -39,7 +40,7 @@ def default_reservation(
     if not 0 < count <= topology.all.bit_count():
         raise InventoryError("reserved_cpus", f"{reserved_milli}m cannot be reserved of {len(cpus)} CPUs")
     try:
-        return frozenset(ids_of(_taker(topology, options, minor)(topology.all, count)))
+        return frozenset(ids_of(_take(topology, options, minor, topology.all, count)))
     except CpuAssignmentError as error:
         raise InventoryError("reserved_cpus", f"{reserved_milli}m cannot be reserved: {error}") from None
 
@@ -51,6 +52,7 @@ class Cpus:
         "_aligned",
         "_bits",
         "_inventory",
+        "_known",
         "_minor",
         "_offers",
         "_options",
@@ -58,7 +60,6 @@ class Cpus:
         "_sockets_spanned",
         "_spans",
         "_subsets",
-        "_take",
         "_topology",
         "_unreserved",
         "_whole_cores",
@@ -72,7 +73,8 @@ class Cpus:
         self._options = inventory.cpu_options
         self._whole_cores = "full-pcpus-only" in inventory.cpu_options
         self._topology = topology = CpuTopology(inventory.cpus)
-        self._take = _taker(topology, inventory.cpu_options, inventory.minor)
+        self._known: dict[tuple[int, int], int] = {}
+        """What is taken, by what is available and how many; nodes that differ otherwise ask for the same again."""
         self._unreserved = topology.all & ~mask_of(inventory.reserved_cpus)
         self._reserved_cores = mask_of(
             cpu for core in topology.cores if core & ~self._unreserved for cpu in ids_of(core)
@@ -142,6 +144,10 @@ class Cpus:
             if (shared & span).bit_count() >= count:
                 found |= bit
         return found
+
+    def hints_where(self, enough: int, count: int) -> Hints:
+        """Those of a container that comes alone, by what `suffices` says."""
+        return {CPU: [hint for i, hint in enumerate(self._offers(count)) if enough >> i & 1]}
 
     def take(self, shared: int, count: int, hint: Hint) -> int:
         """What a container gets that comes alone. Raises Refused as `allocate`."""
@@ -270,10 +276,16 @@ class Cpus:
         return cpus
 
     def _taken(self, available: int, count: int) -> int:
-        try:
-            return self._take(available, count)
-        except CpuAssignmentError as error:
-            raise unexpected(str(error)) from None
+        asked = available, count
+        cpus = self._known.get(asked)
+        if cpus is None:
+            if len(self._known) >= _REMEMBERED:
+                self._known.clear()
+            try:
+                cpus = self._known[asked] = _take(self._topology, self._options, self._minor, available, count)
+            except CpuAssignmentError as error:
+                raise unexpected(str(error)) from None
+        return cpus
 
     def _without_shared_cpus(self, arrival: Arrival, count: int) -> str:
         """What is wrong if some container is left without a CPU to share, else "" (validatePodScopeResources)."""
@@ -294,11 +306,12 @@ class Cpus:
         return ""
 
 
-def _taker(topology: CpuTopology, options: frozenset[str], minor: int) -> Callable[[int, int], int]:
-    """`take` for one kubelet. Nodes that differ in other things ask for the same again and again."""
-    fixed = partial(
-        take,
+def _take(topology: CpuTopology, options: frozenset[str], minor: int, available: int, count: int) -> int:
+    """`take` by the options of a kubelet."""
+    return take(
         topology,
+        available,
+        count,
         across_numa="distribute-cpus-across-numa" in options,
         across_cores="distribute-cpus-across-cores" in options,
         full_cores="full-pcpus-only" in options,
@@ -306,4 +319,3 @@ def _taker(topology: CpuTopology, options: frozenset[str], minor: int) -> Callab
         by_uncore="prefer-align-cpus-by-uncorecache" in options,
         minor=minor,
     )
-    return lru_cache(4096)(fixed)

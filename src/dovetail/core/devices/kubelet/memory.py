@@ -153,6 +153,12 @@ class Memory:
                 bit <<= 1
         return found
 
+    def hints_where(self, enough: int, sizes: Sizes) -> Hints:
+        """Those of a container that comes alone, by what `suffices` says."""
+        offers = enumerate(self._offers(tuple(sizes.items())))
+        found = [hint for i, hint in offers if hint is not None and enough >> i & 1]
+        return dict.fromkeys(sizes, found) if found else {}
+
     def _open_to(self, groups: tuple[int, ...]) -> int:
         """Which sets of NUMA nodes have no node that is in use with others, as bits. `groups` are those that the nodes
         are in use with, 0 where they are not."""

@@ -68,7 +68,7 @@ class Shortcut:
         cpus: Cpus | None,
         memory: Memory | None,
         devices: bool,
-        decide: Callable[[Holdings], Decided | None],
+        decide: Callable[[Holdings, int, int], Decided | None],
     ) -> None:
         (container,) = pod.containers
         self._pod = pod
@@ -85,17 +85,17 @@ class Shortcut:
     def admit(self, shared: int, nodes: tuple[MemoryNode, ...], in_use: Devices) -> Admitted | None:
         """From what is held before, as in `Holdings`; None for a pod that has to go the long way."""
         cpus, memory = self._cpus, self._memory
-        key = (
-            None if cpus is None else cpus.suffices(shared, self._count),
-            None if memory is None else memory.suffices(nodes, self._wants),
-            in_use if self._devices else None,
-        )
+        enough_cpus = 0 if cpus is None else cpus.suffices(shared, self._count)
+        enough_memory = 0 if memory is None else memory.suffices(nodes, self._wants)
+        key = enough_cpus, enough_memory, in_use if self._devices else None
         try:
             decided = self._decided[key]
         except KeyError:
             if len(self._decided) >= _REMEMBERED:
                 self._decided.clear()
-            decided = self._decided[key] = self._decide(Holdings(shared, nodes, dict(in_use), {}))
+            decided = self._decided[key] = self._decide(
+                Holdings(shared, nodes, dict(in_use), {}), enough_cpus, enough_memory
+            )
         if decided is None:
             return None
         taken, blocks = None, None
