@@ -138,7 +138,7 @@ class Gpus:
 
     def _take_shares(self, placement: Placement, gpus: int, share: int) -> None:
         """A part of each of these GPUs; one that was whole counts as whole no more."""
-        nodes, kubelets, slot = self._cluster.nodes, self._cluster.kubelets, placement.slot
+        nodes, slot = self._cluster.nodes, placement.slot
         sharing, free = nodes.sharing(slot), int(nodes.gpu_free_bits[slot])
         placement.share_bits, placement.share = gpus, share
         placement.share_milli = -(-share * WHOLE_GPU_MILLI // int(nodes.gpu_whole[slot]))
@@ -147,7 +147,7 @@ class Gpus:
                 nodes.gpu_free_bits[slot] &= ~(1 << gpu)
                 nodes.gpu_parts[gpu, slot] = nodes.gpu_whole[slot] - share
                 nodes.free[nodes.resources[GPU], slot] -= 1
-                kubelets.set_aside(slot, 1 << gpu)
+                self._cluster.kubelets.set_aside(slot, 1 << gpu)
             else:
                 nodes.gpu_parts[gpu, slot] -= share
             if sharing is not None:

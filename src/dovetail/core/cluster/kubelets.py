@@ -233,11 +233,10 @@ class Kubelets:
         self._hold(slot, 0, gpus)
 
     def _hold(self, slot: int, gpus: int, no_more: int) -> None:
-        last = self.books.get(slot)
         kind = self._of_slot.get(slot)
-        if last is None or kind is None or not kind.has_gpus:
+        if kind is None or not kind.has_gpus:
             return
-        stock = last.stock
+        stock = self.books[slot].stock
         held = _gpus(stock.devices) & ~no_more | gpus
         others = [one for one in stock.devices if one[0] != GPU]
         devices = tuple(sorted([*others, (GPU, held)])) if held else tuple(others)

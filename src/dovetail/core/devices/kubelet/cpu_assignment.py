@@ -83,6 +83,13 @@ class CpuTopology:
         self.uncores_of_numa = _within(numas, uncores)
         self.cores_of_uncore = _within(uncores, cores)
 
+    def cores_at(self, lows: int) -> Iterator[int]:
+        """The cores of which these are the first CPUs, where all are alike."""
+        while lows:
+            low = lows & -lows
+            lows ^= low
+            yield low | low << self.sibling
+
 
 def take(
     topology: CpuTopology,
@@ -193,16 +200,13 @@ class _Taking:
 
     def cores(self) -> Iterator[int]:
         """As they were free before the first of them is asked for: mostly one of the first few will do."""
-        below, free, sibling = self.topology.cores_of_inner, self.free, self.topology.sibling
+        below, free = self.topology.cores_of_inner, self.free
         for inner in self.inners():
             within = inner & free
             if lows := self.topology.lows & inner:
-                second = free >> sibling
-                for some in (lows & (free ^ second), lows & free & second):
-                    while some:
-                        low = some & -some
-                        some ^= low
-                        yield low | low << sibling
+                second = free >> self.topology.sibling
+                yield from self.topology.cores_at(lows & (free ^ second))
+                yield from self.topology.cores_at(lows & free & second)
                 continue
             for count in self.topology.core_sizes:
                 for core in below[inner]:
@@ -219,12 +223,11 @@ class _Taking:
         if not topology.lows:
             self.take_free(self.cores_by_id, topology.cpus_per_core, topology.cores_least)
             return
-        for inner in self.inners() if self.needed >= topology.cpus_per_core else ():
-            whole = topology.lows & inner & free & free >> topology.sibling
-            while whole:
-                low = whole & -whole
-                whole ^= low
-                self.take(low | low << topology.sibling)
+        if self.needed < topology.cpus_per_core:
+            return
+        for inner in self.inners():
+            for core in topology.cores_at(topology.lows & inner & free & free >> topology.sibling):
+                self.take(core)
                 if self.needed < topology.cpus_per_core:
                     return
 

@@ -139,11 +139,7 @@ class Memory:
         hints of a container go that comes alone."""
         found = self._open(_groups(nodes))
         for i, size in wants:
-            own, some_lack = [node.free_bytes[i] for node in nodes], False
-            for free in own:
-                some_lack = some_lack or free < size
-            if not some_lack:
-                continue
+            own = [node.free_bytes[i] for node in nodes]
             bit, sums = 1, [0]
             for rest, at in self._subsets.steps:
                 free = sums[rest] + own[at]
