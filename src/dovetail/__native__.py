@@ -25,7 +25,7 @@ KERNEL_SOURCES = "kernel.c", "worth.h"
 PACKAGE = Path(__file__).parent
 FOLDER = PACKAGE / "core" / "placing"
 COMPILED = (
-    "attempt", "eligible", "failures", "making_room", "pending", "roster", "state",
+    "attempt", "eligible", "failures", "making_room", "members", "pending", "roster", "state",
     "cluster.cluster", "cluster.columns", "cluster.fabric", "cluster.gpus", "cluster.journal", "cluster.kubelets",
     "cluster.mix", "cluster.nodes", "cluster.placement", "cluster.shapes", "cluster.shares",
     "devices.kubelet.admission", "devices.kubelet.cpu_assignment", "devices.kubelet.cpus", "devices.kubelet.devices",

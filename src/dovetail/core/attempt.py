@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from dovetail.core import eligible
 from dovetail.core.cluster.columns import ABSENT
+from dovetail.core.cluster.fabric import Fabric
 from dovetail.core.cluster.placement import Placement
 from dovetail.core.decisions import Bind, Decision, Hold, Release
 from dovetail.core.failures import Kind
@@ -34,6 +35,7 @@ class Attempt:
         self._state = state
         self._root = root
         self._members = state.roster.members(root)
+        self._kinds = state.roster.kinds_among(root)
         self._queue = state.shares.queue_of(self._members[0]) if self._members else ""
         self._limited = state.shares.limited(self._queue)
         self._failures = state.failures
@@ -43,7 +45,7 @@ class Attempt:
     @property
     def work(self) -> int:
         """How much the attempt counts: pods that look at other pods are placed one at a time, each at a cost."""
-        if not any(pod.request.scattered for pod in self._state.roster.distinct(self._members)):
+        if not any(pod.request.scattered for pod in self._kinds):
             return 1
         return 1 + sum([pod.request.scattered for pod in self._members])
 
@@ -51,10 +53,12 @@ class Attempt:
         """Binds for what could be placed, evictions for what could be if others left; a Hold where that is news; a
         Release where a half start is overdue."""
         state, placements = self._state, self._state.cluster.placements
-        waiting = [pod for pod in self._members if not pod.node and pod.managed and pod.uid not in placements]
+        by_uid = state.roster.waiting(self._root)
+        waiting = list(by_uid.values())
         decisions: list[Decision] = []
         room = MakingRoom(state, self._root, self._queue)
-        refusal = eligible.blocked(state, self._root, waiting)
+        kinds = self._kinds if len(waiting) == len(self._members) else state.roster.distinct(waiting)
+        refusal = eligible.blocked(state, self._root, waiting, kinds)
         if refusal is not None:
             decisions += room.give_up(str(refusal))
         for group in state.roster.groups(self._root) if refusal is None else ():
@@ -74,7 +78,7 @@ class Attempt:
             decisions += placed
             refusal = refusal or lacking
         decisions += room.close()
-        waiting = [pod for pod in waiting if pod.uid not in placements]
+        waiting = [pod for uid, pod in by_uid.items() if uid not in placements]
         if refusal is None and any(map(startable, waiting)):
             refusal = Refusal(Reason.GANG_FULL, When.NOT_YET)
         overdue = self._overdue(decisions, waiting)
@@ -175,14 +179,14 @@ class Attempt:
     ) -> tuple[list[Decision], Refusal | None]:
         """Binds, and why there are none or not for all."""
         state, pods = self._state, group.all_pods()
+        placed: list[Placement] = []
         with state.cluster.trial() as trial:
             try:
                 fits = Search(state.cluster, state.rows, state.policy.search_limit).place(group, scope)
             except SearchLimitReached:
                 words = f"after {state.policy.search_limit} domains"
                 return [], Refusal(Reason.SEARCH_LIMIT, When.NOT_YET, words)
-            placed = [p for pod in pods if (p := state.cluster.placements.get(pod.uid)) is not None] if fits else []
-            if placed:
+            if fits and (placed := trial.placed()):
                 over = self._over(placed)
                 if over is not None:
                     return [], over
@@ -245,24 +249,23 @@ class Attempt:
         state = self._state
         gang = "" if self._root.startswith(LONE) else self._root
         there = placed if not gang or len(placed) == len(self._members) else self._placements()
-        paths = self._paths(there) if gang else []
-        level = _level(state.cluster.fabric.levels, paths) if gang else ""
+        level = _level(state.cluster.fabric, there) if gang else ""
         names, nominated = state.cluster.nodes.names, state.cluster.nominated
         for p in placed if nominated else ():
-            nominated.pop(p.pod.uid, None)
+            nominated.pop(p.uid, None)
         # Those that join others have no rank: theirs are given.
-        ranks = _ranks(placed, paths) if gang and there is placed else {}
+        ranks = _ranks(state.cluster.fabric, placed) if gang and there is placed else [-1] * len(placed)
         wired, books = len(state.cluster.nodes.layouts) > 1, bool(state.cluster.kubelets.books)
         binds: list[Decision] = []
-        for p in placed:
-            pod, rank = p.pod, ranks.get(p.pod.uid, -1)
+        for p, rank in zip(placed, ranks, strict=True):
+            pod = p.pod
             mbps, ideal_mbps = links.bandwidth(state.cluster, p) if wired else (0, 0)
             unsure = self._unsure(p) if books else ""
             instances = state.cluster.slices.instances(p) if p.slices else ()
             made = state.cluster.claims.to_make(pod, p.by_claim) if p.by_claim else None
             binds.append(
                 Bind(
-                    pod.uid, names[p.slot], state.steps, gang, p.devices, p.picks, level, rank, mbps, ideal_mbps,
+                    p.uid, names[p.slot], state.steps, gang, p.devices, p.picks, level, rank, mbps, ideal_mbps,
                     unsure, p.grants, instances, pod.device_claims, made,
                 )
             )  # fmt: skip
@@ -279,14 +282,10 @@ class Attempt:
         placements = self._state.cluster.placements
         return [placements[pod.uid] for pod in self._members if pod.uid in placements]
 
-    def _paths(self, placed: Sequence[Placement]) -> list[list[int]]:
-        """The domains of these at each fabric level, the widest first."""
-        fabric, slots = self._state.cluster.fabric, np.array([p.slot for p in placed])
-        return [fabric.domains(key)[slots].tolist() for key in fabric.levels]
-
     def _alike(self, group: Group) -> object | None:
         """What the group wants; None where its pods differ beyond their shapes."""
-        cluster, pods = self._state.cluster, self._state.roster.distinct(group.pods)
+        cluster = self._state.cluster
+        pods: Sequence[Pod] = group.pods[:1] if group.alike else self._state.roster.distinct(group.pods)
         if cluster.peers.counts or group.groups or group.held:
             return None
         if cluster.avoided or cluster.rejections:
@@ -343,20 +342,26 @@ class Attempt:
         return [pod for pod in bound if not pod.deleting]
 
 
-def _level(levels: Sequence[str], paths: list[list[int]]) -> str:
+def _level(fabric: Fabric, placed: Sequence[Placement]) -> str:
     """The narrowest fabric level whose one domain holds all."""
-    for key, domains in zip(reversed(levels), reversed(paths), strict=False):
-        if domains[0] != ABSENT and domains.count(domains[0]) == len(domains):
+    slots = np.array(list({p.slot: None for p in placed}))
+    for key in reversed(fabric.levels):
+        domains = fabric.domains(key)[slots]
+        if domains[0] != ABSENT and bool((domains == domains[0]).all()):
             return key
     return ""
 
 
-def _ranks(placed: Sequence[Placement], paths: list[list[int]]) -> dict[str, int]:
-    """The order in which the pods of a gang that starts lie in the fabric: domain by domain from the widest level down,
-    node by node, GPU by GPU."""
-    where = [(p.slot, p.gpu_bits, p.share_bits, number) for number, p in enumerate(placed)]
-    order = sorted(zip(*paths, where, strict=True))
-    return {placed[at[-1][-1]].pod.uid: rank for rank, at in enumerate(order)}
+def _ranks(fabric: Fabric, placed: Sequence[Placement]) -> list[int]:
+    """Of each pod of a gang that starts its place in the order in which they lie in the fabric: domain by domain from
+    the widest level down, node by node, GPU by GPU."""
+    order = fabric.order()
+    where = [(order[p.slot], p.gpu_bits, p.share_bits, number) for number, p in enumerate(placed)]
+    where.sort()
+    ranks = [0] * len(placed)
+    for rank, (_, _, _, number) in enumerate(where):
+        ranks[number] = rank
+    return ranks
 
 
 def _elastic(group: Group) -> bool:

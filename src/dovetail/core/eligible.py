@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 
 import numpy as np
 
@@ -16,20 +16,20 @@ from dovetail.core.sharing.tree import display
 from dovetail.core.state import State
 
 
-def blocked(state: State, root: str, waiting: Sequence[Pod]) -> Refusal | None:
-    """Why the root, of which these pods wait, is not tried; None where it is."""
+def blocked(state: State, root: str, waiting: Collection[Pod], kinds: Iterable[Pod]) -> Refusal | None:
+    """Why the root, of which these pods wait, is not tried; None where it is. `kinds` are one of each kind of them."""
     avoided = state.cluster.avoided
-    for pod in waiting:
+    for pod in waiting if avoided else kinds:
         if pod.problem is not None:
             return Refusal(Reason.INVALID, When.NEVER, f"{pod.key}: {pod.problem}")
         if pod.uid in avoided and "" in avoided[pod.uid]:
             return Refusal(Reason.BIND_BACKOFF, When.NOT_YET, f"{pod.key} could not be bound a moment ago")
     if (refusal := _in_gang(state, root, waiting)) is not None:
         return refusal
-    return _in_queue(state, waiting)
+    return _in_queue(state, kinds)
 
 
-def _in_gang(state: State, root: str, waiting: Sequence[Pod]) -> Refusal | None:
+def _in_gang(state: State, root: str, waiting: Iterable[Pod]) -> Refusal | None:
     gangs = state.roster.gangs
     if root.startswith(LONE):
         for pod in waiting:
@@ -52,10 +52,10 @@ def _in_gang(state: State, root: str, waiting: Sequence[Pod]) -> Refusal | None:
     return None
 
 
-def _in_queue(state: State, waiting: Sequence[Pod]) -> Refusal | None:
+def _in_queue(state: State, kinds: Iterable[Pod]) -> Refusal | None:
     shares, tree = state.shares, state.shares.tree
     named: dict[str, dict[str, None]] = {}
-    for pod in state.roster.distinct(waiting):
+    for pod in kinds:
         named.setdefault(shares.queue_of(pod), {})[pod.namespace] = None
     if len(named) > 1:
         return Refusal(Reason.QUEUES_MIXED, When.NEVER, ", ".join(map(repr, named)))

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from dovetail.core.cluster import Cluster
+from dovetail.core.members import Members
 from dovetail.core.model import Gang, Pod
 from dovetail.core.placing.gangs import Group
 
@@ -42,7 +43,7 @@ class Roster:
         self._cluster = cluster
         self.pods: dict[str, Pod] = {}
         self.gangs: dict[str, Gang] = {}
-        self._members: dict[str, dict[str, None]] = {}
+        self._members: dict[str, Members] = {}
         self._children: dict[str, dict[str, None]] = {}
         self.starting: dict[str, int] = {}
         """Roots that are being bound and do not have their minimum yet, with the time when that is overdue."""
@@ -54,19 +55,22 @@ class Roster:
         self._last_kind = 0
 
     def put_pod(self, pod: Pod) -> None:
-        old = self.pods.get(pod.uid)
-        if old is not None and old.gang != pod.gang:
-            self._leave(old)
+        old, kind, before = self.pods.get(pod.uid), self._kind(pod), self.kinds.get(pod.uid)
+        if old is not None and before is not None and old.gang != pod.gang:
+            self._leave(old, before)
+            before = None
         self.pods[pod.uid] = pod
-        self.kinds[pod.uid] = self._kind(pod)
+        self.kinds[pod.uid] = kind
         if pod.gang:
-            self._members.setdefault(pod.gang, {})[pod.uid] = None
+            members = self._members.get(pod.gang)
+            if members is None:
+                members = self._members[pod.gang] = Members()
+            members.put(pod, kind, before)
 
     def remove_pod(self, uid: str) -> Pod | None:
         pod = self.pods.pop(uid, None)
         if pod is not None:
-            del self.kinds[uid]
-            self._leave(pod)
+            self._leave(pod, self.kinds.pop(uid))
         return pod
 
     def _kind(self, pod: Pod) -> int:
@@ -80,17 +84,19 @@ class Roster:
         return kind
 
     def distinct(self, pods: Sequence[Pod]) -> Sequence[Pod]:
-        """One pod of each kind among them: whoever asks about all of them asks these."""
+        """One pod of each kind among them, the first: whoever asks about all of them asks these."""
         if len(pods) <= 1:
             return pods
-        kinds = self.kinds
-        return list({kinds[pod.uid]: pod for pod in pods}.values())
+        kinds, found = self.kinds, dict[int, Pod]()
+        for pod in pods:
+            found.setdefault(kinds[pod.uid], pod)
+        return list(found.values())
 
-    def _leave(self, pod: Pod) -> None:
+    def _leave(self, pod: Pod, kind: int) -> None:
         members = self._members.get(pod.gang)
         if members is not None:
-            members.pop(pod.uid, None)
-            if not members:
+            members.remove(pod, kind)
+            if not members.pods:
                 del self._members[pod.gang]
 
     def put_gang(self, gang: Gang) -> bool:
@@ -153,13 +159,29 @@ class Roster:
         if root.startswith(LONE):
             pod = self.pods.get(root[len(LONE) :])
             return [pod] if pod is not None else []
-        return [self.pods[uid] for gang_id in self.tree(root) for uid in self._members.get(gang_id, ())]
+        found: list[Pod] = []
+        for gang_id in self.tree(root):
+            if (members := self._members.get(gang_id)) is not None:
+                found += members.pods.values()
+        return found
+
+    def kinds_among(self, root: str) -> Sequence[Pod]:
+        """One of all known pods of a root for each kind of them."""
+        if root.startswith(LONE):
+            return self.members(root)
+        tree = [self._members[gang_id] for gang_id in self.tree(root) if gang_id in self._members]
+        return tree[0].distinct() if len(tree) == 1 else self.distinct(self.members(root))
+
+    def waiting(self, root: str) -> dict[str, Pod]:
+        """The pods of a root that this scheduler has to place and has not, by uid."""
+        placements = self._cluster.placements
+        return {pod.uid: pod for pod in self.members(root) if pod.managed and pod.uid not in placements}
 
     def groups(self, root: str) -> list[Group]:
         """What is placed together or not at all, one after another: the whole root; of one that has started, or that
         lacks nobody it needs, each pending pod, and each sub-gang that has not."""
         if root.startswith(LONE):
-            return [Group(pods=[self.pods[root[len(LONE) :]]])]
+            return [Group(pods=[self.pods[root[len(LONE) :]]], alike=True)]
         return list(self._parts(root))
 
     def _parts(self, gang_id: str) -> Iterator[Group]:
@@ -179,17 +201,18 @@ class Roster:
 
     def _least(self, gang: Gang) -> int:
         """How many pods of its own a gang needs; one that only holds sub-gangs needs none."""
-        return gang.min_count if self._members.get(gang.id) or not self._subgangs(gang.id) else 0
+        return gang.min_count if gang.id in self._members or not self._subgangs(gang.id) else 0
 
     def _group(self, gang_id: str) -> Group:
         gang = self.gangs[gang_id]
-        members = [self.pods[uid] for uid in self._members.get(gang_id, ())]
-        placements = self._cluster.placements
-        held = [placements[pod.uid].slot for pod in members if pod.uid in placements and not pod.deleting]
-        pods = [pod for pod in members if pod.uid not in placements and startable(pod)]
-        pods.sort(key=attrgetter("created_ms", "uid"))
-        if len({pod.priority for pod in pods}) > 1:
-            pods.sort(key=attrgetter("priority"), reverse=True)
+        members, placements = self._members.get(gang_id) or Members(), self._cluster.placements
+        known = members.pods
+        pods = [known[uid] for _, _, uid in members.line if uid not in placements]
+        held: list[int] = []
+        if len(pods) < len(known):
+            held = [placements[uid].slot for uid, pod in known.items() if uid in placements and not pod.deleting]
+        if not all(map(startable, members.distinct())):
+            pods = list(filter(startable, pods))
         children = [self._group(child) for child in self._subgangs(gang_id)]
         return Group(
             pods=pods,
@@ -200,6 +223,7 @@ class Roster:
             min_groups=gang.min_groups,
             required=gang.required,
             preferred=gang.preferred,
+            alike=members.alike,
         )
 
     def has_started(self, gang_id: str) -> bool:
@@ -217,7 +241,8 @@ class Roster:
     def note_start(self, root: str) -> None:
         """Remember the gangs of the tree that have their minimum bound, and forget those of which nothing is left."""
         for gang_id in reversed(self.tree(root)):
-            own = [self.pods[uid] for uid in self._members.get(gang_id, ())]
+            members = self._members.get(gang_id)
+            own = members.pods.values() if members is not None else ()
             bound = sum(1 for pod in own if pod.node and not pod.deleting)
             children = self._subgangs(gang_id)
             running = sum(1 for child in children if child in self.started)

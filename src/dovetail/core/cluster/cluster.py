@@ -9,7 +9,7 @@ from the moment it is placed, whoever placed it, until it is told to be gone.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -60,11 +60,15 @@ class Trial:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._log: list[str | _Evicted] = []
+        self._log: list[Placement | _Evicted] = []
         self.kept = False
 
     def keep(self) -> None:
         self.kept = True
+
+    def placed(self) -> list[Placement]:
+        """Who was placed in it and is there still, in order."""
+        return [done for done in self._log if isinstance(done, Placement)]
 
     def __enter__(self) -> Trial:
         cluster = self._cluster
@@ -109,7 +113,7 @@ class Cluster:
         self.learned: dict[object, Any] = {}
         """What a scoring remembers of the cluster, by the scoring."""
         self.freed = 0
-        self.undo: list[str | _Evicted] | None = None
+        self.undo: list[Placement | _Evicted] | None = None
         """What the running trial has done, in order; None where none runs."""
 
     def put_node(self, node: Node) -> None:
@@ -177,45 +181,44 @@ class Cluster:
     def place(self, pod: Pod, slot: int, picks: tuple[VolumePick, ...] = (), shape: Shape | None = None) -> Placement:
         """Put one pod on a slot, whether it fits or not (the world may have decided so). Devices for its claims are
         allocated where `shape` says that it wants some."""
-        self.place_alike(shape or self.shapes.without(pod.request, pod.by_claim), [(pod, slot)])
+        self.place_alike(shape or self.shapes.without(pod.request, pod.by_claim), [pod], {slot: 1})
         placement = self.placements[pod.uid]
         if picks:
             placement.picks = picks
             self.volumes.assume(picks)
         return placement
 
-    def place_alike(self, shape: Shape, where: Sequence[tuple[Pod, int]]) -> None:
-        """Put pods of one shape on slots. The arrays are updated once per slot, not once per pod."""
+    def place_alike(self, shape: Shape, pods: list[Pod], where: dict[int, int]) -> None:
+        """Put pods of one shape on slots, so many on each, the first ones first. The arrays are updated once per slot,
+        not once per pod."""
         if shape.stand_ins is not None:
-            forms: dict[int, tuple[Shape, list[tuple[Pod, int]]]] = {}
-            for one in where:
-                form = self.shapes.at(shape, one[1])
-                forms.setdefault(form.id, (form, []))[1].append(one)
-            for form, some in forms.values():
-                self.place_alike(form, some)
+            self._place_by_form(shape, pods, where)
             return
-        nodes = self.nodes
-        if len(where) == 1:
-            slot = where[0][1]
+        nodes, at = self.nodes, 0
+        on_slot, undo, placed, placements = self.on_slot, self.undo, self.placements, list[Placement]()
+        for slot, count in where.items():
+            here = on_slot.get(slot)
+            if here is None:
+                here = on_slot[slot] = {}
+            for _ in range(count):
+                placement = Placement(pods[at], slot, shape)
+                placements.append(placement)
+                placed[placement.uid] = placement
+                here[placement.uid] = None
+                if undo is not None:
+                    undo.append(placement)
+                at += 1
+        if len(placements) == 1:
+            slot = placements[0].slot
             nodes.free[: shape.width, slot] -= shape.need[:, 0]
             nodes.amounts_journal.add(slot)
+            self.gpus.hold(placements[0], shape)
         else:
-            counts = Counter([slot for _, slot in where])
-            times = np.fromiter(counts.values(), np.int64, len(counts))
-            nodes.free[: shape.width, np.fromiter(counts, np.int64, len(counts))] -= shape.need * times
-            nodes.amounts_journal.extend(counts)
-        on_slot, undo, placements = self.on_slot, self.undo, list[Placement]()
-        for pod, slot in where:
-            uid, placement = pod.uid, Placement(pod, slot, shape)
-            placements.append(placement)
-            self.placements[uid] = placement
-            if (here := on_slot.get(slot)) is None:
-                on_slot[slot] = {uid: None}
-            else:
-                here[uid] = None
-            if undo is not None:
-                undo.append(uid)
-        self.gpus.hold_alike(placements, shape)
+            slots = np.fromiter(where, np.int64, len(where))
+            times = np.fromiter(where.values(), np.int64, len(where))
+            nodes.free[: shape.width, slots] -= shape.need * times
+            nodes.amounts_journal.extend(where)
+            self.gpus.hold_alike(placements, shape, slots)
         if shape.slices:
             for placement in placements:
                 self.slices.hold(placement, shape)
@@ -223,9 +226,21 @@ class Cluster:
             for placement in placements:
                 placement.grants = self.claims.hold(placement.slot, placement.pod, shape)
         counted = bool(self.peers.counts or shape.request.ports or shape.request.anti_affinity)
-        for pod, slot in where:
-            if counted or pod.claims:
-                self._count(pod, slot)
+        for placement in placements:
+            if counted or placement.pod.claims:
+                self._count(placement.pod, placement.slot)
+
+    def _place_by_form(self, shape: Shape, pods: list[Pod], where: dict[int, int]) -> None:
+        forms: dict[int, tuple[Shape, list[Pod], dict[int, int]]] = {}
+        at = 0
+        for slot, count in where.items():
+            form = self.shapes.at(shape, slot)
+            _, some, slots = forms.setdefault(form.id, (form, [], {}))
+            some += pods[at : at + count]
+            slots[slot] = count
+            at += count
+        for form, some, slots in forms.values():
+            self.place_alike(form, some, slots)
 
     def unplace(self, uid: str) -> None:
         """Take a pod off its node; nothing happens if it is on none."""
@@ -328,10 +343,10 @@ class Cluster:
         """A change to the state that is undone unless kept. Trials nest; a kept inner one belongs to the outer."""
         return Trial(self)
 
-    def reverse(self, done: str | _Evicted) -> None:
+    def reverse(self, done: Placement | _Evicted) -> None:
         """Undo one change, the last that is not undone."""
-        if isinstance(done, str):
-            self.unplace(done)
+        if isinstance(done, Placement):
+            self.unplace(done.uid)
         else:
             self._put_back(done)
 

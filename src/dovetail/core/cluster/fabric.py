@@ -30,6 +30,7 @@ class Fabric:
         self._domains: dict[str, Ids] = {}
         self._names: dict[str, list[tuple[str, ...]]] = {}
         self._slots: dict[str, list[Domains]] = {}
+        self._order: list[int] = []
 
     @property
     def version(self) -> int:
@@ -68,6 +69,17 @@ class Fabric:
             found = self._slots[key] = _group(self.domains(key), self.count(key))
         return found[domain]
 
+    def order(self) -> list[int]:
+        """By slot its place where those of a domain follow each other, at the widest level and below it."""
+        self._catch_up()
+        if len(self._order) != self._nodes.size:
+            slots = np.arange(self._nodes.size)
+            narrowest_first = [self._domains[key] for key in reversed(self._levels)]
+            place = np.empty_like(slots)
+            place[np.lexsort(np.array([slots, *narrowest_first]))] = slots
+            self._order = place.tolist()
+        return self._order
+
     def _catch_up(self) -> None:
         now = (self._nodes.records_journal.end, self._nodes.resizes)
         if now == self._seen:
@@ -82,6 +94,7 @@ class Fabric:
             return
         self._levels, self._told = levels, [ids.copy() for ids in told]
         self._slots.clear()
+        self._order = []
         self._domains.clear()
         self._names.clear()
         paths = np.zeros(self._nodes.size, dtype=np.int64)

@@ -8,8 +8,11 @@ change, they are handed out anew to the pods on it, in the order they came.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
 
 from dovetail.core.cluster import shares
 from dovetail.core.cluster.nodes import Nodes
@@ -31,30 +34,30 @@ class Gpus:
         self._locked: dict[tuple[int, int], int] = {}
         """What is left of shared GPUs of which all replicas are taken, by slot and GPU."""
 
-    def hold_alike(self, placements: Sequence[Placement], shape: Shape) -> None:
-        """As `hold`, for each of these pods of one shape."""
+    def hold_alike(self, placements: list[Placement], shape: Shape, slots: NDArray[np.int64]) -> None:
+        """As `hold`, for each of these pods of one shape, slot by slot."""
         nodes = self._cluster.nodes
-        if self._cluster.kubelets.books or shares.concerns(nodes, shape) or len(placements) == 1:
+        written = [placement for placement in placements if placement.pod.devices]
+        if written or self._cluster.kubelets.books or shares.concerns(nodes, shape):
             for placement in placements:
                 self.hold(placement, shape)
             return
         if not shape.gpus:
             return
-        # The same GPUs are free on most of the nodes that a gang gets.
-        known: dict[tuple[int, int], int] = {}
-        free_bits, layout_ids = nodes.gpu_free_bits, nodes.layout_ids
+        left: list[int] = nodes.gpu_free_bits[slots].tolist()
+        layouts: list[int] = nodes.layout_ids[slots].tolist()
+        at, slot = -1, -1
+        layout, free, chosen = -1, 0, 0
         for placement in placements:
-            slot = placement.slot
-            if placement.pod.devices:
-                self.hold(placement, shape)
-                continue
-            free = int(free_bits[slot])
-            alike = int(layout_ids[slot]), free
-            chosen = known.get(alike)
-            if chosen is None:
-                chosen = known[alike] = self._best_gpus(slot, free, shape)
+            if placement.slot != slot:
+                at, slot = at + 1, placement.slot
+            # The same GPUs are free on most of the nodes that a gang gets.
+            if layouts[at] != layout or left[at] != free:
+                layout, free = layouts[at], left[at]
+                chosen = self._best_gpus(slot, free, shape)
             placement.gpu_bits = chosen
-            free_bits[slot] = free & ~chosen
+            left[at] = free & ~chosen
+        nodes.gpu_free_bits[slots] = left
 
     def hold(self, placement: Placement, shape: Shape) -> None:
         """Give a pod its GPUs: those that were written down for it if they are free, else those that the kubelet will

@@ -33,10 +33,12 @@ class Placement:
 
     __slots__ = (
         "entry", "gpu_bits", "grants", "picks", "pod", "shape", "share", "share_bits", "share_milli", "slices", "slot",
+        "uid",
     )  # fmt: skip
 
     def __init__(self, pod: Pod, slot: int, shape: Shape) -> None:
         self.pod = pod
+        self.uid = pod.uid
         self.slot = slot
         self.shape = shape
         self.gpu_bits = 0

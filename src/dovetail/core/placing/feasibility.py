@@ -66,12 +66,15 @@ def has_room(nodes: Nodes, shape: Shape, index: Index) -> Mask:
     return fits
 
 
-def hindered(cluster: Cluster, shape: Shape, pods: Sequence[Pod]) -> bool:
-    """Whether any of these pods of one shape needs `hindrances`; False for most, and then their row says it all."""
+def hindered(cluster: Cluster, shape: Shape, pods: Sequence[Pod], alike: bool = False) -> bool:
+    """Whether any of these pods of one shape (`alike`: of one kind) needs `hindrances`; False for most, and then their
+    row says it all."""
     if shape.request.scattered or cluster.peers.carriers or cluster.nominated:
         return True
     claims, avoided, several = cluster.claims, cluster.avoided, shape.stand_ins is not None
-    for pod in pods:
+    # Which nodes refused them tells pods of one kind apart.
+    apart = not alike or avoided or cluster.rejections
+    for pod in pods if apart else pods[:1]:
         if pod.claims or pod.nominated_node or pod.uid in avoided:
             return True
         claiming = several or pod.device_claims or pod.by_claim

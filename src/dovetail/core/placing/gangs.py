@@ -32,7 +32,7 @@ class SearchLimitReached(Exception):
 class Group(Struct):
     """A gang as the search sees it: pending `pods` in order of preference, `held` the slots of members already placed,
     `missing` how many more it needs, `room` how many more it may take (None: no limit). `scope` is where the placement
-    in force keeps it, while `chosen`."""
+    in force keeps it, while `chosen`. `alike` says that its own pods are known to be of one kind (`Roster.kinds`)."""
 
     pods: list[Pod] = []
     held: list[int] = []
@@ -44,6 +44,7 @@ class Group(Struct):
     preferred: tuple[str, ...] = ()
     scope: Scope | None = None
     chosen: bool = False
+    alike: bool = False
 
     @property
     def groups_needed(self) -> int:
@@ -84,7 +85,9 @@ class Search:
             if placed:
                 self._extend(root)
             return placed
-        return self._add(_by_shape(self._cluster, root.pods), root.missing, scope) == root.missing
+        return (
+            self._add(_by_shape(self._cluster, root.pods, root.alike), root.missing, scope, root.alike) == root.missing
+        )
 
     def _alternatives(self, group: Group, scope: Scope | None) -> Iterator[bool]:
         """Each yields with one placement of the group in force, which is undone when the next one is asked for."""
@@ -195,10 +198,10 @@ class Search:
 
     def _fills(self, group: Group, scope: Scope | None) -> Iterator[bool]:
         """Each yields with as many of the group's own pods in force as it needs: the hardest, then the easiest."""
-        shapes = _by_shape(self._cluster, group.pods)
+        shapes = _by_shape(self._cluster, group.pods, group.alike)
         for order in (shapes, shapes[::-1])[: max(1, len(shapes))]:
             mark = self._cluster.mark()
-            if self._add(order, group.missing, scope) == group.missing:
+            if self._add(order, group.missing, scope, group.alike) == group.missing:
                 yield True
             self._cluster.rewind(mark)
 
@@ -210,28 +213,30 @@ class Search:
             more = [pod for pod in group.pods if pod.uid not in self._cluster.placements]
             room = len(more) if group.room is None else group.room - group.missing
             if more:
-                self._add(_by_shape(self._cluster, more), room, group.scope)
+                self._add(_by_shape(self._cluster, more, group.alike), room, group.scope, group.alike)
 
-    def _add(self, shapes: list[tuple[Shape, list[Pod]]], most: int, scope: Scope | None) -> int:
+    def _add(self, shapes: list[tuple[Shape, list[Pod]]], most: int, scope: Scope | None, alike: bool) -> int:
         placed = 0
         for shape, pods in shapes:
             if placed < most:
-                placed += fill(self._cluster, self.rows, shape, pods[: most - placed], scope)
+                placed += fill(self._cluster, self.rows, shape, pods[: most - placed], scope, alike)
         return placed
 
 
-def _by_shape(cluster: Cluster, pods: list[Pod]) -> list[tuple[Shape, list[Pod]]]:
+def _by_shape(cluster: Cluster, pods: list[Pod], alike: bool) -> list[tuple[Shape, list[Pod]]]:
     """Pods by shape, those that ask for most GPUs first: the hardest to place."""
-    if len(pods) == 1:
+    if len(pods) == 1 or (alike and pods):
         return [(cluster.shape_of(pods[0]), pods)]
-    alike: dict[int, tuple[Shape, list[Pod]]] = {}
+    found: dict[int, tuple[Shape, list[Pod]]] = {}
     for pod, shape in zip(pods, cluster.shapes_of(pods), strict=True):
-        alike.setdefault(shape.id, (shape, []))[1].append(pod)
-    return sorted(alike.values(), key=lambda pair: -pair[0].gpus)
+        found.setdefault(shape.id, (shape, []))[1].append(pod)
+    return sorted(found.values(), key=lambda pair: -pair[0].gpus)
 
 
 def shapes_of(cluster: Cluster, group: Group) -> list[tuple[Shape, int]]:
     """The distinct shapes of the group's pending pods, sub-gangs included, with how many pods ask for each."""
+    if group.alike and group.pods and not group.groups:
+        return [(cluster.shape_of(group.pods[0]), len(group.pods))]
     shapes = cluster.shapes_of(group.all_pods())
     counts = Counter([shape.id for shape in shapes])
     distinct = {shape.id: shape for shape in shapes}

@@ -8,8 +8,6 @@ changes what the next one may do. The kubelet of a node is asked last, when the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -24,10 +22,10 @@ Scope = NDArray[np.int64]
 """Node slots, ascending."""
 
 
-def fill(cluster: Cluster, rows: Rows, shape: Shape, pods: Sequence[Pod], scope: Scope | None) -> int:
-    """Place as many of the pods (all of this shape) as fit inside `scope` (None: anywhere), first ones first. Returns
-    how many; the caller holds the trial."""
-    if feasibility.hindered(cluster, shape, pods):
+def fill(cluster: Cluster, rows: Rows, shape: Shape, pods: list[Pod], scope: Scope | None, alike: bool = False) -> int:
+    """Place as many of the pods (all of this shape) as fit inside `scope` (None: anywhere), first ones first. `alike`
+    says that they are known to be of one kind. Returns how many; the caller holds the trial."""
+    if feasibility.hindered(cluster, shape, pods, alike):
         return sum(_place_hindered(cluster, rows, pod, scope) for pod in pods)
     row = rows.of(shape)
     if len(pods) == 1:
@@ -36,33 +34,29 @@ def fill(cluster: Cluster, rows: Rows, shape: Shape, pods: Sequence[Pod], scope:
             if slot < 0 or row.score[slot] == scores.INFEASIBLE:
                 return 0
             if cluster.kubelets.lets_in(slot, shape):
-                cluster.place_alike(shape, [(pods[0], slot)])
+                cluster.place_alike(shape, pods, {slot: 1})
                 return 1
             row.refuse(slot)
     if cluster.kubelets.books and shape.request.managed is not None:
         return _fill_asking(cluster, rows, shape, pods, scope)
     where = _arrange(cluster, row, len(pods), scope)
-    cluster.place_alike(shape, list(zip(pods, where, strict=False)))
-    return min(len(pods), len(where))
+    cluster.place_alike(shape, pods, where)
+    return sum(where.values())
 
 
-def _fill_asking(cluster: Cluster, rows: Rows, shape: Shape, pods: Sequence[Pod], scope: Scope | None) -> int:
+def _fill_asking(cluster: Cluster, rows: Rows, shape: Shape, pods: list[Pod], scope: Scope | None) -> int:
     """As `fill`, asking the kubelets before each pod: who is refused somewhere is arranged anew with the others."""
     placed = 0
     while placed < len(pods) and (where := _arrange(cluster, rows.of(shape), len(pods) - placed, scope)):
-        refused: set[int] = set()
-        chosen: dict[int, Pod] = {}
-        for slot in where:
-            if slot in chosen:
-                # Whether a second pod is let in depends on what the first one was given.
-                cluster.place_alike(shape, [(pod, slot) for slot, pod in chosen.items()])
-                chosen.clear()
-            if slot not in refused and cluster.kubelets.lets_in(slot, shape):
-                chosen[slot] = pods[placed]
+        refused: list[int] = []
+        for slot, count in where.items():
+            # Whether a second pod is let in depends on what the first one was given.
+            for _ in range(count):
+                if not cluster.kubelets.lets_in(slot, shape):
+                    refused.append(slot)
+                    break
+                cluster.place_alike(shape, [pods[placed]], {slot: 1})
                 placed += 1
-            else:
-                refused.add(slot)
-        cluster.place_alike(shape, [(pod, slot) for slot, pod in chosen.items()])
         for slot in sorted(refused):
             rows.of(shape).refuse(slot)
     return placed
@@ -104,13 +98,16 @@ def _place_hindered(cluster: Cluster, rows: Rows, pod: Pod, scope: Scope | None)
     return False
 
 
-def _arrange(cluster: Cluster, row: Row, count: int, scope: Scope | None) -> list[int]:
-    """A slot for each of up to `count` pods."""
+def _arrange(cluster: Cluster, row: Row, count: int, scope: Scope | None) -> dict[int, int]:
+    """Slots for up to `count` pods, and how many of them go to each."""
     copies = row.copies()
-    candidates = np.flatnonzero(copies) if scope is None else scope[copies[scope] > 0]
+    candidates = copies.nonzero()[0] if scope is None else scope[copies[scope] > 0]
     chosen = _gather(cluster, row, copies, candidates, count, cluster.fabric.levels)
-    where: list[int] = np.repeat(chosen, copies[chosen])[:count].tolist()
-    return where
+    times = copies[chosen]
+    if len(times):
+        # All but the last are filled.
+        times[-1] -= max(0, int(times.sum()) - count)
+    return dict(zip(chosen.tolist(), times.tolist(), strict=True))
 
 
 def _gather(
@@ -128,15 +125,18 @@ def _gather(
     sums = np.bincount(known, weights=copies[candidates]).astype(np.int64)
     if np.count_nonzero(sums) <= 1:
         return _gather(cluster, row, copies, candidates, count, levels[1:])
-    chosen: list[Scope] = []
-    for domain in np.argsort(-sums, kind="stable"):
-        if int(sums[domain]) >= count:
-            fitting = np.flatnonzero(sums >= count)
-            domain = fitting[np.argmin(sums[fitting])]
-        inside = candidates[known == domain]
-        chosen.append(_gather(cluster, row, copies, inside, min(count, int(sums[domain])), levels[1:]))
-        count -= int(sums[domain])
-        sums[domain] = 0
-        if count <= 0:
-            break
-    return np.concatenate(chosen)
+    order = (-sums).argsort(kind="stable")
+    sums = sums[order]
+    lacking = count - sums.cumsum() + sums
+    suffices = sums >= lacking
+    if not suffices.any():
+        return candidates
+    whole = int(suffices.argmax())
+    left, count = sums[whole:], int(lacking[whole])
+    last = order[whole + int((left == left[left >= count].min()).argmax())]
+    rest = _gather(cluster, row, copies, candidates[known == last], count, levels[1:])
+    if not whole:
+        return rest
+    taken = np.zeros(len(sums), dtype=np.bool_)
+    taken[order[:whole]] = True
+    return np.concatenate((candidates[taken[known]], rest))

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pods of one gang, in the order in which they are placed, and of what kinds they are.
+
+Rules: they are kept as they are told, since a gang is looked at far more often than it changes: whenever it is tried,
+and whenever one more of its pods is told.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+
+from dovetail.core.model import Pod
+
+_Place = tuple[int, int, str]
+"""The highest priority first, then the oldest, then by uid."""
+
+
+class Members:
+    """`pods` by uid, who was told first at first; `line` who is placed before whom."""
+
+    def __init__(self) -> None:
+        self.pods: dict[str, Pod] = {}
+        self.line: list[_Place] = []
+        self._kinds: dict[int, dict[str, None]] = {}
+
+    def put(self, pod: Pod, kind: int, before: int | None) -> None:
+        """Insert, or replace one that was of another kind `before`, or of the same."""
+        old, place = self.pods.get(pod.uid), _place(pod)
+        if old is None or _place(old) != place:
+            if old is not None:
+                self._leave_line(old)
+            insort(self.line, place)
+        self.pods[pod.uid] = pod
+        if before != kind:
+            if old is not None and before is not None:
+                self._leave_kind(pod.uid, before)
+            self._kinds.setdefault(kind, {})[pod.uid] = None
+
+    def remove(self, pod: Pod, kind: int) -> None:
+        """The pod, of this kind, is gone."""
+        self._leave_line(self.pods.pop(pod.uid))
+        self._leave_kind(pod.uid, kind)
+
+    def _leave_line(self, pod: Pod) -> None:
+        del self.line[bisect_left(self.line, _place(pod))]
+
+    def _leave_kind(self, uid: str, kind: int) -> None:
+        uids = self._kinds[kind]
+        del uids[uid]
+        if not uids:
+            del self._kinds[kind]
+
+    @property
+    def alike(self) -> bool:
+        """Whether all of them are of one kind."""
+        return len(self._kinds) == 1
+
+    def distinct(self) -> list[Pod]:
+        """One pod of each kind."""
+        return [self.pods[next(iter(uids))] for uids in self._kinds.values()]
+
+
+def _place(pod: Pod) -> _Place:
+    return -pod.priority, pod.created_ms, pod.uid
