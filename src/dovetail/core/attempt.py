@@ -5,11 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 from msgspec.structs import replace
 
 from dovetail.core import eligible
-from dovetail.core.cluster.columns import ABSENT
 from dovetail.core.cluster.fabric import Fabric
 from dovetail.core.cluster.placement import Placement
 from dovetail.core.decisions import Bind, Decision, Hold, Release
@@ -249,7 +247,7 @@ class Attempt:
         state = self._state
         gang = "" if self._root.startswith(LONE) else self._root
         there = placed if not gang or len(placed) == len(self._members) else self._placements()
-        level = _level(state.cluster.fabric, there) if gang else ""
+        level = state.cluster.fabric.narrowest([p.slot for p in there]) if gang else ""
         names, nominated = state.cluster.nodes.names, state.cluster.nominated
         for p in placed if nominated else ():
             nominated.pop(p.uid, None)
@@ -340,16 +338,6 @@ class Attempt:
             return []
         starting[self._root] = state.now_ms + deadline_ms
         return [pod for pod in bound if not pod.deleting]
-
-
-def _level(fabric: Fabric, placed: Sequence[Placement]) -> str:
-    """The narrowest fabric level whose one domain holds all."""
-    slots = np.array(list({p.slot: None for p in placed}))
-    for key in reversed(fabric.levels):
-        domains = fabric.domains(key)[slots]
-        if domains[0] != ABSENT and bool((domains == domains[0]).all()):
-            return key
-    return ""
 
 
 def _ranks(fabric: Fabric, placed: Sequence[Placement]) -> list[int]:

@@ -8,6 +8,8 @@ Any other label key is a flat set of domains, one per value, as Kubernetes reads
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -30,6 +32,7 @@ class Fabric:
         self._domains: dict[str, Ids] = {}
         self._names: dict[str, list[tuple[str, ...]]] = {}
         self._slots: dict[str, list[Domains]] = {}
+        self._paths: list[list[int]] = []
         self._order: list[int] = []
 
     @property
@@ -49,6 +52,10 @@ class Fabric:
         self._catch_up()
         found = self._domains.get(key)
         return found if found is not None else self._nodes.columns[key].ids
+
+    def domains_by_level(self) -> tuple[Ids, ...]:
+        """The domain of every slot at each level, the widest first."""
+        return tuple([self._domains[key] for key in self.levels])
 
     def count(self, key: str) -> int:
         """How many domains the level has."""
@@ -71,14 +78,31 @@ class Fabric:
 
     def order(self) -> list[int]:
         """By slot its place where those of a domain follow each other, at the widest level and below it."""
+        self._list()
+        return self._order
+
+    def narrowest(self, slots: Collection[int]) -> str:
+        """The narrowest level of which one domain holds all these slots; "" where none does."""
+        self._list()
+        for key, domains in zip(reversed(self._levels), reversed(self._paths), strict=True):
+            first = ABSENT
+            for slot in slots:
+                if domains[slot] == ABSENT or (first != ABSENT and domains[slot] != first):
+                    break
+                first = domains[slot]
+            else:
+                return key
+        return ""
+
+    def _list(self) -> None:
+        """Of single slots lists tell sooner than arrays."""
         self._catch_up()
         if len(self._order) != self._nodes.size:
             slots = np.arange(self._nodes.size)
-            narrowest_first = [self._domains[key] for key in reversed(self._levels)]
+            by_level = [self._domains[key] for key in self._levels]
             place = np.empty_like(slots)
-            place[np.lexsort(np.array([slots, *narrowest_first]))] = slots
-            self._order = place.tolist()
-        return self._order
+            place[np.lexsort(np.array([slots, *by_level[::-1]]))] = slots
+            self._order, self._paths = place.tolist(), [domains.tolist() for domains in by_level]
 
     def _catch_up(self) -> None:
         now = (self._nodes.records_journal.end, self._nodes.resizes)

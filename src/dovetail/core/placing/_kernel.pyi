@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `kernel.c` and `worth.h` offer; their comments say more."""
+"""What `kernel.c`, `worth.h` and `arrange.h` offer; their comments say more."""
 
 from typing import Any
 
@@ -17,6 +17,7 @@ class Kernel:
         cls,
         arrays: tuple[NDArray[Any] | None, ...],
         tables: tuple[NDArray[Any] | None, ...],
+        tallies: tuple[tuple[NDArray[Any], NDArray[Any]], ...],
         worth: Worth | None,
         unknown: int,
         several: bool,
@@ -29,6 +30,9 @@ class Kernel:
     def redo_all(self, used: int, books: bool) -> None: ...
     def best(self) -> int: ...
 
+def arrange(
+    copies: NDArray[Any], score: NDArray[Any], scope: NDArray[Any] | None, count: int, levels: tuple[NDArray[Any], ...]
+) -> dict[int, int]: ...
 def fill(
     fitting: NDArray[Any], level_of: NDArray[Any], units_of: NDArray[Any], rates: NDArray[Any], found: NDArray[Any]
 ) -> None: ...

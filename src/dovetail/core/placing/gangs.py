@@ -92,11 +92,11 @@ class Search:
     def _alternatives(self, group: Group, scope: Scope | None) -> Iterator[bool]:
         """Each yields with one placement of the group in force, which is undone when the next one is asked for."""
         wanted = shapes_of(self._cluster, group)
-        if self.room(scope, wanted) < group.total_missing():
-            return
         tried: set[bytes | None] = set()
         for key in (*self._wishes(group), ""):
             levels = (*group.required, key) if key else group.required
+            if not levels and self.room(scope, wanted) < group.total_missing():
+                break
             for inside in self._scopes(levels, scope, group, wanted):
                 # A wider level than the scope already has leads to the same scope again.
                 slots = inside.tobytes() if inside is not None else None
@@ -135,15 +135,19 @@ class Search:
 
     def _domains(self, key: str, scope: Scope | None, group: Group, wanted: list[tuple[Shape, int]]) -> list[int]:
         fabric = self._cluster.fabric
+        missing = group.total_missing()
+        if scope is None and sum([int(self.rows.of(shape).tally(key).max(initial=0)) for shape, _ in wanted]) < missing:
+            return []
         capacity, total = self.potential(key, scope, wanted)
-        able = capacity >= group.total_missing()
+        able = capacity >= missing
         held = {int(fabric.domains(key)[slot]) for slot in group.all_held()}
         if held:
             able &= np.isin(np.arange(len(able)), list(held)) if len(held) == 1 and ABSENT not in held else False
-        domains = np.flatnonzero(able)
+        (domains,) = able.nonzero()
         if not len(domains):
             return []
-        return [int(d) for d in domains[np.lexsort((domains, total[domains], -capacity[domains]))]]
+        found: list[int] = domains[np.lexsort((total[domains], -capacity[domains]))].tolist()
+        return found
 
     def room(self, scope: Scope | None, wanted: list[tuple[Shape, int]]) -> int:
         """How many of the wanted pods could fit in the scope by count (an upper bound)."""

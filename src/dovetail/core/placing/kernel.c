@@ -6,12 +6,13 @@
 // what Row._redo and Row.best find with numpy under the scorings Tightest and ExpectedFill; a test compares them. What it
 // does not know (devices by claim, shapes of several forms, replicas by the dozen) stays with numpy:
 // kernel.py says when. It decides nothing by itself and holds no state but the addresses of the arrays, which live as
-// long as it does. What is learned under ExpectedFill is in worth.h.
+// long as it does. What is learned under ExpectedFill is in worth.h, where many pods go in arrange.h.
 
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030B0000
 #include <Python.h>
 #include "worth.h"
+#include "arrange.h"
 
 #define BLOCK 128
 #define WANTED 4
@@ -44,9 +45,9 @@ static PyTypeObject *worth_type;
 typedef struct {
     PyObject_HEAD
     Py_buffer arrays[ARRAYS];
-    Py_buffer *tables;
+    Py_buffer *tables, *tallies;
     Worth *worth;
-    Py_ssize_t layouts, width, size, gpus_told;
+    Py_ssize_t layouts, tallied, width, size, gpus_told;
     int64_t unknown, gpus, share_milli, share_memory;
     int several, ranked;
 } Kernel;
@@ -58,10 +59,14 @@ static void let_go(Kernel *self) {
     for (Py_ssize_t i = 0; i < self->layouts; i++)
         if (self->tables[i].obj)
             PyBuffer_Release(&self->tables[i]);
+    for (Py_ssize_t i = 0; i < 2 * self->tallied; i++)
+        if (self->tallies[i].obj)
+            PyBuffer_Release(&self->tallies[i]);
     PyMem_Free(self->tables);
+    PyMem_Free(self->tallies);
     Py_CLEAR(self->worth);
-    self->tables = NULL;
-    self->layouts = 0;
+    self->tables = self->tallies = NULL;
+    self->layouts = self->tallied = 0;
 }
 
 static void dealloc(PyObject *object) {
@@ -90,6 +95,8 @@ static int reach(const Kernel *self) {
         sound &= items(self, OPENED) == size;
     if (self->arrays[COPIES].obj)
         sound &= items(self, COPIES) == size;
+    for (Py_ssize_t i = 0; i < self->tallied; i++)
+        sound &= self->tallies[2 * i].len / 4 == size;
     if (self->worth)
         sound &= self->worth->size == size && self->worth->gpus_told == self->gpus_told && self->gpus >= 0;
     if (!sound)
@@ -97,18 +104,18 @@ static int reach(const Kernel *self) {
     return sound ? 0 : -1;
 }
 
-// Kernel(arrays, tables, worth, unknown, several, ranked, gpus, milli, memory): `arrays` in the order above, PARTS None
+// Kernel(arrays, tables, tallies, worth, unknown, several, ranked, gpus, milli, memory): `arrays` in the order above, PARTS None
 // where the shape takes no part of a GPU, OPENED where it takes no MIG instance, COPIES where they were not asked;
-// `tables[layout]` the closeness by free GPUs, None where the layout says nothing, and then it is `unknown`; `worth` None
-// under Tightest. `several` GPUs have to be close; `ranked` by the part's GPU, or by the cards that are broken into. The
+// `tables[layout]` the closeness by free GPUs, None where the layout says nothing, and then it is `unknown`; `tallies` the
+// domains of the slots and the copies added up by them, several times; `worth` None under Tightest. `several` GPUs have to be close; `ranked` by the part's GPU, or by the cards that are broken into. The
 // shape takes `gpus` whole ones, or of one so much, in thousandths or in thousandths of a MiB.
 static PyObject *new_kernel(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(named)) {
-    PyObject *arrays, *tables, *worth;
+    PyObject *arrays, *tables, *tallies, *worth;
     long long unknown, gpus, milli, memory;
     int several, ranked;
     if (!PyArg_ParseTuple(
-            args, "O!O!OLppLLL", &PyTuple_Type, &arrays, &PyTuple_Type, &tables, &worth, &unknown, &several, &ranked,
-            &gpus, &milli, &memory))
+            args, "O!O!O!OLppLLL", &PyTuple_Type, &arrays, &PyTuple_Type, &tables, &PyTuple_Type, &tallies, &worth,
+            &unknown, &several, &ranked, &gpus, &milli, &memory))
         return NULL;
     if (PyTuple_Size(arrays) != ARRAYS) {
         PyErr_Format(PyExc_ValueError, "%d arrays are needed", ARRAYS);
@@ -138,15 +145,23 @@ static PyObject *new_kernel(PyTypeObject *type, PyObject *args, PyObject *Py_UNU
             goto fail;
     }
     self->layouts = PyTuple_Size(tables);
+    self->tallied = PyTuple_Size(tallies);
     self->tables = PyMem_Calloc(self->layouts ? self->layouts : 1, sizeof(Py_buffer));
-    if (!self->tables) {
-        self->layouts = 0;
+    self->tallies = PyMem_Calloc(self->tallied ? 2 * self->tallied : 1, sizeof(Py_buffer));
+    if (!self->tables || !self->tallies) {
+        self->layouts = self->tallied = 0;
         PyErr_NoMemory();
         goto fail;
     }
     for (Py_ssize_t i = 0; i < self->layouts; i++) {
         PyObject *table = PyTuple_GetItem(tables, i);
         if (table != Py_None && borrow(table, &self->tables[i], 2, 0) < 0)
+            goto fail;
+    }
+    for (Py_ssize_t i = 0; i < self->tallied; i++) {
+        PyObject *domains, *tally;
+        if (!PyArg_ParseTuple(PyTuple_GetItem(tallies, i), "OO", &domains, &tally) ||
+            borrow(domains, &self->tallies[2 * i], 4, 0) < 0 || borrow(tally, &self->tallies[2 * i + 1], 8, 1) < 0)
             goto fail;
     }
     self->size = items(self, SCORE);
@@ -236,6 +251,17 @@ static int64_t copies_of(const Kernel *self, Py_ssize_t slot) {
     return copies;
 }
 
+// Note how many pods a slot could take, and add that up.
+static void put_copies(const Kernel *self, Py_ssize_t slot, int64_t copies) {
+    int64_t more = copies - AT(COPIES, int64_t)[slot];
+    AT(COPIES, int64_t)[slot] = copies;
+    for (Py_ssize_t i = 0; more && i < self->tallied; i++) {
+        int32_t domain = ((const int32_t *)self->tallies[2 * i].buf)[slot];
+        if (domain >= 0 && domain < self->tallies[2 * i + 1].len / 8)
+            ((int64_t *)self->tallies[2 * i + 1].buf)[domain] += more;
+    }
+}
+
 // redo(slots, start, books): score anew what a list of slots tells from `start` on; `books`: whether kubelets keep any.
 static PyObject *redo(PyObject *object, PyObject *const *args, Py_ssize_t count) {
     Kernel *self = (Kernel *)object;
@@ -257,7 +283,7 @@ static PyObject *redo(PyObject *object, PyObject *const *args, Py_ssize_t count)
         int64_t score = AT(SCORE, int64_t)[slot] = score_of(self, slot, books);
         AT(STALE, uint8_t)[slot / BLOCK] = 1;
         if (self->arrays[COPIES].obj)
-            AT(COPIES, int64_t)[slot] = score == INFEASIBLE ? 0 : copies_of(self, slot);
+            put_copies(self, slot, score == INFEASIBLE ? 0 : copies_of(self, slot));
     }
     Py_RETURN_NONE;
 }
@@ -313,6 +339,7 @@ static PyMethodDef METHODS[] = {
 };
 
 static PyMethodDef FUNCTIONS[] = {
+    {"arrange", (PyCFunction)(void (*)(void))arrange, METH_FASTCALL, "Choose slots for many pods, see arrangement.py."},
     {"fill", (PyCFunction)(void (*)(void))fill, METH_FASTCALL, "Work out a table of expected use, see worth.py."},
     {NULL, NULL, 0, NULL},
 };

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.core.cluster.columns import Mask
+from dovetail.core.cluster.columns import Ids, Mask
 from dovetail.core.cluster.nodes import Amounts, Nodes
 from dovetail.core.cluster.shapes import Shape
 from dovetail.core.cluster.shares import Parts
@@ -41,10 +41,11 @@ _MOST_GPUS = 64
 def over(
     nodes: Nodes, shape: Shape, parts: Parts | None, opened: NDArray[np.int64] | None,
     worth: Worth | None, score: Scores, tops: Scores, stale: Mask, suitable: Mask, preference: Scores,
-    refused: NDArray[np.int64], copies: NDArray[np.int64] | None,
+    refused: NDArray[np.int64], copies: NDArray[np.int64] | None, tallies: tuple[tuple[Ids, NDArray[np.int64]], ...],
 ) -> Kernel | None:  # fmt: skip
     """The kernel over these arrays of a row, and what a scoring has learned; None where the shape is not for it. It has
-    to be made anew when an array is replaced, or when there are more layouts."""
+    to be made anew when an array is replaced, or when there are more layouts. `tallies` are the copies added up by
+    domain, each with the domains of the slots."""
     several = shape.gpus > 1
     replicas = parts is not None and (max(shape.gpus, shape.shared) > 1 and (nodes.divided or not shape.fraction))
     if not BUILT or shape.wants or shape.stand_ins is not None or replicas:
@@ -59,7 +60,7 @@ def over(
     ranked = (parts is not None or opened is not None) and not (worth is not None and shape.fraction)
     request, share = shape.request, shape.fraction and not shape.gpus
     milli, memory = (request.gpu_milli, request.gpu_memory_mib * WHOLE_GPU_MILLI) if share else (0, 0)
-    return _kernel.Kernel(arrays, tables, worth, unknown, several, ranked, shape.gpus, milli, memory)
+    return _kernel.Kernel(arrays, tables, tallies, worth, unknown, several, ranked, shape.gpus, milli, memory)
 
 
 def worth(nodes: Nodes, learned: tuple[NDArray[np.int64], ...]) -> Worth | None:
@@ -77,6 +78,14 @@ def fill(fitting: Amounts, level_of: Amounts, units_of: Amounts, rates: Amounts)
     found = np.empty((2, *fitting.shape[1:]), dtype=np.int64)
     _kernel.fill(fitting, level_of, units_of, rates, found)
     return found
+
+
+def arrange(
+    copies: NDArray[np.int64], score: Scores, scope: NDArray[np.int64] | None, count: int, levels: tuple[Ids, ...]
+) -> dict[int, int]:
+    """What `arrangement.arrange` finds. Raises ValueError for arrays that do not belong together, IndexError for a
+    scope that reaches beyond them."""
+    return _kernel.arrange(copies, score, scope, count, levels)
 
 
 def _table(nodes: Nodes, layout_id: int, shape: Shape) -> NDArray[np.int16] | None:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Placing pods of one shape inside a set of nodes.
 
-Rules: pods that nothing hinders are placed in one go: the tightest fabric domains first, and in them the best nodes,
-each filled before the next. Pods that look at other pods, volumes or nominations are placed one at a time, since each
-changes what the next one may do. The kubelet of a node is asked last, when the node is chosen.
+Rules: pods that nothing hinders are placed in one go (`arrangement`). Pods that look at other pods, volumes or
+nominations are placed one at a time, since each changes what the next one may do. The kubelet of a node is asked last,
+when the node is chosen.
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.core.cluster import Cluster
-from dovetail.core.cluster.columns import ABSENT
 from dovetail.core.cluster.shapes import Shape
 from dovetail.core.model import Pod
-from dovetail.core.placing import feasibility, scores
+from dovetail.core.placing import arrangement, feasibility, kernel, scores
 from dovetail.core.placing.rows import Row, Rows
 
 Scope = NDArray[np.int64]
@@ -39,7 +38,7 @@ def fill(cluster: Cluster, rows: Rows, shape: Shape, pods: list[Pod], scope: Sco
             row.refuse(slot)
     if cluster.kubelets.books and shape.request.managed is not None:
         return _fill_asking(cluster, rows, shape, pods, scope)
-    where = _arrange(cluster, row, len(pods), scope)
+    where = _arranged(cluster, row, len(pods), scope)
     cluster.place_alike(shape, pods, where)
     return sum(where.values())
 
@@ -47,7 +46,7 @@ def fill(cluster: Cluster, rows: Rows, shape: Shape, pods: list[Pod], scope: Sco
 def _fill_asking(cluster: Cluster, rows: Rows, shape: Shape, pods: list[Pod], scope: Scope | None) -> int:
     """As `fill`, asking the kubelets before each pod: who is refused somewhere is arranged anew with the others."""
     placed = 0
-    while placed < len(pods) and (where := _arrange(cluster, rows.of(shape), len(pods) - placed, scope)):
+    while placed < len(pods) and (where := _arranged(cluster, rows.of(shape), len(pods) - placed, scope)):
         refused: list[int] = []
         for slot, count in where.items():
             # Whether a second pod is let in depends on what the first one was given.
@@ -98,45 +97,7 @@ def _place_hindered(cluster: Cluster, rows: Rows, pod: Pod, scope: Scope | None)
     return False
 
 
-def _arrange(cluster: Cluster, row: Row, count: int, scope: Scope | None) -> dict[int, int]:
+def _arranged(cluster: Cluster, row: Row, count: int, scope: Scope | None) -> dict[int, int]:
     """Slots for up to `count` pods, and how many of them go to each."""
-    copies = row.copies()
-    candidates = copies.nonzero()[0] if scope is None else scope[copies[scope] > 0]
-    chosen = _gather(cluster, row, copies, candidates, count, cluster.fabric.levels)
-    times = copies[chosen]
-    if len(times):
-        # All but the last are filled.
-        times[-1] -= max(0, int(times.sum()) - count)
-    return dict(zip(chosen.tolist(), times.tolist(), strict=True))
-
-
-def _gather(
-    cluster: Cluster, row: Row, copies: NDArray[np.int64], candidates: Scope, count: int, levels: tuple[str, ...]
-) -> Scope:
-    """Slots that together take `count` pods (all candidates where they do not suffice), in as few and as tight domains
-    as can be: whole domains from the largest down while they are needed whole, then the tightest for the rest."""
-    if not levels:
-        order = candidates[(-row.score[candidates]).argsort(kind="stable")]
-        enough = int(copies[order].cumsum().searchsorted(count)) + 1
-        return order[:enough]
-    domains = cluster.fabric.domains(levels[0])[candidates]
-    # Nodes without the key count as one more domain, the last.
-    known = np.where(domains == ABSENT, cluster.fabric.count(levels[0]), domains)
-    sums = np.bincount(known, weights=copies[candidates]).astype(np.int64)
-    if np.count_nonzero(sums) <= 1:
-        return _gather(cluster, row, copies, candidates, count, levels[1:])
-    order = (-sums).argsort(kind="stable")
-    sums = sums[order]
-    lacking = count - sums.cumsum() + sums
-    suffices = sums >= lacking
-    if not suffices.any():
-        return candidates
-    whole = int(suffices.argmax())
-    left, count = sums[whole:], int(lacking[whole])
-    last = order[whole + int((left == left[left >= count].min()).argmax())]
-    rest = _gather(cluster, row, copies, candidates[known == last], count, levels[1:])
-    if not whole:
-        return rest
-    taken = np.zeros(len(sums), dtype=np.bool_)
-    taken[order[:whole]] = True
-    return np.concatenate((candidates[taken[known]], rest))
+    arrange = kernel.arrange if kernel.BUILT else arrangement.arrange
+    return arrange(row.copies(), row.score, scope, count, cluster.fabric.domains_by_level())

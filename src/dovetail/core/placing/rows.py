@@ -108,11 +108,7 @@ class Row:
         copies, by_gpu = self._copies, self._parts is not None or self.shape.needs_links
         if changed or start < 0 or (copies is not None and by_gpu) or (own := self._native()) is None:
             return False
-        slots = journal.since(self._amounts_seen) if self._tallies else None
-        before = copies[slots] if copies is not None and slots is not None else None
         own.redo(journal.entries, start, bool(self._cluster.kubelets.books))
-        if copies is not None and slots is not None and before is not None:
-            self._move_tallies(slots, copies[slots] - before)
         self._amounts_seen = journal.end
         return True
 
@@ -127,8 +123,11 @@ class Row:
             idle = None if self._opening is None else self._opening.idle
             self._kernel = None
             if scored is not None:
-                worth = scored[0] if scored else None
-                self._kernel = kernel.over(nodes, self.shape, self._parts, idle, worth, *own)
+                worth, fabric = scored[0] if scored else None, self._cluster.fabric
+                if self._tallies_of != fabric.version:
+                    self._tallies.clear()
+                tallies = tuple([(fabric.domains(key), tally) for key, tally in self._tallies.items()])
+                self._kernel = kernel.over(nodes, self.shape, self._parts, idle, worth, *own, tallies)
         return self._kernel
 
     def best(self) -> int:
@@ -179,6 +178,7 @@ class Row:
             # Weighted counts are exact in float64 far beyond any number of pods.
             tally = np.bincount(domains[inside], weights=copies[inside], minlength=fabric.count(key)).astype(np.int64)
             self._tallies[key] = tally
+            self._made_for = -1, -1
         return tally
 
     def _start_over(self) -> None:
