@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from dovetail.core import eligible
 from dovetail.core.cluster.fabric import Fabric
-from dovetail.core.cluster.placement import Placement
+from dovetail.core.cluster.placement import Placement, indices
 from dovetail.core.decisions import Bind, Decision, Hold, Release
 from dovetail.core.failures import Kind
 from dovetail.core.making_room import MakingRoom
@@ -255,15 +255,19 @@ class Attempt:
         ranks = _ranks(state.cluster.fabric, placed) if gang and there is placed else [-1] * len(placed)
         wired, books = len(state.cluster.nodes.layouts) > 1, bool(state.cluster.kubelets.books)
         binds: list[Decision] = []
+        bits, devices = 0, indices(0)
         for p, rank in zip(placed, ranks, strict=True):
             pod = p.pod
+            if p.gpu_bits | p.share_bits != bits:
+                bits = p.gpu_bits | p.share_bits
+                devices = indices(bits)
             mbps, ideal_mbps = links.bandwidth(state.cluster, p) if wired else (0, 0)
             unsure = self._unsure(p) if books else ""
             instances = state.cluster.slices.instances(p) if p.slices else ()
             made = state.cluster.claims.to_make(pod, p.by_claim) if p.by_claim else None
             binds.append(
                 Bind(
-                    p.uid, names[p.slot], state.steps, gang, p.devices, p.picks, level, rank, mbps, ideal_mbps,
+                    p.uid, names[p.slot], state.steps, gang, devices, p.picks, level, rank, mbps, ideal_mbps,
                     unsure, p.grants, instances, pod.device_claims, made,
                 )
             )  # fmt: skip
@@ -327,7 +331,7 @@ class Attempt:
         state, starting = self._state, self._state.roster.starting
         if self._root.startswith(LONE) or state.roster.has_started(self._root):
             return []
-        bound = [pod for pod in self._members if pod.node]
+        bound = state.roster.bound(self._root)
         deadline_ms = state.policy.start_deadline_ms
         newest = max((pod.bound_ms for pod in bound), default=0)
         if any(isinstance(decision, Bind) for decision in decisions):

@@ -16,11 +16,13 @@ _Place = tuple[int, int, str]
 
 
 class Members:
-    """`pods` by uid, who was told first at first; `line` who is placed before whom."""
+    """`pods` by uid, who was told first at first; `line` who is placed before whom; `bound` how many are on a node, as
+    far as that was told."""
 
     def __init__(self) -> None:
         self.pods: dict[str, Pod] = {}
         self.line: list[_Place] = []
+        self.bound = 0
         self._kinds: dict[int, dict[str, None]] = {}
 
     def put(self, pod: Pod, kind: int, before: int | None) -> None:
@@ -30,6 +32,7 @@ class Members:
             if old is not None:
                 self._leave_line(old)
             insort(self.line, place)
+        self.bound += bool(pod.node) - (old is not None and bool(old.node))
         self.pods[pod.uid] = pod
         if before != kind:
             if old is not None and before is not None:
@@ -39,6 +42,7 @@ class Members:
     def remove(self, pod: Pod, kind: int) -> None:
         """The pod, of this kind, is gone."""
         self._leave_line(self.pods.pop(pod.uid))
+        self.bound -= bool(pod.node)
         self._leave_kind(pod.uid, kind)
 
     def _leave_line(self, pod: Pod) -> None:

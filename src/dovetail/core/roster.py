@@ -159,23 +159,35 @@ class Roster:
         if root.startswith(LONE):
             pod = self.pods.get(root[len(LONE) :])
             return [pod] if pod is not None else []
-        found: list[Pod] = []
-        for gang_id in self.tree(root):
-            if (members := self._members.get(gang_id)) is not None:
-                found += members.pods.values()
-        return found
+        return [pod for members in self._below(root) for pod in members.pods.values()]
+
+    def _below(self, root: str) -> list[Members]:
+        """The members of a root's gangs, of those that have any."""
+        return [members for gang_id in self.tree(root) if (members := self._members.get(gang_id)) is not None]
 
     def kinds_among(self, root: str) -> Sequence[Pod]:
         """One of all known pods of a root for each kind of them."""
         if root.startswith(LONE):
             return self.members(root)
-        tree = [self._members[gang_id] for gang_id in self.tree(root) if gang_id in self._members]
-        return tree[0].distinct() if len(tree) == 1 else self.distinct(self.members(root))
+        below = self._below(root)
+        return below[0].distinct() if len(below) == 1 else self.distinct(self.members(root))
 
     def waiting(self, root: str) -> dict[str, Pod]:
         """The pods of a root that this scheduler has to place and has not, by uid."""
         placements = self._cluster.placements
-        return {pod.uid: pod for pod in self.members(root) if pod.managed and pod.uid not in placements}
+        if root.startswith(LONE):
+            return {pod.uid: pod for pod in self.members(root) if pod.managed and pod.uid not in placements}
+        found: dict[str, Pod] = {}
+        for members in self._below(root):
+            every = all(pod.managed for pod in members.distinct())
+            for uid, pod in members.pods.items():
+                if uid not in placements and (every or pod.managed):
+                    found[uid] = pod
+        return found
+
+    def bound(self, root: str) -> list[Pod]:
+        """The pods of a gang that are told to be on a node."""
+        return [pod for members in self._below(root) if members.bound for pod in members.pods.values() if pod.node]
 
     def groups(self, root: str) -> list[Group]:
         """What is placed together or not at all, one after another: the whole root; of one that has started, or that
@@ -231,11 +243,10 @@ class Roster:
         whoever is pending was created after the first member was bound, so it is no member of the first start."""
         if gang_id in self.started or gang_id in self.starting:
             return gang_id in self.started
-        members = self.members(gang_id)
-        bound = [pod for pod in members if pod.node and not pod.deleting]
+        bound = [pod for pod in self.bound(gang_id) if not pod.deleting]
         if not bound:
             return False
-        waiting = [pod for pod in members if not pod.node]
+        waiting = [pod for pod in self.members(gang_id) if not pod.node]
         return all(pod.created_ms > min(b.bound_ms for b in bound) > 0 for pod in waiting)
 
     def note_start(self, root: str) -> None:

@@ -215,7 +215,8 @@ class Cluster:
             self.gpus.hold(placements[0], shape)
         else:
             slots = np.fromiter(where, np.int64, len(where))
-            times = np.fromiter(where.values(), np.int64, len(where))
+            several = len(where) < len(placements)
+            times = np.fromiter(where.values(), np.int64, len(where)) if several else 1
             nodes.free[: shape.width, slots] -= shape.need * times
             nodes.amounts_journal.extend(where)
             self.gpus.hold_alike(placements, shape, slots)

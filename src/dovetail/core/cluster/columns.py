@@ -8,6 +8,7 @@ is one array comparison, and the domains of any topology key are the value ids o
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from dovetail.core.labels import holds
 from dovetail.core.model import Requirement
 
-ABSENT = -1
+ABSENT: Final = -1
 Ids = NDArray[np.int32]
 Mask = NDArray[np.bool_]
 Index = NDArray[np.int64] | slice

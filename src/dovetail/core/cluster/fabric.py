@@ -8,8 +8,6 @@ Any other label key is a flat set of domains, one per value, as Kubernetes reads
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -81,15 +79,16 @@ class Fabric:
         self._list()
         return self._order
 
-    def narrowest(self, slots: Collection[int]) -> str:
+    def narrowest(self, slots: list[int]) -> str:
         """The narrowest level of which one domain holds all these slots; "" where none does."""
         self._list()
         for key, domains in zip(reversed(self._levels), reversed(self._paths), strict=True):
-            first = ABSENT
+            first = domains[slots[0]]
+            if first == ABSENT:
+                continue
             for slot in slots:
-                if domains[slot] == ABSENT or (first != ABSENT and domains[slot] != first):
+                if domains[slot] != first:
                     break
-                first = domains[slot]
             else:
                 return key
         return ""

@@ -213,7 +213,7 @@ class Search:
         """Take on who may come beyond the minimum, each group inside the scope that it was given."""
         for sub in group.groups:
             self._extend(sub)
-        if group.chosen:
+        if group.chosen and len(group.pods) > group.missing:
             more = [pod for pod in group.pods if pod.uid not in self._cluster.placements]
             room = len(more) if group.room is None else group.room - group.missing
             if more:

@@ -226,7 +226,8 @@ class Shares:
 
     def _hold(self, uids: Sequence[str], held: _Held) -> None:
         """Enter pods that are alike."""
-        self._held.update(dict.fromkeys(uids, held))
+        for uid in uids:
+            self._held[uid] = held
         self._enter(held, len(uids))
 
     def _release(self, uid: str, held: _Held) -> None:
@@ -260,18 +261,26 @@ class Shares:
             self._unwait([uid])
             if request is not None:
                 self._waiting[uid] = request
-                self.dues.moved(*request, 1)
-                self._books.wait(*request, 1)
+                self._wait_for(request, 1)
 
     def _unwait(self, uids: Iterable[str]) -> None:
-        waiting = [request for uid in uids if (request := self._waiting.pop(uid, None)) is not None]
-        start = 0
-        for end, request in enumerate(waiting, 1):
-            if end == len(waiting) or waiting[end] != request:
-                queue, amounts = request
-                self.dues.moved(queue, amounts, start - end)
-                self._books.wait(queue, amounts, start - end)
-                start = end
+        last: tuple[str, Amounts] | None = None
+        times = 0
+        for uid in uids:
+            request = self._waiting.pop(uid, None)
+            if request is None:
+                continue
+            if last is not None and (request[1] is not last[1] or request[0] != last[0]):
+                self._wait_for(last, -times)
+                times = 0
+            last = request
+            times += 1
+        if last is not None:
+            self._wait_for(last, -times)
+
+    def _wait_for(self, request: tuple[str, Amounts], times: int) -> None:
+        self.dues.moved(*request, times)
+        self._books.wait(*request, times)
 
     def _since(self, uid: str) -> int:
         """Since when a bound pod runs; now for one that is being bound."""
