@@ -51,6 +51,12 @@ def test_a_roster_knows_of_its_gangs_what_their_pods_tell(seed: int) -> None:
         assert {pod.uid for pod in roster.members("g")} == {pod.uid for pod in members}
         assert all(roster.pods[pod.uid] is pod for pod in roster.members("g"))
         assert set(roster.waiting("g")) == {p.uid for p in members if p.managed and p.uid not in cluster.placements}
+        assert roster.waits("g") == bool(roster.waiting("g"))
+        assert roster.first("g") is (roster.members("g") or [None])[0]
+        own = roster._members.get("h") or Members()
+        assert (own.bound, own.leaving) == tuple(
+            sum(one.gang == "h" and bool(one.node) and (one.deleting or not gone) for one in members) for gone in (0, 1)
+        )
         assert {pod.uid for pod in roster.bound("g")} == {pod.uid for pod in members if pod.node}
         kinds = {roster.kinds[pod.uid] for pod in members}
         among = [roster.kinds[pod.uid] for pod in roster.kinds_among("g")]

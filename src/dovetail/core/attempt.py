@@ -33,7 +33,7 @@ class Attempt:
         self._state = state
         self._root = root
         self._members = state.roster.members(root)
-        self._kinds = state.roster.kinds_among(root)
+        self._kinds = state.roster.kinds_among(root) if len(self._members) > 1 else self._members
         self._queue = state.shares.queue_of(self._members[0]) if self._members else ""
         self._limited = state.shares.limited(self._queue)
         self._failures = state.failures
@@ -252,12 +252,12 @@ class Attempt:
         for p in placed if nominated else ():
             nominated.pop(p.uid, None)
         # Those that join others have no rank: theirs are given.
-        ranks = _ranks(state.cluster.fabric, placed) if gang and there is placed else [-1] * len(placed)
+        ranks = _ranks(state.cluster.fabric, placed) if gang and there is placed else []
         wired, books = len(state.cluster.nodes.layouts) > 1, bool(state.cluster.kubelets.books)
         binds: list[Decision] = []
-        bits, devices = 0, indices(0)
-        for p, rank in zip(placed, ranks, strict=True):
-            pod = p.pod
+        bits, devices = 0, tuple[int, ...]()
+        for number, p in enumerate(placed):
+            pod, rank = p.pod, ranks[number] if ranks else -1
             if p.gpu_bits | p.share_bits != bits:
                 bits = p.gpu_bits | p.share_bits
                 devices = indices(bits)
@@ -317,7 +317,7 @@ class Attempt:
         for one of them."""
         if alike is None or self._root in self._state.reservations.by_root:
             return None
-        precedence = self._state.precedence_of(self._root, self._members)
+        precedence = self._state.precedence(self._root)
         kind = Kind(alike, self._queue, precedence, self._fixed(group.pods))
         self._failures.know(self._root, kind, group)
         return kind

@@ -17,12 +17,13 @@ _Place = tuple[int, int, str]
 
 class Members:
     """`pods` by uid, who was told first at first; `line` who is placed before whom; `bound` how many are on a node, as
-    far as that was told."""
+    far as that was told, and `leaving` how many of those are being deleted."""
 
     def __init__(self) -> None:
         self.pods: dict[str, Pod] = {}
         self.line: list[_Place] = []
         self.bound = 0
+        self.leaving = 0
         self._kinds: dict[int, dict[str, None]] = {}
 
     def put(self, pod: Pod, kind: int, before: int | None) -> None:
@@ -32,7 +33,9 @@ class Members:
             if old is not None:
                 self._leave_line(old)
             insort(self.line, place)
-        self.bound += bool(pod.node) - (old is not None and bool(old.node))
+        if old is not None:
+            self._count(old, -1)
+        self._count(pod, 1)
         self.pods[pod.uid] = pod
         if before != kind:
             if old is not None and before is not None:
@@ -42,8 +45,13 @@ class Members:
     def remove(self, pod: Pod, kind: int) -> None:
         """The pod, of this kind, is gone."""
         self._leave_line(self.pods.pop(pod.uid))
-        self.bound -= bool(pod.node)
+        self._count(pod, -1)
         self._leave_kind(pod.uid, kind)
+
+    def _count(self, pod: Pod, sign: int) -> None:
+        if pod.node:
+            self.bound += sign
+            self.leaving += sign if pod.deleting else 0
 
     def _leave_line(self, pod: Pod) -> None:
         del self.line[bisect_left(self.line, _place(pod))]

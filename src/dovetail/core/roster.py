@@ -172,12 +172,34 @@ class Roster:
         below = self._below(root)
         return below[0].distinct() if len(below) == 1 else self.distinct(self.members(root))
 
+    def first(self, root: str) -> Pod | None:
+        """Who was told first of all known pods of a root; of a tree of gangs, of the first that has any."""
+        if root.startswith(LONE):
+            return self.pods.get(root[len(LONE) :])
+        below = self._below(root)
+        return next(iter(below[0].pods.values())) if below else None
+
+    def waits(self, root: str) -> bool:
+        """Whether there are pods of a root that this scheduler has to place and has not."""
+        placements = self._cluster.placements
+        if root.startswith(LONE):
+            return bool(self.waiting(root))
+        for members in self._below(root):
+            for uid, pod in members.pods.items():
+                if uid not in placements and pod.managed:
+                    return True
+        return False
+
     def waiting(self, root: str) -> dict[str, Pod]:
         """The pods of a root that this scheduler has to place and has not, by uid."""
         placements = self._cluster.placements
-        if root.startswith(LONE):
-            return {pod.uid: pod for pod in self.members(root) if pod.managed and pod.uid not in placements}
         found: dict[str, Pod] = {}
+        if root.startswith(LONE):
+            uid = root[len(LONE) :]
+            lone = self.pods.get(uid)
+            if lone is not None and lone.managed and uid not in placements:
+                found[uid] = lone
+            return found
         for members in self._below(root):
             every = all(pod.managed for pod in members.distinct())
             for uid, pod in members.pods.items():
@@ -253,8 +275,7 @@ class Roster:
         """Remember the gangs of the tree that have their minimum bound, and forget those of which nothing is left."""
         for gang_id in reversed(self.tree(root)):
             members = self._members.get(gang_id)
-            own = members.pods.values() if members is not None else ()
-            bound = sum(1 for pod in own if pod.node and not pod.deleting)
+            bound = members.bound - members.leaving if members is not None else 0
             children = self._subgangs(gang_id)
             running = sum(1 for child in children if child in self.started)
             gang = self.gangs.get(gang_id)

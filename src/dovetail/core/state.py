@@ -9,7 +9,7 @@ it was written down at the bind; else it is handed out anew.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 from msgspec.structs import replace
@@ -155,8 +155,7 @@ class State:
         of it is pending."""
         self.failures.forget(root)
         stands = root.startswith(LONE) or self.roster.top(root) == root
-        members, placements = self.roster.members(root), self.cluster.placements
-        if stands and any(pod.managed and not pod.node and pod.uid not in placements for pod in members):
+        if stands and self.roster.waits(root):
             self._push(root)
         else:
             self.pending.forget(root)
@@ -167,8 +166,8 @@ class State:
 
     def line(self, root: str) -> Line:
         """Where a root waits: with its first pod."""
-        members = self.roster.members(root)
-        return self.order.line(*self.shares.line_of(members[0])) if members else NOWHERE
+        first = self.roster.first(root)
+        return self.order.line(*self.shares.line_of(first)) if first is not None else NOWHERE
 
     def wanted(self, root: str) -> dict[str, int]:
         """What the pods of a root that wait will be counted with."""
@@ -202,15 +201,11 @@ class State:
 
     def precedence(self, root: str) -> Precedence:
         """Priority, the gang's own where it has one, else its highest pod's, and how little its job had."""
-        return self.precedence_of(root, self.roster.members(root))
-
-    def precedence_of(self, root: str, members: Sequence[Pod]) -> Precedence:
-        """As `precedence`, of a root with these members."""
-        gang = self.roster.gangs.get(root)
+        gang, first = self.roster.gangs.get(root), self.roster.first(root)
         priority = gang.priority if gang is not None else None
         if priority is None:
-            priority = max([pod.priority for pod in self.roster.distinct(members)], default=0)
-        return priority, -self.shares.level(members[0]) if members else 0
+            priority = max([pod.priority for pod in self.roster.kinds_among(root)], default=0)
+        return priority, -self.shares.level(first) if first is not None else 0
 
     def _put_pod(self, event: ev.PodChanged) -> None:
         pod, cluster = event.pod, self.cluster

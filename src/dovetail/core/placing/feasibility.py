@@ -72,9 +72,10 @@ def hindered(cluster: Cluster, shape: Shape, pods: Sequence[Pod], alike: bool = 
     if shape.request.scattered or cluster.peers.carriers or cluster.nominated:
         return True
     claims, avoided, several = cluster.claims, cluster.avoided, shape.stand_ins is not None
-    # Which nodes refused them tells pods of one kind apart.
-    apart = not alike or avoided or cluster.rejections
-    for pod in pods if apart else pods[:1]:
+    if alike and len(pods) > 1 and not avoided and not cluster.rejections:
+        # Only which nodes refused them tells pods of one kind apart.
+        pods = pods[:1]
+    for pod in pods:
         if pod.claims or pod.nominated_node or pod.uid in avoided:
             return True
         claiming = several or pod.device_claims or pod.by_claim

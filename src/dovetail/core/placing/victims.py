@@ -150,10 +150,9 @@ class Victims:
             if other in seen:
                 continue
             seen.add(other)
-            members = state.roster.members(other) if pod.gang else [pod]
-            self._precedence = state.precedence_of(other, members)
+            self._precedence = state.precedence(other)
             if pod.gang:
-                self._cut(other, members)
+                self._cut(other, state.roster.members(other))
             else:
                 self._add(other, [placement])
         self.units.sort(key=lambda unit: unit.order)

@@ -279,8 +279,9 @@ class Shares:
             self._wait_for(last, -times)
 
     def _wait_for(self, request: tuple[str, Amounts], times: int) -> None:
-        self.dues.moved(*request, times)
-        self._books.wait(*request, times)
+        queue, amounts = request
+        self.dues.moved(queue, amounts, times)
+        self._books.wait(queue, amounts, times)
 
     def _since(self, uid: str) -> int:
         """Since when a bound pod runs; now for one that is being bound."""
