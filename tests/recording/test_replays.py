@@ -30,7 +30,7 @@ from tests.conftest import Decide
 from tests.core.gang_oracle import gpu_node, gpu_pod
 from tests.recording.histories import KIB, POLICY, Recorded, live, only_replay, replays
 
-SMALL = 192 * KIB
+SMALL = 256 * KIB
 """So little that a day takes several segments; mostly more than one is left."""
 
 
@@ -49,7 +49,7 @@ def test_a_day_replays_equal(tmp_path: Path, seed: int) -> None:
 def test_a_day_of_many_segments_replays_equal(tmp_path: Path, seed: int) -> None:
     """The state is made anew from a checkpoint again and again, and the oldest segments go."""
     recorded = Recorded(tmp_path, bound_bytes=SMALL)
-    live(recorded, seed, steps=250)
+    live(recorded, seed, steps=350)
     recorded.close()
     done = only_replay(tmp_path)
     assert recorded.stopped == []
@@ -62,7 +62,7 @@ def test_a_day_of_many_segments_replays_equal(tmp_path: Path, seed: int) -> None
 @pytest.mark.parametrize("seed", range(4))
 def test_a_day_on_which_it_was_learned_which_pods_come_replays_equal(tmp_path: Path, seed: int) -> None:
     recorded = Recorded(tmp_path, bound_bytes=SMALL, policy=replace(POLICY, scoring=ExpectedFill()))
-    live(recorded, seed, steps=250)
+    live(recorded, seed, steps=350)
     recorded.close()
     done = only_replay(tmp_path)
     assert recorded.stopped == []
@@ -73,7 +73,7 @@ def test_a_day_on_which_it_was_learned_which_pods_come_replays_equal(tmp_path: P
 
 def test_each_segment_can_be_replayed_on_its_own(tmp_path: Path) -> None:
     recorded = Recorded(tmp_path, bound_bytes=SMALL)
-    live(recorded, 1, steps=250)
+    live(recorded, 1, steps=350)
     recorded.close()
     whole = only_replay(tmp_path)
     parts = [only_replay(file) for file in sorted(tmp_path.iterdir())]

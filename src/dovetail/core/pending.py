@@ -205,19 +205,18 @@ class Pending:
         heads: dict[str, dict[Line, str]] = {}
         for line, ranks in lines.items():
             heads.setdefault(line[0], {})[line] = self._arrived[ranks[-1][-1]]
-        # One of its own: to look must not change who comes next.
-        turns = self._order.copy()
         order = []
-        while (first := turns.first(heads)) is not None:
-            ranks = lines[first]
-            order.append(self._arrived[ranks.pop()[-1]])
-            if ranks:
-                heads[first[0]][first] = self._arrived[ranks[-1][-1]]
-            else:
-                del heads[first[0]][first]
-                if not heads[first[0]]:
-                    del heads[first[0]]
-            turns.moved(first[0])
+        with self._order.looked_at() as turns:
+            while (first := turns.first(heads)) is not None:
+                ranks = lines[first]
+                order.append(self._arrived[ranks.pop()[-1]])
+                if ranks:
+                    heads[first[0]][first] = self._arrived[ranks[-1][-1]]
+                else:
+                    del heads[first[0]][first]
+                    if not heads[first[0]]:
+                        del heads[first[0]]
+                turns.moved(first[0])
         return order
 
     def heads(self) -> tuple[dict[str, dict[Line, str]], dict[str, int]]:

@@ -184,10 +184,11 @@ class State:
     def _waiting(self) -> dict[str, tuple[str, int]]:
         """Who is first of those that wait in each queue and below it, and how many they are."""
         heads, counts = self.pending.heads()
-        found, turns = {}, self.order.copy()
-        for queue, jobs in turns.below(counts).items():
-            line = turns.first_in(queue, heads)
-            found[queue] = (heads[line[0]][line] if line is not None else "", jobs)
+        found = {}
+        with self.order.looked_at() as turns:
+            for queue, jobs in turns.below(counts).items():
+                line = turns.first_in(queue, heads)
+                found[queue] = (heads[line[0]][line] if line is not None else "", jobs)
         return found
 
     def rank(self, root: str) -> Rank:

@@ -8,7 +8,8 @@ they only have to be told so. Answers are kept until something about the queue c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 
 from dovetail.core.sharing.accounts import Line
 from dovetail.core.sharing.shares import Shares
@@ -25,9 +26,11 @@ class Order:
         self._best: dict[str, tuple[Line, Mapping[str, int]] | None] = {}
         self._keys: dict[str, tuple[Mapping[str, int], tuple[int, int, int, int]]] = {}
 
-    def copy(self) -> Order:
-        """One that remembers nothing, to look with."""
-        return Order(self._shares, self._wanted)
+    @contextmanager
+    def looked_at(self) -> Iterator[Order]:
+        """One that remembers nothing, to look with: who only looks must not change who comes next."""
+        with self._shares.dues.looked_at():
+            yield Order(self._shares, self._wanted)
 
     def line(self, queue: str, user: str) -> Line:
         """Where jobs of this queue wait."""
