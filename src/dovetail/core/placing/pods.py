@@ -48,14 +48,14 @@ def _fill_asking(cluster: Cluster, rows: Rows, shape: Shape, pods: list[Pod], sc
     placed = 0
     while placed < len(pods) and (where := _arranged(cluster, rows.of(shape), len(pods) - placed, scope)):
         refused: list[int] = []
-        for slot, count in where.items():
-            # Whether a second pod is let in depends on what the first one was given.
-            for _ in range(count):
-                if not cluster.kubelets.lets_in(slot, shape):
-                    refused.append(slot)
-                    break
-                cluster.place_alike(shape, [pods[placed]], {slot: 1})
-                placed += 1
+        while where:
+            # One for each slot: whether a second one is let in depends on what the first one was given.
+            here = {slot: 1 for slot in where if cluster.kubelets.lets_in(slot, shape)}
+            refused += [slot for slot in where if slot not in here]
+            if here:
+                cluster.place_alike(shape, pods[placed : placed + len(here)], here)
+            placed += len(here)
+            where = {slot: count - 1 for slot, count in where.items() if count > 1 and slot in here}
         for slot in sorted(refused):
             rows.of(shape).refuse(slot)
     return placed
