@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import os
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -72,6 +73,8 @@ def cli() -> None:
 
 def main() -> None:
     """Entry point. Errors that a user can mend are one line on stderr and exit code 1; usage errors exit with 2."""
+    # Nothing here multiplies matrices, and each thread that numpy's library keeps for it spins a while at the start.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         cli.main(standalone_mode=False)
     except click.exceptions.Exit as error:
