@@ -38,11 +38,11 @@ async def chosen() -> AsyncIterator[Chosen]:
 
 
 def bind(chosen: Chosen, *pods: Pod) -> None:
-    chosen.tell([Change("added", one, None) for one in pods])
+    chosen.tell([Change("added", one) for one in pods])
 
 
 def change(chosen: Chosen, one: Pod, kind: Any = "modified") -> None:
-    chosen.tell([Change(kind, one, one)])
+    chosen.tell([Change(kind, one)])
 
 
 def has(name: str, **ids: tuple[str, ...]) -> PodDevices:

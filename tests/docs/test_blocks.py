@@ -91,12 +91,12 @@ def problems(block: Block) -> list[Problem]:
         for dialect in DIALECTS:
             if _is(document, *dialect.resources):
                 group = msgspec.json.decode(text, type=dialect.kind)
-                events += feed.pod_groups(dialect, [Change("added", group, None)])
+                events += feed.pod_groups(dialect, [Change("added", group)])
         for kind in owners.OWNER_KINDS:
             if _is(document, kind.resource):
                 found += declared(kind.resource, document)
         for pod in pods(document, document["metadata"]["name"]):
-            events += feed.pods([Change("added", msgspec.convert(pod, Pod), None)])
+            events += feed.pods([Change("added", msgspec.convert(pod, Pod))])
             assert pod["spec"]["schedulerName"] == "dovetail"
     found += [e.pod.problem for e in events if isinstance(e, PodChanged)]
     found += [e.gang.problem for e in events if isinstance(e, GangChanged)]

@@ -74,7 +74,7 @@ async def test_list_then_changes(client: Client, collection: Collection) -> None
         assert await followed.next(2) == [("added", "a"), ("added", "b")]
         await collection.put("b", priority=7)
         change = await followed.told.get()
-        assert (change.kind, change.object.spec.priority, change.old.spec.priority) == ("modified", 7, 0)
+        assert (change.kind, change.object.spec.priority) == ("modified", 7)
         await collection.put("c")
         await collection.delete("a")
         assert await followed.next(2) == [("added", "c"), ("deleted", "a")]
@@ -143,6 +143,25 @@ async def test_after_410_only_the_differences_are_told(client: Client, collectio
         assert await followed.next(5) == [*expected, ("modified", "changed")]
         assert followed.names() == ["changed", "kept", "new", "reborn"]
         assert followed.errors.empty()
+
+
+@pytest.mark.usefixtures("listed")
+async def test_what_is_kept_is_less_than_what_is_told(client: Client, collection: Collection) -> None:
+    await collection.put("a", priority=3)
+    async with follow(client, keep=lambda pod: Pod(pod.metadata)) as followed:
+        change = await followed.told.get()
+        assert (change.kind, change.object.spec.priority) == ("added", 3)
+        await collection.put("a", priority=7)
+        change = await followed.told.get()
+        assert (change.kind, change.object.spec.priority) == ("modified", 7)
+        assert [(key, pod.spec.priority) for key, pod in followed.reflector.known.items()] == [(("ns", "a"), 0)]
+        assert not await followed.reflector.audit()
+        collection._tell = nobody
+        await collection.delete("a")
+        del collection._tell
+        await collection.error(410, "Expired")
+        change = await followed.told.get()
+        assert (change.kind, change.object.metadata.name) == ("deleted", "a")
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -73,12 +73,12 @@ class World:
             gone = {
                 name for name, old in before.items() if name not in now or old.metadata.uid != now[name].metadata.uid
             }
-            changes = [Change("deleted", before[name], None) for name in sorted(gone)]
+            changes = [Change("deleted", before[name]) for name in sorted(gone)]
             for name, item in now.items():
                 if name in gone or name not in before:
-                    changes.append(Change("added", item, None))
+                    changes.append(Change("added", item))
                 elif item != before[name]:
-                    changes.append(Change("modified", item, None))
+                    changes.append(Change("modified", item))
             self._objects[field] = now
             for event in source.translate(changes):
                 self._state.apply(event)

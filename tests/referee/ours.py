@@ -62,7 +62,7 @@ def read(case: Case) -> tuple[State, Pod]:
         body = msgspec.json.encode({"metadata": {}, "items": everything[OBJECTS[source.resource]]})
         page, bad = _reader(source.resource, source.kind).page(body)
         assert not bad, bad
-        for event in source.translate([Change("added", item, None) for item in page.items or ()]):
+        for event in source.translate([Change("added", item) for item in page.items or ()]):
             state.apply(event)
     return state, state.roster.pods[case["pod"]["metadata"]["uid"]]
 

@@ -46,7 +46,7 @@ class Bench:
 
     def pod(self, name: str, kind: Any = "added") -> None:
         meta = ObjectMeta(name=name, namespace="d", uid=f"uid-{name}")
-        self.feed.pods([Change(kind, Pod(meta, PodSpec(node_name="n", scheduler_name="dovetail")), None)])
+        self.feed.pods([Change(kind, Pod(meta, PodSpec(node_name="n", scheduler_name="dovetail")))])
 
     def victims(self, *names: str, cause: Cause = "reclaim") -> list[Victim]:
         for name in names:

@@ -64,7 +64,7 @@ class Stage(Bench):
         }
         pod = wire(Pod, document)
         self.mirror.pods.known["d", name] = pod
-        self.mirror.tell(self.mirror.feed.pods([Change("modified", pod, None)]))
+        self.mirror.tell(self.mirror.feed.pods([Change("modified", pod)]))
 
     def ended(self) -> list[str]:
         paths = [path for method, path, _ in self.server.asked if method == "PATCH"]

@@ -13,6 +13,7 @@ from dovetail.core import events as ev
 from dovetail.kube import finished, translate
 from dovetail.kube.feed import Feed
 from dovetail.kube.gangs_dialects import COSCHEDULING
+from dovetail.kube.objects_pod import outline
 
 START_MS = 1_767_225_600_000
 SCHEDULED = "{type: PodScheduled, status: 'True', lastTransitionTime: 2026-01-01T00:00:00Z}"
@@ -63,6 +64,29 @@ def test_a_pod_that_is_deleted_ends_now() -> None:
     feed = Feed()
     feed.pods(added(pod(RUNNING)))
     assert feed.pods(deleted(pod(RUNNING))) == [ev.PodRemoved("u-a")]
+
+
+@pytest.mark.parametrize(
+    "known",
+    [
+        pod("spec: {schedulerName: dovetail}"),
+        pod(RUNNING),
+        ended(7),
+        pod(
+            "spec: {schedulerName: dovetail, nodeName: n1}\nstatus: {phase: Failed, reason: OutOfcpu}",
+            ownerReferences=[{"uid": "o", "controller": True}],
+        ),
+    ],
+    ids=["pending", "running", "succeeded", "rejected"],
+)
+def test_of_a_pod_that_went_while_nobody_watched_its_metadata_say_enough(known: Any) -> None:
+    told = []
+    for last in (known, outline(known)):
+        feed = Feed()
+        first = feed.pods(added(known))
+        told.append((first, feed.pods(deleted(last)), feed.pod_ref("u-a")))
+    assert told[0] == told[1]
+    assert told[0][0], "it was told of"
 
 
 def test_a_pod_whose_node_was_lost_ended_when_that_was_written_down() -> None:

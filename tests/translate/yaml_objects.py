@@ -2,20 +2,15 @@
 """Kubernetes objects written as YAML, decoded the way the reflectors decode them: through JSON."""
 
 import json
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import yaml
-from msgspec import Struct
 
 from dovetail.kube.objects_pod import Pod
+from dovetail.kube.reflector import Change
 
 T = TypeVar("T")
-
-
-class Change(Struct, Generic[T], frozen=True):
-    kind: Literal["added", "modified", "deleted"]
-    object: T
 
 
 def wire(kind: type[T], text: str) -> T:

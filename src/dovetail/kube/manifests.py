@@ -211,7 +211,7 @@ class _Reading:
             self._problem(obj.document, _shown(obj.key), field, message)
         events: list[ev.Event] = []
         for source in self._sources:
-            changes = [Change("added", obj.wire, None) for obj in of_kind(self._objects, source.resource)]
+            changes = [Change("added", obj.wire) for obj in of_kind(self._objects, source.resource)]
             if changes:
                 events += source.translate(changes)
         unused = {obj.key for owner in OWNER_KINDS for obj in of_kind(self._objects, owner.resource)}

@@ -41,11 +41,11 @@ _GOOD_STREAM_S = 10.0
 
 
 class Change(Struct, Generic[T], frozen=True):
-    """One difference. `old` is None for "added"; for "deleted", `object` is the last state."""
+    """One difference. For "deleted", `object` is the last state: as the server told it, or where nobody was watching
+    then, what was kept."""
 
     kind: Literal["added", "modified", "deleted"]
     object: T
-    old: T | None
 
 
 class Drift(Struct, frozen=True):
@@ -76,10 +76,16 @@ def log_drift(drift: Drift) -> None:
     log.error("%s has drifted from the server, listing again: %s", drift.resource, drift)
 
 
+def whole(object: T) -> T:
+    """Everything of it is kept."""
+    return object
+
+
 class Reflector(Generic[T]):
     """Follows one collection, or the part that `params` (labelSelector, fieldSelector) selects.
 
-    known             the objects by (namespace, name); read only for others
+    known             by (namespace, name) what `keep` makes of the objects: the whole of them, or what somebody will
+                      ask for after their changes were handed over, with the metadata; read only for others
     unreadable        keys of objects that exist but whose newest version could not be decoded
     synced            set once the first list is complete, and for good
     served            False while the server does not have this kind
@@ -95,6 +101,7 @@ class Reflector(Generic[T]):
         *,
         namespace: str | None = None,
         params: Mapping[str, str] | None = None,
+        keep: Callable[[T], T] = whole,
         on_bad_object: Callable[[BadObject], None] = log_bad_object,
         on_error: Callable[[KubeError], None] = log_error,
         on_drift: Callable[[Drift], None] = log_drift,
@@ -116,6 +123,7 @@ class Reflector(Generic[T]):
         self._sink = sink
         self._namespace = namespace
         self._params = params
+        self._keep = keep
         self._on_bad_object = on_bad_object
         self._on_error = on_error
         self._on_drift = on_drift
@@ -309,15 +317,15 @@ class Reflector(Generic[T]):
             self._remove(key, old, changes)
             old = None
         if old is None:
-            changes.append(Change("added", object, None))
+            changes.append(Change("added", object))
         elif old.metadata.resource_version != object.metadata.resource_version:
-            changes.append(Change("modified", object, old))
-        self.known[key] = object
+            changes.append(Change("modified", object))
+        self.known[key] = self._keep(object)
 
     def _remove(self, key: Key, last: T, changes: list[Change[T]]) -> None:
         old = self.known.pop(key, None)
         if old is not None:
-            changes.append(Change("deleted", last, old))
+            changes.append(Change("deleted", last))
             if self._auditing.locked():
                 self._deleted.add(key)
 

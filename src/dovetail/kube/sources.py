@@ -29,11 +29,11 @@ from dovetail.kube.gangs_dialects import DIALECTS
 from dovetail.kube.listing import list_all
 from dovetail.kube.objects import Namespace, Node, PodDisruptionBudget
 from dovetail.kube.objects_claims import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
-from dovetail.kube.objects_pod import Pod
+from dovetail.kube.objects_pod import Pod, outline
 from dovetail.kube.objects_queue import Queue
 from dovetail.kube.objects_storage import CSINode, PersistentVolume, PersistentVolumeClaim, StorageClass
 from dovetail.kube.objects_topology import GPUNode, NodeResourceTopology
-from dovetail.kube.reflector import Change
+from dovetail.kube.reflector import Change, whole
 from dovetail.kube.resources import Resource
 
 _OLDEST = datetime(1970, 1, 1, tzinfo=UTC)
@@ -41,12 +41,14 @@ Changes = list[Change[Any]]
 
 
 class Source(Struct, frozen=True):
-    """`translate` turns the changes of one batch into events, in order."""
+    """`translate` turns the changes of one batch into events, in order; `keep` is what of an object is asked
+    for after that."""
 
     resource: Resource
     kind: type[Any]
     translate: Callable[[Changes], list[Event]]
     params: dict[str, str] = field(default_factory=dict)
+    keep: Callable[[Any], Any] = whole
 
 
 def sources(feed: Feed, served: Served) -> Iterator[Source]:
@@ -71,7 +73,7 @@ def sources(feed: Feed, served: Served) -> Iterator[Source]:
         yield Source(resource, dialect.kind, partial(feed.pod_groups, dialect))
     yield Source(kinds.QUEUES, Queue, feed.records.queues)
     yield Source(kinds.PDBS, PodDisruptionBudget, feed.records.budgets)
-    yield Source(kinds.PODS, Pod, lambda changes: feed.pods(_written_first(changes)))
+    yield Source(kinds.PODS, Pod, lambda changes: feed.pods(_written_first(changes)), keep=outline)
 
 
 _RANKS: dict[type[Event], int] = {
@@ -93,7 +95,7 @@ async def read_once(client: Client, served: Served, feed: Feed) -> list[Event]:
         if not served.has(source.resource):
             continue
         listing = await list_all(client, source.resource, source.kind, params=source.params)
-        events += source.translate([Change("added", object, None) for object in listing.objects.values()])
+        events += source.translate([Change("added", object) for object in listing.objects.values()])
     wanted = feed.wanted_owners()
     for ref, answer in zip(wanted, await asyncio.gather(*(_owner(client, ref) for ref in wanted)), strict=True):
         # Of one that cannot be read the gang stays unknown, and that is what its pods are told to wait for.

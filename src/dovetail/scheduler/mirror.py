@@ -68,7 +68,9 @@ class Mirror:
             metrics.DRIFT.labels(str(source.resource)).inc()
             log_drift(drift)
 
-        return Reflector(self._client, source.resource, source.kind, sink, params=source.params, on_drift=drifted)
+        return Reflector(
+            self._client, source.resource, source.kind, sink, params=source.params, keep=source.keep, on_drift=drifted
+        )
 
     def tell(self, events: list[Event]) -> None:
         if events:
