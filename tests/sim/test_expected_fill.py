@@ -92,7 +92,10 @@ class Reference(Struct, dict=True):
                 self.rates.append((task, max(rate if task.count else rate * 10 // 100, 1)))
             everywhere = all(may(task, m) for m in self.machines if not usual or m.model in usual)
             if task.count > 1 or (task.count and not everywhere):
-                part = min((count * idle << 10) // asked // max(sum(places_on(m, task) for m in allowed), 1), 1024)
+                wanted = (count * idle << 10) // asked
+                if self.ended:
+                    wanted += (count * self.present << 10) // self.ended
+                part = min(wanted // max(sum(places_on(m, task) for m in allowed), 1), 1024)
                 price = task.asked * part * part * 256 >> 20
                 self.prices.append((task, price // 2 if task.count > 1 else price))
         self.tables: dict[str, object] = {}
@@ -360,6 +363,23 @@ def test_where_pods_leave_a_node_that_is_almost_empty_is_kept_for_a_pod_of_sever
             come(state, number, whole)
             state.apply(PodRemoved(f"p{number}"))
         assert come(state, 300, whole)[0] == node
+
+
+def test_on_a_full_cluster_where_pods_leave_the_last_whole_node_is_kept() -> None:
+    """Hardly any pod comes until it is full, but it goes on: where pods leave, others come. On the other node the pod
+    takes cores that one more GPU needs."""
+    machines = [machine("whole", 64_000, *[1000] * 8), machine("loose", 11_000, *[1000] * 3)]
+    machines += [machine(f"full-{i}", 64_000, *[1000] * 8) for i in range(20)]
+    one, large = Task(1000, 1, 1000), Task(8000, 8, 1000)
+    for ended, node in ((0, "whole"), (160, "loose")):
+        state = learned(machines, (one, 600), (large, 20))
+        for i in range(20):
+            busy = Pod(f"busy-{i}", "ns", f"busy-{i}", request_of(large), node=f"full-{i}", managed=False)
+            decided(state, PodChanged(busy))
+        for number in range(ended):
+            come(state, number, one)
+            state.apply(PodRemoved(f"p{number}"))
+        assert come(state, 300, Task(10_000, 1, 1000))[0] == node
 
 
 def test_what_a_pod_prefers_itself_comes_first() -> None:

@@ -11,9 +11,10 @@ Rules
   `stop` is such that ten times as many pods come as would fill the cluster.
 - The GPUs of a node are filled one after another, the emptiest first, each with the cores that those before it left.
 - Beside that the places for pods that may not go where most pods may have a price: each that a node has adds what the
-  pod asks for, times the square of the part (at most 1) that is wanted of all such places in the cluster before it is
-  full. So have the places for pods of several GPUs, at half of that: their GPUs are in the fill as well, and whoever
-  breaks such a place up still uses them.
+  pod asks for, times the square of the part (at most 1) that is wanted of all such places in the cluster: by the pods
+  of the class that come before it is full, and by those that come while as many pods end as are there, since a full
+  cluster goes on. So have the places for pods of several GPUs, at half of that: their GPUs are in the fill as well, and
+  whoever breaks such a place up still uses them.
 - A place for several GPUs of which b are busy yet adds its price times the chance that it is whole before the next pod
   of the class comes: the product over i = 1 .. b of i e / (i e + n p), where n pods of the class came and e pods with
   GPUs ended in the same time, and p are there. Each of p is taken to end as soon as any other, and to hold one GPU. Of
@@ -110,10 +111,10 @@ class Worth:
                 table[kind, :, :-1, at] = amounts
                 table[kind, :, :-2, at + 1] = amounts[:, 1:] - amounts[:, :-1]
         self._table = table.reshape(-1, 4)
-        priced = _priced(classes)
-        self._price(priced, of_kind, rooms, cpu_milli, idle, asked)
+        priced, ended = _priced(classes), cluster.mix.ended
         present = sum(1 for one in cluster.placements.values() if one.has_gpus)
-        self._chances = _chances(priced, cluster.mix.ended, present)
+        self._price(priced, of_kind, rooms, cpu_milli, (idle, asked), (present, ended))
+        self._chances = _chances(priced, ended, present)
 
     @property
     def arrays(self) -> tuple[Ints, ...]:
@@ -146,10 +147,12 @@ class Worth:
         of_kind: list[list[int]],
         rooms: Ints,
         cpu_milli: Ints,
-        idle_milli: int,
-        asked_milli: int,
+        until_full: tuple[int, int],
+        until_renewed: tuple[int, int],
     ) -> None:
-        """`asked_milli` is what all pods that were counted asked for."""
+        """Two fractions say how many pods come for each that was counted: until the cluster is full (what is idle, and
+        what all that were counted asked for, in thousandths of a GPU), and until it is renewed (pods that are there,
+        and that ended)."""
         sizes = sorted({one.milli for one in priced})
         self._sizes = np.array(sizes, dtype=np.int64)
         self._size_of = np.array([sizes.index(one.milli) for one in priced], dtype=np.intp)
@@ -158,7 +161,7 @@ class Worth:
         self._prices = np.zeros((len(priced), self.kinds + 1), dtype=np.int64)
         places = self._places(self._idle(rooms), cpu_milli) if priced else np.zeros((0, len(cpu_milli)), dtype=np.int64)
         for i, one in enumerate(priced):
-            wanted = (one.count * idle_milli << _PART_BITS) // asked_milli
+            wanted = sum((one.count * n << _PART_BITS) // of for n, of in (until_full, until_renewed) if of)
             part = min(wanted // max(int(places[i][one.allowed].sum()), 1), 1 << _PART_BITS)
             price = one.gpus * one.milli * part * part * SCALE >> 2 * _PART_BITS
             if one.gpus > 1:
