@@ -94,7 +94,7 @@ class Reference(Struct, dict=True):
             if task.count > 1 or (task.count and not everywhere):
                 wanted = (count * idle << 10) // asked
                 if self.ended:
-                    wanted += (count * self.present << 10) // self.ended
+                    wanted += (count * self.present << 10) // (8 * self.ended)
                 part = min(wanted // max(sum(places_on(m, task) for m in allowed), 1), 1024)
                 price = task.asked * part * part * 256 >> 20
                 self.prices.append((task, price // 2 if task.count > 1 else price))
@@ -371,8 +371,8 @@ def test_on_a_full_cluster_where_pods_leave_the_last_whole_node_is_kept() -> Non
     machines = [machine("whole", 64_000, *[1000] * 8), machine("loose", 11_000, *[1000] * 3)]
     machines += [machine(f"full-{i}", 64_000, *[1000] * 8) for i in range(20)]
     one, large = Task(1000, 1, 1000), Task(8000, 8, 1000)
-    for ended, node in ((0, "whole"), (160, "loose")):
-        state = learned(machines, (one, 600), (large, 20))
+    for ended, node in ((0, "whole"), (80, "loose")):
+        state = learned(machines, (one, 600), (large, 30))
         for i in range(20):
             busy = Pod(f"busy-{i}", "ns", f"busy-{i}", request_of(large), node=f"full-{i}", managed=False)
             decided(state, PodChanged(busy))

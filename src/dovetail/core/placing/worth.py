@@ -12,9 +12,9 @@ Rules
 - The GPUs of a node are filled one after another, the emptiest first, each with the cores that those before it left.
 - Beside that the places for pods that may not go where most pods may have a price: each that a node has adds what the
   pod asks for, times the square of the part (at most 1) that is wanted of all such places in the cluster: by the pods
-  of the class that come before it is full, and by those that come while as many pods end as are there, since a full
-  cluster goes on. So have the places for pods of several GPUs, at half of that: their GPUs are in the fill as well, and
-  whoever breaks such a place up still uses them.
+  of the class that come before it is full, and by those that come while as many pods end as an eighth of those that
+  are there; a full cluster goes on, and who comes later finds other places. So have the places for pods of several
+  GPUs, at half of that: their GPUs are in the fill as well, and whoever breaks such a place up still uses them.
 - A place for several GPUs of which b are busy yet adds its price times the chance that it is whole before the next pod
   of the class comes: the product over i = 1 .. b of i e / (i e + n p), where n pods of the class came and e pods with
   GPUs ended in the same time, and p are there. Each of p is taken to end as soon as any other, and to hold one GPU. Of
@@ -54,6 +54,8 @@ _TIMES_FULL = 10
 _CPU_ONLY_PERCENT = 10
 _SEVERAL_GPUS_PERCENT = 50
 _MOST_BUSY = 16
+_LOOK_AHEAD = 8
+"""Places are kept for pods that come while one of so many that are there ends."""
 
 
 class Arriving(Struct, frozen=True):
@@ -113,7 +115,7 @@ class Worth:
         self._table = table.reshape(-1, 4)
         priced, ended = _priced(classes), cluster.mix.ended
         present = sum(1 for one in cluster.placements.values() if one.has_gpus)
-        self._price(priced, of_kind, rooms, cpu_milli, (idle, asked), (present, ended))
+        self._price(priced, of_kind, rooms, cpu_milli, (idle, asked), (present, ended * _LOOK_AHEAD))
         self._chances = _chances(priced, ended, present)
 
     @property
@@ -148,11 +150,11 @@ class Worth:
         rooms: Ints,
         cpu_milli: Ints,
         until_full: tuple[int, int],
-        until_renewed: tuple[int, int],
+        meanwhile: tuple[int, int],
     ) -> None:
-        """Two fractions say how many pods come for each that was counted: until the cluster is full (what is idle, and
-        what all that were counted asked for, in thousandths of a GPU), and until it is renewed (pods that are there,
-        and that ended)."""
+        """Two fractions say how many pods come for each that was counted: until the cluster is full (what is idle, of
+        what all that were counted asked for, in thousandths of a GPU), and while a part of the pods that are there ends
+        (how many these are, of how many ended times how many parts there are)."""
         sizes = sorted({one.milli for one in priced})
         self._sizes = np.array(sizes, dtype=np.int64)
         self._size_of = np.array([sizes.index(one.milli) for one in priced], dtype=np.intp)
@@ -161,7 +163,7 @@ class Worth:
         self._prices = np.zeros((len(priced), self.kinds + 1), dtype=np.int64)
         places = self._places(self._idle(rooms), cpu_milli) if priced else np.zeros((0, len(cpu_milli)), dtype=np.int64)
         for i, one in enumerate(priced):
-            wanted = sum((one.count * n << _PART_BITS) // of for n, of in (until_full, until_renewed) if of)
+            wanted = sum((one.count * n << _PART_BITS) // of for n, of in (until_full, meanwhile) if of)
             part = min(wanted // max(int(places[i][one.allowed].sum()), 1), 1 << _PART_BITS)
             price = one.gpus * one.milli * part * part * SCALE >> 2 * _PART_BITS
             if one.gpus > 1:
