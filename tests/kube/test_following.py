@@ -26,16 +26,22 @@ class Followed:
         self.bad: asyncio.Queue[BadObject] = asyncio.Queue()
         self.errors: asyncio.Queue[KubeError] = asyncio.Queue()
         self.drifts: list[Drift] = []
+        self.batches: list[int] = []
         self.reflector = Reflector(
             client,
             resource,
             Pod,
-            lambda batch: [self.told.put_nowait(change) for change in batch] and None,
+            self._take,
             on_bad_object=self.bad.put_nowait,
             on_error=self.errors.put_nowait,
             on_drift=self.drifts.append,
             **options,
         )
+
+    def _take(self, batch: list[Change[Pod]]) -> None:
+        self.batches.append(len(batch))
+        for change in batch:
+            self.told.put_nowait(change)
 
     async def next(self, count: int = 1) -> list[tuple[str, str]]:
         """The next changes, as (kind, name), sorted."""
@@ -187,6 +193,33 @@ async def test_other_failures_are_reported_and_waited_out(
         await collection.put("a")
         assert await followed.next() == [("added", "a")]
         assert followed.errors.qsize() == 1
+
+
+async def test_what_comes_in_short_succession_is_told_together_and_who_comes_alone_does_not_wait(
+    client: Client, collection: Collection
+) -> None:
+    async with follow(client, apart_s=0.3) as followed:
+        await asyncio.sleep(0.4)
+        await collection.put("alone")
+        async with asyncio.timeout(0.2):
+            assert await followed.next() == [("added", "alone")]
+        for name in ("a", "b", "c"):
+            await collection.put(name)
+            await asyncio.sleep(0.02)
+        assert followed.told.empty()
+        assert await followed.next(3) == [("added", "a"), ("added", "b"), ("added", "c")]
+        assert followed.batches[-2:] == [1, 3]
+
+
+async def test_a_stream_that_ends_while_nobody_reads_it_is_resumed(client: Client, collection: Collection) -> None:
+    async with follow(client, apart_s=0.1) as followed:
+        await collection.put("a")
+        assert await followed.next() == [("added", "a")]
+        await collection.put("b")
+        await collection.hang_up()
+        await collection.put("c")
+        assert await followed.next(2) == [("added", "b"), ("added", "c")]
+        assert followed.errors.empty()
 
 
 async def test_silence_is_taken_for_a_dead_connection(client: Client, collection: Collection) -> None:

@@ -349,15 +349,3 @@ async def test_where_it_cannot_be_said_what_the_kubelet_answers_the_event_says_s
         "Successfully assigned d/p to a with GPU 0; it cannot be said whether its kubelet lets it in: "
         "the Topology Manager's policy is not known"
     ]
-
-
-async def test_what_comes_in_short_succession_is_decided_together(bench: Bench) -> None:
-    bench.node("a", gpus=40)
-    async with bench.running():
-        await until(lambda: bench.state.steps > 0)
-        before = bench.state.steps
-        for number in range(40):
-            bench.pod(f"p{number}")
-            await asyncio.sleep(0)
-        await until(lambda: len(bench.state.cluster.placements) == 40)
-        assert bench.state.steps - before < 20

@@ -66,6 +66,22 @@ async def test_while_binds_are_under_way_late_reports_are_written_one_at_a_time(
     assert server.most_at_once == 1
 
 
+async def test_what_is_due_a_little_later_goes_with_what_is_due(parts: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reporter, "BEHIND_S", 0.3)
+    monkeypatch.setattr(reporter, "_TOGETHER_S", 0.2)
+    server, idle, _, subject = parts
+    await asyncio.sleep(0)
+    idle.clear()
+    for word, pause_s in (("first", 0.1), ("soon after", 0.15), ("later", 0.0)):
+        subject.put(word, _report(word))
+        await asyncio.sleep(pause_s)
+    assert server.written == []
+    await asyncio.sleep(0.15)
+    assert server.written == [b"first", b"soon after"]
+    await asyncio.wait_for(subject.idle.wait(), 5)
+    assert server.written[2:] == [b"later"]
+
+
 async def test_the_end_of_the_binds_lets_all_reports_go_at_once(parts: Any) -> None:
     server, idle, _, subject = parts
     idle.clear()

@@ -7,6 +7,8 @@ times the CPU of the exchange itself on sessions, cookies, URLs and header objec
 Rules
 - A request is one write and is never pipelined; its reply is read to the end.
 - A connection goes back to the pool only after a complete reply that allows it; anything else closes it.
+- On a stream silence is failure: where nothing has come for the time that the caller gives, it counts as dead, whatever
+  TCP thinks.
 - A connection idle for `_IDLE_S` is not used again: a server or balancer may be about to close it, and a write lost in
   that race has an unknown outcome.
 - Bodies end by Content-Length, by chunks or at close. We never offer to accept compression.
@@ -33,6 +35,10 @@ _READ = re.compile(rb"\r\n(connection|content-length|retry-after|transfer-encodi
 
 class Dropped(ConnectionError):
     """The connection ended, or carried something that is not HTTP/1.1, before the reply was complete."""
+
+
+class Silent(Dropped):
+    """Nothing has come for longer than a sound server is silent."""
 
 
 class NotConnected(ConnectionError):
@@ -92,6 +98,8 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._lost: Exception | None = None
+        self._heard_s = 0.0
+        self._watchdog: asyncio.TimerHandle | None = None
         self._incoming = memoryview(bytearray(_INCOMING_BYTES))
         self._head = b""
         self._pieces: list[bytes] = []
@@ -142,10 +150,40 @@ class Connection(asyncio.BufferedProtocol):
             pieces.append(piece)
         return b"".join(pieces)
 
+    def watch(self, silence_s: float) -> None:
+        """From now on it is lost, with Silent, when nothing has come for so long."""
+        self._heard_s = self._loop.time()
+        self._look_again(silence_s, silence_s)
+
+    async def rest(self, rest_s: float) -> None:
+        """Leave what comes where it is for so long: then it is read at once, and each piece need not be taken in for
+        itself."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        transport.pause_reading()
+        await asyncio.sleep(rest_s)
+        if not transport.is_closing():
+            transport.resume_reading()
+
     def close(self) -> None:
         """Drop the connection at once, without a TLS farewell."""
+        if self._watchdog is not None:
+            self._watchdog.cancel()
         if self._transport:
             self._transport.abort()
+
+    def _look_again(self, after_s: float, silence_s: float) -> None:
+        self._watchdog = self._loop.call_later(after_s, self._look, silence_s)
+
+    def _look(self, silence_s: float) -> None:
+        # One timer for all that comes, instead of one for each piece.
+        left_s = self._heard_s + silence_s - self._loop.time()
+        if left_s > 0:
+            self._look_again(left_s, silence_s)
+            return
+        self.connection_lost(Silent(f"nothing came for {silence_s:g} s"))
+        self.close()
 
     async def _arrival(self) -> None:
         if self._lost:
@@ -162,6 +200,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         data = bytes(self._incoming[:nbytes])
+        self._heard_s = self._loop.time()
         try:
             if not self.status:
                 data = self._take_head(data)

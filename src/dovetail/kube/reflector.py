@@ -27,7 +27,7 @@ from dovetail.kube.decoding import BadObject, Identified, Key, Keyed, Reader, T
 from dovetail.kube.errors import ApiError, Gone, KubeError, NotFound, no_reply
 from dovetail.kube.listing import Listing, gc_paused, list_all
 from dovetail.kube.resources import Resource
-from dovetail.kube.watching import HEARTBEAT_S, SILENT, Batch, watch
+from dovetail.kube.watching import APART_S, HEARTBEAT_S, SILENT, Batch, watch
 
 K = TypeVar("K", bound=Keyed)
 
@@ -108,6 +108,7 @@ class Reflector(Generic[T]):
         audit_every_s: float = 600.0,
         recheck_s: float = 60.0,
         heartbeat_s: float = HEARTBEAT_S,
+        apart_s: float = APART_S,
         limit: int = 500,
     ) -> None:
         self.resource = resource
@@ -130,6 +131,7 @@ class Reflector(Generic[T]):
         self._audit_every_s = audit_every_s
         self._recheck_s = recheck_s
         self._heartbeat_s = heartbeat_s
+        self._apart_s = apart_s
         self._limit = limit
         self._heard_s = time.monotonic()
         self._advanced = asyncio.Event()
@@ -241,6 +243,7 @@ class Reflector(Generic[T]):
             namespace=self._namespace,
             params=self._params,
             heartbeat_s=self._heartbeat_s,
+            apart_s=self._apart_s,
         )
         async with aclosing(batches):
             if not self.resource_version:

@@ -2,14 +2,14 @@
 """One watch connection: lines of JSON, handed over in batches of all that has arrived.
 
 Rules
-- Silence is failure: a server sends bookmarks, so a connection on which nothing has come for `heartbeat_s` is dead,
-  whatever TCP thinks.
+- Silence is failure: a server sends bookmarks, so a connection on which nothing has come for `heartbeat_s` is dead.
+- Between two reads are `apart_s`: a read has a price of its own, so what comes in short succession is taken together.
+  Who comes alone need not wait.
 - Without a version the watch is a streaming list (KEP-3157): first an ADDED for each object, then a bookmark that
   says so, then changes. The objects come in no order, so none of their versions can be resumed from.
 Does not know: reconnecting, what was known before; that is `reflector`.
 """
 
-import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from typing import Generic
 
@@ -17,12 +17,16 @@ from msgspec import Struct, field
 
 from dovetail.kube.client import Client
 from dovetail.kube.decoding import BadObject, Event, Reader, T
-from dovetail.kube.errors import no_reply
+from dovetail.kube.http1 import Silent
 
-SILENT = "Silent"
+SILENT = Silent.__name__
+"""The reason of the error after which nothing has come for too long."""
 HEARTBEAT_S = 150.0
 """Longer than the silence of a sound server: on a quiet collection kube-apiserver 1.37 sends its first bookmark after
 about 120 s, then one a minute (measured)."""
+APART_S = 0.005
+_MUCH_BYTES = 32 << 10
+"""Who reads so much at once need not wait for more."""
 
 
 class Batch(Struct, Generic[T]):
@@ -44,6 +48,7 @@ async def watch(
     namespace: str | None = None,
     params: Mapping[str, str] | None = None,
     heartbeat_s: float = HEARTBEAT_S,
+    apart_s: float = APART_S,
     timeout_s: int = 300,
 ) -> AsyncGenerator[Batch[T], None]:
     """Changes after `resource_version` until the server ends the stream, which it does after about `timeout_s`.
@@ -61,14 +66,8 @@ async def watch(
     initial = not resource_version
     rest = b""
     async with client.stream(path, query) as connection:
-        while True:
-            try:
-                async with asyncio.timeout(heartbeat_s):
-                    data = await connection.read()
-            except TimeoutError:
-                raise no_reply(SILENT, f"nothing came for {heartbeat_s:g} s", f"GET {path}", harmless=True) from None
-            if not data:
-                return
+        connection.watch(heartbeat_s)
+        while data := await connection.read():
             lines = (rest + data).split(b"\n")
             rest = lines.pop()
             batch: Batch[T] = Batch()
@@ -89,3 +88,5 @@ async def watch(
             if initial:
                 batch.resource_version = ""
             yield batch
+            if apart_s and not initial and len(data) < _MUCH_BYTES:
+                await connection.rest(apart_s)

@@ -2,11 +2,11 @@
 """The loop: events from the mirror into the core, its decisions out to the binder and the reporter.
 
 Rules: one step is small, so that binds already decided go out while the rest is being decided. A process that does not
-lead keeps its state warm and decides nothing. Time is the driver's clock; a step is taken when something changed, some
-milliseconds after the one before at the earliest, when the core has work left, or when the core said that one is due. A
-recorder, where there is one, makes the calls of the core; between two of them it may hand over another state, equal in
-all that counts. Devices are written down with the bind where they can be told apart: on nodes whose layout is known,
-and where a share of one was chosen.
+lead keeps its state warm and decides nothing. Time is the driver's clock; a step is taken when something changed (what
+changes in short succession comes together, see `kube.watching`), when the core has work left, or when the core said
+that one is due. A recorder, where there is one, makes the calls of the core; between two of them it may hand over
+another state, equal in all that counts. Devices are written down with the bind where they can be told apart: on nodes
+whose layout is known, and where a share of one was chosen.
 """
 
 from __future__ import annotations
@@ -39,9 +39,6 @@ from dovetail.scheduler.reporter import Report, Reporter
 from dovetail.scheduler.telling import told
 
 _LONGEST_NAP_S = 5.0
-_APART_S = 0.005
-"""So much time is between two steps, unless the core has work left: a step has a price of its own, so what comes in
-short succession is taken together. Who comes alone need not wait."""
 _GROUP_CONDITIONS = {
     NATIVE.id_prefix: "PodGroupInitiallyScheduled",
     COMPOSITE.id_prefix: "CompositePodGroupInitiallyScheduled",
@@ -118,7 +115,6 @@ class Driver:
             wake_ms = self.state.next_wake_ms()
             due_s = _LONGEST_NAP_S if wake_ms is None else max(0.05, (wake_ms - self._clock.now_ms()) / 1000)
             await self._nap(min(due_s, _LONGEST_NAP_S))
-            await asyncio.sleep(self.last_step_s + _APART_S - time.monotonic())
 
     def _tell(self, events: list[Event]) -> None:
         tell = cycle.tell if self._recorder is None else self._recorder.tell
@@ -129,11 +125,12 @@ class Driver:
         return step(self.state, events, self._clock.now_ms())
 
     async def _nap(self, longest_s: float) -> None:
+        # Not asyncio.timeout, which costs several times as much.
+        timer = asyncio.get_running_loop().call_later(longest_s, self._mirror.changed.set)
         try:
-            async with asyncio.timeout(longest_s):
-                await self._mirror.changed.wait()
-        except TimeoutError:
-            return
+            await self._mirror.changed.wait()
+        finally:
+            timer.cancel()
 
     def _carry_out(self, decision: Decision) -> None:
         metrics.DECISIONS.labels(type(decision).__name__.lower()).inc()

@@ -2,15 +2,15 @@
 """Telling users: pod conditions, PodGroup conditions and events, written behind the binds and all of them in the end.
 
 Rules: while binds are under way reports wait, `BEHIND_S` at most, and then are written one at a time, so that binds are
-not delayed; without binds they are written at once, many at a time. Reports of one key replace each other while they
-wait, and are written one after another, so the last word is the newest. A report that the server refuses is counted and
-dropped; one that does not reach it, or comes when it has too much to do, waits again.
+not delayed, together with those that would have to go a little later; without binds they are written at once, many at a
+time. Reports of one key replace each other while they wait, and are written one after another, so the last word is the
+newest. A report that the server refuses is counted and dropped; one that does not reach it, or comes when it has too
+much to do, waits again.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Callable
 
@@ -23,6 +23,9 @@ from dovetail.scheduler import metrics
 WORKERS = 32
 BEHIND_S = 5.0
 """How long a report waits for binds at most."""
+_TOGETHER_S = 1.0
+"""With a report that must not wait any longer go those of so much later: to sleep between two costs as much as to write
+one."""
 _AGAIN = "again"
 _AGAIN_S = 1.0
 _PASSING = (0, 429, 502, 503, 504)
@@ -84,6 +87,7 @@ class Reporter:
                 tasks.create_task(self._work(patient=number > 0))
 
     async def _work(self, *, patient: bool) -> None:
+        due_since_s = 0.0
         while True:
             if patient:
                 await self._binds_idle.wait()
@@ -92,16 +96,18 @@ class Reporter:
             if key is None:
                 # Taken back, replaced, or in the hands of who writes the one before it.
                 continue
-            due_in_s = self._waiting[key][1] + BEHIND_S - time.monotonic()
-            if not self._binds_idle.is_set() and (patient or due_in_s > 0):
+            report, since_s = self._waiting[key]
+            if not self._binds_idle.is_set() and (patient or since_s > due_since_s):
                 self._turns.release()
                 if not patient:
-                    with contextlib.suppress(TimeoutError):
+                    try:
                         # Not wait_for: before Python 3.12 it may lose a cancellation.
-                        async with asyncio.timeout(due_in_s):
+                        async with asyncio.timeout(since_s + BEHIND_S - time.monotonic()):
                             await self._binds_idle.wait()
+                    except TimeoutError:
+                        due_since_s = since_s + _TOGETHER_S
                 continue
-            report, since_s = self._waiting.pop(key)
+            del self._waiting[key]
             self._writing.add(key)
             result = await self._write(report)
             self._writing.discard(key)
