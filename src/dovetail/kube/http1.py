@@ -159,7 +159,7 @@ class Connection(asyncio.BufferedProtocol):
         """Leave what comes where it is for so long: then it is read at once, and each piece need not be taken in for
         itself."""
         transport = self._transport
-        if transport is None or transport.is_closing():
+        if transport is None or transport.is_closing() or self._buffered_bytes > _HIGH_WATER_BYTES:
             return
         transport.pause_reading()
         await asyncio.sleep(rest_s)
