@@ -139,7 +139,7 @@ async def _watched_run(plane: Plane, client: Client, heat: Heat, argv: list[str]
     stream = Stream(client, scenario, heat.contestant.scheduler_name)
     binds = _Binds(stream)
     bound = {"fieldSelector": "spec.nodeName!="}
-    bound_pods = Reflector(client, PODS, SeenPod, binds.sink, params=bound, heartbeat_s=STALLED_S, apart_s=0.0)
+    bound_pods = Reflector(client, PODS, SeenPod, binds.sink, params=bound, heartbeat_s=STALLED_S)
     scratch = Path(tempfile.mkdtemp(prefix="dovetail-live-"))
     log = scratch / "scheduler.log"
     children = Children()

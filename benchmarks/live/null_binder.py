@@ -44,7 +44,7 @@ async def run(config: ClusterConfig, events: bool) -> None:
                     if change.kind == "added":
                         tasks.create_task(bind(client, change.object, next(nodes), events))
 
-            await Reflector(client, PODS, SeenPod, sink, params=PENDING, apart_s=0.0).run()
+            await Reflector(client, PODS, SeenPod, sink, params=PENDING).run()
 
 
 async def work(client: Client, shared: Iterator[tuple[SeenPod, str]], events: bool) -> None:

@@ -27,7 +27,7 @@ from dovetail.kube.decoding import BadObject, Identified, Key, Keyed, Reader, T
 from dovetail.kube.errors import ApiError, Gone, KubeError, NotFound, no_reply
 from dovetail.kube.listing import Listing, gc_paused, list_all
 from dovetail.kube.resources import Resource
-from dovetail.kube.watching import APART_S, HEARTBEAT_S, SILENT, Batch, watch
+from dovetail.kube.watching import HEARTBEAT_S, SILENT, Batch, watch
 
 K = TypeVar("K", bound=Keyed)
 
@@ -108,7 +108,7 @@ class Reflector(Generic[T]):
         audit_every_s: float = 600.0,
         recheck_s: float = 60.0,
         heartbeat_s: float = HEARTBEAT_S,
-        apart_s: float = APART_S,
+        apart_s: float = 0.0,
         limit: int = 500,
     ) -> None:
         self.resource = resource

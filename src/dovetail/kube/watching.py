@@ -3,8 +3,8 @@
 
 Rules
 - Silence is failure: a server sends bookmarks, so a connection on which nothing has come for `heartbeat_s` is dead.
-- Between two reads are `apart_s`: a read has a price of its own, so what comes in short succession is taken together.
-  Who comes alone need not wait.
+- Between two reads are `apart_s`, where the caller gives any: a read has a price of its own, so what comes in short
+  succession is taken together. Who comes alone need not wait.
 - Without a version the watch is a streaming list (KEP-3157): first an ADDED for each object, then a bookmark that
   says so, then changes. The objects come in no order, so none of their versions can be resumed from.
 Does not know: reconnecting, what was known before; that is `reflector`.
@@ -24,7 +24,6 @@ SILENT = Silent.__name__
 HEARTBEAT_S = 150.0
 """Longer than the silence of a sound server: on a quiet collection kube-apiserver 1.37 sends its first bookmark after
 about 120 s, then one a minute (measured)."""
-APART_S = 0.005
 _MUCH_BYTES = 32 << 10
 """Who reads so much at once need not wait for more."""
 
@@ -48,7 +47,7 @@ async def watch(
     namespace: str | None = None,
     params: Mapping[str, str] | None = None,
     heartbeat_s: float = HEARTBEAT_S,
-    apart_s: float = APART_S,
+    apart_s: float = 0.0,
     timeout_s: int = 300,
 ) -> AsyncGenerator[Batch[T], None]:
     """Changes after `resource_version` until the server ends the stream, which it does after about `timeout_s`.

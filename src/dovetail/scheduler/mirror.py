@@ -32,6 +32,8 @@ from dovetail.scheduler import metrics
 
 _OWNER_RETRY_S = 5.0
 _OWNER_RETRY_MAX_S = 80.0
+_APART_S = 0.005
+"""So long after a read of a watch is the next: a stream of pods is taken in, and decided, some at a time."""
 
 
 class Mirror:
@@ -69,7 +71,14 @@ class Mirror:
             log_drift(drift)
 
         return Reflector(
-            self._client, source.resource, source.kind, sink, params=source.params, keep=source.keep, on_drift=drifted
+            self._client,
+            source.resource,
+            source.kind,
+            sink,
+            params=source.params,
+            keep=source.keep,
+            on_drift=drifted,
+            apart_s=_APART_S,
         )
 
     def tell(self, events: list[Event]) -> None:
