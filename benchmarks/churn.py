@@ -10,7 +10,8 @@ times pass before anything is measured, then 5 are measured. `--every 16` keeps 
 that a run takes seconds at 90 %, a minute at 110 %; 1 is the whole cluster. The order of the nodes is drawn by the
 seed. A pod that waits still at the end counts with what it has waited so far. Of each figure the mean over the seeds,
 and the deviation. Most of that is the seed's, so a second table compares one policy with each of the others seed by
-seed: the mean of the differences, and its standard error.
+seed: the mean of the differences, and its standard error. What is idle is looked at every ten minutes: in GPUs of which
+a part is given away, or on nodes whose other resource, cores, is used up (less than one is left), or neither.
 
 Without files the sample that comes with Dovetail (the list `default`). With `-o json` the single runs.
 """
@@ -30,11 +31,12 @@ from functools import partial
 from itertools import pairwise, product
 from pathlib import Path
 
+import numpy as np
 from msgspec import Struct
 from msgspec.structs import asdict
 
 from dovetail.core.events import NodeChanged
-from dovetail.core.model import WHOLE_GPU_MILLI, Node
+from dovetail.core.model import CPU, WHOLE_GPU_MILLI, Node
 from dovetail.core.policy import Policy
 from dovetail.sim import sample
 from dovetail.sim.churn import churned
@@ -45,6 +47,7 @@ from dovetail.sim.traces import openb
 from dovetail.sim.workload import Workload
 
 RUNTIME_MS = 2 * 3_600_000
+LOOK_MS = 600_000
 POLICIES_SHOWN = ["bestfit", "fgd", "dovetail", "expected-fill"]
 WARM_RUNTIMES, MEASURED_RUNTIMES = 3, 5
 
@@ -57,6 +60,9 @@ COLUMNS = {
     "wait_mean_s": ("wait mean s", 0),
     "several_mean_s": ("of several GPUs", 0),
     "waiting_percent": ("wait still %", 2),
+    "idle_parts_percent": ("idle in parts %", 2),
+    "idle_no_cores_percent": ("without cores %", 2),
+    "idle_whole_percent": ("idle whole %", 2),
 }
 """Heading and digits of what is shown of each run."""
 COMPARED = "allocated_percent", "wait_p95_s", "wait_mean_s", "several_mean_s"
@@ -76,7 +82,33 @@ class Row(Struct, frozen=True):
     wait_p99_s: float
     several_mean_s: float | None
     waiting_percent: float
+    idle_parts_percent: float
+    idle_no_cores_percent: float
+    idle_whole_percent: float
     cpu_s: float
+
+
+class Watched(Simulation):
+    """`idle_milli` adds up what is idle from `from_ms` on: in parts, without cores, and whole; `looks` is how often."""
+
+    def __init__(self, workload: Workload, policy: Policy, from_ms: int) -> None:
+        super().__init__(workload, policy)
+        self.idle_milli = np.zeros(3, dtype=np.int64)
+        self.looks = 0
+        self._look_ms = from_ms
+
+    def decide(self) -> bool:
+        acted = super().decide()
+        if self.now_ms >= self._look_ms:
+            self._look_ms = self.now_ms + LOOK_MS
+            self.looks += 1
+            nodes = self.state.cluster.nodes
+            rooms = nodes.room_milli(slice(0, nodes.size))
+            no_cores = nodes.free[nodes.resources[CPU]] < 1000
+            whole = np.where(rooms == WHOLE_GPU_MILLI, rooms, 0)[:, ~no_cores].sum()
+            stuck = rooms[:, no_cores].sum()
+            self.idle_milli += (rooms.sum() - stuck - whole, stuck, whole)
+        return acted
 
 
 def thinned(nodes: Sequence[Node], every: int, seed: int) -> list[Node]:
@@ -114,13 +146,19 @@ def run(nodes: Path, pods: Path, every: int, case: tuple[str, int, int]) -> Row:
     workload = churned(listed, load_percent, RUNTIME_MS, until_ms, seed)
     scoring = POLICIES[policy](seed, [pod.request for job in listed.jobs for pod in job.pods])
     began_s = time.process_time()
-    result = Simulation(workload, Policy(scoring=scoring)).run(until_ms=until_ms)
+    simulation = Watched(workload, Policy(scoring=scoring), from_ms)
+    result = simulation.run(until_ms=until_ms)
     cpu_s = time.process_time() - began_s
     allocated, waits, several, waiting = measured(result, from_ms, until_ms)
     waits.sort()
     p50, p95, p99 = (waits[math.ceil(percent * len(waits) / 100) - 1] for percent in (50, 95, 99))
     mean, of_several = statistics.mean(waits), statistics.mean(several) if several else None
-    return Row(policy, load_percent, seed, allocated, mean, p50, p95, p99, of_several, waiting, cpu_s)
+    parts, no_cores, whole = (
+        100 * float(idle) / (result.capacity_milli * simulation.looks) for idle in simulation.idle_milli
+    )
+    return Row(
+        policy, load_percent, seed, allocated, mean, p50, p95, p99, of_several, waiting, parts, no_cores, whole, cpu_s
+    )
 
 
 def main() -> None:

@@ -112,6 +112,24 @@ async def test_a_request_waits_for_the_watch(chosen: Chosen) -> None:
     assert await asking == "late"
 
 
+async def test_a_request_is_not_taken_for_that_of_a_pod_whose_choice_cannot_be_had_before_the_watch_was_waited_for(
+    chosen: Chosen,
+) -> None:
+    """The kubelet has reused the devices of an init container, so nobody asked for "a" again: it is at work by now."""
+    chosen._wait_s = 20.0
+    bind(chosen, pod("a", devices="0"))
+    asking = asyncio.create_task(named(chosen, fits=lambda one: one.parts != ("0",)))
+    await asyncio.sleep(0)
+    assert not asking.done()
+    bind(chosen, pod("b", devices="1"))
+    assert await asking == "b"
+
+
+async def test_whose_choice_cannot_be_had_is_named_where_nobody_else_comes(chosen: Chosen) -> None:
+    bind(chosen, pod("a", devices="0"))
+    assert await named(chosen, fits=lambda one: False) == "a"
+
+
 async def test_a_pod_is_asked_for_once_per_container_init_containers_first(chosen: Chosen) -> None:
     bind(chosen, pod("a", 2, init={GPU: 1}, containers=[{GPU: 2}]))
     assert [await named(chosen, size) for size in (1, 1, 2, 2, 2)] == ["a", None, "a", "a", None]

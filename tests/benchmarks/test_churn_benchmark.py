@@ -6,9 +6,10 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from msgspec.structs import replace
 
-from benchmarks.churn import measured, thinned
-from dovetail.core.model import CPU, GPU, Node
+from benchmarks.churn import Watched, measured, thinned
+from dovetail.core.model import CPU, GPU, Node, Request
 from dovetail.core.policy import Policy
 from dovetail.sim.engine import Simulation
 from tests.sim.streams import job, workload
@@ -29,6 +30,21 @@ def test_allocation_and_waits_are_those_between_the_two_times() -> None:
 def test_what_came_before_is_not_measured() -> None:
     result = Simulation(workload((2,), job("a", 0, 1, 1000)), Policy()).run(until_ms=100_000)
     assert measured(result, 50_000, 100_000) == (50, [], [], 0)
+
+
+def test_what_is_idle_is_in_parts_or_without_cores_or_neither() -> None:
+    """Of three nodes of two GPUs one gives a part of a GPU, one nearly all of its cores with a GPU, and one both GPUs
+    from the second minute on."""
+    share = Request(((CPU, 1000),), gpu_milli=300)
+    cores = Request(((CPU, 63_500), (GPU, 1)))
+    jobs = []
+    for name, request in (("a", share), ("b", cores)):
+        [pod] = (one := job(name, 0, 1, None)).pods
+        jobs.append(replace(one, pods=(replace(pod, request=request),)))
+    simulation = Watched(workload((2, 2, 2), *jobs, job("c", 60, 2, 10)), Policy(), 30_000)
+    simulation.run(until_ms=100_000)
+    assert simulation.looks == 1
+    assert simulation.idle_milli.tolist() == [700, 1000, 1000]
 
 
 def test_a_thinner_cluster_has_nodes_of_all_kinds_in_an_order_of_the_seed() -> None:

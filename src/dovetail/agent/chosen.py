@@ -12,7 +12,8 @@ Rules
   Parts are kept as written there. A value that is no such list is a fault, and the pod counts as one without a choice.
 - A resource that a container has through a claim (`extendedResourceClaimStatus`) is not asked for here.
 - A request is for another container than the one before, since the kubelet asks once for each; after a restart of the
-  kubelet it asks again. A request that comes before its pod does waits for the watch, `wait_s` at most.
+  kubelet it asks again. A request that comes before its pod does waits for the watch, `wait_s` at most; so does one
+  for which only pods are known whose choice cannot be had, for it may be another's, and these at work by now.
 - After the kubelet has lost its books, pods that are at work without devices are candidates, too, behind all others.
 Does not know: devices; which part is which id is `plugin.offers`.
 """
@@ -154,7 +155,7 @@ class Chosen:
         be had is named only where nothing else asks."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._wait_s):
-                while not self._in_flight(resource, size):
+                while not any(map(fits, self._in_flight(resource, size))):
                     await self._news.wait()
         asking = self._in_flight(resource, size)
         pod = next((pod for pod in asking if fits(pod)), next(iter(asking), None))
