@@ -10,8 +10,8 @@ times pass before anything is measured, then 5 are measured. `--every 16` keeps 
 that a run takes seconds at 90 %, a minute at 110 %; 1 is the whole cluster. The order of the nodes is drawn by the
 seed. A pod that waits still at the end counts with what it has waited so far. Of each figure the mean over the seeds,
 and the deviation. Most of that is the seed's, so a second table compares one policy with each of the others seed by
-seed: the mean of the differences, and its standard error. What is idle is looked at every ten minutes: in GPUs of which
-a part is given away, or on nodes whose other resource, cores, is used up (less than one is left), or neither.
+seed: the mean of the differences, and its standard error. What is idle is looked at every ten minutes: on nodes of
+which less than one core is left, else in GPUs of which a part is given away, else whole.
 
 Without files the sample that comes with Dovetail (the list `default`). With `-o json` the single runs.
 """

@@ -153,12 +153,12 @@ class Chosen:
 
         `fits` says whether what was chosen for a pod can be had of what the kubelet offers. A pod whose choice cannot
         be had is named only where nothing else asks."""
+        pod: BoundPod | None = None
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._wait_s):
-                while not any(map(fits, self._in_flight(resource, size))):
+                while (pod := next(filter(fits, self._in_flight(resource, size)), None)) is None:
                     await self._news.wait()
-        asking = self._in_flight(resource, size)
-        pod = next((pod for pod in asking if fits(pod)), next(iter(asking), None))
+        pod = pod or next(iter(self._in_flight(resource, size)), None)
         if pod is None:
             return next((pod for pod in self._bereft(resource, size) if fits(pod)), None)
         pod.serve(resource, size)
