@@ -32,12 +32,12 @@ _IN_PARTS = ("infer", "chat", "claim")
 """Those of them that get parts of GPUs, or devices by name. Lists are read one after another: a pod may be seen bound
 before its devices are."""
 _JOBS = """\
-train     a gang: 3 pods x 4 GPUs that start together, close to each other; runs 2 s
+train     a gang: 3 pods x 4 GPUs that start at once, close together; runs 2 s
 notebook  one pod, 1 GPU
 eval      a gang: 2 pods x 4 GPUs; only 3 GPUs are left while train runs
 huge      one pod that wants 16 GPUs of one node; no node has more than 8
 infer     one pod that wants a MIG slice, 3g.20gb
-tune      another one; the only such slice is taken, and what is idle is divided otherwise
+tune      another one; that one is taken, and what idles is divided otherwise
 chat      two pods that want 0.5 and 0.25 of a GPU, which time-slicing shares
 claim     one pod with a ResourceClaim for a GPU with at least 90 GiB
 """
@@ -69,8 +69,10 @@ async def _demo(console: Console, *, keep: bool, quiet: bool) -> dict[str, list[
     config = ClusterConfig(url)
     for document in _cluster():
         playground.put(document)
-    console.print("A cluster with 2 nodes of 8 GPUs in one rack, a node with a card in MIG mode, one with a card that")
-    console.print("pods share, and one whose GPUs are claimed. Eight jobs are submitted:")
+    console.print(
+        "A cluster with 2 nodes of 8 GPUs in one rack, a node with a card in MIG mode, one with a card that pods "
+        "share, and one whose GPUs are claimed. Eight jobs are submitted:"
+    )
     console.print(_JOBS, highlight=False)
     scheduler = asyncio.ensure_future(run_scheduler(config, Options(leader_elect=False, listen="")))
     try:
