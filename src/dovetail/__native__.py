@@ -13,7 +13,6 @@ import os
 import sys
 from collections.abc import Iterable, MutableMapping, Sequence
 from hashlib import sha256
-from importlib.abc import MetaPathFinder
 from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader, ModuleSpec
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -28,12 +27,13 @@ COMPILED = (
     "attempt", "eligible", "failures", "making_room", "members", "pending", "roster", "state",
     "cluster.cluster", "cluster.columns", "cluster.fabric", "cluster.gpus", "cluster.journal", "cluster.kubelets",
     "cluster.mix", "cluster.nodes", "cluster.placement", "cluster.shapes", "cluster.shares",
-    "devices.kubelet.admission", "devices.kubelet.cpu_assignment", "devices.kubelet.cpus", "devices.kubelet.devices",
+    "devices.kubelet.admission", "devices.kubelet.cpu_assignment", "devices.kubelet.cpu_distributed",
+    "devices.kubelet.cpu_packed", "devices.kubelet.cpu_topology", "devices.kubelet.cpus", "devices.kubelet.devices",
     "devices.kubelet.hints", "devices.kubelet.memory", "devices.kubelet.shortcut", "devices.kubelet.subsets",
     "devices.kubelet.topology",
     "placing.feasibility", "placing.gangs", "placing.links", "placing.pods", "placing.rows", "placing.scores",
-    "sharing.accounts", "sharing.attained", "sharing.books", "sharing.dues", "sharing.ledger", "sharing.meter",
-    "sharing.order", "sharing.rates", "sharing.shares", "sharing.tree",
+    "sharing.accounts", "sharing.attained", "sharing.books", "sharing.dues", "sharing.entitlements", "sharing.ledger",
+    "sharing.meter", "sharing.order", "sharing.rates", "sharing.shares", "sharing.tree",
 )  # fmt: skip
 """Modules of `dovetail.core`. They call each other's C functions, so all of them are compiled or none is."""
 
@@ -55,7 +55,7 @@ def _sources(package: Path) -> list[Path]:
     return [package / "core" / f"{name.replace('.', '/')}.py" for name in COMPILED]
 
 
-class _AsWritten(MetaPathFinder):
+class _AsWritten:
     """Imports the modules of the core from their sources, whatever was built of them."""
 
     def __init__(self, package: Path) -> None:

@@ -6,13 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.core.devices.kubelet.cpu_assignment import (
-    CpuAssignmentError,
-    CpuTopology,
-    take,
-    take_distributed,
-    take_packed,
-)
+from dovetail.core.devices.kubelet.cpu_assignment import take
+from dovetail.core.devices.kubelet.cpu_distributed import take_distributed
+from dovetail.core.devices.kubelet.cpu_packed import CpuAssignmentError, take_packed
+from dovetail.core.devices.kubelet.cpu_topology import CpuTopology
 from dovetail.core.devices.kubelet.inventory import Cpu
 from tests.kubelet.cpu_machines import (
     EIGHT_NUMA_HT,

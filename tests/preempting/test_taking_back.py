@@ -50,7 +50,7 @@ def may_take(state: State, group: Group, units: Sequence[Unit]) -> bool:
     shares = state.shares
     wanted = shares.wanted(easiest_part(state.cluster, group).all_pods())
     for order in permutations(units):
-        claim = shares.claim_back("big", wanted)
+        claim = shares.entitlements.claim_back("big", wanted)
         if claim is None:
             return False
         if all(claim.takes(unit.queue, held_by(state, unit)) for unit in order):

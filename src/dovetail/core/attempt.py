@@ -35,7 +35,7 @@ class Attempt:
         self._members = state.roster.members(root)
         self._kinds = state.roster.kinds_among(root) if len(self._members) > 1 else self._members
         self._queue = state.shares.queue_of(self._members[0]) if self._members else ""
-        self._limited = state.shares.limited(self._queue)
+        self._limited = state.shares.entitlements.limited(self._queue)
         self._failures = state.failures
         self._took_least = False
         """Whether an elastic gang was given no more than it needs: what else its queue may have it gets one by one."""

@@ -78,9 +78,10 @@ def _in_queue(state: State, kinds: Iterable[Pod]) -> Refusal | None:
 def beyond(state: State, queue: str, more: Mapping[str, int], fixed: bool) -> Refusal | None:
     """Why so much more must not be placed for the queue: a limit, or, with `fixed` (it must not be preempted), a
     guarantee."""
-    found, reason, what = state.shares.beyond_limit(queue, more), Reason.QUEUE_LIMIT, "limit"
+    entitlements = state.shares.entitlements
+    found, reason, what = entitlements.beyond_limit(queue, more), Reason.QUEUE_LIMIT, "limit"
     if found is None and fixed:
-        found, reason, what = state.shares.beyond_guarantee(queue, more), Reason.BEYOND_GUARANTEE, "guarantee"
+        found, reason, what = entitlements.beyond_guarantee(queue, more), Reason.BEYOND_GUARANTEE, "guarantee"
     if found is None:
         return None
     name, resource, wanted, most = found

@@ -142,9 +142,9 @@ class Failures:
         state, kind = self._state, known.kind
         if known.asks and kind not in self.sought:
             return False
-        if kind.fixed and state.shares.limited(kind.queue):
+        if kind.fixed and state.shares.entitlements.limited(kind.queue):
             return False
-        if state.shares.beyond_limit(kind.queue, known.wanted) is not None:
+        if state.shares.entitlements.beyond_limit(kind.queue, known.wanted) is not None:
             return False
         if self._asks(known):
             return False
@@ -157,7 +157,7 @@ class Failures:
         """Whether there can be anybody who may give way: of a lower precedence in the queue, or in others that hold
         more than is due to them where this one is due more than it has."""
         shares = self._state.shares
-        return shares.holds_below(queue, precedence) or any(shares.debtors(queue, wanted))
+        return shares.holds_below(queue, precedence) or any(shares.entitlements.debtors(queue, wanted))
 
     def hopeless(self, root: str, decisions: list[Decision]) -> bool:
         """Whether the root is refused as others of its kind are, or has to wait for a search for which this step has no

@@ -174,7 +174,8 @@ class MakingRoom:
             return replace(refusal, expected=unknown)
         if own is None or reservations.stale(own):
             wanted, line = state.wanted(self._root), state.line(self._root)
-            guaranteed, others = state.shares.within_guarantee(self._queue, wanted), reservations.others(self._root)
+            guaranteed = state.shares.entitlements.within_guarantee(self._queue, wanted)
+            others = reservations.others(self._root)
             displaced = [one for one in others if reservations.displaced(one, line, precedence, wanted, guaranteed)]
             staying = [one for one in others if not any(one is other for other in displaced)]
             if own is None and reservations.denies(shapes, staying):

@@ -133,7 +133,7 @@ class _Comparing:
         )
 
     def _key(self, queue: str, root: str) -> tuple[int, int, int, int]:
-        return self._shares.key(queue, self._wanted(root))
+        return self._shares.entitlements.key(queue, self._wanted(root))
 
     def _wanted(self, root: str) -> Mapping[str, int]:
         return self._state.wanted(root)
@@ -269,7 +269,7 @@ class _Comparing:
             if name in self._heads or not self._tree.leaf(name) or self._tree.problem(name) is not None:
                 continue
             own, other = self._parting(name) if self._path else ("", "")
-            if own and self._shares.key(other, wanted) < self._key(own, self._heads[own]):
+            if own and self._shares.entitlements.key(other, wanted) < self._key(own, self._heads[own]):
                 names.append(name)
         if names:
             condition = "somebody submits one that asks for as much"

@@ -184,7 +184,7 @@ def _terms(state: State, queue: str, wanted: Mapping[str, int]) -> Iterator[Queu
         over = {resource: held.get(resource, 0) + wanted.get(resource, 0) - most for resource, most in record.limit}
         yield QueueTerm(
             name, _amounts(held), record.guarantee, record.limit, _amounts(shares.due(name)),
-            STANDINGS[shares.standing_class(name, wanted)] if problem is None else "",
+            STANDINGS[shares.entitlements.standing_class(name, wanted)] if problem is None else "",
             _amounts({resource: amount for resource, amount in over.items() if wanted.get(resource, 0) and amount > 0}),
             str(problem) if problem is not None else "",
         )  # fmt: skip

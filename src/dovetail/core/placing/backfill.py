@@ -192,7 +192,7 @@ class Reservations:
 
     def bar(self, shapes: Sequence[Shape], queue: str, precedence: Precedence, wanted: Mapping[str, int]) -> bool:
         """Whether a job that has no reservation cannot have one, in whichever line of the queue it waits."""
-        guaranteed = self._state.shares.within_guarantee(queue, wanted)
+        guaranteed = self._state.shares.entitlements.within_guarantee(queue, wanted)
         staying = [
             one
             for one in self
@@ -246,7 +246,7 @@ class Reservations:
         owner = state.shares.tree.queues.get(one.queue)
         if owner is None or one.evicting or state.now_ms - one.made_ms < owner.reclaim_min_runtime_ms:
             return False
-        return state.shares.outranks(queue, wanted, one.queue, state.wanted(one.root))
+        return state.shares.entitlements.outranks(queue, wanted, one.queue, state.wanted(one.root))
 
     def plan(self, group: Group, others: Iterable[Reservation]) -> Plan | None:
         """Where and from when on the group fits beside what is held for others; None where it would not fit either if

@@ -108,7 +108,7 @@ class _Finding:
         self._queue = shares.queue_of(self._pods[0])
         self._wanted = shares.wanted(self._pods)
         self._shapes = [shape for shape, _ in shapes_of(state.cluster, group)]
-        queues = [*shares.debtors(self._queue, self._wanted), self._queue]
+        queues = [*shares.entitlements.debtors(self._queue, self._wanted), self._queue]
         self._victims = Victims(state, self._queue, root, ending, queues)
 
     def find(self) -> Found | GaveUp | Impossible:
@@ -116,7 +116,7 @@ class _Finding:
             return Impossible("its pods never make others give way (preemptionPolicy Never)")
         units = self._eligible()
         if not units:
-            claim = self._shares.claim_back(self._queue, self._wanted)
+            claim = self._shares.entitlements.claim_back(self._queue, self._wanted)
             others = "more is not due to its queue, and nobody" if claim is None else "nobody who may give way, or"
             return Impossible(f"{others} {lesser(self._state, self._queue)} in its queue, runs where it could")
         why = "those who may go together do not make enough room"
@@ -217,7 +217,7 @@ class _Finding:
             else:
                 key = unit.queue, tuple([self._shares.amounts(uid) for uid in unit.uids])
                 if key not in known:
-                    claim = self._shares.claim_back(self._queue, self._wanted)
+                    claim = self._shares.entitlements.claim_back(self._queue, self._wanted)
                     known[key] = claim is not None and claim.takes(unit.queue, self._counted(unit.uids))
                 allowed = known[key]
             if allowed:
@@ -227,7 +227,7 @@ class _Finding:
     def _permitted(self, units: Iterable[Unit]) -> tuple[list[Unit], list[Unit]]:
         """Those of the units, in order, that may be taken together, and the others."""
         together = Together(self._state, self._victims.spare)
-        claim = self._shares.claim_back(self._queue, self._wanted)
+        claim = self._shares.entitlements.claim_back(self._queue, self._wanted)
         permitted, refused = [], []
         for unit in units:
             may = together.admits(unit)

@@ -29,7 +29,7 @@ class ClaimBack:
         self._wanted = [resource for resource in DIVIDED if amounts.get(resource, 0)]
         self._taken: dict[str, dict[str, int]] = {}
         self._pledged = shares.pledged()
-        self._classes = [shares.standing_class(name, self._with_pledged(name)) for name in self._path]
+        self._classes = [shares.entitlements.standing_class(name, self._with_pledged(name)) for name in self._path]
 
     def takes(self, queue: str, amounts: Mapping[str, int]) -> bool:
         """Whether a victim of the queue with these amounts may be taken. If so, it counts as taken."""

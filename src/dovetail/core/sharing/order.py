@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whose turn it is: at each level of the tree the queue that comes first of those in which somebody waits.
 
-Rules: queues are compared by `Shares.key` with what their own first job wants, equal ones by age. In a queue that tells
-its users apart, the one who used least comes first. Jobs whose queue does not exist or holds no jobs come first of all:
-they only have to be told so. Answers are kept until something about the queue changes.
+Rules: queues are compared by `Entitlements.key` with what their own first job wants, equal ones by age. In a queue that
+tells its users apart, the one who used least comes first. Jobs whose queue does not exist or holds no jobs come first
+of all: they only have to be told so. Answers are kept until something about the queue changes.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Order:
     def _key(self, queue: str, more: Mapping[str, int]) -> tuple[int, int, int, int]:
         known = self._keys.get(queue)
         if known is None or known[0] != more:
-            known = self._keys[queue] = more, self._shares.key(queue, more)
+            known = self._keys[queue] = more, self._shares.entitlements.key(queue, more)
         return known[1]
 
     def _first_user(self, queue: str, own: Iterable[Line]) -> Line:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each queue holds, waits for and is due, and who comes before whom.
+"""What each queue holds, waits for and is due.
 
 Rules: a placed pod of ours counts for its queue and for all above it, from the moment when it is placed until it is
 gone, and is charged for that (`rates`). What is due is divided level by level, by what everybody holds and waits for;
-pods of others are taken off what there is first. Guarantees and limits always win over history.
+pods of others are taken off what there is first. What follows from that for a queue is in `entitlements`.
 """
 
 from __future__ import annotations
@@ -25,13 +25,12 @@ from dovetail.core.sharing import standing
 from dovetail.core.sharing.accounts import Accounts, Line
 from dovetail.core.sharing.attained import Attained
 from dovetail.core.sharing.books import QueueBooks, add
-from dovetail.core.sharing.claim_back import ClaimBack
 from dovetail.core.sharing.dues import Dues
+from dovetail.core.sharing.entitlements import Entitlements
 from dovetail.core.sharing.meter import Meter
 from dovetail.core.sharing.rates import Rates
 from dovetail.core.sharing.records import (
     DEFAULT_QUEUE,
-    DIVIDED,
     QUEUE_LABEL,
     Amounts,
     History,
@@ -55,19 +54,19 @@ class Shares:
         self.attained = Attained()
         self.meter = Meter(cluster)
         self.dues = Dues(self, policy.history_milli)
+        self.entitlements = Entitlements(self)
         self.waiting: Callable[[], Mapping[str, tuple[str, int]]] = dict
         """Who is first of those that wait in each queue and below it, and how many they are."""
         self.pledged: Callable[[], Mapping[str, Mapping[str, int]]] = dict
         """What queues will hold more, or less, once everybody has given way who was told to."""
         self._cluster = cluster
         self._roster = roster
-        self._rates = Rates(policy.model_milli)
-        self._books = QueueBooks(self.path)
+        self.rates = Rates(policy.model_milli)
+        self.books = QueueBooks(self.path)
         self._held: dict[str, _Held] = {}
         self._alike: dict[tuple[int, Amounts], _Held] = {}
         """What pods of a kind (`Roster.kinds`) are counted as that have these amounts, since queues last changed."""
         self._waiting: dict[str, tuple[str, Amounts]] = {}
-        self._limited: dict[str, bool] = {}
 
     @property
     def now_ms(self) -> int:
@@ -76,7 +75,7 @@ class Shares:
     @property
     def whole(self) -> int:
         """What the whole cluster would be charged."""
-        return self._rates.whole
+        return self.rates.whole
 
     # What is told.
 
@@ -94,7 +93,7 @@ class Shares:
         if old is not None and not new and old.half_life_ms != queue.half_life_ms > 0:
             self.accounts.set_half_life(queue)
         self.dues.changed()
-        self._limited.clear()
+        self.entitlements.changed()
         self._alike.clear()
 
     def remove_queue(self, name: str) -> None:
@@ -132,7 +131,7 @@ class Shares:
         for uid in uids:
             self._sync(uid, late=False)
         self.dues.changed()
-        self._limited.clear()
+        self.entitlements.changed()
         self._alike.clear()
 
     def sync(self, pod: Pod) -> None:
@@ -154,7 +153,7 @@ class Shares:
         if held is None or held.kind != kind:
             if held is not None:
                 self._release(uid, held)
-            new = _Held(kind, self._rates.of(kind[3]))
+            new = _Held(kind, self.rates.of(kind[3]))
             self._hold([uid], new)
             if late and held is None:
                 self.accounts.charge_late(*kind[:2], new.rate, self._since(uid))
@@ -181,7 +180,7 @@ class Shares:
                 if len(self._alike) >= 65_536:
                     self._alike.clear()
                 kind = self._kind(self._roster.pods[some[0]], key[1])
-                held = self._alike[key] = _Held(kind, self._rates.of(key[1]))
+                held = self._alike[key] = _Held(kind, self.rates.of(key[1]))
             self._hold(some, held)
             self._attain(some, held)
         self._unwait(uids)
@@ -206,12 +205,12 @@ class Shares:
 
     def _follow_capacity(self) -> None:
         """What pods are charged follows what there is."""
-        if self._rates.follow(self.meter.capacity()):
+        if self.rates.follow(self.meter.capacity()):
             self.dues.changed()
             self._alike.clear()
             counts = Counter(map(id, self._held.values()))
             for held in {id(one): one for one in self._held.values()}.values():
-                rate = self._rates.of(held.kind[3])
+                rate = self.rates.of(held.kind[3])
                 if rate != held.rate:
                     self.accounts.change(*held.kind[:2], counts[id(held)] * (rate - held.rate))
                     held.rate = rate
@@ -236,7 +235,7 @@ class Shares:
 
     def _enter(self, held: _Held, times: int) -> None:
         queue, user, priority, amounts, fixed = held.kind
-        self._books.hold(queue, priority, amounts, fixed, times)
+        self.books.hold(queue, priority, amounts, fixed, times)
         if not queue:
             self.dues.changed()
             return
@@ -281,7 +280,7 @@ class Shares:
     def _wait_for(self, request: tuple[str, Amounts], times: int) -> None:
         queue, amounts = request
         self.dues.moved(queue, amounts, times)
-        self._books.wait(queue, amounts, times)
+        self.books.wait(queue, amounts, times)
 
     def _since(self, uid: str) -> int:
         """Since when a bound pod runs; now for one that is being bound."""
@@ -337,15 +336,15 @@ class Shares:
 
     def allocated(self, queue: str) -> Mapping[str, int]:
         """What the queue holds, with those below it."""
-        return self._books.allocated.get(queue, {})
+        return self.books.allocated.get(queue, {})
 
     def others(self) -> Mapping[str, int]:
         """What pods hold that are not ours."""
-        return self._books.strangers
+        return self.books.strangers
 
     def pending(self, queue: str) -> Mapping[str, int]:
         """What is waited for in the queue and below it."""
-        return self._books.pending.get(queue, {})
+        return self.books.pending.get(queue, {})
 
     def level(self, pod: Pod) -> int:
         """How much the job of the pod had (see `attained`); 0 where its queue does not order its jobs by that."""
@@ -358,109 +357,16 @@ class Shares:
     def holds_below(self, queue: str, precedence: Precedence) -> bool:
         """Whether there may be pods in the queue that are before nobody of this precedence."""
         priority, lowness = precedence
-        lowest = min(self._books.priorities.get(queue, ()), default=priority)
+        lowest = min(self.books.priorities.get(queue, ()), default=priority)
         return lowest < priority or (lowest == priority and -self.attained.highest(queue, self.now_ms) < lowness)
 
     def others_hold(self, queue: str) -> bool:
         """Whether pods are placed for other queues."""
-        return any(pods and name != queue for name, pods in self._books.priorities.items())
-
-    def limited(self, queue: str) -> bool:
-        """Whether there is anything that pods of the queue could go beyond."""
-        limited = self._limited.get(queue)
-        if limited is None:
-            told_ms = self.accounts.told_ms
-            limited = any(self.tree.queues[name].limit or name in told_ms for name in self.path(queue))
-            self._limited[queue] = limited
-        return limited
-
-    def beyond_limit(self, queue: str, more: Mapping[str, int]) -> tuple[str, str, int, int] | None:
-        """The first limit that would be broken on the way up: queue, class, what it would hold, and the limit."""
-        for name in self.path(queue):
-            held = self._books.allocated.get(name, {})
-            for resource, most in self.tree.queues[name].limit:
-                wanted = more.get(resource, 0)
-                if wanted and held.get(resource, 0) + wanted > most:
-                    return name, resource, held.get(resource, 0) + wanted, most
-        return None
-
-    def beyond_guarantee(self, queue: str, more: Mapping[str, int]) -> tuple[str, str, int, int] | None:
-        """As `beyond_limit`, for what must not be preempted: it has to stay within the guarantees. A queue that nobody
-        wrote guarantees whatever there is; one above the leaf that names no guarantee leaves it to those below."""
-        for name in self.path(queue):
-            record = self.tree.queues[name]
-            guarantee = dict(record.guarantee)
-            if name not in self.accounts.told_ms or (not guarantee and name != queue):
-                continue
-            held = self._books.fixed.get(name, {})
-            for resource in guarantee or DIVIDED:
-                wanted = more.get(resource, 0)
-                if wanted and held.get(resource, 0) + wanted > guarantee.get(resource, 0):
-                    return name, resource, held.get(resource, 0) + wanted, guarantee.get(resource, 0)
-        return None
+        return any(pods and name != queue for name, pods in self.books.priorities.items())
 
     def due(self, queue: str) -> Mapping[str, int]:
         """What a queue is due of each class that is divided, by what everybody holds and waits for now."""
         return self.dues.of(queue)
-
-    def standing_class(self, queue: str, more: Mapping[str, int]) -> int:
-        """0 where the queue stays within its guarantee with so much more, 1 where within what is due, or where it is
-        its turn with a job that is larger than that, else 2."""
-        held, guarantee = self._books.allocated.get(queue, {}), self.tree.queues[queue].guarantee
-        named = [(amount, resource) for resource, amount in guarantee if more.get(resource, 0)]
-        if named and all(held.get(resource, 0) + more[resource] <= amount for amount, resource in named):
-            return 0
-        beyond = self._beyond_due(queue, more)
-        return 2 if beyond and not self._turn(queue, beyond) else 1
-
-    def _beyond_due(self, queue: str, more: Mapping[str, int]) -> list[str]:
-        """The classes of which the queue would have more than is due to it."""
-        held, due = self._books.allocated.get(queue, {}), self.due(queue)
-        return [r for r in DIVIDED if more.get(r) and held.get(r, 0) + more[r] > due.get(r, 0)]
-
-    def _turn(self, queue: str, beyond: Iterable[str]) -> bool:
-        """Whether a job counts as due that is larger, in these classes, than all that is due to the queue: where it
-        holds nothing else and has used less than its part. So such jobs have their turns in time."""
-        held = self._books.allocated.get(queue, {})
-        return not any(held.get(resource, 0) for resource in beyond) and self.dues.owed(queue)
-
-    def within_guarantee(self, queue: str, more: Mapping[str, int]) -> bool:
-        """Whether all queues on the way up stay within their guarantees, of those that name one."""
-        path = self.path(queue)
-        guaranteed = [name for name in path if self.tree.queues[name].guarantee]
-        return bool(guaranteed) and all(self.standing_class(name, more) == 0 for name in guaranteed)
-
-    def outranks(self, queue: str, more: Mapping[str, int], other: str, others_more: Mapping[str, int]) -> bool:
-        """Whether it is the turn of a job that is larger than all that is due to its queue, and than another one that
-        is beyond what is due to its own: where their queues part in the tree, and below that."""
-        if self._rates.of(tuple(more.items())) <= self._rates.of(tuple(others_more.items())):
-            return False
-        path, others = self.path(queue), self.path(other)
-        mine, theirs = [name for name in path if name not in others], [name for name in others if name not in path]
-        beyond = {name: found for name in mine if (found := self._beyond_due(name, more))}
-        if not beyond or not all(self._turn(name, found) for name, found in beyond.items()):
-            return False
-        return any(self.standing_class(name, others_more) == 2 for name in theirs)
-
-    def key(self, queue: str, more: Mapping[str, int]) -> tuple[int, int, int, int]:
-        """The place of a queue among its siblings if so much more is to be placed next: the least comes first."""
-        record = self.tree.queues[queue]
-        used = self.accounts.ratio(queue)
-        return self.standing_class(queue, more), -record.priority, used, record.created_ms
-
-    def claim_back(self, queue: str, amounts: Mapping[str, int]) -> ClaimBack | None:
-        """What a queue may take from others for so much more; None where that is not due to it."""
-        path = self.path(queue)
-        if not path or self.standing_class(queue, amounts) == 2:
-            return None
-        return ClaimBack(self, queue, amounts)
-
-    def debtors(self, queue: str, amounts: Mapping[str, int]) -> Iterator[str]:
-        """The queues from which this one may take something back for so much more."""
-        if self.others_hold(queue) and (claim := self.claim_back(queue, amounts)) is not None:
-            for name, pods in self._books.priorities.items():
-                if pods and claim.takes(name, {}):
-                    yield name
 
     def standings(self, now_ms: int) -> list[standing.Standing]:
         """How all queues stand, each before those below it."""

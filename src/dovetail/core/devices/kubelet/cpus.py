@@ -17,7 +17,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
-from dovetail.core.devices.kubelet.cpu_assignment import CpuAssignmentError, CpuTopology, take
+from dovetail.core.devices.kubelet.cpu_assignment import take
+from dovetail.core.devices.kubelet.cpu_packed import CpuAssignmentError
+from dovetail.core.devices.kubelet.cpu_topology import CpuTopology
 from dovetail.core.devices.kubelet.hints import Hint, Hints, ids_of, mask_of
 from dovetail.core.devices.kubelet.holdings import Arrival, Held, Holdings, Refused, unexpected
 from dovetail.core.devices.kubelet.inventory import NEWEST_MINOR, Cpu, Inventory, InventoryError

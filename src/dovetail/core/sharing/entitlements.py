@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a queue may have: beside its limits, its guarantee and what is due to it, and so before which others it comes.
+
+Rules: guarantees and limits always win over history. Every question is about so much more than what is held now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from dovetail.core.sharing.claim_back import ClaimBack
+from dovetail.core.sharing.records import DIVIDED
+
+if TYPE_CHECKING:
+    from dovetail.core.sharing.shares import Shares
+
+
+class Entitlements:
+    def __init__(self, shares: Shares) -> None:
+        self._shares = shares
+        self._limited: dict[str, bool] = {}
+
+    def changed(self) -> None:
+        """There are other queues, or one of them says something else."""
+        self._limited.clear()
+
+    def limited(self, queue: str) -> bool:
+        """Whether there is anything that pods of the queue could go beyond."""
+        limited = self._limited.get(queue)
+        if limited is None:
+            told_ms = self._shares.accounts.told_ms
+            limited = any(self._shares.tree.queues[name].limit or name in told_ms for name in self._shares.path(queue))
+            self._limited[queue] = limited
+        return limited
+
+    def beyond_limit(self, queue: str, more: Mapping[str, int]) -> tuple[str, str, int, int] | None:
+        """The first limit that would be broken on the way up: queue, class, what it would hold, and the limit."""
+        for name in self._shares.path(queue):
+            held = self._shares.allocated(name)
+            for resource, most in self._shares.tree.queues[name].limit:
+                wanted = more.get(resource, 0)
+                if wanted and held.get(resource, 0) + wanted > most:
+                    return name, resource, held.get(resource, 0) + wanted, most
+        return None
+
+    def beyond_guarantee(self, queue: str, more: Mapping[str, int]) -> tuple[str, str, int, int] | None:
+        """As `beyond_limit`, for what must not be preempted: it has to stay within the guarantees. A queue that nobody
+        wrote guarantees whatever there is; one above the leaf that names no guarantee leaves it to those below."""
+        for name in self._shares.path(queue):
+            record = self._shares.tree.queues[name]
+            guarantee = dict(record.guarantee)
+            if name not in self._shares.accounts.told_ms or (not guarantee and name != queue):
+                continue
+            held = self._shares.books.fixed.get(name, {})
+            for resource in guarantee or DIVIDED:
+                wanted = more.get(resource, 0)
+                if wanted and held.get(resource, 0) + wanted > guarantee.get(resource, 0):
+                    return name, resource, held.get(resource, 0) + wanted, guarantee.get(resource, 0)
+        return None
+
+    def standing_class(self, queue: str, more: Mapping[str, int]) -> int:
+        """0 where the queue stays within its guarantee with so much more, 1 where within what is due, or where it is
+        its turn with a job that is larger than that, else 2."""
+        held, guarantee = self._shares.allocated(queue), self._shares.tree.queues[queue].guarantee
+        named = [(amount, resource) for resource, amount in guarantee if more.get(resource, 0)]
+        if named and all(held.get(resource, 0) + more[resource] <= amount for amount, resource in named):
+            return 0
+        beyond = self._beyond_due(queue, more)
+        return 2 if beyond and not self._turn(queue, beyond) else 1
+
+    def _beyond_due(self, queue: str, more: Mapping[str, int]) -> list[str]:
+        """The classes of which the queue would have more than is due to it."""
+        held, due = self._shares.allocated(queue), self._shares.due(queue)
+        return [r for r in DIVIDED if more.get(r) and held.get(r, 0) + more[r] > due.get(r, 0)]
+
+    def _turn(self, queue: str, beyond: Iterable[str]) -> bool:
+        """Whether a job counts as due that is larger, in these classes, than all that is due to the queue: where it
+        holds nothing else and has used less than its part. So such jobs have their turns in time."""
+        held = self._shares.allocated(queue)
+        return not any(held.get(resource, 0) for resource in beyond) and self._shares.dues.owed(queue)
+
+    def within_guarantee(self, queue: str, more: Mapping[str, int]) -> bool:
+        """Whether all queues on the way up stay within their guarantees, of those that name one."""
+        path = self._shares.path(queue)
+        guaranteed = [name for name in path if self._shares.tree.queues[name].guarantee]
+        return bool(guaranteed) and all(self.standing_class(name, more) == 0 for name in guaranteed)
+
+    def outranks(self, queue: str, more: Mapping[str, int], other: str, others_more: Mapping[str, int]) -> bool:
+        """Whether it is the turn of a job that is larger than all that is due to its queue, and than another one that
+        is beyond what is due to its own: where their queues part in the tree, and below that."""
+        if self._shares.rates.of(tuple(more.items())) <= self._shares.rates.of(tuple(others_more.items())):
+            return False
+        path, others = self._shares.path(queue), self._shares.path(other)
+        mine, theirs = [name for name in path if name not in others], [name for name in others if name not in path]
+        beyond = {name: found for name in mine if (found := self._beyond_due(name, more))}
+        if not beyond or not all(self._turn(name, found) for name, found in beyond.items()):
+            return False
+        return any(self.standing_class(name, others_more) == 2 for name in theirs)
+
+    def key(self, queue: str, more: Mapping[str, int]) -> tuple[int, int, int, int]:
+        """The place of a queue among its siblings if so much more is to be placed next: the least comes first."""
+        record = self._shares.tree.queues[queue]
+        used = self._shares.accounts.ratio(queue)
+        return self.standing_class(queue, more), -record.priority, used, record.created_ms
+
+    def claim_back(self, queue: str, amounts: Mapping[str, int]) -> ClaimBack | None:
+        """What a queue may take from others for so much more; None where that is not due to it."""
+        path = self._shares.path(queue)
+        if not path or self.standing_class(queue, amounts) == 2:
+            return None
+        return ClaimBack(self._shares, queue, amounts)
+
+    def debtors(self, queue: str, amounts: Mapping[str, int]) -> Iterator[str]:
+        """The queues from which this one may take something back for so much more."""
+        if self._shares.others_hold(queue) and (claim := self.claim_back(queue, amounts)) is not None:
+            for name, pods in self._shares.books.priorities.items():
+                if pods and claim.takes(name, {}):
+                    yield name
