@@ -91,12 +91,16 @@ def name_problems(pod: Pod) -> Iterable[Problem]:
     for kind, containers in (("initContainers", pod.spec.init_containers), ("containers", pod.spec.containers)):
         for i, container in enumerate(containers):
             limits, requests = container.resources.limits, container.resources.requests
-            for place, amounts in (("limits", limits), ("requests", requests)):
-                for name, amount in amounts.items():
-                    if (rule := _misspelt(name)) and (place == "limits" or name not in limits):
-                        yield Problem(f"spec.{kind}[{i}].resources.{place}[{name}]", str(amount), rule)
+            for place, name, rule in _misspelt(tuple(limits), tuple(requests)):
+                amount = (limits if place == "limits" else requests)[name]
+                yield Problem(f"spec.{kind}[{i}].resources.{place}[{name}]", str(amount), rule)
 
 
 @lru_cache(maxsize=4096)
-def _misspelt(name: str) -> str:
-    return names.fault(name) if names.read(name) is None and names.is_like(name) else ""
+def _misspelt(limits: tuple[str, ...], requests: tuple[str, ...]) -> tuple[tuple[str, str, str], ...]:
+    """(place, name, rule) of each; what is in both is told once."""
+    only_requested = [("requests", name) for name in requests if name not in limits]
+    named = [("limits", name) for name in limits] + only_requested
+    return tuple(
+        (place, name, names.fault(name)) for place, name in named if names.read(name) is None and names.is_like(name)
+    )

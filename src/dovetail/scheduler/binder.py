@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable
 
 from msgspec import Struct
@@ -94,7 +95,9 @@ class Binder:
         self._run_id = run_id
         self._fences = Fences(client, mirror.feed, run_id)
         self._reservations = Reservations(client, clock, mirror, self._check_leader)
-        self._queue: asyncio.Queue[_Item] = asyncio.Queue()
+        self._queue: deque[_Item] = deque()
+        self._tasks: asyncio.TaskGroup | None = None
+        self._workers = 0
         self._turns: Turns[_Item] = Turns(mirror.feed, self._enqueue, self._decide_anew)
         self._in_flight = 0
         self.idle = asyncio.Event()
@@ -125,17 +128,25 @@ class Binder:
         self.idle.clear()
         if self._lull is not None:
             self._lull.cancel()
-        self._queue.put_nowait(item)
+        self._queue.append(item)
+        self._begin()
+
+    def _begin(self) -> None:
+        """A worker for what has come, if there are not enough."""
+        if self._tasks is not None and self._workers < WORKERS:
+            self._workers += 1
+            self._tasks.create_task(self._work(self._tasks))
 
     async def run(self) -> None:
         """Work until cancelled. Raises NotLeader when a bind is due and another process leads."""
-        async with asyncio.TaskGroup() as tasks:
-            for _ in range(WORKERS):
-                tasks.create_task(self._work(tasks))
+        async with asyncio.TaskGroup() as self._tasks:
+            for _ in self._queue:
+                self._begin()
+            await asyncio.Event().wait()
 
     async def _work(self, tasks: asyncio.TaskGroup) -> None:
-        while True:
-            item = await self._queue.get()
+        while self._queue:
+            item = self._queue.popleft()
             if item.slow:
                 # A provisioner or driver may take minutes, which no worker has to spare.
                 tasks.create_task(self._prepare(item))
@@ -146,12 +157,13 @@ class Binder:
             self._in_flight -= 1
             if not self._in_flight:
                 self._lull = asyncio.get_running_loop().call_later(_LULL_S, self.idle.set)
+        self._workers -= 1
 
     def _end(self, item: _Item, result: str) -> None:
         self._reservations.forget(item.bind)
         if result != "bound":
             self._turns.failed(item.bind.uid)
-        metrics.BINDS.labels(result).inc()
+        metrics.count(metrics.BINDS, result)
         metrics.BIND_SECONDS.observe(time.monotonic() - item.decided_s)
 
     async def _carry_out(self, bind: Bind, target: Target) -> str:

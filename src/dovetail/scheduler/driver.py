@@ -133,7 +133,7 @@ class Driver:
             timer.cancel()
 
     def _carry_out(self, decision: Decision) -> None:
-        metrics.DECISIONS.labels(type(decision).__name__.lower()).inc()
+        metrics.count(metrics.DECISIONS, type(decision).__name__.lower())
         match decision:
             case Bind():
                 ref = self._mirror.feed.pod_ref(decision.uid)
@@ -198,7 +198,7 @@ class Driver:
     def _count_rejections(self, events: list[Event]) -> None:
         for event in events:
             if isinstance(event, PodRejected):
-                metrics.REJECTIONS.labels(event.reason).inc()
+                metrics.count(metrics.REJECTIONS, event.reason)
                 metrics.log.warning("the kubelet of %s rejected a pod: %s", event.node, event.reason)
 
     def _note_starts(self, events: list[Event]) -> None:
@@ -219,7 +219,7 @@ class Driver:
 
     def _report_hold(self, hold: Hold) -> None:
         refusal = hold.refusal
-        metrics.REFUSALS.labels(refusal.reason.code, refusal.when.value).inc()
+        metrics.count(metrics.REFUSALS, refusal.reason.code, refusal.when.value)
         if refusal.reason in (Reason.GATED, Reason.DELETING):
             # The API server has said so itself; the scheduler does not consider such pods at all.
             return

@@ -124,7 +124,7 @@ class Evictor:
     def _end(self, victim: Victim, result: Result) -> None:
         if self._wanted.get(victim.target.uid) is victim:
             del self._wanted[victim.target.uid]
-        metrics.EVICTIONS.labels(victim.cause, result).inc()
+        metrics.count(metrics.EVICTIONS, victim.cause, result)
 
     async def _ask(self, victim: Victim, *, dry_run: bool) -> tuple[Result, str]:
         """How it ended, and why it was refused."""

@@ -72,12 +72,12 @@ class Fences:
             async with asyncio.timeout(_PATIENCE_S):
                 await self._client.request("PATCH", GPU_NODES.path(name=bind.node), body, content_type=MERGE_PATCH)
                 await stands.wait()
-            metrics.FENCES.labels("stood").inc()
+            metrics.count(metrics.FENCES, "stood")
         except TimeoutError:
-            metrics.FENCES.labels("late").inc()
+            metrics.count(metrics.FENCES, "late")
             metrics.log.warning("%s: no fence within %g s, a pod is bound without", bind.node, _PATIENCE_S)
         except KubeError as error:
-            metrics.FENCES.labels("failed").inc()
+            metrics.count(metrics.FENCES, "failed")
             metrics.log.warning("%s: no fence, a pod is bound without: %s", bind.node, error)
         finally:
             del self._awaited[fence_id]

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+from functools import cache
 
 from prometheus_client import Counter, Gauge, Histogram
 
@@ -47,3 +48,15 @@ RESERVATIONS = Gauge("dovetail_reservations", "Jobs that room is held for")
 RESERVED_WAIT_SECONDS = Gauge(
     "dovetail_reserved_wait_seconds", "How long room has been held for the job for which that is longest"
 )
+
+
+def count(counter: Counter, *labels: str) -> None:
+    """One more of what has these labels."""
+    _labelled(counter, *labels).inc()
+
+
+@cache
+def _labelled(counter: Counter, *labels: str) -> Counter:
+    """Found once: prometheus_client takes a lock and builds a key each time, which for a pod that comes alone is a
+    fiftieth of all its work."""
+    return counter.labels(*labels)

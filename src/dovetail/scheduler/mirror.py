@@ -32,8 +32,10 @@ from dovetail.scheduler import metrics
 
 _OWNER_RETRY_S = 5.0
 _OWNER_RETRY_MAX_S = 80.0
-_APART_S = 0.005
-"""So long after a read of a watch is the next: a stream of pods is taken in, and decided, some at a time."""
+_APART_S = 0.015
+"""So long after a read of a watch is the next: a stream of pods is taken in, and decided, some at a time. Of 200 pods a
+second three come together so: each costs less, as what is touched for it has not left the caches, and half of them wait
+for 12 ms. Longer rests save nothing more."""
 
 
 class Mirror:
@@ -67,7 +69,7 @@ class Mirror:
             self._fetch_owners()
 
         def drifted(drift: Drift) -> None:
-            metrics.DRIFT.labels(str(source.resource)).inc()
+            metrics.count(metrics.DRIFT, str(source.resource))
             log_drift(drift)
 
         return Reflector(

@@ -138,18 +138,18 @@ class QueueStatus:
         except (NotFound, Invalid) as error:
             known = self._mirror.queues.known.get(("", due.name))
             if isinstance(error, NotFound) or known is None or known.metadata.uid != due.uid:
-                metrics.QUEUE_STATUSES.labels("gone").inc()
+                metrics.count(metrics.QUEUE_STATUSES, "gone")
                 return
             self._refused(due, error)
         except KubeError as error:
             self._refused(due, error)
         else:
             self._written[due.name] = _Written(due.uid, due.at_ms, _own(due.status), _drift(due.status))
-            metrics.QUEUE_STATUSES.labels("written").inc()
+            metrics.count(metrics.QUEUE_STATUSES, "written")
 
     def _refused(self, due: _Due, error: KubeError) -> None:
         metrics.log.warning("the status of queue %s cannot be written: %s", due.name, error)
-        metrics.QUEUE_STATUSES.labels("refused").inc()
+        metrics.count(metrics.QUEUE_STATUSES, "refused")
         self._written[due.name] = _Written(due.uid, due.at_ms, None)
 
 

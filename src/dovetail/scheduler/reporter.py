@@ -115,7 +115,7 @@ class Reporter:
                 self._waiting.setdefault(key, (report, since_s))
             self._written.set()
             self._written.clear()
-            metrics.REPORTS.labels(report.kind, result).inc()
+            metrics.count(metrics.REPORTS, report.kind, result)
             if key in self._waiting:
                 self._turns.release()
             self._note_idle()

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bodies that the scheduler writes: bindings, conditions, events, volume choices. Pure; encoded once each."""
+"""The bodies that the scheduler writes: bindings, conditions, events, volume choices. Encoded once each; pure but for
+the names of events."""
 
 from __future__ import annotations
 
-import secrets
+import time
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
 
 import msgspec
 
@@ -27,8 +29,13 @@ def devices(bind: Bind) -> str:
 
 
 def timestamp(now_ms: int, *, micro: bool = False) -> str:
-    moment = datetime.fromtimestamp(now_ms / 1000, UTC).replace(tzinfo=None)
-    return f"{moment.isoformat(timespec='microseconds' if micro else 'seconds')}Z"
+    second, rest_ms = divmod(now_ms, 1000)
+    return f"{_second(second)}.{rest_ms:03}000Z" if micro else f"{_second(second)}Z"
+
+
+@lru_cache(maxsize=16)
+def _second(epoch_s: int) -> str:
+    return datetime.fromtimestamp(epoch_s, UTC).replace(tzinfo=None).isoformat()
 
 
 def decision_id(run_id: str, step: int) -> str:
@@ -115,9 +122,9 @@ def event(
     now_ms: int, related: Mapping[str, str] | None = None,
 ) -> bytes:  # fmt: skip
     """An events.k8s.io/v1 Event about an object (see `pod`). `decision` is the id of the decision that it tells of, ""
-    for none."""
+    for none. It is named after the object and the moment, in nanoseconds, as client-go names events."""
     annotations = {"annotations": {DECISION: decision}} if decision else {}
-    name = f"{regarding['name'][:230]}.{secrets.token_hex(8)}"
+    name = f"{regarding['name'][:230]}.{time.time_ns():x}"
     return _encode(
         {
             "apiVersion": "events.k8s.io/v1",
