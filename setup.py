@@ -57,7 +57,7 @@ def compiled() -> tuple[Extension, ...]:
         return ()
     for built in (*(HERE / "src").glob("*__mypyc*"), *(HERE / "src").glob(f"**/*{EXTENSION_SUFFIXES[0]}")):
         built.unlink(missing_ok=True)
-    sources = [f"src/dovetail/core/{name.replace('.', '/')}.py" for name in COMPILED]
+    sources = [f"src/dovetail/{name.replace('.', '/')}.py" for name in COMPILED]
     try:
         modules: list[Extension] = mypycify(
             ["--config-file=", *sources], opt_level="2", debug_level="0", multi_file=True, group_name=group()

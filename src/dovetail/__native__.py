@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The native parts of the core, where the package could build them: the kernel of the rows
-(`core/placing/kernel.c`), and the modules of the core that decide most, compiled by mypyc.
+"""The native parts, where the package could build them: the kernel of the rows (`core/placing/kernel.c`), and the
+modules that decide most and that translate pods for them, compiled by mypyc.
 
 Rules: both are known by the digest of the sources that they were built from. They run only while these sources are what
 lies beside them; else, and with DOVETAIL_NATIVE=0 in the environment, Python and numpy do the same work.
@@ -24,18 +24,21 @@ KERNEL_SOURCES = "kernel.c", "worth.h", "arrange.h"
 PACKAGE = Path(__file__).parent
 FOLDER = PACKAGE / "core" / "placing"
 COMPILED = (
-    "attempt", "eligible", "failures", "making_room", "members", "pending", "roster", "state",
-    "cluster.cluster", "cluster.columns", "cluster.fabric", "cluster.gpus", "cluster.journal", "cluster.kubelets",
-    "cluster.mix", "cluster.nodes", "cluster.placement", "cluster.shapes", "cluster.shares",
-    "devices.kubelet.admission", "devices.kubelet.cpu_assignment", "devices.kubelet.cpu_distributed",
-    "devices.kubelet.cpu_packed", "devices.kubelet.cpu_topology", "devices.kubelet.cpus", "devices.kubelet.devices",
-    "devices.kubelet.hints", "devices.kubelet.memory", "devices.kubelet.shortcut", "devices.kubelet.subsets",
-    "devices.kubelet.topology",
-    "placing.feasibility", "placing.gangs", "placing.links", "placing.pods", "placing.rows", "placing.scores",
-    "sharing.accounts", "sharing.attained", "sharing.books", "sharing.dues", "sharing.entitlements", "sharing.ledger",
-    "sharing.meter", "sharing.order", "sharing.rates", "sharing.shares", "sharing.tree",
+    "core.attempt", "core.eligible", "core.failures", "core.making_room", "core.members", "core.pending", "core.roster",
+    "core.state", "core.cluster.cluster", "core.cluster.columns", "core.cluster.fabric", "core.cluster.gpus",
+    "core.cluster.journal", "core.cluster.kubelets", "core.cluster.mix", "core.cluster.nodes", "core.cluster.placement",
+    "core.cluster.shapes", "core.cluster.shares", "core.devices.kubelet.admission",
+    "core.devices.kubelet.cpu_assignment", "core.devices.kubelet.cpu_distributed", "core.devices.kubelet.cpu_packed",
+    "core.devices.kubelet.cpu_topology", "core.devices.kubelet.cpus", "core.devices.kubelet.devices",
+    "core.devices.kubelet.hints", "core.devices.kubelet.memory", "core.devices.kubelet.shortcut",
+    "core.devices.kubelet.subsets", "core.devices.kubelet.topology", "core.placing.feasibility", "core.placing.gangs",
+    "core.placing.links", "core.placing.pods", "core.placing.rows", "core.placing.scores", "core.sharing.accounts",
+    "core.sharing.attained", "core.sharing.books", "core.sharing.dues", "core.sharing.entitlements",
+    "core.sharing.ledger", "core.sharing.meter", "core.sharing.order", "core.sharing.rates", "core.sharing.shares",
+    "core.sharing.tree", "kube.admissions", "kube.owners", "kube.selectors", "kube.translate", "kube.translate_managed",
+    "kube.translate_problems", "kube.translate_requests", "kube.translate_shares", "kube.work",
 )  # fmt: skip
-"""Modules of `dovetail.core`. They call each other's C functions, so all of them are compiled or none is."""
+"""Modules of this package. They call each other's C functions, so all of them are compiled or none is."""
 
 
 def digest(sources: Iterable[Path]) -> str:
@@ -52,14 +55,14 @@ def group(package: Path = PACKAGE) -> str:
 
 
 def _sources(package: Path) -> list[Path]:
-    return [package / "core" / f"{name.replace('.', '/')}.py" for name in COMPILED]
+    return [package / f"{name.replace('.', '/')}.py" for name in COMPILED]
 
 
 class _AsWritten:
-    """Imports the modules of the core from their sources, whatever was built of them."""
+    """Imports the modules from their sources, whatever was built of them."""
 
     def __init__(self, package: Path) -> None:
-        self._files = {f"dovetail.core.{n}": s for n, s in zip(COMPILED, _sources(package), strict=True)}
+        self._files = {f"dovetail.{n}": s for n, s in zip(COMPILED, _sources(package), strict=True)}
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None

@@ -85,7 +85,7 @@ def package(tmp_path: Path) -> Path:
     """The sources of the modules, with empty files where their libraries would be."""
     package = tmp_path / "dovetail"
     for name in COMPILED:
-        source = Path("core", *name.split(".")).with_suffix(".py")
+        source = Path(*name.split(".")).with_suffix(".py")
         (package / source).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(PACKAGE / source, package / source)
         (package / source).with_suffix(EXTENSION_SUFFIXES[0]).touch()
@@ -99,7 +99,7 @@ def test_the_compiled_modules_run_where_all_were_built_from_the_sources_beside_t
 
 @pytest.mark.parametrize("name", COMPILED[::6])
 def test_where_one_source_changed_none_of_them_runs(package: Path, name: str) -> None:
-    source = package / Path("core", *name.split(".")).with_suffix(".py")
+    source = package / Path(*name.split(".")).with_suffix(".py")
     source.write_text(source.read_text() + "\n")
     assert "from other sources than what is there" in not_compiled(package)
 

@@ -12,6 +12,7 @@ from msgspec import Struct, field
 
 from dovetail.core.cluster.columns import Mask
 from dovetail.core.cluster.selection import matches_affinity
+from dovetail.core.events import Event
 from dovetail.core.model import Pod
 from dovetail.core.placing import feasibility, refusals, scores
 from dovetail.core.reasons import Reason
@@ -52,9 +53,8 @@ class Verdicts(Struct):
     first: dict[str, Reason] = field(default_factory=dict)
 
 
-def read(case: Case) -> tuple[State, Pod]:
-    """The state after the live scheduler's first lists, and the pod to place."""
-    feed, state = Feed(SCHEDULER), State()
+def told(feed: Feed, case: Case) -> Iterator[Event]:
+    """What the live scheduler's first lists tell the core, the pod to place with the other pods."""
     everything = case | {"pods": [*case["pods"], case["pod"]]}
     for source in sources(feed, _SERVED):
         if source.resource not in OBJECTS:
@@ -62,8 +62,14 @@ def read(case: Case) -> tuple[State, Pod]:
         body = msgspec.json.encode({"metadata": {}, "items": everything[OBJECTS[source.resource]]})
         page, bad = _reader(source.resource, source.kind).page(body)
         assert not bad, bad
-        for event in source.translate([Change("added", item) for item in page.items or ()]):
-            state.apply(event)
+        yield from source.translate([Change("added", item) for item in page.items or ()])
+
+
+def read(case: Case) -> tuple[State, Pod]:
+    """The state after the live scheduler's first lists, and the pod to place."""
+    state = State()
+    for event in told(Feed(SCHEDULER), case):
+        state.apply(event)
     return state, state.roster.pods[case["pod"]["metadata"]["uid"]]
 
 

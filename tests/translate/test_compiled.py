@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The compiled translation says of random objects what the modules say as they are written, in a process that may not
+use what was compiled."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+
+import pytest
+
+import dovetail
+from dovetail.kube.feed import Feed
+from tests.referee.manifests import SCHEDULER, Dice
+from tests.referee.ours import told
+
+CASES = 150
+WISHES = (
+    ("queue", ("research", "")),
+    ("gpu-fraction", ("0.25", "1.5", "x")),
+    ("gpu-memory", ("10Gi", "-1")),
+    ("gpu-isolation", ("strong", "none", "perfect")),
+    ("nvlink", ("required", "maybe")),
+    ("max-runtime", ("2h", "soon")),
+    ("preemptible", ("false", "no")),
+    ("devices", ("0,1", "0,0")),
+)
+
+
+def translated() -> str:
+    """All that is told of all cases, a line for each record, and what is found wrong."""
+    lines: list[str] = []
+    for seed in range(CASES):
+        dice, case = random.Random(seed), Dice(seed).case(str(seed))
+        for pod in (*case["pods"], case["pod"]):
+            wishes = {f"dovetail.dev/{key}": dice.choice(values) for key, values in WISHES if dice.random() < 0.2}
+            pod["metadata"]["annotations"] = pod["metadata"].get("annotations", {}) | wishes
+        feed = Feed(dice.choice([SCHEDULER, "another"]))
+        lines += map(repr, told(feed, case))
+        lines += map(repr, sorted(feed.findings.items()))
+    return "\n".join(lines)
+
+
+def test_pods_and_nodes_are_translated_alike_with_and_without_the_native_parts() -> None:
+    if not dovetail.__runs__.startswith("compiled core"):
+        pytest.skip(dovetail.__runs__)
+    command = [sys.executable, "-c", "from tests.translate.test_compiled import translated; print(translated())"]
+    run = subprocess.run(command, env=os.environ | {"DOVETAIL_NATIVE": "0"}, check=True, capture_output=True, text=True)
+    as_written, compiled = run.stdout.splitlines(), translated().splitlines()
+    assert sum("Problem(" in line for line in compiled) > CASES
+    assert compiled == as_written
