@@ -11,7 +11,8 @@ that a run takes seconds at 90 %, a minute at 110 %; 1 is the whole cluster. The
 seed. A pod that waits still at the end counts with what it has waited so far. Of each figure the mean over the seeds,
 and the deviation. Most of that is the seed's, so a second table compares one policy with each of the others seed by
 seed: the mean of the differences, and its standard error. What is idle is looked at every ten minutes: on nodes of
-which less than one core is left, else in GPUs of which a part is given away, else whole.
+which less than one core is left, else in GPUs of which a part is given away, else whole. And of all GPUs of which parts
+are given away, what would idle at least if these parts were packed anew, wherever.
 
 Without files the sample that comes with Dovetail (the list `default`). With `-o json` the single runs.
 """
@@ -25,7 +26,7 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from itertools import pairwise, product
@@ -63,6 +64,7 @@ COLUMNS = {
     "idle_parts_percent": ("idle in parts %", 2),
     "idle_no_cores_percent": ("without cores %", 2),
     "idle_whole_percent": ("idle whole %", 2),
+    "packed_anew_percent": ("parts, packed anew %", 2),
 }
 """Heading and digits of what is shown of each run."""
 COMPARED = "allocated_percent", "wait_p95_s", "wait_mean_s", "several_mean_s"
@@ -85,15 +87,17 @@ class Row(Struct, frozen=True):
     idle_parts_percent: float
     idle_no_cores_percent: float
     idle_whole_percent: float
+    packed_anew_percent: float
     cpu_s: float
 
 
 class Watched(Simulation):
-    """`idle_milli` adds up what is idle from `from_ms` on: in parts, without cores, and whole; `looks` is how often."""
+    """`idle_milli` adds up what is idle from `from_ms` on: in parts, without cores, and whole, and in parts if these
+    were packed anew; `looks` is how often."""
 
     def __init__(self, workload: Workload, policy: Policy, from_ms: int) -> None:
         super().__init__(workload, policy)
-        self.idle_milli = np.zeros(3, dtype=np.int64)
+        self.idle_milli = np.zeros(4, dtype=np.int64)
         self.looks = 0
         self._look_ms = from_ms
 
@@ -107,8 +111,27 @@ class Watched(Simulation):
             no_cores = nodes.free[nodes.resources[CPU]] < 1000
             whole = np.where(rooms == WHOLE_GPU_MILLI, rooms, 0)[:, ~no_cores].sum()
             stuck = rooms[:, no_cores].sum()
-            self.idle_milli += (rooms.sum() - stuck - whole, stuck, whole)
+            anew = least_idle_milli(list(self._parts()))
+            self.idle_milli += (rooms.sum() - stuck - whole, stuck, whole, anew)
         return acted
+
+    def _parts(self) -> Iterator[int]:
+        for placement in self.state.cluster.placements.values():
+            yield from [placement.share_milli] * placement.share_bits.bit_count()
+
+
+def least_idle_milli(parts: Sequence[int]) -> int:
+    """What idles at least of the GPUs that these parts are given of, however they are packed.
+
+    By the bound L2 for bin packing: Martello and Toth, Knapsack Problems, 1990, section 8.3."""
+    half, most = WHOLE_GPU_MILLI // 2, 0
+    for small in {0, *(part for part in parts if part <= half)}:
+        alone = sum(1 for part in parts if part > WHOLE_GPU_MILLI - small)
+        large = [part for part in parts if half < part <= WHOLE_GPU_MILLI - small]
+        beside = sum(WHOLE_GPU_MILLI - part for part in large)
+        others = sum(part for part in parts if small <= part <= half)
+        most = max(most, alone + len(large) + max(0, -((beside - others) // WHOLE_GPU_MILLI)))
+    return most * WHOLE_GPU_MILLI - sum(parts)
 
 
 def thinned(nodes: Sequence[Node], every: int, seed: int) -> list[Node]:
@@ -153,11 +176,25 @@ def run(nodes: Path, pods: Path, every: int, case: tuple[str, int, int]) -> Row:
     waits.sort()
     p50, p95, p99 = (waits[math.ceil(percent * len(waits) / 100) - 1] for percent in (50, 95, 99))
     mean, of_several = statistics.mean(waits), statistics.mean(several) if several else None
-    parts, no_cores, whole = (
+    parts, no_cores, whole, anew = (
         100 * float(idle) / (result.capacity_milli * simulation.looks) for idle in simulation.idle_milli
     )
     return Row(
-        policy, load_percent, seed, allocated, mean, p50, p95, p99, of_several, waiting, parts, no_cores, whole, cpu_s
+        policy,
+        load_percent,
+        seed,
+        allocated,
+        mean,
+        p50,
+        p95,
+        p99,
+        of_several,
+        waiting,
+        parts,
+        no_cores,
+        whole,
+        anew,
+        cpu_s,
     )
 
 

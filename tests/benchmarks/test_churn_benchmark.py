@@ -6,9 +6,11 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from benchmarks.churn import Watched, measured, thinned
+from benchmarks.churn import Watched, least_idle_milli, measured, thinned
 from dovetail.core.model import CPU, GPU, Node, Request
 from dovetail.core.policy import Policy
 from dovetail.sim.engine import Simulation
@@ -44,7 +46,36 @@ def test_what_is_idle_is_in_parts_or_without_cores_or_neither() -> None:
     simulation = Watched(workload((2, 2, 2), *jobs, job("c", 60, 2, 10)), Policy(), 30_000)
     simulation.run(until_ms=100_000)
     assert simulation.looks == 1
-    assert simulation.idle_milli.tolist() == [700, 1000, 1000]
+    assert simulation.idle_milli.tolist() == [700, 1000, 1000, 700]
+
+
+def fewest_gpus(parts: list[int]) -> int:
+    """By trying all ways: each part on each GPU with room, or on one more."""
+
+    def place(left: list[int], rooms: list[int]) -> int:
+        if not left:
+            return len(rooms)
+        part, rest = left[0], left[1:]
+        tried = [
+            place(rest, [*rooms[:i], room - part, *rooms[i + 1 :]]) for i, room in enumerate(rooms) if room >= part
+        ]
+        return min([*tried, place(rest, [*rooms, 1000 - part])])
+
+    return place(parts, [])
+
+
+@given(st.lists(st.sampled_from([100, 190, 250, 300, 460, 500, 510, 660, 810, 1000]), max_size=6))
+def test_no_packing_of_parts_leaves_less_idle_than_the_bound(parts: list[int]) -> None:
+    least = least_idle_milli(parts)
+    assert 0 <= least <= 1000 * fewest_gpus(parts) - sum(parts)
+
+
+@pytest.mark.parametrize(
+    ("parts", "idle"),
+    [([], 0), ([810, 190], 0), ([810, 810], 380), ([510, 510, 490], 490), ([500, 500, 500], 500), ([340] * 3, 980)],
+)
+def test_the_bound_counts_what_fits_nowhere(parts: list[int], idle: int) -> None:
+    assert least_idle_milli(parts) == idle
 
 
 def test_a_thinner_cluster_has_nodes_of_all_kinds_in_an_order_of_the_seed() -> None:
