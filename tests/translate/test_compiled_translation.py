@@ -46,7 +46,8 @@ def translated() -> str:
 def test_pods_and_nodes_are_translated_alike_with_and_without_the_native_parts() -> None:
     if not dovetail.__runs__.startswith("compiled core"):
         pytest.skip(dovetail.__runs__)
-    command = [sys.executable, "-c", "from tests.translate.test_compiled_translation import translated; print(translated())"]
+    program = "from tests.translate.test_compiled_translation import translated; print(translated())"
+    command = [sys.executable, "-c", program]
     run = subprocess.run(command, env=os.environ | {"DOVETAIL_NATIVE": "0"}, check=True, capture_output=True, text=True)
     as_written, compiled = run.stdout.splitlines(), translated().splitlines()
     assert sum("Problem(" in line for line in compiled) > CASES
