@@ -437,12 +437,17 @@ def test_a_queue_at_its_limit_gives_way_to_a_higher_priority_of_its_own() -> Non
     assert driven.holds()["equal"].reason is Reason.QUEUE_LIMIT
 
 
-def test_what_is_freed_below_a_limit_above_is_not_taken_for_its_own() -> None:
+def test_what_is_freed_below_a_limit_above_is_kept_for_whom_it_was_freed() -> None:
+    """There is room for a pod of the sibling on the nodes; below the limit there is none."""
     driven = Driven(gpu_node("a", 8))
     events = [ev.QueueChanged(Queue("top", limit=((GPU, 2000),))), queue("x", parent="top"), queue("y", parent="top")]
     driven.at(0, *events, lone("p0", queue="x"), lone("p1", queue="x"))
     driven.at(MINUTE_MS, lone("urgent", 2, queue="x", priority=9))
-    assert evictions(driven) == []
+    [evict] = evictions(driven)
+    assert (evict.cause, set(evict.uids)) == ("preempt", {"p0", "p1"})
+    assert driven.at(MINUTE_MS + 1, *removed("p0"), lone("q", queue="y", priority=10)) == {}
+    assert driven.holds()["q"].reason is Reason.QUEUE_LIMIT
+    assert driven.at(MINUTE_MS + 2, *removed("p1")).keys() == {"urgent"}
 
 
 def test_what_others_of_the_queue_were_promised_counts() -> None:

@@ -129,7 +129,7 @@ class Attempt:
         """What of the queue's limits and guarantees these pods would break, wherever they went."""
         if not self._limited:
             return None
-        return eligible.beyond(self._state, self._queue, self._state.shares.wanted(pods), self._fixed(pods))
+        return eligible.beyond(self._state, self._root, self._queue, self._state.shares.wanted(pods), self._fixed(pods))
 
     def _fixed(self, pods: Sequence[Pod]) -> bool:
         """Whether some of them must not be preempted."""
@@ -212,7 +212,7 @@ class Attempt:
         for amounts in state.shares.meter.held_by(placed):
             for name, amount in amounts:
                 more[name] = more.get(name, 0) + amount
-        return eligible.beyond(state, self._queue, more, self._fixed([p.pod for p in placed]))
+        return eligible.beyond(state, self._root, self._queue, more, self._fixed([p.pod for p in placed]))
 
     def _no_room(self, group: Group, scope: Scope | None) -> Refusal:
         state = self._state

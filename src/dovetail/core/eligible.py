@@ -75,11 +75,11 @@ def _in_queue(state: State, kinds: Iterable[Pod]) -> Refusal | None:
     return None
 
 
-def beyond(state: State, queue: str, more: Mapping[str, int], fixed: bool) -> Refusal | None:
-    """Why so much more must not be placed for the queue: a limit, or, with `fixed` (it must not be preempted), a
-    guarantee."""
-    entitlements = state.shares.entitlements
-    found, reason, what = entitlements.beyond_limit(queue, more), Reason.QUEUE_LIMIT, "limit"
+def beyond(state: State, root: str, queue: str, more: Mapping[str, int], fixed: bool) -> Refusal | None:
+    """Why so much more must not be placed for the root in the queue: a limit, or, with `fixed` (it must not be
+    preempted), a guarantee."""
+    entitlements, promised = state.shares.entitlements, state.reservations.promised_beside(root)
+    found, reason, what = entitlements.beyond_limit(queue, more, promised), Reason.QUEUE_LIMIT, "limit"
     if found is None and fixed:
         found, reason, what = entitlements.beyond_guarantee(queue, more), Reason.BEYOND_GUARANTEE, "guarantee"
     if found is None:

@@ -144,7 +144,8 @@ class Failures:
             return False
         if kind.fixed and state.shares.entitlements.limited(kind.queue):
             return False
-        if state.shares.entitlements.beyond_limit(kind.queue, known.wanted) is not None:
+        promised = state.reservations.promised_beside("")
+        if state.shares.entitlements.beyond_limit(kind.queue, known.wanted, promised) is not None:
             return False
         if self._asks(known):
             return False

@@ -111,9 +111,7 @@ class MakingRoom:
         if not state.policy.preempt or key in state.failures.sought:
             return [], replace(refusal, reclaim=state.failures.sought.get(key, ""))
         limited, precedence = refusal.reason is Reason.QUEUE_LIMIT, state.precedence(self._root)
-        if limited and not state.shares.holds_below(self._queue, precedence):
-            return [], refusal
-        if not limited and not state.failures.may_ask(self._queue, precedence, state.wanted(self._root)):
+        if not state.failures.may_ask(self._queue, precedence, state.wanted(self._root)):
             return [], refusal
         if state.searches >= state.policy.searches_per_step:
             self.again = True

@@ -84,7 +84,9 @@ def for_job(state: State, key: str) -> Defrag:
 def _beside_room(state: State, job: Job) -> Iterator[str]:
     """What keeps a job waiting although there is room."""
     fixed = not all(map(state.shares.preemptible, job.waiting))
-    refusal = beyond(state, job.queue, state.wanted(job.root), fixed) if job.queue in state.shares.tree.queues else None
+    refusal = None
+    if job.queue in state.shares.tree.queues:
+        refusal = beyond(state, job.root, job.queue, state.wanted(job.root), fixed)
     if refusal is not None:
         yield f"room is not all that it waits for: {refusal}"
     if ahead := state.pending.before(job.root):

@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from dovetail.core.state import State
 
 Slots = NDArray[np.int64]
+_Changes = dict[str, dict[str, int]]
+"""By queue and class."""
 
 
 class Reservation(Struct, frozen=True):
@@ -87,7 +89,7 @@ class Reservations:
         self.unknown: dict[str, tuple[int, Expected | None]] = {}
         """Roots for which no start can be given, with why, and the time until when that is not worked out again."""
         self._version = 0
-        self._pledged: tuple[tuple[int, int], dict[str, dict[str, int]]] = ((-1, -1), {})
+        self._pledged: tuple[tuple[int, int], tuple[dict[str, _Changes], _Changes]] = ((-1, -1), ({}, {}))
         self._soonest = -1, FOR_EVER_MS
         self._gone: dict[str, tuple[tuple[int, int], list[tuple[int, Placement]]]] = {}
         """By root, the pods that ran when the step began and end by its start; with the step and that start."""
@@ -139,23 +141,41 @@ class Reservations:
 
     def pledged(self) -> Mapping[str, Mapping[str, int]]:
         """What queues will hold more, or less, once everybody has given way who was told to, by queue and class."""
+        return self._pledges()[1]
+
+    def pledged_beside(self, root: str) -> Mapping[str, Mapping[str, int]]:
+        """The same for others than this root."""
+        one = self.by_root.get(root)
+        return self.pledged() if one is None or not one.evicting else _sum(self._pledges()[0], root)
+
+    def promised_beside(self, root: str) -> Mapping[str, Mapping[str, int]]:
+        """What is kept for others than this root, by queue and class: what they will hold, less what those hold still
+        that give way to them."""
+        if not any(one.evicting for one in self.by_root.values()):
+            return {}
+        return _sum(self._pledges()[0], root, least=0)
+
+    def _pledges(self) -> tuple[dict[str, _Changes], _Changes]:
+        """By root what changes with those who give way to it, and all of that together."""
         state = self._state
         version = self._version, state.cluster.freed
         if self._pledged[0] != version:
-            changes: dict[str, dict[str, int]] = {}
+            roots: dict[str, _Changes] = {}
             for one in self.by_root.values():
+                if not one.evicting:
+                    continue
                 left = [uid for uid in one.evicting if uid in state.cluster.placements]
-                moves: list[tuple[str, Mapping[str, int], int]] = []
-                moves += [(one.queue, state.wanted(one.root), 1)] if one.evicting else []
+                moves: list[tuple[str, Mapping[str, int], int]] = [(one.queue, state.wanted(one.root), 1)]
                 moves += [
                     (state.shares.queue_of(state.roster.pods[uid]), dict(state.shares.amounts(uid)), -1) for uid in left
                 ]
+                changes = roots[one.root] = {}
                 for queue, amounts, sign in moves:
                     for name in state.shares.path(queue):
                         books = changes.setdefault(name, {})
                         for resource, amount in amounts.items():
                             books[resource] = books.get(resource, 0) + sign * amount
-            self._pledged = version, changes
+            self._pledged = version, (roots, _sum(roots))
         return self._pledged[1]
 
     def beside(self, others: Iterable[Reservation]) -> Slots:
@@ -415,6 +435,17 @@ class Reservations:
             placements = state.cluster.placements
             slots = {placements[pod.uid].slot for pod in group.all_pods() if pod.uid in placements}
         return np.array(sorted(slots), dtype=np.int64)
+
+
+def _sum(roots: Mapping[str, _Changes], without: str = "", least: int | None = None) -> _Changes:
+    """The changes of all roots but one, each at `least` so much."""
+    total: _Changes = {}
+    for root, changes in roots.items():
+        for name, amounts in changes.items() if root != without else ():
+            books = total.setdefault(name, {})
+            for resource, amount in amounts.items():
+                books[resource] = books.get(resource, 0) + (amount if least is None else max(least, amount))
+    return total
 
 
 def _beaten(one: Reservation, queue: str, precedence: Precedence, guaranteed: bool) -> tuple[bool, bool]:

@@ -77,24 +77,33 @@ class Impossible(Struct, frozen=True):
 
 
 def find(
-    state: State, root: str, group: Group, scope: Scope | None = None, ending: Collection[str] = ()
+    state: State,
+    root: str,
+    group: Group,
+    scope: Scope | None = None,
+    ending: Collection[str] = (),
+    only: Collection[str] | None = None,
 ) -> Found | GaveUp | Impossible:
     """Search who has to give way to the fewest pods that complete `group`, which is complete and does not fit now,
-    inside `scope` (None: anywhere). Pods (uid) that are `ending` give way to others already."""
+    inside `scope` (None: anywhere). Pods (uid) that are `ending` give way to others already. `only` are the queues
+    whose pods may have to (None: of all)."""
     easiest = easiest_part(state.cluster, group)
     if not any(easiest.all_pods()):
         return Impossible("nobody has to give way: it needs no more pods")
-    found = _Finding(state, root, easiest, scope, ending).find()
+    found = _Finding(state, root, easiest, scope, ending, only).find()
     alike = not group.groups and len(shapes_of(state.cluster, group)) == 1
     if isinstance(found, Found) or alike or len(group.all_pods()) == len(easiest.all_pods()):
         return found
     # Others than the easiest may fit where these do not.
-    other = _Finding(state, root, group, scope, ending).find()
+    other = _Finding(state, root, group, scope, ending, only).find()
     return other if isinstance(other, Found) or isinstance(found, Impossible) else found
 
 
 class _Finding:
-    def __init__(self, state: State, root: str, group: Group, scope: Scope | None, ending: Collection[str]) -> None:
+    def __init__(
+        self, state: State, root: str, group: Group, scope: Scope | None, ending: Collection[str],
+        only: Collection[str] | None,
+    ) -> None:  # fmt: skip
         self._state = state
         self._cluster = state.cluster
         self._shares = shares = state.shares
@@ -109,6 +118,7 @@ class _Finding:
         self._wanted = shares.wanted(self._pods)
         self._shapes = [shape for shape, _ in shapes_of(state.cluster, group)]
         queues = [*shares.entitlements.debtors(self._queue, self._wanted), self._queue]
+        queues = queues if only is None else [name for name in queues if name in only]
         self._victims = Victims(state, self._queue, root, ending, queues)
 
     def find(self) -> Found | GaveUp | Impossible:

@@ -1,71 +1,158 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who of a queue that is at its limit has to give way to a job of a higher precedence in the same queue.
+"""Who has to give way so that a job fits below a limit that is full: that of its queue, or of a queue above it.
 
-Rules: units of lower precedence are taken in their own order until the queue stays within its limits with the job in
-their place, and then until the job has room; then whoever both can do without is left alone, the dearest first. Only
-the limits of the queue itself count: what is freed below a limit of a queue above it could be taken by others.
+Rules: the same may be taken as where room is lacking: units of lower precedence of the job's own queue, and of other
+queues what `ClaimBack` lets it take back. Below a limit only who is below the queue of that limit makes room. Where the
+nodes lack room, too, it is first searched who makes it there (`placing.preemption`), among those below the limit if
+that leads anywhere. Then the units that lose least are added until no limit is in the way; then whoever both can do
+without is left alone, the dearest first. What is freed below a limit is kept for the job until it starts
+(`Reservations.promised_beside`).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
+from dovetail.core.placing import preemption
 from dovetail.core.placing.gangs import Group, SearchLimitReached
 from dovetail.core.placing.pods import Scope
 from dovetail.core.placing.preemption import Found, GaveUp, Impossible
-from dovetail.core.placing.proof import OutOfProbes, Proof
-from dovetail.core.placing.victims import Together, Unit, Victims, lesser
+from dovetail.core.placing.proof import OutOfProbes, Placed, Proof
+from dovetail.core.placing.victims import Together, Unit, Victims, lesser, uncovered
 from dovetail.core.state import State
 
 
 def find(
     state: State, root: str, group: Group, scope: Scope | None = None, ending: Collection[str] = ()
 ) -> Found | GaveUp | Impossible:
-    """Search who has to give way so that the limits of the job's queue, and the room that there is, suffice for it."""
-    pods = list(group.all_pods())
-    queue, precedence = state.shares.queue_of(pods[0]), state.precedence(root)
-    wanted = state.shares.wanted(pods)
-    victims = Victims(state, queue, root, ending, [queue])
-    together = Together(state, victims.spare)
-    units: list[Unit] = []
-    for unit in victims.units:
-        if unit.precedence < precedence and together.admits(unit):
+    """Search who has to give way so that the limits above the job, and the room that there is, suffice for it. Pods
+    (uid) that are `ending` give way to others already."""
+    if not all(pod.work.preempts for pod in group.all_pods()):
+        return Impossible("its pods never make others give way (preemptionPolicy Never)")
+    return _Finding(state, root, group, scope, ending).find()
+
+
+class _Finding:
+    def __init__(self, state: State, root: str, group: Group, scope: Scope | None, ending: Collection[str]) -> None:
+        self._state = state
+        self._root = root
+        self._group = group
+        self._scope = scope
+        self._ending = ending
+        self._shares = shares = state.shares
+        pods = list(group.all_pods())
+        self._queue = shares.queue_of(pods[0])
+        self._wanted = shares.wanted(pods)
+        pledged = state.reservations.pledged_beside(root)
+        self._excess = shares.entitlements.excess(self._queue, self._wanted, pledged)
+        self._queues = [*shares.entitlements.debtors(self._queue, self._wanted), self._queue]
+        self._victims = Victims(state, self._queue, root, ending, self._queues)
+        self._proof = Proof(state.cluster, state.rows, group, scope, state.policy.search_limit, state.policy.probes)
+
+    def find(self) -> Found | GaveUp | Impossible:
+        if not self._excess:
+            return Impossible(
+                "those that give way to others already leave enough below the limit"
+                if self._state.reservations.pledged_beside(self._root)
+                else "only where it would go shows what it has of the limit: of a GPU model, or of memory"
+            )
+        try:
+            room = self._room()
+            if isinstance(room, GaveUp | Impossible):
+                return room
+            units = self._within_limits(room)
+            if units is None:
+                others = f"those {lesser(self._state, self._queue)} in its queue"
+                return Impossible(f"{others}, and those of others that are beyond what is due, do not hold enough")
+            return self._found(units)
+        except SearchLimitReached:
+            why = f"the search for a placement was stopped after {self._state.policy.search_limit} domains"
+        except OutOfProbes:
+            why = "that is as many as are made"
+        return GaveUp(self._proof.probes, why)
+
+    def _room(self) -> list[Unit] | GaveUp | Impossible:
+        """Who has to give way so that the nodes have room, limits aside."""
+        if self._proof.placed_without(()) is not None:
+            return []
+        below = {name for name in self._queues if all(self._helps(name, above) for above, _ in self._excess)}
+        found = self._room_made_by(below)
+        return found if isinstance(found, list) else self._room_made_by(None)
+
+    def _room_made_by(self, only: Collection[str] | None) -> list[Unit] | GaveUp | Impossible:
+        found = preemption.find(self._state, self._root, self._group, self._scope, self._ending, only)
+        if not isinstance(found, Found):
+            return found
+        there = {unit.uids: unit for unit in self._victims.units}
+        return [there[unit.uids] for unit in found.victims]
+
+    def _helps(self, queue: str, above: str) -> bool:
+        return above in self._shares.path(queue)
+
+    def _within_limits(self, room: Sequence[Unit]) -> list[Unit] | None:
+        """These, and as many more as have to give way so that no limit is in the way; None where there are too few."""
+        state, precedence = self._state, self._state.precedence(self._root)
+        together = Together(state, self._victims.spare)
+        claim = self._shares.entitlements.claim_back(self._queue, self._wanted)
+        taken: list[Unit] = []
+        for unit in [*room, *self._victims.units]:
+            if not self._beyond(taken):
+                return uncovered(taken)
+            if len(taken) >= len(room):
+                left = together.left(unit)
+                useful = any(self._frees(unit.queue, left, name, resource) for name, resource in self._beyond(taken))
+                if not useful or not together.admits(unit):
+                    continue
+                if unit.queue == self._queue:
+                    may = unit.precedence < precedence
+                else:
+                    may = claim is not None and claim.takes(unit.queue, self._amounts(left))
+                if not may:
+                    continue
+            elif claim is not None and unit.queue != self._queue:
+                claim.takes(unit.queue, self._amounts(together.left(unit)))
             together.take(unit)
-            units.append(unit)
-    if not all(pod.work.preempts for pod in pods) or _beyond(state, queue, wanted, units):
-        return Impossible(f"those {lesser(state, queue)} in its queue that may give way do not hold enough")
-    if not _beyond(state, queue, wanted, ()):
-        return Impossible("the limit of a queue above its own is in the way")
-    fewest = next(n for n in range(len(units) + 1) if not _beyond(state, queue, wanted, units[:n]))
-    nominations = None
-    kept = units
-    proof = Proof(state.cluster, state.rows, group, scope, state.policy.search_limit, state.policy.probes)
-    try:
-        while (nominations := proof.placed_without(units[:fewest])) is None:
-            if fewest == len(units):
-                return Impossible(f"it would not fit if all {lesser(state, queue)} in its queue were gone")
-            fewest = min(2 * fewest, len(units))
-        kept = units[:fewest]
-        for unit in sorted(kept, key=lambda unit: (-unit.weight, -unit.number)):
-            fewer = [one for one in kept if one is not unit]
-            if not _beyond(state, queue, wanted, fewer) and (placed := proof.placed_without(fewer)) is not None:
-                kept, nominations = fewer, placed
-    except SearchLimitReached:
-        return GaveUp(proof.probes, f"the search for a placement was stopped after {state.policy.search_limit} domains")
-    except OutOfProbes:
+            taken.append(unit)
+        return None if self._beyond(taken) else uncovered(taken)
+
+    def _frees(self, queue: str, uids: Iterable[str], name: str, resource: str) -> bool:
+        return self._helps(queue, name) and any(dict(self._shares.amounts(uid)).get(resource, 0) for uid in uids)
+
+    def _amounts(self, uids: Iterable[str]) -> Counter[str]:
+        counted: Counter[str] = Counter()
+        for uid in uids:
+            counted.update(dict(self._shares.amounts(uid)))
+        return counted
+
+    def _beyond(self, gone: Iterable[Unit]) -> list[tuple[str, str]]:
+        """The queues and classes of which a limit would be broken by the job without these."""
+        freed: dict[str, Counter[str]] = {}
+        queues = {uid: unit.queue for unit in gone for uid in unit.uids}
+        for uid, queue in queues.items():
+            for name in self._shares.path(queue):
+                freed.setdefault(name, Counter()).update(dict(self._shares.amounts(uid)))
+        none: Counter[str] = Counter()
+        return [
+            (name, resource)
+            for name, amounts in self._excess
+            for resource, amount in amounts.items()
+            if amount > freed.get(name, none)[resource]
+        ]
+
+    def _found(self, units: list[Unit]) -> Found | Impossible:
+        """Without those that both the limits and the nodes can do without."""
+        nominations: Placed | None = self._proof.placed_without(units)
         if nominations is None:
-            return GaveUp(proof.probes, "that is as many as are made")
-    return Found(tuple(kept), nominations, "preempt", proof.probes)
-
-
-def _beyond(state: State, queue: str, wanted: dict[str, int], gone: Sequence[Unit]) -> bool:
-    """Whether the queue would be beyond a limit of its own with so much more and without these."""
-    freed: Counter[str] = Counter()
-    for uid in dict.fromkeys(uid for unit in gone for uid in unit.uids):
-        freed.update(dict(state.shares.amounts(uid)))
-    held = state.shares.allocated(queue)
-    return any(
-        wanted.get(resource, 0) and held.get(resource, 0) - freed[resource] + wanted[resource] > most
-        for resource, most in state.shares.tree.queues[queue].limit
-    )
+            return Impossible("those who make room and those who fill the limit do not go together")
+        kept = units
+        try:
+            for unit in sorted(units, key=lambda unit: (-unit.weight, -unit.number)):
+                fewer = [one for one in kept if one is not unit]
+                if not self._beyond(fewer) and (placed := self._proof.placed_without(fewer)) is not None:
+                    kept, nominations = fewer, placed
+        except (SearchLimitReached, OutOfProbes):
+            # What could not be tried any more counts as needed.
+            pass
+        own = all(unit.queue == self._queue for unit in kept)
+        return Found(tuple(kept), nominations, "preempt" if own else "reclaim", self._proof.probes)

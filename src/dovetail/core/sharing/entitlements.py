@@ -34,15 +34,34 @@ class Entitlements:
             self._limited[queue] = limited
         return limited
 
-    def beyond_limit(self, queue: str, more: Mapping[str, int]) -> tuple[str, str, int, int] | None:
-        """The first limit that would be broken on the way up: queue, class, what it would hold, and the limit."""
+    def beyond_limit(
+        self, queue: str, more: Mapping[str, int], promised: Mapping[str, Mapping[str, int]]
+    ) -> tuple[str, str, int, int] | None:
+        """The first limit that would be broken on the way up: queue, class, what it would hold, and the limit. What is
+        `promised` to others, by queue and class, counts as held: it is freed for them."""
         for name in self._shares.path(queue):
             held = self._shares.allocated(name)
+            kept = promised.get(name) if promised else None
             for resource, most in self._shares.tree.queues[name].limit:
                 wanted = more.get(resource, 0)
-                if wanted and held.get(resource, 0) + wanted > most:
-                    return name, resource, held.get(resource, 0) + wanted, most
+                has = held.get(resource, 0) + (kept.get(resource, 0) if kept else 0)
+                if wanted and has + wanted > most:
+                    return name, resource, has + wanted, most
         return None
+
+    def excess(
+        self, queue: str, more: Mapping[str, int], pledged: Mapping[str, Mapping[str, int]]
+    ) -> list[tuple[str, dict[str, int]]]:
+        """By how much each limit on the way up would be broken, by queue and class, for those that would be, once what
+        is `pledged` to others has come true."""
+        found = []
+        for name in self._shares.path(queue):
+            held, soon = self._shares.allocated(name), pledged.get(name, {})
+            limit = self._shares.tree.queues[name].limit
+            over = {r: held.get(r, 0) + soon.get(r, 0) + more[r] - most for r, most in limit if more.get(r, 0)}
+            if over := {resource: amount for resource, amount in over.items() if amount > 0}:
+                found.append((name, over))
+        return found
 
     def beyond_guarantee(self, queue: str, more: Mapping[str, int]) -> tuple[str, str, int, int] | None:
         """As `beyond_limit`, for what must not be preempted: it has to stay within the guarantees. A queue that nobody

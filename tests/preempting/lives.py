@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A cluster over virtual time, with pods as users write them: they ask for CPU and memory beside their GPUs.
+
+Binds come true at once. Who is evicted ends after its grace, and its owner makes it anew at once unless a test says
+otherwise. `evictions` are the time, the cause and the names of the pods of each decision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from msgspec.structs import replace
+
+from dovetail.core import events as ev
+from dovetail.core.cycle import step
+from dovetail.core.decisions import Bind, Decision, Evict, Hold, Release
+from dovetail.core.model import CPU, GPU, MEMORY, PODS, Gang, Node, Pod, Request
+from dovetail.core.policy import Policy
+from dovetail.core.reasons import Refusal
+from dovetail.core.sharing.records import Amounts, Queue
+from dovetail.core.state import State
+
+SECOND_MS, MINUTE_MS, HOUR_MS = 1000, 60_000, 3_600_000
+GIB = 2**30
+
+
+def node(name: str, gpus: int, labels: Mapping[str, str] | None = None) -> Node:
+    """A machine with 16 CPUs and 128 GiB for each GPU."""
+    amounts = ((CPU, 16_000 * gpus), (MEMORY, 128 * GIB * gpus), (GPU, gpus), (PODS, 110))
+    return Node(name, amounts, tuple((labels or {}).items()))
+
+
+def pod(name: str, gpus: int = 1, **more: object) -> Pod:
+    """With 8 CPUs and 64 GiB for each GPU, and an owner that makes it anew."""
+    asks = ((CPU, 8000 * gpus), (MEMORY, 64 * GIB * gpus), (GPU, gpus))
+    fields: dict[str, object] = {"owner": f"owner-of-{name}", "created_ms": 1}
+    return Pod(name, "ns", name, Request(asks), **(fields | more))
+
+
+def queue(name: str, gpus: int | None = None, limit: int | None = None, **more: object) -> ev.Event:
+    """A queue with so many GPUs guaranteed, and at most."""
+
+    def amounts(count: int | None) -> Amounts:
+        return () if count is None else ((GPU_CLASS, 1000 * count),)
+
+    return ev.QueueChanged(Queue(name, guarantee=amounts(gpus), limit=amounts(limit), **more))
+
+
+GPU_CLASS = "gpu"
+
+
+def gang(gang_id: str, least: int, **more: object) -> ev.Event:
+    return ev.GangChanged(Gang(gang_id, "ns", gang_id, least, **more))
+
+
+class World:
+    def __init__(self, *nodes: Node, policy: Policy | None = None, grace_ms: int = 30 * SECOND_MS) -> None:
+        self.state = State(policy or Policy(fabric=()))
+        self.now_ms = 1
+        self.evictions: list[tuple[int, str, tuple[str, ...]]] = []
+        self.released: list[tuple[int, tuple[str, ...]]] = []
+        self.refusals: dict[str, Refusal] = {}
+        self._grace_ms = grace_ms
+        self._agenda: list[tuple[int, ev.Event]] = []
+        self._made = 0
+        self.tell(*(ev.NodeChanged(one) for one in nodes))
+
+    def tell(self, *told: ev.Event) -> None:
+        for event in told:
+            self.state.apply(event)
+
+    def submit(self, *pods: Pod) -> None:
+        self.tell(*(ev.PodChanged(replace(pod, created_ms=self.now_ms)) for pod in pods))
+
+    def ends(self, *names: str) -> None:
+        """These succeed."""
+        uids = {pod.name: uid for uid, pod in self.state.roster.pods.items()}
+        self.tell(*(ev.PodRemoved(uids[name], self.now_ms, True) for name in names))
+
+    def at(self, when_ms: int, *told: ev.Event) -> None:
+        self._agenda += [(when_ms, event) for event in told]
+
+    def live(self, for_ms: int) -> World:
+        """Let so much time pass."""
+        until_ms = self.now_ms + for_ms
+        while True:
+            due = [event for when_ms, event in self._agenda if when_ms <= self.now_ms]
+            self._agenda = [one for one in self._agenda if one[0] > self.now_ms]
+            decided = step(self.state, due, self.now_ms)
+            assert self.state.cluster.check() == []
+            for decision in decided:
+                self._carry_out(decision)
+            if decided or self.state.busy:
+                continue
+            if self.now_ms >= until_ms:
+                return self
+            times = [until_ms, self.now_ms + MINUTE_MS, *(when_ms for when_ms, _ in self._agenda)]
+            wake_ms = self.state.next_wake_ms()
+            times += [wake_ms] if wake_ms is not None else []
+            self.now_ms = max(self.now_ms + SECOND_MS // 2, min(times))
+
+    def _carry_out(self, decision: Decision) -> None:
+        pods = self.state.roster.pods
+        match decision:
+            case Bind():
+                bound = replace(pods[decision.uid], node=decision.node, bound_ms=self.now_ms)
+                self.refusals.pop(bound.name, None)
+                self.tell(ev.PodChanged(bound))
+            case Evict():
+                self.evictions.append((self.now_ms, decision.cause, tuple(pods[uid].name for uid in decision.uids)))
+                self._end(decision.uids)
+            case Release():
+                self.released.append((self.now_ms, tuple(pods[uid].name for uid in decision.uids)))
+                self._end(decision.uids)
+            case Hold():
+                self.refusals |= {pods[uid].name: decision.refusal for uid in decision.uids if uid in pods}
+
+    def _end(self, uids: Iterable[str]) -> None:
+        for uid in uids:
+            self._made += 1
+            pod, end_ms = self.state.roster.pods[uid], self.now_ms + self._grace_ms
+            self.tell(ev.PodChanged(replace(pod, deleting=True)))
+            anew = replace(pod, uid=f"{pod.name}~{self._made}", node="", bound_ms=0, created_ms=end_ms)
+            self.at(end_ms, ev.PodRemoved(uid, end_ms), ev.PodChanged(anew))
+
+    @property
+    def running(self) -> dict[str, str]:
+        """Nodes by the names of pods."""
+        return {pod.name: pod.node for pod in self.state.roster.pods.values() if pod.node and not pod.deleting}
+
+    @property
+    def gave_way(self) -> list[str]:
+        return [name for _, _, names in self.evictions for name in names]
+
+    def gpus(self, *queues: str) -> list[int]:
+        """How many GPUs each of the queues has."""
+        return [self.state.shares.allocated(name).get(GPU_CLASS, 0) // 1000 for name in queues]
