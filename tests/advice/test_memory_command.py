@@ -13,10 +13,11 @@ from click.testing import CliRunner, Result
 from dovetail.advice import catalog
 from dovetail.cli import cli
 from tests.advice.models import llama
+from tests.terminal import environment
 
 
-def run(*arguments: str, columns: int = 120) -> Result:
-    return CliRunner().invoke(cli, ["memory", *arguments], env={"COLUMNS": str(columns)})
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, ["memory", *arguments])
 
 
 def answer(*arguments: str) -> dict[str, Any]:
@@ -175,7 +176,7 @@ def test_the_models_that_are_built_in() -> None:
 
 @pytest.mark.parametrize("arguments", [["deepseek-v3"], ["llama-3.1-405b", "--train", "full", "--fsdp"]])
 def test_the_tables_are_no_wider_than_a_page(arguments: list[str]) -> None:
-    shown = run(*arguments, columns=200).stdout
+    shown = CliRunner().invoke(cli, ["memory", *arguments], env=environment(120)).stdout
     assert max(map(len, shown.splitlines())) <= 120
     assert "…" not in shown
 

@@ -69,7 +69,7 @@ def test_links_levels_and_places_of_a_cube_mesh(standin: Machine) -> None:
     ]
     assert section(text, "NUMA nodes")[1] == ["1", "20-39,60-79", "256.0", "none", "32", "10", "4-7"]
     assert "Not read" not in text
-    assert "MIG" not in text.replace("MIG   \n", "")
+    assert "MIG" not in text.replace("MIG\n", "")
 
 
 def test_mig_instances_and_profiles(standin: Machine) -> None:

@@ -8,8 +8,8 @@ import re
 
 import pytest
 from msgspec.structs import fields
-from rich.console import Console
 
+from dovetail.cli.console import Console
 from dovetail.cli.free import show
 from dovetail.core.devices.sharing import Sharing
 from dovetail.core.model import GPU, SHARED_GPU
@@ -72,6 +72,6 @@ def test_the_page_shows_what_is_printed() -> None:
         pod("chat", (SHARED_GPU, 1), on="gpu-5", namespace="default", gpu_milli=600),
     )  # fmt: skip
     printed = io.StringIO()
-    show(free(state), Console(file=printed, width=100))
+    show(free(state), Console(file=printed))
     (shown,) = [block.text for block in page("docs/how-to/what-still-fits.md").blocks if block.language == "text"]
     assert [line.split() for line in printed.getvalue().splitlines()] == [line.split() for line in shown.splitlines()]

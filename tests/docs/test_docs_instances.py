@@ -14,6 +14,7 @@ from dovetail.advice.prices import COLUMNS, built_in
 from dovetail.cli import cli
 from dovetail.cli.spot import At, Missing, Spot
 from tests.docs.pages import ROOT, page
+from tests.terminal import environment
 
 CLI = page("docs/reference/cli.md")
 HOW_TO = page("docs/how-to/choose-instances.md")
@@ -56,5 +57,5 @@ def test_the_how_to_shows_what_is_printed() -> None:
     commands = [line for block in HOW_TO.blocks if block.language == "console" for line, _ in block.commands]
     shown = [block.text for block in HOW_TO.blocks if block.language == "text"]
     for text, line in zip(shown, commands, strict=True):
-        result = CliRunner().invoke(cli, shlex.split(line)[1:], env={"COLUMNS": "120"})
+        result = CliRunner().invoke(cli, shlex.split(line)[1:], env=environment(120))
         assert [found.rstrip() for found in result.stdout.splitlines()] == text.splitlines()

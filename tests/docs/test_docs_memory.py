@@ -18,6 +18,7 @@ from dovetail.advice.memory import Memory, Model, Need, Room, Slice
 from dovetail.cli import cli
 from dovetail.cli.memory import command
 from tests.docs.pages import page
+from tests.terminal import environment
 
 HERE = page("docs/reference/cli.md").section("dovetail memory")
 HOW_TO = page("docs/how-to/memory.md")
@@ -64,7 +65,7 @@ def test_the_how_to_shows_what_is_printed() -> None:
     commands = [line for block in HOW_TO.blocks if block.language == "console" for line, _ in block.commands]
     shown = [block.text for block in HOW_TO.blocks if block.language == "text"]
     for text, line in zip(shown, commands, strict=False):
-        result = CliRunner().invoke(cli, shlex.split(line)[1:], env={"COLUMNS": "120"})
+        result = CliRunner().invoke(cli, shlex.split(line)[1:], env=environment(120))
         assert [line.rstrip() for line in result.stdout.splitlines()] == text.splitlines()
     for line in commands[len(shown) : -1]:
         assert CliRunner().invoke(cli, shlex.split(line)[1:]).exit_code == 0

@@ -9,7 +9,6 @@ numbers of nodes count as equal, and lines are compared without their order.
 from __future__ import annotations
 
 import asyncio
-import io
 import os
 import re
 import subprocess
@@ -21,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from rich.console import Console
 
 from dovetail.cli.cluster import now_ms, snapshot
 from dovetail.cli.why import show
@@ -32,6 +30,7 @@ from dovetail.scheduler.serve import Options, run
 from dovetail.views.why import unhurried, why
 from tests.docs.pages import Block, page
 from tests.live.conftest import eventually
+from tests.terminal import environment, on_terminal
 
 WIDTH = 100
 
@@ -92,9 +91,7 @@ class Reader:
 
     async def why(self, pod: str) -> str:
         state = await snapshot(ClusterConfig(self.playground.url), unhurried(Policy()), "dovetail")
-        printed = io.StringIO()
-        show(why(state, f"default/{pod}", now_ms()), Console(file=printed, width=WIDTH), now_ms())
-        return printed.getvalue()
+        return on_terminal(lambda out: show(why(state, f"default/{pod}", now_ms()), out, now_ms()), WIDTH)
 
 
 @asynccontextmanager
@@ -122,7 +119,7 @@ def test_the_readme_shows_what_the_demo_prints() -> None:
     (shown,) = [block.text for block in page("README.md").blocks if block.language == "text"]
     demo = subprocess.run(
         [Path(sys.executable).with_name("dovetail"), "demo"],
-        env=os.environ | {"COLUMNS": str(WIDTH)},
+        env=os.environ | environment(WIDTH),
         capture_output=True,
         text=True,
         check=True,

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from dovetail.cli import cli
 from tests.docs.pages import ROOT, every_page
+from tests.terminal import environment
 
 SHOWN = [
     pytest.param(command, printed, id=f"{block.page}: {command[:48]}")
@@ -24,8 +25,8 @@ SHOWN = [
 @pytest.mark.parametrize(("command", "printed"), SHOWN)
 def test_the_pages_show_what_is_printed(command: str, printed: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    result = CliRunner().invoke(cli, shlex.split(command)[1:], env={"COLUMNS": "100"})
-    assert (result.exit_code, result.stderr) == (0, "")
+    result = CliRunner().invoke(cli, shlex.split(command)[1:], env=environment(100))
+    assert (result.exit_code, result.stderr.strip()) == (0, "")
     if any(printed):
         assert [line.split() for line in result.stdout.splitlines()] == [line.split() for line in printed if line]
 

@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from dovetail.cli import cli
 from dovetail.playground import Playground
+from tests.terminal import environment
 
 
 class World(Struct):
@@ -31,9 +32,9 @@ class World(Struct):
         spec = {"schedulerName": "dovetail", "nodeName": node, "containers": [container]}
         self.playground.put({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec})
 
-    async def run(self, *arguments: str, columns: int = 200) -> Result:
+    async def run(self, *arguments: str, columns: int = 0) -> Result:
         command = ["free", "--kubeconfig", str(self.kubeconfig), *arguments]
-        return await asyncio.to_thread(CliRunner().invoke, cli, command, env={"COLUMNS": str(columns)})
+        return await asyncio.to_thread(CliRunner().invoke, cli, command, env=environment(columns) if columns else {})
 
     async def answer(self, *arguments: str) -> dict[str, Any]:
         result = await self.run(*arguments, "-o", "json")
@@ -74,15 +75,15 @@ async def test_shared_cards_are_read_from_the_labels_of_their_node(world: World)
     assert (found["isolation"], found["cards"], found["replicas_free"], found["largest_mib"]) == ("none", 1, 4, 24_000)
 
 
-async def test_the_tables_are_no_wider_than_a_page(world: World) -> None:
+async def test_it_fits_a_terminal(world: World) -> None:
     for i in range(3):
         world.node(f"a-node-with-quite-a-long-name-{i}", {"nvidia.com/gpu": "8"}, product="NVIDIA-H100-80GB-HBM3")
         for j in range(4):
             where = f"a-node-with-quite-a-long-name-{i}"
             world.pod(f"a-pod-with-quite-a-long-name-{i}-{j}", {"nvidia.com/gpu": "2"}, where)
-    shown = (await world.run()).stdout
+    shown = (await world.run(columns=80)).stdout
     assert "next, 1 GPU:" in shown
-    assert max(map(len, shown.splitlines())) <= 100
+    assert max(map(len, shown.splitlines())) <= 80
 
 
 async def test_a_cluster_without_gpus_says_so(world: World) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 from msgspec.structs import fields
-from rich.console import Console
 
 from dovetail.cli import cli
 from dovetail.cli.topology import show
@@ -18,6 +17,7 @@ from dovetail.core.devices.layout import LayoutError
 from dovetail.views.topology import GpuSet, NicView, Topology, equal_sets, nearest, numa_groups, topology
 from dovetail.views.topology_plot import draw
 from tests.docs.pages import page
+from tests.terminal import on_terminal
 
 SAMPLES = Path(__file__).parent.parent / "devices" / "samples"
 DGX1, DGX_H100, P4D = "dgx1-v100.txt", "dgx-h100-h200-8gpu-12nic.txt", "aws-p4d-24xl.xml"
@@ -39,10 +39,7 @@ def told(*arguments: str) -> dict[str, Any]:
 
 
 def printed(found: Topology, width: int) -> str:
-    console = Console(width=width)
-    with console.capture() as capture:
-        show(found, console)
-    return capture.get()
+    return on_terminal(lambda console: show(found, console), width)
 
 
 def many(count: int) -> str:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from rich.console import Console
 
+from dovetail.cli.console import Console
 from dovetail.cli.why import show
 from dovetail.core.devices.sharing import Sharing
 from dovetail.core.dra.records import (
@@ -57,7 +57,7 @@ def ask(state: State) -> Why:
 def printed(answer: Why) -> str:
     """In one line, however it was wrapped."""
     out = io.StringIO()
-    show(answer, Console(file=out, width=300), 1_000)
+    show(answer, Console(file=out), 1_000)
     return " ".join(out.getvalue().split())
 
 

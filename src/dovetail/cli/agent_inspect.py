@@ -4,28 +4,25 @@
 from __future__ import annotations
 
 import socket
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 
 import click
-from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from dovetail.agent.discovery import discover
 from dovetail.agent.gpunode import document, status_of
 from dovetail.agent.host import Gpu, Host, Unread
 from dovetail.agent.nvml import Nvml, NvmlError
 from dovetail.agent.sysfs import NumaNode, Sysfs, SysfsError
+from dovetail.cli.console import Console, Table, prose
 from dovetail.cli.output import count, output_option, write_json
 from dovetail.core.devices.layout import LEVELS, UNKNOWN, Matrix
 from dovetail.kube.resources import GPU_NODES
 
 _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 _NOT_KNOWN = "?"
-_WIDTH_OF_A_FILE = 200
 
 
 @click.command(name="inspect")
@@ -51,9 +48,7 @@ def command(sysfs_root: Path, proc_root: Path, node: str | None, output: str) ->
         gpu_node = {"apiVersion": GPU_NODES.api_version, "kind": GPU_NODES.kind, **told}
         write_json({"host": host, "numaNodes": nodes, "gpuNode": gpu_node})
         return
-    # A file has no width; a table that was cut for one is of no use.
-    console = Console(width=None if sys.stdout.isatty() else _WIDTH_OF_A_FILE)
-    show(name, host, nodes, (*host.unread, *unread), console)
+    show(name, host, nodes, (*host.unread, *unread), Console())
 
 
 def _look(sysfs: Sysfs) -> tuple[Host, tuple[NumaNode, ...], tuple[Unread, ...]]:
@@ -70,10 +65,10 @@ def _look(sysfs: Sysfs) -> tuple[Host, tuple[NumaNode, ...], tuple[Unread, ...]]
 
 def show(name: str, host: Host, nodes: Sequence[NumaNode], unread: Sequence[Unread], console: Console) -> None:
     """Print it for a person."""
-    console.print(f"[bold]{escape(name)}[/bold]: {escape(_head(host, nodes))}", highlight=False, soft_wrap=True)
+    console.print(f"[bold]{escape(name)}[/bold]: {escape(_head(host, nodes))}")
     for title, table in _tables(host, nodes, unread):
-        console.print(f"\n[bold]{title}[/bold]", highlight=False)
-        console.print(table, highlight=False)
+        console.print(f"\n[bold]{title}[/bold]")
+        console.print(table)
 
 
 def _head(host: Host, nodes: Sequence[NumaNode]) -> str:
@@ -117,15 +112,8 @@ def _tables(host: Host, nodes: Sequence[NumaNode], unread: Sequence[Unread]) -> 
         yield "Not read", _unread(unread)
 
 
-def _table(*heads: str) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for head in heads:
-        table.add_column(head, overflow="fold")
-    return table
-
-
 def _gpus(gpus: Iterable[Gpu]) -> Table:
-    table = _table("GPU", "product", "MiB", "NUMA", "PCI bus id", "PCIe root", "uuid", "MIG")
+    table = Table("GPU", "product", "MiB", "NUMA", "PCI bus id", "PCIe root", "uuid", "MIG")
     for gpu in gpus:
         numbers = (str(gpu.index), gpu.product or _NOT_KNOWN, str(gpu.memory_mib or _NOT_KNOWN), _known(gpu.numa))
         table.add_row(*numbers, gpu.pci_bus_id, gpu.pcie_root or _NOT_KNOWN, gpu.uuid, _mig(gpu))
@@ -141,7 +129,7 @@ def _mig(gpu: Gpu) -> str:
 
 
 def _instances(gpus: Iterable[Gpu]) -> Table:
-    table = _table("GPU", "profile", "slices", "MiB", "GI", "CI", "uuid")
+    table = Table("GPU", "profile", "slices", "MiB", "GI", "CI", "uuid")
     for gpu in gpus:
         for one in gpu.mig or ():
             slices = f"{one.start}-{one.start + one.size - 1}" if one.size > 1 else str(one.start)
@@ -151,7 +139,7 @@ def _instances(gpus: Iterable[Gpu]) -> Table:
 
 def _profiles(gpus: Iterable[Gpu]) -> Table:
     """Those of GPUs that have the same ones stand once."""
-    table = _table("GPUs", "profile", "id", "most", "MiB", "memory slices", "beginning at")
+    table = Table("GPUs", "profile", "id", "most", "MiB", "memory slices", "beginning at")
     for profiles, equal in groupby((gpu for gpu in gpus if gpu.profiles), key=lambda gpu: gpu.profiles):
         whose = _ranges(gpu.index for gpu in equal)
         for one in profiles:
@@ -163,7 +151,7 @@ def _profiles(gpus: Iterable[Gpu]) -> Table:
 
 
 def _fabric(gpus: Iterable[Gpu]) -> Table:
-    table = _table("GPU", "state", "cluster", "clique", "domain")
+    table = Table("GPU", "state", "cluster", "clique", "domain")
     for gpu in gpus:
         if gpu.fabric is not None:
             fabric = gpu.fabric
@@ -178,7 +166,7 @@ def _fabric(gpus: Iterable[Gpu]) -> Table:
 
 
 def _matrix(gpus: Sequence[Gpu], matrix: Matrix | None, shown: Callable[[int], str]) -> Table:
-    table = _table("", *(f"GPU{gpu.index}" for gpu in gpus))
+    table = Table("", *(f"GPU{gpu.index}" for gpu in gpus))
     for i, gpu in enumerate(gpus):
         row = ("X" if i == j else _NOT_KNOWN if matrix is None else shown(matrix[i][j]) for j in range(len(gpus)))
         table.add_row(f"GPU{gpu.index}", *row)
@@ -186,7 +174,7 @@ def _matrix(gpus: Sequence[Gpu], matrix: Matrix | None, shown: Callable[[int], s
 
 
 def _nics(host: Host) -> Table:
-    table = _table("NIC", "interface", "NUMA", "Gbit/s", "RDMA", "PCI bus id", *(f"GPU{g.index}" for g in host.gpus))
+    table = Table("NIC", "interface", "NUMA", "Gbit/s", "RDMA", "PCI bus id", *(f"GPU{g.index}" for g in host.gpus))
     for nic in host.nics or ():
         speed = f"{nic.speed_mbps * 8 / 1000:g}" if nic.speed_mbps else _NOT_KNOWN
         rdma = "yes" if nic.rdma else "no"
@@ -196,7 +184,7 @@ def _nics(host: Host) -> Table:
 
 def _numa(gpus: Sequence[Gpu], nodes: Sequence[NumaNode]) -> Table:
     """Nodes that are memory alone stand in one row: the GPU of a Grace has eight of them."""
-    table = _table("NUMA node", "CPUs", "GiB", "huge pages", "distances", "GPUs")
+    table = Table("NUMA node", "CPUs", "GiB", prose("huge pages"), "distances", "GPUs")
     places = [i for i, node in enumerate(nodes) if node.cpus]
     for node in (nodes[i] for i in places):
         table.add_row(
@@ -218,7 +206,7 @@ def _gib(amount: int) -> str:
 
 
 def _unread(unread: Iterable[Unread]) -> Table:
-    table = _table("what", "why")
+    table = Table("what", prose("why"))
     for one in unread:
         table.add_row(escape(one.what), escape(one.why))
     return table

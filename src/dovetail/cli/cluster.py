@@ -16,9 +16,9 @@ from typing import Any, TypeVar
 import click
 import uvloop
 from msgspec import Struct
-from rich.console import Console
 from rich.markup import escape
 
+from dovetail.cli.console import Console
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
 from dovetail.cli.scheduling import fabric_option, policy_option, scheduler_name_option
 from dovetail.cli.service import first_of
@@ -97,7 +97,7 @@ def submitted(files: tuple[str, ...]) -> tuple[Event, ...]:
 def _tell(problems: Iterable[manifests.ManifestProblem]) -> None:
     for problem in problems:
         message = f"[yellow]attention:[/yellow] {escape(str(problem))}"
-        Console(stderr=True).print(message, highlight=False, soft_wrap=True)
+        Console(stderr=True).print(message)
 
 
 def cluster_options(command: Callable[..., None]) -> Callable[..., None]:

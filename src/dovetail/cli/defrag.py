@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 import click
-from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from dovetail.cli.cluster import Source, cluster_options
+from dovetail.cli.console import Console, Table
 from dovetail.cli.output import count, indices, key_of, namespace_option, output_option, write_json
 from dovetail.cli.shape import beside_options, shape_option
 from dovetail.views.defrag import Defrag, MoveStep, PodMove, for_job, for_shape
@@ -66,10 +65,10 @@ def show(answer: Defrag, console: Console) -> None:
     what = answer.job or (_shape(answer.shape) if answer.shape is not None else "")
     if not answer.room:
         sure = "No moves can" if answer.proven else "No moves were found, though there may be some, that"
-        console.print(f"{sure} make room for [bold]{escape(what)}[/bold]: {escape(answer.why)}.", highlight=False)
+        console.print(f"{sure} make room for [bold]{escape(what)}[/bold]: {escape(answer.why)}.")
         return
     if not answer.steps:
-        console.print(f"Without moves [bold]{escape(what)}[/bold] fits {_places(answer)}.", highlight=False)
+        console.print(f"Without moves [bold]{escape(what)}[/bold] fits {_places(answer)}.")
         _notes(answer, console)
         return
     moves = sum(len(step.moves) for step in answer.steps)
@@ -78,7 +77,7 @@ def show(answer: Defrag, console: Console) -> None:
         f"GPU-minutes of work are lost, and [bold]{escape(what)}[/bold] fits {_places(answer)}.",
         highlight=False,
     )
-    table = Table("step", "job", "queue", "pod", "from", "to", "GPU-minutes lost", box=None, pad_edge=False)
+    table = Table("step", "job", "queue", "pod", "from", "to", "GPU-minutes lost")
     for number, step in enumerate(answer.steps, 1):
         for i, move in enumerate(step.moves):
             table.add_row(*(_head(number, step) if not i else ("", "", "")), *_move(move), _lost(step) if not i else "")
@@ -89,7 +88,7 @@ def show(answer: Defrag, console: Console) -> None:
 
 def _notes(answer: Defrag, console: Console) -> None:
     for note in answer.notes:
-        console.print(f"[yellow]attention:[/yellow] {escape(note)}", highlight=False, soft_wrap=True)
+        console.print(f"[yellow]attention:[/yellow] {escape(note)}")
 
 
 def _head(number: int, step: MoveStep) -> tuple[str, str, str]:

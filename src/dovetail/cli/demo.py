@@ -11,10 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import click
-from rich.console import Console
-from rich.table import Table
 
 from dovetail.cli.cluster import now_ms, run, snapshot
+from dovetail.cli.console import Console, Table
 from dovetail.cli.output import output_option, write_json
 from dovetail.cli.why import parts, show
 from dovetail.core.policy import Policy
@@ -73,7 +72,7 @@ async def _demo(console: Console, *, keep: bool, quiet: bool) -> dict[str, list[
         "A cluster with 2 nodes of 8 GPUs in one rack, a node with a card in MIG mode, one with a card that pods "
         "share, and one whose GPUs are claimed. Eight jobs are submitted:"
     )
-    console.print(_JOBS, highlight=False)
+    console.print(_JOBS)
     scheduler = asyncio.ensure_future(run_scheduler(config, Options(leader_elect=False, listen="")))
     try:
         for document in (_group("train", 3), *(_pod(f"train-{i}", 4, "train", _TRAIN_SECONDS) for i in range(3))):
@@ -147,7 +146,7 @@ def _settled(answers: list[Why]) -> bool:
 def _print(console: Console, title: str, answers: list[Why], explained: set[str]) -> None:
     """Where everybody is, and why, unless that was explained before."""
     console.rule(title)
-    table = Table("pod", "state", "node", box=None, pad_edge=False)
+    table = Table("pod", "state", "node")
     for answer in answers:
         colour = {"Bound": "green", "Never": "red"}.get(answer.state, "yellow")
         table.add_row(answer.pod, f"[{colour}]{answer.state}[/{colour}]", answer.node + parts(answer))

@@ -8,12 +8,12 @@ import sys
 import click
 from msgspec import Struct
 from msgspec.structs import replace
-from rich.console import Console
 from rich.markup import escape
 
 from dovetail.advice.doctor.examination import CHECKS, Present, examine, left_out, present
 from dovetail.advice.doctor.records import Finding, Seen, some
 from dovetail.cli.cluster import now_ms, run, told_by
+from dovetail.cli.console import Console
 from dovetail.cli.doctor_reading import read
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
 from dovetail.cli.output import count, output_option, write_json
@@ -86,18 +86,18 @@ def _show(answer: Answer, console: Console) -> None:
     """For people. What rests on the same is told once, with the fix of the first."""
     for there in answer.present:
         where = count(len(there.nodes), "node") if there.nodes else ", ".join(there.pods)
-        console.print(f"there is: {there.kind} {escape(there.name)}, {escape(where)}", highlight=False, soft_wrap=True)
+        console.print(f"there is: {there.kind} {escape(there.name)}, {escape(where)}")
     alike: dict[tuple[str, str], list[Finding]] = {}
     for one in answer.findings:
         alike.setdefault((one.id, one.evidence), []).append(one)
     for one, *others in alike.values():
         objects = some([one.object, *(other.object for other in others)])
-        console.print(f"{one.level} {escape(one.id)} {escape(objects)}: {escape(one.wrong)}", soft_wrap=True)
-        console.print(f"  because: {escape(one.evidence)}", highlight=False, soft_wrap=True)
-        console.print(f"  to mend: {escape(one.fix)}", highlight=False, soft_wrap=True)
+        console.print(f"{one.level} {escape(one.id)} {escape(objects)}: {escape(one.wrong)}")
+        console.print(f"  because: {escape(one.evidence)}")
+        console.print(f"  to mend: {escape(one.fix)}")
     for line in answer.unread:
-        console.print(f"not read: {escape(line)}", highlight=False, soft_wrap=True)
+        console.print(f"not read: {escape(line)}")
     if answer.left_out:
-        console.print(f"left out: {', '.join(answer.left_out)}", highlight=False, soft_wrap=True)
+        console.print(f"left out: {', '.join(answer.left_out)}")
     done = len(CHECKS) - len(answer.left_out)
-    console.print(f"{count(len(answer.findings), 'finding')} of {count(done, 'check')}.", highlight=False)
+    console.print(f"{count(len(answer.findings), 'finding')} of {count(done, 'check')}.")

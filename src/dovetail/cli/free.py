@@ -6,11 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import click
-from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from dovetail.cli.cluster import Source, cluster_options
+from dovetail.cli.console import Console, Table
 from dovetail.cli.output import count, output_option, write_json
 from dovetail.cli.shape import beside_options, shape_option
 from dovetail.views.free import ClassDevices, Free, Gpus, MigCards, SharedCards, free
@@ -18,7 +17,6 @@ from dovetail.views.holders import DEVICES, SHARE
 from dovetail.views.probe import Beside, Blocked
 from dovetail.views.shape import ANYWHERE, Largest, Shape, ShapeAnswer, ShapeError, largest
 
-_WIDTH = 100
 _LEVELS_SHOWN = 3
 _NAMES_SHOWN = 4
 _UNLABELLED = "GPUs without the label nvidia.com/gpu.product"
@@ -54,7 +52,7 @@ def command(
     if output == "json":
         write_json(answer)
     else:
-        console = Console(width=min(Console().width, _WIDTH))
+        console = Console()
         if isinstance(answer, ShapeAnswer):
             show_shape(answer, console)
         else:
@@ -70,8 +68,8 @@ def show_shape(answer: ShapeAnswer, console: Console) -> None:
     if shape.pods > 1:
         console.print(f"A gang of {shape.pods} pods of {each} {'starts' if answer.starts else 'does not start'} now.")
     for one in answer.models:
-        console.print(f"{one.model or 'Any GPUs'}: the largest gang of pods of {each} that starts now", highlight=False)
-        table = _table("inside", "pods", "GPUs", "where")
+        console.print(f"{one.model or 'Any GPUs'}: the largest gang of pods of {each} that starts now")
+        table = Table("inside", "pods", "GPUs", "where")
         for level in one.levels:
             inside = "the cluster" if level.level == ANYWHERE else f"one {level.level.rpartition('/')[2]}"
             named = f"{level.name}: " if level.name and level.nodes else level.name
@@ -79,7 +77,7 @@ def show_shape(answer: ShapeAnswer, console: Console) -> None:
             table.add_row(inside, str(level.pods), str(level.pods * shape.gpus), escape(named + nodes))
         console.print(table)
         for line in _next_sizes(one):
-            console.print(escape(line), highlight=False)
+            console.print(escape(line))
 
 
 def _next_sizes(found: Largest) -> Iterator[str]:
@@ -105,14 +103,10 @@ def show(answer: Free, console: Console) -> None:
         if i:
             console.print()
         for part in block:
-            console.print(escape(part) if isinstance(part, str) else part, highlight=False)
+            console.print(escape(part) if isinstance(part, str) else part)
 
 
 _Block = Iterator[str | Table]
-
-
-def _table(*columns: str) -> Table:
-    return Table(*columns, box=None, pad_edge=False)
 
 
 def _gpus(found: Gpus) -> _Block:
@@ -121,7 +115,7 @@ def _gpus(found: Gpus) -> _Block:
         f"{_closed(found.closed)}; largest pod: {found.largest}, {found.largest_when_empty} when empty"
     )
     levels = [domain.level for domain in found.sizes[0].domains][-_LEVELS_SHOWN:] if found.sizes else []
-    table = _table("GPUs per pod", "pods now", *(f"in one {level.rpartition('/')[2]}" for level in levels))
+    table = Table("GPUs per pod", "pods now", *(f"in one {level.rpartition('/')[2]}" for level in levels))
     for size in found.sizes:
         best = {domain.level: domain for domain in size.domains}
         cells = [f"{best[level].pods} ({best[level].name})" if best[level].pods else "0" for level in levels]
@@ -143,7 +137,7 @@ def _mig(found: MigCards) -> _Block:
         )
     else:
         yield f"MIG {found.model or _UNLABELLED}: {count(found.nodes, 'node')}, instances are only counted"
-    table = _table("profile", "compute, memory slices", "instances", "free", "most on one node")
+    table = Table("profile", "compute, memory slices", "instances", "free", "most on one node")
     for row in found.profiles:
         slices = f"{row.compute}, {row.memory}" if row.compute is not None else "not known"
         table.add_row(row.profile, slices, str(row.instances), str(row.free), str(row.most_on_one_node))
@@ -163,7 +157,7 @@ def _shared(found: SharedCards) -> _Block:
     largest = f"; the largest share that is free: {found.largest_milli}/1000{memory}" if found.cards else ""
     yield f"{found.replicas_free} of {found.replicas} replicas are free{largest}"
     if found.shares:
-        table = _table("share of a GPU", "pods now")
+        table = Table("share of a GPU", "pods now")
         for share in found.shares:
             table.add_row(f"{share.milli}/1000", str(share.pods))
         yield table
@@ -174,7 +168,7 @@ def _shared(found: SharedCards) -> _Block:
 
 
 def _classes(found: tuple[ClassDevices, ...]) -> _Block:
-    table = _table("device class", "nodes", "devices", "free", "most on one node")
+    table = Table("device class", "nodes", "devices", "free", "most on one node")
     for one in found:
         table.add_row(one.name, *map(str, (one.nodes, one.devices, one.free, one.most_on_one_node)))
     yield table

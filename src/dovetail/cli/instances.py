@@ -8,13 +8,12 @@ from typing import Any
 import click
 import msgspec
 from click.core import ParameterSource
-from rich.console import Console
-from rich.table import Table
 
 from dovetail.advice.instances import Ranking, Wanted, rank
 from dovetail.advice.interruptions import Interrupted
 from dovetail.advice.memory import Need
 from dovetail.advice.prices import Instance, PriceError, built_in, read
+from dovetail.cli.console import Console, Table, right
 from dovetail.cli.files import text_of
 from dovetail.cli.output import count, output_option, write_json
 from dovetail.cli.quantities import Duration
@@ -23,7 +22,6 @@ from dovetail.cli.shape import beside_options
 _NUMBER = click.IntRange(1, 1 << 16)
 _OF_NEED = {"gpus": "--gpus", "gpu_memory": "--gpu-memory-mib", "nvlink": "--nvlink", "nodes": "--nodes"}
 _OF_SPOT = {"save": "--save", "restart": "--restart", "mtbi": "--mtbi"}
-_WIDTH = 140
 _TEXT = "utf-8-sig"
 
 
@@ -126,18 +124,15 @@ def _known(offered: tuple[Instance, ...], wanted: Wanted) -> None:
 
 
 def _show(found: Ranking) -> None:
-    console = Console(highlight=False, width=_WIDTH, markup=False)
+    console = Console(markup=False)
     wanted = found.wanted
     most = f", on at most {count(wanted.nodes, 'instance')}" if wanted.nodes < wanted.gpus else ""
     links = ", NVLink" * wanted.nvlink + ", RDMA" * wanted.rdma
     memory = f" with {wanted.memory_per_gpu_mib} MiB usable each" if wanted.memory_per_gpu_mib else ""
     console.print(f"Needed: {count(wanted.gpus, 'GPU')}{memory}{most}{links}. {count(len(found.options), 'option')}.")
     if found.options:
-        table = Table(box=None, pad_edge=False)
-        for name in ("$/useful GPU-h", "$/h", "idle GPUs", "slower"):
-            table.add_column(name, justify="right", no_wrap=True)
-        for name in ("instances", "GPU", "market", "region", "price of"):
-            table.add_column(name, no_wrap=True)
+        numbers = map(right, ("$/useful GPU-h", "$/h", "idle GPUs", "slower"))
+        table = Table(*numbers, "instances", "GPU", "market", "region", "price of")
         for one in found.options:
             table.add_row(
                 _dollars(one.micro_usd_per_useful), _dollars(one.micro_usd_per_hour), str(one.idle_gpus),
@@ -152,7 +147,7 @@ def _show(found: Ranking) -> None:
             name = f"{over.instance_type} (spot)" if over.spot else over.instance_type
             alike.setdefault((over.cloud, over.reason), []).append(name)
         for (cloud, reason), names in alike.items():
-            console.print(f"- {reason}: {cloud} {', '.join(names)}", soft_wrap=True)
+            console.print(f"- {reason}: {cloud} {', '.join(names)}")
 
 
 def _dollars(micro_usd: int) -> str:

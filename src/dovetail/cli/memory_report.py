@@ -6,18 +6,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from msgspec.structs import fields
-from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from dovetail.advice import catalog
 from dovetail.advice.config import read
 from dovetail.advice.layout import Layout
 from dovetail.advice.memory import Memory, Room, Slice
 from dovetail.advice.serving import Serving
+from dovetail.cli.console import Console, Table, prose, right
 from dovetail.cli.output import count, write_json
 
-_WIDTH, _WIDE = 120, 140
 _ALIKE_PERCENT = 3
 _GIB, _GB = 1 << 30, 10**9
 
@@ -37,16 +35,15 @@ def show_models(output: str) -> None:
     for entry, model in models:
         sizes = (f"{model.parameters / _GB:.2f} B", f"{model.active / _GB:.2f} B", str(model.max_context or "-"))
         table.add_row(entry.name, *sizes, entry.date, entry.licence, entry.source)
-    Console(width=max(Console().width, _WIDE)).print(table, highlight=False)
+    Console().print(table)
 
 
 def show(answer: Memory) -> None:
     """For people."""
-    # Narrower columns would cut names and numbers: a terminal that is narrower wraps lines instead.
-    console = Console(width=_WIDTH)
+    console = Console()
 
     def say(what: str | Table) -> None:
-        console.print(escape(what) if isinstance(what, str) else what, highlight=False)
+        console.print(escape(what) if isinstance(what, str) else what)
 
     for line in _head(answer):
         say(line)
@@ -96,11 +93,7 @@ def _layout(layout: Layout) -> str:
 
 def _table(*columns: str) -> Table:
     """A column that ends in > is aligned to the right."""
-    table = Table(box=None, pad_edge=False)
-    for column in columns:
-        right, names = column.endswith(" >"), column in ("GPU", "of")
-        table.add_column(column.removesuffix(" >"), justify="right" if right else "left", no_wrap=not names)
-    return table
+    return Table(*(right(each.removesuffix(" >")) if each.endswith(" >") else prose(each) for each in columns))
 
 
 def _parts(answer: Memory) -> Table:

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 
 import click
 import msgspec
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from dovetail.cli.console import Console
 from dovetail.core.reasons import Expected, Sure
 
 namespace_option = click.option("-n", "--namespace", help="Namespace of what is asked about. Default: the context's.")

@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 import click
-from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from dovetail.cli.cluster import Source, cluster_options
+from dovetail.cli.console import Console, Table, prose
 from dovetail.cli.output import ago, key_of, namespace_option, output_option, span, write_json
 from dovetail.views.jobs import NotFound
 from dovetail.views.rank import STANDINGS, Level, Rank, rank
@@ -59,23 +58,18 @@ def show(answer: Rank, now_ms: int, console: Console) -> None:
         console.print(f"In queue {answer.queue} it counts for user {answer.user}.")
     if answer.before:
         console.print(f"Before it {'is' if len(answer.before) == 1 else 'are'}:")
-        table = Table("job", "queue", "by", "why", box=None, pad_edge=False)
-        for one in answer.before[:_SHOWN]:
-            table.add_row(one.job, one.queue, one.by, escape(one.text))
-        console.print(table)
-        if len(answer.before) > _SHOWN:
-            console.print(f"and {len(answer.before) - _SHOWN} more: -o json has them all")
+        table = Table("job", "queue", "by", prose("why"))
+        console.print_rows(table, [(one.job, one.queue, one.by, escape(one.text)) for one in answer.before], _SHOWN)
     for other in answer.overtaking:
         when = f"In {span(other.in_ms)} " if other.in_ms is not None else ""
         told = f"{when}{other.who} comes before {other.whom} if {other.condition}."
-        console.print(told[0].upper() + told[1:] if not when and other.who != answer.job else told, highlight=False)
+        console.print(told[0].upper() + told[1:] if not when and other.who != answer.job else told)
 
 
 def _level(level: Level, console: Console) -> None:
     where = f"below {level.parent}" if level.parent else "at the top"
-    console.print(f"Queues {where}: {_DECIDED.get(level.by, level.by)}.", highlight=False)
-    table = Table("", "queue", "with its first job", "priority", "used by weight", "weight", "first job", box=None,
-                  pad_edge=False)  # fmt: skip
+    console.print(f"Queues {where}: {_DECIDED.get(level.by, level.by)}.")
+    table = Table("", "queue", "with its first job", "priority", "used by weight", "weight", "first job")  # fmt: skip
     for one in level.terms:
         table.add_row(
             ">" if one.queue == level.own else "", one.queue, STANDINGS[one.standing], str(one.priority),

@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 import click
-from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from dovetail.cli.cluster import Source, cluster_options
+from dovetail.cli.console import Console, Table, prose
 from dovetail.cli.output import ago, count, gpus, looking_ahead, output_option, start, write_json
 from dovetail.core.reasons import When
 from dovetail.views.jobs import NotFound
@@ -43,8 +42,8 @@ def show(answer: Line, console: Console, *, basis: bool = False) -> None:
     if not answer.jobs:
         console.print(f"Nobody waits{f' in queue {answer.queue}' if answer.queue else ''}.")
         return
-    more = ("rests on",) if basis else ()
-    table = Table("", "job", "queue", "GPUs", "waits since", "reason", "starts", *more, box=None, pad_edge=False)
+    more = (prose("rests on"),) if basis else ()
+    table = Table("", "job", "queue", "GPUs", "waits since", "reason", "starts", *more)
     for one in answer.jobs:
         rests = (escape(one.expected.basis),) if basis else ()
         table.add_row(

@@ -9,12 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import click
-from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
 from dovetail import __version__
+from dovetail.cli.console import Console, Table
 from dovetail.cli.output import output_option, write_json
 from dovetail.cli.replay_decision import show
 from dovetail.recording.decided import NotRecorded, decided
@@ -95,9 +94,7 @@ def _replayed(runs: list[Run]) -> list[Replay]:
 
 
 def _show(replays: list[Replay], wrong: list[BadRecording], console: Console) -> None:
-    table = Table(
-        "run", "started", "segments", "steps", "events", "decisions", "seconds", "verdict", box=None, pad_edge=False
-    )
+    table = Table("run", "started", "segments", "steps", "events", "decisions", "seconds", "verdict")
     for done in replays:
         counts = (done.segments, done.steps, done.events, done.decisions)
         verdict = f"[{_COLOURS[done.verdict]}]{done.verdict}[/]"
@@ -105,7 +102,7 @@ def _show(replays: list[Replay], wrong: list[BadRecording], console: Console) ->
             escape(done.run), done.started[:16].replace("T", " "), *map(str, counts), f"{done.seconds:.1f}", verdict
         )
     if replays:
-        console.print(table, highlight=False)
+        console.print(table)
     for done in replays:
         difference = [] if done.difference is None else _difference(done.difference, done.recorded_by)
         lines = [*done.notes, *([done.problem] if done.problem else []), *difference]

@@ -6,10 +6,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
+from dovetail.cli.console import Console, Table, prose
 from dovetail.cli.output import count
 from dovetail.core.quantities import display
 from dovetail.core.sharing.records import CPU, GPU, Amounts
@@ -23,16 +22,16 @@ def show(answer: Decided, console: Console) -> None:
     """Print it, long lists cut."""
     what, where = f"[bold]Step {answer.step} of run {escape(answer.run)}[/bold]", f"{answer.file}, line {answer.line}"
     same = f"{what}, {moment(answer.now_ms)}, decided again: the same ({escape(where)})."
-    console.print(same, highlight=False, soft_wrap=True)
+    console.print(same)
     _list("It was told:", answer.told, console)
     if answer.raised:
-        console.print(f"It ended with an error, and the process with it: {escape(answer.raised)}", highlight=False)
+        console.print(f"It ended with an error, and the process with it: {escape(answer.raised)}")
         return
     _queues(answer.standings, console)
     _line(answer.waiting, console)
     _list("It decided:", answer.decided, console)
     for room in answer.rooms:
-        console.print(_room(room), highlight=False, soft_wrap=True)
+        console.print(_room(room))
 
 
 def moment(at_ms: int) -> str:
@@ -43,7 +42,7 @@ def moment(at_ms: int) -> str:
 def _list(title: str, words: Sequence[str], console: Console) -> None:
     console.print(title if words else f"{title} nothing.")
     for one in words[:_SHOWN]:
-        console.print(f"  {escape(one)}", highlight=False, soft_wrap=True)
+        console.print(f"  {escape(one)}")
     if len(words) > _SHOWN:
         console.print(f"  and {len(words) - _SHOWN} more (-o json has all)")
 
@@ -52,11 +51,8 @@ def _queues(standings: Sequence[Standing], console: Console) -> None:
     resource = (
         GPU if any(dict(standing.due).get(GPU) or dict(standing.pending).get(GPU) for standing in standings) else CPU
     )
-    table = Table(
-        "queue", "guarantee", "due", "has", "borrowed", "waits", "share", "of weight",
-        title=f"Queues, as it found them ({'GPUs' if resource == GPU else 'CPUs'}):", title_justify="left",
-        title_style="", box=None, pad_edge=False,
-    )  # fmt: skip
+    console.print(f"Queues, as it found them ({'GPUs' if resource == GPU else 'CPUs'}):")
+    table = Table("queue", "guarantee", "due", "has", "borrowed", "waits", "share", "of weight")
     depth = {"": -1}
     for one in standings:
         depth[one.name] = depth.get(one.parent, -1) + 1
@@ -67,7 +63,7 @@ def _queues(standings: Sequence[Standing], console: Console) -> None:
             _percent(one.share_ppm),
             _percent(one.weight_ppm),
         )
-    console.print(table, highlight=False)
+    console.print(table)
 
 
 def _amount(amounts: Amounts, resource: str) -> str:
@@ -82,10 +78,8 @@ def _line(waiting: Sequence[Waiting], console: Console) -> None:
     if not waiting:
         console.print("Nobody waited.")
         return
-    table = Table(
-        "", "job", "queue", "pods", "decided, or what it was told before",
-        title="Who waited, the first one first:", title_justify="left", title_style="", box=None, pad_edge=False,
-    )  # fmt: skip
+    console.print("Who waited, the first one first:")
+    table = Table("", "job", "queue", "pods", prose("decided, or what it was told before"))
     shown = [place for place, one in enumerate(waiting) if one.decided or place < _SHOWN // 2][: 2 * _SHOWN]
     for place in shown:
         one = waiting[place]
@@ -95,7 +89,7 @@ def _line(waiting: Sequence[Waiting], console: Console) -> None:
         else:
             said = escape(one.before) or "nothing yet"
         table.add_row(str(place + 1), escape(one.job), escape(one.queue), str(one.pods), said)
-    console.print(table, highlight=False)
+    console.print(table)
     if len(shown) < len(waiting):
         console.print(f"and {count(len(waiting) - len(shown), 'job')} more that waited (-o json has all)")
 

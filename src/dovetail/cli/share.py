@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 import click
-from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from dovetail.cli.cluster import Source, cluster_options
+from dovetail.cli.console import Console, Table
 from dovetail.cli.output import gpus, output_option, write_json
 from dovetail.core.sharing.records import GPU, Amounts
 from dovetail.views.amounts import listed
@@ -43,7 +42,7 @@ def command(source: Source, queue: str, users: bool, every: bool, output: str) -
 def show(answer: tuple[QueueShare, ...], console: Console, *, users: bool = False, every: bool = False) -> None:
     """For people. Amounts are GPUs."""
     now = ("queue", "guarantee", "limit", "due", "has", "borrowed", "waits", "jobs", "head of line")
-    table = Table(*now, box=None, pad_edge=False)
+    table = Table(*now)
     for one in answer:
         limit = gpus(dict(one.limit)[GPU]) if GPU in dict(one.limit) else _NO_LIMIT
         table.add_row(
@@ -52,7 +51,7 @@ def show(answer: tuple[QueueShare, ...], console: Console, *, users: bool = Fals
         )  # fmt: skip
     console.print("GPUs now:")
     console.print(table)
-    table = Table("queue", "1 day", "7 days", "30 days", "share", "of weight", "credit", box=None, pad_edge=False)
+    table = Table("queue", "1 day", "7 days", "30 days", "share", "of weight", "credit")
     for one in answer:
         table.add_row(
             _indented(one), f"{one.gpu_hours_1d:.1f}", f"{one.gpu_hours_7d:.1f}", f"{one.gpu_hours_30d:.1f}",
@@ -66,11 +65,11 @@ def show(answer: tuple[QueueShare, ...], console: Console, *, users: bool = Fals
     for one in answer if every else ():
         limit = listed(one.limit) if one.limit else "none"
         told = f"has {listed(one.allocated)}; due {listed(one.due)}; guaranteed {listed(one.guarantee)}; limit {limit}"
-        console.print(f"{one.queue}: {told}", highlight=False, soft_wrap=True)
+        console.print(f"{one.queue}: {told}")
     for one in answer:
         if one.problem:
             message = f"[yellow]attention:[/yellow] queue {one.queue}: {escape(one.problem)}"
-            console.print(message, highlight=False, soft_wrap=True)
+            console.print(message)
 
 
 def _indented(one: QueueShare) -> str:

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
+from dovetail.cli.console import Console
 from dovetail.cli.output import output_option, write_json
 from dovetail.cli.scheduling import fabric_option
 from dovetail.cli.simulate_report import compare, show
@@ -163,7 +163,7 @@ def command(paths: tuple[str, ...], plot: Path | None, output: str, **given: Any
             getattr(plots, task.picture)(runs[0], plot, *runs[1:])
         except OSError as error:
             raise click.ClickException(f"cannot write the picture: {error}") from error
-        console.print(f"drawn: {plot}", highlight=False)
+        console.print(f"drawn: {plot}")
 
 
 def _check_usage(paths: tuple[str, ...], given: dict[str, Any]) -> None:
@@ -207,10 +207,10 @@ def _task(paths: tuple[str, ...], given: dict[str, Any], console: Console) -> Ta
         found = manifests.read(paths)
         for problem in found.problems:
             told = escape(str(problem))
-            console.print(f"[yellow]attention:[/yellow] {told}", highlight=False, soft_wrap=True)
+            console.print(f"[yellow]attention:[/yellow] {told}")
         if found.skipped:
             kinds = ", ".join(f"{count} {kind}" for kind, count in found.skipped.items())
-            console.print(f"read, and nothing is decided by it: {kinds}", highlight=False, soft_wrap=True)
+            console.print(f"read, and nothing is decided by it: {kinds}")
         return of_manifests(paths, found)
     if given["jobs"] is not None:
         failure_ms, repair_ms = given["failures"] or (0, 0)

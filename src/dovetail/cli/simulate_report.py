@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
+from dovetail.cli.console import Console, Table, prose
 from dovetail.sim.report import ArrivalReport, QueueReport, Report, SnapshotReport, Spread
 
 _SHOWN = 25
@@ -16,13 +15,11 @@ def show(report: Report, console: Console) -> None:
     """Print it."""
     gpus = f"{report.nodes:,} nodes, {report.gpus:,} GPUs"
     seed = "" if isinstance(report, SnapshotReport) else f", seed {report.seed}"
-    console.print(
-        f"[bold]{escape(report.workload)}[/bold]: {gpus}; policy [bold]{report.policy}[/bold]{seed}", highlight=False
-    )
-    table = Table(show_header=False, box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    console.print(f"[bold]{escape(report.workload)}[/bold]: {gpus}; policy [bold]{report.policy}[/bold]{seed}")
+    table = Table("", prose(""), show_header=False, padding=(0, 2, 0, 0))
     for name, value in _rows(report):
         table.add_row(name, escape(value))
-    console.print(table, highlight=False)
+    console.print(table)
     if isinstance(report, SnapshotReport):
         _show_pods(report, console)
     if isinstance(report, QueueReport) and len(report.queues) > 1:
@@ -33,13 +30,10 @@ def compare(reports: list[QueueReport], console: Console) -> None:
     """Print several policies side by side: times are means, and percentiles of waiting."""
     first = reports[0]
     gpus = f"{first.nodes:,} nodes, {first.gpus:,} GPUs"
-    console.print(
-        f"[bold]{escape(first.workload)}[/bold]: {gpus}; {first.jobs:,} jobs, seed {first.seed}", highlight=False
-    )
+    console.print(f"[bold]{escape(first.workload)}[/bold]: {gpus}; {first.jobs:,} jobs, seed {first.seed}")
     # As wide as a terminal of 80 columns.
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    for name in ("policy", "completion", "wait", "p50", "p95", "p99", "allocated", "Jain", "stopped"):
-        table.add_column(name, no_wrap=True)
+    names = ("policy", "completion", "wait", "p50", "p95", "p99", "allocated", "Jain", "stopped")
+    table = Table(*names, padding=(0, 1, 0, 0))
     for report in reports:
         wait, allocated, jain = report.wait_s, report.allocated_gpu_percent, report.jain_index
         times = (report.completion_s.mean, wait.mean, wait.p50, wait.p95, wait.p99)
@@ -50,14 +44,12 @@ def compare(reports: list[QueueReport], console: Console) -> None:
             "-" if jain is None else f"{jain:.3f}",
             f"{report.evictions + report.failures:,}",
         )
-    console.print(table, highlight=False)
+    console.print(table)
 
 
 def _show_queues(report: QueueReport, console: Console) -> None:
     console.print()
-    table = Table(
-        "queue", "weight", "jobs", "wait", "p95", "completion", "GPU hours", "of its due", box=None, pad_edge=False
-    )
+    table = Table("queue", "weight", "jobs", "wait", "p95", "completion", "GPU hours", "of its due")
     for queue in report.queues:
         times = (queue.wait_s.mean, queue.wait_s.p95, queue.completion_s.mean)
         table.add_row(
@@ -68,7 +60,7 @@ def _show_queues(report: QueueReport, console: Console) -> None:
             f"{queue.gpu_hours:,.0f}",
             "-" if queue.due_percent is None else f"{queue.due_percent:.0f} %",
         )
-    console.print(table, highlight=False)
+    console.print(table)
 
 
 def _rows(report: Report) -> list[tuple[str, str]]:
@@ -110,23 +102,13 @@ def _rows(report: Report) -> list[tuple[str, str]]:
 def _show_pods(report: SnapshotReport, console: Console) -> None:
     if report.placed:
         console.print()
-        table = Table("pod", "node", box=None, pad_edge=False)
-        for placed in report.placed[:_SHOWN]:
-            table.add_row(escape(placed.pod), escape(placed.node))
-        console.print(table)
-        _more(len(report.placed), console)
+        table = Table("pod", "node")
+        console.print_rows(table, [(escape(one.pod), escape(one.node)) for one in report.placed], _SHOWN)
     if report.waiting:
         console.print()
-        table = Table("pod", "can it start", "why not now", box=None, pad_edge=False)
-        for waiting in report.waiting[:_SHOWN]:
-            table.add_row(escape(waiting.pod), waiting.when, escape(f"{waiting.code}: {waiting.message}"))
-        console.print(table)
-        _more(len(report.waiting), console)
-
-
-def _more(count: int, console: Console) -> None:
-    if count > _SHOWN:
-        console.print(f"... and {count - _SHOWN:,} more; -o json shows all", highlight=False)
+        table = Table("pod", "can it start", prose("why not now"))
+        rows = [(escape(one.pod), one.when, escape(f"{one.code}: {one.message}")) for one in report.waiting]
+        console.print_rows(table, rows, _SHOWN)
 
 
 def _spread(spread: Spread) -> str:

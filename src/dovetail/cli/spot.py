@@ -9,8 +9,6 @@ from pathlib import Path
 
 import click
 from msgspec import Struct
-from rich.console import Console
-from rich.table import Table
 
 from dovetail.advice.interruptions import Interrupted, break_even_discount, break_even_mtbi_s
 from dovetail.advice.lint.engine import name_of
@@ -18,12 +16,12 @@ from dovetail.advice.lint.rewrite import NotRewritten, rewritten
 from dovetail.advice.lint.source import Document, document
 from dovetail.advice.surviving import RULES, Lack, Means, lacks
 from dovetail.cli import manifest_files
+from dovetail.cli.console import Console, Table, right
 from dovetail.cli.output import output_option, span, write_json
 from dovetail.cli.quantities import Duration, Percent
 from dovetail.kube.documents import STDIN
 from dovetail.kube.templates import group_kind
 
-_WIDTH = 120
 _POINTS, _SPREAD = 200, 30.0
 
 
@@ -129,7 +127,7 @@ def command(
     if output == "json":
         write_json(found)
     else:
-        _show(found, Console(highlight=False, width=_WIDTH, markup=False, stderr=fix and STDIN in files))
+        _show(found, Console(markup=False, stderr=fix and STDIN in files))
 
 
 def _at(name: str, job: Interrupted, interval_s: float, discount: float, work_s: float | None) -> At:
@@ -196,15 +194,12 @@ def _draw(found: Spot, job: Interrupted, path: Path) -> None:
         draw(title, [point for point in curve if isfinite(point[1])], marked, path)
     except OSError as error:
         raise click.ClickException(f"cannot write the picture: {error}") from error
-    Console(stderr=True).print(f"drawn: {path}", highlight=False)
+    Console(stderr=True).print(f"drawn: {path}")
 
 
 def _show(found: Spot, console: Console) -> None:
     console.print(f"The job is interrupted every {span(round(1000 * found.mtbi_s))} on average.")
-    table = Table(box=None, pad_edge=False)
-    table.add_column("checkpoint interval")
-    for name in ("work between", "time", "cost"):
-        table.add_column(name, justify="right")
+    table = Table("checkpoint interval", right("work between"), right("time"), right("cost"))
     for at in found.intervals:
         factors = ("never ends", "-") if at.time_factor is None else (f"{at.time_factor:.3f}", f"{at.cost_factor:.3f}")
         if at.expected_s is not None:

@@ -9,12 +9,11 @@ from itertools import groupby
 from pathlib import Path
 
 import click
-from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 from rich.text import Text
 
 from dovetail.cli.cluster import run, told_by
+from dovetail.cli.console import Console, Table
 from dovetail.cli.files import text_of
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
 from dovetail.cli.output import output_option, write_json
@@ -129,7 +128,7 @@ def _write(path: Path, text: str) -> None:
         path.write_text(text)
     except OSError as error:
         raise click.ClickException(f"cannot write {path}: {error.strerror}") from error
-    Console(stderr=True).print(f"written: {path}", highlight=False)
+    Console(stderr=True).print(f"written: {path}")
 
 
 def _draw(found: Topology | None, plot: Path, what: str) -> None:
@@ -142,15 +141,15 @@ def _draw(found: Topology | None, plot: Path, what: str) -> None:
         draw(found, plot)
     except OSError as error:
         raise click.ClickException(f"cannot write the picture: {error}") from error
-    Console(stderr=True).print(f"drawn: {plot}", highlight=False)
+    Console(stderr=True).print(f"drawn: {plot}")
 
 
 def show_node(found: NodeInside, console: Console) -> None:
     """Print a node of the cluster for a person."""
     gpus = f"offers {_count(found.gpus, 'GPU')}, {found.free or 'none'} free" if found.gpus else "offers no GPUs"
-    console.print(f"[bold]Node {found.node}[/bold] {gpus}. {escape(_kubelet(found.policies))}", highlight=False)
+    console.print(f"[bold]Node {found.node}[/bold] {gpus}. {escape(_kubelet(found.policies))}")
     for finding in found.findings:
-        console.print(f"[yellow]attention:[/yellow] {escape(finding)}", highlight=False)
+        console.print(f"[yellow]attention:[/yellow] {escape(finding)}")
     if found.pods:
         console.print()
         console.print(_holders(found.pods))
@@ -174,7 +173,7 @@ def _kubelet(policies: Policies) -> str:
 
 
 def _holders(pods: Iterable[PodGpus]) -> Table:
-    table = Table("pod", "GPUs", "which", "GB/s", "at best", box=None, pad_edge=False)
+    table = Table("pod", "GPUs", "which", "GB/s", "at best")
     for held in pods:
         which = _NOT_KNOWN if held.gpus is None else _ranges(held.gpus)
         rates = ("" if mbps is None else f"{mbps / 1000:.1f}" for mbps in (held.mbps, held.ideal_mbps))
@@ -184,9 +183,9 @@ def _holders(pods: Iterable[PodGpus]) -> Table:
 
 def show(found: Topology, console: Console) -> None:
     """Print the topology for a person."""
-    console.print(_head(found), highlight=False)
+    console.print(_head(found))
     for note in found.notes:
-        console.print(f"[yellow]attention:[/yellow] {escape(note)}", highlight=False)
+        console.print(f"[yellow]attention:[/yellow] {escape(note)}")
     for table in (*_matrix(found, console.width), *_nics(found), *_sets(found, console.width)):
         console.print()
         console.print(table)
@@ -214,7 +213,7 @@ def _matrix(found: Topology, width: int) -> Iterator[Table]:
     blocks = -(-count // fits)
     for first in range(0, count, -(-count // blocks)):
         columns = range(first, min(first + -(-count // blocks), count))
-        table = Table("", "NUMA", *(f"GPU{j}" for j in columns), box=None, pad_edge=False)
+        table = Table("", "NUMA", *(f"GPU{j}" for j in columns))
         for node, gpus in numa_groups(found).items():
             for gpu in gpus:
                 texts = [Text(cells[gpu][j], _style(cells[gpu][j])) for j in columns]
@@ -235,7 +234,7 @@ def _style(cell: str) -> str:
 def _nics(found: Topology) -> Iterator[Table]:
     if not found.nics:
         return
-    table = Table("", "NUMA", "Gbit/s", "RDMA", "nearest GPUs", box=None, pad_edge=False)
+    table = Table("", "NUMA", "Gbit/s", "RDMA", "nearest GPUs")
     for i, nic in enumerate(found.nics):
         level, gpus = nearest(nic)
         everybody = len(gpus) == len(found.numa) and len(gpus) > 1
@@ -252,7 +251,7 @@ def _nics(found: Topology) -> Iterator[Table]:
 def _sets(found: Topology, width: int) -> Iterator[Table]:
     if not found.sets:
         return
-    table = Table("GPUs", "GB/s", "sets", "which", box=None, pad_edge=False)
+    table = Table("GPUs", "GB/s", "sets", "which")
     for size, groups in groupby(equal_sets(found), key=lambda each: each.size):
         equal = list(groups)
         for each in equal:

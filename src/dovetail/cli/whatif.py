@@ -8,11 +8,10 @@ from collections.abc import Callable
 
 import click
 from msgspec.structs import replace
-from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from dovetail.cli.cluster import Source, cluster_options, events_of, submitted
+from dovetail.cli.console import Console, Table, prose
 from dovetail.cli.output import count, gpus, indices, looking_ahead, output_option, span, start, write_json
 from dovetail.core.events import NodeChanged
 from dovetail.core.state import State
@@ -170,23 +169,15 @@ def _answer(source: Source, output: str, change: Callable[[State], Change]) -> N
 def show(answer: WhatIf, console: Console) -> None:
     """For people."""
     if answer.jobs:
-        table = Table(
-            "job", "queue", "GPUs", "effect", "without", "with", "where, or why not", box=None, pad_edge=False
-        )
-        for one in answer.jobs[:_MOST_ROWS]:
-            before = f"on {some(one.left)}" if one.left and one.before is None else start(one.before, answer.now_ms)
-            after = "never" if one.effect == "never starts" else start(one.after, answer.now_ms)
-            table.add_row(one.job, one.queue, gpus(one.gpus_milli), one.effect, before, after, escape(_where(one)))
-        console.print(table)
-        if len(answer.jobs) > _MOST_ROWS:
-            console.print(f"and {len(answer.jobs) - _MOST_ROWS} more: -o json has them all")
+        table = Table("job", "queue", "GPUs", "effect", "without", "with", prose("where, or why not"))
+        console.print_rows(table, [_row(one, answer.now_ms) for one in answer.jobs], _MOST_ROWS)
     else:
         console.print("It makes no difference to anybody who waits.")
     _victims(answer.evicted, "Gives way only with the change:", answer.now_ms, console)
     _victims(answer.spared, "Gives way only without the change:", answer.now_ms, console)
     if answer.queues:
         console.print("GPUs after the next step of the scheduler:")
-        table = Table("queue", "without", "with", box=None, pad_edge=False)
+        table = Table("queue", "without", "with")
         for gain in answer.queues:
             table.add_row(gain.queue, gpus(gain.before_milli), gpus(gain.after_milli))
         console.print(table)
@@ -195,9 +186,15 @@ def show(answer: WhatIf, console: Console) -> None:
             f"{count(answer.unchanged, 'other job waits and notices', 'other jobs wait and notice')} nothing."
         )
     for note in answer.notes:
-        console.print(f"[yellow]attention:[/yellow] {escape(note)}", highlight=False, soft_wrap=True)
+        console.print(f"[yellow]attention:[/yellow] {escape(note)}")
     if not answer.whole:
         console.print("It was not looked ahead to the end: later starts are not known.")
+
+
+def _row(one: Outcome, now_ms: int) -> tuple[str, ...]:
+    before = f"on {some(one.left)}" if one.left and one.before is None else start(one.before, now_ms)
+    after = "never" if one.effect == "never starts" else start(one.after, now_ms)
+    return one.job, one.queue, gpus(one.gpus_milli), one.effect, before, after, escape(_where(one))
 
 
 def _where(one: Outcome) -> str:
@@ -222,10 +219,9 @@ def _victims(victims: tuple[Victim, ...], title: str, now_ms: int, console: Cons
     if not victims:
         return
     console.print(title)
-    table = Table("pod", "node", "GPUs", "when", "cause", "for", box=None, pad_edge=False)
-    for one in victims[:_MOST_ROWS]:
+    table = Table("pod", "node", "GPUs", "when", "cause", "for")
+    rows = []
+    for one in victims:
         when = "now" if one.at_ms <= now_ms else f"in {span(one.at_ms - now_ms)}"
-        table.add_row(one.pod, one.node, gpus(one.gpus_milli), when, one.cause, one.for_job)
-    console.print(table)
-    if len(victims) > _MOST_ROWS:
-        console.print(f"and {len(victims) - _MOST_ROWS} more: -o json has them all")
+        rows.append((one.pod, one.node, gpus(one.gpus_milli), when, one.cause, one.for_job))
+    console.print_rows(table, rows, _MOST_ROWS)

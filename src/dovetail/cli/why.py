@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 import click
-from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from dovetail.cli.cluster import Source, cluster_options
+from dovetail.cli.console import Console, Table, prose
 from dovetail.cli.output import count, key_of, looking_ahead, namespace_option, output_option, start, write_json
 from dovetail.core.reasons import When
 from dovetail.core.sharing.records import MODEL_PREFIX, Amounts
@@ -79,32 +78,31 @@ def show(answer: Why, console: Console, now_ms: int) -> None:
     if answer.ahead:
         console.print(f"{count(answer.ahead, 'gang or lone pod', 'gangs and lone pods')} ahead of it in the line.")
     if answer.code:
-        console.print(f"[bold]{answer.code}[/bold] ({answer.state}): {escape(answer.head)}", highlight=False)
+        console.print(f"[bold]{answer.code}[/bold] ({answer.state}): {escape(answer.head)}")
     if answer.expected is not None:
-        console.print(f"Starts {start(answer.expected, now_ms)}: {escape(answer.expected.basis)}.", highlight=False)
+        console.print(f"Starts {start(answer.expected, now_ms)}: {escape(answer.expected.basis)}.")
     for held in answer.reserved:
-        console.print(_held(answer, held), highlight=False)
+        console.print(_held(answer, held))
     if answer.reclaim:
-        console.print(f"Whether others could give way to it: {escape(answer.reclaim)}.", highlight=False)
+        console.print(f"Whether others could give way to it: {escape(answer.reclaim)}.")
     if _tells(answer.terms):
         _terms(answer, console)
     if answer.rules:
-        table = Table("nodes", "can it change", "rule", "nearest", "for example", box=None, pad_edge=False)
+        table = Table("nodes", "can it change", prose("rule"), prose("nearest"), prose("for example"))
         for rule in answer.rules:
             table.add_row(str(len(rule.nodes)), rule.when, escape(rule.text), escape(rule.nearest), _some(rule.nodes))
         console.print(table)
     if answer.devices:
         console.print("Cards and devices that come nearest:")
-        table = Table("node", "device", "rule", "held by", box=None, pad_edge=False)
-        for one in answer.devices[:_DEVICES_SHOWN]:
-            table.add_row(one.node, escape(_some(one.devices)), escape(one.rule), _some(one.holders))
-        console.print(table)
+        table = Table("node", prose("device"), prose("rule"), prose("held by"))
+        rows = [(one.node, escape(_some(one.devices)), escape(one.rule), _some(one.holders)) for one in answer.devices]
+        console.print_rows(table, rows, _DEVICES_SHOWN)
     if answer.repartition is not None:
-        console.print(f"It would fit with idle cards divided anew: {answer.repartition}", highlight=False)
+        console.print(f"It would fit with idle cards divided anew: {answer.repartition}")
     if answer.holders:
         console.print("What is missing is held by:")
-        which = ("which",) if any(holder.devices for holder in answer.holders) else ()
-        table = Table("pod", "node", "resource", "amount", *which, box=None, pad_edge=False)
+        which = (prose("which"),) if any(holder.devices for holder in answer.holders) else ()
+        table = Table("pod", "node", "resource", "amount", *which)
         for holder in answer.holders:
             devices = (_some(holder.devices),) if which else ()
             table.add_row(holder.pod, holder.node, holder.resource, holder.amount, *devices)
@@ -118,8 +116,8 @@ def _tells(terms: tuple[QueueTerm, ...]) -> bool:
 
 def _terms(answer: Why, console: Console) -> None:
     """How the queues stand of which it is, from the top down."""
-    console.print(f"It wants {listed(answer.wanted)} of queue {answer.queue}. From the top down:", highlight=False)
-    table = Table("queue", "with it", "has", "guarantee", "due", "limit", box=None, pad_edge=False)
+    console.print(f"It wants {listed(answer.wanted)} of queue {answer.queue}. From the top down:")
+    table = Table("queue", prose("with it"), *map(prose, ("has", "guarantee", "due", "limit")))
     asked = {name for name, _ in answer.wanted}
     for term in answer.terms:
         told = asked | {name for name, _ in (*term.guarantee, *term.limit)}
@@ -150,12 +148,12 @@ def show_queue(answer: WhyQueue, now_ms: int, console: Console) -> None:
         highlight=False,
     )
     if own.problem:
-        console.print(f"[yellow]attention:[/yellow] {escape(own.problem)}", highlight=False, soft_wrap=True)
+        console.print(f"[yellow]attention:[/yellow] {escape(own.problem)}")
     if answer.below:
         console.print(f"It holds no jobs but the queues {', '.join(answer.below)}.")
     console.print(f"{count(own.pending_jobs, 'job')} {'waits' if own.pending_jobs == 1 else 'wait'}.")
     for reason, number in answer.reasons:
-        console.print(f"  {number} {reason}", highlight=False)
+        console.print(f"  {number} {reason}")
     if answer.head is not None:
         console.print("The first of them:")
         show(answer.head, console, now_ms)
