@@ -16,7 +16,7 @@ from dovetail.core.making_room import MakingRoom
 from dovetail.core.model import Pod
 from dovetail.core.placing import feasibility, links, refusals, repartition
 from dovetail.core.placing.backfill import Reservation, least
-from dovetail.core.placing.gangs import Group, Search, SearchLimitReached, shapes_of
+from dovetail.core.placing.gangs import Group, Search, SearchLimitReached, fewest, shapes_of
 from dovetail.core.placing.pods import Scope
 from dovetail.core.reasons import Reason, Refusal, When
 from dovetail.core.roster import LONE, complete, startable
@@ -106,7 +106,7 @@ class Attempt:
             return [], self._incomplete(group)
         whole = group
         if self._limited:
-            refusal = self._beyond(_fewest(group))
+            refusal = self._beyond(fewest(group))
             if refusal is not None:
                 return [], refusal
             if _elastic(group) and self._beyond(group.all_pods()) is not None:
@@ -169,7 +169,7 @@ class Attempt:
     ) -> tuple[list[Decision], Refusal | None]:
         """Place the group inside the scope, away from GPU models of which its queue may have no more."""
         if self._limited:
-            scope = eligible.within_models(self._state, self._queue, self._state.shares.wanted(_fewest(group)), scope)
+            scope = eligible.within_models(self._state, self._queue, self._state.shares.wanted(fewest(group)), scope)
         return self._search(group, scope, others)
 
     def _search(
@@ -303,7 +303,7 @@ class Attempt:
         if any(feasibility.hindered(cluster, shape, pods) for shape, _ in wanted):
             return None
         counts = tuple([(shape.id, count) for shape, count in wanted])
-        barred = self._barred(_fewest(group))
+        barred = self._barred(fewest(group))
         return counts, group.missing, group.room, group.required, group.preferred, barred
 
     def _barred(self, pods: Sequence[Pod]) -> frozenset[str]:
@@ -358,13 +358,7 @@ def _ranks(fabric: Fabric, placed: Sequence[Placement]) -> list[int]:
 
 def _elastic(group: Group) -> bool:
     """Whether it may be given more pods than it needs."""
-    return len(_fewest(group)) < len(group.all_pods())
-
-
-def _fewest(group: Group) -> list[Pod]:
-    """As many pods as the group needs, the first of each part."""
-    below = sorted(group.groups, key=lambda sub: sub.total_missing())[: group.groups_needed] if group.groups else ()
-    return [*group.pods[: group.missing], *[pod for sub in below for pod in _fewest(sub)]]
+    return len(fewest(group)) < len(group.all_pods())
 
 
 def _reserved(state: State, first: Reservation) -> Refusal:

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from dovetail.core.cluster.shapes import Shape
 from dovetail.core.decisions import Decision, Hold
-from dovetail.core.placing.gangs import Group, shapes_of
+from dovetail.core.placing.gangs import Group, fewest, shapes_of
 from dovetail.core.reasons import Refusal
 from dovetail.core.roster import Precedence
 
@@ -33,8 +33,9 @@ class Kind(NamedTuple):
 
 
 class _Known(Struct, eq=False):
-    """A kind, what its roots want, and what was found out about it at `version`: why it is `refused`, whether nothing
-    can be done about it where there is no room (`final`), and whether it would be searched who gives way (`asks`)."""
+    """A kind, what its roots want at least, and what was found out about it at `version`: why it is `refused`, whether
+    nothing can be done about it where there is no room (`final`), and whether it would be searched who gives way
+    (`asks`)."""
 
     kind: Kind
     shapes: list[Shape]
@@ -96,7 +97,7 @@ class Failures:
             if len(self._known) >= 65_536:
                 self._known.clear()
             shapes = [shape for shape, _ in shapes_of(self._state.cluster, group)]
-            known = self._known[kind] = _Known(kind, shapes, self._state.shares.wanted(group.all_pods()))
+            known = self._known[kind] = _Known(kind, shapes, self._state.shares.wanted(fewest(group)))
         self._roots[root] = known
 
     def forget(self, root: str) -> None:

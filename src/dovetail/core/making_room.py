@@ -17,7 +17,7 @@ from dovetail.core.eligible import within_models
 from dovetail.core.model import Pod
 from dovetail.core.placing import preemption, within_limit
 from dovetail.core.placing.backfill import Reservation
-from dovetail.core.placing.gangs import Group, shapes_of
+from dovetail.core.placing.gangs import Group, fewest, shapes_of
 from dovetail.core.reasons import Expected, Reason, Refusal, Sure, When
 from dovetail.core.roster import LONE, startable
 from dovetail.core.state import State
@@ -111,7 +111,8 @@ class MakingRoom:
         if not state.policy.preempt or key in state.failures.sought:
             return [], replace(refusal, reclaim=state.failures.sought.get(key, ""))
         limited, precedence = refusal.reason is Reason.QUEUE_LIMIT, state.precedence(self._root)
-        if not state.failures.may_ask(self._queue, precedence, state.wanted(self._root)):
+        wanted = state.shares.wanted(fewest(group))
+        if not state.failures.may_ask(self._queue, precedence, wanted):
             return [], refusal
         if state.searches >= state.policy.searches_per_step:
             self.again = True
@@ -119,7 +120,7 @@ class MakingRoom:
         state.searches += 1
         others = state.reservations.others(self._root)
         beside = state.reservations.beside(others) if others else None
-        scope = within_models(state, self._queue, state.wanted(self._root), beside)
+        scope = within_models(state, self._queue, wanted, beside)
         ending = state.reservations.left_alone(others)
         find = within_limit.find if limited else preemption.find
         found = find(state, self._root, group, scope, ending)

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from dovetail.core.cluster import Cluster
 from dovetail.core.members import Members
 from dovetail.core.model import Gang, Pod
-from dovetail.core.placing.gangs import Group
+from dovetail.core.placing.gangs import Group, fewest
 
 LONE = "pod/"
 _ALIKE = attrgetter(
@@ -217,6 +217,13 @@ class Roster:
         if root.startswith(LONE):
             return [Group(pods=[self.pods[root[len(LONE) :]]], alike=True)]
         return list(self._parts(root))
+
+    def next_pods(self, root: str) -> list[Pod]:
+        """The fewest pods of a root that can start next, the others of a gang that can grow left out; nobody where
+        nobody of it can start."""
+        if root.startswith(LONE) or root not in self.gangs:
+            return list(filter(startable, self.waiting(root).values()))
+        return next((pods for group in self._parts(root) if (pods := fewest(group))), [])
 
     def _parts(self, gang_id: str) -> Iterator[Group]:
         group = self._group(gang_id)

@@ -170,11 +170,8 @@ class State:
         return self.order.line(*self.shares.line_of(first)) if first is not None else NOWHERE
 
     def wanted(self, root: str) -> dict[str, int]:
-        """What the pods of a root that wait will be counted with."""
-        placements = self.cluster.placements
-        return self.shares.wanted(
-            pod for pod in self.roster.members(root) if pod.uid not in placements and startable(pod)
-        )
+        """What the fewest pods of a root that can start next will be counted with."""
+        return self.shares.wanted(self.roster.next_pods(root))
 
     def sync(self, pod: Pod) -> None:
         """Count the pod for its queue as it is now."""

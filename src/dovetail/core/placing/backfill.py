@@ -36,7 +36,7 @@ from dovetail.core.cluster.shapes import Shape
 from dovetail.core.model import Pod
 from dovetail.core.placing.gangs import Group, Search, SearchLimitReached, shapes_of
 from dovetail.core.reasons import Expected, Sure
-from dovetail.core.roster import Precedence
+from dovetail.core.roster import Precedence, startable
 from dovetail.core.sharing.accounts import Line
 
 if TYPE_CHECKING:
@@ -165,7 +165,9 @@ class Reservations:
                 if not one.evicting:
                     continue
                 left = [uid for uid in one.evicting if uid in state.cluster.placements]
-                moves: list[tuple[str, Mapping[str, int], int]] = [(one.queue, state.wanted(one.root), 1)]
+                pods = [pod for uid in one.nominated if (pod := state.roster.pods.get(uid)) is not None]
+                coming = [pod for pod in pods if pod.uid not in state.cluster.placements and startable(pod)]
+                moves: list[tuple[str, Mapping[str, int], int]] = [(one.queue, state.shares.wanted(coming), 1)]
                 moves += [
                     (state.shares.queue_of(state.roster.pods[uid]), dict(state.shares.amounts(uid)), -1) for uid in left
                 ]

@@ -69,6 +69,12 @@ class Group(Struct):
         return [slot for group in self.walk() for slot in group.held] if self.groups else self.held
 
 
+def fewest(group: Group) -> list[Pod]:
+    """As many pods as the group needs, the first of each part."""
+    below = sorted(group.groups, key=lambda sub: sub.total_missing())[: group.groups_needed] if group.groups else ()
+    return [*group.pods[: group.missing], *[pod for sub in below for pod in fewest(sub)]]
+
+
 class Search:
     """One search for one root gang, inside the cluster's running trial."""
 

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
 from dovetail.core.placing import preemption
+from dovetail.core.placing.clearing import easiest_part
 from dovetail.core.placing.gangs import Group, SearchLimitReached
 from dovetail.core.placing.pods import Scope
 from dovetail.core.placing.preemption import Found, GaveUp, Impossible
@@ -37,7 +38,7 @@ class _Finding:
     def __init__(self, state: State, root: str, group: Group, scope: Scope | None, ending: Collection[str]) -> None:
         self._state = state
         self._root = root
-        self._group = group
+        self._group = group = easiest_part(state.cluster, group)
         self._scope = scope
         self._ending = ending
         self._shares = shares = state.shares
