@@ -143,12 +143,17 @@ def test_a_gang_is_forgotten_with_its_last_pod() -> None:
     assert feed.wanted_owners() == [JOB]
 
 
-def test_an_owner_that_is_gone_is_the_gangs_problem() -> None:
+def test_of_an_owner_that_is_not_there_nothing_is_known() -> None:
     feed = Feed()
-    feed.pods(added(member("a")))
-    (gang,) = gangs_in(feed.owner(JOB, None))
-    assert gang.problem is not None
-    assert gang.problem.value == "Job ml/train"
+    (told,) = feed.pods(added(member("a")))
+    assert feed.owner(JOB, None) == []
+    feed.pods(added(member("b")))
+    assert feed.wanted_owners() == [JOB]
+    (gang,) = gangs_in(feed.owner(JOB, INDEXED))
+    assert (gang.id, gang.problem) == ("job.batch/ml/train", None)
+    assert isinstance(told, ev.PodChanged) and told.pod.gang == gang.id and told.pod.problem is None
+    feed.pods(added(member("c")))
+    assert feed.owner(JOB, None) == [ev.GangRemoved(gang.id)]
 
 
 def test_pods_move_into_sub_gangs_when_these_become_known() -> None:

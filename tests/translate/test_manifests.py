@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 import yaml
+from click.testing import CliRunner
 
+from dovetail.cli import cli
 from dovetail.core import events as ev
 from dovetail.core.model import Gang, Node, Pod
 from dovetail.kube.client import Client
@@ -169,11 +171,11 @@ def test_priority_classes_give_pods_their_priority(file: Path) -> None:
     assert found.problems == ()
 
 
-def test_a_pod_of_a_missing_priority_class_is_not_used(file: Path) -> None:
+def test_a_pod_of_a_missing_priority_class_gets_the_usual_priority(file: Path) -> None:
     found = given(file, meta("Pod", "a", spec="{priorityClassName: nope}"), meta("Pod", "b"))
-    assert list(pods(found)) == ["b"]
+    assert {name: pod.priority for name, pod in pods(found).items()} == {"a": 0, "b": 0}
     (complaint,) = complaints(found)
-    assert complaint.startswith(":1: Pod default/a: spec.priorityClassName: 'nope' does not exist")
+    assert complaint.startswith(":1: Pod default/a: spec.priorityClassName: PriorityClass 'nope' is not in the input")
 
 
 @pytest.mark.parametrize(
@@ -214,10 +216,8 @@ def test_owners_are_found_among_the_documents(file: Path) -> None:
 
 def test_an_owner_that_is_missing_or_contradicts_itself_is_named(file: Path) -> None:
     found = given(file, JOB, member_of("gone", "a"))
-    assert complaints(found) == [
-        ":14: Pod default/a: metadata.ownerReferences: 'Job default/gone': does not exist: "
-        "delete the pod, or create what owns it"
-    ]
+    assert complaints(found) == [":9: Pod default/a: 'job.batch/default/gone' is not in the input"]
+    assert pods(found)["a"].problem is None and not gangs(found)
     broken = given(file, member_of("j", "a"), JOB.replace("parallelism: 2", "parallelism: two"))
     (complaint,) = complaints(broken)
     assert complaint.startswith(":12: Job default/j: cannot be read: Expected `int`")
@@ -476,17 +476,23 @@ def about_dumped(events: Iterable[ev.Event]) -> set[ev.Event]:
     return {event for event in events if "manifests" in repr(event)}
 
 
+async def from_server(plane: Plane) -> list[ev.Event]:
+    async with Client(load_kubeconfig([plane.kubeconfig])) as client:
+        return await read_once(client, await discover(client), Feed("dovetail"))
+
+
 @pytest.mark.plane
 @pytest.mark.parametrize("output", ["yaml", "json"])
-def test_what_kubectl_prints_says_what_the_server_says(dumped: Plane, file: Path, output: str) -> None:
-    async def from_server() -> list[ev.Event]:
-        async with Client(load_kubeconfig([dumped.kubeconfig])) as client:
-            return await read_once(client, await discover(client), Feed("dovetail"))
-
-    kinds = "nodes,namespaces,pods,jobs,podgroups.scheduling.k8s.io"
-    file.write_text(dumped.kubectl("get", kinds, "--all-namespaces", f"--output={output}"))
+@pytest.mark.parametrize("program", ["kubectl", "dovetail"])
+def test_what_is_printed_says_what_the_server_says(dumped: Plane, file: Path, program: str, output: str) -> None:
+    if program == "dovetail":
+        options = [str(file), f"--output={output}", "--kubeconfig", str(dumped.kubeconfig)]
+        assert CliRunner().invoke(cli, ["snapshot", *options]).exit_code == 0
+    else:
+        kinds = "nodes,namespaces,pods,jobs,podgroups.scheduling.k8s.io"
+        file.write_text(dumped.kubectl("get", kinds, "--all-namespaces", f"--output={output}"))
     found = read([str(file)], "dovetail")
-    told = about_dumped(asyncio.run(from_server()))
+    told = about_dumped(asyncio.run(from_server(dumped)))
     assert about_dumped(found.events) == told
     assert len([event for event in told if isinstance(event, ev.PodChanged)]) == 3
     assert {gang.min_count for gang in gangs(found).values() if gang.namespace == "manifests"} == {2}

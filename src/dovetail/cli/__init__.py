@@ -30,6 +30,7 @@ _COMMANDS = {
     "scheduler": "Schedule the pods of a cluster that name this scheduler.",
     "share": "Show what each queue has, is due and has used.",
     "simulate": "Run a trace or manifests through the scheduler's core under a virtual clock.",
+    "snapshot": "Write down all of a cluster that is decided by, for `simulate` and for commands with --file.",
     "spot": "Say how often to save checkpoints, what interruptions cost, and whether spot pays.",
     "topology": "Show how the GPUs of a node are wired, and the bandwidth of every set of them.",
     "whatif": "Say what a change would do, without making it.",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine
 from datetime import datetime
 from functools import wraps
 from typing import Any, TypeVar
@@ -20,6 +20,7 @@ from rich.markup import escape
 
 from dovetail.cli.console import Console
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
+from dovetail.cli.output import count
 from dovetail.cli.scheduling import fabric_option, policy_option, scheduler_name_option
 from dovetail.cli.service import first_of
 from dovetail.core.cycle import tell
@@ -77,7 +78,7 @@ def events_of(files: tuple[str, ...], scheduler_name: str | None) -> tuple[Event
         found = manifests.read(files, scheduler_name)
     except ManifestError as error:
         raise click.ClickException(str(error)) from error
-    _tell(found.problems)
+    tell_problems(found)
     return found.events
 
 
@@ -90,14 +91,20 @@ def submitted(files: tuple[str, ...]) -> tuple[Event, ...]:
     found = manifests.of_documents(documents, whole=False)
     if not found.events and not found.problems:
         raise click.ClickException(f"{', '.join(files)}: there is nothing in it that a scheduler could be told")
-    _tell(found.problems)
+    tell_problems(found)
     return found.events
 
 
-def _tell(problems: Iterable[manifests.ManifestProblem]) -> None:
-    for problem in problems:
-        message = f"[yellow]attention:[/yellow] {escape(str(problem))}"
-        Console(stderr=True).print(message)
+def tell_problems(found: manifests.Manifests) -> None:
+    """On standard error, what of manifests cannot be used, and what they name and lack."""
+    console = Console(stderr=True)
+    for problem in found.problems:
+        console.print(f"[yellow]attention:[/yellow] {escape(str(problem))}")
+    if found.missing:
+        console.print(
+            f"{count(found.missing, 'object is', 'objects are')} named and not in the input: `dovetail snapshot` reads "
+            "from a cluster all that is needed"
+        )
 
 
 def cluster_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -132,7 +139,7 @@ def cluster_options(command: Callable[..., None]) -> Callable[..., None]:
     )  # fmt: skip
     files = click.option(
         "-f", "--file", "files", metavar="PATH", multiple=True,
-        help="Files, folders or - (stdin) with manifests that stand for the cluster: what kubectl get -o yaml prints.",
+        help="Files, folders or - (stdin) with manifests that stand for the cluster: what `dovetail snapshot` writes.",
     )  # fmt: skip
     return kubeconfig_options(scheduler_name_option(fabric_option(policy_option(files(at(sourced))))))
 

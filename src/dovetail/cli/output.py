@@ -18,6 +18,10 @@ namespace_option = click.option("-n", "--namespace", help="Namespace of what is 
 output_option = click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
 
 
+INCOMPLETE = 3
+"""The exit code where something could not be read that the answer needs."""
+
+
 def write_json(answer: object) -> None:
     """All of the answer, indented."""
     sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(answer), indent=2) + b"\n")

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
+from dovetail.cli.cluster import tell_problems
 from dovetail.cli.console import Console
 from dovetail.cli.output import output_option, write_json
 from dovetail.cli.scheduling import fabric_option
@@ -134,7 +134,7 @@ def command(paths: tuple[str, ...], plot: Path | None, output: str, **given: Any
     --nodes --pods     a list of pods that arrive until 130 % of the GPUs are asked for, as in the FGD paper;
                        with --timed they come and go at the times of the list, with --churn at a load.
     --nodes --jobs     a list of jobs with durations that queue for a cluster such as 16x8.
-    MANIFEST...        files, folders or - (stdin): what `kubectl get nodes,pods -A -o yaml` prints. Who of the
+    MANIFEST...        files, folders or - (stdin): what `dovetail snapshot` or kubectl prints. Who of the
                        pending pods would be placed now, and where?
     """
     console = Console(stderr=True)
@@ -205,9 +205,7 @@ def _check_policies(task: Task, policies: tuple[str, ...], line: str | None) -> 
 def _task(paths: tuple[str, ...], given: dict[str, Any], console: Console) -> Task:
     if paths:
         found = manifests.read(paths)
-        for problem in found.problems:
-            told = escape(str(problem))
-            console.print(f"[yellow]attention:[/yellow] {told}")
+        tell_problems(found)
         if found.skipped:
             kinds = ", ".join(f"{count} {kind}" for kind, count in found.skipped.items())
             console.print(f"read, and nothing is decided by it: {kinds}")

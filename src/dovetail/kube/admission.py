@@ -4,7 +4,7 @@
 Rules
 - A node's allocatable is its capacity where it says none; a volume that nothing claims is available.
 - A pod gets the number of its priority class (or of the global default, or 0) and the name of the default scheduler;
-  one whose class is not there is refused. A claim gets the newest of the default storage classes.
+  so does one whose class is not there, which is told. A claim gets the newest of the default storage classes.
 - A pod that names a ResourceClaimTemplate gets a ResourceClaim of its own, unless it says that it has one.
 - What has no creation time counts as made after everything that has one, in the order of the input.
 Source: https://github.com/kubernetes/kubernetes: plugin/pkg/admission/{priority,storage/storageclass/setdefault},
@@ -53,7 +53,7 @@ class Object(Struct):
     wire: Any
 
 
-Refusal = tuple[Object, str, str]
+Unknown = tuple[Object, str, str]
 """(object, field, message)"""
 
 
@@ -84,14 +84,14 @@ def stamp(objects: Mapping[Key, Object]) -> None:
             obj.wire = structs.replace(obj.wire, metadata=meta)
 
 
-def complete(objects: dict[Key, Object], scheduler_name: str | None) -> list[Refusal]:
-    """Complete stamped objects and add the claims of pods; the pods that are refused are taken out. All pods are given
-    to the scheduler of that name; None: to the one that they name."""
+def complete(objects: dict[Key, Object], scheduler_name: str | None) -> list[Unknown]:
+    """Complete stamped objects and add the claims of pods; says what was named and not there. All pods are given to the
+    scheduler of that name; None: to the one that they name."""
     classes = {obj.key[3]: obj.wire for obj in of_kind(objects, PRIORITY_CLASSES)}
     priorities = _SYSTEM_PRIORITIES | {name: found.value for name, found in classes.items()}
     usual = next((found.value for found in classes.values() if found.global_default), 0)
     storage_class = _default_storage_class(objects)
-    refused: list[Refusal] = []
+    unknown: list[Unknown] = []
     for obj in list(objects.values()):
         wire = obj.wire
         if isinstance(wire, Pod):
@@ -101,10 +101,9 @@ def complete(objects: dict[Key, Object], scheduler_name: str | None) -> list[Ref
             if priority is None:
                 priority = priorities.get(class_name) if class_name else usual
             if priority is None:
-                message = f"{class_name!r} does not exist: add the PriorityClass; the pod is not used"
-                refused.append((obj, "spec.priorityClassName", message))
-                del objects[obj.key]
-                continue
+                message = f"PriorityClass {class_name!r} is not in the input: its priority is taken for {usual}"
+                unknown.append((obj, "spec.priorityClassName", message))
+                priority = usual
             name = scheduler_name or spec.scheduler_name or _DEFAULT_SCHEDULER
             obj.wire = structs.replace(wire, spec=structs.replace(spec, priority=priority, scheduler_name=name))
             _make_claims(objects, obj)
@@ -113,7 +112,7 @@ def complete(objects: dict[Key, Object], scheduler_name: str | None) -> list[Ref
                 obj.wire = structs.replace(wire, spec=structs.replace(wire.spec, storage_class_name=storage_class))
         elif isinstance(wire, PersistentVolume) and not wire.status.phase and wire.spec.claim_ref is None:
             obj.wire = structs.replace(wire, status=structs.replace(wire.status, phase="Available"))
-    return refused
+    return unknown
 
 
 def _default_storage_class(objects: Mapping[Key, Object]) -> str | None:

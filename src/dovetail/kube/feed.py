@@ -169,7 +169,7 @@ class Feed:
             if not member.alone or owner not in self._documents:
                 self._stale[owner] = None
             if owner in self._documents and member.id not in self._declared:
-                self._declared[member.id] = owners.declare(member, owner, self._documents[owner])
+                self._declare(member, owner)
         elif member.id.startswith(gangs.NAMED):
             self._declared.setdefault(member.id, gangs.named(member))
 
@@ -273,9 +273,16 @@ class Feed:
         self._documents[ref] = document
         events: list[ev.Event] = []
         for member in self._owned[ref].values():
-            self._declared[member.id] = owners.declare(member, ref, document)
+            self._declare(member, ref)
             events += self._settle(member.id)
         return events
+
+    def _declare(self, member: Membership, owner: OwnerRef) -> None:
+        declared = owners.declare(member, owner, self._documents[owner])
+        if declared is not None:
+            self._declared[member.id] = declared
+        else:
+            self._declared.pop(member.id, None)
 
     def nodes(self, changes: Iterable[Change[objects.Node]]) -> list[ev.Event]:
         events: list[ev.Event] = []

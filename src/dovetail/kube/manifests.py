@@ -7,6 +7,8 @@ Rules
 - The part of the controllers is not played: a Deployment makes no pods. Kinds that say nothing to a scheduler are
   counted in `skipped`; so are finished pods, and owners that no pending pod needs.
 - What cannot be used is a problem with its place, and so is what keeps an object pending as it is written.
+- What is named and not there is unknown, not wrong: it is named once, with the first object that names it, and whoever
+  needs it waits.
 - Of an object that is there twice the first counts.
 Not known here: admission by LimitRange, ResourceQuota or RuntimeClass, and validation. Fields that the scheduler does
 not read may hold anything.
@@ -99,11 +101,13 @@ class ManifestProblem(Struct, frozen=True):
 
 
 class Manifests(Struct, frozen=True):
-    """`events` tell the whole cluster, nodes first. `skipped` counts by kind what nothing here is decided by."""
+    """`events` tell the whole cluster, nodes first. `skipped` counts by kind what nothing here is decided by, `missing`
+    says how many objects are named and not there."""
 
     events: tuple[ev.Event, ...]
     problems: tuple[ManifestProblem, ...]
     skipped: dict[str, int]
+    missing: int = 0
 
 
 def read(names: Sequence[str], scheduler_name: str | None = None) -> Manifests:
@@ -124,7 +128,8 @@ def of_documents(documents: Iterable[Document], scheduler_name: str | None = Non
         reading.take(document)
     events = reading.tell()
     reading.check(events)
-    return Manifests(tuple(events), tuple(dict.fromkeys(reading.problems)), dict(sorted(reading.skipped.items())))
+    skipped = dict(sorted(reading.skipped.items()))
+    return Manifests(tuple(events), tuple(dict.fromkeys(reading.problems)), skipped, reading.missing)
 
 
 class _Reading:
@@ -146,6 +151,11 @@ class _Reading:
         self._objects: dict[Key, Object] = {}
         self._uids: set[str] = set()
         self._owner_of: dict[str, Object] = {}
+        self._missing: dict[tuple[str, str], list[Object]] = {}
+
+    @property
+    def missing(self) -> int:
+        return len({name for _, name in self._missing})
 
     def take(self, document: Document) -> None:
         """Sort one document in, or say why not."""
@@ -238,6 +248,8 @@ class _Reading:
         nodes: dict[str, Node] = {}
         pods: dict[str, Pod] = {}
         gangs: dict[str, Gang] = {}
+        namespaces: set[str] = set()
+        volumes: set[str] = set()
         queues: dict[str, Queue] = {DEFAULT_QUEUE: Queue(DEFAULT_QUEUE)}
         claims: set[str] = set()
         for event in events:
@@ -250,6 +262,10 @@ class _Reading:
                     gangs[gang.id] = gang
                 case ev.QueueChanged(queue):
                     queues[queue.name] = queue
+                case ev.NamespaceChanged(namespace):
+                    namespaces.add(namespace.name)
+                case ev.VolumeClaimChanged(volume):
+                    volumes.add(f"PersistentVolumeClaim {volume.key}")
                 case ev.ClaimChanged(claim):
                     claims.add(claim.key)
                     self._keeps(self._objects[key_of(RESOURCE_CLAIMS, claim.namespace, claim.name)], claim.problem)
@@ -270,6 +286,10 @@ class _Reading:
             self._exists(obj, "", pod.gang, gangs)
             own = QUEUE_LABEL in obj.wire.metadata.labels
             self._exists(obj, f"metadata.labels[{QUEUE_LABEL}]" if own else "", pod.queue, queues)
+            if len(queues) > 1 and not pod.queue and pod.namespace != _NAMESPACE:
+                self._exists(obj, "metadata.namespace", pod.namespace, namespaces)
+            for name in pod.claims:
+                self._exists(obj, "spec.volumes", f"PersistentVolumeClaim {pod.namespace}/{name}", volumes)
             self._claims_exist(obj, pod, claims)
         by_name = {_shown(key): obj for key, obj in self._objects.items()}
         for finding in (one for found in self._feed.findings.values() for one in found):
@@ -280,10 +300,17 @@ class _Reading:
             if declaring is not None:
                 self._keeps(declaring, gang.problem)
                 self._exists(declaring, "", gang.parent, gangs)
+        self._tell_missing()
 
     def _exists(self, obj: Object, field: str, name: str, known: Container[str]) -> None:
         if self._whole and name and name not in known:
-            self._problem(obj.document, _shown(obj.key), field, f"'{name}' is not in the input")
+            self._missing.setdefault((field, name), []).append(obj)
+
+    def _tell_missing(self) -> None:
+        for (field, name), (first, *others) in self._missing.items():
+            more = f"; {len(others)} more name it" if others else ""
+            message = f"'{name}' is not in the input{more}"
+            self._problem(first.document, _shown(first.key), field, message)
 
     def _claims_exist(self, obj: Object, pod: Pod, claims: Container[str]) -> None:
         templates = {c.name: c.resource_claim_template_name for c in obj.wire.spec.resource_claims}

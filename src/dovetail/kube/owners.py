@@ -125,15 +125,19 @@ def _carries(pod: Pod, mark: str) -> bool:
     return not mark or mark in pod.metadata.labels or mark in pod.metadata.annotations
 
 
-def declare(member: Membership, owner: OwnerRef, document: Mapping[str, object] | None) -> Declared:
-    """What the owner's object says of the gang, or of pods that are on their own. `document` None: it is gone."""
+def wire_of(owner: OwnerRef) -> type[Any]:
+    """What is read of the owner's object."""
+    wire: type[Any] = _BY_RESOURCE[owner.resource.group, owner.resource.kind].wire
+    return wire
+
+
+def declare(member: Membership, owner: OwnerRef, document: Mapping[str, object] | None) -> Declared | None:
+    """What the owner's object says of the gang, or of pods that are on their own. `document` None: it is not there, and
+    how many pods start together is not known; then None, unless the pods do not wait for it."""
     kind = _BY_RESOURCE[owner.resource.group, owner.resource.kind]
     gang = Gang(member.id, member.namespace, member.name)
-    if document is None and member.alone:
-        return Declared(gang, "", alone=True)
     if document is None:
-        rule = "does not exist: delete the pod, or create what owns it"
-        return Declared(replace(gang, problem=Problem("metadata.ownerReferences", str(owner), rule)), "")
+        return Declared(gang, "", alone=True) if member.alone else None
     try:
         obj = msgspec.convert(document, kind.wire)
         size = kind.size(obj)

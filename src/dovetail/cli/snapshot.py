@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`dovetail snapshot`."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+import msgspec
+import yaml
+from rich.markup import escape
+
+from dovetail.cli.cluster import run
+from dovetail.cli.console import Console
+from dovetail.cli.kubeconfig import config_of, kubeconfig_options
+from dovetail.cli.output import INCOMPLETE, count
+from dovetail.kube.client import Client
+from dovetail.kube.config import ClusterConfig
+from dovetail.kube.snapshot import Snapshot, read
+
+
+@click.command(name="snapshot")
+@click.argument("file", required=False, default="-", type=click.Path(dir_okay=False, allow_dash=True))
+@click.option("-o", "--output", type=click.Choice(["json", "yaml"]), default="json", show_default=True)
+@kubeconfig_options
+def command(file: str, output: str, kubeconfig: str | None, context: str | None) -> None:
+    """Write down all of a cluster that is decided by, into FILE or to standard output.
+
+    It is a List that `dovetail simulate`, and all commands with --file, read as if it were the cluster: nodes, pods and
+    who owns them, queues, PodGroups, volumes, claims. Only what the scheduler reads is in it: no environment variables,
+    no commands, no Secrets. Only lists and gets; writes nothing to the cluster. Exit code 3 if something may not be
+    read: what it is stands on standard error, and the rest is written.
+    """
+    config = config_of(kubeconfig, context)
+    found = run(_read(config), config.server)
+    document = {"apiVersion": "v1", "kind": "List", "items": found.objects}
+    if output == "json":
+        text = msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n"
+    else:
+        text = yaml.dump(msgspec.to_builtins(document), Dumper=_Dumper, encoding="utf-8", sort_keys=False)
+    try:
+        with click.open_file(file, "wb") as stream:
+            stream.write(text)
+    except OSError as error:
+        raise click.ClickException(f"cannot write {file}: {error.strerror}") from error
+    console = Console(stderr=True)
+    if file != "-":
+        console.print(escape(f"{file}: {count(len(found.objects), 'object')}"))
+    for line in found.unread:
+        console.print(f"[yellow]not read:[/yellow] {escape(line)}")
+    if found.unread:
+        sys.exit(INCOMPLETE)
+
+
+async def _read(config: ClusterConfig) -> Snapshot:
+    async with Client(config, user_agent="dovetail") as client:
+        return await read(client)
+
+
+class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
+    """No anchors: each object can be read by itself."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        return True

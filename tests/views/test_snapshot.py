@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`dovetail snapshot` writes down what the scheduler is told of a cluster; what a file lacks is unknown, not wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from dovetail.cli import cli
+from dovetail.kube import manifests
+from dovetail.kube.client import Client
+from dovetail.kube.config import ClusterConfig
+from dovetail.kube.discovery import discover
+from dovetail.kube.feed import Feed
+from dovetail.kube.sources import read_once
+from dovetail.playground import Fault, Playground
+from tests.live.conftest import eventually
+
+CONTAINER = """
+      - name: main
+        image: registry.example/train
+        command: [sh, -c, "echo of-no-concern"]
+        env: [{name: TOKEN, value: of-no-concern}]
+        resources: {limits: {nvidia.com/gpu: "4", cpu: "8", memory: 64Gi}}
+"""
+OBJECTS = f"""
+apiVersion: v1
+kind: Node
+metadata:
+  name: gpu-1
+  labels: {{dovetail.dev/rack: r1, nvidia.com/gpu.product: NVIDIA-H100-80GB-HBM3}}
+spec: {{taints: [{{key: gpu, value: "yes", effect: NoSchedule}}]}}
+status: {{allocatable: {{cpu: "96", memory: 1Ti, pods: "110", nvidia.com/gpu: "8"}}}}
+---
+apiVersion: v1
+kind: Namespace
+metadata: {{name: ml, labels: {{team: a}}}}
+---
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {{name: queues.dovetail.dev}}
+spec:
+  group: dovetail.dev
+  names: {{plural: queues, singular: queue, kind: Queue, listKind: QueueList}}
+  scope: Cluster
+  versions: [{{name: v1alpha1, served: true, storage: true, subresources: {{status: {{}}}}}}]
+---
+apiVersion: dovetail.dev/v1alpha1
+kind: Queue
+metadata: {{name: research}}
+spec: {{guarantee: {{gpu: "8"}}, namespaceSelector: {{matchLabels: {{team: a}}}}}}
+---
+apiVersion: batch/v1
+kind: Job
+metadata:
+  name: train
+  namespace: ml
+  annotations:
+    dovetail.dev/topology-preferred: rack
+    kubectl.kubernetes.io/last-applied-configuration: of-no-concern
+spec:
+  completionMode: Indexed
+  completions: 2
+  parallelism: 2
+  template:
+    metadata: {{labels: {{dovetail.dev/queue: research}}}}
+    spec:
+      schedulerName: dovetail
+      restartPolicy: Never
+      tolerations: [{{operator: Exists}}]
+      containers:{CONTAINER}
+---
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata: {{name: all, namespace: ml}}
+spec: {{selector: {{}}, minAvailable: 1}}
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {{name: data, namespace: ml}}
+spec: {{storageClassName: fast, accessModes: [ReadWriteOnce], resources: {{requests: {{storage: 1Gi}}}}}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {{name: eval, namespace: ml, labels: {{app: eval}}}}
+spec:
+  affinity:
+    podAntiAffinity:
+      requiredDuringSchedulingIgnoredDuringExecution:
+        - {{topologyKey: kubernetes.io/hostname, labelSelector: {{}}, namespaceSelector: {{}}}}
+  volumes: [{{name: data, persistentVolumeClaim: {{claimName: data}}}}]
+  containers:{CONTAINER}
+"""
+
+
+async def pods(playground: Playground) -> int:
+    return len(playground.store.list("pods"))
+
+
+@pytest.fixture
+async def playground() -> AsyncIterator[Playground]:
+    playground = Playground()
+    await playground.start()
+    for document in yaml.safe_load_all(OBJECTS):
+        playground.put(document)
+    await eventually(lambda: pods(playground), lambda found: found == 3)
+    yield playground
+    await playground.stop()
+
+
+async def run(playground: Playground, tmp_path: Path, *arguments: str) -> Result:
+    config = playground.kubeconfig(tmp_path / "kubeconfig")
+    return await asyncio.to_thread(CliRunner().invoke, cli, [*arguments, "--kubeconfig", str(config)])
+
+
+def answer(*arguments: str, given: str = "") -> Any:
+    result = CliRunner().invoke(cli, [*arguments, "-o", "json"], input=given)
+    assert (result.exit_code, result.stderr) == (0, ""), result.output
+    return json.loads(result.stdout)
+
+
+@pytest.mark.parametrize("output", ["json", "yaml"])
+async def test_it_tells_what_the_server_tells(playground: Playground, tmp_path: Path, output: str) -> None:
+    file = tmp_path / "cluster"
+    result = await run(playground, tmp_path, "snapshot", str(file), "-o", output)
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert result.stderr.startswith(f"{file}: ")
+    async with Client(ClusterConfig(playground.url)) as client:
+        told = await read_once(client, await discover(client), Feed("dovetail"))
+    found = manifests.read([str(file)], "dovetail")
+    assert found.problems == ()
+    assert set(found.events) == set(told)
+    assert "of-no-concern" not in file.read_text()
+
+
+async def test_commands_answer_from_it(playground: Playground, tmp_path: Path) -> None:
+    text = (await run(playground, tmp_path, "snapshot")).stdout
+    assert [(one["job"], one["code"]) for one in answer("queue", "-f", "-", given=text)["jobs"]] == [
+        ("ml/train", "Placed"),
+    ]  # fmt: skip
+    assert {one["pod"]: one["code"] for one in answer("simulate", "-", given=text)["waiting"]}.keys() == {"ml/eval"}
+    assert answer("why", "ml/train", "-f", "-", given=text)["gang"]["needs"] == 2
+
+
+@pytest.mark.parametrize("plural", ["persistentvolumeclaims", "jobs", "pods"])
+async def test_what_may_not_be_read_is_named(playground: Playground, tmp_path: Path, plural: str) -> None:
+    playground.faults.add(Fault("answer", "GET", plural, status=403))
+    result = await run(playground, tmp_path, "snapshot")
+    assert result.exit_code == 3
+    assert f"not read: {'Job ml/train' if plural == 'jobs' else plural}" in result.stderr
+    assert "gpu-1" in {one["metadata"]["name"] for one in json.loads(result.stdout)["items"]}
+
+
+def without(*kinds: str) -> str:
+    return yaml.safe_dump_all([one for one in POD_OF_ALL if one["kind"] not in kinds])
+
+
+POD_OF_ALL = list(
+    yaml.safe_load_all(f"""
+apiVersion: v1
+kind: Node
+metadata: {{name: gpu-1}}
+status: {{allocatable: {{cpu: "96", memory: 1Ti, pods: "110", nvidia.com/gpu: "8"}}}}
+---
+apiVersion: batch/v1
+kind: Job
+metadata: {{name: train, namespace: ml}}
+spec: {{completionMode: Indexed, completions: 1, parallelism: 1}}
+---
+apiVersion: v1
+kind: Namespace
+metadata: {{name: ml, labels: {{dovetail.dev/queue: research}}}}
+---
+apiVersion: dovetail.dev/v1alpha1
+kind: Queue
+metadata: {{name: research}}
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {{name: data, namespace: ml}}
+spec: {{storageClassName: fast, volumeName: data}}
+---
+apiVersion: v1
+kind: PersistentVolume
+metadata: {{name: data}}
+spec: {{storageClassName: fast, claimRef: {{namespace: ml, name: data}}}}
+---
+apiVersion: resource.k8s.io/v1
+kind: DeviceClass
+metadata: {{name: nic}}
+---
+apiVersion: resource.k8s.io/v1
+kind: ResourceSlice
+metadata: {{name: gpu-1-nic}}
+spec: {{driver: nic.example, nodeName: gpu-1, pool: {{name: gpu-1, resourceSliceCount: 1}}, devices: [{{name: nic-0}}]}}
+---
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaim
+metadata: {{name: nic, namespace: ml}}
+spec: {{devices: {{requests: [{{name: nic, exactly: {{deviceClassName: nic}}}}]}}}}
+---
+apiVersion: scheduling.k8s.io/v1
+kind: PriorityClass
+metadata: {{name: high}}
+value: 1000
+---
+apiVersion: scheduling.k8s.io/v1beta1
+kind: PodGroup
+metadata: {{name: group, namespace: ml}}
+spec: {{schedulingPolicy: {{gang: {{minCount: 1}}}}}}
+---
+apiVersion: v1
+kind: Pod
+metadata:
+  name: in-job
+  namespace: ml
+  labels: {{batch.kubernetes.io/job-completion-index: "0"}}
+  ownerReferences: [{{apiVersion: batch/v1, kind: Job, name: train, uid: train, controller: true}}]
+spec:
+  priorityClassName: high
+  resourceClaims: [{{name: nic, resourceClaimName: nic}}]
+  volumes: [{{name: data, persistentVolumeClaim: {{claimName: data}}}}]
+  containers:{CONTAINER}
+---
+apiVersion: v1
+kind: Pod
+metadata: {{name: in-group, namespace: ml}}
+spec:
+  schedulingGroup: {{podGroupName: group}}
+  containers:{CONTAINER}
+""")
+)
+KINDS = [one["kind"] for one in POD_OF_ALL if one["kind"] not in ("Node", "Pod", "ResourceSlice")]
+
+
+@pytest.mark.parametrize("missing", [*([kind] for kind in KINDS), KINDS], ids=lambda kinds: "+".join(kinds))
+def test_what_is_missing_is_unknown_and_never_wrong(missing: list[str]) -> None:
+    """No pod is called invalid, is said never to start, or is to be deleted, because a file lacks what it names."""
+    result = CliRunner().invoke(cli, ["simulate", "-", "-o", "json"], input=without(*missing))
+    assert result.exit_code == 0
+    found = json.loads(result.stdout)
+    assert {one["pod"] for one in (*found["placed"], *found["waiting"])} == {"ml/in-job", "ml/in-group"}
+    assert {one["when"] for one in found["waiting"]} <= {"NotYet"}
+    assert "InvalidInput" not in result.output and "delete" not in result.output
+    if missing not in (["PersistentVolume"], ["DeviceClass"], ["Queue"]):
+        assert "not in the input" in result.stderr
+        assert "`dovetail snapshot` reads" in result.stderr or missing == ["PriorityClass"]
+
+
+def test_what_many_name_and_nobody_has_is_told_once() -> None:
+    pod = POD_OF_ALL[-1]
+    many = [{**pod, "metadata": {**pod["metadata"], "name": f"pod-{i}"}} for i in range(50)]
+    result = CliRunner().invoke(cli, ["simulate", "-"], input=yaml.safe_dump_all([POD_OF_ALL[0], *many]))
+    (line,) = [line for line in result.stderr.splitlines() if "attention" in line]
+    assert line.endswith("'podgroup.scheduling.k8s.io/ml/group' is not in the input; 49 more name it")
