@@ -16,6 +16,7 @@ from dovetail.advice.doctor.records import (
     Part,
     Pending,
     Pods,
+    Queue,
     Running,
     Scheduler,
     Seen,
@@ -69,6 +70,7 @@ HEALTHY = Seen(
     gpu_nodes={"a": GpuNode(kubelet=ALIGNED)},
     topologies={"a": Kubelet("NodeResourceTopology a", "restricted", gpu_numa=TWO_NUMA)},
     webhooks=(Webhook("kueue-mutating-webhook-configuration", "mpod.kb.io"),),
+    queues=(Queue("default"),),
     fabric=DEFAULT_FABRIC,
 )
 BARE = replace(HEALTHY, nodes=(node(gpus=0),))
@@ -190,6 +192,9 @@ CASES: list[tuple[str, Seen, Seen]] = [
      pending(replace(WAITS, source="dovetail why says"), nodes=())),
     ("pod-pending/unscheduled", pending(WAITS), pending(replace(WAITS, reason=""))),
     ("pod-pending/unscheduled", pending(WAITS), pending(WAITS, nodes=(mig(7, strategy="mixed"),))),
+    ("queues/not-usable", replace(HEALTHY, queues=(Queue("a", problem="spec.parent: 'b': no queue"),)), HEALTHY),
+    ("queues/guaranteed-twice", replace(HEALTHY, queues=(Queue("a", scaled="only 2 count"),)),
+     replace(HEALTHY, queues=(Queue("a", problem="spec.weight: '0'"),))),
 ]  # fmt: skip
 
 
@@ -204,7 +209,7 @@ def test_nothing_is_wrong_with_a_healthy_cluster() -> None:
 
 
 def test_an_empty_cluster_is_healthy() -> None:
-    assert examine(Seen((), Pods(), {}, {}, {}, (), DEFAULT_FABRIC)) == ()
+    assert examine(Seen((), Pods(), {}, {}, {}, (), (), DEFAULT_FABRIC)) == ()
 
 
 @pytest.mark.parametrize("seen", [seen for name, *both in CASES if name.startswith("node-without") for seen in both])

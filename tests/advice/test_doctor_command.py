@@ -272,6 +272,23 @@ async def test_a_webhook_and_a_level_of_the_fabric(playground: Playground, tmp_p
     assert answer["findings"][0]["object"] == "label/example.com/row"
 
 
+async def test_queues_that_are_guaranteed_more_than_the_one_above_them(playground: Playground, tmp_path: Path) -> None:
+    playground.put(node(gpus=8))
+    for name, gpus, parent in (("top", 4, ""), ("x", 4, "top"), ("y", 4, "top"), ("lost", 1, "nowhere")):
+        spec: dict[str, Any] = {"guarantee": {"gpu": gpus}} | ({"parent": parent} if parent else {})
+        head = {"apiVersion": "dovetail.dev/v1alpha1", "kind": "Queue", "metadata": {"name": name}}
+        playground.put(head | {"spec": spec})
+    _, answer = await doctor(playground, tmp_path)
+    told = {one["object"]: (one["id"], one["evidence"]) for one in answer["findings"] if "queue/" in one["object"]}
+    about = "the queues below top are guaranteed 8 of gpu in all, of which 4 (what counts of its own guarantee) count"
+    assert told == {
+        "queue/lost": ("queues/not-usable", "spec.parent: 'nowhere': no queue of that name exists"),
+        "queue/top": ("queues/guaranteed-twice", f"{about}: each of them gets its part"),
+        "queue/x": ("queues/guaranteed-twice", f"of its guarantee of 4 gpu only 2 count: {about}"),
+        "queue/y": ("queues/guaranteed-twice", f"of its guarantee of 4 gpu only 2 count: {about}"),
+    }
+
+
 async def test_what_rests_on_the_same_is_shown_once(playground: Playground, tmp_path: Path) -> None:
     for name in "abcde":
         playground.put(node(name))

@@ -143,36 +143,59 @@ def test_a_guarantee_above_the_limit_cannot_be_used(resource: str, guarantee: in
     assert told(tree(Queue("q", guarantee=((resource, guarantee),), limit=(("other", 1),))), "q") == ""
 
 
-def test_of_children_with_more_than_their_parent_the_oldest_keep_theirs() -> None:
+def counts(built: Tree, resource: str = GPU) -> dict[str, int]:
+    """What counts of the guarantees that are written."""
+    return {name: dict(q.guarantee)[resource] for name, q in built.queues.items() if resource in dict(q.guarantee)}
+
+
+def test_of_children_with_more_than_their_parent_each_gets_its_part() -> None:
     built = tree(
-        gpus("top", 10_000),
+        gpus("top", 7000),
         gpus("young", 4000, "top", age=3),
         gpus("old", 8000, "top", age=1),
         gpus("small", 2000, "top", age=4),
     )
-    assert told(built, "young") == (
-        "spec.guarantee.gpu: '4': with the 8 of older queues more than the guarantee of top, 10; at most 2 is left"
-    )
-    assert [name for name in built.queues if built.problem(name)] == ["young"]
+    assert counts(built) == {"top": 7000, "young": 2000, "old": 4000, "small": 1000}
+    assert [name for name in built.queues if built.problem(name)] == []
+    about = "the queues below top are guaranteed 14 of gpu in all, of which 7 (what counts of its own guarantee) count"
+    assert built.scaled_down("top") == f"{about}: each of them gets its part"
+    assert built.scaled_down("young") == f"of its guarantee of 4 gpu only 2 count: {about}"
     built.put(gpus("top", 14_000))
-    assert built.problem("young") is None
+    assert counts(built) == {"top": 14_000, "young": 4000, "old": 8000, "small": 2000}
+    assert {built.scaled_down(name) for name in built.queues} == {""}
+
+
+def test_whole_gpus_are_divided_and_who_lost_most_then_the_oldest_gets_the_odd_one() -> None:
+    built = tree(gpus("top", 8000), *(gpus(name, 4000, "top", age=age) for name, age in (("a", 3), ("b", 1), ("c", 2))))
+    assert counts(built) == {"top": 8000, "a": 2000, "b": 3000, "c": 3000}
+    built = tree(gpus("top", 2500), gpus("a", 2000, "top"), gpus("b", 2000, "top"))
+    assert counts(built) == {"top": 2500, "a": 1500, "b": 1000}
 
 
 def test_children_cannot_hold_more_than_the_limit_of_a_parent_without_a_guarantee() -> None:
-    built = tree(gpus("top", limit=6000), gpus("a", 4000, "top"), gpus("b", 4000, "top"))
-    assert told(built, "b") == (
-        "spec.guarantee.gpu: '4': with the 4 of older queues more than the limit of top, 6; at most 2 is left"
+    built = tree(gpus("top", limit=6000), gpus("a", 4000, "top"), gpus("b", 8000, "top"))
+    assert counts(built) == {"a": 2000, "b": 4000}
+    assert built.scaled_down("b") == (
+        "of its guarantee of 8 gpu only 4 count: "
+        "the queues below top are guaranteed 12 of gpu in all, of which 6 (its limit) count"
     )
-    assert built.problem("a") is None
-    assert told(tree(gpus("top"), gpus("a", 4000, "top"), gpus("b", 4000, "top")), "b") == ""
+    assert counts(tree(gpus("top"), gpus("a", 4000, "top"), gpus("b", 4000, "top"))) == {"a": 4000, "b": 4000}
 
 
 def test_what_a_queue_holds_for_its_own_counts_where_it_names_no_guarantee() -> None:
-    queues = gpus("top", 6000), gpus("mid", None, "top", age=2), gpus("a", 4000, "mid"), gpus("b", 4000, "top", age=1)
+    queues = gpus("top", 6000), gpus("mid", None, "top", age=2), gpus("a", 8000, "mid"), gpus("b", 4000, "top", age=1)
     built = tree(*queues)
-    assert "with the 4 of older queues more than the guarantee of top, 6" in told(built, "mid")
-    assert "the queue mid above it cannot be used" in told(built, "a")
-    assert built.problem("b") is None
+    assert counts(built) == {"top": 6000, "b": 2000, "a": 4000}
+    assert built.scaled_down("mid").startswith("the queues below mid are guaranteed 8 of gpu in all, of which 4")
+    assert built.scaled_down("a").startswith("of its guarantee of 8 gpu only 4 count")
+
+
+def test_a_class_is_scaled_down_by_itself() -> None:
+    mixed = [Queue(n, "top", ((CPU, 3000), (GPU, 4000), ("gpu/H100", 4000))) for n in "ab"]
+    built = tree(Queue("top", guarantee=((CPU, 9000), (GPU, 4000), ("gpu/H100", 3000))), *mixed)
+    assert counts(built, CPU) == {"top": 9000, "a": 3000, "b": 3000}
+    assert counts(built) == {"top": 4000, "a": 2000, "b": 2000}
+    assert counts(built, "gpu/H100") == {"top": 3000, "a": 2000, "b": 1000}
 
 
 def test_a_queue_that_cannot_be_used_takes_nothing_from_its_siblings() -> None:
@@ -228,6 +251,10 @@ def test_whatever_is_told_each_queue_comes_once_and_those_that_can_be_used_fit_i
         guaranteed = sum(dict(built.queues[c].guarantee).get(GPU, 0) for c in built.children(name) if c in usable)
         bounds = [dict(amounts)[GPU] for amounts in (queue.guarantee, queue.limit) if amounts]
         assert name not in usable or guaranteed <= min(bounds, default=guaranteed)
-    # The same queues told otherwise, from the start, have the same problems.
-    again = tree(*(built.queues[name] for name in sorted(built.queues, reverse=True)))
+        written = dict(built.written[name].guarantee)
+        assert all(amount <= written[resource] for resource, amount in queue.guarantee)
+        assert (queue == built.written[name]) or built.scaled_down(name)
+    # The same queues told otherwise, from the start, have the same problems and guarantees.
+    again = tree(*(built.written[name] for name in sorted(built.queues, reverse=True)))
     assert [told(again, name) for name in order] == [told(built, name) for name in order]
+    assert dict(again.queues) == dict(built.queues)

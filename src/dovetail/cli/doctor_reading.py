@@ -23,19 +23,23 @@ from dovetail.advice.doctor.records import (
     Part,
     Pending,
     Pods,
+    Queue,
     Running,
     Scheduler,
     Seen,
     Webhook,
 )
 from dovetail.core.quantities import QuantityError, units
+from dovetail.core.sharing.tree import Tree
 from dovetail.kube.client import Client
 from dovetail.kube.errors import Forbidden, NotFound
 from dovetail.kube.inventories import zones_of
 from dovetail.kube.listing import list_all
 from dovetail.kube.objects import ObjectMeta, Quantities, Wire, epoch_ms
+from dovetail.kube.objects_queue import Queue as QueueObject
 from dovetail.kube.objects_topology import GPUNode, NodeResourceTopology
-from dovetail.kube.resources import GPU_NODES, NODE_TOPOLOGIES, NODES, PODS, RESOURCE_SLICES, Resource
+from dovetail.kube.queues import queue
+from dovetail.kube.resources import GPU_NODES, NODE_TOPOLOGIES, NODES, PODS, QUEUES, RESOURCE_SLICES, Resource
 
 MUTATING_WEBHOOKS = Resource(
     "admissionregistration.k8s.io", "v1", "mutatingwebhookconfigurations", False, "MutatingWebhookConfiguration"
@@ -354,6 +358,14 @@ def _topologies(objects: Iterable[NodeResourceTopology], _: str) -> Mapping[str,
     return found
 
 
+def _queues(objects: Iterable[QueueObject], _: str) -> tuple[Queue, ...]:
+    tree = Tree()
+    for one in objects:
+        tree.put(queue(one))
+    names = tree.in_order()
+    return tuple(Queue(name, str(tree.problem(name) or ""), tree.scaled_down(name)) for name in names)
+
+
 def _webhooks(objects: Iterable[_Hooks], _: str) -> tuple[Webhook, ...]:
     return tuple(Webhook(one.metadata.name, hook.name) for one in objects for hook in one.webhooks)
 
@@ -364,6 +376,7 @@ LISTS: Mapping[str, List] = {
     "drivers": List(RESOURCE_SLICES, _Slice, _drivers),
     "gpu_nodes": List(GPU_NODES, GPUNode, _gpu_nodes),
     "topologies": List(NODE_TOPOLOGIES, NodeResourceTopology, _topologies),
+    "queues": List(QUEUES, QueueObject, _queues),
     "webhooks": List(MUTATING_WEBHOOKS, _Hooks, _webhooks),
 }
 """What is read for each field of Seen."""

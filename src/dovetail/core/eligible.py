@@ -60,7 +60,7 @@ def _in_queue(state: State, kinds: Iterable[Pod]) -> Refusal | None:
     if len(named) > 1:
         return Refusal(Reason.QUEUES_MIXED, When.NEVER, ", ".join(map(repr, named)))
     for queue, namespaces in named.items():
-        if queue not in tree.queues:
+        if queue not in tree.written:
             return Refusal(Reason.QUEUE_MISSING, When.NOT_YET, repr(queue))
         if (problem := tree.problem(queue)) is not None:
             return Refusal(Reason.QUEUE_INVALID, When.NOT_YET, f"{queue}: {problem}")

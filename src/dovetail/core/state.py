@@ -88,7 +88,7 @@ class State:
 
     def _shared(self) -> bool:
         """Whether somebody waits where queues share what there is."""
-        return len(self.shares.tree.queues) > 1 and any(self.pending.lengths())
+        return len(self.shares.tree.written) > 1 and any(self.pending.lengths())
 
     def apply(self, event: ev.Event) -> None:
         _HANDLERS[type(event)](self, event)
@@ -313,13 +313,13 @@ class State:
         self.touch(self.roster.root_of(pod))
 
     def _put_queue(self, event: ev.QueueChanged) -> None:
-        old = self.shares.tree.queues.get(event.queue.name)
+        old = self.shares.tree.written.get(event.queue.name)
         self.shares.put_queue(event.queue)
         if old is None or replace(old, usage=None) != replace(event.queue, usage=None):
             self._queues_changed()
 
     def _remove_queue(self, event: ev.QueueRemoved) -> None:
-        if event.name in self.shares.tree.queues:
+        if event.name in self.shares.tree.written:
             self.shares.remove_queue(event.name)
             self._queues_changed()
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from dovetail.advice.doctor import fabric, mig, nodes, numa, schedulers
+from dovetail.advice.doctor import fabric, mig, nodes, numa, queues, schedulers
 from dovetail.advice.doctor.records import DRIVERS, Check, Finding, Seen
 
 CHECKS = (
@@ -21,6 +21,7 @@ CHECKS = (
     *numa.CHECKS,
     *fabric.CHECKS,
     *schedulers.CHECKS,
+    *queues.CHECKS,
 )
 
 

@@ -119,6 +119,14 @@ class Webhook(Struct, frozen=True):
     name: str
 
 
+class Queue(Struct, frozen=True):
+    """A queue of ours: why it cannot be used (`problem`), and what does not count of what is guaranteed (`scaled`)."""
+
+    name: str
+    problem: str = ""
+    scaled: str = ""
+
+
 class Seen(Struct, frozen=True):
     """What was read, one field for each list; None is what could not be. `drivers` are nodes by the DRA drivers that
     offer devices there; `gpu_nodes` and `topologies` (NodeResourceTopology) go by node. `fabric` are the label keys
@@ -130,6 +138,7 @@ class Seen(Struct, frozen=True):
     gpu_nodes: Mapping[str, GpuNode] | None
     topologies: Mapping[str, Kubelet] | None
     webhooks: tuple[Webhook, ...] | None
+    queues: tuple[Queue, ...] | None
     fabric: tuple[str, ...]
 
     def claimed(self, node: str) -> bool:

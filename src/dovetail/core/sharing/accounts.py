@@ -30,7 +30,7 @@ class Accounts:
 
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
-        self._queues: dict[str, Ledger] = {name: _unused(queue) for name, queue in tree.queues.items()}
+        self._queues: dict[str, Ledger] = {name: _unused(queue) for name, queue in tree.written.items()}
         self._users: dict[Line, Ledger] = {}
         self.told_ms: dict[str, int] = {}
         self.now_ms = 0
@@ -53,7 +53,7 @@ class Accounts:
 
     def _as_siblings(self, queue: Queue) -> int:
         names = [name for name in self._tree.children(queue.parent) if name != queue.name and name in self.told_ms]
-        others = [(self._tree.queues[n], self._queues[n].at(self.now_ms)) for n in names if n in self._queues]
+        others = [(self._tree.written[n], self._queues[n].at(self.now_ms)) for n in names if n in self._queues]
         ratios = [
             self._ratio(used, other.half_life_ms, other.weight) for other, used in others if used >= _USED_SOMETHING
         ]
@@ -65,9 +65,9 @@ class Accounts:
         """A queue is gone."""
         self.told_ms.pop(name, None)
         self._queues.pop(name, None)
-        if name in self._tree.queues:
+        if name in self._tree.written:
             # As `default` is where nobody writes it.
-            self._queues[name] = _unused(self._tree.queues[name])
+            self._queues[name] = _unused(self._tree.written[name])
         for line in self._lines(name):
             del self._users[line]
 
@@ -90,15 +90,15 @@ class Accounts:
     def charge_late(self, queue: str, user: str, rate: int, since_ms: int, only: str = "") -> None:
         """A pod that ran since then is charged now for the first time: what the records of the queues do not know of
         it is added; to the queue `only` and its users where that is given."""
-        for name in self._tree.path(queue) if queue in self._tree.queues else ():
+        for name in self._tree.path(queue) if queue in self._tree.written else ():
             from_ms = max(since_ms, self.told_ms.get(name, self.now_ms))
             if from_ms < self.now_ms and only in ("", name):
                 self.of(name).charge(rate, from_ms, self.now_ms, self.now_ms)
-                if name == queue and self._tree.queues[name].by_user:
+                if name == queue and self._tree.written[name].by_user:
                     self._user(name, user).charge(rate, from_ms, self.now_ms, self.now_ms)
 
     def _charged(self, queue: str, user: str) -> list[Ledger]:
-        record = self._tree.queues.get(queue)
+        record = self._tree.written.get(queue)
         if record is None:
             return []
         ledgers = [self._queues[name] for name in self._tree.path(queue)]
@@ -111,7 +111,7 @@ class Accounts:
     def _user(self, queue: str, user: str) -> Ledger:
         ledger = self._users.get((queue, user))
         if ledger is None:
-            half_life_ms = max(1, self._tree.queues[queue].half_life_ms)
+            half_life_ms = max(1, self._tree.written[queue].half_life_ms)
             ledger = self._users[queue, user] = Ledger(half_life_ms, as_of_ms=self.now_ms)
         return ledger
 
@@ -123,19 +123,19 @@ class Accounts:
 
     def share_ppm(self, name: str, whole: int) -> int:
         """The part of the cluster (`whole` is its rate) that the queue used, decayed, in millionths."""
-        used = steady(whole, max(1, self._tree.queues[name].half_life_ms))
+        used = steady(whole, max(1, self._tree.written[name].half_life_ms))
         return self.of(name).at(self.now_ms) * _MILLION // used if used else 0
 
     def ratio(self, name: str) -> int:
         """What the queue used by its weight, with what it holds projected ahead, as a fraction of 40 bits."""
-        queue = self._tree.queues[name]
+        queue = self._tree.written[name]
         return self._ratio(self.of(name).at(self.now_ms + AHEAD_MS), queue.half_life_ms, queue.weight)
 
     def user_ratio(self, queue: str, user: str) -> int:
         """As `ratio`, of a user."""
         ledger = self._users.get((queue, user))
         used = ledger.at(self.now_ms + AHEAD_MS) if ledger is not None else 0
-        return self._ratio(used, self._tree.queues[queue].half_life_ms, 1)
+        return self._ratio(used, self._tree.written[queue].half_life_ms, 1)
 
     def _ratio(self, used: int, half_life_ms: int, weight: int) -> int:
         return (used << _FRACTION_BITS) // (steady(1, max(1, half_life_ms)) * max(1, weight))
@@ -147,7 +147,7 @@ class Accounts:
     def histories(self) -> tuple[History, ...]:
         """All of it; `restore` takes it."""
         found = []
-        for name in self._tree.queues:
+        for name in self._tree.written:
             ledger = self.of(name)
             days, users = tuple(sorted(ledger.days.items())), self.users(name, ledger.as_of_ms)
             usage = Usage(ledger.as_of_ms, ledger.used, ledger.rate, days, users)
@@ -160,7 +160,7 @@ class Accounts:
             name, usage = history.queue, history.usage
             if history.told_ms is not None:
                 self.told_ms[name] = history.told_ms
-            half_life_ms = max(1, self._tree.queues[name].half_life_ms)
+            half_life_ms = max(1, self._tree.written[name].half_life_ms)
             self._queues[name] = Ledger(half_life_ms, usage.used, usage.as_of_ms, self.of(name).rate, usage.days)
             rates = {line: self._users.pop(line).rate for line in self._lines(name)}
             for user, used in usage.users:

@@ -35,7 +35,7 @@ class Order:
     def line(self, queue: str, user: str) -> Line:
         """Where jobs of this queue wait."""
         tree = self._shares.tree
-        usable = queue in tree.queues and tree.leaf(queue) and tree.problem(queue) is None
+        usable = queue in tree.written and tree.leaf(queue) and tree.problem(queue) is None
         return (queue, user) if usable else NOWHERE
 
     def moved(self, queue: str) -> None:

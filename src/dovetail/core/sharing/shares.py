@@ -81,7 +81,7 @@ class Shares:
 
     def put_queue(self, queue: Queue) -> None:
         """Insert or replace. Its usage counts when it is first told."""
-        old, new = self.tree.queues.get(queue.name), queue.name not in self.accounts.told_ms
+        old, new = self.tree.written.get(queue.name), queue.name not in self.accounts.told_ms
         if new:
             self._recount(lambda: self._begin(queue))
             for uid, held in self._held.items():
@@ -244,7 +244,7 @@ class Shares:
 
     def _attain(self, uids: Iterable[str], held: _Held) -> bool:
         """Note what the jobs of these pods have, where that counts."""
-        queue = self.tree.queues.get(held.kind[0])
+        queue = self.tree.written.get(held.kind[0])
         if queue is None or not queue.least_served_first:
             return False
         for uid in uids:
@@ -299,14 +299,14 @@ class Shares:
     def line_of(self, pod: Pod) -> Line:
         """Where the pod waits."""
         queue = self.queue_of(pod)
-        record = self.tree.queues.get(queue)
+        record = self.tree.written.get(queue)
         return queue, pod.user if record is not None and record.by_user else ""
 
     def preemptible(self, pod: Pod) -> bool:
         """Whether the pod may be made to give way: it says so itself, or its queue does."""
         if pod.work.preemptible is not None:
             return pod.work.preemptible
-        queue = self.tree.queues.get(self.queue_of(pod))
+        queue = self.tree.written.get(self.queue_of(pod))
         return queue is None or queue.preemptible
 
     def wanted(self, pods: Iterable[Pod]) -> dict[str, int]:
@@ -349,7 +349,7 @@ class Shares:
     def level(self, pod: Pod) -> int:
         """How much the job of the pod had (see `attained`); 0 where its queue does not order its jobs by that."""
         queue = self.queue_of(pod)
-        record = self.tree.queues.get(queue)
+        record = self.tree.written.get(queue)
         if record is None or not record.least_served_first:
             return 0
         return self.attained.level(queue, self._roster.job_of(pod), self.now_ms)
@@ -375,7 +375,7 @@ class Shares:
 
     def told(self) -> Iterator[Queue]:
         """The queues that were told, in order."""
-        return (queue for name, queue in self.tree.queues.items() if name in self.accounts.told_ms)
+        return (queue for name, queue in self.tree.written.items() if name in self.accounts.told_ms)
 
     def histories(self) -> tuple[History, ...]:
         """What every queue has used; `restore` takes it."""
@@ -389,7 +389,7 @@ class Shares:
         histories = list(histories)
         self.accounts.restore(histories)
         for history in histories:
-            if self.tree.queues[history.queue].least_served_first:
+            if self.tree.written[history.queue].least_served_first:
                 self.attained.restore(history.queue, history.usage.jobs, history.usage.as_of_ms)
         self.dues.changed()
 

@@ -59,7 +59,7 @@ def standings(shares: Shares, now_ms: int) -> list[Standing]:
 
 def _standing(shares: Shares, name: str, now_ms: int, head: str, jobs: int) -> Standing:
     queue, ledger = shares.tree.queues[name], shares.accounts.of(name)
-    held, guarantee = shares.allocated(name), dict(queue.guarantee)
+    held, guarantee, capacity = shares.allocated(name), dict(queue.guarantee), shares.meter.capacity()
     due_rate = shares.whole * shares.dues.part_ppm(name) // _MILLION
     return Standing(
         name=name,
@@ -82,7 +82,7 @@ def _standing(shares: Shares, name: str, now_ms: int, head: str, jobs: int) -> S
         jobs=shares.attained.past(name, now_ms)[:JOBS_KEPT],
         as_of_ms=now_ms,
         problem=shares.tree.problem(name),
-        warning=shares.tree.capacity_problem(name, shares.meter.capacity()),
+        warning="; ".join(filter(None, (shares.tree.scaled_down(name), shares.tree.capacity_problem(name, capacity)))),
         head=head,
     )
 

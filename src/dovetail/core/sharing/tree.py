@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The queues as a tree: who is above whom, who may use what, and what is wrong with it.
 
-Rules: the queue `default` exists where nobody wrote it: of weight 1, nothing guaranteed, no limit, for everybody. What
-a queue holds for its own queues is its guarantee of a resource class or, where it names none, what these hold. They can
-hold no more than its guarantee and its limit; of those that want more in all, the oldest keep theirs. A queue that
-cannot be used as it is written takes those below it along, and takes nothing from its siblings.
+Rules: the queue `default` exists where nobody wrote it: of weight 1, nothing guaranteed, no limit, for everybody. Of
+guarantees that are more in all than the queue above can give, a part counts (`guarantees`), and that is said. A queue
+that cannot be used as it is written takes those below it along, and takes nothing from its siblings.
 """
 
 from __future__ import annotations
@@ -16,43 +15,56 @@ from msgspec import Struct
 from dovetail.core import quantities
 from dovetail.core.labels import matches
 from dovetail.core.model import Problem
+from dovetail.core.sharing.guarantees import Guarantees, guarantees
 from dovetail.core.sharing.records import CPU, DEFAULT_QUEUE, GPU_MEMORY, GPU_SLICES, MEMORY, MODEL_PREFIX, Queue
 
+_BOUNDS = {"guarantee": "what counts of its own guarantee", "limit": "its limit"}
 _FIELDS = {GPU_SLICES: "gpuSlices", GPU_MEMORY: "gpuMemory"}
 _MIB = 2**20
 
 
 class _Shape(Struct, frozen=True):
-    """What is worked out once after each change. `held` is what each queue holds by resource class."""
+    """What is worked out once after each change."""
 
     children: dict[str, tuple[str, ...]]
     order: list[str]
     problems: dict[str, Problem]
-    held: dict[str, dict[str, int]]
 
 
 class Tree:
-    """Queues by name, `default` always among them, in the order in which they were first told."""
+    """Queues by name, `default` always among them, in the order in which they were first told: `written` as they were
+    told, `queues` with what counts of their guarantees."""
 
     def __init__(self) -> None:
-        self.queues: dict[str, Queue] = {DEFAULT_QUEUE: Queue(DEFAULT_QUEUE)}
+        self.written: dict[str, Queue] = {DEFAULT_QUEUE: Queue(DEFAULT_QUEUE)}
         self._shape: _Shape | None = None
+        self._given: Guarantees | None = None
+        self._queues: dict[str, Queue] | None = None
         self._paths: dict[str, tuple[str, ...]] = {}
 
+    @property
+    def queues(self) -> Mapping[str, Queue]:
+        if self._queues is None:
+            found = self._guarantees()
+            self._queues = {name: found.of(queue) for name, queue in self.written.items()}
+        return self._queues
+
     def put(self, queue: Queue) -> None:
-        self.queues[queue.name] = queue
+        self.written[queue.name] = queue
         self._changed()
 
     def remove(self, name: str) -> None:
         """Forget the queue; `default` is then as if nobody had written it."""
         if name == DEFAULT_QUEUE:
-            self.queues[name] = Queue(name)
+            self.written[name] = Queue(name)
         else:
-            self.queues.pop(name, None)
+            self.written.pop(name, None)
         self._changed()
 
     def _changed(self) -> None:
         self._shape = None
+        self._given = None
+        self._queues = None
         self._paths.clear()
 
     def path(self, name: str) -> tuple[str, ...]:
@@ -64,10 +76,10 @@ class Tree:
 
     def _path(self, name: str) -> tuple[str, ...]:
         path: dict[str, None] = {}
-        queue: Queue | None = self.queues[name]
+        queue: Queue | None = self.written[name]
         while queue is not None and queue.name not in path:
             path[queue.name] = None
-            queue = self.queues.get(queue.parent)
+            queue = self.written.get(queue.parent)
         return tuple(path)
 
     def children(self, name: str) -> tuple[str, ...]:
@@ -88,7 +100,7 @@ class Tree:
 
     def admits(self, name: str, namespace: str, labels: Mapping[str, str]) -> bool:
         """Whether pods of a namespace with these labels may use the queue. Raises KeyError."""
-        queue = self.queues[name]
+        queue = self.written[name]
         if queue.namespaces is None and queue.namespace_selector is None:
             return True
         return namespace in (queue.namespaces or ()) or matches(queue.namespace_selector, labels)
@@ -96,35 +108,57 @@ class Tree:
     def capacity_problem(self, name: str, capacity: Mapping[str, int]) -> str:
         """In words, what the queues at the top hold in all where that is more than there is, for one of them that has
         a part in it; "" for all others. The queues can be used all the same: their jobs wait for nodes."""
-        shape = self._known()
-        tops = shape.children.get("", ())
+        tops = self.children("")
         words = []
-        for resource in sorted(shape.held.get(name, {})) if name in tops else ():
-            held, there = sum(shape.held.get(top, {}).get(resource, 0) for top in tops), capacity.get(resource, 0)
-            if shape.held[name][resource] > 0 and held > there:
+        given = self._guarantees().given if name in tops else {}
+        for resource in sorted(given.get(name, {})):
+            held, there = sum(given.get(top, {}).get(resource, 0) for top in tops), capacity.get(resource, 0)
+            if given[name][resource] > 0 and held > there:
                 words.append(f"{display(resource, held)} of {resource}, of which there are {display(resource, there)}")
         return f"more is guaranteed than the cluster has: {'; '.join(words)}" if words else ""
+
+    def scaled_down(self, name: str) -> str:
+        """In words, what does not count of the guarantees of the queue, or of those right below it; "" for nothing."""
+        words, queue = [], self.written.get(name)
+        written = dict(queue.guarantee) if queue is not None else {}
+        found = self._guarantees()
+        for one in found.scaled:
+            written_below = f"{display(one.resource, one.written)} of {one.resource}"
+            about = f"the queues below {one.parent} are guaranteed {written_below} in all"
+            bound = f"{display(one.resource, one.bound)} ({_BOUNDS[one.by]})"
+            if one.parent == name:
+                words.append(f"{about}, of which {bound} count: each of them gets its part")
+            elif queue is not None and queue.parent == one.parent and one.resource in written:
+                counts = found.given[name][one.resource]
+                if counts == written[one.resource]:
+                    continue
+                own = f"of its guarantee of {display(one.resource, written[one.resource])} {one.resource}"
+                words.append(f"{own} only {display(one.resource, counts)} count: {about}, of which {bound} count")
+        return "; ".join(words)
+
+    def _guarantees(self) -> Guarantees:
+        if self._given is None:
+            shape = self._known()
+            usable = [name for name in shape.order if name not in shape.problems]
+            self._given = guarantees(self.written, usable, shape.children)
+        return self._given
 
     def _known(self) -> _Shape:
         if self._shape is None:
             below: dict[str, list[str]] = {}
-            for queue in self.queues.values():
+            for queue in self.written.values():
                 below.setdefault(queue.parent, []).append(queue.name)
             children = {name: tuple(names) for name, names in below.items()}
             order = self._depth_first(children)
             problems = {name: problem for name in order if (problem := self._own_problem(name)) is not None}
-            held: dict[str, dict[str, int]] = {}
-            for name in reversed(order):
-                if name not in problems:
-                    held[name] = self._hold(name, children.get(name, ()), held, problems)
             self._pass_on(order, problems)
-            self._shape = _Shape(children, order, problems, held)
+            self._shape = _Shape(children, order, problems)
         return self._shape
 
     def _depth_first(self, children: dict[str, tuple[str, ...]]) -> list[str]:
         order: dict[str, None] = {}
-        lost = [queue.name for queue in self.queues.values() if queue.parent and queue.parent not in self.queues]
-        for start in (*children.get("", ()), *lost, *self.queues):
+        lost = [queue.name for queue in self.written.values() if queue.parent and queue.parent not in self.written]
+        for start in (*children.get("", ()), *lost, *self.written):
             if start in order:
                 continue
             # Only those in a cycle, and below one, are left at the end: the way up leads into it.
@@ -138,10 +172,10 @@ class Tree:
 
     def _own_problem(self, name: str) -> Problem | None:
         """What is wrong with the queue but for those above and below it."""
-        queue = self.queues[name]
+        queue = self.written[name]
         if queue.problem is not None:
             return queue.problem
-        if queue.parent and queue.parent not in self.queues:
+        if queue.parent and queue.parent not in self.written:
             return Problem("spec.parent", queue.parent, "no queue of that name exists")
         cycle = self._cycle(name)
         if cycle:
@@ -160,42 +194,16 @@ class Tree:
     def _cycle(self, name: str) -> str:
         """The cycle that the queue is in, from the first of its names on; "" for none. A queue below one is in none."""
         path = self.path(name)
-        if self.queues[path[-1]].parent != name:
+        if self.written[path[-1]].parent != name:
             return ""
         start = path.index(min(path))
         return " -> ".join((*path[start:], *path[: start + 1]))
-
-    def _hold(
-        self, name: str, children: tuple[str, ...], held: dict[str, dict[str, int]], problems: dict[str, Problem]
-    ) -> dict[str, int]:
-        """What the queue holds. Those right below it that are too much for it get a problem."""
-        queue = self.queues[name]
-        guarantee, limit = dict(queue.guarantee), dict(queue.limit)
-        sums: dict[str, int] = {}
-        for child in sorted(children, key=lambda child: (self.queues[child].created_ms, child)):
-            amounts = held.get(child, {})
-            for resource, amount in sorted(amounts.items()):
-                bounds = {"guarantee": guarantee.get(resource), "limit": limit.get(resource)}
-                before = sums.get(resource, 0)
-                over = {kind: bound for kind, bound in bounds.items() if bound is not None and before + amount > bound}
-                if amount > 0 and over:
-                    kind, bound = min(over.items(), key=lambda item: item[1])
-                    rule = (
-                        f"with the {display(resource, before)} of older queues more than the {kind} of {name}, "
-                        f"{display(resource, bound)}; at most {display(resource, max(0, bound - before))} is left"
-                    )
-                    problems[child] = Problem(_field(resource), display(resource, amount), rule)
-                    break
-            else:
-                for resource, amount in amounts.items():
-                    sums[resource] = sums.get(resource, 0) + amount
-        return sums | guarantee
 
     def _pass_on(self, order: list[str], problems: dict[str, Problem]) -> None:
         """Whoever is below a queue that cannot be used cannot be used either."""
         source: dict[str, str] = {}
         for name in order:
-            parent = self.queues[name].parent
+            parent = self.written[name].parent
             if name not in problems and parent in problems:
                 source[name] = source.get(parent, parent)
                 rule = f"the queue {source[name]} above it cannot be used: {problems[source[name]]}"

@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Queues that cannot be used, or of whose guarantees a part does not count. The core's own tree of queues judges."""
+
+from __future__ import annotations
+
+from dovetail.advice.doctor.records import Check, Seen, Told
+
+
+def _unusable(seen: Seen) -> Told:
+    for one in seen.queues or ():
+        if one.problem:
+            yield f"queue/{one.name}", one.problem, "mend the field; until then the jobs of the queue wait"
+
+
+def _scaled(seen: Seen) -> Told:
+    for one in seen.queues or ():
+        if one.scaled:
+            fix = "lower the guarantees of the queues next to each other, or raise that of the queue above them"
+            yield f"queue/{one.name}", one.scaled, fix
+
+
+CHECKS = (
+    Check("queues/not-usable", "error", "the queue cannot be used", ("queues",), _unusable),
+    Check("queues/guaranteed-twice", "warning", "more is guaranteed than the queue above can give",
+          ("queues",), _scaled),
+)  # fmt: skip
