@@ -20,6 +20,7 @@ from dovetail.agent.apis import registration_pb2 as registration
 from dovetail.agent.apis.serving import call, serve
 from dovetail.agent.dra.driver import Driver, DriverError, Folders
 from dovetail.agent.dra.publishing import Publisher
+from dovetail.agent.host import Host
 from dovetail.agent.illness import Illness
 from dovetail.kube.client import Client
 from dovetail.kube.config import ClusterConfig
@@ -140,6 +141,24 @@ async def test_devices_are_published_once_the_kubelet_has_registered_the_driver(
     await register(bench.folders.registry)
     await bench.settled()
     assert bench.slices() != []
+
+
+async def test_what_was_published_stays_until_it_is_known_what_there_is(bench: Bench) -> None:
+    await bench.update()
+    before, claim = bench.slices(), bench.claim("ended", "gpu-3")
+    assert [one.error for one in await bench.prepare(claim)] == [""]
+    await bench.driver.close()
+    bench.driver = bench.made()
+    await bench.driver.update(Host(sight="none"))
+    await register(bench.folders.registry)
+    assert await bench.unprepare(claim) == [""], "its pod can end"
+    await asyncio.sleep(0.2)
+    assert bench.slices() == before
+    await bench.update()
+    assert bench.slices() == before
+    await bench.driver.update(Host())
+    await bench.settled()
+    assert bench.slices() == []
 
 
 async def test_another_driver_of_the_same_name_is_refused(bench: Bench) -> None:

@@ -6,6 +6,8 @@ Rules
 - A GPU that cannot be read, or is lost between two calls, is left out, and an `Unread` of the field `gpus[INDEX]` says
   why. The others keep their indices. Where NVML itself does not answer, that field is `gpus`.
 - A GPU that the kernel sees on the PCI bus and NVML does not list is named too, with the driver that has it.
+- That NVML does not answer, or lists nothing, does not say that there is no GPU: the kernel's list of PCI devices does
+  (`Host.sight`). A GPU that a driver of virtual machines has (vfio) is none of this host's.
 - An NVLink counts where its state is active and what is at its other end is known. Links to another GPU count as far as
   both ends count them. Links to NVSwitches are added up, and two GPUs have the lesser of their sums between them.
 - How far apart devices are is what the kernel tells (`sysfs`); for two GPUs NVML is asked where it does not.
@@ -21,7 +23,7 @@ import pynvml
 from msgspec.structs import replace
 
 from dovetail.agent.gpus import GpuReader, Links
-from dovetail.agent.host import Gpu, Host, Nic, Unread
+from dovetail.agent.host import Gpu, Host, Nic, Sight, Unread
 from dovetail.agent.nvml import Nvml, NvmlError
 from dovetail.agent.sysfs import Port, Sysfs, SysfsError, level
 from dovetail.core.devices.layout import BOARD, NODE, PHB, PIX, PXB, SYS, UNKNOWN, Matrix
@@ -49,15 +51,17 @@ class _Discovery:
         self._sysfs = sysfs
         self._unread: list[Unread] = []
         self._nvml: Nvml
+        self._pci_read = True
         try:
             self._pci = sysfs.pci
         except SysfsError as error:
-            self._pci = {}
+            self._pci, self._pci_read = {}, False
             self._miss("pci", error)
 
     def host(self, nvml: Nvml | NvmlError) -> Host:
         driver, library, cuda = "", "", None
         seen: list[tuple[Gpu, Links | None]] = []
+        count: int | None = None
         try:
             if isinstance(nvml, NvmlError):
                 raise nvml
@@ -67,11 +71,15 @@ class _Discovery:
             library = reader.ask("nvml", "", "nvmlSystemGetNVMLVersion")
             number = reader.ask("cuda", None, "nvmlSystemGetCudaDriverVersion_v2")
             cuda = None if number is None else (number // 1000, number % 1000 // 10)
-            seen = self._gpus(reader, nvml.call("nvmlDeviceGetCount"))
+            count = int(nvml.call("nvmlDeviceGetCount"))
+            seen = self._gpus(reader, count)
         except NvmlError as error:
             self._miss("gpus", error)
         gpus = tuple(gpu for gpu, _ in seen)
-        self._not_listed(gpus)
+        not_listed = self._not_listed(gpus)
+        sight = self._sight(gpus, count, not_listed)
+        if sight == "none" and count == 0:
+            self._miss("gpus", "NVML lists none of the GPUs that the kernel sees")
         host = Host(
             driver=driver or self._told("driver", self._sysfs.module_version),
             nvml=library,
@@ -81,6 +89,7 @@ class _Discovery:
             pcie=self._pcie(gpus),
             nvlinks=self._nvlinks(gpus, [links for _, links in seen]),
             nics=self._nics(gpus),
+            sight=sight,
         )
         for what, why in self._sysfs.failures.items():
             self._miss(f"pci[{what}]" if ":" in what else f"nics[{what}]", why)
@@ -172,10 +181,17 @@ class _Discovery:
             levels=tuple(level(device, self._pci.get(gpu.pci_bus_id)) for gpu in gpus),
         )
 
-    def _not_listed(self, gpus: Sequence[Gpu]) -> None:
-        """Names the GPUs of the PCI bus that are not among these."""
-        known = {gpu.pci_bus_id for gpu in gpus}
+    def _not_listed(self, gpus: Sequence[Gpu]) -> int:
+        """Names the GPUs of the PCI bus that are not among these; how many of them are this host's own."""
+        known, own = {gpu.pci_bus_id for gpu in gpus}, 0
         for device in self._pci.values():
             if device.is_gpu and not device.virtual and device.bus_id not in known:
                 bound = f"has the driver {device.driver}" if device.driver else "has no driver"
                 self._miss(f"pci[{device.bus_id}]", f"is a GPU of NVIDIA, {bound}, and NVML does not tell of it")
+                own += "vfio" not in device.driver
+        return own
+
+    def _sight(self, gpus: Sequence[Gpu], count: int | None, not_listed: int) -> Sight:
+        if len(gpus) == (count or 0) and not not_listed and (count is not None or self._pci_read):
+            return "all"
+        return "some" if gpus else "none"

@@ -4,7 +4,8 @@
 Rules: an event is passed on when it comes, also between two calls of a look. All GPUs are looked at every `look_s`.
 A GPU that is lost makes NVML's wait fail for all; then the library is opened anew, and events are waited for from those
 that answer. As long as one does not, every look opens it anew: only so NVML finds one that is back.
-A failure of NVML itself is passed on, and tried again when the next look is due.
+A failure of NVML itself is passed on, and tried again after a second, then ever later, at the latest when the next look
+is due.
 """
 
 from __future__ import annotations
@@ -59,10 +60,12 @@ class Down(Struct, frozen=True):
 
 
 class Look(Struct, frozen=True):
-    """All GPUs were looked at. `unwatched` are those that tell no events: uuid and reason."""
+    """All GPUs were looked at. `unwatched` are those that tell no events: uuid and reason. `whole`: each of them said
+    who it is, and answers."""
 
     gpus: tuple[Seen, ...]
     unwatched: tuple[tuple[str, str], ...]
+    whole: bool = True
 
 
 class Event(Struct, frozen=True):
@@ -106,6 +109,7 @@ class GpuEvents:
         self._wanted.set()
 
     def __iter__(self) -> Iterator[Sight]:
+        again_s = _SHORTEST_PAUSE_S
         while not self._stopped.is_set():
             if not self._wanted.is_set():
                 yield Away()
@@ -113,17 +117,20 @@ class GpuEvents:
                 continue
             try:
                 with self._open_library() as nvml, contextlib.closing(_Watch(nvml, self._sysfs)) as watch:
-                    yield from self._watch(watch)
+                    look = watch.begin()
+                    again_s = _SHORTEST_PAUSE_S if look.whole else 2 * again_s
+                    yield look
+                    yield from self._watch(watch, look, min(again_s, self._look_s))
             except NvmlError as error:
                 yield Down(str(error))
-                self._rest(self._look_s)
+                self._rest(min(again_s, self._look_s))
+                again_s *= 2
 
-    def _watch(self, watch: _Watch) -> Iterator[Sight]:
-        """Until the library has to be opened anew. Raises NvmlError where it fails as a whole."""
-        look = watch.begin()
-        yield look
+    def _watch(self, watch: _Watch, look: Look, again_s: float) -> Iterator[Sight]:
+        """Until the library has to be opened anew, after `again_s` where the first look was not whole. Raises NvmlError
+        where it fails as a whole."""
         lost = waited = False
-        due = time.monotonic() + self._look_s
+        due = time.monotonic() + (self._look_s if look.whole else again_s)
         while self._wanted.is_set() and not self._stopped.is_set():
             wait_s = due - time.monotonic()
             if wait_s <= 0:
@@ -200,7 +207,7 @@ class _Watch:
                 if error.code in _ALL_FAIL:
                     raise
                 unwatched.append((gpu.uuid, str(error)))
-        return Look(tuple(found), tuple(unwatched))
+        return Look(tuple(found), tuple(unwatched), self.whole)
 
     def _find(self, index: int) -> _Gpu | None:
         """None where it does not even say who it is: then it is missed."""

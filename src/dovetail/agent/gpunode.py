@@ -161,6 +161,24 @@ def _condition(kind: str, reason: str, message: str) -> Condition:
     return Condition(kind, "False" if message else "True", reason, message[:_LONGEST_MESSAGE])
 
 
+def carried(now: GPUNodeStatus, before: GPUNodeStatus) -> GPUNodeStatus:
+    """The status of a machine whose GPUs nobody has seen yet: what was told of them before, none of them healthy."""
+    if not before.gpus:
+        return now
+    why = next(one.message for one in now.conditions if one.status == "False")
+    return msgspec.structs.replace(
+        now,
+        conditions=tuple(_condition("HealthOk", "GpuIll", why) if c.type == "HealthOk" else c for c in now.conditions),
+        machine=now.machine or before.machine,
+        gpus=tuple(msgspec.structs.replace(gpu, healthy=False) for gpu in before.gpus),
+        pcie_levels=before.pcie_levels,
+        nvlinks=before.nvlinks,
+        rates=before.rates,
+        nics=before.nics,
+        clique=before.clique,
+    )
+
+
 class GPUNodeWriter:
     """Writes the GPUNode `node_name`. `clock_s` is steady, `now` is the time of day."""
 
@@ -178,6 +196,7 @@ class GPUNodeWriter:
         self._now = now
         self._there = False
         self._conditions: tuple[Condition, ...] = ()
+        self._before = GPUNodeStatus()
         self._written: GPUNodeStatus | None = None
         self._written_s = 0.0
 
@@ -196,12 +215,18 @@ class GPUNodeWriter:
             await self._make()
             await self._tell(status)
 
+    async def before(self) -> GPUNodeStatus:
+        """What the object said when this process came to it. Raises ApiError."""
+        if not self._there:
+            await self._make()
+        return self._before
+
     async def _make(self) -> None:
         """The object with its owner, whatever was there; and since when its conditions are as they are."""
         node = await self._client.request("GET", NODES.path(name=self._name), decode=Identified)
         owner = {"apiVersion": "v1", "kind": "Node", "name": self._name, "uid": node.metadata.uid}
         made = await self._apply({"ownerReferences": [owner]}, {})
-        self._there = True
+        self._there, self._before = True, made.status
         self._conditions = self._conditions or made.status.conditions
 
     async def _tell(self, status: GPUNodeStatus) -> None:

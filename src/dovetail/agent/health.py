@@ -61,11 +61,14 @@ class HealthWatch:
         self._away = asyncio.Event()
         self.unwatched: tuple[tuple[str, str], ...] = ()
         """GPUs that tell no events: uuid and reason."""
+        self.answered = False
+        """Whether a look has seen all GPUs answer, or nobody wants them looked at."""
 
     async def run(self) -> None:
         """Until it is cancelled. Raises CheckpointError where what is remembered cannot be read."""
         if self._watched.none:
             logger.warning("GPUs are not looked after: health checks are switched off")
+            self.answered = True
             self._changed(())
             return
         self._ledger = Ledger(self._checkpoint.read() or Memory(), self._boot)
@@ -117,6 +120,7 @@ class HealthWatch:
             case Down():
                 self._ledger.down(seen.message, now_ms)
             case Look():
+                self.answered |= seen.whole
                 self._ledger.looked(seen.gpus, now_ms)
                 self._say_unwatched(seen.unwatched)
             case Event():

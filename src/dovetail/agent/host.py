@@ -8,9 +8,15 @@ PCI bus ids are written as in sysfs (`0000:19:00.0`). Memory is in MiB, rates in
 
 from __future__ import annotations
 
+from typing import Literal
+
 from msgspec import Struct
 
 from dovetail.core.devices.layout import Matrix
+
+Sight = Literal["all", "some", "none"]
+"""How much of a machine's GPUs a look has read: all that NVML or the kernel knows of, only some of them, or none though
+the kernel has some or cannot say. A machine without GPUs is seen whole."""
 
 
 class Unread(Struct, frozen=True):
@@ -122,7 +128,8 @@ class Nic(Struct, frozen=True):
 class Host(Struct, frozen=True):
     """`driver` and `nvml` are versions as text, `cuda` the newest CUDA that the driver supports. `pcie[i][j]` is a
     level of `core.devices.layout`, `nvlinks[i][j]` how many working NVLinks join the GPUs i and j, through switches
-    or not. `machine` is the product name that the firmware gives."""
+    or not. `machine` is the product name that the firmware gives. With the sight "none" there may be GPUs all the same:
+    NVML is not there, or not yet."""
 
     driver: str = ""
     nvml: str = ""
@@ -133,6 +140,12 @@ class Host(Struct, frozen=True):
     nvlinks: Matrix | None = ()
     nics: tuple[Nic, ...] | None = ()
     unread: tuple[Unread, ...] = ()
+    sight: Sight = "all"
+
+    @property
+    def known(self) -> bool:
+        """Whether anybody can say which GPUs there are."""
+        return self.sight != "none" or bool(self.gpus)
 
     @property
     def clique(self) -> str:

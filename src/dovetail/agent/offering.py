@@ -115,9 +115,11 @@ class Offering:
         return told if self._plugins is None else self._plugins.restored(told)
 
     async def update(self, host: Host, ill: Collection[Illness]) -> tuple[Illness, ...]:
-        """Offer what the host has. The answer is all that is ill, also for want of what containers need of it."""
+        """Offer what the host has. The answer is all that is ill, also for want of what containers need of it. Where
+        nobody knows what it has, claims can be ended, and all else stays as it is."""
         self._host = host
-        await self._try("MPS", self._mps.update(host, self._config))
+        if host.known:
+            await self._try("MPS", self._mps.update(host, self._config))
         found = (*ill, *self._described(host), *self._mps.ill)
         if self._plugins is not None:
             await self._try("device plugin", self._plugins.update(host, found))

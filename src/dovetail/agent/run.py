@@ -2,8 +2,9 @@
 """The agent's process: it looks at the machine, offers what is there, and tells the cluster.
 
 Rules: the machine is looked at when it has changed (health, MIG) and at the latest every five minutes; whatever fails
-is said, and tried again every half minute, and never ends the process. What an earlier process left half done is put
-right, and who is ill is known, before anything is offered.
+is said, and tried again every half minute, and never ends the process. Before the first complete look (`known`), which
+is tried for every second, nothing is told and nothing is offered. What an earlier process left half done is put right,
+and who is ill is known, before anything is offered.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ from dovetail.agent.discovery import discover
 from dovetail.agent.dividing import Dividing
 from dovetail.agent.gpunode import RENEW_S
 from dovetail.agent.health import HealthWatch
-from dovetail.agent.host import Host
+from dovetail.agent.host import Host, Sight
 from dovetail.agent.illness import Illness
+from dovetail.agent.known import Known
 from dovetail.agent.mig.layouts import Layouts, read_layouts
 from dovetail.agent.mig.manager import MigManager
 from dovetail.agent.nvml import Nvml, NvmlError
@@ -41,6 +43,7 @@ from dovetail.kube.objects_topology import DeviceDifference
 log = logging.getLogger(__name__)
 
 _AGAIN_S = 30.0
+_FIRST_S = 1.0
 
 
 async def run(cluster: ClusterConfig, options: Options) -> None:
@@ -71,13 +74,14 @@ class Agent:
     ) -> None:
         self._options = options
         self._nvml = Nvml()
-        self._answers = False
-        self._host = Host()
+        self._known = Known()
         self._ill: tuple[Illness, ...] = ()
         self._lacking: tuple[Illness, ...] = ()
         self._differences: tuple[DeviceDifference, ...] = ()
         self._due = asyncio.Event()
         self._health_known = asyncio.Event()
+        self._may_tell = asyncio.Event()
+        self._complete = asyncio.Event()
         self._looking = asyncio.Lock()
         self._chosen = Chosen(client, options.node_name)
         self._offering = Offering(
@@ -96,7 +100,12 @@ class Agent:
         self._dividing: Dividing | None = None
         if options.mig:
             self._mig = MigManager(
-                self._nvml, lambda: self._host, self._held, self._look, options.state_folder / "mig.json", layouts
+                self._nvml,
+                lambda: self._known.newest,
+                self._held,
+                self._look,
+                options.state_folder / "mig.json",
+                layouts,
             )
             self._dividing = Dividing(client, options.node_name, self._mig, self._telling.tell, self._alone)
         if options.topology_objects:
@@ -104,22 +113,29 @@ class Agent:
 
     async def run(self) -> None:
         """Until cancelled."""
-        if self._mig is not None:
-            await self._discover()
-            await self._recover(self._mig)
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._chosen.run())
+                tasks.create_task(self._tell())
+                if self._mig is not None:
+                    await self._recover(self._mig)
                 tasks.create_task(self._health.run())
                 tasks.create_task(self._keep_looking())
-                tasks.create_task(self._telling.run())
+                await self._complete.wait()
                 for part in (self._dividing, self._offering.fencing):
                     if part is not None:
                         tasks.create_task(part.run())
         finally:
             await self._offering.close()
 
+    async def _tell(self) -> None:
+        await self._may_tell.wait()
+        await self._telling.run()
+
     async def _recover(self, mig: MigManager) -> None:
+        """Once NVML answers; while nothing else of this process has it open."""
+        while await self._discover() == "none" and self._known.tell == "nothing":  # noqa: ASYNC110 - nobody calls
+            await asyncio.sleep(_FIRST_S)
         try:
             async with self._alone():
                 outcome = await mig.recover()
@@ -138,47 +154,62 @@ class Agent:
                 yield
 
     async def _keep_looking(self) -> None:
-        await self._health_known.wait()
         while True:
             self._due.clear()
             await self._look()
-            fine = self._answers and not self._offering.faults
+            self._let_tell()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(RENEW_S if fine else _AGAIN_S):
+                async with asyncio.timeout(self._pause_s):
                     await self._due.wait()
 
+    @property
+    def _pause_s(self) -> float:
+        """How long until the machine is looked at again, if nothing happens before."""
+        if self._known.tell == "nothing":
+            return _FIRST_S
+        fine = self._known.host.sight != "none" and not self._offering.faults
+        return RENEW_S if fine else _AGAIN_S
+
+    def _let_tell(self) -> None:
+        if self._known.tell != "nothing":
+            self._may_tell.set()
+        if self._known.tell == "all":
+            self._complete.set()
+
     async def _look(self) -> None:
-        """See what is there, offer it, and have it told. Before it is known who is ill nothing is offered."""
+        """See what is there, offer it, and have it told. Before it is known what is there, and who is ill, nothing is
+        offered."""
         async with self._looking:
             await self._discover()
-            if self._health_known.is_set():
+            if self._health_known.is_set() and self._known.tell != "nothing":
                 await self._offer()
 
-    async def _discover(self) -> None:
-        before = self._host
-        self._host = await asyncio.to_thread(self._found)
-        if self._host.unread != before.unread:
-            for one in self._host.unread:
+    async def _discover(self) -> Sight:
+        """What this look has read."""
+        before = self._known.host
+        found = await asyncio.to_thread(self._found)
+        self._known.look(found, self._health.answered)
+        if found.unread != before.unread:
+            for one in found.unread:
                 log.warning("%s cannot be read: %s", one.what, one.why)
+        return found.sight
 
     def _found(self) -> Host:
         try:
             with Nvml() as nvml:
-                self._answers = True
                 return discover(nvml, self._sysfs())
         except NvmlError as error:
-            self._answers = False
             return discover(error, self._sysfs())
 
     async def _offer(self) -> None:
         changing = self._mig.changing if self._mig is not None else frozenset()
         parts = [
             Illness(uuid, "mig-layout", "it is being divided anew", 0)
-            for gpu in self._host.gpus
+            for gpu in self._known.host.gpus
             if gpu.uuid in changing
             for uuid in (gpu.uuid, *(one.uuid for one in gpu.mig or ()))
         ]
-        self._lacking = await self._offering.update(self._host, (*self._ill, *parts))
+        self._lacking = await self._offering.update(self._known.host, (*self._ill, *self._known.ill, *parts))
         self._telling.tell()
 
     def _sick(self, ill: tuple[Illness, ...]) -> None:
@@ -196,7 +227,7 @@ class Agent:
 
     def _seen(self) -> Seen:
         return Seen(
-            self._host,
+            self._known.host,
             self._lacking,
             self._offering.offered,
             self._offering.registered,

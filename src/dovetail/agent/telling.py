@@ -4,7 +4,8 @@
 Rules: it is told when something has changed, and at the latest every five minutes, when the kubelet is asked anew what
 it manages. Who else writes the same labels or the same object is said, and then left alone. Where the API server does
 not answer it is tried again, ever later. While the device plugin is being registered it is waited for, ten seconds at
-most, since a scheduler would believe what is still missing.
+most, since a scheduler would believe what is still missing. Of a machine whose GPUs nobody has seen yet the GPUNode
+alone tells, and only that they do not answer: what was told of them before stays.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from msgspec import Struct
 from dovetail.agent.apis import podresources_pb2 as wire
 from dovetail.agent.apis.serving import SocketError
 from dovetail.agent.config import Config
-from dovetail.agent.gpunode import RENEW_S, GPUNodeWriter, status_of
+from dovetail.agent.gpunode import RENEW_S, GPUNodeWriter, carried, status_of
 from dovetail.agent.host import Host, Unread
 from dovetail.agent.illness import Illness
 from dovetail.agent.kubelet_state import KubeletConfig, KubeletConfigError, ask_kubelet, read_file, read_node, state_of
@@ -136,6 +137,9 @@ class Telling:
             differences=seen.differences,
             mig=seen.mig,
         )  # fmt: skip
+        if not seen.host.known:
+            await self._writer.write(carried(status, await self._writer.before()))
+            return RENEW_S
         await self._writer.write(status)
         if self._options.labels:
             why = await self._labels.write(labels_of(seen.host, self._config, pci_of(sysfs)))

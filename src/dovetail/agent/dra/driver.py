@@ -5,7 +5,7 @@ Rules
 - The kubelet finds the driver by a socket in its folder of plugins; another driver of the same name that answers there
   is refused, as both would give out the same devices.
 - Devices are published once the kubelet has registered the driver: a pod that came to it earlier would wait for a
-  minute or more until the kubelet tried again. What an earlier process published stays.
+  minute or more until the kubelet tried again. What an earlier process published stays until it is known what there is.
 - A claim is read from the API server for each preparation: what is allocated there counts, and only for the uid that
   the kubelet asks about. A failure of one claim is the answer for this one alone, and the kubelet asks again.
 - Claims are done one after another. What blocks is done in a thread.
@@ -105,6 +105,8 @@ class Driver:
         self._publisher = Publisher(client, name, node)
         self._known = asyncio.Event()
         """Set once the kubelet has registered the driver."""
+        self._found = asyncio.Event()
+        """Set once it is known what the machine has."""
         self._health = Health(node)
         self._devices: dict[str, Offered] = {}
         self._busy = asyncio.Lock()
@@ -130,7 +132,9 @@ class Driver:
             await asyncio.to_thread(self._prepared.finish if self._running is not None else self._prepared.recover)
             devices = offered(host, self._partitionable, self._prepared.made)
         self._devices = {device.name: device for device in devices}
-        self._publisher.want(contents(host, devices, self._name, ill))
+        if host.known:
+            self._publisher.want(contents(host, devices, self._name, ill))
+            self._found.set()
         self._health.tell(devices, ill)
         if self._running is None:
             await self._start()
@@ -176,6 +180,7 @@ class Driver:
 
     async def _publish(self) -> None:
         await self._known.wait()
+        await self._found.wait()
         await self._publisher.run()
 
     def _ended(self, task: asyncio.Task[None]) -> None:

@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A start tells nothing before the agent has seen all there is: slow NVML changes nothing on the node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pynvml
+import pytest
+
+from dovetail.agent import known as knowing
+from dovetail.agent.host import Gpu, Host, Unread
+from dovetail.agent.known import PATIENCE_S, Known
+from dovetail.kube.config import load_kubeconfig
+from tests.agent.agents import until
+from tests.agent.whole_agent import Seat
+from tests.docs.pages import ROOT
+from tools.controlplane.plane import Plane
+from tools.standin import Standin
+
+Machine = Callable[[Any], Standin]
+Fault = Callable[[Standin], None]
+NOT_LOADED, UNKNOWN = pynvml.NVML_ERROR_DRIVER_NOT_LOADED, pynvml.NVML_ERROR_UNKNOWN
+LOST = pynvml.NVML_ERROR_GPU_IS_LOST
+
+
+def slow(ms: int, call: str = "nvmlInit") -> Fault:
+    return lambda machine: machine.slow(call, ms)
+
+
+def failing(call: str, code: int, times: int, gpu: int | None = None) -> Fault:
+    return lambda machine: machine.fail(call, code, gpu=gpu, times=times)
+
+
+STARTS: dict[str, Fault] = {
+    "0 ms": slow(0),
+    "400 ms": slow(400),
+    "1 s": slow(1000),
+    "2 s": slow(2000),
+    "5 s": slow(5000),
+    "the count takes 3 s": slow(3000, "nvmlDeviceGetCount"),
+    "each GPU takes 300 ms": slow(300, "nvmlDeviceGetName"),
+    "the driver is not loaded yet": failing("nvmlInit", NOT_LOADED, 6),
+    "the count fails": failing("nvmlDeviceGetCount", UNKNOWN, 4),
+    "one GPU is late": failing("nvmlDeviceGetHandleByIndex", LOST, 4, gpu=3),
+    "no GPU has a name": failing("nvmlDeviceGetUUID", UNKNOWN, 16),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def crd(plane: Plane) -> Iterator[Plane]:
+    plane.kubectl("apply", f"--filename={ROOT / 'deploy/crds/gpunode.yaml'}")
+    plane.kubectl("wait", "--for=condition=Established", "crd", "gpunodes.dovetail.dev", "--timeout=30s")
+    yield plane
+
+
+@pytest.mark.plane
+async def test_however_slowly_nvml_comes_a_start_changes_nothing(crd: Plane, standin: Machine) -> None:
+    machine = standin("dgx-a100")
+    async with Seat(load_kubeconfig([crd.kubeconfig]), machine, "slow") as seat:
+        async with seat.agent():
+            await seat.offers(8)
+            await until(lambda: "nvidia.com/gpu.product" in seat.labels[-1])
+        for name, fault in STARTS.items():
+            seat.forget()
+            before = (seat.told[-1], seat.labels[-1])
+            fault(machine)
+            async with seat.agent():
+                await until(lambda: 8 in seat.kubelet.heard)
+                await seat.offers(8)
+            machine.clear()
+            assert (seat.told, seat.labels) == ([before[0]], [before[1]]), name
+            # The last one is the end of the agent: the kubelet is told that there is nothing any more.
+            assert {*seat.kubelet.heard[:-1]} == {8}, name
+
+
+@pytest.mark.plane
+async def test_a_driver_that_does_not_come_is_told_and_takes_nothing_away(
+    crd: Plane, standin: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(PATIENCE_S, "none", 3.0)
+    monkeypatch.setattr("dovetail.agent.run._AGAIN_S", 1.0)
+    machine = standin("dgx-a100")
+    async with Seat(load_kubeconfig([crd.kubeconfig]), machine, "silent") as seat:
+        async with seat.agent():
+            await seat.offers(8)
+            await until(lambda: "nvidia.com/gpu.product" in seat.labels[-1])
+        seat.forget()
+        before, labels = seat.told[-1], seat.labels[-1]
+        machine.fail("nvmlInit", NOT_LOADED)
+        async with seat.agent():
+            await until(lambda: len(seat.told) > 1)
+            told = seat.told[-1]
+            conditions = {one["type"]: (one["status"], one["reason"]) for one in told["conditions"]}
+            assert conditions["DriverReady"] == ("False", "NvmlFailed")
+            assert conditions["HealthOk"] == ("False", "GpuIll")
+            assert [{**gpu, "healthy": True} for gpu in told["gpus"]] == [
+                {**gpu, "healthy": True} for gpu in before["gpus"]
+            ]
+            assert not any(gpu["healthy"] for gpu in told["gpus"])
+            assert told["pcieLevels"] == before["pcieLevels"] and told["nvlinks"] == before["nvlinks"]
+            assert seat.labels == [labels] and not seat.kubelet.heard
+            machine.clear()
+            await seat.offers(8)
+            await until(lambda: seat.told[-1] == before)
+        assert seat.labels == [labels]
+
+
+@pytest.mark.plane
+async def test_a_driver_that_goes_away_takes_no_label_along(crd: Plane, standin: Machine) -> None:
+    machine = standin("dgx-a100")
+    async with Seat(load_kubeconfig([crd.kubeconfig]), machine, "going") as seat, seat.agent():
+        await seat.offers(8)
+        await until(lambda: "nvidia.com/gpu.product" in seat.labels[-1])
+        seat.forget()
+        before, labels = seat.told[-1], seat.labels[-1]
+        machine.mismatch()
+        # Something has the agent look: a GPU falls off the bus.
+        machine.lose(0)
+        await until(lambda: ("DriverReady", "False") in {(c["type"], c["status"]) for c in seat.told[-1]["conditions"]})
+        assert [gpu["uuid"] for gpu in seat.told[-1]["gpus"]] == [gpu["uuid"] for gpu in before["gpus"]]
+        assert not any(gpu["healthy"] for gpu in seat.told[-1]["gpus"])
+        assert seat.labels == [labels]
+        assert seat.kubelet.heard[-1] == 0
+
+
+@pytest.mark.plane
+async def test_a_machine_without_gpus_is_told_to_have_none(crd: Plane, standin: Machine) -> None:
+    machine = standin("dgx-a100")
+    async with Seat(load_kubeconfig([crd.kubeconfig]), machine, "taken-out") as seat:
+        async with seat.agent():
+            await seat.offers(8)
+            await until(lambda: "nvidia.com/gpu.product" in seat.labels[-1])
+        for gpu in range(8):
+            machine.remove(gpu)
+        machine.fail("nvmlInit", NOT_LOADED)
+        async with seat.agent():
+            await until(lambda: not seat.told[-1]["gpus"])
+            await until(lambda: "nvidia.com/gpu.product" not in seat.labels[-1])
+
+
+class Clock:
+    now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+GPUS = tuple(Gpu(i, i, f"GPU-{i}", "A", f"0000:0{i}:00.0", 1) for i in range(2))
+ALL, SOME = Host(gpus=GPUS), Host(gpus=GPUS[:1], unread=(Unread("gpus[1]", "lost"),), sight="some")
+NONE = Host(unread=(Unread("gpus", "no driver"),), sight="none")
+
+
+def test_the_first_complete_look_counts_and_what_comes_before_does_not() -> None:
+    known = Known(Clock())
+    for found, watched in ((NONE, False), (SOME, True), (ALL, False)):
+        known.look(found, watched)
+        assert (known.tell, known.host.gpus, known.host.known) == ("nothing", (), False)
+    known.look(ALL, True)
+    assert (known.tell, known.host) == ("all", ALL)
+
+
+@pytest.mark.parametrize(
+    ("found", "tell", "gpus"), [(NONE, "silence", ()), (SOME, "all", GPUS[:1]), (ALL, "all", GPUS)]
+)
+def test_what_does_not_come_is_given_up(found: Host, tell: str, gpus: tuple[Gpu, ...]) -> None:
+    clock = Clock()
+    known = Known(clock)
+    clock.now_s += PATIENCE_S[found.sight] - 1
+    known.look(found, False)
+    assert known.tell == "nothing"
+    clock.now_s += 1
+    known.look(found, False)
+    assert (known.tell, known.host.gpus) == (tell, gpus)
+
+
+def test_later_a_look_that_reads_nothing_makes_all_ill_and_one_that_reads_some_counts() -> None:
+    known = Known(Clock())
+    known.look(ALL, True)
+    known.look(NONE, True)
+    assert known.host.gpus == GPUS and known.host.unread == NONE.unread
+    assert {(one.uuid, one.code, one.message) for one in known.ill} == {(gpu.uuid, "nvml", "no driver") for gpu in GPUS}
+    known.look(SOME, True)
+    assert known.host == SOME and not known.ill
+    known.look(Host(), True)
+    assert known.host == Host() and not known.ill, "a machine from which all GPUs were taken has none"
+
+
+def test_patience_covers_what_drivers_need() -> None:
+    assert knowing.PATIENCE_S == {"all": 60.0, "some": 10.0, "none": 60.0}
