@@ -353,6 +353,15 @@ class State:
         elif now != before:
             cluster.freed += 1
 
+    def _put_claim(self, event: ev.ClaimChanged) -> None:
+        if self.cluster.claims.put_claim(event.claim):
+            self.cluster.freed += 1
+            self.shares.claim_changed(event.claim.key, event.claim.owner_pod)
+
+    def _remove_claim(self, event: ev.ClaimRemoved) -> None:
+        self.cluster.freed += self.cluster.claims.remove_claim(event.key)
+        self.shares.claim_changed(event.key)
+
     def _offer(self, more: bool) -> None:
         """Something about devices was told; `more` where pods that did not fit may fit now."""
         self.cluster.freed += more
@@ -391,8 +400,8 @@ _HANDLERS: dict[type, Callable[[State, Any], None]] = {
     ev.SliceRemoved: lambda state, event: state._offer(state.cluster.claims.remove_slice(event.name)),
     ev.DeviceClassChanged: lambda state, event: state._offer(state.cluster.claims.put_class(event.device_class)),
     ev.DeviceClassRemoved: lambda state, event: state._offer(state.cluster.claims.remove_class(event.name)),
-    ev.ClaimChanged: lambda state, event: state._offer(state.cluster.claims.put_claim(event.claim)),
-    ev.ClaimRemoved: lambda state, event: state._offer(state.cluster.claims.remove_claim(event.key)),
+    ev.ClaimChanged: State._put_claim,
+    ev.ClaimRemoved: State._remove_claim,
     ev.QueueChanged: State._put_queue,
     ev.QueueRemoved: State._remove_queue,
     ev.BudgetChanged: State._put_budget,

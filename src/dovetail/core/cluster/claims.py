@@ -9,7 +9,7 @@ Sources: kube-scheduler's plugin dynamicresources, dynamic-resource-allocation/s
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -25,15 +25,17 @@ from dovetail.core.cluster.shapes import Classes, Shape
 from dovetail.core.decisions import ClaimGrant, ClaimToMake
 from dovetail.core.devices.choose import PERMILLE
 from dovetail.core.dra.allocate import Outcome, allocate
-from dovetail.core.dra.asks import Ask, Asks, Fault
+from dovetail.core.dra.asks import Ask, Asks, Fault, View
 from dovetail.core.dra.books import Pools, enter
 from dovetail.core.dra.extended import IMPLICIT, claim_for, claim_key
 from dovetail.core.dra.grants import allocation
+from dovetail.core.dra.pools import Offer, PoolId
 from dovetail.core.dra.records import (
     SHARED,
     Allocation,
     Claim,
     ClaimSpec,
+    Device,
     DeviceClass,
     Slice,
 )
@@ -121,6 +123,7 @@ class Claims:
         self._asks.forget()
         self._forget_answers()
         self._nodes.amounts_journal.extend(self.offers.places)
+        self._nodes.devices_journal.extend(self.offers.places)
 
     def put_claim(self, claim: Claim) -> bool:
         """Insert or replace. An allocation that is told replaces the one that was assumed."""
@@ -194,6 +197,10 @@ class Claims:
         """What is to be allocated with the pod: the specs of its claims that have nothing yet."""
         return tuple([claim.spec for _, claim in self._unallocated(pod)])
 
+    def specs(self, pod: Pod) -> list[tuple[str, ClaimSpec]]:
+        """As `wanted`, each with the key of its claim."""
+        return [(key, claim.spec) for key, claim in self._unallocated(pod)]
+
     def refusal(self, pod: Pod) -> Refusal | None:
         """Why the pod cannot go to any node whatever, or None."""
         for key in self._keys(pod):
@@ -254,6 +261,18 @@ class Claims:
         return mask
 
     # What nodes can allocate.
+
+    def own(self, slot: int) -> list[tuple[str, Device]]:
+        """The devices that the node alone is offered, each by its driver."""
+        self._catch_up()
+        place = self.offers.places.get(slot)
+        return [(pool[0], offer.device) for pool, offer in place.offers if offer.node] if place is not None else []
+
+    def view(self, slot: int, wants: tuple[ClaimSpec, ...]) -> tuple[View, Sequence[tuple[PoolId, Offer]]]:
+        """What of these claims the node could give if nothing were allocated, and the devices by their bits."""
+        ask = self._ask(wants)
+        place = self.offers.places.get(slot)
+        return self._asks.view(ask, self.offers.stock(slot).kind), place.offers if place is not None else ()
 
     def answer(self, slot: int, shape: Shape) -> Answer:
         """Whether the node can allocate what the shape wants."""
@@ -344,7 +363,7 @@ class Claims:
     def vacate(self, pod: Pod) -> list[Allocation]:
         """As if the claims that this pod alone uses were given back: those that the API tells as allocated, too.
         `occupy` takes the answer."""
-        alone = [key for key in self._named(pod) if all(uid == pod.uid for uid in self.users(key))]
+        alone = [key for key in self.named(pod) if all(uid == pod.uid for uid in self.users(key))]
         claims = [claim for key in alone if (claim := self.claims.get(key)) is not None]
         vacated = [claim.allocation for claim in claims if claim.allocation is not None]
         for held in vacated:
@@ -426,7 +445,7 @@ class Claims:
         claim = self.claims.get(claim_key(pod)) if pod.containers and self.classes_for(pod) else None
         return claim is not None and claim.allocation is not None
 
-    def _named(self, pod: Pod) -> Collection[str]:
+    def named(self, pod: Pod) -> Collection[str]:
         """The claims of a pod that is placed: those that it names, and the one of its extended resources."""
         return _once((*pod.device_claims, claim_key(pod)) if pod.by_claim else pod.device_claims)
 

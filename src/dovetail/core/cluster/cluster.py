@@ -32,7 +32,7 @@ from dovetail.core.cluster.volumes import Volumes
 from dovetail.core.decisions import ClaimGrant, VolumePick
 from dovetail.core.dra import cel
 from dovetail.core.dra.extended import claim_key
-from dovetail.core.dra.records import Allocation
+from dovetail.core.dra.records import Allocation, ClaimSpec
 from dovetail.core.model import Node, Pod, Request
 
 if TYPE_CHECKING:
@@ -161,7 +161,11 @@ class Cluster:
 
     def shape_of(self, pod: Pod) -> Shape:
         """The shape of a pod that waits: what it asks for, with what its claims still want."""
-        shape = self.shapes.of(pod.request, self.claims.wanted(pod) if pod.device_claims else ())
+        return self.shape_with(pod, self.claims.wanted(pod) if pod.device_claims else ())
+
+    def shape_with(self, pod: Pod, wants: tuple[ClaimSpec, ...]) -> Shape:
+        """The shape of a pod that waits if these are the claims that still want something."""
+        shape = self.shapes.of(pod.request, wants)
         if pod.containers and (classes := self.claims.classes_for(pod)):
             return self.shapes.of_several(shape, classes, pod.containers, self.claims.made(pod))
         return shape

@@ -64,6 +64,8 @@ class Nodes:
         self.columns = Columns(size, self.labels)
         self.amounts_journal = Journal(limit=4096)
         self.records_journal = Journal(limit=4096)
+        self.devices_journal = Journal(limit=4096)
+        """Where other devices are offered by claim, or are meant by the classes, than before."""
         self.resizes = 0
         """Grows when arrays were replaced by larger ones; caches of another layout start over."""
         self._taint_index: dict[tuple[Taint, ...], int] = {(): 0}

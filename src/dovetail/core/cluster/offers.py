@@ -18,7 +18,7 @@ from dovetail.core.dra.books import Pool, Pools, enter
 from dovetail.core.dra.capacity import Draw
 from dovetail.core.dra.kinds import Kind, Kinds
 from dovetail.core.dra.pools import Offer, PoolHere, PoolId, pools_on
-from dovetail.core.dra.records import Allocation, Slice
+from dovetail.core.dra.records import Allocation, Device, Slice
 from dovetail.core.dra.search import Taken
 from dovetail.core.model import NodeTerm
 
@@ -107,6 +107,7 @@ class Offers:
             slots = [self._nodes.slots[name] for name in names if name in self._nodes.slots]
         self._unbuilt.update(dict.fromkeys(slots))
         self._nodes.amounts_journal.extend(slots)
+        self._nodes.devices_journal.extend(slots)
 
     def node_changed(self, slot: int) -> bool:
         """The node's record, labels or layout changed, or it is gone, or another one has the slot."""
@@ -117,6 +118,12 @@ class Offers:
     def stock(self, slot: int) -> Stock:
         place = self.places.get(slot)
         return place.stock if place is not None else self._nothing
+
+    def device(self, pool: PoolId, name: str) -> Device | None:
+        """The device of that name, as the newest slice of its pool has it."""
+        known = self._pools.get(pool)
+        slices = sorted(known.slices.values(), key=lambda one: -one.generation) if known is not None else ()
+        return next((device for one in slices for device in one.devices if device.name == name), None)
 
     def settle(self, slot: int, stock: Stock) -> None:
         """What is held there now is known: it need not be counted."""

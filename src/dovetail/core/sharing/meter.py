@@ -1,67 +1,50 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What pods are counted with, and what there is of it, by resource class (see `records`).
+"""What placed pods are counted with, and what there is, by resource class (see `records`).
 
-Rules: a whole GPU is 1000 milli-GPU, a replica or a fraction what it holds of its GPU. A MIG instance is the larger of
-its parts of the card's compute and memory slices, whatever the digit in its name says. Of a profile whose card is not
-known the digit counts, in sevenths. Each device by claim that comes from a pool of GPUs counts as one GPU. What a pod
-that waits will have of memory and of which model depends on the node that it gets: `wanted` leaves both out.
+Rules: a whole GPU is 1000 milli-GPU, a replica or a fraction what it holds of its GPU; instances and devices by claim
+count as `parts` says. A claim that several pods use counts for one of them: the first that is placed. Pods that wait
+are counted by the same rules, in `demand`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 
 from dovetail.core.cluster import Cluster
 from dovetail.core.cluster.placement import Placement
 from dovetail.core.cluster.shapes import Shape
-from dovetail.core.devices.mig.geometry import RESOURCE_PREFIX, Geometry
-from dovetail.core.model import CPU as CPU_RESOURCE
+from dovetail.core.devices.mig.geometry import RESOURCE_PREFIX
+from dovetail.core.dra.books import Use
+from dovetail.core.dra.records import Device
 from dovetail.core.model import GPU as GPU_RESOURCE
-from dovetail.core.model import MEMORY as MEMORY_RESOURCE
 from dovetail.core.model import WHOLE_GPU_MILLI, Node
-from dovetail.core.sharing.records import CPU, GPU, GPU_MEMORY, GPU_SLICES, MEMORY, MODEL_LABEL, MODEL_PREFIX, Amounts
+from dovetail.core.sharing import parts
+from dovetail.core.sharing.demand import Demand
+from dovetail.core.sharing.parts import NOTHING, Part
+from dovetail.core.sharing.records import Amounts
 
-_SEVENTHS = 7
-_GPU_DRIVERS = "gpu."
-_SLICED = "-MIG-"
-"""Between product and profile in the label of a node that offers MIG instances as whole GPUs."""
+_REMEMBERED = 65_536
 
 
 class Meter:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._wanted: dict[int, Amounts] = {}
-        self._held: dict[tuple[int, int, int, int, int], Amounts] = {}
+        self._held: dict[tuple[int, int, int, int, Part], Amounts] = {}
         self._kinds: dict[int, int] = {}
         """By slot a number for what the amounts of pods there depend on."""
         self._numbers: dict[object, int] = {}
+        self._devices: dict[int, list[tuple[str, Device]]] = {}
+        """The GPUs that are offered by claim, each by its driver."""
         self._capacity: dict[str, int] = {}
         self._of_slot: dict[int, Amounts] = {}
         self._alike: dict[Amounts, Amounts] = {}
         self._seen = -1
+        self._devices_seen = -1
+        self.demand = Demand(cluster)
+        self.counted_for: dict[str, str] = {}
+        """The pod, by uid, for which each claim counts that is used; kept by `Shares`."""
         self.moved: list[int] = []
         """Slots where pods may count with other amounts than before; whoever counts them empties it."""
-
-    def wanted(self, shape: Shape) -> Amounts:
-        """What a pod of the shape will be counted with, wherever it goes."""
-        amounts = self._wanted.get(shape.id)
-        if amounts is None:
-            if len(self._wanted) >= 65_536:
-                self._wanted.clear()
-            resources = dict(shape.request.resources)
-            gpu_milli = WHOLE_GPU_MILLI * (shape.gpus + _claimed(shape))
-            if shape.fraction:
-                gpu_milli = max(1, shape.gpus + shape.shared) * shape.request.gpu_milli
-            gpu_milli += sum(_instance(name, None)[0] * count for name, count in shape.slices)
-            slices = sum(_instance(name, None)[1] * count for name, count in shape.slices)
-            amounts = self._wanted[shape.id] = _amounts(
-                {
-                    CPU: resources.get(CPU_RESOURCE, 0), MEMORY: resources.get(MEMORY_RESOURCE, 0),
-                    GPU: gpu_milli, GPU_SLICES: slices,
-                }
-            )  # fmt: skip
-        return amounts
 
     def held(self, placement: Placement) -> Amounts:
         """What a placed pod is counted with."""
@@ -75,157 +58,109 @@ class Meter:
         shape: Shape | None = None
         amounts: Amounts = ()
         last = 0
+        seen: set[str] = set()
         for placement in placements:
             kind = self._kinds.get(placement.slot, 0)
-            claims = bool(placement.grants or placement.pod.device_claims)
+            pod = placement.pod
+            claims = bool(placement.grants or pod.device_claims or pod.by_claim)
             # Pods of a gang mostly have the same, on nodes of one kind.
             if placement.shape is not shape or kind != last or claims or placement.share_bits:
-                amounts = self._held_on(placement, kind, self._granted(placement) if claims else 0)
+                amounts = self._held_on(placement, kind, self._granted(placement, seen) if claims else NOTHING)
                 shape, last = None if claims or placement.share_bits else placement.shape, kind
             found.append(amounts)
         return found
 
-    def _held_on(self, placement: Placement, kind: int, claimed: int) -> Amounts:
-        """On a node of the kind, with so many GPUs by claims."""
+    def _held_on(self, placement: Placement, kind: int, claimed: Part) -> Amounts:
+        """On a node of the kind, with what it has by claims."""
         known = self._held
         key = placement.shape.id, placement.share_milli, placement.share_bits.bit_count(), kind, claimed
         amounts = known.get(key)
         if amounts is None:
-            if len(known) >= 65_536:
+            if len(known) >= _REMEMBERED:
                 known.clear()
-            amounts = known[key] = self._count(placement, claimed)
+            record, cards = self._cluster.nodes.records[placement.slot], placement.share_bits.bit_count()
+            amounts = known[key] = parts.counted(placement.shape, record, cards, placement.share_milli, claimed)
         return amounts
 
-    def _count(self, placement: Placement, claimed: int) -> Amounts:
-        """What it is counted with, with so many GPUs by claims."""
-        shape, nodes = placement.shape, self._cluster.nodes
-        record = nodes.records[placement.slot]
-        resources = dict(shape.request.resources)
-        counted = {CPU: resources.get(CPU_RESOURCE, 0), MEMORY: resources.get(MEMORY_RESOURCE, 0)}
-        memory_mib = int(nodes.gpu_memory_mib[placement.slot])
-        cards = placement.share_bits.bit_count()
-        gpu_milli, gpu_memory_mib, slices = 0, 0, 0
-        if cards:
-            gpu_milli = placement.share_milli * cards
-            gpu_memory_mib = -(-memory_mib * gpu_milli // WHOLE_GPU_MILLI)
-        elif shape.gpus and record is not None and record.sliced:
-            each, slices_each = _instance(_product(record).partition(_SLICED)[2], None)
-            gpu_milli, slices, gpu_memory_mib = each * shape.gpus, slices_each * shape.gpus, memory_mib * shape.gpus
-        elif shape.gpus:
-            gpu_milli, gpu_memory_mib = WHOLE_GPU_MILLI * shape.gpus, memory_mib * shape.gpus
-        for name, count in shape.slices:
-            each, slices_each, memory_each = _instance_of(name, record)
-            gpu_milli += each * count
-            slices += slices_each * count
-            gpu_memory_mib += memory_each * count
-        gpu_milli += WHOLE_GPU_MILLI * claimed
-        gpu_memory_mib += memory_mib * claimed
-        counted |= {GPU: gpu_milli, GPU_SLICES: slices, GPU_MEMORY: gpu_memory_mib}
-        model = _product(record).partition(_SLICED)[0] if record is not None else ""
-        if model:
-            counted[MODEL_PREFIX + model] = gpu_milli
-        return _amounts(counted)
-
-    def _granted(self, placement: Placement) -> int:
-        """The GPUs by claims that this pod uses first of all pods."""
-        claims, pod, found = self._cluster.claims, placement.pod, 0
-        for key in dict.fromkeys([*pod.device_claims, *[grant.claim for grant in placement.grants]]):
-            allocation = claims.allocation(key)
-            if allocation is not None and next(iter(claims.users(key)), pod.uid) == pod.uid:
-                found += sum([grant.driver.startswith(_GPU_DRIVERS) for grant in allocation.grants])
+    def _granted(self, placement: Placement, seen: set[str]) -> Part:
+        """What counts for this pod of what it uses by claims. Of claims that count for nobody who is placed, the first
+        that is asked about has those that are not `seen`."""
+        claims, pod, found = self._cluster.claims, placement.pod, NOTHING
+        memory_mib = int(self._cluster.nodes.gpu_memory_mib[placement.slot])
+        for key in dict.fromkeys([*claims.named(pod), *[grant.claim for grant in placement.grants]]):
+            allocation, uid = claims.allocation(key), self.counted_for.get(key, "")
+            if uid != pod.uid and (uid in self._cluster.placements or key in seen):
+                continue
+            seen.add(key)
+            for grant in allocation.grants if allocation is not None else ():
+                if grant.admin_access:
+                    continue
+                device = claims.offers.device((grant.driver, grant.pool), grant.device)
+                drawn = None
+                if device is not None and grant.share:
+                    drawn = Use(shares=[grant.consumed]).drawn(grant.driver, device)
+                found = found.and_(parts.by_claim(grant.driver, device, drawn, memory_mib))
         return found
 
     @property
     def behind(self) -> bool:
-        """Whether nodes have changed since it was asked what there is."""
-        return self._seen != self._cluster.nodes.records_journal.end
+        """Whether nodes, or the devices that they offer, have changed since it was asked what there is."""
+        nodes = self._cluster.nodes
+        return self._seen != nodes.records_journal.end or self._devices_seen != nodes.devices_journal.end
 
     def capacity(self) -> Mapping[str, int]:
         """What the nodes have in all; nodes with a problem have nothing."""
         nodes = self._cluster.nodes
-        changed = nodes.records_journal.since(self._seen) if self._seen >= 0 else None
-        slots = range(nodes.used) if changed is None else changed.tolist()
-        self._seen = nodes.records_journal.end
-        for slot in slots:
+        for slot in self._changed():
             old, record = self._of_slot.pop(slot, ()), nodes.records[slot]
-            new = _offered(record, int(nodes.gpu_count(slot))) if record is not None and nodes.usable[slot] else ()
+            devices = [each for each in self._cluster.claims.own(slot) if parts.is_gpu(each[0])]
+            new: Amounts = ()
+            if record is not None and nodes.usable[slot]:
+                new = _offered(record, int(nodes.gpu_count(slot)), devices)
             if new:
                 # Thousands of nodes are alike.
                 self._of_slot[slot] = self._alike.setdefault(new, new)
             before = self._kinds.pop(slot, 0)
             if record is not None:
                 cards = tuple(dict.fromkeys(card.geometry for card in record.mig))
-                kind = _product(record), record.gpu_memory_mib, record.sliced, cards, record.geometry
+                kind = parts.product(record), record.gpu_memory_mib, record.sliced, cards, record.geometry
                 self._kinds[slot] = self._numbers.setdefault(kind, len(self._numbers) + 1)
-            if self._kinds.get(slot, 0) != before:
+            if self._kinds.get(slot, 0) != before or self._devices.get(slot, []) != devices:
                 self.moved.append(slot)
+            if devices:
+                self._devices[slot] = devices
+            else:
+                self._devices.pop(slot, None)
             for sign, amounts in ((-1, old), (1, new)):
                 for name, amount in amounts:
                     self._capacity[name] = self._capacity.get(name, 0) + sign * amount
+            self.demand.put(slot)
         return self._capacity
 
+    def _changed(self) -> list[int]:
+        """The slots whose nodes, or devices, have changed since this was asked."""
+        nodes = self._cluster.nodes
+        if not self.behind:
+            return []
+        records = nodes.records_journal.since(self._seen) if self._seen >= 0 else None
+        devices = nodes.devices_journal.since(self._devices_seen) if self._seen >= 0 else None
+        if self._devices_seen != nodes.devices_journal.end:
+            self.demand.renew()
+        self._seen, self._devices_seen = nodes.records_journal.end, nodes.devices_journal.end
+        if records is None or devices is None:
+            return list(range(nodes.used))
+        return list(dict.fromkeys([*records.tolist(), *devices.tolist()]))
 
-def _amounts(counted: Mapping[str, int]) -> Amounts:
-    return tuple(sorted((name, amount) for name, amount in counted.items() if amount))
 
-
-def _product(record: Node) -> str:
-    return next((value for key, value in record.labels if key == MODEL_LABEL), "")
-
-
-def _offered(record: Node, gpus: int) -> Amounts:
+def _offered(record: Node, gpus: int, devices: Sequence[tuple[str, Device]]) -> Amounts:
+    """What a node has, with so many whole GPUs, and with these by claim."""
     resources = dict(record.allocatable)
-    memory_mib, slices = record.gpu_memory_mib * gpus, 0
-    gpu_milli = WHOLE_GPU_MILLI * gpus
     if record.sliced:
-        count = resources.get(GPU_RESOURCE, 0)
-        each, slices_each = _instance(_product(record).partition(_SLICED)[2], None)
-        gpu_milli, slices, memory_mib = each * count, slices_each * count, record.gpu_memory_mib * count
-    elif record.sharing is not None:
-        gpu_milli += WHOLE_GPU_MILLI * record.sharing.cards
-        memory_mib += record.gpu_memory_mib * record.sharing.cards
+        whole = parts.slice_of(record).times(resources.get(GPU_RESOURCE, 0))
+    else:
+        shared = record.sharing.cards if record.sharing is not None else 0
+        whole = Part(WHOLE_GPU_MILLI, 0, record.gpu_memory_mib).times(gpus + shared)
     for name, count in record.allocatable:
         if name.startswith(RESOURCE_PREFIX):
-            each, slices_each, memory_each = _instance_of(name, record)
-            gpu_milli += each * count
-            slices += slices_each * count
-            memory_mib += memory_each * count
-    counted = {
-        CPU: resources.get(CPU_RESOURCE, 0), MEMORY: resources.get(MEMORY_RESOURCE, 0), GPU: gpu_milli,
-        GPU_SLICES: slices, GPU_MEMORY: memory_mib,
-    }  # fmt: skip
-    model = _product(record).partition(_SLICED)[0]
-    return _amounts(counted | {MODEL_PREFIX + model: gpu_milli} if model else counted)
-
-
-def _instance_of(resource: str, record: Node | None) -> tuple[int, int, int]:
-    """Milli-GPU, compute slices and MiB of an instance on a node."""
-    geometries: list[Geometry] = []
-    if record is not None:
-        geometries += [card.geometry for card in record.mig]
-        geometries += [record.geometry] if record.geometry is not None else []
-    for geometry in geometries:
-        number = geometry.find(resource)
-        if number is not None:
-            return *_instance(resource, geometry), geometry.profiles[number].memory_mib
-    return *_instance(resource, None), 0
-
-
-@lru_cache(maxsize=4096)
-def _instance(resource: str, geometry: Geometry | None) -> tuple[int, int]:
-    """Milli-GPU and compute slices of an instance."""
-    if geometry is not None and (number := geometry.find(resource)) is not None:
-        profile = geometry.profiles[number]
-        part = max(
-            -(-WHOLE_GPU_MILLI * profile.compute_slices // geometry.compute_slices),
-            -(-WHOLE_GPU_MILLI * profile.memory_slices // geometry.memory_slices),
-        )
-        return part, profile.compute_slices
-    digits = resource.removeprefix(RESOURCE_PREFIX).partition("g.")[0]
-    slices = int(digits) if digits.isdecimal() else 1
-    return -(-WHOLE_GPU_MILLI * slices // _SEVENTHS), slices
-
-
-def _claimed(shape: Shape) -> int:
-    """How many devices the claims of the shape ask for by number, by the first of each request's alternatives."""
-    return sum(max(0, alternatives[0].count) for spec in shape.wants for alternatives in spec.requests if alternatives)
+            whole = whole.and_(parts.instance(name, parts.geometries(record)).times(count))
+    return parts.amounts(record, record.allocatable, whole.and_(parts.cards(devices, record.gpu_memory_mib)))

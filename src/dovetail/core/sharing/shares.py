@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from dovetail.core.cluster import Cluster
 from dovetail.core.cluster.placement import Placement
+from dovetail.core.cluster.shapes import Shape
 from dovetail.core.model import Pod
 from dovetail.core.policy import Policy
 from dovetail.core.roster import Precedence, Roster, startable
@@ -47,6 +48,15 @@ class _Held(Struct):
     rate: int
 
 
+class _Awaited(Struct):
+    """So many pods that wait in a queue and are counted alike."""
+
+    queue: str
+    shape: Shape
+    amounts: Amounts
+    pods: int
+
+
 class Shares:
     def __init__(self, cluster: Cluster, roster: Roster, policy: Policy) -> None:
         self.tree = Tree()
@@ -66,7 +76,9 @@ class Shares:
         self._held: dict[str, _Held] = {}
         self._alike: dict[tuple[int, Amounts], _Held] = {}
         """What pods of a kind (`Roster.kinds`) are counted as that have these amounts, since queues last changed."""
-        self._waiting: dict[str, tuple[str, Amounts]] = {}
+        self._waiting: dict[str, _Awaited] = {}
+        self._awaited: dict[tuple[str, int], _Awaited] = {}
+        self._awaited_version = 0
 
     @property
     def now_ms(self) -> int:
@@ -136,9 +148,44 @@ class Shares:
 
     def sync(self, pod: Pod) -> None:
         """Count the pod as it is now: held, waiting, or gone where the roster does not have it."""
+        if pod.device_claims:
+            self._settle_claims(pod)
         self._sync(pod.uid)
 
+    def claim_changed(self, key: str, owner: str = "") -> None:
+        """There is another claim, or it has other devices: count those again that use it, and the pod for which it was
+        made."""
+        for uid in dict.fromkeys((*self._cluster.claims.users(key), owner)):
+            if uid in self._roster.pods:
+                self._sync(uid, late=False)
+
+    def _settle_claims(self, pod: Pod) -> None:
+        """A claim counts for one of its users; count those again whom what happened to this one concerns."""
+        counted = self.meter.counted_for
+        for key in pod.device_claims:
+            before, now = counted.get(key), self._counts_for(key)
+            if now == before:
+                continue
+            if now:
+                counted[key] = now
+            else:
+                counted.pop(key, None)
+            for uid in (before, now):
+                if uid and uid != pod.uid and uid in self._roster.pods:
+                    self._sync(uid, late=False)
+
+    def _counts_for(self, key: str) -> str:
+        """The first of the claim's users that is placed, else the first that waits; "" for nobody."""
+        users, pods = self._cluster.claims.users(key), self._roster.pods
+        for uid in users:
+            if uid in self._cluster.placements:
+                return uid
+        return next((uid for uid in users if uid in pods and startable(pods[uid])), "")
+
     def _sync(self, uid: str, late: bool = True) -> None:
+        if self.meter.behind:
+            # First of all: it may count this pod anew, too.
+            self._follow_capacity()
         known, placement = self._roster.pods.get(uid), self._cluster.placements.get(uid)
         held = self._held.get(uid)
         if known is None or placement is None:
@@ -147,8 +194,6 @@ class Shares:
             self.attained.end(uid, self.now_ms)
             self._wait(uid, known if known is not None and startable(known) else None)
             return
-        if self.meter.behind:
-            self._follow_capacity()
         kind = self._kind(known, self.meter.held(placement))
         if held is None or held.kind != kind:
             if held is not None:
@@ -165,6 +210,9 @@ class Shares:
         """These pods, which waited, were placed."""
         if self.meter.behind:
             self._follow_capacity()
+        for placement in placements:
+            if placement.pod.device_claims:
+                self._settle_claims(placement.pod)
         uids, kinds = [placement.pod.uid for placement in placements], self._roster.kinds
         alike: dict[tuple[int, Amounts], list[str]] = {}
         some: list[str] = []
@@ -218,6 +266,8 @@ class Shares:
                 # While all are counted anew some are not held yet.
                 if uid in self._held:
                     self._attain([uid], self._held[uid])
+        if self._awaited_version != self.meter.demand.version:
+            self._wait_again()
         moved, self.meter.moved = self.meter.moved, []
         for uid in [uid for slot in moved for uid in self._cluster.on_slot.get(slot, ()) if uid in self._held]:
             # The model of the node, or the memory of its GPUs, is another one now.
@@ -255,32 +305,52 @@ class Shares:
         return True
 
     def _wait(self, uid: str, pod: Pod | None) -> None:
-        request = (self.queue_of(pod), self.meter.wanted(self._cluster.shape_of(pod))) if pod is not None else None
-        if self._waiting.get(uid) != request:
+        waits = self._awaited_by(pod) if pod is not None else None
+        if self._waiting.get(uid) is not waits:
             self._unwait([uid])
-            if request is not None:
-                self._waiting[uid] = request
-                self._wait_for(request, 1)
+            if waits is not None:
+                self._waiting[uid] = waits
+                self._wait_for(waits, 1)
+
+    def _awaited_by(self, pod: Pod) -> _Awaited:
+        queue, shape = self.queue_of(pod), self._counted_as(pod)
+        waits = self._awaited.get((queue, shape.id))
+        if waits is None:
+            waits = self._awaited[queue, shape.id] = _Awaited(queue, shape, self.meter.demand.wanted(shape), 0)
+        return waits
 
     def _unwait(self, uids: Iterable[str]) -> None:
-        last: tuple[str, Amounts] | None = None
+        last: _Awaited | None = None
         times = 0
         for uid in uids:
-            request = self._waiting.pop(uid, None)
-            if request is None:
+            waits = self._waiting.pop(uid, None)
+            if waits is None:
                 continue
-            if last is not None and (request[1] is not last[1] or request[0] != last[0]):
+            if last is not None and waits is not last:
                 self._wait_for(last, -times)
                 times = 0
-            last = request
+            last = waits
             times += 1
         if last is not None:
             self._wait_for(last, -times)
 
-    def _wait_for(self, request: tuple[str, Amounts], times: int) -> None:
-        queue, amounts = request
-        self.dues.moved(queue, amounts, times)
-        self.books.wait(queue, amounts, times)
+    def _wait_for(self, waits: _Awaited, times: int) -> None:
+        self.dues.moved(waits.queue, waits.amounts, times)
+        self.books.wait(waits.queue, waits.amounts, times)
+        waits.pods += times
+        if not waits.pods:
+            del self._awaited[waits.queue, waits.shape.id]
+
+    def _wait_again(self) -> None:
+        """What is waited for may be counted with other amounts now: there are other nodes."""
+        self._awaited_version = self.meter.demand.version
+        for waits in list(self._awaited.values()):
+            amounts = self.meter.demand.wanted(waits.shape)
+            if amounts != waits.amounts:
+                for sign, each in ((-1, waits.amounts), (1, amounts)):
+                    self.dues.moved(waits.queue, each, sign * waits.pods)
+                    self.books.wait(waits.queue, each, sign * waits.pods)
+                waits.amounts = amounts
 
     def _since(self, uid: str) -> int:
         """Since when a bound pod runs; now for one that is being bound."""
@@ -311,11 +381,27 @@ class Shares:
 
     def wanted(self, pods: Iterable[Pod]) -> dict[str, int]:
         """What pods that wait will be counted with, wherever they go."""
+        if self.meter.behind:
+            self._follow_capacity()
         found: dict[str, int] = {}
-        for _, alike in groupby(self._cluster.shapes_of(pods), attrgetter("id")):
+        pods = list(pods)
+        shapes = (
+            list(map(self._counted_as, pods))
+            if any(pod.device_claims for pod in pods)
+            else self._cluster.shapes_of(pods)
+        )
+        for _, alike in groupby(shapes, attrgetter("id")):
             some = list(alike)
-            add(found, self.meter.wanted(some[0]), len(some))
+            add(found, self.meter.demand.wanted(some[0]), len(some))
         return found
+
+    def _counted_as(self, pod: Pod) -> Shape:
+        """What a pod that waits is counted as: of its claims with those that will count for it."""
+        if not pod.device_claims:
+            return self._cluster.shape_of(pod)
+        counted = self.meter.counted_for
+        specs = self._cluster.claims.specs(pod)
+        return self._cluster.shape_with(pod, tuple([s for key, s in specs if counted.get(key, pod.uid) == pod.uid]))
 
     def amounts(self, uid: str) -> Amounts:
         """What a placed pod is counted with."""
