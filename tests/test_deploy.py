@@ -100,4 +100,5 @@ def test_the_deployment_runs_this_version_restricted_and_twice() -> None:
     assert (mount["name"], Path(recording).is_relative_to(mount["mountPath"])) == (volume["name"], True)
     assert units(volume["emptyDir"]["sizeLimit"]) > Options().recording_mib * MIB
     lease = next(d for d in _documents("rbac.yaml") if d["kind"] == "Role")["metadata"]["namespace"]
-    assert f"--lease-namespace={lease}" in container["args"]
+    assert lease == Options().lease_namespace == kustomization["namespace"]
+    assert not any(arg.startswith("--lease") for arg in container["args"])

@@ -12,6 +12,7 @@ from dovetail.advice.doctor.examination import CHECKS, Present, examine, left_ou
 from dovetail.advice.doctor.records import (
     GpuNode,
     Kubelet,
+    Lease,
     Node,
     Part,
     Pending,
@@ -63,6 +64,7 @@ DISCOVERY = Part("discovery", "gpu/gfd", "a")
 WELL = [Part("driver", "gpu/driver", "a"), Part("toolkit", "gpu/toolkit", "a"), Part("validator", "gpu/check", "a")]
 TWO_NUMA = (0, 1)
 ALIGNED = Kubelet("GPUNode a", "restricted", "static", TWO_NUMA)
+LEASE = Lease("dovetail-system/dovetail-scheduler", "dovetail", "pod-a_1234", 1)
 HEALTHY = Seen(
     nodes=(node(count="8", product=A100, state="success", upgrade="upgrade-done", rack="r1", zone="z"),),
     pods=with_parts(PLUGIN, DISCOVERY, *WELL, running=(Running("default/r", "a", "dovetail", "Guaranteed"),)),
@@ -71,6 +73,7 @@ HEALTHY = Seen(
     topologies={"a": Kubelet("NodeResourceTopology a", "restricted", gpu_numa=TWO_NUMA)},
     webhooks=(Webhook("kueue-mutating-webhook-configuration", "mpod.kb.io"),),
     queues=(Queue("default"),),
+    leases=(LEASE, replace(LEASE, name="other/dovetail-test", scheduler="test")),
     fabric=DEFAULT_FABRIC,
 )
 BARE = replace(HEALTHY, nodes=(node(gpus=0),))
@@ -179,6 +182,7 @@ CASES: list[tuple[str, Seen, Seen]] = [
      nodes(node(row="1"), fabric=("example.com/row",))),
     ("schedulers/share-nodes", running(("k/p", "a", "kai-scheduler"), ("k/q", "a", "dovetail")),
      running(("k/p", "a", "kai-scheduler"), ("k/q", "b", "dovetail"))),
+    ("schedulers/two-leaders", replace(HEALTHY, leases=(LEASE, replace(LEASE, name="kube-system/x"))), HEALTHY),
     ("schedulers/two-defaults", replace(HEALTHY, webhooks=(YUNIKORN, HAMI)), replace(HEALTHY, webhooks=(HAMI,))),
     ("schedulers/takes-ours", replace(HEALTHY, webhooks=(YUNIKORN,)), replace(HEALTHY, webhooks=(HAMI,))),
     ("schedulers/nobody-answers", pending(replace(WAITS, reason="")), pending(replace(WAITS, reason="", age_s=60))),
@@ -209,7 +213,7 @@ def test_nothing_is_wrong_with_a_healthy_cluster() -> None:
 
 
 def test_an_empty_cluster_is_healthy() -> None:
-    assert examine(Seen((), Pods(), {}, {}, {}, (), (), DEFAULT_FABRIC)) == ()
+    assert examine(Seen((), Pods(), {}, {}, {}, (), (), (), DEFAULT_FABRIC)) == ()
 
 
 @pytest.mark.parametrize("seen", [seen for name, *both in CASES if name.startswith("node-without") for seen in both])

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,10 @@ from click.testing import CliRunner
 from dovetail.advice.doctor.examination import CHECKS
 from dovetail.cli import cli
 from dovetail.cli.doctor_reading import LISTS
+from dovetail.kube.config import ClusterConfig
 from dovetail.playground import Fault, Playground
+from dovetail.scheduler.serve import Options, run
+from tests.live.conftest import eventually
 
 GPU = {"nvidia.com/gpu.present": "true"}
 GPU_NODE = yaml.safe_load((Path(__file__).parents[2] / "deploy/crds/gpunode.yaml").read_text())
@@ -255,7 +259,8 @@ async def test_why_a_pod_of_ours_waits(playground: Playground, tmp_path: Path) -
     _, answer = await doctor(playground, tmp_path)
     told = {one["object"]: one["evidence"] for one in answer["findings"]}
     assert told["pod/default/huge"] == "dovetail says in PodScheduled: Unschedulable: as it was"
-    assert (len(answer["unread"]), answer["left_out"]) == (1, []) and "csinodes" in answer["unread"][0]
+    assert answer["left_out"] == []
+    assert "csinodes" in told["command/dovetail-why"]
 
 
 async def test_a_webhook_and_a_level_of_the_fabric(playground: Playground, tmp_path: Path) -> None:
@@ -316,13 +321,69 @@ async def test_a_forbidden_list_leaves_out_what_needs_it(playground: Playground,
     playground.put(node())
     plural = LISTS[field].resource.plural
     playground.faults.add(Fault("answer", "GET", plural, status=403))
-    _, answer = await doctor(playground, tmp_path)
+    code, answer = await doctor(playground, tmp_path)
     assert answer["left_out"] == [check.id for check in CHECKS if field in check.needs]
-    assert len(answer["unread"]) == 1 and plural in answer["unread"][0]
+    (unknown,) = [one for one in answer["findings"] if one["level"] == "unknown"]
+    assert (unknown["id"], unknown["object"]) == ("doctor/not-read", f"list/{plural}")
+    assert plural in unknown["evidence"] and "grant" in unknown["fix"]
+    assert code == (1 if any(one["level"] == "error" for one in answer["findings"]) else 3)
     playground.faults.add(Fault("answer", "GET", plural, status=403))
     _, text = await shown(playground, tmp_path)
-    assert f"not read: {answer['unread'][0]}" in text and f"left out: {', '.join(answer['left_out'])}" in text
-    assert f"of {len(CHECKS) - len(answer['left_out'])} checks." in text
+    left = len(answer["left_out"])
+    assert f"unknown doctor/not-read list/{plural}: " in text and f"left out: {', '.join(answer['left_out'])}" in text
+    assert f"of {len(CHECKS) - left} check{'' if len(CHECKS) - left == 1 else 's'}; {left} check" in text
+
+
+async def test_who_may_read_nothing_does_not_hear_that_all_is_well(playground: Playground, tmp_path: Path) -> None:
+    for one in LISTS.values():
+        playground.faults.add(Fault("answer", "GET", one.resource.plural, status=403))
+    code, text = await shown(playground, tmp_path)
+    assert code == 3
+    assert text.count("unknown doctor/not-read list/") == len(LISTS)
+    assert text.splitlines()[-1] == (
+        f"0 findings of 0 checks; {len(CHECKS)} checks were not made, and what they look for may be there."
+    )
+
+
+def lease(namespace: str, scheduler: str, age_s: float = 1, holder: str = "pod") -> Document:
+    renewed = datetime.now(UTC) - timedelta(seconds=age_s)
+    labels, annotations = {"app.kubernetes.io/name": "dovetail-scheduler"}, {"dovetail.dev/scheduler-name": scheduler}
+    meta = {"name": "dovetail-scheduler", "namespace": namespace, "labels": labels, "annotations": annotations}
+    return {
+        "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": meta,
+        "spec": {"holderIdentity": f"{holder}-of-{namespace}", "leaseDurationSeconds": 15,
+                 "renewTime": renewed.strftime("%Y-%m-%dT%H:%M:%S.%fZ")},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("other", "age_s", "found"),
+    [("dovetail", 1, True), ("dovetail-test", 1, False), ("dovetail", 3600, False)],
+)
+async def test_two_leaders(playground: Playground, tmp_path: Path, other: str, age_s: float, found: bool) -> None:
+    playground.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "dovetail-system"}})
+    playground.put(lease("dovetail-system", "dovetail"))
+    playground.put(lease("kube-system", other, age_s))
+    code, answer = await doctor(playground, tmp_path)
+    assert (code, [one["id"] for one in answer["findings"]]) == ((1, ["schedulers/two-leaders"]) if found else (0, []))
+    for one in answer["findings"]:
+        assert one["object"] == "scheduler/dovetail"
+        assert "kube-system/dovetail-scheduler is held by pod-of-kube-system, renewed" in one["evidence"]
+
+
+async def test_our_schedulers_mark_their_leases_for_it(playground: Playground, tmp_path: Path) -> None:
+    """Two that were started by hand in different namespaces."""
+    config, namespaces = ClusterConfig(playground.url), ("default", "kube-system")
+    options = [Options(listen="", lease_namespace=namespace) for namespace in namespaces]
+    schedulers = [asyncio.create_task(run(config, one)) for one in options]
+    try:
+        _, answer = await eventually(lambda: doctor(playground, tmp_path), lambda told: told[0] == 1)
+    finally:
+        for one in schedulers:
+            one.cancel()
+        await asyncio.gather(*schedulers, return_exceptions=True)
+    (finding,) = answer["findings"]
+    assert all(f"lease {namespace}/dovetail-scheduler is held by" in finding["evidence"] for namespace in namespaces)
 
 
 async def test_a_cluster_that_does_not_answer(playground: Playground, tmp_path: Path) -> None:

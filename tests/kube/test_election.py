@@ -318,3 +318,13 @@ async def test_a_stalled_process_is_not_leader_even_before_it_has_noticed(
     assert not running.elector.is_leader
     assert not running.stopped.is_set()
     await running.stop()
+
+
+async def test_a_namespace_that_is_not_there_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    async with serve(status(404, "NotFound")) as url, Client(ClusterConfig(url), jitter=lambda: 0.0) as client:
+        running = Running(client)
+        async with asyncio.timeout(5):
+            while not caplog.records:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        await running.stop()
+    assert "there is no namespace kube-system for the lease: kubectl create namespace kube-system" in caplog.text

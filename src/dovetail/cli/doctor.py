@@ -14,9 +14,9 @@ from dovetail.advice.doctor.examination import CHECKS, Present, examine, left_ou
 from dovetail.advice.doctor.records import Finding, Seen, some
 from dovetail.cli.cluster import now_ms, run, told_by
 from dovetail.cli.console import Console
-from dovetail.cli.doctor_reading import read
+from dovetail.cli.doctor_reading import Unread, read
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
-from dovetail.cli.output import count, output_option, write_json
+from dovetail.cli.output import INCOMPLETE, count, output_option, write_json
 from dovetail.cli.scheduling import fabric_option, scheduler_name_option
 from dovetail.core.policy import Policy
 from dovetail.kube.client import Client
@@ -25,14 +25,15 @@ from dovetail.kube.errors import Forbidden
 from dovetail.kube.feed import Feed
 from dovetail.views.why import refused_pods, unhurried
 
+_UNKNOWN = "unknown"
+
 
 class Answer(Struct, frozen=True):
-    """`left_out` are ids of checks for which something could not be read, `unread` why."""
+    """`left_out` are ids of checks for which something could not be read; `findings` of the level unknown say why."""
 
     findings: tuple[Finding, ...]
     present: tuple[Present, ...]
     left_out: tuple[str, ...]
-    unread: tuple[str, ...]
 
 
 @click.command(name="doctor")
@@ -45,7 +46,8 @@ def command(
 ) -> None:
     """Look for what is wrong with the GPUs of a cluster, and say how to mend it.
 
-    Only lists, writes nothing. Exit code 1 if something of level error was found.
+    Only lists, writes nothing. Exit code 1 if something of level error was found; else 3 if something could not be
+    read, so that checks were left out; else 0.
     """
     config = config_of(kubeconfig, context)
     answer = run(_look(config, scheduler_name, fabric), config.server)
@@ -53,8 +55,11 @@ def command(
         write_json(answer)
     else:
         _show(answer, Console())
-    if any(one.level == "error" for one in answer.findings):
+    levels = {one.level for one in answer.findings}
+    if "error" in levels:
         sys.exit(1)
+    if _UNKNOWN in levels:
+        sys.exit(INCOMPLETE)
 
 
 async def _look(config: ClusterConfig, scheduler_name: str, fabric: tuple[str, ...]) -> Answer:
@@ -63,8 +68,14 @@ async def _look(config: ClusterConfig, scheduler_name: str, fabric: tuple[str, .
     try:
         seen = await _asked(config, scheduler_name, seen)
     except Forbidden as error:
-        unread = (*unread, f"dovetail why could not be asked of the pods that wait: {error}")
-    return Answer(examine(seen), present(seen), tuple(one.id for one in CHECKS if left_out(one, seen)), unread)
+        unread = (*unread, Unread("command/dovetail-why", str(error)))
+    findings = (*examine(seen), *(_unknown(one) for one in unread))
+    return Answer(findings, present(seen), tuple(one.id for one in CHECKS if left_out(one, seen)))
+
+
+def _unknown(one: Unread) -> Finding:
+    return Finding("doctor/not-read", _UNKNOWN, one.object, "it could not be read, and nobody knows what it hides",
+                   one.why, "grant the right that is named, or run it as somebody who has it")  # fmt: skip
 
 
 async def _asked(config: ClusterConfig, scheduler_name: str, seen: Seen) -> Seen:
@@ -95,9 +106,14 @@ def _show(answer: Answer, console: Console) -> None:
         console.print(f"{one.level} {escape(one.id)} {escape(objects)}: {escape(one.wrong)}")
         console.print(f"  because: {escape(one.evidence)}")
         console.print(f"  to mend: {escape(one.fix)}")
-    for line in answer.unread:
-        console.print(f"not read: {escape(line)}")
     if answer.left_out:
         console.print(f"left out: {', '.join(answer.left_out)}")
     done = len(CHECKS) - len(answer.left_out)
-    console.print(f"{count(len(answer.findings), 'finding')} of {count(done, 'check')}.")
+    known = sum(one.level != _UNKNOWN for one in answer.findings)
+    console.print(f"{count(known, 'finding')} of {count(done, 'check')}{_unmade(len(answer.left_out))}.")
+
+
+def _unmade(number: int) -> str:
+    if not number:
+        return ""
+    return f"; {count(number, 'check was', 'checks were')} not made, and what they look for may be there"

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime
 from typing import Any
 
 from msgspec import Struct, field
@@ -19,6 +20,7 @@ from msgspec import Struct, field
 from dovetail.advice.doctor.records import (
     GpuNode,
     Kubelet,
+    Lease,
     Node,
     Part,
     Pending,
@@ -32,18 +34,22 @@ from dovetail.advice.doctor.records import (
 from dovetail.core.quantities import QuantityError, units
 from dovetail.core.sharing.tree import Tree
 from dovetail.kube.client import Client
+from dovetail.kube.discovery import Served, discover
 from dovetail.kube.errors import Forbidden, NotFound
 from dovetail.kube.inventories import zones_of
+from dovetail.kube.lease import LEASE_LABEL, SCHEDULER_NAME
 from dovetail.kube.listing import list_all
 from dovetail.kube.objects import ObjectMeta, Quantities, Wire, epoch_ms
 from dovetail.kube.objects_queue import Queue as QueueObject
 from dovetail.kube.objects_topology import GPUNode, NodeResourceTopology
 from dovetail.kube.queues import queue
-from dovetail.kube.resources import GPU_NODES, NODE_TOPOLOGIES, NODES, PODS, QUEUES, RESOURCE_SLICES, Resource
+from dovetail.kube.resources import GPU_NODES, LEASES, NODE_TOPOLOGIES, NODES, PODS, QUEUES, RESOURCE_SLICES, Resource
 
 MUTATING_WEBHOOKS = Resource(
     "admissionregistration.k8s.io", "v1", "mutatingwebhookconfigurations", False, "MutatingWebhookConfiguration"
 )
+_LAPSED = 3
+"""After so many times its duration a lease is held by nobody, whatever stands in it."""
 _AGENT = "dovetail-agent"
 _HAMI = "hami-device-plugin"
 _ROLES = (
@@ -163,30 +169,57 @@ class _Hooks(Wire, frozen=True):
     webhooks: tuple[_Hook, ...] = ()
 
 
+class _LeaseSpec(Wire, frozen=True):
+    holder_identity: str = ""
+    lease_duration_seconds: int = 0
+    renew_time: datetime | None = None
+
+
+class _Lease(Wire, frozen=True):
+    metadata: ObjectMeta = ObjectMeta()
+    spec: _LeaseSpec = _LeaseSpec()
+
+
 class List(Struct, frozen=True):
-    """`told` makes of the objects what a field of Seen has."""
+    """`told` makes of the objects what a field of Seen has; `labels` selects them."""
 
     resource: Resource
     kind: type[Any]
     told: Callable[[list[Any], str], Any]
+    labels: Mapping[str, str] = {}
 
 
-async def read(client: Client, scheduler_name: str, fabric: tuple[str, ...]) -> tuple[Seen, tuple[str, ...]]:
-    """What was seen, and what could not be read and why. Raises ApiError."""
-    unread: list[str] = []
-    seen = {name: await _told(client, one, scheduler_name, unread) for name, one in LISTS.items()}
+class Unread(Struct, frozen=True):
+    """What could not be read, as `kind/name`, and why."""
+
+    object: str
+    why: str
+
+
+async def read(client: Client, scheduler_name: str, fabric: tuple[str, ...]) -> tuple[Seen, tuple[Unread, ...]]:
+    """What was seen, and what could not be. Raises ApiError."""
+    unread: list[Unread] = []
+    served = await discover(client)
+    seen = {name: await _told(client, served, one, scheduler_name, unread) for name, one in LISTS.items()}
     return Seen(**seen, fabric=fabric), tuple(unread)
 
 
-async def _told(client: Client, one: List, scheduler_name: str, unread: list[str]) -> Any:
+async def _told(client: Client, served: Served, one: List, scheduler_name: str, unread: list[Unread]) -> Any:
+    if one.resource.api_version in served.failed:
+        unread.append(Unread(f"list/{one.resource.plural}", f"the server of {one.resource.api_version} did not answer"))
+        return None
+    if not served.has(one.resource):
+        return one.told([], scheduler_name)
+    params = {"labelSelector": ",".join(f"{key}={value}" for key, value in one.labels.items())} if one.labels else {}
     try:
-        listing = await list_all(client, one.resource, one.kind)
+        listing = await list_all(client, one.resource, one.kind, params=params)
     except NotFound:
         return one.told([], scheduler_name)
     except Forbidden as error:
-        unread.append(str(error))
+        unread.append(Unread(f"list/{one.resource.plural}", str(error)))
         return None
-    unread.extend(f"{one.resource}: {bad}" for bad in listing.bad)
+    for bad in listing.bad:
+        unread.append(Unread(f"{one.resource.kind}/{'/'.join(bad.key or ('?',))}".lower(), bad.problem))
     return one.told(list(listing.objects.values()), scheduler_name)
 
 
@@ -370,6 +403,19 @@ def _webhooks(objects: Iterable[_Hooks], _: str) -> tuple[Webhook, ...]:
     return tuple(Webhook(one.metadata.name, hook.name) for one in objects for hook in one.webhooks)
 
 
+def _leases(leases: Iterable[_Lease], _: str) -> tuple[Lease, ...]:
+    """Those that are held. Whoever does not renew for a while leads no more; clocks may differ a little."""
+    now_ms = time.time_ns() // 1_000_000
+    found = []
+    for one in leases:
+        name = one.metadata.annotations.get(SCHEDULER_NAME, "")
+        renewed_s = max(0, now_ms - epoch_ms(one.spec.renew_time)) // 1000
+        if name and one.spec.holder_identity and renewed_s <= _LAPSED * one.spec.lease_duration_seconds:
+            where = f"{one.metadata.namespace}/{one.metadata.name}"
+            found.append(Lease(where, name, one.spec.holder_identity, renewed_s))
+    return tuple(sorted(found, key=lambda one: one.name))
+
+
 LISTS: Mapping[str, List] = {
     "nodes": List(NODES, _Node, _nodes),
     "pods": List(PODS, _Pod, _pods),
@@ -378,5 +424,6 @@ LISTS: Mapping[str, List] = {
     "topologies": List(NODE_TOPOLOGIES, NodeResourceTopology, _topologies),
     "queues": List(QUEUES, QueueObject, _queues),
     "webhooks": List(MUTATING_WEBHOOKS, _Hooks, _webhooks),
+    "leases": List(LEASES, _Lease, _leases, LEASE_LABEL),
 }
 """What is read for each field of Seen."""

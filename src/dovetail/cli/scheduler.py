@@ -16,7 +16,7 @@ from dovetail.core.placing.scores import Scoring
 from dovetail.core.policy import Policy
 from dovetail.kube.errors import KubeError
 from dovetail.scheduler.binder import NotLeader
-from dovetail.scheduler.serve import LeadershipLost, Options, run
+from dovetail.scheduler.serve import LEASE_NAMESPACE, LeadershipLost, Options, run
 
 
 def _address(value: str) -> str:
@@ -45,7 +45,7 @@ def _default_recording() -> Path | None:
 @fabric_option
 @policy_option
 @click.option("--leader-elect/--no-leader-elect", default=True, show_default=True, help="Only the leader writes.")
-@click.option("--lease-namespace", default="kube-system", show_default=True, help="Namespace of the lease.")
+@click.option("--lease-namespace", default=LEASE_NAMESPACE, show_default=True, help="Namespace of the lease.")
 @click.option("--lease-name", default="dovetail-scheduler", show_default=True, help="Name of the lease.")
 @click.option(
     "--listen",

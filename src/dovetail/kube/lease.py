@@ -16,7 +16,7 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 
 from msgspec import Struct, field
@@ -27,6 +27,11 @@ from dovetail.kube.errors import AlreadyExists, Conflict, KubeError, NotFound
 from dovetail.kube.resources import LEASES
 
 log = logging.getLogger(__name__)
+
+LEASE_LABEL = {"app.kubernetes.io/name": "dovetail-scheduler"}
+"""What leases of our schedulers are found by."""
+SCHEDULER_NAME = "dovetail.dev/scheduler-name"
+"""The annotation of a lease that says for whose pods its holder decides: two such leases are two leaders."""
 
 
 class Terms(Struct, frozen=True):
@@ -184,8 +189,9 @@ def _monotonic_ms() -> int:
 class Elector:
     """One candidate. `identity` gets a random suffix, as two processes of one name would both believe that they lead.
 
-    `on_started_leading` and `on_stopped_leading` are called in turn, the second also when `run` is cancelled; they must
-    not block. The second may come late (a frozen process), which is why acts are guarded by `is_leader`.
+    `marks` are labels and annotations that a lease gets when it is taken. `on_started_leading` and
+    `on_stopped_leading` are called in turn, the second also when `run` is cancelled; they must not block. The second
+    may come late (a frozen process), which is why acts are guarded by `is_leader`.
     """
 
     def __init__(
@@ -197,6 +203,7 @@ class Elector:
         *,
         on_started_leading: Callable[[], None],
         on_stopped_leading: Callable[[], None],
+        marks: Mapping[str, Mapping[str, str]] = {},
         terms: Terms = Terms(),
         clock_ms: Callable[[], int] = _monotonic_ms,
     ) -> None:
@@ -204,6 +211,7 @@ class Elector:
         self._client = client
         self._name = name
         self._namespace = namespace
+        self._marks = marks
         self._on_started_leading = on_started_leading
         self._on_stopped_leading = on_stopped_leading
         self._clock_ms = clock_ms
@@ -273,7 +281,7 @@ class Elector:
             return Seen(None)
         return Seen(lease.record())
 
-    async def _write(self, write: Write) -> Written:
+    async def _write(self, write: Write) -> Written | Failed:
         record, now = write.record, datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         spec: dict[str, object] = {
             "holderIdentity": record.holder,
@@ -281,17 +289,28 @@ class Elector:
             "leaseTransitions": record.transitions,
             "renewTime": now,
         }
+        metadata: dict[str, object] = {}
         if write.acquire:
             spec["acquireTime"] = now
+            metadata |= self._marks
         if record.version:
             # A patch, as a PUT of what we know would drop everybody else's labels and annotations.
             method, path, content_type = "PATCH", LEASES.path(self._namespace, self._name), MERGE_PATCH
-            body = {"metadata": {"resourceVersion": record.version}, "spec": spec}
+            metadata["resourceVersion"] = record.version
+            body: dict[str, object] = {"metadata": metadata, "spec": spec}
         else:
             method, path, content_type = "POST", LEASES.path(self._namespace), JSON
-            body = {"apiVersion": LEASES.api_version, "kind": "Lease", "metadata": {"name": self._name}, "spec": spec}
+            metadata["name"] = self._name
+            body = {"apiVersion": LEASES.api_version, "kind": "Lease", "metadata": metadata, "spec": spec}
         options = self._options() | Options(content_type=content_type)
-        lease = await self._client.request(method, path, body, decode=_Lease, **options)
+        try:
+            lease = await self._client.request(method, path, body, decode=_Lease, **options)
+        except NotFound:
+            if record.version:
+                raise
+            there = f"there is no namespace {self._namespace} for the lease"
+            log.warning("election: %s: kubectl create namespace %s; trying again", there, self._namespace)
+            return Failed()
         return Written(lease.record())
 
     def _options(self) -> Options:

@@ -22,7 +22,7 @@ from dovetail.kube.config import ClusterConfig
 from dovetail.kube.discovery import discover
 from dovetail.kube.feed import Feed
 from dovetail.kube.layouts import Finding
-from dovetail.kube.lease import Elector
+from dovetail.kube.lease import LEASE_LABEL, SCHEDULER_NAME, Elector
 from dovetail.recording.folder import MIB
 from dovetail.recording.recorder import Recorder
 from dovetail.scheduler import metrics
@@ -39,6 +39,8 @@ _CONNECTIONS = 128
 COLLECT_AFTER = 20_000
 """New objects until the garbage collector looks for cycles among them. Hardly anything here is one, and every 700, as
 Python has it, costs a twentieth of the CPU time of a burst of binds."""
+LEASE_NAMESPACE = "dovetail-system"
+"""Of the manifests in deploy/ as well: who elects in two namespaces has two leaders."""
 
 
 class LeadershipLost(Exception):
@@ -52,7 +54,7 @@ class Options(Struct, frozen=True):
 
     scheduler_name: str = "dovetail"
     leader_elect: bool = True
-    lease_namespace: str = "kube-system"
+    lease_namespace: str = LEASE_NAMESPACE
     lease_name: str = "dovetail-scheduler"
     identity: str = field(default_factory=socket.gethostname)
     listen: str = "0.0.0.0:10351"
@@ -81,6 +83,7 @@ async def run(config: ClusterConfig, options: Options) -> None:
             options.lease_name,
             options.lease_namespace,
             options.identity,
+            marks={"labels": LEASE_LABEL, "annotations": {SCHEDULER_NAME: options.scheduler_name}},
             on_started_leading=started_leading,
             on_stopped_leading=lost.set,
         )

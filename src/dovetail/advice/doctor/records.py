@@ -127,6 +127,16 @@ class Queue(Struct, frozen=True):
     scaled: str = ""
 
 
+class Lease(Struct, frozen=True):
+    """A lease of one of our schedulers, that somebody holds and has renewed lately. `scheduler` is the schedulerName
+    for whose pods the holder decides."""
+
+    name: str
+    scheduler: str
+    holder: str
+    renewed_s: int
+
+
 class Seen(Struct, frozen=True):
     """What was read, one field for each list; None is what could not be. `drivers` are nodes by the DRA drivers that
     offer devices there; `gpu_nodes` and `topologies` (NodeResourceTopology) go by node. `fabric` are the label keys
@@ -139,6 +149,7 @@ class Seen(Struct, frozen=True):
     topologies: Mapping[str, Kubelet] | None
     webhooks: tuple[Webhook, ...] | None
     queues: tuple[Queue, ...] | None
+    leases: tuple[Lease, ...] | None
     fabric: tuple[str, ...]
 
     def claimed(self, node: str) -> bool:
@@ -155,7 +166,8 @@ class Seen(Struct, frozen=True):
 
 
 class Finding(Struct, frozen=True):
-    """`object` is `kind/name`; `evidence` what says so; `fix` a command or a setting."""
+    """`object` is `kind/name`; `evidence` what says so; `fix` a command or a setting. `level` is error, warning, or
+    unknown for what could not be looked at."""
 
     id: str
     level: str

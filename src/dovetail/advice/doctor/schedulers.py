@@ -12,7 +12,7 @@ Rules
 
 from __future__ import annotations
 
-from dovetail.advice.doctor.records import DRIVERS, Check, Pending, Seen, Told, some
+from dovetail.advice.doctor.records import DRIVERS, Check, Lease, Pending, Seen, Told, some
 
 TAKERS = {"admission-webhook.yunikorn.mutate-pods": "yunikorn"}
 """Webhooks that put pods under another scheduler even where they name one, and that scheduler."""
@@ -36,6 +36,18 @@ def _share_nodes(seen: Seen) -> Told:
         evidence = f"on {some(sorted(where))}; on {first} GPUs are held by {held}"
         fix = "give each scheduler GPU nodes of its own: a taint, and a toleration or nodeSelector in its pods"
         yield f"scheduler/{'+'.join(names)}", evidence, fix
+
+
+def _two_leaders(seen: Seen) -> Told:
+    """One finding for each schedulerName."""
+    leases: dict[str, list[Lease]] = {}
+    for one in seen.leases or ():
+        leases.setdefault(one.scheduler, []).append(one)
+    for name, held in sorted(leases.items()):
+        if len(held) > 1:
+            each = (f"lease {one.name} is held by {one.holder}, renewed {one.renewed_s} s ago" for one in held)
+            fix = "end one of them, or run both with the same --lease-namespace and --lease-name"
+            yield f"scheduler/{name}", "; ".join(each), fix
 
 
 def _two_defaults(seen: Seen) -> Told:
@@ -115,6 +127,8 @@ def _pending(seen: Seen) -> Told:
 CHECKS = (
     Check("schedulers/share-nodes", "warning", "pods of several schedulers have GPUs on the same nodes",
           ("pods",), _share_nodes),
+    Check("schedulers/two-leaders", "error", "two processes lead and decide for the same pods",
+          ("leases",), _two_leaders),
     Check("schedulers/two-defaults", "error", "two webhooks name different schedulers in pods",
           ("webhooks",), _two_defaults),
     Check("schedulers/takes-ours", "warning", "a webhook takes pods that name dovetail for another scheduler",
