@@ -110,7 +110,7 @@ def _is(document: Document, *resources: Resource) -> bool:
 def declared(resource: Resource, document: Document) -> list[Problem | None]:
     name = document["metadata"]["name"]
     member = gangs.Membership("id", "default", name)
-    told = owners.declare(member, gangs.OwnerRef(resource, "default", name), document)
+    told = owners.declare(member, owners.read(gangs.OwnerRef(resource, "default", name), document))
     assert told is not None, "the pods of the object are on their own"
     wishes = wishes_of(msgspec.convert(document["metadata"], ObjectMeta))
     return [gang.problem for gang in gangs.records(told, {wishes})]

@@ -13,7 +13,7 @@ from dovetail.core import events as ev
 from dovetail.kube import finished, translate
 from dovetail.kube.feed import Feed
 from dovetail.kube.gangs_dialects import COSCHEDULING
-from dovetail.kube.objects_pod import outline
+from dovetail.kube.sources import outline
 
 START_MS = 1_767_225_600_000
 SCHEDULED = "{type: PodScheduled, status: 'True', lastTransitionTime: 2026-01-01T00:00:00Z}"

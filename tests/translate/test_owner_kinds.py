@@ -39,7 +39,7 @@ def member_of(controller: str, labels: str) -> Membership | None:
 
 def declared_by(member: Membership, document: str) -> Declared:
     assert member.owner is not None
-    return owners.declare(member, member.owner, yaml.safe_load(document))
+    return owners.declare(member, owners.read(member.owner, yaml.safe_load(document)))
 
 
 def minimums_of(found: list[Gang]) -> dict[str, int]:
@@ -222,7 +222,7 @@ def problem_of(controller: str, labels: str, document: str) -> Any:
     member = member_of(controller, labels)
     assert member is not None
     assert member.owner is not None
-    declared = owners.declare(member, member.owner, yaml.safe_load(document))
+    declared = owners.declare(member, owners.read(member.owner, yaml.safe_load(document)))
     assert declared is not None
     problem = gangs.records(declared, ())[0].problem
     assert problem is not None
@@ -254,7 +254,7 @@ def test_an_owner_that_cannot_be_read_says_where() -> None:
 def test_an_owner_that_is_gone() -> None:
     member = member_of(JOB, INDEX)
     assert member is not None and member.owner is not None
-    assert owners.declare(member, member.owner, None) is None
+    assert owners.declare(member, owners.read(member.owner, None)) is None
 
 
 def test_annotations_of_the_owner_hold_for_the_whole_gang() -> None:

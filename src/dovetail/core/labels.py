@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dovetail.core.model import LabelSelector, Requirement, Taint, Toleration
 
 _INTEGER = re.compile(r"[+-]?[0-9]+")
+_DIGITS = len(str(2**63))
 _DECIMAL = re.compile(r"0|-?[1-9][0-9]*")
 
 
@@ -21,7 +22,11 @@ def as_int64(text: str) -> int | None:
     """Go's strconv.ParseInt(text, 10, 64): None where it would fail."""
     if _INTEGER.fullmatch(text) is None:
         return None
-    value = int(text)
+    # int() refuses thousands of digits with an error of its own; zeros before a number mean nothing.
+    digits = text.lstrip("+-").lstrip("0") or "0"
+    if len(digits) > _DIGITS:
+        return None
+    value = -int(digits) if text[0] == "-" else int(digits)
     return value if -(2**63) <= value < 2**63 else None
 
 

@@ -18,6 +18,7 @@ from dovetail.kube.objects_pod import Pod as PodObject
 Sizes = frozenset[tuple[str, str]]
 """Resources with the amounts that some container asks for, as written."""
 _NONE: Sizes = frozenset()
+_FEW, _MOST = 8, 128
 
 
 class Listener(Protocol):
@@ -88,7 +89,8 @@ def sizes_of(obj: PodObject) -> Sizes:
         for pair in (container.resources.limits or {}).items()
         if _is_gpu(pair[0])
     ]
-    return _shared(frozenset((name, str(amount)) for name, amount in found)) if found else _NONE
+    sizes = frozenset((name, str(amount)) for name, amount in found[:_MOST])
+    return _shared(sizes) if len(sizes) <= _FEW else sizes
 
 
 def _is_gpu(resource: str) -> bool:

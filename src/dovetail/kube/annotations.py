@@ -12,6 +12,7 @@ On a pod that is in no gang, levels have no effect: it is always inside one doma
 - `gpu-memory` (in MiB) and `gpu-fraction` (in thousandths) are what the pod needs of each of its GPUs, rounded up, and
   `gpu-isolation` is the least that must keep other pods from it. They are said on the pod: pods of a gang may differ.
 - What we write ourselves is read on bound pods only, with the same rules, and never keeps a pod from anything.
+- Of more than MOST_KEYS keys the first are read, and of a value longer than LONGEST nothing; both are Problems.
 - Nothing here knows what time it is: whether `last-checkpoint` lies in the future is for the core.
 """
 
@@ -31,8 +32,9 @@ from msgspec.structs import replace
 from dovetail.core.devices.sharing import ISOLATIONS, Isolation
 from dovetail.core.model import MAX_GPUS, WHOLE_GPU_MILLI, Problem
 from dovetail.core.quantities import parse
+from dovetail.kube.limits import MOST_LEVELS
 from dovetail.kube.objects import ObjectMeta, epoch_ms
-from dovetail.kube.translate_problems import nearest
+from dovetail.kube.translate_problems import nearest, shown
 
 PREFIX = "dovetail.dev/"
 DEVICES = PREFIX + "devices"
@@ -58,6 +60,11 @@ _COUNT = re.compile(r"[0-9]{1,9}")
 _INDEX = re.compile(r"0|[1-9][0-9]?")
 _DECIMAL = re.compile(r"-?([0-9]{1,9}(\.[0-9]{0,30})?|\.[0-9]{1,30})")
 _MIB = 2**20
+MOST_KEYS = 32
+"""Labels and annotations of ours that are read of one object: more than there are."""
+LONGEST = 4096
+_NEAREST_TOLD = 4
+_SMALL, _FEW = 256, 8
 
 
 class Wishes(Struct, frozen=True):
@@ -117,7 +124,10 @@ def _levels(text: str) -> tuple[str, ...]:
     levels = [level(part.strip()) for part in text.split(",")]
     if "" in levels:
         raise _BadValue
-    return tuple(dict.fromkeys(levels))
+    found = tuple(dict.fromkeys(levels))
+    if len(found) > MOST_LEVELS:
+        raise _BadValue(",".join(text.split(",")[:MOST_LEVELS]))
+    return found
 
 
 def level(text: str) -> str:
@@ -180,7 +190,7 @@ def _milli(text: str) -> int:
     return milli
 
 
-_LEVELS_RULE = "must be node label keys or " + ", ".join(LEVELS) + ", separated by commas"
+_LEVELS_RULE = f"must be node label keys or {', '.join(LEVELS)}, separated by commas, {MOST_LEVELS} at most"
 DURATION_RULE = "must be a duration in d, h, m and s, in that order, and more than zero"
 
 TABLE: dict[str, Key] = {
@@ -211,7 +221,14 @@ _Items = tuple[tuple[str, str], ...]
 def wishes_of(meta: ObjectMeta) -> Wishes:
     """What the object asks for. It never fails: `problems` says what is wrong."""
     labels, annotations = _ours(meta.labels), _ours(meta.annotations)
-    return _read(labels, annotations) if labels or annotations else NOTHING
+    if not labels and not annotations:
+        return NOTHING
+    if len(labels) > _FEW or len(annotations) > MOST_KEYS:
+        return _read(labels, annotations)
+    for _, value in annotations:
+        if len(value) > _SMALL:
+            return _read(labels, annotations)
+    return _remembered(labels, annotations)
 
 
 def _ours(values: dict[str, str]) -> _Items:
@@ -221,32 +238,41 @@ def _ours(values: dict[str, str]) -> _Items:
 NOTHING = Wishes()
 
 
-@lru_cache(maxsize=8192)
 def _read(labels: _Items, annotations: _Items) -> Wishes:
     wishes: dict[str, Any] = {}
     problems: list[Problem] = []
+    unknown = 0
     for place, items in (("labels", labels), ("annotations", annotations)):
-        for name, value in items:
+        if len(items) > MOST_KEYS:
+            rule = f"are too many keys of {PREFIX}; the limit is {MOST_KEYS}"
+            problems.append(Problem(f"metadata.{place}", str(len(items)), rule))
+        for name, value in items[:MOST_KEYS]:
             path, short = f"metadata.{place}[{name}]", name.removeprefix(PREFIX)
             key = TABLE.get(short)
             if short in WRITTEN_BY_US:
                 continue
             if key is None:
-                known = PREFIX + nearest(short, TABLE)
-                problems.append(Problem(path, value, f"is no known key; nearest known key: {known}"))
+                unknown += 1
+                near = f"; nearest known key: {PREFIX}{nearest(short, TABLE)}" if unknown <= _NEAREST_TOLD else ""
+                problems.append(Problem(path, shown(value), f"is no known key{near}"))
             elif key.place != place:
-                problems.append(Problem(path, value, f"must be in metadata.{key.place}"))
+                problems.append(Problem(path, shown(value), f"must be in metadata.{key.place}"))
+            elif len(value) > LONGEST:
+                problems.append(Problem(path, shown(value), f"has {len(value)} characters; the limit is {LONGEST}"))
             else:
                 try:
                     wishes[key.field] = key.parse(value)
                 except ValueError as error:
-                    problems.append(Problem(path, value, _rule(key, value, error)))
+                    problems.append(Problem(path, shown(value), _rule(key, value, error)))
     return replace(NOTHING, **wishes, problems=tuple(problems))
+
+
+_remembered = lru_cache(maxsize=4096)(_read)
 
 
 def indices_of(text: str) -> tuple[int, ...] | None:
     """The GPUs that a value of DEVICES names; None where it is no list of different indices that a node can have."""
-    parts = text.split(",")
+    parts = text.split(",", MAX_GPUS)
     if not all(_INDEX.fullmatch(part) and int(part) < MAX_GPUS for part in parts) or len(set(parts)) < len(parts):
         return None
     return tuple(map(int, parts))

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dovetail.core.model import Problem
 from dovetail.core.sharing.records import Budget
 from dovetail.kube.layouts import Finding
+from dovetail.kube.limits import MOST_PARTS, of_selector
 from dovetail.kube.objects import PodDisruptionBudget
 from dovetail.kube.selectors import label_selector
 
@@ -20,6 +21,10 @@ def budget(obj: PodDisruptionBudget) -> tuple[Budget, tuple[Finding, ...]]:
     """The record of a budget, and what of its selector cannot be read."""
     meta, status, problems = obj.metadata, obj.status, list[Problem]()
     allowed = status.disruptions_allowed if status.observed_generation >= meta.generation else 0
-    selector = label_selector(obj.spec.selector, "spec.selector", problems)
+    said, selector = of_selector(obj.spec.selector), None
+    if said > MOST_PARTS:
+        problems.append(Problem("spec.selector", str(said), f"counts as so many; the limit is {MOST_PARTS}: not used"))
+    else:
+        selector = label_selector(obj.spec.selector, "spec.selector", problems)
     found = tuple(Finding("PodDisruptionBudget", f"{meta.namespace}/{meta.name}", problem) for problem in problems)
     return Budget(meta.namespace, meta.name, selector, max(0, allowed)), found

@@ -5,8 +5,12 @@ Rules
 - Any msgspec Struct with a `metadata` is a type to read into (`Keyed`); only the fields it names are kept.
 - Everything is decoded in one typed pass. Only if that fails are the pieces taken apart, and an object that does not
   fit its type becomes a `BadObject` in its place: never an exception, never nothing.
+- So does one that is nested deeper than the interpreter goes. The API server takes 10,000 levels.
 """
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import GenericAlias
 from typing import Generic, Protocol, TypeVar
 
@@ -19,6 +23,8 @@ from dovetail.kube.resources import Resource
 # (namespace, name); the namespace of a cluster-scoped object is "".
 Key = tuple[str, str]
 
+_UNREADABLE = DecodeError, RecursionError
+_DEEPEST = 12_000
 CHANGES = frozenset({"ADDED", "MODIFIED", "DELETED"})
 
 
@@ -119,14 +125,14 @@ class Reader(Generic[T]):
         """A page of a list, and the objects that had to be left out of it. Raises BadReply if it is no list at all."""
         try:
             return self._page.decode(body), []
-        except DecodeError:
+        except _UNREADABLE:
             raw = self._as(_RawPage, body)
         items: list[T] = []
         bad: list[BadObject] = []
         for one in raw.items or ():
             try:
                 items.append(self._one.decode(one))
-            except DecodeError as error:
+            except _UNREADABLE as error:
                 bad.append(self._bad(one, error))
         return Page(raw.metadata, items), bad
 
@@ -136,7 +142,7 @@ class Reader(Generic[T]):
             event = self._event.decode(line)
             if event.type in CHANGES:
                 return event
-        except DecodeError:
+        except _UNREADABLE:
             pass
         raw = self._as(_RawEvent, line)
         if raw.type == "ERROR":
@@ -146,18 +152,31 @@ class Reader(Generic[T]):
             return Bookmark(meta.resource_version, (meta.annotations or {}).get("k8s.io/initial-events-end") == "true")
         try:
             return Event(raw.type, self._one.decode(raw.object))
-        except DecodeError as error:
+        except _UNREADABLE as error:
             return self._bad(raw.object, error, deleted=raw.type == "DELETED")
 
     def _as(self, kind: type[S], data: bytes | Raw) -> S:
         try:
-            return decode(data, type=kind)
-        except DecodeError as error:
+            with _deep():
+                return decode(data, type=kind)
+        except _UNREADABLE as error:
             raise BadReply(200, "BadReply", str(error), f"GET {self.resource}") from error
 
-    def _bad(self, raw: Raw, error: DecodeError, *, deleted: bool = False) -> BadObject:
+    def _bad(self, raw: Raw, error: Exception, *, deleted: bool = False) -> BadObject:
         try:
-            meta = decode(raw, type=Identified).metadata
-        except DecodeError:
+            with _deep():
+                meta = decode(raw, type=Identified).metadata
+        except _UNREADABLE:
             return BadObject(self.resource, None, str(error), deleted=deleted)
         return BadObject(self.resource, (meta.namespace, meta.name), str(error), meta.resource_version, deleted)
+
+
+@contextmanager
+def _deep() -> Iterator[None]:
+    """What is read in it may be nested as deep as the API server takes: little is kept of it."""
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(limit, _DEEPEST))
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(limit)

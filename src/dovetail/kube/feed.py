@@ -107,7 +107,7 @@ class Feed:
         # each, what was fetched, and who is to be fetched.
         self._owner_of: dict[str, OwnerRef] = {}
         self._owned: dict[OwnerRef, dict[str, Membership]] = {}
-        self._documents: dict[OwnerRef, Mapping[str, object] | None] = {}
+        self._read: dict[OwnerRef, owners.Read] = {}
         self._stale: dict[OwnerRef, None] = {}
 
     def pods(self, changes: Iterable[Change[PodObject]]) -> list[ev.Event]:
@@ -138,7 +138,8 @@ class Feed:
 
     def _known(self, obj: PodObject) -> _Known:
         """What a pod of this scheduler or another one tells by itself."""
-        wishes, pod = wishes_of(obj.metadata), translate.pod(obj, self._scheduler_name)
+        pod = translate.pod(obj, self._scheduler_name)
+        wishes = wishes_of(obj.metadata) if pod.managed else NOTHING
         member = membership(obj, wishes) if pod.managed else None
         return _Known(pod, pod.problem, pod.work, wishes, member, Devices.of(pod), translate.devices_of(obj)[1])
 
@@ -166,9 +167,9 @@ class Feed:
         if member.owner is not None:
             owner = self._owner_of.setdefault(member.id, member.owner)
             self._owned.setdefault(owner, {})[member.id] = member
-            if not member.alone or owner not in self._documents:
+            if not member.alone or owner not in self._read:
                 self._stale[owner] = None
-            if owner in self._documents and member.id not in self._declared:
+            if owner in self._read and member.id not in self._declared:
                 self._declare(member, owner)
         elif member.id.startswith(gangs.NAMED):
             self._declared.setdefault(member.id, gangs.named(member))
@@ -190,7 +191,7 @@ class Feed:
         if owner is not None:
             del self._owner_of[member.id], self._owned[owner][member.id]
             if not self._owned[owner]:
-                for books in (self._owned, self._documents, self._stale):
+                for books in (self._owned, self._read, self._stale):
                     books.pop(owner, None)
 
     def _add_gang(self, pod: _Known) -> bool:
@@ -258,7 +259,7 @@ class Feed:
 
     def wanted_owners(self) -> list[OwnerRef]:
         """Objects to be fetched and told to `owner`; they stay wanted until then."""
-        for ref in [ref for ref in self._stale if ref in self._documents and not self._has_pending(ref)]:
+        for ref in [ref for ref in self._stale if ref in self._read and not self._has_pending(ref)]:
             del self._stale[ref]
         return list(self._stale)
 
@@ -270,7 +271,7 @@ class Feed:
         if ref not in self._owned:
             return []
         self._stale.pop(ref, None)
-        self._documents[ref] = document
+        self._read[ref] = owners.read(ref, document)
         events: list[ev.Event] = []
         for member in self._owned[ref].values():
             self._declare(member, ref)
@@ -278,7 +279,7 @@ class Feed:
         return events
 
     def _declare(self, member: Membership, owner: OwnerRef) -> None:
-        declared = owners.declare(member, owner, self._documents[owner])
+        declared = owners.declare(member, self._read[owner])
         if declared is not None:
             self._declared[member.id] = declared
         else:

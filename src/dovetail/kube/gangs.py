@@ -8,13 +8,13 @@ Rules
   gang of its own. A part that needs no pod is no sub-gang; its pods, like those of unknown parts, go to the root.
 - Our annotations count on the object first, then on the pods, who must agree. Levels hold for the whole declared thing;
   `gang-min` and `gang-max` replace its numbers, where it has no parts. What a pod needs of a GPU only the pod can say.
-- Numbers that contradict each other give a Problem, and then the gang stays pending.
+- Numbers that contradict each other give a Problem, and then the gang stays pending; so do too many parts.
 Ids are `<kind>.<group>/<namespace>/<name>`, and `/<part>` for a sub-gang: the same after every restart.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import TypeVar
 
 from msgspec import Struct
@@ -22,10 +22,13 @@ from msgspec.structs import replace
 
 from dovetail.core.model import Gang, Problem
 from dovetail.kube.annotations import FRACTION, ISOLATION, MEMORY, NOTHING, PREFIX, Wishes
+from dovetail.kube.limits import MOST_SUBGANGS, too_many
 from dovetail.kube.resources import Resource
 from dovetail.kube.translate_problems import first_of
 
 T = TypeVar("T")
+
+_MOST_SHOWN = 4
 
 NAMED = "gang.dovetail.dev"
 """Where the ids begin of gangs that exist only in their pods' annotations."""
@@ -81,6 +84,11 @@ class Declared(Struct, frozen=True):
         if self.alone:
             return ""
         return f"{self.gang.id}/{part}" if any(p.name == part and p.min_count for p in self.parts) else self.gang.id
+
+
+def divided(field: str, parts: Sequence[Part]) -> tuple[tuple[Part, ...], Problem | None]:
+    """The parts of a declared thing; of too many the first, with what is wrong."""
+    return tuple(parts[:MOST_SUBGANGS]), too_many(field, len(parts), MOST_SUBGANGS)
 
 
 def named(member: Membership) -> Declared:
@@ -166,7 +174,7 @@ def _agreed(key: str, own: T, said: Iterable[T], problems: list[Problem]) -> T:
     if own or not values:
         return own
     if len(values) > 1:
-        shown = " and ".join(str(value) for value in values)
+        shown = " and ".join([str(value) for value in values[:_MOST_SHOWN]])
         problems.append(Problem(_path(key), shown, "the pods of one gang must say the same"))
     return values[0]
 

@@ -22,7 +22,9 @@ from msgspec import Struct
 
 from dovetail.core.model import Gang, Problem
 from dovetail.kube.annotations import LEVELS, Wishes, level, wishes_of
-from dovetail.kube.gangs import NAMED, Declared, Membership, Part
+from dovetail.kube.gangs import NAMED, Declared, Membership, Part, divided
+from dovetail.kube.limits import MOST_LEVELS, too_many
+from dovetail.kube.limits import name as bounded_name
 from dovetail.kube.objects import ObjectMeta, epoch_ms
 from dovetail.kube.objects_group import (
     CompositePodGroup,
@@ -73,7 +75,8 @@ def membership(pod: Pod, wishes: Wishes) -> Membership | None:
     for dialect in DIALECTS:
         name = dialect.name_in(pod)
         if name:
-            return Membership(dialect.id_of(namespace, name), namespace, name, dialect.part_in(pod))
+            name = bounded_name(name)
+            return Membership(dialect.id_of(namespace, name), namespace, name, bounded_name(dialect.part_in(pod)))
     if wishes.gang:
         return Membership(f"{NAMED}/{namespace}/{wishes.gang}", namespace, wishes.gang)
     return owned_by(pod)
@@ -84,8 +87,13 @@ def _gang(dialect: Dialect[Any], meta: ObjectMeta, **fields: Any) -> Gang:
     return Gang(dialect.id_of(meta.namespace, meta.name), meta.namespace, meta.name, created_ms=created, **fields)
 
 
-def _levels(constraints: SchedulingConstraints | None) -> tuple[str, ...]:
-    return tuple(t.key for t in constraints.topology) if constraints is not None else ()
+def _levels(constraints: SchedulingConstraints | None, problems: list[Problem]) -> tuple[str, ...]:
+    if constraints is None:
+        return ()
+    keys = constraints.topology
+    if problem := too_many("spec.schedulingConstraints.topology", len(keys), MOST_LEVELS):
+        problems.append(problem)
+    return tuple([one.key for one in keys[:MOST_LEVELS]])
 
 
 def _no_policy(kind: str) -> Problem:
@@ -98,15 +106,16 @@ def _parent(namespace: str, name: str) -> str:
 
 def _native(obj: PodGroup) -> Declared:
     spec, policy = obj.spec, obj.spec.scheduling_policy
-    problems = [Problem("spec.resourceClaims", claim.name, NO_GROUP_CLAIMS) for claim in spec.resource_claims]
+    problems = [Problem("spec.resourceClaims", claim.name, NO_GROUP_CLAIMS) for claim in spec.resource_claims[:1]]
     if policy.gang is None and policy.basic is None:
         problems.append(_no_policy("PodGroup"))
+    required = _levels(spec.scheduling_constraints, problems)
     gang = _gang(
         NATIVE,
         obj.metadata,
         min_count=policy.gang.min_count if policy.gang is not None else 1,
         parent=_parent(obj.metadata.namespace, spec.parent_composite_pod_group_name),
-        required=_levels(spec.scheduling_constraints),
+        required=required,
         priority=spec.priority,
         problem=first_of(problems),
     )
@@ -122,12 +131,13 @@ def _composite(obj: CompositePodGroup) -> Declared:
     if minimum < 1:
         field = "spec.schedulingPolicy.gang.minGroupCount"
         problems.append(Problem(field, str(minimum), "must be given, and at least 1; nearest valid value: 1"))
+    required = _levels(spec.scheduling_constraints, problems)
     gang = _gang(
         COMPOSITE,
         obj.metadata,
         min_groups=minimum,
         parent=_parent(obj.metadata.namespace, spec.parent_composite_pod_group_name),
-        required=_levels(spec.scheduling_constraints),
+        required=required,
         priority=spec.priority,
         problem=first_of(problems),
     )
@@ -142,13 +152,15 @@ def _coscheduling(obj: CoschedulingPodGroup) -> Declared:
 def _volcano(obj: VolcanoPodGroup) -> Declared:
     spec = obj.spec
     required, preferred, problem = _tiers(spec.network_topology)
-    gang = _gang(
-        VOLCANO, obj.metadata, min_count=spec.min_member, required=required, preferred=preferred, problem=problem
-    )
     tasks = sorted(spec.min_task_member.items())
-    parts = tuple(Part(name, count) for name, count in tasks)
-    adds_up = sum(count for _, count in tasks) == spec.min_member and all(count >= 0 for _, count in tasks)
-    return Declared(gang, "spec.minMember", parts if adds_up else (), wishes=wishes_of(obj.metadata))
+    adds_up = sum([count for _, count in tasks]) == spec.min_member and all(count >= 0 for _, count in tasks)
+    wanted = tasks if adds_up else []
+    parts, too_much = divided("spec.minTaskMember", [Part(name, count) for name, count in wanted])
+    gang = _gang(
+        VOLCANO, obj.metadata, min_count=spec.min_member, required=required, preferred=preferred,
+        problem=too_much or problem,
+    )  # fmt: skip
+    return Declared(gang, "spec.minMember", parts, wishes=wishes_of(obj.metadata))
 
 
 def _tiers(wire: NetworkTopology | None) -> tuple[tuple[str, ...], tuple[str, ...], Problem | None]:

@@ -20,10 +20,11 @@ from dovetail.core.devices.mig import slices as costs
 from dovetail.core.devices.mig.geometry import Geometry, GeometryError
 from dovetail.core.devices.mig.products import of_product
 from dovetail.core.devices.mig.static import Card, layout_from_counts
-from dovetail.core.model import Instance, Problem
+from dovetail.core.model import MAX_GPUS, Instance, Problem
 from dovetail.kube.layouts import Finding
 from dovetail.kube.objects_topology import GPUNode
 
+_MOST = 8 * MAX_GPUS
 _WRITTEN = re.compile(r"(0|[1-9][0-9]?)/([1-9]\d?g\.[1-9]\d{0,3}gb(?:\+[a-z.]+|-me)?)@(0|[1-9][0-9]?)")
 _MOST_CARDS = 16
 
@@ -104,7 +105,7 @@ def _told(gpu_node: GPUNode, product: str) -> tuple[tuple[Card, ...], tuple[Find
 
 def written(text: str) -> tuple[Instance, ...] | None:
     """The instances that were written down; None where the text is no list of different ones."""
-    parts = [_WRITTEN.fullmatch(part) for part in text.split(",")]
+    parts = [_WRITTEN.fullmatch(part) for part in text.split(",", _MOST)]
     found = [Instance(int(part[1]), part[2], int(part[3])) for part in parts if part is not None]
     return tuple(found) if len(found) == len(parts) == len({*found}) else None
 

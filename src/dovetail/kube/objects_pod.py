@@ -209,9 +209,3 @@ class Pod(Wire, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
-
-
-def outline(pod: Pod) -> Pod:
-    """Its metadata alone: what is asked for of a pod once it was translated. The rest of it is most of what it takes,
-    3 KiB for a pod of one container, and of a cluster with many finished pods most of the memory."""
-    return Pod(pod.metadata)

@@ -23,8 +23,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dovetail.core.model import Gang, Problem
-from dovetail.kube.annotations import wishes_of
-from dovetail.kube.gangs import Declared, Membership, OwnerRef, Part
+from dovetail.kube import limits
+from dovetail.kube.annotations import NOTHING, Wishes, wishes_of
+from dovetail.kube.gangs import Declared, Membership, OwnerRef, Part, divided
 from dovetail.kube.objects import ObjectMeta, epoch_ms
 from dovetail.kube.objects_owner import Job, JobSet, LeaderWorkerSet, RayCluster, TrainingJob
 from dovetail.kube.objects_pod import Pod
@@ -107,7 +108,7 @@ def owned_by(pod: Pod) -> Membership | None:
             resource = kind.resource
             if reference.kind == resource.kind and version != resource.version:
                 resource = replace(resource, version=version)
-            name = meta.labels.get(kind.named_by) or reference.name
+            name = limits.name(meta.labels.get(kind.named_by) or reference.name)
             split = f"{name}/{meta.labels.get(kind.split_by, '')}" if kind.split_by else name
             return Membership(
                 id=f"{resource.kind.lower()}.{resource.group}/{meta.namespace}/{split}",
@@ -131,25 +132,53 @@ def wire_of(owner: OwnerRef) -> type[Any]:
     return wire
 
 
-def declare(member: Membership, owner: OwnerRef, document: Mapping[str, object] | None) -> Declared | None:
-    """What the owner's object says of the gang, or of pods that are on their own. `document` None: it is not there, and
-    how many pods start together is not known; then None, unless the pods do not wait for it."""
-    kind = _BY_RESOURCE[owner.resource.group, owner.resource.kind]
-    gang = Gang(member.id, member.namespace, member.name)
+class Read(Struct, frozen=True):
+    """What an object says of the pods that it owns: of a document of any size it is this that is kept. `size` None
+    means that the pods are on their own; `exists` is false where there is no such object."""
+
+    owner: OwnerRef
+    exists: bool = True
+    size: Size | None = None
+    wishes: Wishes = NOTHING
+    deadline_ms: int = 0
+    created_ms: int = 0
+    problem: Problem | None = None
+
+
+def read(owner: OwnerRef, document: Mapping[str, object] | None) -> Read:
+    """What the object of an owner says; None where it does not exist."""
     if document is None:
-        return Declared(gang, "", alone=True) if member.alone else None
+        return Read(owner, exists=False)
+    kind = _BY_RESOURCE[owner.resource.group, owner.resource.kind]
     try:
         obj = msgspec.convert(document, kind.wire)
         size = kind.size(obj)
     except msgspec.ValidationError as error:
-        return Declared(replace(gang, problem=Problem(str(owner), "", f"cannot be read: {error}")), "")
+        return Read(owner, problem=Problem(str(owner), "", f"cannot be read: {error}"))
     meta: ObjectMeta = obj.metadata
     wishes, deadline_ms = wishes_of(meta), 1000 * (kind.deadline_s(obj) or 0)
     if size is None:
-        return Declared(gang, "", wishes=wishes, deadline_ms=deadline_ms, alone=True)
-    gang = replace(gang, min_count=size.min_count, created_ms=epoch_ms(meta.creation_timestamp))
+        return Read(owner, wishes=wishes, deadline_ms=deadline_ms)
+    parts, problem = divided(f"{owner} {size.min_field}", size.parts)
+    return Read(
+        owner, True, replace(size, parts=parts), wishes, deadline_ms, epoch_ms(meta.creation_timestamp), problem
+    )
+
+
+def declare(member: Membership, read: Read) -> Declared | None:
+    """What the owner's object says of the gang, or of pods that are on their own. Of an object that is not there it is
+    not known how many pods start together; then None, unless the pods do not wait for it."""
+    owner, size = read.owner, read.size
+    gang = Gang(member.id, member.namespace, member.name, problem=read.problem)
+    if not read.exists:
+        return Declared(gang, "", alone=True) if member.alone else None
+    if size is None and read.problem is not None:
+        return Declared(gang, "")
+    if size is None:
+        return Declared(gang, "", wishes=read.wishes, deadline_ms=read.deadline_ms, alone=True)
+    gang = replace(gang, min_count=size.min_count, created_ms=read.created_ms)
     field = f"{owner} {size.min_field}"
-    return Declared(gang, field, size.parts, size.together, size.pods, wishes, deadline_ms)
+    return Declared(gang, field, size.parts, size.together, size.pods, read.wishes, read.deadline_ms)
 
 
 def _job(job: Job) -> Size | None:
@@ -167,9 +196,11 @@ def _jobset(jobset: JobSet) -> Size:
     for replicated in spec.replicated_jobs:
         job = replicated.template.spec
         pods = replicated.replicas * min(job.parallelism, job.completions or job.parallelism)
-        marks = {**jobset.metadata.annotations, **replicated.template.metadata.annotations}
+        marks = jobset.metadata.annotations, replicated.template.metadata.annotations
         # Its webhook refuses all pods but the leader of each Job until that one is bound.
-        leader_first = _EXCLUSIVE in marks and _NODE_SELECTOR_STRATEGY not in marks
+        leader_first = any(_EXCLUSIVE in one for one in marks) and all(
+            _NODE_SELECTOR_STRATEGY not in one for one in marks
+        )
         leaders_first |= leader_first
         parts.append(Part(replicated.name, min(pods, 1) if leader_first else pods, pods))
     if len(parts) == 1:

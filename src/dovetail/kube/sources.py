@@ -14,12 +14,13 @@ from functools import partial
 from typing import Any
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from dovetail.core import events as ev
 from dovetail.core.events import Event
 from dovetail.kube import records
 from dovetail.kube import resources as kinds
-from dovetail.kube.annotations import DEVICES
+from dovetail.kube.annotations import DEVICES, LONGEST, MOST_KEYS, PREFIX
 from dovetail.kube.client import Client
 from dovetail.kube.discovery import Served
 from dovetail.kube.errors import KubeError, NotFound
@@ -27,9 +28,9 @@ from dovetail.kube.feed import Feed
 from dovetail.kube.gangs import OwnerRef
 from dovetail.kube.gangs_dialects import DIALECTS
 from dovetail.kube.listing import list_all
-from dovetail.kube.objects import Namespace, Node, PodDisruptionBudget
+from dovetail.kube.objects import Namespace, Node, ObjectMeta, PodDisruptionBudget
 from dovetail.kube.objects_claims import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
-from dovetail.kube.objects_pod import Pod, outline
+from dovetail.kube.objects_pod import Pod
 from dovetail.kube.objects_queue import Queue
 from dovetail.kube.objects_storage import CSINode, PersistentVolume, PersistentVolumeClaim, StorageClass
 from dovetail.kube.objects_topology import GPUNode, NodeResourceTopology
@@ -112,6 +113,16 @@ async def _owner(client: Client, ref: OwnerRef) -> dict[str, object] | KubeError
         return None
     except KubeError as error:
         return error
+
+
+def outline(pod: Pod) -> Pod:
+    """What is asked for of a pod once it was translated: which one it is, and its annotations of ours. The rest of it
+    is most of what it takes, 3 KiB for a pod of one container, and of a cluster with many finished pods most of the
+    memory."""
+    meta = pod.metadata
+    ours = [item for item in meta.annotations.items() if item[0].startswith(PREFIX) and len(item[1]) <= LONGEST]
+    known = ObjectMeta(meta.name, meta.namespace, meta.uid, meta.resource_version, meta.creation_timestamp)
+    return Pod(replace(known, annotations=dict(ours[:MOST_KEYS])) if ours else known)
 
 
 def _written_first(changes: list[Change[Pod]]) -> list[Change[Pod]]:

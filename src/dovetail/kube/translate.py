@@ -15,6 +15,8 @@ Rules
 - Equal parts are built once: pods of one template share their Request.
 - A ResourceClaim that is still to be made from a template is named by UNMADE and its name in the pod. That of extended
   resources is one of the pod's once it is bound.
+- Of a pod of another scheduler it is read what it asks for; its ports and whom it keeps away once it has a node, or is
+  to have one. How much is read of any pod has `limits`.
 Not known here: runtime classes.
 """
 
@@ -43,9 +45,11 @@ from dovetail.core.model import (
     Taint,
     Toleration,
 )
+from dovetail.core.parts import LIGHT, light
 from dovetail.kube import instances, objects, selectors, volumes
-from dovetail.kube.annotations import DEVICES, indices_of, wishes_of
+from dovetail.kube.annotations import DEVICES, NOTHING, indices_of, wishes_of
 from dovetail.kube.layouts import Finding
+from dovetail.kube.limits import MOST_PORTS, bounded
 from dovetail.kube.objects import ObjectMeta, epoch_ms
 from dovetail.kube.objects_pod import SIDECAR, NodeAffinity, PodSpec
 from dovetail.kube.objects_pod import Pod as PodObject
@@ -54,7 +58,7 @@ from dovetail.kube.objects_storage import CSINode
 from dovetail.kube.owners import owned_by
 from dovetail.kube.sharing import NO_PARTS, Parts
 from dovetail.kube.translate_managed import managed_of
-from dovetail.kube.translate_problems import first_of, one_of
+from dovetail.kube.translate_problems import first_of, one_of, shown
 from dovetail.kube.translate_requests import Resources, effective, node_amounts
 from dovetail.kube.translate_shares import name_problems, share_problems, with_share
 from dovetail.kube.work import work_of
@@ -78,6 +82,9 @@ _ENDED = frozenset({"Ready", "ContainersReady", "DisruptionTarget"})
 _OUT_OF = "OutOf"
 """Begins all reasons that name a resource: OutOfcpu, OutOfnvidia.com/gpu."""
 
+_FEW = 8
+_LONGEST_UID = 253
+
 _EFFECTS: dict[str, Effect] = {
     "NoSchedule": "NoSchedule", "PreferNoSchedule": "PreferNoSchedule", "NoExecute": "NoExecute",
 }  # fmt: skip
@@ -86,7 +93,8 @@ _TOLERATION_OPERATORS: dict[str, Literal["Exists", "Equal", "Lt", "Gt"]] = {
     "": "Equal", "Equal": "Equal", "Exists": "Exists", "Lt": "Lt", "Gt": "Gt",
 }  # fmt: skip
 
-_request = lru_cache(maxsize=65536)(Request)
+# A hundred megabytes at the most: what is not light is not kept in it.
+_request = lru_cache(maxsize=8192)(Request)
 
 
 def is_finished(obj: PodObject) -> bool:
@@ -120,31 +128,34 @@ def ended_ms(obj: PodObject) -> int:
 
 def owner_of(meta: ObjectMeta) -> str:
     """The uid of the object's controller, "" where it has none."""
-    return next((reference.uid for reference in meta.owner_references if reference.controller), "")
+    return next((reference.uid[:_LONGEST_UID] for reference in meta.owner_references if reference.controller), "")
 
 
 def pod(obj: PodObject, scheduler_name: str = "dovetail") -> Pod:
     """The record of a pod that is not finished, without its gang: that depends on other objects (see `feed`)."""
     meta, spec = obj.metadata, obj.spec
     managed = spec.scheduler_name == scheduler_name
-    wishes = wishes_of(meta)
-    asked = effective(obj)
-    problems = [*wishes.problems, *asked.problems]
-    request = with_nvlink(_request_of(obj, asked.resources, problems), wishes.nvlink if managed else "")
+    wishes = wishes_of(meta) if managed else NOTHING
+    read, too_much, parts, few = bounded(obj)
+    asked = effective(read, few)
+    problems = [*wishes.problems, *too_much, *asked.problems]
+    request = _request_of(read, asked.resources, problems, managed, not too_much and parts <= LIGHT, few)
     if managed:
+        request = with_nvlink(request, wishes.nvlink)
+    if managed and not too_much:
         problems += name_problems(obj)
     if managed and wishes.of_gpus:
         problems += share_problems(obj, request.resources, wishes)
         request = with_share(request, wishes)
     extended = obj.status.extended_resource_claim_status
-    device_claims = _device_claims(obj, problems) if spec.resource_claims or extended is not None else ()
+    device_claims = _device_claims(read, problems) if spec.resource_claims or extended is not None else ()
     member = owned_by(obj) if managed else None
     return Pod(
         meta.uid,
         meta.namespace,
         meta.name,
         request,
-        tuple(sorted(meta.labels.items())),
+        tuple(sorted(read.metadata.labels.items())),
         spec.priority or 0,
         epoch_ms(meta.creation_timestamp),
         spec.node_name,
@@ -154,14 +165,14 @@ def pod(obj: PodObject, scheduler_name: str = "dovetail") -> Pod:
         managed,
         bool(spec.scheduling_gates),
         meta.deletion_timestamp is not None,
-        _claims(obj),
+        _claims(read),
         wishes.queue if managed else "",
         first_of(problems) if managed else None,
         devices_of(obj)[0],
         owner_of(meta),
         device_claims,
         _instances_of(obj),
-        asked.containers if managed and not spec.node_name else (),
+        asked.containers if managed and not spec.node_name and not too_much else (),
         tuple(sorted({one.resource_name for one in extended.request_mappings or ()})) if extended is not None else (),
         wishes.user if managed else "",
         wishes.last_checkpoint_ms if managed else 0,
@@ -180,7 +191,8 @@ def devices_of(obj: PodObject) -> tuple[tuple[int, ...] | None, tuple[Finding, .
     text = obj.metadata.annotations.get(DEVICES)
     if text is None or not obj.spec.node_name:
         return None, ()
-    amounts = dict(effective(obj).resources)
+    read = bounded(obj)
+    amounts = dict(effective(read.pod, read.few).resources)
     devices, asked = indices_of(text), amounts.get(GPU) or amounts.get(SHARED_GPU, 0)
     if devices is not None and len(devices) == asked:
         return devices, ()
@@ -190,27 +202,45 @@ def devices_of(obj: PodObject) -> tuple[tuple[int, ...] | None, tuple[Finding, .
     rule = "the pod asks for no GPUs: not used"
     if asked:
         rule = f"must name {asked} different GPUs by their indices, as in 0,1: not used"
-    problem = Problem(f"metadata.annotations[{DEVICES}]", text, rule)
+    problem = Problem(f"metadata.annotations[{DEVICES}]", shown(text), rule)
     return None, (Finding("Pod", f"{obj.metadata.namespace}/{obj.metadata.name}", problem),)
 
 
-@lru_cache(maxsize=65536)
+def shared(request: Request) -> Request:
+    """One object for all equal ones, where it is worth remembering."""
+    return _shared(request) if light(request) else request
+
+
+@lru_cache(maxsize=4096)
+def _shared(request: Request) -> Request:
+    return request
+
+
 def with_nvlink(request: Request, nvlink: str) -> Request:
     """The request of a pod for which `dovetail.dev/nvlink` says this."""
     required = nvlink == "required"
-    return request if request.nvlink_required == required else replace(request, nvlink_required=required)
+    return request if request.nvlink_required == required else shared(replace(request, nvlink_required=required))
 
 
-def _request_of(obj: PodObject, resources: Resources, problems: list[Problem]) -> Request:
+def _request_of(
+    obj: PodObject, resources: Resources, problems: list[Problem], ours: bool, light: bool, few: bool
+) -> Request:
+    """What a pod of ours or of another scheduler asks for; one object for all equal ones that are light."""
     meta, spec = obj.metadata, obj.spec
+    near_nics, managed = _talks(resources, spec.host_network), managed_of(obj, few)
+    make = _request if light else Request
+    placed = bool(spec.node_name or obj.status.nominated_node_name)
+    ports = _ports(spec) if ours or placed else ()
+    if not ours:
+        keeps_away = spec.affinity.pod_anti_affinity if placed and spec.affinity is not None else None
+        far, _ = selectors.peers(keeps_away, -1, meta, "spec.affinity.podAntiAffinity", problems)
+        return make(resources, ports=ports, anti_affinity=far, near_nics=near_nics, managed=managed)
     tolerations, bad_tolerations = _tolerations(spec.tolerations)
     problems += bad_tolerations
     node_selector = tuple(sorted(spec.node_selector.items()))
-    ports = _ports(spec)
     spread = selectors.spread(spec.topology_spread_constraints, meta, "spec.topologySpreadConstraints", problems)
-    near_nics, managed = _talks(resources, spec.host_network), managed_of(obj)
     if spec.affinity is None:
-        return _request(
+        return make(
             resources, node_selector=node_selector, tolerations=tolerations, ports=ports, spread=spread,
             near_nics=near_nics, managed=managed,
         )  # fmt: skip
@@ -221,14 +251,14 @@ def _request_of(obj: PodObject, resources: Resources, problems: list[Problem]) -
     near, prefer_near = selectors.peers(wire.pod_affinity, 1, meta, f"{path}.podAffinity", problems)
     far, prefer_far = selectors.peers(wire.pod_anti_affinity, -1, meta, f"{path}.podAntiAffinity", problems)
     preferred_peers = (*prefer_near, *prefer_far)
-    return _request(
+    return make(
         resources, node_selector=node_selector, node_terms=node_terms, preferred_nodes=preferred_nodes,
         tolerations=tolerations, ports=ports, spread=spread, affinity=near, anti_affinity=far,
         preferred_peers=preferred_peers, near_nics=near_nics, managed=managed,
     )  # fmt: skip
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def _talks(resources: Resources, host_network: bool) -> bool:
     """Whether its GPUs talk to those of other nodes."""
     names = [name for name, _ in resources]
@@ -245,8 +275,11 @@ def bound_ms(obj: PodObject) -> int:
     return 0
 
 
-@lru_cache(maxsize=4096)
 def _tolerations(wire: tuple[WireToleration, ...]) -> tuple[tuple[Toleration, ...], tuple[Problem, ...]]:
+    return _few_tolerations(wire) if len(wire) <= _FEW else _many_tolerations(wire)
+
+
+def _many_tolerations(wire: tuple[WireToleration, ...]) -> tuple[tuple[Toleration, ...], tuple[Problem, ...]]:
     problems: list[Problem] = []
     found = []
     for i, t in enumerate(wire):
@@ -257,14 +290,18 @@ def _tolerations(wire: tuple[WireToleration, ...]) -> tuple[tuple[Toleration, ..
     return tuple(found), tuple(problems)
 
 
+_few_tolerations = lru_cache(maxsize=4096)(_many_tolerations)
+
+
 def _ports(spec: PodSpec) -> tuple[HostPort, ...]:
-    """Host ports of containers and sidecars. On the host's network, a container's port is a port of the host."""
+    """Host ports of containers and sidecars, the first ones. On the host's network, a container's port is a port of the
+    host."""
     ports: set[tuple[str, int, str]] = set()
     sidecars = [c for c in spec.init_containers if c.restart_policy == SIDECAR]
     for container in (*spec.containers, *sidecars):
         for port in container.ports:
             number = port.host_port or (port.container_port if spec.host_network else 0)
-            if number > 0:
+            if number > 0 and len(ports) < MOST_PORTS:
                 ports.add((port.protocol, number, port.host_ip or EVERY_IP))
     return tuple(HostPort(ip, protocol, number) for protocol, number, ip in sorted(ports)) if ports else ()
 

@@ -29,6 +29,7 @@ from dovetail.core.dra.records import (
 )
 from dovetail.core.model import Effect, NodeTerm, Problem, Requirement, Toleration
 from dovetail.kube import objects_claims as wire
+from dovetail.kube.limits import MOST_EXPRESSIONS
 from dovetail.kube.objects import epoch_ms
 from dovetail.kube.selectors import node_terms
 from dovetail.kube.translate_problems import first_of, nearest, one_of
@@ -38,6 +39,7 @@ MOST_RESULTS = 32
 """Devices, requests, constraints and configurations of one claim, and selectors of one request."""
 MOST_ALTERNATIVES = 8
 LONGEST_EXPRESSION = 10 * 1024
+_LIGHT = 1024
 
 _MODES: dict[str, AllocationMode] = {"": "ExactCount", "ExactCount": "ExactCount", "All": "All"}
 _OPERATORS: dict[str, Literal["Exists", "Equal"]] = {"": "Equal", "Equal": "Equal", "Exists": "Exists"}
@@ -103,11 +105,17 @@ def claim_spec(obj: wire.DeviceClaim, path: str = "spec.devices") -> tuple[Claim
             if name not in names:
                 rule = f"is no request of this claim; nearest valid value: {nearest(name, names)}"
                 problems.append(Problem(f"{at}.requests[{i}]", name, rule))
+    said = sum([len(text) for alternatives in requests for one in alternatives for text in one.selectors])
+    if said > MOST_EXPRESSIONS:
+        rule = f"are too many characters of expressions; the limit is {MOST_EXPRESSIONS} for one claim"
+        problems.append(Problem(f"{path}.requests", str(said), rule))
+        requests = ()
     constraints = tuple(_constraint(one, f"{path}.constraints[{i}]", problems) for i, one in enumerate(obj.constraints))
-    return _shared(ClaimSpec(requests, constraints)), first_of(problems)
+    spec = ClaimSpec(requests, constraints)
+    return _shared(spec) if said <= _LIGHT and not problems else spec, first_of(problems)
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=4096)
 def _shared(spec: ClaimSpec) -> ClaimSpec:
     return spec
 

@@ -28,13 +28,15 @@ _Items = tuple[tuple[str, Quantity], ...]
 _Parts = tuple[_Items, _Items, Kind]
 
 
-def managed_of(pod: PodObject) -> Pod | None:
-    """None where no manager can refuse it. Pods of one template share the answer."""
+def managed_of(pod: PodObject, few: bool = True) -> Pod | None:
+    """None where no manager can refuse it. Pods of one template share the answer, where their amounts are `few`."""
     spec = pod.spec
     init = [_parts(c, Kind.SIDECAR if c.restart_policy == SIDECAR else Kind.INIT) for c in spec.init_containers]
     main = [_parts(c, Kind.APP) for c in spec.containers]
     requests, limits = _items(spec.resources)
-    return _managed((*init, *main), requests, limits, tuple(spec.overhead.items())) if main else None
+    if not main:
+        return None
+    return (_remembered if few else _managed)((*init, *main), requests, limits, tuple(spec.overhead.items()))
 
 
 def _parts(container: WireContainer, kind: Kind) -> _Parts:
@@ -45,7 +47,6 @@ def _items(resources: ResourceRequirements) -> tuple[_Items, _Items]:
     return tuple(resources.requests.items()), tuple(resources.limits.items())
 
 
-@lru_cache(maxsize=8192)
 def _managed(containers: tuple[_Parts, ...], requests: _Items, limits: _Items, overhead: _Items) -> Pod | None:
     found = Pod(
         tuple(
@@ -58,6 +59,9 @@ def _managed(containers: tuple[_Parts, ...], requests: _Items, limits: _Items, o
     devices = any(not is_native(name) for container in found.containers for name, _ in container.limits)
     guaranteed = Qos.GUARANTEED in (found.qos(True, True), found.qos(False, True))
     return found if devices or guaranteed else None
+
+
+_remembered = lru_cache(maxsize=4096)(_managed)
 
 
 def _amounts(items: Iterable[tuple[str, Quantity]]) -> Amounts:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """How bad input is told: one Problem for an object, with the nearest valid value.
 
-An object has room for one Problem; the others are named in it, so that nobody mends them one by one.
+An object has room for one Problem; the others are named in it, so that nobody mends them one by one. However much is
+written somewhere, and however wrong: what is told of it is short.
 """
 
 from __future__ import annotations
@@ -14,6 +15,10 @@ from dovetail.core.model import Problem
 
 V = TypeVar("V")
 
+_MOST_NAMED = 8
+_LONGEST_COMPARED, _MOST_COMPARED = 64, 64
+_LONGEST_SHOWN = 256
+
 NO_GROUP_CLAIMS = "claims of a PodGroup are not known here: let each pod have its own, by resourceClaims in its spec"
 
 
@@ -22,13 +27,21 @@ def first_of(problems: Sequence[Problem]) -> Problem | None:
     if len(problems) < 2:
         return problems[0] if problems else None
     first = problems[0]
-    others = ", ".join(dict.fromkeys(p.field for p in problems[1:]))
+    fields = list(dict.fromkeys([p.field for p in problems[1:]]))
+    others = ", ".join(fields[:_MOST_NAMED])
+    if len(fields) > _MOST_NAMED:
+        others += f" and {len(fields) - _MOST_NAMED} more"
     return Problem(first.field, first.value, f"{first.rule} (more problems: {others})")
 
 
 def nearest(value: str, valid: Iterable[str]) -> str:
     """The valid value that looks most like this one; "" where there is none."""
-    return next(iter(difflib.get_close_matches(value, list(valid), n=1, cutoff=0)), "")
+    return next(iter(difflib.get_close_matches(value[:_LONGEST_COMPARED], list(valid)[:_MOST_COMPARED], 1, 0)), "")
+
+
+def shown(value: str) -> str:
+    """As much of a value as is told."""
+    return value if len(value) <= _LONGEST_SHOWN else f"{value[:_LONGEST_SHOWN]}..."
 
 
 def one_of(allowed: Mapping[str, V], value: str, path: str, problems: list[Problem]) -> V | None:
@@ -36,6 +49,7 @@ def one_of(allowed: Mapping[str, V], value: str, path: str, problems: list[Probl
     found = allowed.get(value)
     if found is None:
         names = [name for name in allowed if name]
-        rule = f"must be one of {', '.join(names)}; nearest valid value: {nearest(value, names)}"
-        problems.append(Problem(path, value, rule))
+        near = nearest(value, names) if len(problems) < _MOST_NAMED else names[0]
+        rule = f"must be one of {', '.join(names)}; nearest valid value: {near}"
+        problems.append(Problem(path, shown(value), rule))
     return found

@@ -8,7 +8,8 @@ Rules
 - Of a pod with statuses counts the largest of what the spec asks, what the kubelet allocated and what is in force; the
   spec does not count once the kubelet has called the resize infeasible.
 - Pod-level requests replace cpu, memory and hugepages; then the overhead is added.
-- Sums are exact and rounded up once, at the end. What is zero is left out.
+- Sums are exact and rounded up once, at the end. What is zero is left out. Of more than MOST_RESOURCES resources those
+  of Kubernetes and GPUs are told, and the first of the others by name.
 - GPUs and all other extended resources are whole numbers, and request and limit are the same.
 - A quantity that breaks a rule gives a Problem and counts as absent.
 - Containers are told one by one where one asks for a resource for which devices by claim may stand in.
@@ -28,6 +29,7 @@ from dovetail.core import model
 from dovetail.core.dra.extended import IMPLICIT
 from dovetail.core.model import CPU, MEMORY, Problem
 from dovetail.core.quantities import MAX_AMOUNT, QuantityError, parse
+from dovetail.kube.limits import MOST_RESOURCES, counts_first
 from dovetail.kube.objects import Quantities, Quantity
 from dovetail.kube.objects_pod import SIDECAR, Container, ContainerStatus, Pod
 
@@ -66,17 +68,20 @@ class Effective(NamedTuple):
     containers: tuple[model.Container, ...]
 
 
-def effective(pod: Pod) -> Effective:
+def effective(pod: Pod, few: bool = True) -> Effective:
     """How much a pod asks for.
 
-    The answer depends on the quantities alone and is remembered by them: pods of one template share it.
+    The answer depends on the quantities alone and, where they are `few`, is remembered by them: pods of one template
+    share it.
     """
     spec, status = pod.spec, pod.status
     reported = {s.name: s for s in (*status.init_container_statuses, *status.container_statuses)}
     infeasible = any(c.type == "PodResizePending" and c.reason == "Infeasible" for c in status.conditions)
-    return _effective(
-        tuple([_parts(c, reported.get(c.name)) for c in spec.containers]),
-        tuple([_parts(c, reported.get(c.name)) for c in spec.init_containers]),
+    main = tuple([_parts(c, reported.get(c.name)) for c in spec.containers])
+    init = tuple([_parts(c, reported.get(c.name)) for c in spec.init_containers])
+    return (_remembered if few else _effective)(
+        main,
+        init,
         _Parts(
             tuple(spec.resources.requests.items()),
             tuple(spec.resources.limits.items()),
@@ -101,7 +106,6 @@ def _items(quantities: Quantities | None) -> _Items | None:
     return tuple(quantities.items()) if quantities else None
 
 
-@lru_cache(maxsize=8192)
 def _effective(
     containers: tuple[_Parts, ...],
     init_containers: tuple[_Parts, ...],
@@ -134,7 +138,19 @@ def _effective(
             _raise_to(whole, in_force)
         total.update({name: value for name, value in whole.items() if _at_pod_level(name)})
     _add(total, overhead)
-    return Effective(_rounded(total, problems), tuple(problems), _told(init, main))
+    if len(total) > MOST_RESOURCES:
+        rule = f"ask for too many resources; the limit is {MOST_RESOURCES}"
+        problems.insert(0, Problem("spec.containers[*].resources", str(len(total)), rule))
+        total = dict(sorted(total.items(), key=lambda item: (not _counts_always(item[0]), item[0]))[:MOST_RESOURCES])
+    # Nobody reads more of them, and a pod can have thousands.
+    return Effective(_rounded(total, problems), tuple(problems[:MOST_RESOURCES]), _told(init, main))
+
+
+_remembered = lru_cache(maxsize=4096)(_effective)
+
+
+def _counts_always(name: str) -> bool:
+    return is_native(name) or counts_first(name)
 
 
 def _told(init: list[_Container], main: list[_Container]) -> tuple[model.Container, ...]:

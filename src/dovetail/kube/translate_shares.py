@@ -22,14 +22,19 @@ from dovetail.core.devices.mig import names
 from dovetail.core.devices.mig.products import GEOMETRIES
 from dovetail.core.devices.sharing import STRONG
 from dovetail.core.model import GPU, SHARED_GPU, Problem, Request
+from dovetail.core.parts import light
 from dovetail.kube.annotations import FRACTION, ISOLATION, MEMORY, PREFIX, Wishes
 from dovetail.kube.objects_pod import Pod
+from dovetail.kube.translate_problems import shown
 from dovetail.kube.translate_requests import Resources
 
 
-@lru_cache(maxsize=65536)
 def with_share(request: Request, wishes: Wishes) -> Request:
     """The request of a pod that wishes this of its GPUs. A pod that asks for MIG slices alone opens no GPU."""
+    return _few_with_share(request, wishes) if light(request) else _with_share(request, wishes)
+
+
+def _with_share(request: Request, wishes: Wishes) -> Request:
     asked = dict(request.resources)
     if GPU not in asked and SHARED_GPU not in asked:
         return request
@@ -41,16 +46,19 @@ def with_share(request: Request, wishes: Wishes) -> Request:
     )
 
 
+_few_with_share = lru_cache(maxsize=4096)(_with_share)
+
+
 def share_problems(pod: Pod, resources: Resources, wishes: Wishes) -> Iterable[Problem]:
     """What is wrong with the wishes for GPUs of a pod that asks for these amounts."""
     asked = tuple(name for name, _ in resources)
     for key in (MEMORY, FRACTION, ISOLATION):
         if rule := _share_rule(key, asked, wishes):
             field = PREFIX + key
-            yield Problem(f"metadata.annotations[{field}]", pod.metadata.annotations[field], rule)
+            yield Problem(f"metadata.annotations[{field}]", shown(pod.metadata.annotations[field]), rule)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def _share_rule(key: str, resources: tuple[str, ...], wishes: Wishes) -> str:
     """The rule that the annotation breaks beside the others and the names that are asked for; "" for none."""
     slices = [(name, read) for name in resources if (read := names.read(name)) is not None]

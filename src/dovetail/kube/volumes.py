@@ -7,7 +7,8 @@ Rules
 - A volume that is Released, Failed or being deleted offers no access mode, so no claim picks it.
 - A volume's zone and region labels bind it to nodes of these, or to nodes that have no such label at all; a value may
   list several, joined by two underscores.
-- A size that cannot be read fits nothing: too large in a claim, zero in a volume.
+- A size that cannot be read fits nothing: too large in a claim, zero in a volume. A selector that says too much selects
+  nothing.
 Sources: plugins volumebinding and volumezone, k8s.io/component-helpers/storage.
 Not known here: in-tree volume types and their migration to CSI (their limits and their drivers' names), and the beta
 zone labels of nodes.
@@ -15,13 +16,15 @@ zone labels of nodes.
 
 from __future__ import annotations
 
-from dovetail.core.model import NodeTerm, Problem, Requirement, StorageClass, Volume, VolumeClaim
+from dovetail.core.model import LabelSelector, NodeTerm, Problem, Requirement, StorageClass, Volume, VolumeClaim
 from dovetail.core.quantities import MAX_AMOUNT, QuantityError, units
+from dovetail.kube import limits
 from dovetail.kube import objects_storage as wire
 from dovetail.kube.objects import Quantities
 from dovetail.kube.selectors import label_selector, node_terms
 
 CLASS_ANNOTATION = "volume.beta.kubernetes.io/storage-class"
+_NO_VOLUME = LabelSelector((Requirement("", "In"),))
 _BOUND = "pv.kubernetes.io/bind-completed"
 _SELECTED_NODE = "volume.kubernetes.io/selected-node"
 _NO_PROVISIONER = "kubernetes.io/no-provisioner"
@@ -38,8 +41,9 @@ _ZONE_LABELS = {
 def claim(obj: wire.PersistentVolumeClaim) -> VolumeClaim:
     meta, spec = obj.metadata, obj.spec
     bound = _BOUND in meta.annotations
-    storage_class = meta.annotations.get(CLASS_ANNOTATION, spec.storage_class_name or "")
+    storage_class = limits.name(meta.annotations.get(CLASS_ANNOTATION, spec.storage_class_name or ""))
     problems: list[Problem] = []
+    few = limits.of_selector(spec.selector) <= limits.MOST_PARTS
     return VolumeClaim(
         namespace=meta.namespace,
         name=meta.name,
@@ -48,8 +52,8 @@ def claim(obj: wire.PersistentVolumeClaim) -> VolumeClaim:
         storage_class="" if spec.volume_name and not bound else storage_class,
         request_bytes=_bytes(spec.resources.requests, MAX_AMOUNT),
         access_modes=tuple(sorted(spec.access_modes)),
-        selected_node=meta.annotations.get(_SELECTED_NODE, ""),
-        selector=label_selector(spec.selector, "spec.selector", problems),
+        selected_node=limits.name(meta.annotations.get(_SELECTED_NODE, "")),
+        selector=label_selector(spec.selector, "spec.selector", problems) if few else _NO_VOLUME,
         volume_mode=spec.volume_mode,
         deleting=meta.deletion_timestamp is not None,
     )

@@ -28,9 +28,11 @@ _UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _HASH = r"(?=[0-9a-f]*[0-9])[0-9a-f]{7,40}"
 _RUN = re.compile(rf"(?<=.)(?:[-._](?:[0-9]+|[bcdfghjklmnpqrstvwxz2456789]{{5,10}}|{_HASH}|{_UUID}))+\Z")
 _GRACE_S = 30
+_LONGEST = 512
+"""Characters that are read of a name and of an image: neither has a limit where a tenant writes it down."""
 
 # Equal for all pods of a job, and one object for all of them.
-_work = lru_cache(maxsize=65536)(Work)
+_work = lru_cache(maxsize=16384)(Work)
 
 
 def work_of(obj: Pod, wishes: Wishes, owner: OwnerRef | None) -> Work:
@@ -49,7 +51,7 @@ def work_of(obj: Pod, wishes: Wishes, owner: OwnerRef | None) -> Work:
     )
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=4096)
 def with_declared(own: Work, declared: Wishes, deadline_ms: int) -> Work:
     """The work of a pod whose gang is declared with these wishes and this limit of its run time (0: none)."""
     return _work(
@@ -72,10 +74,10 @@ def family_of(obj: Pod, owner: OwnerRef | None) -> str:
     elif controller is not None:
         kind, name = controller.kind, controller.name
     image = obj.spec.containers[0].image if obj.spec.containers else ""
-    return _family(meta.namespace, kind, name, image)
+    return _family(meta.namespace, kind, name[:_LONGEST], image[:_LONGEST])
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=16384)
 def _family(namespace: str, kind: str, name: str, image: str) -> str:
     return f"{namespace}/{kind}/{without_run(name)}@{image}"
 

@@ -2,7 +2,8 @@
 """Node labels as columns: for each label key that somebody asks about, one integer per node slot.
 
 A column is made at the first question about its key and kept up to date from then on, so a selector over 50,000 nodes
-is one array comparison, and the domains of any topology key are the value ids of its column.
+is one array comparison, and the domains of any topology key are the value ids of its column. All keys that no node has
+ever had share one column: whoever makes up keys makes no columns.
 """
 
 from __future__ import annotations
@@ -59,28 +60,35 @@ class Column:
         if requirement.operator == "In" and len(requirement.values) == 1:
             return np.asarray(ids == self.id_of(requirement.values[0]))
         # One answer per distinct value, and one more at the end, where ABSENT (-1) looks it up.
-        answers = np.fromiter(
-            [holds(requirement, value) for value in self.values] + [holds(requirement, None)], dtype=np.bool_
-        )
+        if requirement.operator in ("In", "NotIn"):
+            answers = np.full(len(self.values) + 1, requirement.operator == "NotIn", dtype=np.bool_)
+            named = [number for value in requirement.values if (number := self._index.get(value)) is not None]
+            answers[named] = requirement.operator == "In"
+        else:
+            answers = np.fromiter(
+                [holds(requirement, value) for value in self.values] + [holds(requirement, None)], dtype=np.bool_
+            )
         return np.asarray(answers[ids])
 
 
 class Columns:
     """All columns of a node table. `labels[slot]` are the label sets that a new column is filled from."""
 
-    __slots__ = ("_by_key", "_keys_seen", "_labels", "_size")
+    __slots__ = ("_by_key", "_keys_seen", "_labels", "_nowhere", "_size")
 
     def __init__(self, size: int, labels: list[Mapping[str, str]]) -> None:
         self._size = size
         self._labels = labels
         self._by_key: dict[str, Column] = {}
         self._keys_seen: set[str] = set()
+        self._nowhere = Column(size, [])
 
     def __getitem__(self, key: str) -> Column:
         column = self._by_key.get(key)
         if column is None:
-            values = [labels.get(key) for labels in self._labels] if key in self._keys_seen else []
-            column = self._by_key[key] = Column(self._size, values)
+            if key not in self._keys_seen:
+                return self._nowhere
+            column = self._by_key[key] = Column(self._size, [labels.get(key) for labels in self._labels])
         return column
 
     def update(self, slot: int) -> None:
@@ -92,5 +100,6 @@ class Columns:
 
     def resize(self, size: int) -> None:
         self._size = size
+        self._nowhere.resize(size)
         for column in self._by_key.values():
             column.resize(size)

@@ -21,7 +21,7 @@ from dovetail.advice.lint.inventory import DEFAULT_SCHEDULER
 from dovetail.advice.lint.pods import Template, templates_of
 from dovetail.advice.lint.rule import Facts, Found, Level, Rule
 from dovetail.kube.gangs import Declared, Membership, OwnerRef
-from dovetail.kube.owners import OWNER_KINDS, declare
+from dovetail.kube.owners import OWNER_KINDS, declare, read
 from dovetail.kube.templates import group_kind
 
 _OWNERS = {(kind.resource.group, kind.resource.kind): kind.resource for kind in OWNER_KINDS}
@@ -95,7 +95,7 @@ def _declared(whole: Field) -> Declared | None:
     namespace, name = (whole.at("metadata", key).text for key in ("namespace", "name"))
     owner = OwnerRef(resource, namespace, name)
     member = Membership("", namespace, name, owner=owner)
-    return declare(member, owner, whole.value)
+    return declare(member, read(owner, whole.value))
 
 
 def _minimum(whole: Field, facts: Facts) -> Iterator[Found]:

@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How much of what a tenant writes on one object is read, so that each object costs little time and memory.
+
+Rules
+- Far more fits into every limit than anybody needs. The API server has none of its own but the size of an object.
+- A pod of this scheduler with more of something than its limit stays pending with a Problem that names the field.
+- Of a pod that is on a node, whoever put it there, the first ones count, in the order in which they are written: its
+  labels, required anti-affinity terms, host ports, claims, and what its containers ask for; containers with GPUs first.
+- What a pod says of where it may go counts in parts, as in `core.parts`. Where they are too many, nothing of it is read
+  but required anti-affinity terms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from dovetail.core.devices.mig.geometry import RESOURCE_PREFIX
+from dovetail.core.model import GPU, SHARED_GPU, Problem
+from dovetail.core.parts import TERM, of_texts
+from dovetail.kube.objects import LabelSelector, NodeSelectorTerm, Quantities, SelectorRequirement
+from dovetail.kube.objects_pod import (
+    Affinity,
+    Container,
+    Pod,
+    PodAffinity,
+    PodAffinityTerm,
+    PodSpec,
+    TopologySpreadConstraint,
+)
+
+MOST_PARTS = 4096
+MOST_LABELS = 256
+MOST_CONTAINERS = 128
+MOST_AMOUNTS = 512
+MOST_RESOURCES = 64
+MOST_PORTS = 256
+MOST_VOLUMES = 256
+MOST_CLAIMS = 128
+MOST_LEVELS = 16
+MOST_SUBGANGS = 256
+MOST_EXPRESSIONS = 16 * 1024
+_LONGEST_NAME = 253
+_FEW = 8
+
+
+class Bounded(NamedTuple):
+    """A pod with what is read of it, what was too much, how many parts it has, and whether it asks for few amounts."""
+
+    pod: Pod
+    problems: tuple[Problem, ...]
+    parts: int
+    few: bool
+
+
+def bounded(obj: Pod) -> Bounded:
+    """What is read of a pod."""
+    meta, spec = obj.metadata, obj.spec
+    every = (*spec.init_containers, *spec.containers) if spec.init_containers else spec.containers
+    amounts = ports = 0
+    for container in every:
+        ports += len(container.ports)
+        amounts += len(container.resources.requests) + len(container.resources.limits)
+    few = len(every) <= _FEW and amounts <= _FEW * _FEW
+    if (
+        few
+        and spec.affinity is None
+        and not spec.topology_spread_constraints
+        and len(meta.labels) <= MOST_LABELS
+        and len(spec.tolerations) <= _FEW
+        and len(spec.node_selector) <= _FEW
+        and ports <= _FEW
+        and len(spec.volumes) <= MOST_VOLUMES
+        and len(spec.resource_claims) <= _FEW
+    ):
+        return Bounded(obj, (), 0, True)
+    problems: list[Problem] = []
+    said = _said(spec)
+    for field, count, most in (
+        ("metadata.labels", len(meta.labels), MOST_LABELS),
+        ("spec.containers", len(every), MOST_CONTAINERS),
+        ("spec.containers[*].resources", amounts, MOST_AMOUNTS),
+        ("spec.containers[*].ports", ports, MOST_PORTS),
+        ("spec.volumes", len(spec.volumes), MOST_VOLUMES),
+        ("spec.resourceClaims", len(spec.resource_claims), MOST_CLAIMS),
+    ):
+        if problem := too_many(field, count, most):
+            problems.append(problem)
+    if said > MOST_PARTS:
+        rule = "nodeSelector, affinity, tolerations and topologySpreadConstraints have too many terms and values: they"
+        problems.append(Problem("spec.affinity", str(said), f"{rule} count as so many, the limit is {MOST_PARTS}"))
+    parts = said + amounts + ports + len(meta.labels) // _FEW
+    return Bounded(_cut(obj, said) if problems else obj, tuple(problems), parts, few)
+
+
+def too_many(field: str, count: int, most: int) -> Problem | None:
+    """Where there are more than the limit."""
+    return Problem(field, str(count), f"are too many; the limit is {most}") if count > most else None
+
+
+def _cut(obj: Pod, said: int) -> Pod:
+    meta, spec = obj.metadata, obj.spec
+    if len(meta.labels) > MOST_LABELS:
+        meta = replace(meta, labels=dict(list(meta.labels.items())[:MOST_LABELS]))
+    if said > MOST_PARTS:
+        far = spec.affinity.pod_anti_affinity if spec.affinity is not None else None
+        terms = _first(far.required) if far is not None else ()
+        affinity = Affinity(pod_anti_affinity=PodAffinity(required=terms)) if terms else None
+        spec = replace(spec, affinity=affinity, node_selector={}, tolerations=(), topology_spread_constraints=())
+    first = _containers((*spec.init_containers, *spec.containers))
+    return replace(
+        obj,
+        metadata=meta,
+        spec=replace(
+            spec,
+            init_containers=tuple([first[id(one)] for one in spec.init_containers if id(one) in first]),
+            containers=tuple([first[id(one)] for one in spec.containers if id(one) in first]),
+            volumes=spec.volumes[:MOST_VOLUMES],
+            resource_claims=spec.resource_claims[:MOST_CLAIMS],
+        ),
+    )
+
+
+def _containers(every: tuple[Container, ...]) -> dict[int, Container]:
+    """As much of the first containers as is read, by the ids of the objects."""
+    found: dict[int, Container] = {}
+    left = MOST_AMOUNTS
+    for one in sorted(every, key=_without_gpus):
+        asked = one.resources
+        if len(asked.requests) + len(asked.limits) > left:
+            requests, limits = _some(asked.requests, left // 2), _some(asked.limits, left // 2)
+            asked = replace(asked, requests=requests, limits=limits)
+        left -= len(asked.requests) + len(asked.limits)
+        found[id(one)] = replace(one, resources=asked) if asked is not one.resources else one
+        if len(found) == MOST_CONTAINERS:
+            break
+    return found
+
+
+def _without_gpus(container: Container) -> bool:
+    return not any(map(counts_first, container.resources.limits))
+
+
+def _some(amounts: Quantities, most: int) -> Quantities:
+    return dict(sorted(amounts.items(), key=lambda item: not counts_first(item[0]))[:most])
+
+
+def counts_first(resource: str) -> bool:
+    """Whether it is read before other resources: it is a GPU or a part of one."""
+    return resource in (GPU, SHARED_GPU) or resource.startswith(RESOURCE_PREFIX)
+
+
+def _first(terms: tuple[PodAffinityTerm, ...]) -> tuple[PodAffinityTerm, ...]:
+    found, left = [], MOST_PARTS
+    for term in terms:
+        left -= _of_peers((term,), left)
+        if left < 0:
+            break
+        found.append(term)
+    return tuple(found)
+
+
+def _said(spec: PodSpec) -> int:
+    """Parts of what the pod says of where it may go; of more than the limit some number above it."""
+    found = TERM * len(spec.tolerations) + len(spec.node_selector)
+    found += _of_spread(spec.topology_spread_constraints, MOST_PARTS)
+    wire = spec.affinity
+    if wire is None:
+        return found
+    if wire.node_affinity is not None:
+        if wire.node_affinity.required is not None:
+            found += _of_nodes(wire.node_affinity.required.node_selector_terms, MOST_PARTS)
+        found += _of_nodes([term.preference for term in wire.node_affinity.preferred], MOST_PARTS)
+    for peers in (wire.pod_affinity, wire.pod_anti_affinity):
+        if peers is not None:
+            found += _of_peers(peers.required, MOST_PARTS)
+            found += _of_peers([term.pod_affinity_term for term in peers.preferred], MOST_PARTS)
+    return found
+
+
+def _of_nodes(terms: Iterable[NodeSelectorTerm], most: int) -> int:
+    found = 0
+    for term in terms:
+        found += TERM + of_requirements(term.match_expressions, most) + of_requirements(term.match_fields, most)
+        if found > most:
+            break
+    return found
+
+
+def _of_peers(terms: Iterable[PodAffinityTerm], most: int) -> int:
+    found = 0
+    for term in terms:
+        found += TERM + of_selector(term.label_selector, most) + of_selector(term.namespace_selector, most)
+        found += len(term.namespaces)
+        if found > most:
+            break
+    return found
+
+
+def _of_spread(constraints: Iterable[TopologySpreadConstraint], most: int) -> int:
+    found = 0
+    for constraint in constraints:
+        found += TERM + of_selector(constraint.label_selector, most) + TERM * len(constraint.match_label_keys)
+        if found > most:
+            break
+    return found
+
+
+def of_selector(wire: LabelSelector | None, most: int = MOST_PARTS) -> int:
+    """Parts of a label selector; of more than the limit some number above it."""
+    if wire is None:
+        return 0
+    return TERM * len(wire.match_labels) + of_requirements(wire.match_expressions, most)
+
+
+def of_requirements(wire: Iterable[SelectorRequirement], most: int) -> int:
+    found = 0
+    for requirement in wire:
+        found += TERM + (of_texts(requirement.values) if len(requirement.values) <= most else most)
+        if found > most:
+            break
+    return found
+
+
+def name(text: str) -> str:
+    """A name that is written where the API server does not check it. No object has a longer one, nor this."""
+    return text if len(text) <= _LONGEST_NAME else f"{text[:_LONGEST_NAME]}..."
