@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from dovetail import __version__
+from dovetail.cli.agent_observe import command as observe
 from dovetail.cli.agent_run import command
 from dovetail.kube.client import APPLY_PATCH, MERGE_PATCH, Client
 from dovetail.kube.config import load_config
@@ -70,9 +71,13 @@ def pod_spec(function: str) -> Document:
     return spec
 
 
+def containers(function: str) -> dict[str, Document]:
+    return {each["name"]: each for each in pod_spec(function).get("containers", [])}
+
+
 def container(function: str) -> Document:
-    (found,) = pod_spec(function).get("containers") or [{}]
-    return found
+    """What a function adds to the agent's."""
+    return containers(function).get("agent", {})
 
 
 def rows(section: str, function: str) -> list[Row]:
@@ -106,8 +111,8 @@ def test_the_page_names_the_paths_of_each_function(function: str) -> None:
 @pytest.mark.parametrize("function", [BASE, *FUNCTIONS])
 def test_the_page_names_what_else_each_function_has(function: str) -> None:
     told = {span for row in rows("Beyond that", function) for span in row.code[1]}
-    context = container(function).get("securityContext", {})
-    has = set(context.get("capabilities", {}).get("add", []))
+    contexts = [each.get("securityContext", {}) for each in containers(function).values()]
+    has = {one for context in contexts for one in context.get("capabilities", {}).get("add", [])}
     has |= {name for name in ("hostPID", "hostIPC", "hostNetwork") if pod_spec(function).get(name)}
     assert told == has
 
@@ -122,6 +127,25 @@ def test_nothing_is_privileged_and_the_base_has_no_capability() -> None:
         "capabilities": {"drop": ["ALL"]},
     }
     assert pod_spec(BASE)["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+
+
+def test_who_reads_mig_has_nothing_but_the_privilege() -> None:
+    observer = containers("mig-observer")["mig-observer"]
+    assert observer["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"], "add": ["SYS_ADMIN"]},
+    }
+    hosts = {volume["name"] for volume in pod_spec(BASE)["volumes"] if "hostPath" in volume}
+    mounts = {mount["name"]: mount["mountPath"] for mount in observer["volumeMounts"]}
+    assert mounts.keys() & hosts == {"null"}, "which is how it asks for the GPUs"
+    assert mounts["no-token"] == "/var/run/secrets/kubernetes.io/serviceaccount"
+    known = {option for parameter in observe.params for option in parameter.opts}
+    assert observer["args"][:2] == ["agent", "observe"]
+    assert {word.partition("=")[0] for word in observer["args"][2:]} <= known
+    socket = next(word.partition("=")[2] for word in observer["args"] if word.startswith("--socket"))
+    told = [operation["value"] for patch in patches("mig-observer") if isinstance(patch, list) for operation in patch]
+    assert told == [f"--mig-observer={socket}"]
 
 
 def test_roles_have_no_wildcards_and_no_way_around_the_policy() -> None:
@@ -157,7 +181,8 @@ def test_every_function_can_be_chosen_and_the_harmless_ones_are() -> None:
     assert sorted(re.findall(r"- functions/(\S+)", listed)) == FUNCTIONS
     (kustomization,) = documents(DEPLOY / "kustomization.yaml")
     for component in kustomization["components"]:
-        assert "capabilities" not in container(component.removeprefix("functions/")).get("securityContext", {})
+        for each in containers(component.removeprefix("functions/")).values():
+            assert "capabilities" not in each.get("securityContext", {})
     assert kustomization["images"][0]["newTag"] == __version__
 
 

@@ -28,6 +28,9 @@ from tools.standin.description import Description, HostError, load
 from tools.standin.state import divide, state_of
 
 VARIABLE = "DOVETAIL_STANDIN"
+RIGHTS = "DOVETAIL_STANDIN_RIGHTS"
+"""What a process may: none, monitor (read MIG), config (also change MIG instances), admin (all, also where it is not
+set), as its container gives it CAP_SYS_ADMIN or the nodes of NVIDIA's capabilities."""
 
 
 class Part(NamedTuple):

@@ -22,7 +22,7 @@ from itertools import combinations
 import pynvml
 from msgspec.structs import replace
 
-from dovetail.agent.gpus import GpuReader, Links
+from dovetail.agent.gpus import GpuReader, Links, Observed
 from dovetail.agent.host import Gpu, Host, Nic, Sight, Unread
 from dovetail.agent.nvml import Nvml, NvmlError
 from dovetail.agent.sysfs import Port, Sysfs, SysfsError, level
@@ -38,17 +38,17 @@ _ANCESTORS = {
 }
 
 
-def discover(nvml: Nvml | NvmlError, sysfs: Sysfs) -> Host:
+def discover(nvml: Nvml | NvmlError, sysfs: Sysfs, observed: Observed | None = None) -> Host:
     """What can be read now. Without NVML (`nvml` is why) there are no GPUs that could be used: those on the PCI bus are
-    named in `unread`. Blocks while NVML and the kernel answer."""
-    return _Discovery(sysfs).host(nvml)
+    named in `unread`. `observed` asks who may read MIG where this process may not. Blocks while all these answer."""
+    return _Discovery(sysfs, observed).host(nvml)
 
 
 class _Discovery:
     """One look at the machine."""
 
-    def __init__(self, sysfs: Sysfs) -> None:
-        self._sysfs = sysfs
+    def __init__(self, sysfs: Sysfs, observed: Observed | None) -> None:
+        self._sysfs, self._observed = sysfs, observed
         self._unread: list[Unread] = []
         self._nvml: Nvml
         self._pci_read = True
@@ -66,7 +66,7 @@ class _Discovery:
             if isinstance(nvml, NvmlError):
                 raise nvml
             self._nvml = nvml
-            reader = GpuReader(nvml, self._pci, self._unread)
+            reader = GpuReader(nvml, self._pci, self._unread, self._observed)
             driver = reader.ask("driver", "", "nvmlSystemGetDriverVersion")
             library = reader.ask("nvml", "", "nvmlSystemGetNVMLVersion")
             number = reader.ask("cuda", None, "nvmlSystemGetCudaDriverVersion_v2")

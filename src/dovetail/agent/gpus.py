@@ -6,8 +6,8 @@ Rules
   product does not have (NOT_SUPPORTED) leaves it empty without one, as there is nothing to read.
 - A GPU without uuid, bus id and minor number cannot be given to anybody, and one that is lost between two calls has no
   answers that fit together: it is not read at all.
-- MIG instances are told by their placement, and only where the compute instance fills its GPU instance: others are
-  named. While MIG mode is off a driver may tell profiles without placements: these have no starts, and size 0.
+- How it is divided by MIG is read by `mig.reading`; where this process may not, an observer that may is asked
+  (`mig.observer`). Where nobody can tell, the field `gpus[INDEX].mig` is unread: then its instances are not known.
 - What is at the other end of an NVLink is what NVML says; where it does not know, what the kernel sees at that bus id.
 Sources: NVML API reference; names of brands and architectures as go-nvlib gives them, which NVIDIA's DRA driver
 publishes.
@@ -16,17 +16,20 @@ publishes.
 from __future__ import annotations
 
 import re
-import uuid
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from ctypes import byref, c_uint
+from collections.abc import Callable, Mapping
+from ctypes import byref
+from functools import cache
 from typing import Any
+from uuid import UUID
 
 import pynvml
 from msgspec import Struct
 
 from dovetail.agent import nvml as codes
-from dovetail.agent.host import Engines, Fabric, Gpu, Instance, Profile, Unread
+from dovetail.agent.host import Fabric, Gpu, Unread
+from dovetail.agent.mig.observer import ObserverError
+from dovetail.agent.mig.reading import LOST, Divided, read
 from dovetail.agent.nvml import Nvml, NvmlError
 from dovetail.agent.sysfs import SWITCH_CLASS, PciDevice
 
@@ -76,9 +79,7 @@ _GPU, _SWITCH, _UNKNOWN = (
     int(pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH),
     int(pynvml.NVML_NVLINK_DEVICE_TYPE_UNKNOWN),
 )
-_LOST = frozenset({codes.GPU_IS_LOST, codes.UNINITIALIZED})
-"""After one of these no other answer of the GPU counts."""
-_ENDS = frozenset({codes.NOT_FOUND, codes.INVALID_ARGUMENT, codes.NOT_SUPPORTED})
+Observed = Callable[[], dict[str, Divided]]
 _BUS_ID = re.compile(r"0*([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])")
 _MIB = 1 << 20
 
@@ -91,17 +92,21 @@ class Links(Struct, frozen=True):
 
 
 class GpuReader:
-    """Reads GPUs through the open library; `pci` is what the kernel has. What is missed goes to `unread`."""
+    """Reads GPUs through the open library; `pci` is what the kernel has, `observed` asks who may read MIG. What is
+    missed goes to `unread`."""
 
-    def __init__(self, nvml: Nvml, pci: Mapping[str, PciDevice], unread: list[Unread]) -> None:
+    def __init__(
+        self, nvml: Nvml, pci: Mapping[str, PciDevice], unread: list[Unread], observed: Observed | None = None
+    ) -> None:
         self._nvml, self._pci, self._unread = nvml, pci, unread
+        self._observed = cache(observed) if observed is not None else None
 
     def ask(self, what: str, default: Any, call: str, *arguments: Any) -> Any:
         """The answer to an optional call. Raises NvmlError only where the GPU is lost."""
         try:
             return self._nvml.call(call, *arguments)
         except NvmlError as error:
-            if error.code in _LOST:
+            if error.code in LOST:
                 raise
             if error.code != codes.NOT_SUPPORTED:
                 self._miss(what, error)
@@ -122,11 +127,12 @@ class GpuReader:
             self._miss(f"{at}.numa", f"numa_node of {bus_id} is -1: the firmware does not tell")
         memory = self.ask(f"{at}.memory_mib", None, "nvmlDeviceGetMemoryInfo", handle)
         mode, pending = self.ask(f"{at}.mig", (0, 0), "nvmlDeviceGetMigMode", handle)
-        profiles = self._profiles(handle, at)
+        uuid = nvml.call("nvmlDeviceGetUUID", handle)
+        divided = self._divided(handle, uuid, bool(mode), at)
         gpu = Gpu(
             index=index,
             minor=nvml.call("nvmlDeviceGetMinorNumber", handle),
-            uuid=nvml.call("nvmlDeviceGetUUID", handle),
+            uuid=uuid,
             product=self.ask(f"{at}.product", "", "nvmlDeviceGetName", handle),
             pci_bus_id=bus_id,
             memory_mib=memory.total // _MIB if memory is not None else 0,
@@ -141,9 +147,9 @@ class GpuReader:
             numa=place.numa if place is not None else None,
             pcie_root=place.root if place is not None else "",
             fabric=self._fabric(handle, at),
-            mig=self._instances(handle, at, profiles) if mode else None,
+            mig=divided.instances,
             mig_pending=bool(pending) if pending != mode else None,
-            profiles=profiles,
+            profiles=divided.profiles,
         )
         return gpu, self._links(handle, at)
 
@@ -155,7 +161,7 @@ class GpuReader:
             if error.code == codes.NOT_SUPPORTED:
                 return Fabric("not-supported")
             if error.code not in (codes.FUNCTION_NOT_FOUND, pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH):
-                if error.code in _LOST:
+                if error.code in LOST:
                     raise
                 self._miss(f"{at}.fabric", error)
                 return None
@@ -164,93 +170,22 @@ class GpuReader:
             if self.ask(f"{at}.fabric", None, "nvmlDeviceGetGpuFabricInfo", handle, byref(info)) is None:
                 return None
         state = _FABRIC_STATES.get(info.state, "not-supported")
-        return Fabric(state, str(uuid.UUID(bytes=bytes(info.clusterUuid))), info.cliqueId)
+        return Fabric(state, str(UUID(bytes=bytes(info.clusterUuid))), info.cliqueId)
 
-    def _profiles(self, handle: Any, at: str) -> tuple[Profile, ...]:
-        """In the order of NVML's enumerators."""
-        found = []
-        for index in range(pynvml.NVML_GPU_INSTANCE_PROFILE_COUNT):
+    def _divided(self, handle: Any, uuid: str, mode: bool, at: str) -> Divided:
+        """How it is divided; where this process may not read that, what the observer says."""
+        found = read(self._nvml, handle, mode)
+        if found.refused and self._observed is not None:
             try:
-                info = self._nvml.call("nvmlDeviceGetGpuInstanceProfileInfo", handle, index)
-            except NvmlError as error:
-                if error.code in _LOST:
-                    raise
-                if error.code not in _ENDS:
-                    self._miss(f"{at}.profiles", error)
-                    break
-                continue
-            places = self._placements(handle, f"{at}.profiles[{index}].starts", info.id)
-            found.append(
-                Profile(
-                    index=index,
-                    id=info.id,
-                    name=_text(info.name).removeprefix("MIG "),
-                    compute=info.sliceCount,
-                    size=max((place.size for place in places), default=0),
-                    starts=tuple(sorted(place.start for place in places)),
-                    most=info.instanceCount,
-                    memory_mib=info.memorySizeMB,
-                    engines=Engines(
-                        info.multiprocessorCount,
-                        info.copyEngineCount,
-                        info.decoderCount,
-                        info.encoderCount,
-                        info.jpegCount,
-                        info.ofaCount,
-                    ),
-                )
-            )
-        return tuple(found)
-
-    def _placements(self, handle: Any, what: str, profile_id: int) -> Sequence[Any]:
-        call, count = "nvmlDeviceGetGpuInstancePossiblePlacements", c_uint()
-        if self.ask(what, None, call, handle, profile_id, None, byref(count)) is None:
-            return ()
-        places = (pynvml.c_nvmlGpuInstancePlacement_t * count.value)()
-        if self.ask(what, None, call, handle, profile_id, places, byref(count)) is None:
-            return ()
-        return list(places)[: count.value]
-
-    def _instances(self, handle: Any, at: str, profiles: Iterable[Profile]) -> tuple[Instance, ...]:
-        """By their starts."""
-        names = {profile.id: profile.name for profile in profiles}
-        found = []
-        for number in range(self.ask(f"{at}.mig", 0, "nvmlDeviceGetMaxMigDeviceCount", handle)):
-            where = f"{at}.mig[{number}]"
-            try:
-                device = self._nvml.call("nvmlDeviceGetMigDeviceHandleByIndex", handle, number)
-                instance = self._instance(handle, device, where, names)
-            except NvmlError as error:
-                if error.code in _LOST:
-                    raise
-                if error.code not in _ENDS:
-                    self._miss(where, error)
-                continue
-            found += [instance] if instance is not None else []
-        return tuple(sorted(found, key=lambda instance: instance.start))
-
-    def _instance(self, handle: Any, device: Any, where: str, names: dict[int, str]) -> Instance | None:
-        call = self._nvml.call
-        gi, ci = call("nvmlDeviceGetGpuInstanceId", device), call("nvmlDeviceGetComputeInstanceId", device)
-        told = call("nvmlDeviceGetAttributes", device)
-        if told.computeInstanceSliceCount != told.gpuInstanceSliceCount:
-            part = f"{told.computeInstanceSliceCount} of the {told.gpuInstanceSliceCount} slices"
-            self._miss(where, f"compute instance {ci} has {part} of GPU instance {gi}: only whole ones are offered")
-            return None
-        info = call("nvmlGpuInstanceGetInfo", call("nvmlDeviceGetGpuInstanceById", handle, gi))
-        if info.profileId not in names:
-            self._miss(where, f"NVML lists no profile of the id {info.profileId}")
-            return None
-        return Instance(
-            uuid=call("nvmlDeviceGetUUID", device),
-            profile=names[info.profileId],
-            gi=gi,
-            ci=ci,
-            start=info.placement.start,
-            size=info.placement.size,
-            memory_mib=told.memorySizeMB,
-            engines=_engines(told),
-        )
+                found = self._observed().get(uuid, found)
+            except ObserverError as error:
+                self._miss(f"{at}.mig", error)
+                return found
+        if found.refused:
+            self._miss(f"{at}.mig", f"{found.refused}; add the function mig-observer")
+        for one in found.unread:
+            self._miss(f"{at}.{one.what}", one.why)
+        return found
 
     def _links(self, handle: Any, at: str) -> Links | None:
         """None where the driver cannot tell."""
@@ -262,7 +197,7 @@ class GpuReader:
                 if not self._nvml.call("nvmlDeviceGetNvLinkState", handle, link):
                     continue
             except NvmlError as error:
-                if error.code in _LOST:
+                if error.code in LOST:
                     raise
                 if error.code == codes.INVALID_ARGUMENT:
                     break
@@ -297,7 +232,7 @@ class GpuReader:
         try:
             return int(self._nvml.call("nvmlDeviceGetNvLinkRemoteDeviceType", handle, link))
         except NvmlError as error:
-            if error.code in _LOST:
+            if error.code in LOST:
                 raise
             return _UNKNOWN
 
@@ -311,14 +246,3 @@ def _bus_id(text: Any) -> str:
 
 def _text(text: Any) -> str:
     return text.decode(errors="replace") if isinstance(text, bytes) else str(text)
-
-
-def _engines(told: Any) -> Engines:
-    return Engines(
-        told.multiprocessorCount,
-        told.sharedCopyEngineCount,
-        told.sharedDecoderCount,
-        told.sharedEncoderCount,
-        told.sharedJpegCount,
-        told.sharedOfaCount,
-    )

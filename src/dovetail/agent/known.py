@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from dovetail.agent.host import Host, Sight
 from dovetail.agent.illness import NVML, Illness
 
+MIG_UNREAD = "mig-unread"
 Tell = Literal["nothing", "silence", "all"]
 PATIENCE_S: dict[Sight, float] = {"all": 60.0, "some": 10.0, "none": 60.0}
 """How long after the start a look is not taken for complete: for want of an answer about health, of some GPUs, of all.
@@ -56,8 +57,11 @@ class Known:
 
     @property
     def ill(self) -> tuple[Illness, ...]:
-        """The GPUs that are known from an earlier look, while none answers."""
+        """The GPUs that are known from an earlier look, while none answers; and those in MIG mode whose instances
+        nobody can tell."""
         if self.host.sight != "none":
-            return ()
+            why_not = {one.what: one.why for one in self.host.unread}
+            hidden = [(gpu, why_not.get(f"gpus[{gpu.index}].mig")) for gpu in self.host.gpus if gpu.mig is not None]
+            return tuple(Illness(gpu.uuid, MIG_UNREAD, why, 0) for gpu, why in hidden if why)
         why = next(one.why for one in self.host.unread if one.what.startswith("gpus"))
         return tuple(Illness(gpu.uuid, NVML, why, 0) for gpu in self.host.gpus)

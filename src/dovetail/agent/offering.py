@@ -23,6 +23,7 @@ from dovetail.agent.dra.driver import Driver, DriverError, Folders
 from dovetail.agent.dra.partitions import NvmlPartitions
 from dovetail.agent.driver_files import DriverFiles, DriverFilesError
 from dovetail.agent.fence import Fencing
+from dovetail.agent.gpus import Observed
 from dovetail.agent.host import Gpu, Host
 from dovetail.agent.illness import Illness
 from dovetail.agent.mps import MpsDaemons
@@ -51,6 +52,7 @@ class Offering:
         client: Client,
         chosen: Chosen,
         nvml: Nvml,
+        observed: Observed | None,
         *,
         changed: Callable[[], None],
         differed: Callable[[tuple[DeviceDifference, ...]], None],
@@ -89,7 +91,7 @@ class Offering:
                 options.cdi_folder,
             )
             self._driver = Driver(
-                client, options.node_name, self._files, NvmlPartitions(nvml), self._claims_held,
+                client, options.node_name, self._files, NvmlPartitions(nvml, observed), self._claims_held,
                 folders=folders, partitionable=options.partitionable, changed=changed,
             )  # fmt: skip
 

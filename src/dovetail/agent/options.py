@@ -10,9 +10,10 @@ from msgspec import Struct
 
 class Options(Struct, frozen=True):
     """`config` is a file for the device plugin (`agent.config`), `mig_layouts` one with layouts (`agent.mig.layouts`),
-    `kubelet_config` the kubelet's own, for where it cannot be asked. The roots are where this process sees the host's
-    folders, `..._on_host` what the container runtime calls them, where that differs. What is written to `state_folder`
-    must outlive this process."""
+    `mig_observer` the socket of who may read MIG (`agent.mig.observer`), `kubelet_config` the kubelet's own
+    configuration, for where it cannot be asked. The roots are where this process sees the host's folders,
+    `..._on_host` what the container runtime calls them, where that differs. What is written to `state_folder` must
+    outlive this process."""
 
     node_name: str
     device_plugin: bool = True
@@ -24,6 +25,7 @@ class Options(Struct, frozen=True):
     mig: bool = False
     config: Path | None = None
     mig_layouts: Path | None = None
+    mig_observer: Path | None = None
     kubelet_config: Path | None = None
     kubelet_folder: Path = Path("/var/lib/kubelet")
     state_folder: Path = Path("/var/lib/dovetail")

@@ -14,6 +14,7 @@ import contextlib
 import logging
 import os
 from collections.abc import AsyncIterator, Collection
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -25,12 +26,14 @@ from dovetail.agent.config import Config
 from dovetail.agent.discovery import discover
 from dovetail.agent.dividing import Dividing
 from dovetail.agent.gpunode import RENEW_S
+from dovetail.agent.gpus import Observed
 from dovetail.agent.health import HealthWatch
 from dovetail.agent.host import Host, Sight
 from dovetail.agent.illness import Illness
 from dovetail.agent.known import Known
 from dovetail.agent.mig.layouts import Layouts, read_layouts
 from dovetail.agent.mig.manager import MigManager
+from dovetail.agent.mig.observer import ask
 from dovetail.agent.nvml import Nvml, NvmlError
 from dovetail.agent.offering import Offering
 from dovetail.agent.options import Options
@@ -85,8 +88,9 @@ class Agent:
         self._looking = asyncio.Lock()
         self._chosen = Chosen(client, options.node_name)
         self._offering = Offering(
-            options, config, client, self._chosen, self._nvml, changed=self._due.set, differed=self._differed
-        )
+            options, config, client, self._chosen, self._nvml, self._observed,
+            changed=self._due.set, differed=self._differed,
+        )  # fmt: skip
         self._telling = Telling(cluster, client, options, config, self._sysfs, self._seen, self._offering.restored)
         self._health = HealthWatch(
             self._sick,
@@ -197,9 +201,14 @@ class Agent:
     def _found(self) -> Host:
         try:
             with Nvml() as nvml:
-                return discover(nvml, self._sysfs())
+                return discover(nvml, self._sysfs(), self._observed)
         except NvmlError as error:
             return discover(error, self._sysfs())
+
+    @property
+    def _observed(self) -> Observed | None:
+        path = self._options.mig_observer
+        return None if path is None else partial(ask, path)
 
     async def _offer(self) -> None:
         changing = self._mig.changing if self._mig is not None else frozenset()

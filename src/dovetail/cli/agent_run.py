@@ -53,6 +53,12 @@ def _folder(name: str, default: str, help_text: str) -> Callable[[_Run], _Run]:
 @click.option("--config", type=_FILE, metavar="FILE", help="What the device plugin is to do: NVIDIA's format, v1.")
 @click.option("--mig-layouts", type=_FILE, metavar="FILE", help="Named MIG layouts: mig-parted's format, v1.")
 @click.option(
+    "--mig-observer",
+    type=click.Path(path_type=Path),
+    metavar="SOCKET",
+    help="Where `dovetail agent observe` tells MIG instances, for an agent without the privilege to read them.",
+)
+@click.option(
     "--kubelet-config", type=_FILE, metavar="FILE", help="The kubelet's configuration, where it cannot be asked for it."
 )
 @_folder("--kubelet-folder", "/var/lib/kubelet", "The kubelet's folder, with its sockets.")

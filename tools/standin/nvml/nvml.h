@@ -14,7 +14,7 @@
 #include "layout.h"
 
 enum {
-    SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7,
+    SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NO_PERMISSION = 4, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7,
     DRIVER_NOT_LOADED = 9, TIMEOUT = 10, GPU_IS_LOST = 15, MISMATCH = 18, IN_USE = 19, INSUFFICIENT_RESOURCES = 23,
     VERSION_MISMATCH = 25
 };
@@ -62,6 +62,9 @@ unsigned compute_size(unsigned index);
 unsigned compute_step(unsigned size);
 int compute_fits(const struct profile *profile, unsigned index);
 int compute_free(const struct instance *instance, unsigned start, unsigned size);
+
+// rights.c
+int permitted(const char *call);
 
 // mig_read.c
 void mig_name(const struct profile *profile, unsigned slices, char out[96]);

@@ -2,7 +2,8 @@
 """The MIG instance of one partition: looked for, made, destroyed.
 
 Rules: a partition has one GPU instance with one compute instance that fills it. What stands there otherwise is no
-instance of the partition, and is destroyed like one. To destroy what is not there does nothing.
+instance of the partition, and is destroyed like one. To destroy what is not there does nothing. Where this process may
+not read MIG, an observer that may is asked what is there.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ from __future__ import annotations
 from typing import Protocol
 
 from dovetail.agent.dra.offer import Partition
+from dovetail.agent.gpus import Observed
 from dovetail.agent.host import Gpu, Instance
 from dovetail.agent.mig.geometry import Placed, geometry_of
 from dovetail.agent.mig.hardware import Hardware
-from dovetail.agent.nvml import NOT_FOUND, Nvml, NvmlError
+from dovetail.agent.mig.observer import ObserverError
+from dovetail.agent.nvml import NO_PERMISSION, NOT_FOUND, Nvml, NvmlError
 from dovetail.core.devices.mig.geometry import Geometry
 
 
@@ -31,13 +34,26 @@ class Partitions(Protocol):
 class NvmlPartitions:
     """The library is open while it is used, and no longer: an open one would not see that a GPU is back."""
 
-    def __init__(self, nvml: Nvml) -> None:
-        self._nvml = nvml
+    def __init__(self, nvml: Nvml, observed: Observed | None = None) -> None:
+        self._nvml, self._observed = nvml, observed
         self._hardware = Hardware(nvml)
 
     def find(self, gpu: Gpu, partition: Partition) -> Instance | None:
-        with self._nvml:
-            return self._find(gpu, partition)
+        try:
+            with self._nvml:
+                return self._find(gpu, partition)
+        except NvmlError as error:
+            if error.code != NO_PERMISSION or self._observed is None:
+                raise
+            return self._seen(self._observed, gpu, partition)
+
+    def _seen(self, observed: Observed, gpu: Gpu, partition: Partition) -> Instance | None:
+        try:
+            there = observed()[gpu.uuid].instances or ()
+        except (ObserverError, KeyError) as error:
+            raise NvmlError("nvmlDeviceGetGpuInstances", NO_PERMISSION, str(error)) from error
+        placed = (partition.profile, partition.start)
+        return next((one for one in there if (one.profile, one.start) == placed), None)
 
     def _find(self, gpu: Gpu, partition: Partition) -> Instance | None:
         placed: Placed = (partition.profile, partition.start)

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The part of the agent that may read MIG: a process of its own, which does nothing else.
+
+Rules: NVML tells where instances are to privileged users alone, and that privilege (CAP_SYS_ADMIN) is close to every
+right on the node. So a process has it that takes no word from anybody: whoever connects to its socket is written how
+the GPUs are divided at this moment, as JSON, and the connection is closed. It has no token and no folder of the host.
+The agent, which has all that and no privilege, asks it at each look that needs it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from pathlib import Path
+
+import msgspec
+
+from dovetail.agent.mig.reading import Divided, read
+from dovetail.agent.nvml import NOT_SUPPORTED, Nvml, NvmlError
+
+log = logging.getLogger(__name__)
+
+_PATIENCE_S = 30.0
+_MOST_BYTES = 1 << 22
+_Answer = dict[str, Divided]
+
+
+class ObserverError(Exception):
+    """It does not answer; the text says where, why and what to do."""
+
+
+def look() -> _Answer:
+    """How the GPUs in MIG mode are divided, by uuid. One that does not answer is left out. Raises NvmlError."""
+    found: _Answer = {}
+    with Nvml() as nvml:
+        for index in range(nvml.call("nvmlDeviceGetCount")):
+            try:
+                handle = nvml.call("nvmlDeviceGetHandleByIndex", index)
+                if nvml.call("nvmlDeviceGetMigMode", handle)[0]:
+                    found[nvml.call("nvmlDeviceGetUUID", handle)] = read(nvml, handle, True)
+            except NvmlError as error:
+                if error.code != NOT_SUPPORTED:
+                    log.warning("GPU %d: %s", index, error)
+    return found
+
+
+async def observe(path: Path) -> None:
+    """Answer on the socket `path` until cancelled. Raises OSError where it cannot be made."""
+    looking = asyncio.Lock()
+
+    async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with looking:
+                found = await asyncio.to_thread(look)
+            writer.write(msgspec.json.encode(found))
+            await writer.drain()
+        except NvmlError as error:
+            log.warning("nothing can be read: %s", error)
+        except ConnectionError as error:
+            log.warning("nobody waits for the answer any more: %s", error)
+        finally:
+            writer.close()
+
+    with socket.socket(socket.AF_UNIX) as listener:
+        _bind(listener, path)
+        server = await asyncio.start_unix_server(answer, sock=listener)
+        log.info("MIG instances are told at %s", path)
+        await server.serve_forever()
+
+
+def _bind(listener: socket.socket, path: Path) -> None:
+    """Whatever an earlier process left there; for root alone."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    listener.bind(str(path))
+    path.chmod(0o600)
+
+
+def ask(path: Path, patience_s: float = _PATIENCE_S) -> _Answer:
+    """What the observer at `path` sees now; blocks. Raises ObserverError."""
+    data = b""
+    try:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(patience_s)
+            connection.connect(str(path))
+            while (part := connection.recv(1 << 16)) and len(data) <= _MOST_BYTES:
+                data += part
+        return msgspec.json.decode(data, type=_Answer)
+    except OSError as error:
+        raise ObserverError(f"{path}: {error}: does the container mig-observer run?") from error
+    except msgspec.MsgspecError as error:
+        raise ObserverError(f"{path}: it could not look: see the log of the container mig-observer") from error

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How one GPU is divided by MIG, and how it can be, as NVML tells it to whoever may ask.
+
+Rules
+- MIG instances are told by their placement, and only where the compute instance fills its GPU instance: others are
+  named. While MIG mode is off a driver may tell profiles without placements: these have no starts, and size 0.
+- Where instances and profiles are placed NVML tells privileged users alone (CAP_SYS_ADMIN, or the kernel's capability
+  mig/monitor; NVML API reference, "Requires privileged user"). Who may not is `refused`, and is told of no instance
+  then. Of a GPU that is not in MIG mode nothing is missed by that.
+Calls raise NvmlError only where the GPU is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from ctypes import byref, c_uint
+from typing import Any
+
+import pynvml
+from msgspec import Struct
+
+from dovetail.agent import nvml as codes
+from dovetail.agent.host import Engines, Instance, Profile, Unread
+from dovetail.agent.nvml import Nvml, NvmlError
+
+LOST = frozenset({codes.GPU_IS_LOST, codes.UNINITIALIZED})
+"""After one of these no other answer of the GPU counts."""
+_ENDS = frozenset({codes.NOT_FOUND, codes.INVALID_ARGUMENT, codes.NOT_SUPPORTED})
+
+
+class Divided(Struct, frozen=True):
+    """`profiles` are in the order of NVML's enumerators, `instances` by their starts, None where MIG mode is off.
+    `unread` names what was missed by fields of the GPU (`mig[0]`), `refused` the call that this process may not make,
+    where that hides instances."""
+
+    profiles: tuple[Profile, ...] = ()
+    instances: tuple[Instance, ...] | None = None
+    unread: tuple[Unread, ...] = ()
+    refused: str = ""
+
+
+def read(nvml: Nvml, handle: Any, mode: bool) -> Divided:
+    """Of a GPU whose MIG mode is on, or off."""
+    reader = _Reader(nvml, handle, mode)
+    profiles = reader.profiles()
+    instances = reader.instances(profiles) if mode else None
+    if reader.refused and mode:
+        return Divided(profiles, (), (), reader.refused)
+    return Divided(profiles, instances, tuple(reader.unread))
+
+
+class _Reader:
+    def __init__(self, nvml: Nvml, handle: Any, mode: bool) -> None:
+        self._nvml, self._handle, self._mode = nvml, handle, mode
+        self.unread: list[Unread] = []
+        self.refused = ""
+
+    def _miss(self, what: str, why: NvmlError | str) -> None:
+        """Raises it where the GPU is lost."""
+        if isinstance(why, NvmlError) and why.code in LOST:
+            raise why
+        if isinstance(why, NvmlError) and why.code == codes.NO_PERMISSION:
+            self.refused = self.refused or str(why)
+        else:
+            self.unread.append(Unread(what, str(why)))
+
+    def _ask(self, what: str, default: Any, call: str, *arguments: Any) -> Any:
+        try:
+            return self._nvml.call(call, *arguments)
+        except NvmlError as error:
+            if error.code != codes.NOT_SUPPORTED:
+                self._miss(what, error)
+            return default
+
+    def profiles(self) -> tuple[Profile, ...]:
+        found = []
+        for index in range(pynvml.NVML_GPU_INSTANCE_PROFILE_COUNT):
+            try:
+                info = self._nvml.call("nvmlDeviceGetGpuInstanceProfileInfo", self._handle, index)
+            except NvmlError as error:
+                if error.code in _ENDS:
+                    continue
+                self._miss("profiles", error)
+                break
+            places = self._placements(f"profiles[{index}].starts", info.id)
+            found.append(
+                Profile(
+                    index=index,
+                    id=info.id,
+                    name=_text(info.name).removeprefix("MIG "),
+                    compute=info.sliceCount,
+                    size=max((place.size for place in places), default=0),
+                    starts=tuple(sorted(place.start for place in places)),
+                    most=info.instanceCount,
+                    memory_mib=info.memorySizeMB,
+                    engines=Engines(
+                        info.multiprocessorCount,
+                        info.copyEngineCount,
+                        info.decoderCount,
+                        info.encoderCount,
+                        info.jpegCount,
+                        info.ofaCount,
+                    ),
+                )
+            )
+        return tuple(found)
+
+    def _placements(self, what: str, profile_id: int) -> Sequence[Any]:
+        call, count = "nvmlDeviceGetGpuInstancePossiblePlacements", c_uint()
+        if self._ask(what, None, call, self._handle, profile_id, None, byref(count)) is None:
+            return ()
+        places = (pynvml.c_nvmlGpuInstancePlacement_t * count.value)()
+        if self._ask(what, None, call, self._handle, profile_id, places, byref(count)) is None:
+            return ()
+        return list(places)[: count.value]
+
+    def instances(self, profiles: Iterable[Profile]) -> tuple[Instance, ...]:
+        names = {profile.id: profile.name for profile in profiles}
+        found = []
+        for number in range(self._ask("mig", 0, "nvmlDeviceGetMaxMigDeviceCount", self._handle)):
+            where = f"mig[{number}]"
+            try:
+                device = self._nvml.call("nvmlDeviceGetMigDeviceHandleByIndex", self._handle, number)
+                instance = self._instance(device, where, names)
+            except NvmlError as error:
+                if error.code not in _ENDS:
+                    self._miss(where, error)
+                continue
+            found += [instance] if instance is not None else []
+        return tuple(sorted(found, key=lambda instance: instance.start))
+
+    def _instance(self, device: Any, where: str, names: dict[int, str]) -> Instance | None:
+        call = self._nvml.call
+        gi, ci = call("nvmlDeviceGetGpuInstanceId", device), call("nvmlDeviceGetComputeInstanceId", device)
+        told = call("nvmlDeviceGetAttributes", device)
+        if told.computeInstanceSliceCount != told.gpuInstanceSliceCount:
+            part = f"{told.computeInstanceSliceCount} of the {told.gpuInstanceSliceCount} slices"
+            self._miss(where, f"compute instance {ci} has {part} of GPU instance {gi}: only whole ones are offered")
+            return None
+        info = call("nvmlGpuInstanceGetInfo", call("nvmlDeviceGetGpuInstanceById", self._handle, gi))
+        if info.profileId not in names:
+            self._miss(where, f"NVML lists no profile of the id {info.profileId}")
+            return None
+        return Instance(
+            uuid=call("nvmlDeviceGetUUID", device),
+            profile=names[info.profileId],
+            gi=gi,
+            ci=ci,
+            start=info.placement.start,
+            size=info.placement.size,
+            memory_mib=told.memorySizeMB,
+            engines=Engines(
+                told.multiprocessorCount,
+                told.sharedCopyEngineCount,
+                told.sharedDecoderCount,
+                told.sharedEncoderCount,
+                told.sharedJpegCount,
+                told.sharedOfaCount,
+            ),
+        )
+
+
+def _text(text: Any) -> str:
+    return text.decode(errors="replace") if isinstance(text, bytes) else str(text)

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What NVML refuses to whom: the calls that its reference says need a privileged user."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+import pynvml as nvml
+import pytest
+
+from tools.standin.fixture import MakeStandin
+from tools.standin.standin import RIGHTS
+
+LEVELS = ("none", "monitor", "config", "admin")
+GI, CI, COUNT = ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint
+
+
+def _array(kind: Any) -> Any:
+    return (kind * 8)()
+
+
+# nvml.h 12.2: "Requires privileged user" of all but the last two, "Requires root user" or "root/admin permissions" of
+# those. Reading is what mig/monitor is for, changing what mig/config is for.
+CALLS: dict[str, tuple[str, Callable[[Any, Any], Any]]] = {
+    "possible placements": (
+        "monitor",
+        lambda gpu, gi: nvml.nvmlDeviceGetGpuInstancePossiblePlacements(gpu, 19, None, ctypes.byref(COUNT())),
+    ),
+    "remaining capacity": ("monitor", lambda gpu, gi: nvml.nvmlDeviceGetGpuInstanceRemainingCapacity(gpu, 19)),
+    "instances of a profile": (
+        "monitor",
+        lambda gpu, gi: nvml.nvmlDeviceGetGpuInstances(
+            gpu, 19, _array(nvml.c_nvmlGpuInstance_t), ctypes.byref(COUNT())
+        ),
+    ),
+    "instance by id": ("monitor", lambda gpu, gi: nvml.nvmlDeviceGetGpuInstanceById(gpu, 7)),
+    "compute instances": (
+        "monitor",
+        lambda gpu, gi: nvml.nvmlGpuInstanceGetComputeInstances(
+            gi, 0, _array(nvml.c_nvmlComputeInstance_t), ctypes.byref(COUNT())
+        ),
+    ),
+    "create an instance": ("config", lambda gpu, gi: nvml.nvmlDeviceCreateGpuInstance(gpu, 19)),
+    "destroy an instance": ("config", lambda gpu, gi: nvml.nvmlGpuInstanceDestroy(gi)),
+    "MIG mode": ("admin", lambda gpu, gi: nvml.nvmlDeviceSetMigMode(gpu, 1)),
+    "compute mode": ("admin", lambda gpu, gi: nvml.nvmlDeviceSetComputeMode(gpu, 3)),
+    # Without a word on privilege.
+    "profile": ("none", lambda gpu, gi: nvml.nvmlDeviceGetGpuInstanceProfileInfo(gpu, 0)),
+    "instance info": ("none", lambda gpu, gi: nvml.nvmlGpuInstanceGetInfo(gi)),
+    "MIG device": ("none", lambda gpu, gi: nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, 0)),
+    "its uuid": ("none", lambda gpu, gi: nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, 0))),
+    "its attributes": (
+        "none",
+        lambda gpu, gi: nvml.nvmlDeviceGetAttributes(nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, 0)),
+    ),
+    "MIG mode as it is": ("none", lambda gpu, gi: nvml.nvmlDeviceGetMigMode(gpu)),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("rights", LEVELS)
+def test_who_may_what(call: str, rights: str, standin: MakeStandin, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = standin("dgx-a100")
+    machine.divide(0, [("1g.5gb", 0)])
+    nvml.nvmlInit()
+    gpu = nvml.nvmlDeviceGetHandleByIndex(0)
+    instance = nvml.nvmlDeviceGetGpuInstanceById(gpu, 7)
+    needs, ask = CALLS[call]
+    monkeypatch.setenv(RIGHTS, rights)
+    refused = False
+    try:
+        ask(gpu, instance)
+    except nvml.NVMLError_NoPermission:
+        refused = True
+    except nvml.NVMLError as error:
+        # It was let in, and has its own reasons.
+        assert error.value in (nvml.NVML_ERROR_IN_USE, nvml.NVML_ERROR_NOT_SUPPORTED)
+    assert refused == (LEVELS.index(rights) < LEVELS.index(needs))

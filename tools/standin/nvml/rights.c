@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which calls want a privileged user, and whether the process is one.
+//
+// NVML documents it call by call (nvml.h 12.2: "Requires privileged user", "Requires root user"). Privileged is who has
+// CAP_SYS_ADMIN, or may open the node of the kernel's capability: mig/config to change MIG instances, mig/monitor to
+// read them all (open-gpu-kernel-modules: rmclientIsCapableOrAdmin, NV_RM_CAP_SYS_SMC_CONFIG and _MONITOR). MIG mode and
+// the compute mode want CAP_SYS_ADMIN. What a process has its container decides; here a variable says it.
+
+#include "nvml.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { NONE_NEEDED, MONITOR, CONFIG, ADMIN };
+
+static const struct {
+    const char *call;
+    int needs;
+} table[] = {
+    {"nvmlDeviceSetMigMode", ADMIN},
+    {"nvmlDeviceSetComputeMode", ADMIN},
+    {"nvmlDeviceSetPersistenceMode", ADMIN},
+    {"nvmlDeviceCreateGpuInstance", CONFIG},
+    {"nvmlDeviceCreateGpuInstanceWithPlacement", CONFIG},
+    {"nvmlGpuInstanceDestroy", CONFIG},
+    {"nvmlGpuInstanceCreateComputeInstance", CONFIG},
+    {"nvmlGpuInstanceCreateComputeInstanceWithPlacement", CONFIG},
+    {"nvmlComputeInstanceDestroy", CONFIG},
+    {"nvmlDeviceGetGpuInstancePossiblePlacements_v2", MONITOR},
+    {"nvmlDeviceGetGpuInstanceRemainingCapacity", MONITOR},
+    {"nvmlDeviceGetGpuInstances", MONITOR},
+    {"nvmlDeviceGetGpuInstanceById", MONITOR},
+    {"nvmlGpuInstanceGetComputeInstanceRemainingCapacity", MONITOR},
+    {"nvmlGpuInstanceGetComputeInstancePossiblePlacements", MONITOR},
+    {"nvmlGpuInstanceGetComputeInstances", MONITOR},
+    {"nvmlGpuInstanceGetComputeInstanceById", MONITOR},
+};
+
+// $DOVETAIL_STANDIN_RIGHTS: none, monitor, config or admin; without it the process is root on the host.
+static int rights(void) {
+    const char *told = getenv("DOVETAIL_STANDIN_RIGHTS");
+    if (!told || !*told || !strcmp(told, "admin"))
+        return ADMIN;
+    return !strcmp(told, "config") ? CONFIG : !strcmp(told, "monitor") ? MONITOR : NONE_NEEDED;
+}
+
+int permitted(const char *call) {
+    for (unsigned i = 0; i < sizeof table / sizeof *table; i++)
+        if (!strcmp(table[i].call, call))
+            return rights() >= table[i].needs;
+    return 1;
+}
