@@ -77,6 +77,14 @@ class World:
         uids = {pod.name: uid for uid, pod in self.state.roster.pods.items()}
         self.tell(*(ev.PodRemoved(uids[name], self.now_ms, True) for name in names))
 
+    def fails(self, *names: str, replaced_after_ms: int | None = None) -> None:
+        """The pods of these names that run fail; their owner makes them anew after so long, or never."""
+        for name in names:
+            pod = next(one for one in self.state.roster.pods.values() if one.name == name and one.node)
+            self.tell(ev.PodRemoved(pod.uid, self.now_ms, failed=True))
+            if replaced_after_ms is not None:
+                self.at(self.now_ms + replaced_after_ms, ev.PodChanged(self._anew(pod, replaced_after_ms)))
+
     def at(self, when_ms: int, *told: ev.Event) -> None:
         self._agenda += [(when_ms, event) for event in told]
 
@@ -117,11 +125,16 @@ class World:
 
     def _end(self, uids: Iterable[str]) -> None:
         for uid in uids:
-            self._made += 1
             pod, end_ms = self.state.roster.pods[uid], self.now_ms + self._grace_ms
             self.tell(ev.PodChanged(replace(pod, deleting=True)))
-            anew = replace(pod, uid=f"{pod.name}~{self._made}", node="", bound_ms=0, created_ms=end_ms)
-            self.at(end_ms, ev.PodRemoved(uid, end_ms), ev.PodChanged(anew))
+            self.at(end_ms, ev.PodRemoved(uid, end_ms))
+            if pod.owner:
+                self.at(end_ms, ev.PodChanged(self._anew(pod, self._grace_ms)))
+
+    def _anew(self, pod: Pod, after_ms: int) -> Pod:
+        self._made += 1
+        created_ms = self.now_ms + after_ms
+        return replace(pod, uid=f"{pod.name}~{self._made}", node="", bound_ms=0, created_ms=created_ms, deleting=False)
 
     @property
     def running(self) -> dict[str, str]:

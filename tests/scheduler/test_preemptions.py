@@ -201,6 +201,18 @@ async def test_of_a_gang_that_is_released_each_goes_on_its_own(stage: Stage) -> 
     assert stage.ended() == ["v0"] and not stage.failed()
 
 
+async def test_a_gang_that_is_broken_goes_with_that_reason(stage: Stage) -> None:
+    async with stage.running():
+        await ready(stage)
+        refusal = Refusal(Reason.GANG_BROKEN, When.NEVER, "1 failed and are not replaced")
+        stage.decide(Release("gang/d/g", ("uid-v0",), refusal, 5, "broken"))
+        await until(lambda: len(stage.notes("GangBroken")) == 1)
+        await until(stage.driver.reporter.idle.is_set)
+    condition: dict[str, Any] = stage.server.bodies("PATCH", "/pods/v0/status")[0]["status"]["conditions"][0]
+    assert (condition["type"], condition["reason"]) == ("DisruptionTarget", "GangBroken")
+    assert "GangBroken (Never): pods of the gang failed for good" in condition["message"]
+
+
 async def test_what_is_held_says_by_which_decision(stage: Stage) -> None:
     async with stage.running():
         await ready(stage)

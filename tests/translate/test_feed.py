@@ -72,6 +72,33 @@ def test_a_finished_pod_is_gone() -> None:
     assert feed.pod_ref("u-a") is None
 
 
+def test_a_pod_that_failed_is_told_from_one_that_was_deleted() -> None:
+    feed = Feed()
+    running = "spec: {schedulerName: dovetail, nodeName: n1}\nstatus: {phase: "
+    for uid in "abc":
+        feed.pods(added(pod(running + "Running}", uid=uid)))
+    assert feed.pods(modified(pod(running + "Failed}", uid="a"))) == [ev.PodRemoved("a", failed=True)]
+    going = pod(running + "Failed}", uid="b", deletionTimestamp="2026-01-01T00:00:00Z")
+    assert feed.pods(modified(going)) == [ev.PodRemoved("b")]
+    assert feed.pods(deleted(pod(running + "Running}", uid="c"))) == [ev.PodRemoved("c")]
+
+
+def test_who_failed_before_the_start_is_told_with_its_gang() -> None:
+    times = "startTime: 2026-01-01T00:00:00Z"
+    bound = "{type: PodScheduled, status: 'True', lastTransitionTime: 2026-01-01T00:00:00Z}"
+    ended = "{type: Ready, status: 'False', lastTransitionTime: 2026-01-01T01:00:00Z}"
+    lost = pod(
+        f"spec: {{schedulerName: dovetail, nodeName: n1}}\nstatus: {{phase: Failed, {times}, "
+        f"conditions: [{bound}, {ended}]}}",
+        uid="lost",
+        annotations={"dovetail.dev/gang": "g", "dovetail.dev/gang-min": "2"},
+    )
+    events = Feed().pods(added(lost))
+    assert gang_of_pods(events) == {"lost": ""}
+    (removed,) = [event for event in events if isinstance(event, ev.PodRemoved)]
+    assert (removed.failed, removed.gang) == (True, "gang.dovetail.dev/ml/g")
+
+
 def test_pods_of_other_schedulers_belong_to_no_gang() -> None:
     feed = Feed("other-name")
     events = feed.pods(added(member("a"), named("b", "g")))

@@ -41,7 +41,7 @@ def test_a_pod_that_finishes_tells_when_its_last_container_ended_and_how(phase: 
     feed = Feed()
     feed.pods(added(pod(RUNNING)))
     over = ended(7, 9, 8, phase=phase)
-    assert feed.pods([Change("modified", over)]) == [ev.PodRemoved("u-a", START_MS + 9000, succeeded)]
+    assert feed.pods([Change("modified", over)]) == [ev.PodRemoved("u-a", START_MS + 9000, succeeded, not succeeded)]
     assert feed.pods([Change("modified", over)]) == []
     assert feed.pods(deleted(over)) == []
 

@@ -113,6 +113,15 @@ def test_a_workload_starts_together(
     assert all(sub_gang.parent == root.id for sub_gang in below)
 
 
+@pytest.mark.parametrize(("more", "survives"), [("", False), (", backoffLimitPerIndex: 0", True)])
+def test_a_job_that_counts_failures_by_index_goes_on_with_those_that_are_left(more: str, survives: bool) -> None:
+    member = member_of(JOB, INDEX)
+    assert member is not None
+    document = f"{{spec: {{completionMode: Indexed, parallelism: 4, completions: 4{more}}}}}"
+    (gang,) = gangs.records(declared_by(member, document), ())
+    assert gang.survives == survives
+
+
 def test_every_kind_has_an_example() -> None:
     assert {example[0] for example in EXAMPLES} == {kind.resource.kind for kind in owners.OWNER_KINDS}
 

@@ -68,7 +68,7 @@ def test_what_is_a_rejection(reason: str, is_one: bool) -> None:
 def test_a_rejection_is_told_before_the_pod_s_removal_and_once() -> None:
     feed = Feed()
     feed.pods(added(of()))
-    assert feed.pods(modified(failed())) == [REJECTED, ev.PodRemoved("u")]
+    assert feed.pods(modified(failed())) == [REJECTED, ev.PodRemoved("u", failed=True)]
     assert feed.pods(modified(failed(labels={"a": "b"}))) == []
     assert feed.pods(deleted(failed())) == []
 
@@ -76,7 +76,7 @@ def test_a_rejection_is_told_before_the_pod_s_removal_and_once() -> None:
 def test_a_pod_that_fails_and_goes_between_two_looks_is_told() -> None:
     feed = Feed()
     feed.pods(added(of()))
-    assert feed.pods(deleted(failed())) == [REJECTED, ev.PodRemoved("u")]
+    assert feed.pods(deleted(failed())) == [REJECTED, ev.PodRemoved("u", failed=True)]
 
 
 def test_of_what_had_failed_before_two_count() -> None:
@@ -84,7 +84,7 @@ def test_of_what_had_failed_before_two_count() -> None:
     assert feed.pods(added(*(failed(f"u{n}") for n in range(5)))) == [REJECTED, REJECTED]
     assert feed.pods(added(failed("x", reason="OutOfcpu"))) == [ev.PodRejected("rs-1", "n1", "OutOfcpu")]
     feed.pods(added(of("late")))
-    assert feed.pods(modified(failed("late"))) == [REJECTED, ev.PodRemoved("late")]
+    assert feed.pods(modified(failed("late"))) == [REJECTED, ev.PodRemoved("late", failed=True)]
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,14 @@ def _default_recording() -> Path | None:
     help="Seconds after which a gang that started by half gives back what it holds.",
 )
 @click.option(
+    "--broken-deadline",
+    "broken_deadline_s",
+    type=click.FloatRange(min=0),
+    default=900.0,
+    show_default=True,
+    help="Seconds after which a gang of which a pod failed for good gives back what it holds; 0 for never.",
+)
+@click.option(
     "--recording",
     metavar="DIR",
     type=click.Path(file_okay=False, path_type=Path),
@@ -94,6 +102,7 @@ def command(
     lease_name: str,
     listen: str,
     start_deadline_s: float,
+    broken_deadline_s: float,
     recording: Path | None,
     no_recording: bool,
     recording_mib: int,
@@ -107,8 +116,13 @@ def command(
     if recording is not None and no_recording:
         raise click.UsageError("--recording and --no-recording exclude each other")
     start_log(log_level)
-    deadline_ms = int(start_deadline_s * 1000)
-    policy = Policy(fabric=fabric, attempts_per_step=64, start_deadline_ms=deadline_ms, scoring=scoring)
+    policy = Policy(
+        fabric=fabric,
+        attempts_per_step=64,
+        start_deadline_ms=int(start_deadline_s * 1000),
+        broken_deadline_ms=int(broken_deadline_s * 1000),
+        scoring=scoring,
+    )
     options = Options(
         scheduler_name=scheduler_name,
         leader_elect=leader_elect,

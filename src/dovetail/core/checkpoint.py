@@ -82,7 +82,8 @@ class Checkpoint(Struct, frozen=True):
     being bound, with the time when that is overdue; `started` the gangs that had their minimum. `histories` is what
     each queue has used, `run_times` what was learned (kind, name, ms), `mix` what kinds of pods came and how many,
     `ended` how many with GPUs are gone, `rooms` what is held for whom, the oldest first; `spared` are pods that are not
-    asked to give way until then, `unknown` roots for which no start can be given.
+    asked to give way until then, `unknown` roots for which no start can be given. `failed` and `succeeded` are how many
+    pods of each gang ended so, `broken` roots with since when (see `core.broken`).
     """
 
     steps: int
@@ -101,6 +102,9 @@ class Checkpoint(Struct, frozen=True):
     rooms: tuple[HeldRoom, ...] = ()
     spared: tuple[tuple[str, int], ...] = ()
     unknown: tuple[tuple[str, int, Expected | None], ...] = ()
+    failed: tuple[tuple[str, int], ...] = ()
+    succeeded: tuple[tuple[str, int], ...] = ()
+    broken: tuple[tuple[str, int], ...] = ()
 
 
 def take(state: State) -> Checkpoint:
@@ -147,6 +151,9 @@ def take(state: State) -> Checkpoint:
         ),
         spared=tuple(state.reservations.spared.items()),
         unknown=tuple((root, until_ms, why) for root, (until_ms, why) in state.reservations.unknown.items()),
+        failed=tuple(state.broken.failed.items()),
+        succeeded=tuple(state.broken.succeeded.items()),
+        broken=tuple(state.broken.since_ms.items()),
     )
 
 
@@ -176,6 +183,8 @@ def restore(policy: Policy, checkpoint: Checkpoint) -> State:
         cluster.avoided.setdefault(avoided.uid, {})[avoided.node] = avoided.until_ms
     state.roster.starting = dict(checkpoint.starting)
     state.roster.started = set(checkpoint.started)
+    state.broken.failed, state.broken.succeeded = dict(checkpoint.failed), dict(checkpoint.succeeded)
+    state.broken.since_ms = dict(checkpoint.broken)
     for rejection in checkpoint.rejections:
         cluster.rejections.put(rejection)
     for told in checkpoint.told:

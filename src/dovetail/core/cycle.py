@@ -39,5 +39,6 @@ def step(state: State, events: Iterable[Event], now_ms: int) -> list[Decision]:
         attempt = Attempt(state, root)
         decisions += attempt.decide()
         work += attempt.work
+    decisions += state.broken.release(state.now_ms, state.steps)
     state.resume()
     return decisions

@@ -84,12 +84,14 @@ class Hold(Struct, frozen=True):
 
 
 class Release(Struct, frozen=True):
-    """A gang that started by half and cannot be completed in time gives back what it holds: evict these bound pods."""
+    """A gang gives back what it holds: evict these bound pods. It started by half and cannot be completed in time, or
+    (`broken`) a pod of it failed for good and the others are too few."""
 
     gang: str
     uids: tuple[str, ...]
     refusal: Refusal
     step: int
+    cause: Literal["half", "broken"] = "half"
 
 
 Cause = Literal["reclaim", "preempt"]

@@ -32,11 +32,14 @@ class PodChanged(Struct, frozen=True):
 class PodRemoved(Struct, frozen=True):
     """A pod that is deleted or finished (phase Succeeded or Failed): it holds nothing any more. `ended_ms` is when its
     containers had ended (epoch ms, 0: now); `succeeded` is whether it did what it had to do, so that its run time says
-    something about others of its family."""
+    something about others of its family, `failed` whether it failed and nobody had told it to go. `gang` is the gang of
+    one that had ended before it was told, in which it is not told itself."""
 
     uid: str
     ended_ms: int = 0
     succeeded: bool = False
+    failed: bool = False
+    gang: str = ""
 
 
 class GangChanged(Struct, frozen=True):

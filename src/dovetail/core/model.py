@@ -241,6 +241,8 @@ class Gang(Struct, frozen=True):
     as one. Of its pods at least `min_count` must be placed and at most `max_count` are; of its sub-gangs at least
     `min_groups` (0: all that exist) must reach their own minimum.
 
+    `survives` says that its pods succeed or fail each by itself: those that are left go on, however few they are.
+
     `required` are node label keys: the gang stays inside one value of each. `preferred` are node label keys from the
     most wished for to the least: tried in turn, then dropped.
     """
@@ -257,6 +259,7 @@ class Gang(Struct, frozen=True):
     priority: int | None = None
     created_ms: int = 0
     problem: Problem | None = None
+    survives: bool = False
 
 
 class Node(Struct, frozen=True):

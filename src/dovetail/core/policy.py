@@ -23,7 +23,8 @@ DEFAULT_FABRIC = (
 class Policy(Struct, frozen=True):
     """`attempts_per_step` bounds the work of one step (gangs and lone pods tried, pods decided, and each pod that looks
     at other pods), so that the driver can begin to bind.
-    `search_limit` bounds the domains tried for one gang. A half-started gang is released after `start_deadline_ms`.
+    `search_limit` bounds the domains tried for one gang. A half-started gang is released after `start_deadline_ms`,
+    and one of which a pod failed for good after `broken_deadline_ms` (0: never; see `core.broken`).
     A pending gang whose reason stays the same is told again at most every `tell_again_ms`. `scoring` chooses among the
     nodes that fit.
 
@@ -37,6 +38,7 @@ class Policy(Struct, frozen=True):
     attempts_per_step: int = 512
     search_limit: int = 512
     start_deadline_ms: int = 60_000
+    broken_deadline_ms: int = 900_000
     tell_again_ms: int = 15_000
     scoring: Scoring = field(default_factory=Tightest)
     history_milli: int = 1000

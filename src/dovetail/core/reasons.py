@@ -63,6 +63,7 @@ class Reason(Enum):
     GANG_INCOMPLETE = ("GangIncomplete", "fewer pods exist than the gang needs to start")
     GANG_TOO_LARGE = ("GangTooLarge", "the gang needs more than the cluster has when empty")
     GANG_DOES_NOT_FIT = ("GangDoesNotFit", "the gang needs more room than is free now")
+    GANG_BROKEN = ("GangBroken", "pods of the gang failed for good, and the others are too few")
     GANG_FULL = ("GangFull", "the gang has as many pods as it may have")
     SEARCH_LIMIT = ("SearchLimit", "the search for a placement was stopped at its limit; a placement may exist")
     QUEUE_MISSING = ("QueueMissing", "the queue that the pod names does not exist")

@@ -9,7 +9,7 @@ what runs, and each sub-gang that comes later starts on its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -277,6 +277,17 @@ class Roster:
             return False
         waiting = [pod for pod in self.members(gang_id) if not pod.node]
         return all(pod.created_ms > min(b.bound_ms for b in bound) > 0 for pod in waiting)
+
+    def enough(self, gang_id: str, succeeded: Mapping[str, int]) -> bool:
+        """Whether a gang has the pods, and the sub-gangs, that it needs: on nodes, or among those that `succeeded`, of
+        which that is the number by gang."""
+        gang = self.gangs[gang_id]
+        members, placements = self._members.get(gang_id) or Members(), self._cluster.placements
+        there = sum(1 for uid, pod in members.pods.items() if uid in placements and not pod.deleting)
+        children = self._subgangs(gang_id)
+        whole = sum(1 for child in children if self.enough(child, succeeded))
+        least = gang.min_count if gang_id in self._members or not children else 0
+        return there + succeeded.get(gang_id, 0) >= least and whole >= (gang.min_groups or len(children))
 
     def note_start(self, root: str) -> None:
         """Remember the gangs of the tree that have their minimum bound, and forget those of which nothing is left."""

@@ -15,6 +15,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from dovetail.core import events as ev
+from dovetail.core.broken import Broken
 from dovetail.core.cluster import Cluster
 from dovetail.core.cluster.rejections import FOR_EVER_MS
 from dovetail.core.failures import Failures
@@ -51,6 +52,7 @@ class State:
         self.reservations = Reservations(self)
         self.failures = Failures(self)
         self.shares.pledged = self.reservations.pledged
+        self.broken = Broken(self.roster, self.cluster, self.policy.broken_deadline_ms)
         self.searches = 0
         """How many such searches there were in this step."""
         self._postponed: list[str] = []
@@ -72,6 +74,8 @@ class State:
         times += [r.until_ms for r in self.cluster.rejections if self.now_ms < r.until_ms < FOR_EVER_MS]
         reserved_ms = self.reservations.next_ms()
         times += [reserved_ms] if reserved_ms is not None else []
+        broken_ms = self.broken.next_ms()
+        times += [broken_ms] if broken_ms is not None else []
         if self._shared():
             times.append(self._dues_ms + _DUES_MS)
         times += self._turns_ms()
@@ -236,6 +240,8 @@ class State:
                 self.touch(self.roster.root_of(old))
             if pod.gang and pod.node:
                 self.roster.note_start(root)
+            if pod.gang:
+                self.broken.look(root, self.now_ms)
             if startable(pod) or (old is not None and startable(old)) or not pod.node:
                 self.touch(root)
 
@@ -263,6 +269,7 @@ class State:
         pod = self.roster.pods.get(event.uid)
         if pod is None:
             return
+        self.broken.ended(event.gang or pod.gang, event.succeeded, event.failed)
         if event.ended_ms:
             self.shares.ended(event.uid, event.ended_ms)
         if event.succeeded and pod.bound_ms:
@@ -283,6 +290,7 @@ class State:
         root = self.roster.root_of(pod)
         if pod.gang:
             self.roster.note_start(root)
+            self.broken.look(root, self.now_ms)
         self.touch(root)
 
     def _put_gang(self, event: ev.GangChanged) -> None:
@@ -291,6 +299,7 @@ class State:
             root = self.roster.top(event.gang.id)
             # A gang may be told after its pods, some of them bound.
             self.roster.note_start(root)
+            self.broken.look(root, self.now_ms)
             for touched in dict.fromkeys((before, root)):
                 self.touch(touched)
 

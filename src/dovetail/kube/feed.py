@@ -134,7 +134,7 @@ class Feed:
         known = self._known(obj)
         self._add_gang(known)
         told = replace(known.told, gang="", devices=None, instances=())
-        return [ev.PodChanged(told), _removed(obj)]
+        return [ev.PodChanged(told), _removed(obj, known.told.gang)]
 
     def _known(self, obj: PodObject) -> _Known:
         """What a pod of this scheduler or another one tells by itself."""
@@ -376,6 +376,7 @@ class Feed:
         return self._objects.get(gang_id) or self._objects.get(gang_id.rpartition("/")[0])
 
 
-def _removed(obj: PodObject) -> ev.PodRemoved:
+def _removed(obj: PodObject, gang: str = "") -> ev.PodRemoved:
     """A finished pod."""
-    return ev.PodRemoved(obj.metadata.uid, translate.ended_ms(obj), translate.succeeded(obj))
+    ended_ms = translate.ended_ms(obj)
+    return ev.PodRemoved(obj.metadata.uid, ended_ms, translate.succeeded(obj), translate.failed(obj), gang)

@@ -13,6 +13,7 @@ class JobSpec(Wire, frozen=True):
     parallelism: int = 1
     completions: int | None = None
     completion_mode: str = "NonIndexed"
+    backoff_limit_per_index: int | None = None
 
 
 class Job(Wire, frozen=True):

@@ -8,6 +8,7 @@ Rules
   or went. Until then the gang is known by name only, and its pods wait.
 - A Job is a gang where it is indexed and runs all its indices at once; else its pods are on their own, and the Job is
   read for its queue, its limits and its annotations alone: they do not wait for that.
+- A Job with a limit of failures for each index goes on with the indices that are left.
 - Controllers that make some pods only when others run are respected: parts in order become gangs of their own, and
   where the first pod must run before the rest is made, the minimum is one.
 Not known here: Spark, Grove, Volcano's Job (its PodGroup is read), StatefulSets that are no LeaderWorkerSet.
@@ -68,13 +69,15 @@ _BATCH_JOB = ("batch", "Job")
 
 
 class Size(Struct, frozen=True):
-    """How many pods an object makes and how many must start together (see `gangs.Declared`)."""
+    """How many pods an object makes and how many must start together (see `gangs.Declared`). `survives` is as in
+    Gang."""
 
     min_field: str
     min_count: int = 0
     pods: int | None = None
     parts: tuple[Part, ...] = ()
     together: bool = True
+    survives: bool = False
 
 
 class OwnerKind(Struct, Generic[D], frozen=True):
@@ -176,7 +179,7 @@ def declare(member: Membership, read: Read) -> Declared | None:
         return Declared(gang, "")
     if size is None:
         return Declared(gang, "", wishes=read.wishes, deadline_ms=read.deadline_ms, alone=True)
-    gang = replace(gang, min_count=size.min_count, created_ms=read.created_ms)
+    gang = replace(gang, min_count=size.min_count, created_ms=read.created_ms, survives=size.survives)
     field = f"{owner} {size.min_field}"
     return Declared(gang, field, size.parts, size.together, size.pods, read.wishes, read.deadline_ms)
 
@@ -185,7 +188,8 @@ def _job(job: Job) -> Size | None:
     spec = job.spec
     # As the Job controller of 1.36 did for its own PodGroups (KEP-5547): fewer pods than indices are a work queue.
     if spec.completion_mode == "Indexed" and spec.completions == spec.parallelism > 1:
-        return Size("spec.parallelism", spec.parallelism, spec.parallelism)
+        by_index = spec.backoff_limit_per_index is not None
+        return Size("spec.parallelism", spec.parallelism, spec.parallelism, survives=by_index)
     return None
 
 

@@ -116,6 +116,11 @@ def succeeded(obj: PodObject) -> bool:
     return obj.status.phase == "Succeeded" and not told_to_go
 
 
+def failed(obj: PodObject) -> bool:
+    """Whether it failed, and nobody had deleted it."""
+    return obj.status.phase == "Failed" and obj.metadata.deletion_timestamp is None
+
+
 def ended_ms(obj: PodObject) -> int:
     """When a finished pod's last container had ended; 0 where nobody tells. Of one whose containers its node could not
     tell any more it is when it was last known to change."""

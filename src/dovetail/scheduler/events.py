@@ -24,6 +24,7 @@ class Kind(Enum):
     BIND_FAILED = ("FailedScheduling", "Binding", "Warning")
     PREEMPTED = ("Preempted", "Preempting", "Normal")
     RELEASED = ("GangReleased", "Evicting", "Warning")
+    BROKEN = ("GangBroken", "Evicting", "Warning")
     PREEMPTING = ("WaitingForEvictions", "Preempting", "Normal")
     GIVEN_UP = ("PreemptionGivenUp", "Preempting", "Warning")
 

@@ -40,19 +40,22 @@ _AGAIN_MAX_S = 8.0
 _FOR_NOW = (401, 408, 409, 429)
 """Refusals that may end by themselves; a conflict is about the uid, and the watch tells what became of the pod."""
 
-_REASONS = {"reclaim": "PreemptionByScheduler", "preempt": "PreemptionByScheduler", "release": "GangReleased"}
+_REASONS = {
+    "reclaim": "PreemptionByScheduler", "preempt": "PreemptionByScheduler", "release": "GangReleased",
+    "broken": "GangBroken",
+}  # fmt: skip
 """Of the condition: upstream's own word where there is one."""
 
 Result = Literal["evicted", "gone", "refused", "withdrawn", "not leader"]
 
 
 class Victim(Struct, frozen=True):
-    """A pod that is to leave its node, for `root` (the gang, or the lone pod's uid, that gets the room; of a release
-    the gang itself). `note` says for whom and why, `step` is when it was decided, and `preemptor` one of the
-    pods that get the room."""
+    """A pod that is to leave its node, for `root` (the gang, or the lone pod's uid, that gets the room; of a gang that
+    is released, or broken, that gang itself). `note` says for whom and why, `step` is when it was decided, and
+    `preemptor` one of the pods that get the room."""
 
     target: Target
-    cause: Cause | Literal["release"]
+    cause: Cause | Literal["release", "broken"]
     root: str
     note: str
     step: int

@@ -10,6 +10,7 @@ nobody else, and the core asks again when its deadline has passed once more.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable
+from typing import Literal
 
 from dovetail.core.decisions import Evict, Release, Unnominate
 from dovetail.core.events import Event, EvictionFailed, PodChanged, PodRemoved
@@ -23,6 +24,14 @@ from dovetail.scheduler.evictor import Evictor, Victim
 from dovetail.scheduler.mirror import Mirror
 from dovetail.scheduler.nominations import Nominations
 from dovetail.scheduler.telling import given_way, told
+
+Released = Literal["release", "broken"]
+_WHY: dict[Released, str] = {
+    "release": "the gang started by half and was not completed in time",
+    "broken": "the gang cannot go on",
+}
+_KINDS: dict[str, Kind] = {"release": Kind.RELEASED, "broken": Kind.BROKEN}
+"""Of pods that make room for nobody in particular, by the cause of their eviction."""
 
 
 class Preemptions:
@@ -76,10 +85,11 @@ class Preemptions:
 
     def release(self, release: Release) -> None:
         why = told(release.refusal, self._clock.now_ms())
-        note = f"the gang started by half and was not completed in time: {why}"
+        cause: Released = "broken" if release.cause == "broken" else "release"
+        note = f"{_WHY[cause]}: {why}"
         metrics.log.warning("releasing %d pods of %s: %s", len(release.uids), release.gang, note)
         for target in self._targets(release.uids):
-            self._spawn(self._evictor.evict([Victim(target, "release", release.gang, note, release.step)]))
+            self._spawn(self._evictor.evict([Victim(target, cause, release.gang, note, release.step)]))
 
     def bind_failed(self, uid: str) -> None:
         self._nominations.bind_failed(uid)
@@ -96,11 +106,11 @@ class Preemptions:
                 self._nominations.gone(event.uid)
 
     def _evicted(self, victim: Victim) -> None:
-        kind = Kind.RELEASED if victim.cause == "release" else Kind.PREEMPTED
+        kind = _KINDS.get(victim.cause, Kind.PREEMPTED)
         self._events.put(victim.target, kind, victim.note, step=victim.step, related=victim.preemptor)
 
     def _stays(self, victim: Victim, why: str) -> None:
-        if victim.cause != "release":
+        if victim.cause not in _KINDS:
             self._mirror.tell([EvictionFailed(victim.target.uid, f"pod {victim.target} stays: {why}")])
 
     def _targets(self, uids: Iterable[str]) -> list[Target]:
