@@ -15,7 +15,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from dovetail.agent.gpunode import GPUNodeWriter, document, status_of
+from dovetail.agent.gpunode import GPUNodeWriter, document, plugin_condition, status_of
 from dovetail.agent.host import Fabric, Gpu, Host, Instance, Nic, Unread
 from dovetail.kube.client import Client
 from dovetail.kube.config import load_kubeconfig
@@ -69,6 +69,10 @@ class Api:
             if name not in self.nodes:
                 raise NotFound(404, "NotFound", name, path)
             return msgspec.convert({"metadata": {"name": name, "uid": self.nodes[name]}}, decode)
+        if method == "GET":
+            if parts[-1] not in self.objects:
+                raise NotFound(404, "NotFound", parts[-1], path)
+            return msgspec.convert(json.loads(json.dumps(self.objects[parts[-1]])), decode)
         self.calls.append((path, deepcopy(body)))
         assert (method, options["params"]["force"]) == ("PATCH", "true")
         name = body["metadata"]["name"]
@@ -219,6 +223,53 @@ async def test_without_its_node_there_is_no_object(api: Api, clocks: Clocks) -> 
     with pytest.raises(NotFound):
         await writer(api, clocks).write(status())
     assert api.objects == {}
+
+
+GONE = plugin_condition("KubeletGone", "nobody listens")
+
+
+def conditions(api: Api) -> dict[str, tuple[str, str]]:
+    return {one["type"]: (one["status"], one["reason"]) for one in api.objects["gpu-1"]["status"]["conditions"]}
+
+
+@pytest.mark.parametrize("process", ["the same", "the next"])
+async def test_that_the_plugin_is_gone_is_told_beside_all_that_was_told(api: Api, clocks: Clocks, process: str) -> None:
+    mine = writer(api, clocks)
+    told = status(ill=SICK, honours_choice=True, plugin=plugin_condition("", ""))
+    await mine.write(told)
+    before = deepcopy(api.objects["gpu-1"]["status"])
+    assert conditions(api)["PluginRegistered"] == ("True", "Registered")
+    api.objects["gpu-1"]["status"]["fence"] = "f-1"
+    mine = mine if process == "the same" else writer(api, clocks)
+    clocks.wait(3)
+    for _ in range(3):
+        await mine.amend(GONE)
+    after = deepcopy(api.objects["gpu-1"]["status"])
+    assert (after | {"conditions": 0, "observedTime": 0}) == (before | {"conditions": 0, "observedTime": 0})
+    assert conditions(api) == {
+        "Ready": ("False", "PluginNotRegistered"),
+        "DriverReady": ("True", "NvmlAnswers"),
+        "HealthOk": ("False", "GpuIll"),
+        "PluginRegistered": ("False", "KubeletGone"),
+    }
+    assert since(api)["PluginRegistered"] == "2026-11-21T12:00:03Z"
+    assert since(api)["HealthOk"] == "2026-11-21T12:00:00Z"
+    assert len(api.calls) == 3
+    await mine.write(told)
+    assert conditions(api)["PluginRegistered"] == ("True", "Registered")
+
+
+async def test_where_nothing_was_told_a_plugin_that_is_gone_is_not_either(api: Api, clocks: Clocks) -> None:
+    mine = writer(api, clocks)
+    await mine.amend(GONE)
+    assert api.objects == {}
+    api.objects["gpu-1"] = {"metadata": {"name": "gpu-1"}}
+    await mine.amend(GONE)
+    assert api.calls == []
+
+
+def test_where_another_plugin_offers_the_same_nobody_knows() -> None:
+    assert plugin_condition("OtherPlugin", "theirs").status == "Unknown"
 
 
 def test_what_is_not_known_is_left_out() -> None:

@@ -160,6 +160,29 @@ async def test_a_stale_socket_of_the_kubelet_is_said_and_waited_out(place: Path)
         await node.kubelet.devices(GPU, 8)
 
 
+@pytest.mark.parametrize("kill", [False, True], ids=["stopped", "killed"])
+async def test_that_the_kubelet_has_left_is_said_at_once_and_it_has_the_plugin_as_soon_as_it_is_back(
+    place: Path, kill: bool
+) -> None:
+    clock = asyncio.get_running_loop().time
+    changed = asyncio.Event()
+    async with running(place, changed=changed.set) as node:
+        assert node.plugins.unregistered == ("", "")
+        changed.clear()
+        await node.kubelet.stop(kill=kill)
+        await asyncio.wait_for(changed.wait(), 0.5)
+        assert node.plugins.unregistered[0]
+        # So long that it is asked for ever more rarely.
+        await asyncio.sleep(4)
+        reason, words = node.plugins.unregistered
+        assert reason == "KubeletGone" and str(node.kubelet.socket) in words
+        await node.kubelet.start()
+        began_s = clock()
+        await node.kubelet.devices(GPU, 8)
+        assert clock() - began_s < 0.5
+        await node.settled(lambda: node.plugins.unregistered == ("", ""))
+
+
 async def test_a_folder_whose_name_is_too_long_for_sockets_is_said(place: Path) -> None:
     async with Node(place) as node:
         node.kubelet.plugins = place / ("x" * 70)

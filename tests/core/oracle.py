@@ -85,6 +85,7 @@ def _passes(world: World, pod: Pod, node: Node) -> bool:
         node.problem is None
         and untainted(node, pod.request.tolerations)
         and selected(node, pod.request)
+        and not (node.plugin_gone and any("nvidia.com/" in name for name, _ in pod.request.resources))
         and room(world.on(node), pod.request, node)
         and ports_free(world.on(node), pod.request)
         and volumes_reach(world, pod, node)

@@ -109,6 +109,7 @@ class Dice:
             gpu_memory_mib=self._pick([0, 8, 16, 16, 24, 24]),
             sharing=sharing,
             sliced=self._chance(0.08),
+            plugin_gone=self._chance(0.06),
         )
 
     def _sharing(self) -> Sharing:

@@ -45,6 +45,7 @@ class Bench:
         self.error: KubeError | None = None
         client: Any = self
         self.fences = Fences(client, self.feed, "run")
+        self.feed.gpu_node_told = self.fences.told
         self.see(node or gpu_node())
 
     def see(self, node: GPUNode) -> None:

@@ -38,12 +38,19 @@ def pod(uid: str, *containers: dict[str, str], node: str = "", started: bool = F
 
 
 def gpu_node(
-    name: str, *, honours: bool = True, policy: str = "none", given: str = "", fences: bool = False
+    name: str,
+    *,
+    honours: bool = True,
+    policy: str = "none",
+    given: str = "",
+    fences: bool = False,
+    registered: str = "True",
 ) -> GPUNode:
     status: dict[str, Any] = {
         "gpus": [{"index": i, "uuid": f"GPU-{i}", "numaNode": i} for i in range(2)],
         "agent": {"version": "0.1.0", "honoursChoice": honours, "fences": fences},
         "kubelet": {"version": "v1.37.1", "topologyManagerPolicy": policy},
+        "conditions": [{"type": "PluginRegistered", "status": registered}],
         "differences": [{"uid": "a", "pod": "a", "namespace": "d", "given": given}] if given else [],
     }
     return msgspec.convert({"metadata": {"name": name}, "status": status}, GPUNode)
@@ -56,6 +63,7 @@ class Bench:
         self.gone: list[str] = []
         self.back: list[str] = []
         self.turns: Turns[str] = Turns(self.feed, self.gone.append, self.back.append)
+        self.feed.gpu_node_told = self.turns.told
 
     def see(self, obj: Pod, kind: Any = "modified") -> None:
         self.feed.pods([Change(kind, obj)])
@@ -223,4 +231,28 @@ async def test_where_nothing_is_aligned_nobody_is_decided_anew(bench: Bench) -> 
     bench.decide("a", {GPU: "1"})
     bench.decide("b", {GPU: "1"})
     bench.see(pod("old", {GPU: "4"}, node="n", started=True, phase="Succeeded"))
+    assert (bench.gone, bench.back) == (["a"], [])
+
+
+@pytest.mark.parametrize("policy", ["none", "restricted"])
+async def test_who_waits_for_a_node_whose_kubelet_has_no_plugin_any_more_is_decided_anew(
+    bench: Bench, policy: str
+) -> None:
+    bench.feed.gpu_nodes([Change("modified", gpu_node("n", policy=policy))])
+    for uid in ("a", "b"):
+        bench.decide(uid, {GPU: "1"})
+    bench.feed.gpu_nodes([Change("modified", gpu_node("n", policy=policy, registered="False"))])
+    assert (bench.gone, bench.back) == (["a"], ["b"])
+    bench.decide("c", {GPU: "1"})
+    bench.decide("d", {"cpu": "1"})
+    assert (bench.gone, bench.back) == (["a", "d"], ["b", "c"])
+    bench.see(pod("a", {GPU: "1"}, node="n", started=True))
+    bench.feed.gpu_nodes([Change("modified", gpu_node("n", policy="none"))])
+    bench.decide("e", {GPU: "1"})
+    assert (bench.gone, bench.back) == (["a", "d", "e"], ["b", "c"])
+
+
+async def test_beside_another_plugin_nobody_is_held_back(bench: Bench) -> None:
+    bench.feed.gpu_nodes([Change("modified", gpu_node("n", honours=False, registered="Unknown"))])
+    bench.decide("a", {GPU: "1"})
     assert (bench.gone, bench.back) == (["a"], [])

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -26,6 +27,7 @@ from dovetail.kube.client import APPLY_PATCH, Client
 from dovetail.kube.decoding import Identified
 from dovetail.kube.errors import NotFound
 from dovetail.kube.objects_topology import (
+    PLUGIN_REGISTERED,
     AgentState,
     Condition,
     DeviceDifference,
@@ -59,9 +61,11 @@ def status_of(
     sharing: GpuSharing | None = None,
     differences: Sequence[DeviceDifference] = (),
     mig: MigState | None = None,
+    plugin: Condition | None = None,
 ) -> GPUNodeStatus:
     """What the GPUNode says, without times. `unread` is what was missed besides what the host says. `ill` has, by the
-    uuid of a GPU or of a MIG instance, what it suffers from."""
+    uuid of a GPU or of a MIG instance, what it suffers from. `plugin` is the condition PluginRegistered, None where no
+    device plugin is run."""
     missed = [*host.unread, *unread]
     lost = _lost(missed)
     count = max([gpu.index for gpu in host.gpus] + list(lost), default=-1) + 1
@@ -69,7 +73,7 @@ def status_of(
     order = [place.get(index) for index in range(count)]
     sick = {uuid for gpu in host.gpus for uuid in (gpu.uuid, *(one.uuid for one in gpu.mig or ())) if uuid in ill}
     return GPUNodeStatus(
-        conditions=_conditions(missed, lost, {uuid: ill[uuid] for uuid in sorted(sick)}, kubelet),
+        conditions=_conditions(missed, lost, {uuid: ill[uuid] for uuid in sorted(sick)}, kubelet, plugin),
         unread=_fields(missed),
         driver_version=host.driver,
         nvml_version=host.nvml,
@@ -141,19 +145,36 @@ def _fields(missed: Sequence[Unread]) -> tuple[UnreadField, ...]:
 
 
 def _conditions(
-    missed: Iterable[Unread], lost: Mapping[int, str], sick: Mapping[str, str], kubelet: KubeletState | None
+    missed: Iterable[Unread],
+    lost: Mapping[int, str],
+    sick: Mapping[str, str],
+    kubelet: KubeletState | None,
+    plugin: Condition | None,
 ) -> tuple[Condition, ...]:
     driver = next((one.why for one in missed if one.what == "gpus"), "")
     gone = "; ".join(f"GPU {index}: {why}" for index, why in lost.items())
     ill = "; ".join([*([gone] if gone else []), *(f"{uuid}: {why}" for uuid, why in sick.items())])
     without = "" if kubelet is not None else "what the kubelet manages is not known"
-    hindrances = (("DriverNotReady", driver), ("GpuUnread", gone), ("KubeletUnread", without))
+    hindrances = (
+        ("DriverNotReady", driver),
+        ("PluginNotRegistered", plugin.message if plugin is not None else ""),
+        ("GpuUnread", gone),
+        ("KubeletUnread", without),
+    )
     first = next((each for each in hindrances if each[1]), ("AllRead", ""))
     return (
         _condition("Ready", *first),
         _condition("DriverReady", "NvmlFailed" if driver else "NvmlAnswers", driver),
         _condition("HealthOk", "GpuIll" if ill else "NoneIll", ill),
+        *((plugin,) if plugin is not None else ()),
     )
+
+
+def plugin_condition(reason: str, message: str) -> Condition:
+    """Whether the kubelet has what the device plugin offers; `reason` says why it has not, "" that it has. Unknown
+    where another plugin offers the same."""
+    made = _condition(PLUGIN_REGISTERED, reason or "Registered", message)
+    return msgspec.structs.replace(made, status="Unknown") if reason == "OtherPlugin" else made
 
 
 def _condition(kind: str, reason: str, message: str) -> Condition:
@@ -221,6 +242,27 @@ class GPUNodeWriter:
             await self._make()
         return self._before
 
+    async def amend(self, condition: Condition) -> None:
+        """Make the object tell this condition, and that it is not Ready, beside all that it told before, by an earlier
+        process too; nothing where none has told anything. Raises ApiError."""
+        told = self._written or await self._told_before()
+        if told is None or told.agent is None or any(_alike(condition, one) for one in told.conditions):
+            return
+        ready = next((one for one in told.conditions if one.type == "Ready" and one.status == "False"), None)
+        ready = ready or _condition("Ready", "PluginNotRegistered", condition.message)
+        now = {one.type: one for one in (*told.conditions, ready, condition)}
+        with suppress(NotFound):
+            await self._tell(msgspec.structs.replace(told, conditions=(*now.values(),)))
+
+    async def _told_before(self) -> GPUNodeStatus | None:
+        """What the object tells, but which fence stands, which is told by itself."""
+        try:
+            found = await self._client.request("GET", GPU_NODES.path(name=self._name), decode=GPUNode)
+        except NotFound:
+            return None
+        self._conditions = self._conditions or found.status.conditions
+        return msgspec.structs.replace(found.status, fence="")
+
     async def _make(self) -> None:
         """The object with its owner, whatever was there; and since when its conditions are as they are."""
         node = await self._client.request("GET", NODES.path(name=self._name), decode=Identified)
@@ -256,6 +298,10 @@ class GPUNodeWriter:
             content_type=APPLY_PATCH,
             decode=GPUNode,
         )
+
+
+def _alike(one: Condition, other: Condition) -> bool:
+    return msgspec.structs.replace(other, last_transition_time=one.last_transition_time) == one
 
 
 def _since(now: Condition, before: Condition | None, moment: datetime) -> datetime:

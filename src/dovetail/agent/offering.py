@@ -42,8 +42,8 @@ Names = frozenset[tuple[str, str]]
 
 
 class Offering:
-    """`changed` is called when something has to be looked at anew, `differed` with all pods that have other devices
-    than were chosen."""
+    """`changed` is called when something has to be looked at anew, `registered` when the kubelet has other resources
+    from us, `differed` with all pods that have other devices than were chosen."""
 
     def __init__(
         self,
@@ -55,6 +55,7 @@ class Offering:
         observed: Observed | None,
         *,
         changed: Callable[[], None],
+        registered: Callable[[], None],
         differed: Callable[[tuple[DeviceDifference, ...]], None],
     ) -> None:
         """Raises CheckpointError."""
@@ -80,7 +81,7 @@ class Offering:
         if options.device_plugin:
             self._plugins = DevicePlugins(
                 options.kubelet_folder / "device-plugins", config, chosen, self._edits, self._mps.client,
-                pod_resources=self._kubelet, differences=differed,
+                pod_resources=self._kubelet, differences=differed, changed=registered,
             )  # fmt: skip
             if options.fence:
                 self.fencing = Fencing(client, options.node_name, chosen, self._kubelet, self._plugins, changed)
@@ -99,6 +100,11 @@ class Offering:
     def registered(self) -> frozenset[str]:
         """The resources that the kubelet has from us."""
         return self._plugins.registered if self._plugins is not None else frozenset()
+
+    @property
+    def unregistered(self) -> tuple[str, str] | None:
+        """As of `DevicePlugins`; None where none is run."""
+        return self._plugins.unregistered if self._plugins is not None else None
 
     @property
     def offered(self) -> frozenset[str]:

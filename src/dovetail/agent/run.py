@@ -89,7 +89,7 @@ class Agent:
         self._chosen = Chosen(client, options.node_name)
         self._offering = Offering(
             options, config, client, self._chosen, self._nvml, self._observed,
-            changed=self._due.set, differed=self._differed,
+            changed=self._due.set, registered=lambda: self._telling.tell(), differed=self._differed,
         )  # fmt: skip
         self._telling = Telling(cluster, client, options, config, self._sysfs, self._seen, self._offering.restored)
         self._health = HealthWatch(
@@ -120,6 +120,7 @@ class Agent:
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._chosen.run())
+                tasks.create_task(self._telling.begin())
                 tasks.create_task(self._tell())
                 if self._mig is not None:
                     await self._recover(self._mig)
@@ -130,6 +131,7 @@ class Agent:
                     if part is not None:
                         tasks.create_task(part.run())
         finally:
+            await self._telling.end()
             await self._offering.close()
 
     async def _tell(self) -> None:
@@ -247,6 +249,7 @@ class Agent:
             ),
             self._dividing.state if self._dividing is not None else None,
             self._offering.fencing is not None and self._offering.fencing.ready,
+            self._offering.unregistered,
         )
 
     async def _held(self) -> Collection[str]:

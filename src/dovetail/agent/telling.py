@@ -4,8 +4,10 @@
 Rules: it is told when something has changed, and at the latest every five minutes, when the kubelet is asked anew what
 it manages. Who else writes the same labels or the same object is said, and then left alone. Where the API server does
 not answer it is tried again, ever later. While the device plugin is being registered it is waited for, ten seconds at
-most, since a scheduler would believe what is still missing. Of a machine whose GPUs nobody has seen yet the GPUNode
-alone tells, and only that they do not answer: what was told of them before stays.
+most, since a scheduler would believe what is still missing; but that the kubelet does not have the plugin is told at
+once, beside what was told before: pods that are bound meanwhile would be rejected. So it is when this process begins
+and before it ends. Of a machine whose GPUs nobody has seen yet the GPUNode alone tells, and only that they do not
+answer: what was told of them before stays.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from msgspec import Struct
 from dovetail.agent.apis import podresources_pb2 as wire
 from dovetail.agent.apis.serving import SocketError
 from dovetail.agent.config import Config
-from dovetail.agent.gpunode import RENEW_S, GPUNodeWriter, carried, status_of
+from dovetail.agent.gpunode import RENEW_S, GPUNodeWriter, carried, plugin_condition, status_of
 from dovetail.agent.host import Host, Unread
 from dovetail.agent.illness import Illness
 from dovetail.agent.kubelet_state import KubeletConfig, KubeletConfigError, ask_kubelet, read_file, read_node, state_of
@@ -41,11 +43,13 @@ log = logging.getLogger(__name__)
 _AGAIN_S, _AGAIN_MAX_S = 2.0, 60.0
 _REGISTRATION_S, _REGISTRATION_MAX_S = 0.2, 10.0
 _SETTLE_S = 0.05
+_AT_ONCE_S = 2.0
 
 
 class Seen(Struct, frozen=True):
     """All that there is to tell. `offered` are the resources of the device plugin, `registered` those of them that the
-    kubelet has, `faults` what an operator should know."""
+    kubelet has, `unregistered` is why it does not have all (see `DevicePlugins`), None where no device plugin is run;
+    `faults` are what an operator should know."""
 
     host: Host
     ill: tuple[Illness, ...] = ()
@@ -55,6 +59,7 @@ class Seen(Struct, frozen=True):
     faults: tuple[str, ...] = ()
     mig: MigState | None = None
     fences: bool = False
+    unregistered: tuple[str, str] | None = None
 
 
 class Telling:
@@ -92,6 +97,20 @@ class Telling:
     def tell(self) -> None:
         self._due.set()
 
+    async def begin(self) -> None:
+        """Tell that the kubelet has no device plugin yet, if anybody has told otherwise."""
+        await self._without_plugin("AgentBegins", "the agent begins, and has offered nothing yet")
+
+    async def end(self) -> None:
+        """Tell that the device plugin is about to go."""
+        await self._without_plugin("AgentEnds", "the agent ends; where it was removed for good, delete this object")
+
+    async def _without_plugin(self, reason: str, message: str) -> None:
+        if self._options.device_plugin:
+            with contextlib.suppress(KubeError, TimeoutError):
+                async with asyncio.timeout(_AT_ONCE_S):
+                    await self._writer.amend(plugin_condition(reason, message))
+
     async def run(self) -> None:
         """Until cancelled."""
         again_s = _AGAIN_S
@@ -115,6 +134,9 @@ class Telling:
         """In how many seconds to look again, if nothing happens before. Nothing is told for a while where the kubelet
         does not show yet what the device plugin offers."""
         seen, sysfs = self._seen(), self._sysfs()
+        plugin = plugin_condition(*seen.unregistered) if seen.unregistered is not None else None
+        if plugin is not None and plugin.status == "False":
+            await self._writer.amend(plugin)
         allocatable, pods = await self._kubelet_tells()
         complete = self._is_complete(seen, allocatable)
         if not complete and time.monotonic() - (self._incomplete_since_s or 0) < _REGISTRATION_MAX_S:
@@ -136,6 +158,7 @@ class Telling:
             ),
             differences=seen.differences,
             mig=seen.mig,
+            plugin=plugin,
         )  # fmt: skip
         if not seen.host.known:
             await self._writer.write(carried(status, await self._writer.before()))

@@ -271,7 +271,8 @@ class Node(Struct, frozen=True):
     pods; `sliced` nodes offer MIG slices under the name of whole GPUs (strategy `single`), of which that is the
     memory. `mig` are its cards in MIG mode with their instances, where these are known;
     `geometry` says how its whole GPUs could be divided. `gpus_out` are GPUs of the layout that the node does not offer
-    as whole ones, as bits: broken ones, and cards in MIG mode."""
+    as whole ones, as bits: broken ones, and cards in MIG mode. While `plugin_gone` its kubelet has no device plugin of
+    GPUs, and would fail for good whoever asks for one, whatever the node still offers."""
 
     name: str
     allocatable: tuple[tuple[str, int], ...] = ()
@@ -289,6 +290,7 @@ class Node(Struct, frozen=True):
     mig: tuple[Card, ...] = ()
     geometry: Geometry | None = None
     gpus_out: int = 0
+    plugin_gone: bool = False
 
 
 class VolumeClaim(Struct, frozen=True):

@@ -28,6 +28,7 @@ class Reason(Enum):
     UNSCHEDULABLE = ("NodeUnschedulable", "node(s) were unschedulable")
     TAINT = ("TaintNotTolerated", "node(s) had untolerated taint(s)")
     NODE_AFFINITY = ("NodeAffinityMismatch", "node(s) didn't match Pod's node affinity/selector")
+    PLUGIN_GONE = ("DevicePluginGone", "node(s) whose kubelet has no GPU device plugin at this moment")
     HOST_PORT = ("HostPortTaken", "node(s) didn't have free ports for the requested pod ports")
     TOO_MANY_PODS = ("TooManyPods", "Too many pods")
     INSUFFICIENT = ("InsufficientResource", "Insufficient")

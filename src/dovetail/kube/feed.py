@@ -351,7 +351,9 @@ class Feed:
         name = obj.metadata.name
         wiring = self._wirings.of(obj)
         self._find(f"Node {name}", wiring.findings)
-        record = translate.node(obj, self._csi_nodes.get(name), wiring.layout, wiring.inventory, wiring.parts)
+        gpu_node = self.gpu_node(name)
+        gone = gpu_node is not None and gpu_node.status.plugin_gone
+        record = translate.node(obj, self._csi_nodes.get(name), wiring.layout, wiring.inventory, wiring.parts, gone)
         told = self._nodes.get(name)
         self._nodes[name] = (obj, record)
         return [ev.NodeChanged(record)] if told is None or told[1] != record else []

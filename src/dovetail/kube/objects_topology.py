@@ -15,6 +15,9 @@ from msgspec import field
 
 from dovetail.kube.objects import ObjectMeta, Quantity, Wire
 
+PLUGIN_REGISTERED = "PluginRegistered"
+"""The condition that says whether the kubelet has what the agent's device plugin offers."""
+
 
 class MigInstance(Wire, frozen=True):
     """`start` is the memory slice where it begins."""
@@ -219,6 +222,11 @@ class GPUNodeStatus(Wire, frozen=True):
     mig: MigState | None = None
     fence: str = ""
     """The id of the last one that stood."""
+
+    @property
+    def plugin_gone(self) -> bool:
+        """Whether the kubelet would reject, for good, whoever asks it for GPUs: it, or the agent, restarts."""
+        return any(one.type == PLUGIN_REGISTERED and one.status == "False" for one in self.conditions)
 
 
 class GPUNode(Wire, frozen=True):

@@ -347,9 +347,10 @@ def node(
     layout: Layout | None = None,
     inventory: Inventory | None = None,
     parts: Parts = NO_PARTS,
+    plugin_gone: bool = False,
 ) -> Node:
     """The record of a node; `csi_node` is the object that tells how many volumes its drivers can attach, `layout`,
-    `inventory` and `parts` are what is known of its inside."""
+    `inventory`, `parts` and `plugin_gone` are what is known of its inside."""
     meta = obj.metadata
     allocatable, bad_amounts = node_amounts(tuple(obj.status.allocatable.items()))
     taints, bad_taints = _taints(obj.spec.taints)
@@ -368,6 +369,7 @@ def node(
         layout,
         inventory,
         *parts,
+        plugin_gone=plugin_gone,
     )
 
 

@@ -25,6 +25,7 @@ from dovetail.kube import resources as kinds
 from dovetail.kube.client import MERGE_PATCH, Client
 from dovetail.kube.errors import Conflict, KubeError, NotFound, OutcomeUnknown, Unreachable
 from dovetail.kube.objects_pod import Pod
+from dovetail.kube.objects_topology import GPUNode
 from dovetail.scheduler import metrics, wire
 from dovetail.scheduler.clock import Clock
 from dovetail.scheduler.fences import Fences
@@ -99,6 +100,7 @@ class Binder:
         self._tasks: asyncio.TaskGroup | None = None
         self._workers = 0
         self._turns: Turns[_Item] = Turns(mirror.feed, self._enqueue, self._decide_anew)
+        mirror.feed.gpu_node_told = self._gpu_node_told
         self._in_flight = 0
         self.idle = asyncio.Event()
         """Set while nothing is on its way, and was for a moment, but what waits for volumes, drivers and its turn."""
@@ -113,14 +115,18 @@ class Binder:
         else:
             self._turns.take(bind.node, bind.uid, item)
 
+    def _gpu_node_told(self, node: GPUNode) -> None:
+        self._fences.told(node)
+        self._turns.told(node)
+
     def _decide_anew(self, item: _Item) -> None:
         self._enqueue(replace(item, stale=True))
 
-    async def _withdraw(self, item: _Item) -> str:
+    async def _withdraw(self, bind: Bind) -> str:
         """Nothing went wrong that anybody should hear of."""
-        await self._reservations.give_back(item.bind, item.target.uid)
+        await self._reservations.give_back(bind, bind.uid)
         why = "its node has changed before its turn came"
-        self._failed(BindFailed(item.bind.uid, "", why, self._clock.now_ms()), None)
+        self._failed(BindFailed(bind.uid, "", why, self._clock.now_ms()), None)
         return "decided anew"
 
     def _enqueue(self, item: _Item) -> None:
@@ -151,7 +157,7 @@ class Binder:
                 # A provisioner or driver may take minutes, which no worker has to spare.
                 tasks.create_task(self._prepare(item))
             elif item.stale:
-                self._end(item, await self._withdraw(item))
+                self._end(item, await self._withdraw(item.bind))
             else:
                 self._end(item, await self._carry_out(item.bind, item.target))
             self._in_flight -= 1
@@ -178,6 +184,8 @@ class Binder:
             return await self._not_reserved(bind, target, error)
         await self._fences.put_up(bind)
         self._check_leader()
+        if self._turns.barred(bind.node, bind.uid):
+            return await self._withdraw(bind)
         body = wire.binding(target.namespace, target.name, target.uid, bind, self._run_id)
         path = kinds.PODS.path(target.namespace, target.name, "binding")
         try:

@@ -43,8 +43,13 @@ def fenced(told: GPUNode | None) -> bool:
     return len({gpu.numa_node for gpu in told.status.gpus if gpu.numa_node is not None}) > 1
 
 
+def plugin_gone(told: GPUNode | None) -> bool:
+    """Whether its kubelet would reject whoever asks for GPUs."""
+    return told is not None and told.status.plugin_gone
+
+
 class Fences:
-    """`put_up` is awaited before a bind is sent."""
+    """`put_up` is awaited before a bind is sent; `told` is to hear of every GPUNode."""
 
     def __init__(self, client: Client, feed: Feed, run_id: str) -> None:
         self._client = client
@@ -52,9 +57,9 @@ class Fences:
         self._run_id = run_id
         self._number = 0
         self._awaited: dict[str, asyncio.Event] = {}
-        feed.gpu_node_told = self._told
 
-    def _told(self, node: GPUNode) -> None:
+    def told(self, node: GPUNode) -> None:
+        """Hears of every GPUNode."""
         stands = self._awaited.get(node.status.fence)
         if stands is not None:
             stands.set()

@@ -12,6 +12,8 @@ Rules
 - Nobody waits longer than half a minute, as a kubelet may admit nobody. The plugin then goes by the order in which pods
   were bound, and finds out afterwards what it cannot know before.
 - Nodes whose plugin does not honour what was chosen are not concerned.
+- Nobody goes to a node whose kubelet has no device plugin at the moment, since it would reject the pod for good: who
+  was to go there, or waits for it, is handed back, to be decided anew.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ from typing import Generic, TypeVar
 
 from dovetail.kube.admissions import Sizes
 from dovetail.kube.feed import Feed
-from dovetail.scheduler.fences import aligns, fenced, honours
+from dovetail.kube.objects_topology import GPUNode
+from dovetail.scheduler.fences import aligns, fenced, honours, plugin_gone
 
 T = TypeVar("T")
 _PATIENCE_S = 30.0
@@ -48,6 +51,9 @@ class Turns(Generic[T]):
 
     def take(self, node: str, uid: str, item: T) -> None:
         sizes = self._feed.admissions.sizes(uid)
+        if self.barred(node, uid):
+            self._hand_back(item)
+            return
         if not sizes or not self._honours(node):
             self._go(item)
             return
@@ -55,6 +61,16 @@ class Turns(Generic[T]):
         self._next(node)
         if node in self._waiting:
             asyncio.get_running_loop().call_later(_PATIENCE_S, self._next, node, uid)
+
+    def barred(self, node: str, uid: str) -> bool:
+        """Whether the kubelet of the node would reject the pod, as it has no device plugin."""
+        return bool(self._feed.admissions.sizes(uid)) and plugin_gone(self._feed.gpu_node(node))
+
+    def told(self, node: GPUNode) -> None:
+        """Hears of every GPUNode."""
+        if node.status.plugin_gone:
+            for _, _, item in self._waiting.pop(node.metadata.name, ()):
+                self._hand_back(item)
 
     def failed(self, uid: str) -> None:
         """It does not go there after all."""

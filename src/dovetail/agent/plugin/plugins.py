@@ -59,7 +59,7 @@ class DevicePlugins:
     """`folder` is the kubelet's for device plugins. `gpu_edits` says what GPUs and instances need in a container (for
     `passDeviceSpecs`), `mps` what replicas of a resource that is shared by MPS need; both by uuid. `differences` is
     called with all differences between chosen and given whenever they change, `registering` before a resource is
-    registered: the kubelet may have begun anew."""
+    registered: the kubelet may have begun anew. `changed` is called when a resource was registered or is no more."""
 
     def __init__(
         self,
@@ -71,7 +71,9 @@ class DevicePlugins:
         *,
         pod_resources: PodResources | None = None,
         differences: Callable[[tuple[DeviceDifference, ...]], None] = _nobody,
+        changed: Callable[[], None] = _no_matter,
     ) -> None:
+        self._changed = changed
         self.counts = Counts()
         self.registering: Callable[[], None] = _no_matter
         self._config, self._chosen = config, chosen
@@ -110,6 +112,22 @@ class DevicePlugins:
         return frozenset(self._ours)
 
     @property
+    def unregistered(self) -> tuple[str, str]:
+        """Why the kubelet does not have all healthy devices that are offered, as a reason of the condition
+        PluginRegistered and in words; "" and "" where it has."""
+        if self._reading is None:
+            return "AgentBegins", "the agent begins, and has offered nothing yet"
+        lacking = [
+            (
+                one.hindrance,
+                one.fault or f"{resource} is not registered with the kubelet, which has left or begins anew",
+            )
+            for resource, one in sorted(self._registrations.items())
+            if resource not in self._ours and any(device.healthy for device in one.offered.devices.values())
+        ]
+        return min(lacking, default=("", ""))
+
+    @property
     def offered(self) -> dict[str, Offer]:
         """What is offered, by resource, whether the kubelet knows it or not."""
         return {resource: one.offered for resource, one in self._registrations.items()}
@@ -137,7 +155,7 @@ class DevicePlugins:
                 known.offer(offer)
                 continue
             self._registrations[resource] = Registration(
-                self._folder, offer, self._kubelet, self._ours, self._server, self._on_registered
+                self._folder, offer, self._kubelet, self._ours, self._server, self._on_registered, self._changed
             )
             self._registrations[resource].start()
         gone = [self._registrations.pop(resource) for resource in {*self._registrations} - {*found}]
@@ -195,6 +213,7 @@ class DevicePlugins:
     def _on_registered(self) -> None:
         self.counts.registrations += 1
         self._readback.registered()
+        self._changed()
 
     def _on_allocated(self, offer: Offer, ids: tuple[str, ...]) -> None:
         self.counts.allocated += 1

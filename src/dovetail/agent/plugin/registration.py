@@ -7,6 +7,8 @@ Rules
   that was used before would be refused as long as the kubelet has not noticed that its connection is dead, and some
   releases never do.
 - Changes in the folder are what is waited for. What fails is tried again then, and ever later by itself.
+- A kubelet that begins anew looks at once at all pods of its node, and fails for good those that ask for what no plugin
+  has registered. So it is waited for by its socket alone: a new one ends every delay.
 - Where the kubelet already offers the resource, or one of its devices under another name, another plugin is there: then
   nothing is registered, since the later of two would get the requests while both lists counted. Whether a later one
   came is seen by `readback`.
@@ -42,14 +44,19 @@ _PATIENCE = 5
 """How often a rival must be seen in a row: the kubelet needs a moment to notice that an earlier agent has ended."""
 
 
+class _KubeletGone(SocketError):
+    """Nobody listens at the kubelet's socket."""
+
+
 class _Rival(Exception):
     """Another device plugin offers the same; the text says who and what to do."""
 
 
 class Registration:
-    """Keeps `offer` registered while `run` runs. `serve` makes the server of an offer at a path; `registered` is told
-    of every registration; `ours` are the resources that this process has registered. `fault` says why it is not
-    registered, "" where it is or where that is normal."""
+    """Keeps `offer` registered from `start` to `close`. `serve` makes the server of an offer at a path; `registered` is
+    told of every registration, `lost` when one has ended; `ours` are the resources that this process has registered.
+    `fault` says why it is not registered, "" where it is or where that is normal; `hindrance` is the same in one word,
+    one of the reasons of the condition PluginRegistered."""
 
     def __init__(
         self,
@@ -59,10 +66,12 @@ class Registration:
         ours: set[str],
         serve: Callable[[Path, Offer], PluginServer],
         registered: Callable[[], None],
+        lost: Callable[[], None],
     ) -> None:
         self.fault = ""
+        self.hindrance = "NotRegistered"
         self._folder, self._offer, self._kubelet, self._ours = folder, offer, kubelet, ours
-        self._serve, self._registered = serve, registered
+        self._serve, self._registered, self._lost = serve, registered, lost
         self._server: PluginServer | None = None
         self._task: asyncio.Task[None] | None = None
         self._failures = 0
@@ -97,7 +106,7 @@ class Registration:
     async def _run(self) -> None:
         clock = asyncio.get_running_loop().time
         while True:
-            began_s, turn = clock(), self._folder.turn
+            began_s, turn, kubelet = clock(), self._folder.turn, self._kubelet_now()
             try:
                 anew = await self._live()
                 # The next registration follows at once, unless the same kubelet drops us again and again.
@@ -107,12 +116,29 @@ class Registration:
                 self._complain(error)
             delay_s = _SOON_S * 2.0**self._failures
             # Others write files in the folder all the time: each is a reason to try, but not to try without end.
-            await asyncio.sleep(min(_SPACED_S, delay_s))
-            await self._folder.changed(turn, min(_LATEST_S, delay_s))
+            if await self._another_kubelet(kubelet, min(_SPACED_S, delay_s)):
+                self._failures = 0
+            else:
+                await self._folder.changed(turn, min(_LATEST_S, delay_s))
+
+    def _kubelet_now(self) -> tuple[int, int] | None:
+        return _identity(self._folder.path / KUBELET)
+
+    async def _another_kubelet(self, known: tuple[int, int] | None, timeout_s: float) -> bool:
+        """Waits so long, or until another kubelet than the known one has opened its socket: whether it has."""
+        clock = asyncio.get_running_loop().time
+        until_s = clock() + timeout_s
+        while (now := self._kubelet_now()) in (known, None) and clock() < until_s:
+            turn = self._folder.turn
+            if self._kubelet_now() == now:
+                await self._folder.changed(turn, until_s - clock())
+        return now not in (known, None)
 
     def _complain(self, error: Exception) -> None:
         if isinstance(error, _Rival) and self._failures < _PATIENCE:
             return
+        hindrances = {_KubeletGone: "KubeletGone", _Rival: "OtherPlugin"}
+        self.hindrance = hindrances.get(type(error), "NotRegistered")
         fault = f"{self._offer.resource} is not registered with the kubelet: {error}"
         if fault != self.fault:
             log.warning("%s; trying again", fault)
@@ -124,13 +150,15 @@ class Registration:
         kubelet = self._folder.path / KUBELET
         began = _identity(kubelet)
         if began is None:
-            raise SocketError(f"{kubelet} is not there: the kubelet does not run, or keeps its sockets elsewhere")
+            raise _KubeletGone(f"{kubelet} is not there: the kubelet does not run, or keeps its sockets elsewhere")
         await self._look_for_rivals()
         name = self._name = self._name or self._new_name()
         self._server = server = self._serve(self._folder.path / name, self._offer)
         try:
             await server.open()
             self._name = ""
+            if not answers(kubelet):
+                raise _KubeletGone(f"nobody listens at {kubelet}: the kubelet does not run")
             request = wire.RegisterRequest(
                 version="v1beta1", endpoint=name, resource_name=self._offer.resource, options=OPTIONS
             )
@@ -152,7 +180,10 @@ class Registration:
                 await self._folder.changed(turn)
         finally:
             self._server = None
-            self._ours.discard(self._offer.resource)
+            if self._offer.resource in self._ours:
+                self._ours.discard(self._offer.resource)
+                self.hindrance = "NotRegistered"
+                self._lost()
             await server.close()
 
     def _new_name(self) -> str:

@@ -55,6 +55,8 @@ class Nodes:
         self.divided = False
         """Whether there was ever a node that shares or slices its GPUs."""
         self.usable: NDArray[np.bool_] = np.zeros(size, dtype=np.bool_)
+        self.plugin_gone: NDArray[np.bool_] = np.zeros(size, dtype=np.bool_)
+        """Where whoever asks a device plugin for GPUs would be rejected (see `Node`)."""
         self.taint_ids: NDArray[np.int32] = np.zeros(size, dtype=np.int32)
         self.taint_sets: list[tuple[Taint, ...]] = [()]
         self.layout_ids: NDArray[np.int32] = np.zeros(size, dtype=np.int32)
@@ -113,6 +115,7 @@ class Nodes:
         self.sharing_ids = _larger(self.sharing_ids, rows)
         self.sliced = _larger(self.sliced, rows)
         self.usable = _larger(self.usable, rows)
+        self.plugin_gone = _larger(self.plugin_gone, rows)
         self.taint_ids = _larger(self.taint_ids, rows)
         self.layout_ids = _larger(self.layout_ids, rows)
         self.book_numbers = _larger(self.book_numbers, rows)
@@ -143,6 +146,7 @@ class Nodes:
             taints = (*taints, UNSCHEDULABLE_TAINT)
         self.taint_ids[slot] = self._taint_id(taints)
         self.usable[slot] = node.problem is None
+        self.plugin_gone[slot] = node.plugin_gone
         self._set_allocatable(slot, _offered(node))
         self.gpu_memory_mib[slot] = node.gpu_memory_mib
         self.sharing_ids[slot] = self._sharing_id(node.sharing)
@@ -166,6 +170,7 @@ class Nodes:
         self.sharing_ids[slot] = 0
         self.sliced[slot] = False
         self.usable[slot] = False
+        self.plugin_gone[slot] = False
         self._set_allocatable(slot, {})
         self.records_journal.add(slot)
         return True

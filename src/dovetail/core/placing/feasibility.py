@@ -21,8 +21,9 @@ from dovetail.core.cluster.nodes import Nodes
 from dovetail.core.cluster.peers import matcher_of
 from dovetail.core.cluster.selection import matches_affinity
 from dovetail.core.cluster.shapes import Shape
+from dovetail.core.devices.mig.geometry import RESOURCE_PREFIX
 from dovetail.core.labels import untolerated
-from dovetail.core.model import HostPort, LabelSelector, Pod, Request, Spread
+from dovetail.core.model import GPU, SHARED_GPU, HostPort, LabelSelector, Pod, Request, Spread
 from dovetail.core.placing import links
 from dovetail.core.reasons import Reason
 
@@ -50,9 +51,20 @@ def _untainted(nodes: Nodes, request: Request) -> Mask:
     return answers
 
 
-def suitable(nodes: Nodes, request: Request, index: Index) -> Mask:
+def selected(nodes: Nodes, request: Request, index: Index) -> Mask:
     """Nodes that exist, are valid, tolerated and selected."""
     return nodes.usable[index] & tolerated(nodes, request, index) & matches_affinity(nodes, request, index)
+
+
+def suitable(nodes: Nodes, request: Request, index: Index) -> Mask:
+    """Nodes that are selected and whose kubelet has the plugins that the pod asks."""
+    found, gone = selected(nodes, request, index), nodes.plugin_gone[index]
+    return found & ~gone if gone.any() and asks_plugin(request) else found
+
+
+def asks_plugin(request: Request) -> bool:
+    """Whether the pod asks a device plugin for GPUs, replicas or MIG instances."""
+    return any(name in (GPU, SHARED_GPU) or name.startswith(RESOURCE_PREFIX) for name, _ in request.resources)
 
 
 def has_room(nodes: Nodes, shape: Shape, index: Index) -> Mask:
