@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -71,8 +72,42 @@ async def test_however_slowly_nvml_comes_a_start_changes_nothing(crd: Plane, sta
                 await seat.offers(8)
             machine.clear()
             assert (seat.told, seat.labels) == ([before[0]], [before[1]]), name
+            # But that the kubelet has no plugin meanwhile.
+            assert seat.plugin[:2] == ["AgentEnds", "AgentBegins"], name
+            assert seat.plugin[-2:] == ["Registered", "AgentEnds"], name
             # The last one is the end of the agent: the kubelet is told that there is nothing any more.
             assert {*seat.kubelet.heard[:-1]} == {8}, name
+
+
+@pytest.mark.plane
+@pytest.mark.parametrize("kill", [False, True], ids=["stopped", "killed"])
+async def test_a_kubelet_that_leaves_is_told_at_once_and_beside_it_nothing_changes(
+    crd: Plane, standin: Machine, kill: bool
+) -> None:
+    machine = standin("dgx-a100")
+    clock = asyncio.get_running_loop().time
+    async with Seat(load_kubeconfig([crd.kubeconfig]), machine, f"kubelet-{kill}".lower()) as seat, seat.agent():
+        await seat.offers(8)
+        await until(lambda: "nvidia.com/gpu.product" in seat.labels[-1] and seat.plugin[-1] == "Registered")
+        seat.forget()
+        before = (seat.told[-1], seat.labels[-1])
+        for down_s in (0.0, 4.0):
+            await seat.kubelet.stop(kill=kill)
+            began_s = clock()
+            await until(lambda: seat.plugin[-1] != "Registered")
+            assert clock() - began_s < 1.0
+            await asyncio.sleep(down_s)
+            await seat.kubelet.start()
+            began_s = clock()
+            await seat.offers(8)
+            assert clock() - began_s < 3.0
+            await until(lambda: seat.plugin[-1] == "Registered")
+        assert {*seat.plugin} <= {"Registered", "NotRegistered", "KubeletGone"}
+        # Fences are put up again a second after the kubelet has settled.
+        for told in seat.told:
+            told["agent"].pop("fences")
+        others = [{key: value for key, value in told.items() if value != before[0][key]} for told in seat.told]
+        assert not any(others) and seat.labels == [before[1]]
 
 
 @pytest.mark.plane

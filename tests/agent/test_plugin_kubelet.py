@@ -179,7 +179,7 @@ async def test_that_the_kubelet_has_left_is_said_at_once_and_it_has_the_plugin_a
         await node.kubelet.start()
         began_s = clock()
         await node.kubelet.devices(GPU, 8)
-        assert clock() - began_s < 0.5
+        assert clock() - began_s < 1
         await node.settled(lambda: node.plugins.unregistered == ("", ""))
 
 

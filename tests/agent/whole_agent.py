@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import tempfile
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from dovetail.kube.client import Client
 from dovetail.kube.config import ClusterConfig
 from dovetail.kube.errors import NotFound
 from dovetail.kube.objects import Node
-from dovetail.kube.objects_topology import GPUNode
+from dovetail.kube.objects_topology import PLUGIN_REGISTERED, Condition, GPUNode
 from dovetail.kube.reflector import Change, Reflector
 from dovetail.kube.resources import GPU_NODES, NODES
 from tests.agent.agents import until
@@ -55,7 +55,10 @@ class Seat:
         self._folder = tempfile.TemporaryDirectory(prefix="dovetail-")
         folder = Path(self._folder.name)
         self.kubelet = Listening(folder / "kubelet")
+        self.plugin: list[str] = []
+        """The reasons of the condition PluginRegistered."""
         self.told: list[dict[str, Any]] = []
+        """All else."""
         self.labels: list[dict[str, str]] = []
         (folder / "kubelet.yaml").write_text(KUBELET_CONFIG)
         self.options = Options(
@@ -112,7 +115,10 @@ class Seat:
     def _gpu_node(self, changes: list[Change[GPUNode]]) -> None:
         for change in changes:
             status = replace(change.object.status, observed_time=None)
-            conditions = tuple(replace(one, last_transition_time=None) for one in status.conditions)
+            for one in status.conditions:
+                if one.type == PLUGIN_REGISTERED and one.reason not in self.plugin[-1:]:
+                    self.plugin.append(one.reason)
+            conditions = tuple(_beside_the_plugin(status.conditions))
             told = msgspec.to_builtins(replace(status, conditions=conditions))
             if change.kind != "deleted" and told not in self.told[-1:]:
                 self.told.append(told)
@@ -129,15 +135,25 @@ class Seat:
                 await task
 
     async def offers(self, healthy: int, timeout_s: float = 30.0) -> None:
-        """Waits until the kubelet has so many healthy devices from the agent, and the GPUNode says that it has them."""
+        """Waits until the kubelet has so many healthy devices from the agent, and the GPUNode says so."""
 
         def so() -> bool:
             had = [*self.kubelet._healthy.values()]
             agent = (self.told[-1] if self.told else {}).get("agent") or {}
-            return sum(map(len, had)) == healthy and bool(agent.get("honoursChoice"))
+            known = bool(agent.get("honoursChoice")) and self.plugin[-1:] == ["Registered"]
+            return sum(map(len, had)) == healthy and known
 
         await until(so, timeout_s)
 
     def forget(self) -> None:
         """From now on only what is new is noted, the last of each aside."""
-        self.told, self.labels, self.kubelet.heard = self.told[-1:], self.labels[-1:], []
+        self.told, self.labels, self.plugin = self.told[-1:], self.labels[-1:], self.plugin[-1:]
+        self.kubelet.heard = []
+
+
+def _beside_the_plugin(conditions: Iterable[Condition]) -> Iterator[Condition]:
+    for one in conditions:
+        if one.reason == "PluginNotRegistered":
+            yield Condition(one.type, "True", "AllRead")
+        elif one.type != PLUGIN_REGISTERED:
+            yield replace(one, last_transition_time=None)

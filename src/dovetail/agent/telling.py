@@ -172,7 +172,7 @@ class Telling:
         return RENEW_S if complete else _REGISTRATION_MAX_S
 
     def _is_complete(self, seen: Seen, allocatable: wire.AllocatableResourcesResponse | None) -> bool:
-        listed = {device.resource_name for device in allocatable.devices} if allocatable is not None else seen.offered
+        listed = {device.resource_name for device in allocatable.devices} if allocatable is not None else frozenset()
         if seen.offered <= listed and seen.offered <= seen.registered:
             self._incomplete_since_s = None
             return True

@@ -75,7 +75,7 @@ class Registration:
         self._server: PluginServer | None = None
         self._task: asyncio.Task[None] | None = None
         self._failures = 0
-        self._name = ""
+        self._name = self._unseen = ""
 
     @property
     def offered(self) -> Offer:
@@ -193,8 +193,11 @@ class Registration:
         try:
             listed = await self._kubelet.allocatable()
         except SocketError as error:
-            log.warning("whether another plugin offers %s cannot be seen: %s", self._offer.resource, error)
+            if str(error) != self._unseen:
+                log.warning("whether another plugin offers %s cannot be seen: %s", self._offer.resource, error)
+            self._unseen = str(error)
             return
+        self._unseen = ""
         uuids = {device.uuid for device in self._offer.devices.values()}
         for resource, ids in listed.items():
             same = {unreplicated(id) for id in ids} & uuids
