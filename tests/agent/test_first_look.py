@@ -63,6 +63,7 @@ async def test_however_slowly_nvml_comes_a_start_changes_nothing(crd: Plane, sta
         async with seat.agent():
             await seat.offers(8)
             await until(lambda: "nvidia.com/gpu.product" in seat.labels[-1])
+        await until(lambda: seat.plugin[-1] == "AgentEnds")
         for name, fault in STARTS.items():
             seat.forget()
             before = (seat.told[-1], seat.labels[-1])
@@ -71,6 +72,7 @@ async def test_however_slowly_nvml_comes_a_start_changes_nothing(crd: Plane, sta
                 await until(lambda: 8 in seat.kubelet.heard)
                 await seat.offers(8)
             machine.clear()
+            await until(lambda: seat.plugin[-1] == "AgentEnds")
             assert (seat.told, seat.labels) == ([before[0]], [before[1]]), name
             # But that the kubelet has no plugin meanwhile.
             assert seat.plugin[:2] == ["AgentEnds", "AgentBegins"], name
