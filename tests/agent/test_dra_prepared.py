@@ -17,7 +17,8 @@ from msgspec.structs import replace
 from dovetail.agent.cdi import CdiError
 from dovetail.agent.checkpoint import CheckpointError
 from dovetail.agent.dra.configs import ClaimError
-from dovetail.agent.dra.prepared import Taken, set_interval
+from dovetail.agent.dra.prepared import Taken
+from dovetail.agent.dra.timeslices import set_slice
 from dovetail.agent.host import Unread
 from dovetail.agent.nvml import DRIVER_NOT_LOADED, NvmlError
 from tests.agent.dra_node import STEP, Node, gpu, host
@@ -131,6 +132,79 @@ def test_a_failure_leaves_nothing(node: Node) -> None:
         node.prepare("a", SMALL)
     assert node.prepared.records == {}
     assert node.troubles() == []
+
+
+REFUSALS = {
+    "nvidia-smi is not there": lambda: set_slice(["/no/such/program"], "GPU-2", 2),
+    "nvidia-smi fails": lambda: set_slice(["false"], "GPU-2", 2),
+    "nvidia-smi hangs": lambda: _hangs(),
+}
+
+
+def _hangs() -> None:
+    raise ClaimError("timeSlicingConfig.interval: nvidia-smi did not end in 20 s")
+
+
+@pytest.mark.parametrize("why", REFUSALS)
+def test_a_time_slice_that_cannot_be_set_fails_its_claim_and_nobody_else(why: str, node: Node) -> None:
+    sets: list[tuple[str, int]] = []
+
+    def refuse(uuid: str, interval: int) -> None:
+        sets.append((uuid, interval))
+        REFUSALS[why]()
+
+    works = node.silicon.interval
+    node.silicon.interval = refuse  # type: ignore[method-assign]
+    node.restart()
+    for _ in range(2):
+        with pytest.raises(ClaimError, match=r"timeSlicingConfig\.interval"):
+            node.prepare("a", "gpu-2", interval=2)
+        assert node.prepared.records == {} and node.troubles() == []
+    if why != "nvidia-smi hangs":
+        assert {interval for _, interval in sets} == {2}, "there is nothing to be put back"
+    node.prepare("b", "gpu-2")
+    node.prepared.unprepare("b")
+    node.restart()
+    node.prepare("b", "gpu-2")
+    node.silicon.interval = works  # type: ignore[method-assign]
+    node.restart()
+    node.prepared.unprepare("b")
+    node.prepare("a", "gpu-2", interval=2)
+    assert node.silicon.intervals == {node.found.gpus[2].uuid: 2} and node.troubles() == []
+
+
+def test_a_time_slice_that_cannot_be_put_back_keeps_nobody_from_the_gpu_and_is_put_back_later(node: Node) -> None:
+    node.prepare("a", "gpu-2", interval=2)
+    works = node.silicon.interval
+
+    def refuse(uuid: str, interval: int) -> None:
+        REFUSALS["nvidia-smi fails"]()
+
+    node.silicon.interval = refuse  # type: ignore[method-assign]
+    node.restart()
+    node.prepared.unprepare("a")
+    assert node.prepared.records == {}
+    node.prepare("b", "gpu-2")
+    node.restart()
+    assert list(node.prepared.records) == ["b"]
+    node.silicon.interval = works  # type: ignore[method-assign]
+    node.restart()
+    assert node.silicon.intervals == {} and node.troubles() == []
+
+
+def test_a_record_of_a_release_that_gave_up_makes_way(node: Node) -> None:
+    """It was half done, with a time slice that could not be put back."""
+    node.prepare("a", "gpu-2", interval=2)
+    record = node.prepared.records["a"]
+    node.prepared._put(replace(record, complete=False))
+
+    def refuse(uuid: str, interval: int) -> None:
+        REFUSALS["nvidia-smi fails"]()
+
+    node.silicon.interval = refuse  # type: ignore[method-assign]
+    node.restart()
+    node.prepare("b", "gpu-2")
+    assert list(node.prepared.records) == ["b"]
 
 
 def test_a_cdi_folder_that_cannot_be_written_is_named(node: Node) -> None:
@@ -251,12 +325,12 @@ def test_nvidia_smi_is_asked_for_a_time_slice(tmp_path: Path) -> None:
         f'#!/bin/sh\necho "$@" > {tmp_path}/asked\n[ "$3" = GPU-1 ] || {{ echo No such GPU; exit 6; }}\n'
     )
     program.chmod(0o755)
-    set_interval([str(program)], "GPU-1", 2)
+    set_slice([str(program)], "GPU-1", 2)
     assert (tmp_path / "asked").read_text() == "compute-policy -i GPU-1 --set-timeslice=2\n"
     with pytest.raises(ClaimError, match="No such GPU"):
-        set_interval([str(program)], "GPU-9", 2)
+        set_slice([str(program)], "GPU-9", 2)
     with pytest.raises(ClaimError, match="nowhere/nvidia-smi, which is not there"):
-        set_interval(["/nowhere/nvidia-smi"], "GPU-1", 2)
+        set_slice(["/nowhere/nvidia-smi"], "GPU-1", 2)
 
 
 class Killed(BaseException):

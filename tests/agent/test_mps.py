@@ -34,6 +34,7 @@ class Modes:
     def __init__(self, **modes: int) -> None:
         self.modes = modes
         self.may_set = True
+        self.fixed: set[str] = set()
 
     def __enter__(self) -> Modes:
         return self
@@ -50,7 +51,7 @@ class Modes:
             case "nvmlDeviceGetComputeMode", uuid:
                 return self.modes[uuid]
             case "nvmlDeviceSetComputeMode", uuid, mode:
-                if not self.may_set:
+                if not self.may_set or uuid in self.fixed:
                     raise NvmlError(name, NO_PERMISSION, "no")
                 self.modes[uuid] = mode
                 return None
@@ -186,6 +187,20 @@ async def test_without_the_right_to_set_the_mode_nothing_is_given_out(world: Wor
     world.nvml.may_set = True
     await daemons.update(host(), mps())
     await world.ready(daemons)
+
+
+async def test_a_gpu_whose_mode_cannot_be_set_keeps_nobody_from_the_others(world: World) -> None:
+    world.nvml.fixed = {"GPU-1"}
+    daemons = world.daemons()
+    await daemons.update(host(), mps())
+    await world.ready(daemons)
+    assert [(one.uuid, one.code) for one in daemons.ill] == [("GPU-1", "mps")]
+    assert daemons.client(GPU, ["GPU-0"]).env
+    with pytest.raises(MpsError, match="compute mode"):
+        daemons.client(GPU, ["GPU-1"])
+    world.nvml.fixed = set()
+    await daemons.update(host(), mps())
+    assert not daemons.ill and len(world.pids) == 1, "and the daemon went on"
 
 
 async def test_a_daemon_that_was_killed_comes_back_with_its_limits(world: World) -> None:

@@ -134,10 +134,11 @@ class MpsDaemons:
             self._open_shm()
         failed = self._set_modes(wanted)
         for resource, share in shares.items():
-            if reason := next((failed[gpu.uuid] for gpu in share.gpus if gpu.uuid in failed), ""):
-                self._refused |= {(resource, gpu.uuid): reason for gpu in share.gpus}
-                logger.error("no MPS for %s: %s", resource, reason)
-            elif resource not in self._daemons:
+            refused = {gpu.uuid: failed[gpu.uuid] for gpu in share.gpus if gpu.uuid in failed}
+            self._refused |= {(resource, uuid): reason for uuid, reason in refused.items()}
+            for uuid, reason in refused.items():
+                logger.error("no MPS for %s of %s: %s", resource, uuid, reason)
+            if len(refused) < len(share.gpus) and resource not in self._daemons:
                 folder = self._folder / resource
                 self._daemons[resource] = _Daemon(share, folder, self._control, self._changed, self._times)
 

@@ -36,9 +36,10 @@ from dovetail.agent.dra.health import SERVICE as HEALTH_SERVICE
 from dovetail.agent.dra.health import Health
 from dovetail.agent.dra.offer import Offered, offered
 from dovetail.agent.dra.partitions import Partitions
-from dovetail.agent.dra.prepared import FAILURES, Prepared, Record, Taken, Wanted, cdi_id, set_interval
+from dovetail.agent.dra.prepared import FAILURES, Prepared, Record, Taken, Wanted, cdi_id
 from dovetail.agent.dra.publishing import Publisher
 from dovetail.agent.dra.slices import contents
+from dovetail.agent.dra.timeslices import set_slice
 from dovetail.agent.driver_files import DriverFiles
 from dovetail.agent.host import Host
 from dovetail.agent.illness import Illness
@@ -100,7 +101,7 @@ class Driver:
         self._name = name
         self._partitionable = partitionable
         self._changed = changed
-        checkpoint, slice_of = folders.plugin / "claims.json", partial(set_interval, nvidia_smi)
+        checkpoint, slice_of = folders.plugin / "claims.json", partial(set_slice, nvidia_smi)
         self._prepared = Prepared(checkpoint, CdiFolder(folders.cdi), files, partitions, slice_of)
         self._publisher = Publisher(client, name, node)
         self._known = asyncio.Event()

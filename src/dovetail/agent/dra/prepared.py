@@ -8,6 +8,7 @@ Rules
   nothing is there. A record goes last.
 - A device is prepared for one claim at a time: no part of its GPU is in another record, admin access aside.
 - Instances that somebody else made are used and left as they are.
+- A time slice (`timeslices`) is no device: that it cannot be set fails the claim, that it cannot be put back nothing.
 - The pod of a dead GPU must be able to end. What cannot be undone because its GPU does not answer stays on record,
   keeps its devices from others, and is undone when the GPU is back. A GPU that is gone took all with it.
 - After a reboot instances are gone and CDI files may be: files are written again, claims without their instances are
@@ -19,7 +20,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -31,6 +31,7 @@ from dovetail.agent.checkpoint import Checkpoint, CheckpointError
 from dovetail.agent.dra.configs import ClaimError
 from dovetail.agent.dra.offer import Offered, Partition, Place
 from dovetail.agent.dra.partitions import Partitions
+from dovetail.agent.dra.timeslices import NotSet, TimeSlices
 from dovetail.agent.driver_files import DriverFiles, DriverFilesError
 from dovetail.agent.host import Gpu, Host, Instance
 from dovetail.agent.nvml import IN_USE, NvmlError
@@ -106,7 +107,7 @@ def cdi_id(uid: str, device: str) -> str:
 
 
 class Prepared:
-    """`interval` sets the time slice of a GPU (uuid, as nvidia-smi counts it); it raises ClaimError."""
+    """`interval` sets the time slice of a GPU, see `timeslices`. Raises CheckpointError."""
 
     def __init__(
         self,
@@ -120,7 +121,7 @@ class Prepared:
         self._cdi = cdi
         self._files = files
         self._partitions = partitions
-        self._interval = interval
+        self._slices = TimeSlices(checkpoint.with_name("timeslices.json"), interval)
         self._records: dict[str, Record] = self._checkpoint.read() or {}
         self.host = Host()
 
@@ -147,6 +148,7 @@ class Prepared:
         for name in self._cdi.names():
             if name.startswith(_FILE) and name.removeprefix(_FILE) not in self._records:
                 self._cdi.remove(name)
+        self._finish_slices()
 
     def finish(self) -> None:
         """Undoes what could not be undone before."""
@@ -154,6 +156,11 @@ class Prepared:
             if not record.complete:
                 with _said(f"claim {record.namespace}/{record.name} cannot be unprepared yet"):
                     self._undo(record)
+        self._finish_slices()
+
+    def _finish_slices(self) -> None:
+        in_use = {device.gpu for record in self._records.values() for device in record.devices if device.interval}
+        self._slices.finish({gpu.uuid for gpu in self.host.gpus}, in_use)
 
     def prepare(self, uid: str, namespace: str, name: str, wanted: Sequence[Wanted]) -> Record:
         """Raises what is in FAILURES; then nothing is prepared, or what could not be undone is on record."""
@@ -168,14 +175,20 @@ class Prepared:
             self._clear(device)
         record = Record(uid, namespace, name, devices)
         self._put(record)
+        made: list[Device] = []
         try:
-            record = replace(record, devices=tuple(self._make(device) for device in devices))
+            for device in devices:
+                made.append(self._make(device))
+            record = replace(record, devices=tuple(made))
             self._write(record)
             record = replace(record, complete=True)
             self._put(record)
-        except FAILURES:
+        except FAILURES as error:
+            # Those that were not reached have the time slice that they had.
+            reached = len(made) + (not isinstance(error, NotSet))
+            left = (each if i < reached else replace(each, interval=0) for i, each in enumerate(devices))
             with _said(f"claim {namespace}/{name} cannot be unprepared yet"):
-                self._undo(self._records[uid])
+                self._undo(replace(self._records[uid], devices=tuple(left)))
             raise
         return record
 
@@ -200,7 +213,7 @@ class Prepared:
         for device in record.devices:
             gpu, partition = self.host.gpu(device.gpu), device.partition
             if gpu is not None and device.interval:
-                self._interval(gpu.uuid, 0)
+                self._slices.put_back(gpu.uuid)
             if device.made and partition is not None:
                 if not self.host.gpus or (gpu is not None and self._unread(gpu)):
                     raise ClaimError(f"{device.name} cannot be undone while its GPU cannot be read")
@@ -239,7 +252,7 @@ class Prepared:
     def _make(self, device: Device) -> Device:
         gpu, partition = self._gpu(device), device.partition
         if device.interval:
-            self._interval(gpu.uuid, device.interval)
+            self._slices.set(gpu.uuid, device.interval)
         if partition is None:
             return device
         found = self._partitions.make(gpu, partition) if device.made else self._partitions.find(gpu, partition)
@@ -308,16 +321,3 @@ def _said(what: str) -> Iterator[None]:
         yield
     except FAILURES as error:
         log.warning("%s: %s", what, error)
-
-
-def set_interval(nvidia_smi: Sequence[str], uuid: str, interval: int) -> None:
-    """Sets the time slice of a GPU. NVML has no call for it, so NVIDIA's program does it. Raises ClaimError."""
-    command = [*nvidia_smi, "compute-policy", "-i", uuid, f"--set-timeslice={interval}"]
-    try:
-        subprocess.run(command, check=True, capture_output=True, text=True, timeout=20)
-    except FileNotFoundError:
-        raise ClaimError(f"timeSlicingConfig.interval needs {nvidia_smi[0]}, which is not there") from None
-    except subprocess.TimeoutExpired:
-        raise ClaimError(f"{' '.join(command)} did not end in 20 s") from None
-    except subprocess.CalledProcessError as error:
-        raise ClaimError(f"{' '.join(command)}: {(error.stdout + error.stderr).strip()}") from None
