@@ -23,11 +23,11 @@ import yaml
 
 from dovetail.cli.cluster import now_ms, snapshot
 from dovetail.cli.why import show
-from dovetail.core.policy import Policy
+from dovetail.core.policy import Policy, unhurried
 from dovetail.kube.config import ClusterConfig
 from dovetail.playground import Playground
 from dovetail.scheduler.serve import Options, run
-from dovetail.views.why import unhurried, why
+from dovetail.views.why import why
 from tests.docs.pages import Block, page
 from tests.live.conftest import eventually
 from tests.terminal import environment, on_terminal

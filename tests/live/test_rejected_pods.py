@@ -12,9 +12,9 @@ import pytest
 
 from dovetail.cli.cluster import now_ms, snapshot
 from dovetail.core.cluster import rejections
-from dovetail.core.policy import Policy
+from dovetail.core.policy import Policy, unhurried
 from dovetail.scheduler import metrics
-from dovetail.views.why import Why, unhurried, why
+from dovetail.views.why import Why, why
 from tests.live.conftest import Cluster, eventually, stays
 
 REASON = "TopologyAffinityError"

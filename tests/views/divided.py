@@ -21,9 +21,8 @@ from dovetail.core.dra.records import (
     Slice,
 )
 from dovetail.core.model import CPU, GPU, MEMORY, PODS, Node, Pod, Request
-from dovetail.core.policy import Policy
+from dovetail.core.policy import Policy, unhurried
 from dovetail.core.state import State
-from dovetail.views.why import unhurried
 
 A100 = of_product("NVIDIA A100-SXM4-40GB")
 assert A100 is not None

@@ -8,10 +8,9 @@ from typing import Any
 from dovetail.core import events as ev
 from dovetail.core.cycle import tell
 from dovetail.core.model import CPU, GPU, MEMORY, PODS, Gang, Namespace, Node, Pod, Request, Work
-from dovetail.core.policy import Policy
+from dovetail.core.policy import Policy, unhurried
 from dovetail.core.sharing.records import Budget, Queue, Usage
 from dovetail.core.state import State
-from dovetail.views.why import unhurried
 
 NOW, MINUTE, HOUR, DAY = 20_000 * 86_400_000, 60_000, 3_600_000, 86_400_000
 AMOUNTS = ((CPU, 64_000), (MEMORY, 2**39), (GPU, 8), (PODS, 110))

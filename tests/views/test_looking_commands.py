@@ -221,7 +221,7 @@ def test_whatif_quota(cluster: str) -> None:
         (("queue", "reserch"), 1, "did you mean research"),
         (("share", "nothing"), 1, "there are default, product, research"),
         (("priority", "busy"), 1, "does not wait"),
-        (("priority", "a/b/c"), 2, "is not [NAMESPACE/]NAME"),
+        (("priority", "/b"), 2, "is not [NAMESPACE/]NAME"),
         (("priority", "a/b", "-n", "c"), 2, "names the namespace"),
         (("whatif", "drain", "gpu-7"), 1, "did you mean gpu-2, gpu-1"),
         (("whatif", "add-nodes"), 2, "give files with nodes"),

@@ -8,11 +8,11 @@ from msgspec.structs import replace
 
 from dovetail.core.events import GangChanged, NodeChanged, PodChanged, PodRejected
 from dovetail.core.model import CPU, GPU, MEMORY, PODS, Gang, Node, Pod, Request, Taint
-from dovetail.core.policy import Policy
+from dovetail.core.policy import Policy, unhurried
 from dovetail.core.reasons import When
 from dovetail.core.state import State
 from dovetail.views.jobs import NotFound
-from dovetail.views.why import unhurried, why
+from dovetail.views.why import why
 
 AMOUNTS = ((CPU, 64_000), (MEMORY, 2**39), (GPU, 8), (PODS, 110))
 

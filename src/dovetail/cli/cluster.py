@@ -26,7 +26,7 @@ from dovetail.cli.service import first_of
 from dovetail.core.cycle import tell
 from dovetail.core.events import Event
 from dovetail.core.placing.scores import Scoring
-from dovetail.core.policy import Policy
+from dovetail.core.policy import Policy, unhurried
 from dovetail.core.state import State
 from dovetail.kube import manifests
 from dovetail.kube.client import Client
@@ -37,7 +37,6 @@ from dovetail.kube.errors import KubeError
 from dovetail.kube.feed import Feed
 from dovetail.kube.objects import epoch_ms
 from dovetail.kube.sources import read_once
-from dovetail.views.why import unhurried
 from dovetail.views.workloads import WorkloadError, with_pods
 
 R = TypeVar("R")
@@ -133,15 +132,19 @@ def cluster_options(command: Callable[..., None]) -> Callable[..., None]:
             source = Source(policy, scheduler_name, (), config_of(kubeconfig, context))
         command(source=source, **rest)
 
-    at = click.option(
-        "--at", "at_ms", metavar="TIME", default=None, callback=lambda _ctx, _param, value: _time_ms(value),
-        help="With --file: what the time is there, as in 2026-01-31T12:00:00Z. Default: now.",
-    )  # fmt: skip
+    at = at_option("With --file: what the time is there, as in 2026-01-31T12:00:00Z. Default: now.")
     files = click.option(
         "-f", "--file", "files", metavar="PATH", multiple=True,
         help="Files, folders or - (stdin) with manifests that stand for the cluster: what `dovetail snapshot` writes.",
     )  # fmt: skip
     return kubeconfig_options(scheduler_name_option(fabric_option(policy_option(files(at(sourced))))))
+
+
+def at_option(text: str) -> Callable[[F], F]:
+    """`--at`, given as epoch milliseconds, 0 where it is not given."""
+    return click.option(
+        "--at", "at_ms", metavar="TIME", default=None, callback=lambda _ctx, _param, value: _time_ms(value), help=text
+    )
 
 
 def _time_ms(value: str | None) -> int:

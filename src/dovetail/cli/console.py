@@ -11,7 +11,7 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import IO, Any, cast
 
 import rich.console
@@ -56,7 +56,7 @@ class _Sentence:
     def __rich_console__(self, console: rich.console.Console, options: ConsoleOptions) -> Iterator[Segment]:
         text = console.render_str(self._text)
         longest = console.measure(text, options=options.update(width=_ENDLESS)).minimum
-        return iter(console.render(text, options.update(width=max(options.max_width, longest))))
+        yield from _without_blanks(console.render(text, options.update(width=max(options.max_width, longest))))
 
 
 def prose(heading: str) -> Column:
@@ -87,9 +87,14 @@ class Table(rich.table.Table):
         least = sum((column.min_width or 0) + _GAP for column in self.columns)
         room = options.update(width=max(options.max_width, least))
         rendered = cast(Iterator[Segment], super().__rich_console__(console, room))
-        for line in Segment.split_lines(rendered):
-            while line and not line[-1].text.strip():
-                line.pop()
-            if line:
-                line[-1] = Segment(line[-1].text.rstrip(), *line[-1][1:])
-            yield from (*line, Segment.line())
+        yield from _without_blanks(rendered)
+
+
+def _without_blanks(rendered: Iterable[Segment]) -> Iterator[Segment]:
+    """The same lines, without what is blank at their ends."""
+    for line in Segment.split_lines(rendered):
+        while line and not line[-1].text.strip():
+            line.pop()
+        if line:
+            line[-1] = Segment(line[-1].text.rstrip(), *line[-1][1:])
+        yield from (*line, Segment.line())

@@ -16,12 +16,12 @@ from dovetail.cli.cluster import now_ms, run, snapshot
 from dovetail.cli.console import Console, Table
 from dovetail.cli.output import output_option, write_json
 from dovetail.cli.why import parts, show
-from dovetail.core.policy import Policy
+from dovetail.core.policy import Policy, unhurried
 from dovetail.kube.config import ClusterConfig
 from dovetail.playground import RUN_SECONDS, Playground
 from dovetail.scheduler.serve import Options
 from dovetail.scheduler.serve import run as run_scheduler
-from dovetail.views.why import Why, unhurried, why
+from dovetail.views.why import Why, why
 
 _PATIENCE_S = 20.0
 _TRAIN_SECONDS = 2

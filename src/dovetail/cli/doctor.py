@@ -18,12 +18,12 @@ from dovetail.cli.doctor_reading import Unread, read
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
 from dovetail.cli.output import INCOMPLETE, count, output_option, write_json
 from dovetail.cli.scheduling import fabric_option, scheduler_name_option
-from dovetail.core.policy import Policy
+from dovetail.core.policy import Policy, unhurried
 from dovetail.kube.client import Client
 from dovetail.kube.config import ClusterConfig
 from dovetail.kube.errors import Forbidden
 from dovetail.kube.feed import Feed
-from dovetail.views.why import refused_pods, unhurried
+from dovetail.views.why import refused_pods
 
 _UNKNOWN = "unknown"
 

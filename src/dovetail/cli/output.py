@@ -90,9 +90,11 @@ def ago(at_ms: int, now_ms: int) -> str:
 
 def key_of(argument: str, name: str, namespace: str | None, default: str) -> str:
     """NAMESPACE/NAME of what an ARGUMENT says. Raises UsageError."""
-    named, _, short = name.rpartition("/")
+    named, slash, short = name.partition("/")
+    if not slash:
+        named, short = "", name
     if named and namespace and named != namespace:
         raise click.UsageError(f"{argument} names the namespace {named!r}, --namespace names {namespace!r}")
-    if "/" in named or not short:
+    if not short or (slash and not named):
         raise click.UsageError(f"{name!r} is not [NAMESPACE/]NAME")
     return f"{named or namespace or default}/{short}"

@@ -11,7 +11,7 @@ from typing import Any
 import click
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from dovetail.cli.cluster import tell_problems
+from dovetail.cli.cluster import at_option, now_ms, tell_problems
 from dovetail.cli.console import Console
 from dovetail.cli.output import output_option, write_json
 from dovetail.cli.scheduling import fabric_option
@@ -24,6 +24,7 @@ from dovetail.kube.annotations import DURATION_RULE, duration_ms
 from dovetail.kube.documents import ManifestError
 from dovetail.sim.clock import Clock
 from dovetail.sim.engine import Simulation
+from dovetail.sim.once import Once
 from dovetail.sim.orders import ORDERS
 from dovetail.sim.plain import Line, Plain
 from dovetail.sim.policies import POLICIES
@@ -121,6 +122,7 @@ class _Weight(click.ParamType[Any]):
 )
 @click.option("--runtime", type=_Duration(), help="Mean run time with --churn. Default: 2h.")
 @click.option("--for", "for_time", type=_Duration(), help="How long pods come with --churn. Default: 12h.")
+@at_option("Of MANIFEST: what the time is there, as in 2026-01-31T12:00:00Z. Default: now.")
 @fabric_option
 @click.option(
     "--plot", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE.png", help="Also draw the result."
@@ -178,6 +180,8 @@ def _check_usage(paths: tuple[str, ...], given: dict[str, Any]) -> None:
     for name in _JOBS_ONLY:
         if given[name] and not jobs:
             raise click.UsageError(f"--{name.replace('_', '-')} belongs to --jobs")
+    if given["at_ms"] and not paths:
+        raise click.UsageError("--at is the time of what MANIFEST describes")
     ways = [f"--{name}" for name in ("until", "timed", "churn") if given[name]]
     if ways and (paths or jobs):
         raise click.UsageError("--until, --timed and --churn belong to --pods and to the sample")
@@ -240,7 +244,10 @@ def _run(task: Task, policy: str, given: dict[str, Any], console: Console) -> Ru
     else:
         scoring = POLICIES[policy](given["seed"], [pod.request for job in task.workload.jobs for pod in job.pods])
         core = Policy(fabric=given["fabric"], scoring=scoring)
-        simulation = Simulation(task.workload, core, patient=task.patient)
+        if task.snapshot:
+            simulation = Once(task.workload, core, given["at_ms"] or now_ms())
+        else:
+            simulation = Simulation(task.workload, core, patient=task.patient)
     events = sum(1 + (job.duration_ms is not None) for job in task.workload.jobs)
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:

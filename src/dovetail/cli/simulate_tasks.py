@@ -43,6 +43,11 @@ class Task(Struct, frozen=True):
     job_list: bool = False
 
     @property
+    def snapshot(self) -> bool:
+        """Whether it is a cluster at one moment."""
+        return self.picture == "draw_nodes"
+
+    @property
     def queues(self) -> bool:
         """Whether jobs queue, so that the order of those who wait decides something."""
         return self.picture == "draw_queue"

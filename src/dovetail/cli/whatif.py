@@ -14,6 +14,7 @@ from dovetail.cli.cluster import Source, cluster_options, events_of, submitted
 from dovetail.cli.console import Console, Table, prose
 from dovetail.cli.output import count, gpus, indices, looking_ahead, output_option, span, start, write_json
 from dovetail.core.events import NodeChanged
+from dovetail.core.reasons import Expected, When
 from dovetail.core.state import State
 from dovetail.views import whatif as view
 from dovetail.views.amounts import AmountError, changed
@@ -192,15 +193,19 @@ def show(answer: WhatIf, console: Console) -> None:
 
 
 def _row(one: Outcome, now_ms: int) -> tuple[str, ...]:
-    before = f"on {some(one.left)}" if one.left and one.before is None else start(one.before, now_ms)
-    after = "never" if one.effect == "never starts" else start(one.after, now_ms)
+    before = f"on {some(one.left)}" if one.left and one.before is None else _start(one.before_state, one.before, now_ms)
+    after = _start(one.state, one.after, now_ms)
     return one.job, one.queue, gpus(one.gpus_milli), one.effect, before, after, escape(_where(one))
+
+
+def _start(state: str, expected: Expected | None, now_ms: int) -> str:
+    return "never" if state == When.NEVER else start(expected, now_ms)
 
 
 def _where(one: Outcome) -> str:
     if one.places:
         return _places(one)
-    if one.effect == "never starts" or one.after is None:
+    if one.state == When.NEVER or one.after is None:
         return one.code
     return one.after.basis
 

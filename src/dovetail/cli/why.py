@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import click
 from rich.markup import escape
 
@@ -12,7 +14,7 @@ from dovetail.cli.output import count, key_of, looking_ahead, namespace_option, 
 from dovetail.core.reasons import When
 from dovetail.core.sharing.records import MODEL_PREFIX, Amounts
 from dovetail.views.amounts import listed, shown
-from dovetail.views.holders import Part
+from dovetail.views.holders import Holder, Part
 from dovetail.views.jobs import NotFound
 from dovetail.views.standings import QueueShare
 from dovetail.views.why import QueueTerm, Reserved, Why, why
@@ -99,14 +101,20 @@ def show(answer: Why, console: Console, now_ms: int) -> None:
         console.print_rows(table, rows, _DEVICES_SHOWN)
     if answer.repartition is not None:
         console.print(f"It would fit with idle cards divided anew: {answer.repartition}")
-    if answer.holders:
-        console.print("What is missing is held by:")
-        which = (prose("which"),) if any(holder.devices for holder in answer.holders) else ()
-        table = Table("pod", "node", "resource", "amount", *which)
-        for holder in answer.holders:
-            devices = (_some(holder.devices),) if which else ()
-            table.add_row(holder.pod, holder.node, holder.resource, holder.amount, *devices)
-        console.print(table)
+    _holders("What is missing is held by:", [one for one in answer.holders if not one.next], console)
+    _holders("What is free of it goes in the next step to:", [one for one in answer.holders if one.next], console)
+
+
+def _holders(title: str, found: Sequence[Holder], console: Console) -> None:
+    if not found:
+        return
+    console.print(title)
+    which = (prose("which"),) if any(holder.devices for holder in found) else ()
+    table = Table("pod", "node", "resource", "amount", *which)
+    for holder in found:
+        devices = (_some(holder.devices),) if which else ()
+        table.add_row(holder.pod, holder.node, holder.resource, holder.amount, *devices)
+    console.print(table)
 
 
 def _tells(terms: tuple[QueueTerm, ...]) -> bool:

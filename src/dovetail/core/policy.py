@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from dovetail.core.placing.scores import Scoring, Tightest
 
@@ -48,3 +49,12 @@ class Policy(Struct, frozen=True):
     probes: int = 64
     eviction_deadline_ms: int = 120_000
     model_milli: tuple[tuple[str, int], ...] = ()
+
+
+_SEARCHES = 64
+
+
+def unhurried(policy: Policy) -> Policy:
+    """The policy for looking instead of running: one step tries everybody and searches for many who could give way, and
+    every reason is worked out anew."""
+    return replace(policy, attempts_per_step=2**31, tell_again_ms=0, searches_per_step=_SEARCHES)

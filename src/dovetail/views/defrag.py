@@ -23,7 +23,7 @@ from dovetail.core.reasons import Reason
 from dovetail.core.roster import complete
 from dovetail.core.state import State
 from dovetail.views.forecast import Place
-from dovetail.views.jobs import Job, NotFound, find_jobs, not_waiting
+from dovetail.views.jobs import Job, NotFound, find_jobs, name_of, not_waiting
 from dovetail.views.probe import Beside, Probe
 from dovetail.views.shape import Shape, models_of
 
@@ -125,7 +125,7 @@ def _told(
     roster, queue_of = state.roster, state.shares.queue_of
     steps = tuple(
         MoveStep(
-            roster.name_of(step.root),
+            name_of(state, step.root),
             queue_of(roster.pods[step.moves[0].uid]),
             tuple(PodMove(roster.pods[one.uid].key, one.source, one.target, _known(state, one)) for one in step.moves),
             _minutes(step.lost_milli_ms),

@@ -12,6 +12,8 @@ Rules
 - Ends that lie close together are one moment, that of the last of them: up to a minute apart, or a 16th of how far they
   are ahead. So the steps are few however many pods there are, and a start is told late by that much at most.
 - How sure a start is, is how sure the ends are on the nodes where it happens, and the starts of those who end there.
+- What the next step itself says of the start of one for whom it holds room knows of nobody else who waits for the same,
+  so it is not told here: the look ahead is.
 """
 
 from __future__ import annotations
@@ -28,12 +30,12 @@ from dovetail.core.decisions import Bind, Decision, Evict, Release
 from dovetail.core.events import Event, PodChanged, PodRemoved
 from dovetail.core.model import Pod
 from dovetail.core.placing import refusals
-from dovetail.core.policy import Policy
+from dovetail.core.policy import Policy, unhurried
 from dovetail.core.reasons import Expected, Reason, Refusal, Sure, When
 from dovetail.core.sharing.records import GPU
 from dovetail.core.state import State
 from dovetail.views.gpus import gpus_of
-from dovetail.views.jobs import Job, job_of, restarted, some, waiting_jobs
+from dovetail.views.jobs import Job, job_of, name_of, restarted, some, waiting_jobs
 
 MOST_MOMENTS = 512
 _CLOSE_MS = 60_000
@@ -41,6 +43,7 @@ _CLOSE_PART = 16
 _EVICTING_STEPS = 4
 _SEARCHES_PER_STEP = 16
 _ENDLESS_SHOWN = 2
+PLACED = "Placed"
 _ORDER = (Sure.KNOWN, Sure.LEARNED, Sure.UNKNOWN)
 _NOW = "it fits now"
 _AFTER_EVICTIONS = "when those that give way to it have ended"
@@ -68,6 +71,13 @@ class Start(Struct, frozen=True):
     at_once: bool = False
     places: tuple[Place, ...] = ()
     refusal: Refusal | None = None
+
+    @property
+    def state(self) -> str:
+        """Placed where the next step starts it, else NotYet or Never."""
+        if self.at_once:
+            return PLACED
+        return self.refusal.when if self.refusal is not None else When.NOT_YET
 
 
 class Victim(Struct, frozen=True):
@@ -115,9 +125,7 @@ def forecast(
 ) -> Forecast:
     """Look ahead from a checkpoint until nobody waits, nothing ends any more, or all of the `wanted` roots have
     started; at `most` so many moments. `watch` is told how many jobs have started, and of how many."""
-    # Numbers in refusals need not be of the last moment: they would be worked out for everybody at every moment.
-    policy = replace(policy, attempts_per_step=2**31, tell_again_ms=2**60, searches_per_step=_SEARCHES_PER_STEP)
-    return _Ahead(restore(policy, checkpoint), now_ms, most).run(wanted, watch)
+    return _Ahead(restore(unhurried(policy), checkpoint), now_ms, most).run(wanted, watch)
 
 
 class _Ahead:
@@ -144,10 +152,9 @@ class _Ahead:
     def run(self, wanted: Collection[str] | None, watch: Watch) -> Forecast:
         total = len(self._waiting)
         moments = 0
+        self._next_step()
         while True:
             self._decide()
-            if not moments:
-                self._note()
             moments += 1
             left = self._waiting.keys() - self._found.starts.keys()
             watch(total - len(left), total)
@@ -165,6 +172,18 @@ class _Ahead:
                     self._found.starts[root] = self._without_start(self._waiting[root])
         return self._found
 
+    def _next_step(self) -> None:
+        """The next step of the scheduler, which all ways of looking share."""
+        state = self._state
+        for decision in step(state, (), self._at_ms):
+            self._carry_out(decision)
+        self._start_placed(at_once=True)
+        self._refusals = {root: told for root in self._waiting if (told := state.pending.refusal(root)) is not None}
+        for name in state.shares.tree.in_order():
+            self._found.held_milli[name] = state.shares.allocated(name).get(GPU, 0)
+        # Numbers in refusals need not be of the last moment: they would be worked out for everybody at every moment.
+        state.policy = replace(state.policy, tell_again_ms=2**60, searches_per_step=_SEARCHES_PER_STEP)
+
     def _decide(self) -> None:
         """The steps of this moment, until a further one would do nothing."""
         state, steps = self._state, 0
@@ -175,10 +194,13 @@ class _Ahead:
             for decision in step(state, events, self._at_ms):
                 self._carry_out(decision)
             steps += 1
+        self._start_placed(at_once=False)
+
+    def _start_placed(self, *, at_once: bool) -> None:
         for root, places in self._placed.items():
             if root in self._waiting and root not in self._found.starts:
-                expected, at_once = self._expected(root, places), self._at_ms == self._now_ms
                 refusal = None if at_once else self._refusals.get(root)
+                expected = self._expected(root, places)
                 self._found.starts[root] = Start(self._waiting[root], expected, at_once, tuple(places), refusal)
         self._placed.clear()
 
@@ -200,7 +222,7 @@ class _Ahead:
                 pods = [state.roster.pods[uid] for uid in uids]
                 self._found.victims += [
                     Victim(
-                        pod.key, pod.node, dict(state.shares.amounts(pod.uid)).get(GPU, 0), state.roster.name_of(root),
+                        pod.key, pod.node, dict(state.shares.amounts(pod.uid)).get(GPU, 0), name_of(state, root),
                         decision.cause, now_ms, decision.lost_milli_ms, decision.message,
                     )
                     for pod in pods
@@ -273,13 +295,6 @@ class _Ahead:
         last, others = max(ends, key=lambda end: (end.at_ms, end.pod)), len(ends) - 1
         more = f", after {others} other{'s' if others > 1 else ''} on these nodes" if others else ""
         return Expected(sure, self._at_ms, f"when {last.pod} ends ({last.basis}){more}")
-
-    def _note(self) -> None:
-        """What is so after the next step."""
-        state = self._state
-        self._refusals = {root: told for root in self._waiting if (told := state.pending.refusal(root)) is not None}
-        for name in state.shares.tree.in_order():
-            self._found.held_milli[name] = state.shares.allocated(name).get(GPU, 0)
 
     def _without_start(self, job: Job) -> Start:
         """Why no start can be given to a job that still waits at the end."""

@@ -31,13 +31,15 @@ _ORDER = {GPU: 0, CPU: 1, MEMORY: 2}
 
 
 class Holder(Struct, frozen=True):
-    """A pod that holds some of what is missing. `devices` are those that it has, where they are known."""
+    """A pod that holds some of what is missing. `devices` are those that it has, where they are known. `next` is true
+    of one that holds nothing yet: the next step gives it that, as it comes first."""
 
     pod: str
     node: str
     resource: str
     amount: str
     devices: tuple[str, ...] = ()
+    next: bool = False
 
 
 class Part(Struct, frozen=True):
@@ -106,7 +108,8 @@ def holders(
 
 def _held(cluster: Cluster, placement: Placement, verdict: Verdict, lacking: set[str]) -> tuple[int, Holder] | None:
     """What the pod has of what the verdict is about, to sort by and to show."""
-    holder = Holder(placement.pod.key, cluster.nodes.names[placement.slot], verdict.detail, "")
+    node, waits = cluster.nodes.names[placement.slot], not placement.pod.node
+    holder = Holder(placement.pod.key, node, verdict.detail, "", next=waits)
     count = 0
     if verdict.reason is Reason.INSUFFICIENT and verdict.detail in lacking:
         count = dict(placement.shape.request.resources).get(verdict.detail, 0)

@@ -14,6 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dovetail.core.model import Pod
+from dovetail.core.roster import LONE
 from dovetail.core.sharing.records import GPU
 from dovetail.core.state import State
 
@@ -59,8 +60,15 @@ def job_of(state: State, root: str) -> Job:
     pods = state.roster.members(root)
     waiting = [pod for pod in pods if pod.managed and not pod.node and pod.uid not in state.cluster.placements]
     gpus_milli = state.shares.wanted(waiting).get(GPU, 0)
-    name, queue = state.roster.name_of(root), state.shares.queue_of(pods[0])
-    return Job(root, name, queue, tuple(pods), tuple(waiting), gpus_milli)
+    return Job(root, name_of(state, root), state.shares.queue_of(pods[0]), tuple(pods), tuple(waiting), gpus_milli)
+
+
+def name_of(state: State, root: str) -> str:
+    """What people call a root: NAMESPACE/NAME. The id of a gang that nobody has declared yet ends with the same."""
+    if root.startswith(LONE) or root in state.roster.gangs:
+        return state.roster.name_of(root)
+    namespace = state.roster.members(root)[0].namespace
+    return f"{namespace}/{root.partition(f'/{namespace}/')[2] or root}"
 
 
 def waiting_jobs(state: State) -> list[Job]:
@@ -85,16 +93,14 @@ def find_pod(state: State, key: str) -> Pod:
 def find_jobs(state: State, key: str) -> list[Job]:
     """The job "namespace/name": a pod, the gang of this name, or all that an object of this name made; who waits comes
     first, the oldest first of these. Raises NotFound."""
-    namespace, _, name = key.partition("/")
     roots: dict[str, None] = {}
     names: dict[str, None] = {}
     for pod in state.roster.pods.values():
         root = state.roster.root_of(pod)
-        gang = state.roster.gangs.get(root)
         called = {pod.name, *(value for label, value in pod.labels if label in OWNER_LABELS)}
-        called |= {gang.name} if gang is not None and gang.namespace == pod.namespace else set()
-        names.update(dict.fromkeys(f"{pod.namespace}/{one}" for one in called))
-        if pod.namespace == namespace and name in called:
+        own = {f"{pod.namespace}/{one}" for one in called} | ({name_of(state, root)} if pod.gang else set())
+        names.update(dict.fromkeys(own))
+        if key in own:
             roots[root] = None
     if not roots:
         raise NotFound(f"no pod, gang or job {key} exists that is not finished{nearest(key, names)}")

@@ -10,9 +10,9 @@ from __future__ import annotations
 from msgspec import Struct
 
 from dovetail.core.checkpoint import take
-from dovetail.core.reasons import Expected, When
+from dovetail.core.reasons import Expected
 from dovetail.core.state import State
-from dovetail.views.forecast import Place, Start, Watch, forecast
+from dovetail.views.forecast import PLACED, Place, Start, Watch, forecast
 from dovetail.views.jobs import job_of
 from dovetail.views.queues import inside, queue_named
 
@@ -47,9 +47,6 @@ class Line(Struct, frozen=True):
     whole: bool
 
 
-PLACED = "Placed"
-
-
 def line(state: State, now_ms: int, queue: str = "", watch: Watch = lambda started, waiting: None) -> Line:
     """Those who wait in a queue or below it, or everywhere. Raises NotFound."""
     if queue:
@@ -68,7 +65,7 @@ def _waiting(state: State, position: int, start: Start) -> Waiting:
     job, refusal = job_of(state, start.job.root), start.refusal
     return Waiting(
         position, job.name, job.queue, job.user, len(job.waiting), job.gpus_milli, state.precedence(job.root)[0],
-        PLACED if start.at_once else refusal.when if refusal is not None else When.NOT_YET,
+        start.state,
         PLACED if start.at_once else refusal.reason.code if refusal is not None else "",
         str(refusal) if refusal is not None else "",
         refusal.reclaim if refusal is not None else "",

@@ -20,7 +20,7 @@ from dovetail.core.sharing.accounts import AHEAD_MS
 from dovetail.core.sharing.ledger import steady
 from dovetail.core.sharing.records import DAY_MS, GPU
 from dovetail.core.state import State
-from dovetail.views.jobs import Job, NotFound, find_jobs, job_of, not_waiting
+from dovetail.views.jobs import Job, NotFound, find_jobs, job_of, name_of, not_waiting
 from dovetail.views.queues import heads
 
 By = Literal[
@@ -129,7 +129,7 @@ class _Comparing:
         record, head = self._tree.queues[name], self._heads[name]
         standing, _, ratio, created_ms = self._key(name, head)
         return Term(
-            name, self._state.roster.name_of(head), standing, record.priority, _gpus(ratio), record.weight, created_ms
+            name, name_of(self._state, head), standing, record.priority, _gpus(ratio), record.weight, created_ms
         )
 
     def _key(self, queue: str, root: str) -> tuple[int, int, int, int]:

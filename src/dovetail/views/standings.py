@@ -13,7 +13,8 @@ from msgspec import Struct
 from dovetail.core.sharing.records import DAY_MS, Amounts
 from dovetail.core.sharing.standing import Standing
 from dovetail.core.state import State
-from dovetail.views.queues import inside, queue_named
+from dovetail.views.jobs import name_of, waiting_jobs
+from dovetail.views.queues import heads, inside, queue_named
 
 _MILLI_MS_PER_HOUR = 3_600_000_000
 WINDOWS = (1, 7, 30)
@@ -63,22 +64,24 @@ def share(state: State, now_ms: int, queue: str = "") -> tuple[QueueShare, ...]:
         queue_named(state, queue)
     standings = [one for one in state.shares.standings(now_ms) if inside(state, one.name, queue)]
     top = len(state.shares.tree.path(queue)) - 1 if queue else 0
-    return tuple(_share(state, one, top) for one in standings)
+    first, waiting = heads(state), [job.queue for job in waiting_jobs(state)]
+    counts = {one.name: sum(inside(state, queue, one.name) for queue in waiting) for one in standings}
+    return tuple(_share(state, one, top, first.get(one.name, ""), counts[one.name]) for one in standings)
 
 
-def _share(state: State, one: Standing, top: int) -> QueueShare:
+def _share(state: State, one: Standing, top: int, first: str, waiting: int) -> QueueShare:
     record, today = state.shares.tree.queues[one.name], one.as_of_ms // DAY_MS
     in_1d, in_7d, in_30d = (
         hours(sum(used for day, used in one.days if today - window < day <= today)) for window in WINDOWS
     )
     total = sum(used for _, used in one.users)
     users = sorted(one.users, key=lambda pair: (-pair[1], pair[0]))
-    head = state.roster.name_of(one.head) if one.head else ""
     problem = str(one.problem) if one.problem is not None else one.warning
     return QueueShare(
         one.name, len(state.shares.tree.path(one.name)) - 1 - top, one.leaf, one.guarantee, one.limit, one.due,
-        one.allocated, one.borrowed, one.pending, one.pending_jobs, one.rate_milli, in_1d, in_7d, in_30d,
-        hours(one.used), one.share_ppm, record.weight, one.weight_ppm, hours(one.credit), head,
+        one.allocated, one.borrowed, one.pending, waiting, one.rate_milli, in_1d, in_7d, in_30d,
+        hours(one.used), one.share_ppm, record.weight, one.weight_ppm, hours(one.credit),
+        name_of(state, first) if first else "",
         tuple(UserShare(user, hours(used), used * 1_000_000 // total if total else 0) for user, used in users),
         problem,
     )  # fmt: skip

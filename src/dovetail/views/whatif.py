@@ -53,7 +53,8 @@ class Change(Struct, frozen=True):
 class Outcome(Struct, frozen=True):
     """A job with the change and without it. `before` is None for one that the change brings, or that runs before it;
     `after` for one that it takes away, or that runs with it. `left` are the nodes that its pods leave, `places` where
-    they go with the change, `code` and `message` why it waits then. `gpus_milli` are asked for."""
+    they go with the change, `code` and `message` why it waits then. `gpus_milli` are asked for. `before_state` and
+    `state` are Placed, NotYet or Never, "" where there is no start to tell."""
 
     job: str
     queue: str
@@ -62,6 +63,8 @@ class Outcome(Struct, frozen=True):
     effect: Effect
     before: Expected | None
     after: Expected | None
+    before_state: str = ""
+    state: str = ""
     left: tuple[str, ...] = ()
     places: tuple[Place, ...] = ()
     code: str = ""
@@ -128,6 +131,8 @@ def _outcome(changed: State, change: Change, root: str, before: Start | None, af
         _effect(before, after, bool(changed.roster.members(root))),
         before.expected if before is not None else None,
         after.expected if after is not None else None,
+        before.state if before is not None else "",
+        after.state if after is not None else "",
         change.left.get(root, ()),
         after.places if after is not None else (),
         refusal.reason.code if refusal is not None else "",
@@ -156,7 +161,7 @@ def _effect(before: Start | None, after: Start | None, there: bool) -> Effect:
 
 
 def _never(start: Start) -> bool:
-    return start.refusal is not None and start.refusal.when is When.NEVER
+    return start.state == When.NEVER
 
 
 def _by_time(victim: Victim) -> tuple[int, str]:

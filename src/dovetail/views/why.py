@@ -3,8 +3,8 @@
 
 The question is put to the scheduler's own step: everything that waits is decided in its order on a copy of the cluster,
 without a write, and then the pod is looked at. So "placed" means that the next step of a scheduler places it.
-Of a job with several pods one of those that wait is looked at. When it starts is what the core told it with its reason,
-or else the answer of `forecast`.
+Of a job with several pods one of those that wait is looked at, one that is placed if there is one. When it starts is
+the answer of `forecast`. What never starts is refused for ever by every rule, and nobody holds what it lacks.
 Not known: what the running scheduler has in hand at this moment and is not written yet, and how long it keeps pods away
 from a kubelet that rejected some: whoever failed there and still exists counts as if it had failed now.
 """
@@ -16,12 +16,12 @@ from collections.abc import Iterator, Mapping
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dovetail.core.checkpoint import Checkpoint, take
+from dovetail.core.checkpoint import restore, take
 from dovetail.core.cycle import step
 from dovetail.core.decisions import Bind
 from dovetail.core.model import Pod
 from dovetail.core.placing import refusals
-from dovetail.core.policy import Policy
+from dovetail.core.policy import unhurried
 from dovetail.core.reasons import Expected, Reason, Refusal, Repartition, When
 from dovetail.core.roster import LONE
 from dovetail.core.sharing.records import Amounts
@@ -29,11 +29,10 @@ from dovetail.core.state import State
 from dovetail.views.forecast import Watch, forecast
 from dovetail.views.gpus import gpus_of
 from dovetail.views.holders import Holder, Part, Refused, holders, parts_of
-from dovetail.views.jobs import find_jobs, waiting_jobs
+from dovetail.views.jobs import find_jobs, name_of, waiting_jobs
 from dovetail.views.rank import STANDINGS
 from dovetail.views.refused import refused
 
-_SEARCHES = 64
 _NOT_OURS = "another scheduler is named in spec.schedulerName"
 
 
@@ -123,15 +122,8 @@ class Why(Struct, frozen=True):
     reserved: tuple[Reserved, ...] = ()
 
 
-def unhurried(policy: Policy) -> Policy:
-    """The policy for looking instead of running: one step tries everybody and searches for many who could give way, and
-    every reason is worked out anew."""
-    return replace(policy, attempts_per_step=2**31, tell_again_ms=0, searches_per_step=_SEARCHES)
-
-
 def why(state: State, key: str, now_ms: int, watch: Watch = lambda started, waiting: None) -> Why:
-    """Explain the pod or job "namespace/name". `state` holds the cluster's events and is used up: waiting pods are
-    decided on it. `watch` is told how far a look ahead has come. Raises NotFound."""
+    """Explain the pod or job "namespace/name". `watch` is told how far a look ahead has come. Raises NotFound."""
     jobs = find_jobs(state, key)
     job, root = jobs[0], jobs[0].root
     pod = next((one for one in job.pods if one.key == key), (*job.waiting, *job.pods)[0])
@@ -143,38 +135,40 @@ def why(state: State, key: str, now_ms: int, watch: Watch = lambda started, wait
         return replace(answer, state=When.NOT_YET, code="NotOurs", message=_NOT_OURS, head=_NOT_OURS)
     before, wanted, ahead = take(state), state.wanted(root), state.pending.before(root)
     answer = replace(answer, ahead=ahead, wanted=_amounts(wanted), terms=tuple(_terms(state, queue, wanted)))
+    state = restore(unhurried(state.policy), before)
     binds = {d.uid: d.node for d in step(state, (), now_ms) if isinstance(d, Bind)}
+    if pod.key != key:
+        pod = next((one for one in job.waiting if one.uid in binds), pod)
+        answer = replace(answer, pod=pod.key)
     if pod.uid in binds:
         return _with_gpus(state, pod, replace(answer, state="Placed", node=binds[pod.uid]))
-    refusal = state.pending.refusal(root) or Refusal(Reason.NO_NODES, When.NOT_YET)
+    refusal = refusal_of(state, root)
+    never = refusal.when is When.NEVER
     found = refusals.verdicts(state.cluster, pod) if refusal.nodes else []
+    if never:
+        # Nodes may refuse the pod for now alone: what keeps its gang or its queue from it for ever keeps it, too.
+        found = [replace(verdict, when=When.NEVER) for verdict in found]
     rules = tuple(sorted(_rules(state, pod, found), key=lambda rule: -len(rule.nodes)))
     asked, devices = [name for name, _ in pod.request.resources], refused(state.cluster, pod, found)
+    start = None if never else forecast(before, state.policy, now_ms, {root}, watch).starts.get(root)
     return replace(
         answer, state=refusal.when, code=refusal.reason.code, message=str(refusal), head=refusal.head, rules=rules,
         holders=holders(state.cluster, asked, found, devices), devices=devices, repartition=refusal.repartition,
-        ahead=ahead if refusal.when is When.NOT_YET else 0, reclaim=refusal.reclaim,
-        expected=_expected(state, before, root, refusal, now_ms, watch),
+        ahead=0 if never else ahead, reclaim=refusal.reclaim, expected=start.expected if start is not None else None,
         reserved=tuple(_reserved(state, root, refusal)),
     )  # fmt: skip
 
 
 def refused_pods(state: State, now_ms: int) -> dict[str, Refusal]:
-    """By "namespace/name", what the next step tells each pod of ours that it does not place. `state` is used up."""
+    """By "namespace/name", what the next step tells each pod of ours that it does not place."""
+    state = restore(unhurried(state.policy), take(state))
     step(state, (), now_ms)
-    nothing = Refusal(Reason.NO_NODES, When.NOT_YET)
-    return {pod.key: state.pending.refusal(job.root) or nothing for job in waiting_jobs(state) for pod in job.waiting}
+    return {pod.key: refusal_of(state, job.root) for job in waiting_jobs(state) for pod in job.waiting}
 
 
-def _expected(
-    state: State, before: Checkpoint, root: str, refusal: Refusal, now_ms: int, watch: Watch
-) -> Expected | None:
-    if refusal.when is When.NEVER:
-        return None
-    if refusal.expected is not None:
-        return refusal.expected
-    start = forecast(before, state.policy, now_ms, {root}, watch).starts.get(root)
-    return start.expected if start is not None else None
+def refusal_of(state: State, root: str) -> Refusal:
+    """What the step has told a root that waits on."""
+    return state.pending.refusal(root) or Refusal(Reason.NO_NODES, When.NOT_YET)
 
 
 def _terms(state: State, queue: str, wanted: Mapping[str, int]) -> Iterator[QueueTerm]:
@@ -200,7 +194,7 @@ def _reserved(state: State, root: str, refusal: Refusal) -> Iterator[Reserved]:
     for one in state.reservations:
         if one.root == root or refusal.reason is Reason.RESERVED:
             yield Reserved(
-                state.roster.name_of(one.root), one.queue, tuple(names[slot] for slot in one.slots.tolist()),
+                name_of(state, one.root), one.queue, tuple(names[slot] for slot in one.slots.tolist()),
                 one.made_ms, one.expected,
                 tuple(sorted(placements[uid].pod.key for uid in one.evicting if uid in placements)),
             )  # fmt: skip

@@ -8,18 +8,20 @@ first of the queue, or of those below it.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 
 from msgspec import Struct
 
 from dovetail.core.checkpoint import restore, take
 from dovetail.core.cycle import step
+from dovetail.core.decisions import Bind
+from dovetail.core.policy import unhurried
 from dovetail.core.state import State
-from dovetail.views.forecast import Watch
-from dovetail.views.jobs import waiting_jobs
-from dovetail.views.line import PLACED
+from dovetail.views.forecast import PLACED, Watch
+from dovetail.views.jobs import Job, waiting_jobs
 from dovetail.views.queues import heads, inside
 from dovetail.views.standings import QueueShare, share
-from dovetail.views.why import Why, why
+from dovetail.views.why import Why, refusal_of, why
 
 
 class WhyQueue(Struct, frozen=True):
@@ -33,13 +35,13 @@ class WhyQueue(Struct, frozen=True):
 
 
 def why_queue(state: State, name: str, now_ms: int, watch: Watch = lambda started, waiting: None) -> WhyQueue:
-    """Explain a queue. The state is used up, as by `why`. Raises NotFound."""
+    """Explain a queue. Raises NotFound."""
     own = share(state, now_ms, name)[0]
     first = heads(state).get(name)
     jobs = [job for job in waiting_jobs(state) if inside(state, job.queue, name)]
-    looked = restore(state.policy, take(state))
-    step(looked, (), now_ms)
-    codes = Counter(_code(looked, job.root) for job in jobs)
+    looked = restore(unhurried(state.policy), take(state))
+    placed = {decision.uid for decision in step(looked, (), now_ms) if isinstance(decision, Bind)}
+    codes = Counter(_code(looked, job, placed) for job in jobs)
     head = None
     if first is not None:
         pod = next(pod for job in jobs if job.root == first for pod in job.waiting)
@@ -48,6 +50,8 @@ def why_queue(state: State, name: str, now_ms: int, watch: Watch = lambda starte
     return WhyQueue(own, below, tuple(sorted(codes.items(), key=lambda item: (-item[1], item[0]))), head)
 
 
-def _code(state: State, root: str) -> str:
-    refusal = state.pending.refusal(root)
-    return refusal.reason.code if refusal is not None else PLACED
+def _code(state: State, job: Job, placed: Collection[str]) -> str:
+    """Whoever starts is placed, also if some of its pods wait on."""
+    if any(pod.uid in placed for pod in job.waiting):
+        return PLACED
+    return refusal_of(state, job.root).reason.code

@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All ways of looking at one state give one answer: the verdict, the reason, the start, the place in the line.
+
+Random clusters with queues, gangs, pods that run with and without limits, pods that never fit: what `why`, `queue`,
+`whatif`, `share`, `priority`, `free`, `doctor` and `simulate` say of each job is compared.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+from msgspec.structs import replace
+
+from dovetail.cli import cli
+from dovetail.core import events as ev
+from dovetail.core.checkpoint import restore, take
+from dovetail.core.model import CPU, GPU, MEMORY, Gang, Node, Pod, Problem, Request
+from dovetail.core.reasons import When
+from dovetail.core.sharing.records import Queue
+from dovetail.core.state import State
+from dovetail.sim.once import Once
+from dovetail.sim.report import Run, of_snapshot
+from dovetail.sim.workload import snapshot
+from dovetail.views.forecast import PLACED
+from dovetail.views.jobs import waiting_jobs
+from dovetail.views.line import Line, Waiting, line
+from dovetail.views.probe import Beside
+from dovetail.views.rank import rank
+from dovetail.views.shape import Shape, largest
+from dovetail.views.standings import share
+from dovetail.views.whatif import Change, whatif
+from dovetail.views.why import Why, refused_pods, why
+from dovetail.views.why_queue import why_queue
+from tests.views.queued import HOUR, MINUTE, NOW, node, pod, queue, state_of
+
+CPU_EACH, MEMORY_EACH = 2_000, 4 << 30
+Told = Node | Pod | Gang | Queue
+"""What a cluster is made of."""
+
+
+def world(seed: int) -> list[Told]:
+    """Up to four nodes of 8 GPUs; pods ask for CPU and memory beside GPUs, as users write them."""
+    dice = random.Random(seed)
+    nodes = [node(f"n{i}", unschedulable=dice.random() < 0.1) for i in range(dice.randint(1, 4))]
+    queues = [
+        queue(name, guarantee=dice.choice((0, 4, 8, 16)), limit=dice.choice((0, 0, 8, 24)), weight=dice.randint(1, 3))
+        for name in ("a", "b")[: dice.randint(0, 2)]
+    ]
+    names = ["", *(one.name for one in queues)]
+    told: list[Told] = [*nodes, *queues]
+    for one in nodes:
+        free = 8
+        for i in range(dice.randint(0, 4)):
+            gpus = dice.choice((1, 2, 4, 8))
+            if gpus <= free:
+                free -= gpus
+                told.append(running(dice, f"runs-{one.name}-{i}", gpus, one.name, dice.choice(names)))
+    for i in range(dice.randint(1, 6)):
+        told += waiting(dice, f"w{i}", dice.choice(names))
+    return told
+
+
+def running(dice: random.Random, name: str, gpus: int, on: str, of: str) -> Pod:
+    since_ms = dice.randint(1, 90) * MINUTE
+    runs_ms = dice.choice((0, 2 * HOUR, 5 * HOUR))
+    more: dict[str, Any] = {"owner": name} if dice.random() < 0.7 else {}
+    found = pod(name, gpus, on, runs_ms, since_ms, queue=of, priority=dice.choice((0, 0, 100)), **more)
+    return asking(replace(found, deleting=dice.random() < 0.05), gpus)
+
+
+def waiting(dice: random.Random, name: str, of: str) -> list[Told]:
+    priority, gpus = dice.choice((0, 0, 0, 100)), dice.choice((1, 2, 4, 8, 8, 16))
+    runs_ms, waits_ms = dice.choice((0, HOUR, 4 * HOUR)), dice.randint(1, 300) * MINUTE
+    kind = dice.random()
+    if kind < 0.55:
+        one = asking(pod(name, gpus, runs_ms=runs_ms, waits_ms=waits_ms, queue=of, priority=priority), gpus)
+        if dice.random() < 0.1:
+            one = replace(one, problem=Problem("spec.x", "y", "must be z"))
+        return [replace(one, gated=dice.random() < 0.1)]
+    count, least = dice.randint(1, 5), dice.randint(1, 5)
+    gang = Gang(f"gang/ns/{name}", "ns", name, min_count=least, created_ms=NOW - waits_ms)
+    pods = [
+        asking(pod(f"{name}-{i}", gpus, runs_ms=runs_ms, waits_ms=waits_ms, queue=of, priority=priority), gpus)
+        for i in range(count)
+    ]
+    members = [replace(one, gang=gang.id) for one in pods]
+    return [*([gang] if dice.random() < 0.9 else []), *members]
+
+
+def asking(one: Pod, gpus: int) -> Pod:
+    """With CPU and memory for each of its GPUs."""
+    resources = ((CPU, CPU_EACH * gpus), (MEMORY, MEMORY_EACH * gpus), (GPU, gpus))
+    return replace(one, request=Request(resources))
+
+
+def copy(state: State) -> State:
+    return restore(state.policy, take(state))
+
+
+def of_job(state: State, one: Waiting) -> Why:
+    return why(copy(state), one.job, NOW)
+
+
+def check(told: list[Told]) -> None:
+    state = state_of(*told)
+    found = line(copy(state), NOW)
+    by_job = {one.job: one for one in found.jobs}
+    assert len(by_job) == len(found.jobs)
+    for one in found.jobs:
+        _is_told_by_why(state, one)
+        place = rank(copy(state), one.job, NOW)
+        assert (place.position, place.waiting) == (one.position, len(found.jobs))
+    _is_told_by_whatif(state, by_job)
+    _is_told_by_the_queues(state, found)
+    _is_told_to_the_doctor(state, by_job)
+    _is_simulated(state, told, by_job)
+    _first_fits_where_free_says_so(state, found)
+
+
+def _is_told_by_why(state: State, one: Waiting) -> None:
+    said = of_job(state, one)
+    assert (said.state, said.code or PLACED) == (one.state, one.code), one.job
+    if one.state == PLACED:
+        assert (said.pod, said.node) in {(place.pod, place.node) for place in one.places}
+        return
+    assert said.message == one.message
+    if one.state == When.NEVER:
+        assert said.expected is None and not one.expected.start_ms and said.ahead == 0
+        assert not said.holders and {rule.when for rule in said.rules} <= {When.NEVER}
+        return
+    assert said.expected == one.expected and said.ahead == one.position - 1
+    on_nodes = {pod.key for pod in state.roster.pods.values() if pod.node}
+    assert {holder.pod for holder in said.holders if not holder.next} <= on_nodes
+    assert {holder.pod for holder in said.holders if holder.next}.isdisjoint(on_nodes)
+
+
+def _is_told_by_whatif(state: State, by_job: dict[str, Waiting]) -> None:
+    """Of a change that changes nothing."""
+    roots = frozenset(job.root for job in waiting_jobs(state))
+    answer = whatif(copy(state), Change((), roots), NOW)
+    assert {one.job for one in answer.jobs} == by_job.keys()
+    for one in answer.jobs:
+        said = by_job[one.job]
+        assert one.before == one.after == said.expected, one.job
+        assert one.before_state == one.state == said.state
+        assert (one.effect, one.code or PLACED) == ("as before", said.code)
+
+
+def _is_told_by_the_queues(state: State, found: Line) -> None:
+    for one in share(copy(state), NOW):
+        own = [job for job in found.jobs if job.queue == one.queue]
+        if one.leaf:
+            assert one.pending_jobs == len(own)
+            assert one.head == (own[0].job if own else "")
+            told = why_queue(copy(state), one.queue, NOW)
+            assert Counter(dict(told.reasons)) == Counter(job.code for job in own)
+            if told.head is not None:
+                assert (told.head.job, told.head.state) == (own[0].job, own[0].state)
+
+
+def _is_told_to_the_doctor(state: State, by_job: dict[str, Waiting]) -> None:
+    for key, refusal in refused_pods(copy(state), NOW).items():
+        said = next(one for one in by_job.values() if one.job == key or key.startswith(f"{one.job}-"))
+        if said.state != PLACED:
+            assert (refusal.reason.code, refusal.when, str(refusal)) == (said.code, said.state, said.message)
+
+
+def _is_simulated(state: State, told: list[Told], by_job: dict[str, Waiting]) -> None:
+    kinds: dict[type, Any] = {Node: ev.NodeChanged, Pod: ev.PodChanged, Gang: ev.GangChanged, Queue: ev.QueueChanged}
+    workload = snapshot("now", [kinds[type(one)](one) for one in told])
+    report = of_snapshot(Run(workload, "dovetail", 0, Once(workload, state.policy, NOW).run(), 0.0), ())
+    placed = {(one.pod, one.node) for one in report.placed}
+    for one in by_job.values():
+        assert {(place.pod, place.node) for place in one.places if one.state == PLACED} <= placed
+    for pod_ in report.waiting:
+        said = next(one for one in by_job.values() if one.job == pod_.pod or pod_.pod.startswith(f"{one.job}-"))
+        if said.state != PLACED:
+            assert (pod_.code, pod_.when, pod_.message) == (said.code, said.state, said.message)
+
+
+def _first_fits_where_free_says_so(state: State, found: Line) -> None:
+    """Of a lone pod that nobody is before, and that neither its queue nor room that is held keeps waiting."""
+    first = found.jobs[0] if found.jobs else None
+    if first is None or first.pods != 1 or first.code not in (PLACED, "NoNodeFits"):
+        return
+    if any(gang.name == first.job.partition("/")[2] for gang in state.roster.gangs.values()):
+        return
+    answer = largest(copy(state), Shape(first.gpus_milli // 1000), Beside(CPU_EACH, MEMORY_EACH))
+    assert answer.starts == (first.state == PLACED)
+
+
+@pytest.mark.parametrize("block", range(10))
+def test_all_views_give_one_answer(block: int) -> None:
+    for seed in range(12 * block, 12 * (block + 1)):
+        try:
+            check(world(seed))
+        except AssertionError as error:
+            raise AssertionError(f"of seed {seed}") from error
+
+
+def test_what_never_starts_is_printed_as_never_everywhere(tmp_path: Path) -> None:
+    """A gang that is larger than the cluster, of which each pod alone waits for another one to leave."""
+    limits = {"cpu": "8", "memory": "64Gi", "nvidia.com/gpu": "8"}
+    container = {"name": "main", "image": "busybox", "resources": {"limits": limits}}
+    of_gang = {"scheduling.x-k8s.io/pod-group": "big"}
+    documents: list[dict[str, Any]] = [
+        {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"},
+         "status": {"allocatable": {"cpu": "64", "memory": "1Ti", "pods": "110", "nvidia.com/gpu": "8"}}},
+        {"apiVersion": "scheduling.x-k8s.io/v1alpha1", "kind": "PodGroup", "metadata": {"name": "big"},
+         "spec": {"minMember": 2}},
+        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "busy"},
+         "spec": {"schedulerName": "dovetail", "nodeName": "n1", "containers": [container]}},
+        *({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": f"big-{i}", "labels": of_gang},
+           "spec": {"schedulerName": "dovetail", "containers": [container]}} for i in range(2)),
+    ]  # fmt: skip
+    file = tmp_path / "cluster.yaml"
+    file.write_text(yaml.safe_dump_all(documents))
+    quota = ["whatif", "quota", "default", "--weight", "2"]
+    said = {command[0]: CliRunner().invoke(cli, [*command, "-f", str(file)]).stdout for command in
+            (["why", "big"], ["queue"], quota)}  # fmt: skip
+    simulated = CliRunner().invoke(cli, ["simulate", str(file)]).stdout
+    assert "will never start" in said["why"] and "GangTooLarge" in said["why"]
+    assert "NotYet" not in said["why"] + simulated and "held by" not in said["why"]
+    assert said["queue"].splitlines()[1].endswith("never")
+    assert "no difference" in said["whatif"]
+    again = {**documents[1], "metadata": {"name": "new"}}
+    pods = [{**one, "metadata": {"name": f"new-{i}", "labels": {"scheduling.x-k8s.io/pod-group": "new"}}}
+            for i, one in enumerate(documents[-2:])]  # fmt: skip
+    more = tmp_path / "more.yaml"
+    more.write_text(yaml.safe_dump_all([again, *pods]))
+    shown = CliRunner().invoke(cli, ["whatif", "submit", str(more), "-f", str(file)]).stdout
+    assert "never starts" in shown and "not known" not in shown
