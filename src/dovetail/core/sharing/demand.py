@@ -124,8 +124,7 @@ class Demand:
         self._on.clear()
         for slot in list(self._of_slot):
             record = self._cluster.nodes.records[slot]
-            assert record is not None, "slots without a node have no number"
-            self._enter(slot, self._number(slot, record))
+            self._enter(slot, self._number(slot, record) if record is not None else None)
 
     def _least(self, shape: Shape) -> Amounts:
         found: dict[str, int] | None = None

@@ -380,9 +380,7 @@ class Shares:
         return queue is None or queue.preemptible
 
     def wanted(self, pods: Iterable[Pod]) -> dict[str, int]:
-        """What pods that wait will be counted with, wherever they go."""
-        if self.meter.behind:
-            self._follow_capacity()
+        """What pods that wait will be counted with at least, by the nodes as they were when time was last told."""
         found: dict[str, int] = {}
         pods = list(pods)
         shapes = (
