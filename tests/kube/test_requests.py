@@ -245,3 +245,19 @@ async def test_a_request_that_is_cancelled_frees_its_place(collection: Collectio
         task.cancel()
         await asyncio.wait([task])
         await client.request("GET", PODS.path())
+
+
+@pytest.mark.parametrize(
+    "path", ["/x y", "/x\r\nHost: y", "/x\ny", "/x/../y", "/x/.", "/x\x00", "/\u00fc", "/x\x7f", "/x\ty"]
+)
+async def test_no_path_becomes_another_request(client: Client, collection: Collection, path: str) -> None:
+    with pytest.raises(ApiError, match=r"BadPath: no URL path of the API; nothing was sent"):
+        await client.fetch("GET", path)
+    assert not collection.requests
+
+
+async def test_no_token_becomes_a_header_of_its_own() -> None:
+    config = ClusterConfig("http://127.0.0.1:1", source=Files(token="a\r\nImpersonate-User: admin"))
+    with pytest.raises(errors.ConfigError, match="the token"):
+        async with Client(config) as client:
+            await client.fetch("GET", "/x", retries=0)

@@ -279,3 +279,33 @@ def test_annotations_of_the_owner_hold_for_the_whole_gang() -> None:
     assert gangs.records(declared, ()) == [
         Gang("job.batch/ml/sweep", "ml", "sweep", 2, 3, required=("dovetail.dev/rack",), created_ms=1767225600000)
     ]
+
+
+@pytest.mark.parametrize(
+    "reference",
+    [
+        {"apiVersion": "batch/v1 HTTP/1.1\r\nHost: x\r\n\r\nDELETE /api/v1/namespaces/ml/pods"},
+        {"apiVersion": "batch/.."},
+        {"apiVersion": "batch/v1?x="},
+        {"apiVersion": "batch/v1#"},
+        {"apiVersion": "batch/%2e%2e"},
+        {"apiVersion": "batch/"},
+        {"name": ".."},
+        {"name": "."},
+        {"name": "../../secrets/token"},
+        {"name": "sweep?watch=true"},
+        {"name": "sweep\r\nX: y"},
+        {"name": "x" * 254},
+    ],
+)
+def test_an_owner_that_no_object_can_be_is_never_asked_for(reference: dict[str, str]) -> None:
+    """The API server takes anything for these two: they must not become a request."""
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "sweep", "controller": True} | reference
+    assert member_of(yaml.safe_dump(owner, default_flow_style=True, width=10_000), INDEX) is None
+
+
+@pytest.mark.parametrize("version", ["v1", "v2", "v1beta1", "v2alpha12"])
+def test_an_owner_is_read_in_the_version_that_it_is_referred_to_by(version: str) -> None:
+    member = member_of(JOB.replace("v1", version), INDEX)
+    assert member is not None and member.owner is not None
+    assert member.owner.resource.path("ml", "sweep") == f"/apis/batch/{version}/namespaces/ml/jobs/sweep"

@@ -26,6 +26,7 @@ from dovetail.kube.credentials import Credentials, Identity
 from dovetail.kube.errors import (
     ApiError,
     BadReply,
+    ConfigError,
     TooManyRequests,
     Unauthorized,
     Unreachable,
@@ -241,9 +242,14 @@ class Client:
         headers = self._headers.get((content_type, accept))
         if headers is None:
             lines = f"{self._fixed_headers}Content-Type: {content_type}\r\nAccept: {accept}\r\n"
-            if self._identity.token:
-                lines += f"Authorization: Bearer {self._identity.token}\r\n"
+            if token := self._identity.token:
+                if not (token.isascii() and token.isprintable()):
+                    raise ConfigError("the token holds characters that no header can have: issue it anew")
+                lines += f"Authorization: Bearer {token}\r\n"
             headers = self._headers[content_type, accept] = lines.encode()
+        if not (path.isascii() and path.isprintable()) or " " in path or "/." in path:
+            # The last net under whatever puts names into paths: a line end in one would be a request of its own.
+            raise ApiError(400, "BadPath", "no URL path of the API; nothing was sent", f"{method} {ascii(path)}")
         query = f"?{urlencode(params)}" if params else ""
         return b"%b %b%bContent-Length: %d\r\n\r\n%b" % (
             method.encode(),

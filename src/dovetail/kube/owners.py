@@ -30,7 +30,7 @@ from dovetail.kube.gangs import Declared, Membership, OwnerRef, Part, divided
 from dovetail.kube.objects import ObjectMeta, epoch_ms
 from dovetail.kube.objects_owner import Job, JobSet, LeaderWorkerSet, RayCluster, TrainingJob
 from dovetail.kube.objects_pod import Pod
-from dovetail.kube.resources import JOBS, Resource
+from dovetail.kube.resources import JOBS, NAME, VERSION, Resource
 from dovetail.kube.templates import (
     JAX_JOBS,
     JOB_SETS,
@@ -107,6 +107,9 @@ def owned_by(pod: Pod) -> Membership | None:
         group, _, version = reference.api_version.rpartition("/")
         for kind in _BY_CONTROLLER.get((group, reference.kind), ()):
             if not _carries(pod, kind.marked_by):
+                continue
+            if not (VERSION.fullmatch(version) and NAME.fullmatch(meta.labels.get(kind.named_by) or reference.name)):
+                # The API server takes anything for the apiVersion and the name of an owner; no object is called so.
                 continue
             resource = kind.resource
             if reference.kind == resource.kind and version != resource.version:

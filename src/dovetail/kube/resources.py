@@ -5,9 +5,15 @@ A kind that exists in several dialects (PodGroup) is a tuple in order of prefere
 a server has. Nothing here knows what is inside an object, and no version number of a server decides anything.
 """
 
+import re
 from urllib.parse import quote
 
 from msgspec import Struct
+
+VERSION = re.compile(r"v[1-9][0-9]*(?:(?:alpha|beta)[1-9][0-9]*)?")
+"""A version of an API (https://kubernetes.io/docs/reference/using-api/#api-versioning)."""
+NAME = re.compile(r"[0-9A-Za-z](?:[-_.0-9A-Za-z]{0,251}[0-9A-Za-z])?")
+"""What objects are called, be it a DNS subdomain or the value of a label that names one; never a step in a path."""
 
 
 class Resource(Struct, frozen=True):
