@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 from aiohttp import web
-from fake_server import Collection, Pod, serve, status
+from fake_server import Collection, Pod, serve, serve_raw, status
 
 from dovetail.kube.client import Client
 from dovetail.kube.config import ClusterConfig
@@ -16,6 +16,7 @@ from dovetail.kube.decoding import BadObject
 from dovetail.kube.errors import KubeError
 from dovetail.kube.reflector import Change, Drift, Reflector
 from dovetail.kube.resources import PODS, Resource
+from dovetail.kube.watching import HEARTBEAT_S
 
 
 class Followed:
@@ -338,3 +339,70 @@ async def test_bad_objects_and_errors_are_logged_by_default(caplog: pytest.LogCa
             await asyncio.wait([task])
     assert "500 InternalError: etcd is away; trying again" in caplog.text
     assert "pods/v1 ns/a is ignored: Expected `int`, got `str` - at `$.spec.priority`" in caplog.text
+
+
+class Balancer:
+    """Passes bytes on to a server, and back until it is `deaf`: then it keeps the connections, and nothing comes."""
+
+    def __init__(self, url: str) -> None:
+        self._port = int(url.rpartition(":")[2])
+        self.deaf = False
+        self.connections = 0
+
+    async def play(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        deaf = self.deaf
+        inner, outer = await asyncio.open_connection("127.0.0.1", self._port)
+        # New connections reach another server: only those that are there already have lost theirs.
+        back = asyncio.create_task(self._back(inner, writer, lambda: self.deaf and not deaf))
+        try:
+            while data := await reader.read(65536):
+                outer.write(data)
+        finally:
+            outer.close()
+            back.cancel()
+
+    async def _back(self, inner: asyncio.StreamReader, writer: asyncio.StreamWriter, dead: Callable[[], bool]) -> None:
+        while data := await inner.read(65536):
+            if not dead():
+                writer.write(data)
+
+
+async def test_a_watch_whose_server_is_gone_behind_a_balancer_is_found_out(collection: Collection) -> None:
+    """The connection stands, TCP answers, and nothing comes: no longer than the silence of a sound server."""
+    await collection.put("a")
+    async with serve(collection.handle) as url:
+        balancer = Balancer(url)
+        async with (
+            serve_raw(balancer.play) as front,
+            Client(ClusterConfig(front), jitter=lambda: 0.0) as client,
+            follow(client, heartbeat_s=0.3) as followed,
+        ):
+            assert await followed.next() == [("added", "a")]
+            await until(lambda: collection.watches == 2)
+            balancer.deaf = True
+            await collection.put("b")
+            assert await followed.next() == [("added", "b")]
+
+
+async def test_a_watch_that_ends_is_renewed_on_the_same_connection(collection: Collection) -> None:
+    """A handshake for each of them would cost more than the watch."""
+    async with serve(collection.handle) as url:
+        balancer = Balancer(url)
+        async with (
+            serve_raw(balancer.play) as front,
+            Client(ClusterConfig(front), jitter=lambda: 0.0) as client,
+            follow(client) as followed,
+        ):
+            await until(lambda: collection.watches == 2)
+            before = balancer.connections
+            for name in "abc":
+                await collection.hang_up()
+                await collection.put(name)
+                assert await followed.next() == [("added", name)]
+            assert balancer.connections == before
+
+
+def test_a_leader_is_not_blind_for_longer_than_it_takes_others_to_start() -> None:
+    """What a connection that nobody closes can hide: docs/reference/environment.md promises it."""
+    assert HEARTBEAT_S <= 45.0

@@ -2,9 +2,12 @@
 """The same client over TLS with certificates, on both event loops that it will run on."""
 
 import asyncio
+import contextlib
 import datetime
 import ipaddress
+import socket
 import ssl
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,6 +25,7 @@ from dovetail.kube.client import Client
 from dovetail.kube.config import ClusterConfig
 from dovetail.kube.credentials import Files
 from dovetail.kube.errors import ConfigError, Unreachable
+from dovetail.kube.http1 import Dropped
 
 
 class Authority:
@@ -126,3 +130,48 @@ async def test_certificates_that_cannot_be_used_are_a_configuration_error() -> N
         with pytest.raises(ConfigError, match="https://x: the CA or client certificate cannot be used"):
             async with Client(config):
                 pass
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+def test_a_server_that_says_farewell_and_stays_has_gone(cluster: Cluster, run: Callable[..., None]) -> None:
+    """TLS can be closed while TCP is not: the stream ends then, and not with the silence that follows."""
+
+    def serve_half_closed(listener: socket.socket, done: threading.Event) -> None:
+        peer, _ = listener.accept()
+        with peer:
+            incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+            tls = cluster.tls.wrap_bio(incoming, outgoing, server_side=True)
+
+            def until_done(act: Callable[[], object]) -> object:
+                while True:
+                    try:
+                        return act()
+                    except ssl.SSLWantReadError:
+                        peer.sendall(outgoing.read())
+                        incoming.write(peer.recv(65536))
+
+            until_done(tls.do_handshake)
+            until_done(lambda: tls.read(65536))
+            tls.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n")
+            with contextlib.suppress(ssl.SSLWantReadError):
+                tls.unwrap()
+            peer.sendall(outgoing.read())
+            done.wait(20)
+
+    async def main(port: int) -> None:
+        source = Files(client_pem=cluster.authority.issue("scheduler"))
+        config = ClusterConfig(f"https://127.0.0.1:{port}", ca_pem=cluster.authority.pem, source=source)
+        async with Client(config) as client, asyncio.timeout(5), client.stream("/x", {}) as connection:
+            assert await connection.read() == b"x"
+            with pytest.raises(Dropped, match="closed"):
+                await connection.read()
+
+    done = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve_half_closed, args=(listener, done))
+        thread.start()
+        try:
+            run(main(listener.getsockname()[1]))
+        finally:
+            done.set()
+            thread.join()

@@ -249,7 +249,7 @@ class Client:
             headers = self._headers[content_type, accept] = lines.encode()
         if not (path.isascii() and path.isprintable()) or " " in path or "/." in path:
             # The last net under whatever puts names into paths: a line end in one would be a request of its own.
-            raise ApiError(400, "BadPath", "no URL path of the API; nothing was sent", f"{method} {ascii(path)}")
+            raise ApiError(400, "BadPath", "no URL path of the API; nothing was sent", f"{method} {path!a}")
         query = f"?{urlencode(params)}" if params else ""
         return b"%b %b%bContent-Length: %d\r\n\r\n%b" % (
             method.encode(),

@@ -87,8 +87,9 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def reusable(self) -> bool:
-        """Whether another request may be sent: the reply is complete and neither side has closed or wants to."""
-        return self.complete and self._lost is None and self._keeps_alive
+        """Whether another request may be sent: the reply is complete, read to its end, and neither side has closed or
+        wants to."""
+        return self.complete and not self._pieces and self._lost is None and self._keeps_alive
 
     @property
     def quiet(self) -> bool:
@@ -139,6 +140,12 @@ class Connection(asyncio.BufferedProtocol):
         self._heard_s = self._loop.time()
         self._look_again(silence_s, silence_s)
 
+    def unwatch(self) -> None:
+        """Silence is no failure any more."""
+        if self._watchdog is not None:
+            self._watchdog.cancel()
+            self._watchdog = None
+
     async def rest(self, rest_s: float) -> None:
         """Leave what comes where it is for so long: then it is read at once, and each piece need not be taken in for
         itself."""
@@ -152,8 +159,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def close(self) -> None:
         """Drop the connection at once, without a TLS farewell."""
-        if self._watchdog is not None:
-            self._watchdog.cancel()
+        self.unwatch()
         if self._transport:
             self._transport.abort()
 
@@ -216,10 +222,6 @@ class Connection(asyncio.BufferedProtocol):
         if self._buffered_bytes > _HIGH_WATER_BYTES and self._transport:
             self._transport.pause_reading()
         self._wake()
-
-    def eof_received(self) -> None:
-        # At once: over TLS the transport says its farewell first, and waits for the peer's.
-        self.connection_lost(None)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._until_close and exc is None:
@@ -289,12 +291,12 @@ class Pool:
 
     @asynccontextmanager
     async def stream(self) -> AsyncIterator[Connection]:
-        """A connection of its own, outside the limit, closed afterwards. Raises NotConnected."""
-        connection = await self._connect(_CONNECT_S)
+        """A connection of its own, outside the limit. Raises NotConnected."""
+        connection = self._take() or await self._connect(_CONNECT_S)
         try:
             yield connection
         finally:
-            connection.close()
+            self._put(connection)
 
     async def exchange(self, request: bytes, timeout_s: float, *, urgent: bool) -> tuple[int, dict[str, str], bytes]:
         """Status, headers and body of the reply. Raises NotConnected or, once anything was sent, Dropped.
@@ -316,11 +318,7 @@ class Pool:
                 raise
             finally:
                 timer.cancel()
-            if connection.reusable:
-                connection.idle_since_s = time.monotonic()
-                self._idle.append(connection)
-            else:
-                connection.close()
+            self._put(connection)
             return reply
 
     def close(self) -> None:
@@ -341,6 +339,15 @@ class Pool:
                 return connection
             connection.close()
         return None
+
+    def _put(self, connection: Connection) -> None:
+        """Keep it for the next request, if it has nothing to say any more; else close it."""
+        if connection.reusable:
+            connection.unwatch()
+            connection.idle_since_s = time.monotonic()
+            self._idle.append(connection)
+        else:
+            connection.close()
 
     async def _connect(self, timeout_s: float) -> Connection:
         tls = self._tls

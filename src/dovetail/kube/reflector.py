@@ -221,6 +221,9 @@ class Reflector(Generic[T]):
                     self._client.without_streaming_list.add(self._path)
                     continue
                 self._on_error(error)
+            else:
+                # The end of a watch is a word, too.
+                self._heard_s = time.monotonic()
             failures = 0 if calm or time.monotonic() - began_s > _GOOD_STREAM_S else failures + 1
             if failures:
                 backoff_s = min(_BACKOFF_MAX_S, _BACKOFF_S * 2.0**failures)
@@ -232,7 +235,7 @@ class Reflector(Generic[T]):
         return streaming and isinstance(error, ApiError) and (error.status in (400, 422) or error.reason == SILENT)
 
     async def _list_and_watch(self) -> None:
-        """A list if one is needed, and one watch connection to its end."""
+        """A streaming list, or a watch to its end; before the watch a list in pages, where one is needed."""
         if not self.resource_version and self._path in self._client.without_streaming_list:
             listing = await self._list(self._kind)
             self._replace(listing.objects, listing.bad, listing.resource_version)
@@ -249,6 +252,7 @@ class Reflector(Generic[T]):
             if not self.resource_version:
                 with gc_paused():
                     await self._stream_list(batches)
+                return
             async for batch in batches:
                 self._apply(batch)
                 if self._relist:
