@@ -102,3 +102,27 @@ def test_the_deployment_runs_this_version_restricted_and_twice() -> None:
     lease = next(d for d in _documents("rbac.yaml") if d["kind"] == "Role")["metadata"]["namespace"]
     assert lease == Options().lease_namespace == kustomization["namespace"]
     assert not any(arg.startswith("--lease") for arg in container["args"])
+
+
+def test_who_deletes_the_scheduler_deletes_no_queue() -> None:
+    """Definitions are applied apart: with one go all objects of its kind, and a Queue's status is its only history."""
+    (kustomization,) = _documents("kustomization.yaml")
+    kinds = [one["kind"] for name in kustomization["resources"] for one in _documents(name)]
+    assert "CustomResourceDefinition" not in kinds
+    (crds,) = _documents("crds/kustomization.yaml")
+    assert {*crds["resources"], "kustomization.yaml"} == {path.name for path in (DEPLOY / "crds").iterdir()}
+    assert {one["kind"] for name in crds["resources"] for one in _documents(f"crds/{name}")} == {
+        "CustomResourceDefinition"
+    }
+    assert {path.name for path in DEPLOY.glob("*.yaml")} == {*kustomization["resources"], "kustomization.yaml"}
+
+
+def test_a_drain_leaves_one_replica_and_both_are_found_for_their_metrics() -> None:
+    (deployment,), (budget,), (service,) = map(_documents, ("deployment.yaml", "budget.yaml", "service.yaml"))
+    labels, replicas = deployment["spec"]["selector"]["matchLabels"], deployment["spec"]["replicas"]
+    assert budget["spec"]["selector"]["matchLabels"] == service["spec"]["selector"] == labels
+    assert replicas - budget["spec"]["maxUnavailable"] == 1
+    (port,), (container,) = service["spec"]["ports"], deployment["spec"]["template"]["spec"]["containers"]
+    assert port["targetPort"] in {one["name"] for one in container["ports"]}
+    assert {one["containerPort"] for one in container["ports"]} == {port["port"]}
+    assert Options().listen.endswith(f":{port['port']}")

@@ -223,5 +223,6 @@ async def cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
 @pytest.fixture(scope="session")
 def deployed_plane(plane: Any) -> Any:
     """The real plane with deploy/ applied, as users apply it."""
+    plane.kubectl("apply", "-k", "deploy/crds")
     plane.kubectl("apply", "-k", "deploy")
     return plane

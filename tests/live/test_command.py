@@ -94,7 +94,14 @@ def test_schedule_explain_and_replay(deployed_plane: Any, tmp_path: Path) -> Non
     )
     why = json.loads(answer.stdout)
     assert (why["state"], why["code"]) == ("NotYet", "NoNodeFits")
-    holder = {"pod": "default/cmd-fits", "node": "cmd-node", "resource": "nvidia.com/gpu", "amount": "6", "devices": []}
+    holder = {
+        "pod": "default/cmd-fits",
+        "node": "cmd-node",
+        "resource": "nvidia.com/gpu",
+        "amount": "6",
+        "devices": [],
+        "next": False,
+    }
     assert holder in why["holders"]
     table = subprocess.run(
         [DOVETAIL, "why", "default/cmd-fits", "--kubeconfig", admin], capture_output=True, text=True, check=True

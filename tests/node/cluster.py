@@ -31,7 +31,7 @@ class Cluster:
         self.node, self.standin, self.namespace = node, standin, namespace
         self.folder = folder
         self.children: list[subprocess.Popen[bytes]] = []
-        self._kubectl("apply", "-f", str(REPOSITORY / "deploy/crds"))
+        self._kubectl("apply", "-k", str(REPOSITORY / "deploy/crds"))
         self._kubectl("wait", "--for=condition=Established", "crd/gpunodes.dovetail.dev", "--timeout=30s")
         self._kubectl("create", "namespace", namespace)
 

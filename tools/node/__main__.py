@@ -138,7 +138,7 @@ def up(arguments: argparse.Namespace) -> int:
 
 
 def _offer_gpus(node: Node, host: str, work_dir: Path) -> None:
-    node.plane.kubectl("apply", "-f", str(ROOT / "deploy/crds"))
+    node.plane.kubectl("apply", "-k", str(ROOT / "deploy/crds"))
     node.plane.kubectl("wait", "--for=condition=Established", "crd/gpunodes.dovetail.dev", "--timeout=30s")
     standin = Standin(work_dir / "host", host)
     real_devices(standin.dev)

@@ -123,7 +123,7 @@ def _scheduler() -> Iterator[PlanStep]:
     yield PlanStep(
         "Dovetail, beside the schedulers that are there",
         "it touches only pods that name it; keep the GPU nodes of both apart until the old one is gone",
-        ("kubectl apply -k deploy/",),
+        ("kubectl apply -k deploy/crds/", "kubectl apply -k deploy/"),
         "kubectl -n dovetail-system rollout status deployment/dovetail-scheduler",
         "successfully rolled out",
     )
