@@ -20,6 +20,7 @@ from dovetail.agent.run import run as run_agent
 from dovetail.agent.xids import WatchedError
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
 from dovetail.cli.service import LEVELS, first_of, serve, start_log
+from dovetail.cli.watchdog import watchdog_option
 from dovetail.kube.documents import ManifestError
 from dovetail.kube.errors import KubeError
 
@@ -73,8 +74,11 @@ def _folder(name: str, default: str, help_text: str) -> Callable[[_Run], _Run]:
 @click.option(
     "--driver-root-on-host", type=_FOLDER, metavar="DIR", help="What the container runtime calls --driver-root."
 )
+@watchdog_option
 @click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True)
-def command(kubeconfig: str | None, context: str | None, node_name: str | None, log_level: str, **told: Any) -> None:
+def command(
+    kubeconfig: str | None, context: str | None, node_name: str | None, watchdog_s: float, log_level: str, **told: Any
+) -> None:
     """Offer the GPUs of this machine to its kubelet, and tell the cluster what there is.
 
     Runs until it gets SIGTERM or SIGINT (exit code 0). What is told wrongly ends it (exit code 1); whatever fails
@@ -91,6 +95,6 @@ def command(kubeconfig: str | None, context: str | None, node_name: str | None, 
     config = config_of(kubeconfig, context)
 
     try:
-        serve(run_agent(config, options), _log)
+        serve(run_agent(config, options), _log, watchdog_s=watchdog_s)
     except* (*_WRONG, KubeError) as errors:
         raise click.ClickException(str(first_of(errors))) from None

@@ -12,6 +12,7 @@ import click
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
 from dovetail.cli.scheduling import fabric_option, policy_option, scheduler_name_option
 from dovetail.cli.service import LEVELS, first_of, serve, start_log
+from dovetail.cli.watchdog import watchdog_option
 from dovetail.core.placing.scores import Scoring
 from dovetail.core.policy import Policy
 from dovetail.kube.errors import KubeError
@@ -90,6 +91,7 @@ def _default_recording() -> Path | None:
     is_flag=True,
     help="Have the agents of nodes divide idle MIG cards anew for pods that wait for instances nobody has.",
 )
+@watchdog_option
 @click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True)
 def command(
     kubeconfig: str | None,
@@ -107,6 +109,7 @@ def command(
     no_recording: bool,
     recording_mib: int,
     divide_mig: bool,
+    watchdog_s: float,
     log_level: str,
 ) -> None:
     """Schedule the pods of a cluster that name this scheduler.
@@ -136,6 +139,6 @@ def command(
     )
     config = config_of(kubeconfig, context)
     try:
-        serve(run(config, options), _log)
+        serve(run(config, options), _log, watchdog_s=watchdog_s)
     except* (LeadershipLost, NotLeader, KubeError, OSError) as errors:
         raise click.ClickException(f"{config.server}: {first_of(errors)}") from None

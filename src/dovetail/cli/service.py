@@ -11,6 +11,8 @@ from typing import Any
 
 import uvloop
 
+from dovetail.cli.watchdog import watched
+
 LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -19,8 +21,9 @@ def start_log(level: str) -> None:
     logging.basicConfig(level=level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
 
 
-def serve(work: Coroutine[Any, Any, None], log: logging.Logger) -> None:
-    """Do it until SIGTERM or SIGINT. What it raises is raised, as a group where it is one."""
+def serve(work: Coroutine[Any, Any, None], log: logging.Logger, *, watchdog_s: float = 0.0) -> None:
+    """Do it until SIGTERM or SIGINT. What it raises is raised, as a group where it is one. `watchdog_s`: see
+    `watchdog`; 0 for none."""
 
     async def until_told() -> None:
         task = asyncio.ensure_future(work)
@@ -28,7 +31,8 @@ def serve(work: Coroutine[Any, Any, None], log: logging.Logger) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, task.cancel)
         try:
-            await task
+            with watched(watchdog_s):
+                await task
         except asyncio.CancelledError:
             log.info("told to stop")
 
