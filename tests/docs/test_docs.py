@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from typing import cast
+from typing import Any, cast
 
 import click
 import pytest
@@ -13,7 +13,12 @@ import yaml
 from msgspec.structs import fields
 from prometheus_client.metrics import MetricWrapperBase
 
-from dovetail.agent import xids
+from dovetail.agent import endpoints as agent_endpoints
+from dovetail.agent import vitals, xids
+from dovetail.agent.host import Host
+from dovetail.agent.illness import Illness
+from dovetail.agent.plugin.plugins import Counts
+from dovetail.agent.telling import Seen
 from dovetail.cli import cli
 from dovetail.core.policy import DEFAULT_FABRIC, Policy
 from dovetail.core.reasons import Reason
@@ -134,14 +139,32 @@ def test_metrics() -> None:
         for family in metric.describe()
         if not family.name.endswith("_created")
     }
-    rows = reference("metrics", "metric")
+    rows = reference("metrics", "metric", "The scheduler's")
     assert {row.code[0][0]: (row.cells[1], sorted(row.code[2])) for row in rows} == known
 
 
 def test_endpoints() -> None:
     driver = cast(Driver, None)  # Only the answers ask it.
     served = {resource.canonical for resource in endpoints.application(driver, []).router.resources()}
-    assert set(first(reference("metrics", "path"))) == served
+    assert set(first(reference("metrics", "path", "The scheduler's"))) == served
+
+
+def test_the_metrics_of_the_agent() -> None:
+    ill = (Illness("GPU-1", "lost", "", 0),)
+    seen = Seen(Host(), offered=frozenset({"nvidia.com/gpu"}), ill=ill)
+    told = vitals.metrics(vitals.Vitals(0.0, vitals.Looks(), True, True, seen, True, 0, Counts(), 0))
+    known = {
+        family.name + ("_total" if family.type == "counter" else ""): (
+            family.type,
+            sorted({name for sample in family.samples for name in sample.labels}),
+        )
+        for family in told
+    }
+    rows = reference("metrics", "metric", "The agent's")
+    assert {row.code[0][0]: (row.cells[1], sorted(row.code[2])) for row in rows} == known
+    app = agent_endpoints.application(lambda: cast(Any, None))
+    served = {resource.canonical for resource in app.router.resources()}
+    assert set(first(reference("metrics", "path", "The agent's"))) == served
 
 
 def test_dialects_and_owners() -> None:

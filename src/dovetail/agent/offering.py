@@ -29,7 +29,7 @@ from dovetail.agent.illness import Illness
 from dovetail.agent.mps import MpsDaemons
 from dovetail.agent.nvml import Nvml
 from dovetail.agent.options import Options
-from dovetail.agent.plugin.plugins import DevicePlugins
+from dovetail.agent.plugin.plugins import Counts, DevicePlugins
 from dovetail.agent.podresources import PodResources
 from dovetail.kube.client import Client
 from dovetail.kube.objects_topology import DeviceDifference
@@ -111,6 +111,17 @@ class Offering:
         """The resources that have a healthy device."""
         offers = self._plugins.offered if self._plugins is not None else {}
         return frozenset(name for name, offer in offers.items() if any(one.healthy for one in offer.devices.values()))
+
+    @property
+    def counts(self) -> tuple[Counts | None, int]:
+        """Those of the device plugin, None where none is run; and how many pods had other devices than were chosen."""
+        return (None, 0) if self._plugins is None else (self._plugins.counts, self._plugins.differed)
+
+    @property
+    def claims(self) -> tuple[bool | None, int]:
+        """Whether the kubelet has registered the DRA driver, None where none is run; and how many claims are
+        prepared."""
+        return (None, 0) if self._driver is None else (self._driver.registered, self._driver.prepared)
 
     @property
     def sentences(self) -> tuple[str, ...]:

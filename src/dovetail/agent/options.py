@@ -13,9 +13,10 @@ class Options(Struct, frozen=True):
     `mig_observer` the socket of who may read MIG (`agent.mig.observer`), `kubelet_config` the kubelet's own
     configuration, for where it cannot be asked. The roots are where this process sees the host's folders,
     `..._on_host` what the container runtime calls them, where that differs. What is written to `state_folder` must
-    outlive this process."""
+    outlive this process. `listen` is HOST:PORT of probes and metrics, "" for none."""
 
     node_name: str
+    listen: str = ""
     device_plugin: bool = True
     fence: bool = True
     claims: bool = False

@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import time
 from collections.abc import AsyncIterator, Collection
 from functools import partial
 
@@ -39,6 +40,7 @@ from dovetail.agent.offering import Offering
 from dovetail.agent.options import Options
 from dovetail.agent.sysfs import Sysfs
 from dovetail.agent.telling import Seen, Telling
+from dovetail.agent.vitals import Looks, Vitals
 from dovetail.kube.client import Client
 from dovetail.kube.config import ClusterConfig
 from dovetail.kube.objects_topology import DeviceDifference
@@ -51,7 +53,7 @@ _FIRST_S = 1.0
 
 async def run(cluster: ClusterConfig, options: Options) -> None:
     """Until cancelled. Raises ConfigError, LayoutError, ManifestError, WatchedError where what it is told is wrong, and
-    CheckpointError where what an earlier process wrote down cannot be read."""
+    CheckpointError where what an earlier process wrote down cannot be read, OSError where nobody can listen."""
     config = configs.read(options.config) if options.config is not None else Config()
     layouts = read_layouts(options.mig_layouts) if options.mig_layouts is not None else Layouts()
     watched = xids.watched(os.environ)
@@ -59,8 +61,15 @@ async def run(cluster: ClusterConfig, options: Options) -> None:
         log.warning("%s", note)
     if config.mps_root is not None:
         options = replace(options, mps_folder=config.mps_root)
-    async with Client(cluster, concurrency=8, user_agent="dovetail-agent") as client:
-        await Agent(cluster, client, options, config, layouts, watched).run()
+    async with contextlib.AsyncExitStack() as stack:
+        client = await stack.enter_async_context(Client(cluster, concurrency=8, user_agent="dovetail-agent"))
+        agent = Agent(cluster, client, options, config, layouts, watched)
+        if options.listen:
+            # Its library takes memory that who asks for no endpoint need not have.
+            from dovetail.agent.endpoints import serving
+
+            await stack.enter_async_context(serving(options.listen, agent.vitals))
+        await agent.run()
 
 
 class Agent:
@@ -86,6 +95,7 @@ class Agent:
         self._may_tell = asyncio.Event()
         self._complete = asyncio.Event()
         self._looking = asyncio.Lock()
+        self._looks = Looks(ended_s=time.monotonic())
         self._chosen = Chosen(client, options.node_name)
         self._offering = Offering(
             options, config, client, self._chosen, self._nvml, self._observed,
@@ -192,8 +202,10 @@ class Agent:
 
     async def _discover(self) -> Sight:
         """What this look has read."""
-        before = self._known.host
+        before, began_s = self._known.host, time.monotonic()
         found = await asyncio.to_thread(self._found)
+        ended_s = time.monotonic()
+        self._looks = Looks(self._looks.count + 1, ended_s - began_s, ended_s)
         self._known.look(found, self._health.answered)
         if found.unread != before.unread:
             for one in found.unread:
@@ -250,6 +262,22 @@ class Agent:
             self._dividing.state if self._dividing is not None else None,
             self._offering.fencing is not None and self._offering.fencing.ready,
             self._offering.unregistered,
+        )
+
+    def vitals(self) -> Vitals:
+        """How it does now."""
+        claims, prepared = self._offering.claims
+        counts, differed = self._offering.counts
+        return Vitals(
+            time.monotonic() - self._looks.ended_s,
+            self._looks,
+            self._known.tell != "nothing",
+            self._telling.told,
+            self._seen(),
+            claims,
+            prepared,
+            counts,
+            differed,
         )
 
     async def _held(self) -> Collection[str]:

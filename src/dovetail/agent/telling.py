@@ -93,6 +93,8 @@ class Telling:
         self._kubelet: KubeletConfig | None = None
         self._said: dict[str, str] = {}
         self._incomplete_since_s: float | None = None
+        self.told = False
+        """Whether the GPUNode has been written."""
 
     def tell(self) -> None:
         self._due.set()
@@ -162,8 +164,10 @@ class Telling:
         )  # fmt: skip
         if not seen.host.known:
             await self._writer.write(carried(status, await self._writer.before()))
+            self.told = True
             return RENEW_S
         await self._writer.write(status)
+        self.told = True
         if self._options.labels:
             why = await self._labels.write(labels_of(seen.host, self._config, pci_of(sysfs)))
             self._say("feature labels are not written", why)

@@ -19,7 +19,7 @@ from dovetail.agent.options import Options
 from dovetail.agent.run import run as run_agent
 from dovetail.agent.xids import WatchedError
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
-from dovetail.cli.service import LEVELS, first_of, serve, start_log
+from dovetail.cli.service import LEVELS, address, first_of, serve, start_log
 from dovetail.cli.watchdog import watchdog_option
 from dovetail.kube.documents import ManifestError
 from dovetail.kube.errors import KubeError
@@ -74,6 +74,13 @@ def _folder(name: str, default: str, help_text: str) -> Callable[[_Run], _Run]:
 @click.option(
     "--driver-root-on-host", type=_FOLDER, metavar="DIR", help="What the container runtime calls --driver-root."
 )
+@click.option(
+    "--listen",
+    default="0.0.0.0:10352",
+    show_default=True,
+    callback=lambda _ctx, _param, value: address(value),
+    help='HOST:PORT for probes and metrics; "" for none.',
+)
 @watchdog_option
 @click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True)
 def command(
@@ -96,5 +103,5 @@ def command(
 
     try:
         serve(run_agent(config, options), _log, watchdog_s=watchdog_s)
-    except* (*_WRONG, KubeError) as errors:
+    except* (*_WRONG, KubeError, OSError) as errors:
         raise click.ClickException(str(first_of(errors))) from None

@@ -11,21 +11,13 @@ import click
 
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
 from dovetail.cli.scheduling import fabric_option, policy_option, scheduler_name_option
-from dovetail.cli.service import LEVELS, first_of, serve, start_log
+from dovetail.cli.service import LEVELS, address, first_of, serve, start_log
 from dovetail.cli.watchdog import watchdog_option
 from dovetail.core.placing.scores import Scoring
 from dovetail.core.policy import Policy
 from dovetail.kube.errors import KubeError
 from dovetail.scheduler.binder import NotLeader
 from dovetail.scheduler.serve import LEASE_NAMESPACE, LeadershipLost, Options, run
-
-
-def _address(value: str) -> str:
-    _, colon, port = value.rpartition(":")
-    if value and not (colon and port.isdecimal() and 0 <= int(port) < 65536):
-        raise click.BadParameter("needs HOST:PORT with a port below 65536, such as 127.0.0.1:10351")
-    return value
-
 
 _log = logging.getLogger("dovetail.scheduler")
 
@@ -52,7 +44,7 @@ def _default_recording() -> Path | None:
     "--listen",
     default="0.0.0.0:10351",
     show_default=True,
-    callback=lambda _ctx, _param, value: _address(value),
+    callback=lambda _ctx, _param, value: address(value),
     help='HOST:PORT for health and metrics; "" for none.',
 )
 @click.option(

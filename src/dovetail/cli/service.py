@@ -9,6 +9,7 @@ import signal
 from collections.abc import Coroutine
 from typing import Any
 
+import click
 import uvloop
 
 from dovetail.cli.watchdog import watched
@@ -45,3 +46,11 @@ def first_of(errors: BaseExceptionGroup[Any]) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
+
+
+def address(value: str) -> str:
+    """HOST:PORT, or nothing. Raises BadParameter."""
+    _, colon, port = value.rpartition(":")
+    if value and not (colon and port.isdecimal() and 0 <= int(port) < 65536):
+        raise click.BadParameter("needs HOST:PORT with a port below 65536, such as 127.0.0.1:10351")
+    return value

@@ -22,6 +22,8 @@ static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 struct host *host;
 int file = -1;
 int opened;
+// Whether the GPUs were found since the library was opened: the first of several that open it at once may be slow.
+static int listed;
 unsigned order[MOST_GPUS], order_count;
 
 void lock(void) {
@@ -160,7 +162,8 @@ API nvmlInitWithFlags(unsigned flags) {
         code = MISMATCH;
     if (code)
         opened--;
-    else if (opened == 1) {
+    else if (!listed) {
+        listed = 1;
         order_count = 0;
         for (unsigned g = 0; g < host->gpu_count; g++) {
             if (!host->gpu[g].gone)
@@ -183,6 +186,7 @@ API nvmlInit_v2(void) {
 API nvmlShutdown(void) {
     ENTER(NULL, 0);
     if (!--opened) {
+        listed = 0;
         forget_event_sets();
         wake(&host->changes);
     }

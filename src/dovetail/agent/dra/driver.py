@@ -121,6 +121,16 @@ class Driver:
         return frozenset(uuid for each in devices for uuid in (each.gpu, each.uuid) if uuid)
 
     @property
+    def registered(self) -> bool:
+        """Whether the kubelet has registered the driver since it was started."""
+        return self._known.is_set()
+
+    @property
+    def prepared(self) -> int:
+        """How many claims are prepared."""
+        return sum(record.complete for record in self._prepared.records.values())
+
+    @property
     def settled(self) -> asyncio.Event:
         """Set while the API server says what was told last."""
         return self._publisher.settled

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""/livez, /healthz, /readyz and /metrics of the agent."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from dovetail.agent.vitals import Vitals, metrics, stuck, waits
+
+
+class _Vital(Collector):
+    def __init__(self, vitals: Callable[[], Vitals]) -> None:
+        self._vitals = vitals
+
+    def collect(self) -> Iterator[Metric]:
+        return metrics(self._vitals())
+
+
+def application(vitals: Callable[[], Vitals]) -> web.Application:
+    """Alive while the loop turns and the machine is looked at; ready when there is nothing to wait for."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Vital(vitals))
+    ProcessCollector(registry=registry)
+
+    async def livez(_: web.Request) -> web.Response:
+        return _answer(stuck(vitals()))
+
+    async def readyz(_: web.Request) -> web.Response:
+        return _answer("; ".join(waits(vitals())))
+
+    async def scrape(_: web.Request) -> web.Response:
+        return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    app = web.Application()
+    app.add_routes([web.get("/livez", livez), web.get("/healthz", livez), web.get("/readyz", readyz)])
+    app.add_routes([web.get("/metrics", scrape)])
+    return app
+
+
+def _answer(why: str) -> web.Response:
+    return web.Response(status=503, text=f"{why}\n") if why else web.Response(text="ok\n")
+
+
+@asynccontextmanager
+async def serving(address: str, vitals: Callable[[], Vitals]) -> AsyncIterator[int]:
+    """At HOST:PORT meanwhile, port 0 for any; gives the port. Raises OSError where it is taken."""
+    host, _, port = address.rpartition(":")
+    runner = web.AppRunner(application(vitals), access_log=None, keepalive_timeout=15.0)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, host.strip("[]") or None, int(port)).start()
+        yield runner.addresses[0][1]
+    finally:
+        await runner.cleanup()
