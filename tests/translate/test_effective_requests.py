@@ -64,15 +64,12 @@ def test_amounts(spec: str, expected: dict[str, int]) -> None:
          "must equal the limit; nearest valid value: 4"),
         ("{requests: {cpu: 2}, limits: {cpu: 500m}}", "requests[cpu]", "2", "nearest valid value: 500m"),
         ("{requests: {memory: 1 GB}}", "requests[memory]", "1 GB", "is not a quantity"),
-        ("{requests: {memory: 1000E}}", "requests[memory]", "1000E", "too large"),
-        ("{requests: {cpu: 4E}}", "", "4000000000000000000000", "too large"),
     ],
 )  # fmt: skip
 def test_a_bad_quantity_is_a_problem_and_counts_as_absent(resources: str, field: str, value: str, rule: str) -> None:
     amounts, problems, _ = effective(pod(f"spec: {{containers: [{{name: ok}}, {{resources: {resources}}}]}}"))
     problem = problems[0]
-    path = f"spec.containers[1].resources.{field}" if field else "sum of requests[cpu]"
-    assert (problem.field, problem.value) == (path, value)
+    assert (problem.field, problem.value) == (f"spec.containers[1].resources.{field}", value)
     assert rule in problem.rule
     assert dict(amounts).get("nvidia.com/gpu", 0) >= 0
     assert all(amount < 2**62 for _, amount in amounts)

@@ -99,8 +99,6 @@ def test_nothing_of_a_class_is_something_else_than_not_a_word_about_it() -> None
         ("{limit: {gpu: 6.4.}}", "spec.limit.gpu", "6.4.", "64"),
         ("{limit: {gpuSlices: 1.5}}", "spec.limit.gpuSlices", "1.5", "2"),
         ("{limit: {gpuMemory: 80}}", "spec.limit.gpuMemory", "80", "80Mi"),
-        ("{limit: {cpu: 64E}}", "spec.limit.cpu", "64E", "64"),
-        ("{limit: {gpu: 4E}}", "spec.limit.gpu", "4E", "8"),
         ("{guarantee: {models: {A100: -1}}}", "spec.guarantee.models[A100]", "-1", "0"),
         ("{guarantee: {gpu: 9}, limit: {gpu: 8}}", "spec.guarantee.gpu", "9", "8"),
         ("{guarantee: {memory: 2Gi}, limit: {memory: 1Gi}}", "spec.guarantee.memory", "2Gi", "1Gi"),

@@ -2,7 +2,7 @@
 """Kubernetes quantities as integers, rounded the way Kubernetes rounds them.
 
 A quantity is a signed decimal with an SI suffix (n u m k M G T P E), a binary suffix (Ki Mi Gi Ti Pi Ei) or a decimal
-exponent. `Quantity.Value()` and `MilliValue()` round away from zero: so do we.
+exponent. `Quantity.Value()` and `MilliValue()` round away from zero: so do we. A quantity beyond 2^63 - 1 is that.
 Source: k8s.io/apimachinery/pkg/api/resource/quantity.go.
 """
 
@@ -22,8 +22,11 @@ _SUFFIX: dict[str, Fraction] = {
 }  # fmt: skip
 # The length is bounded: int() refuses texts of thousands of digits with an error of its own.
 _QUANTITY = re.compile(r"(?a)(?=.{1,64}\Z)([+-]?(?:\d+\.?\d*|\.\d+))(?:([eE][+-]?\d{1,3})|([numkMGTPE]|[KMGTPE]i)?)")
-MAX_AMOUNT = 2**62
-"""Amounts are kept below this, so that sums over a node cannot leave 64 bits."""
+MAX_QUANTITY = 2**63 - 1
+"""The largest that Kubernetes knows; what is larger counts as this."""
+MAX_AMOUNT = 2**50
+"""No pod and no node counts with more of a resource than this, in its unit (1 PiB, in bytes): what 8,000 pods hold of a
+node, and what as many nodes have, stays within 64 bits, whatever they say."""
 
 
 class QuantityError(ValueError):
@@ -32,12 +35,13 @@ class QuantityError(ValueError):
 
 @lru_cache(maxsize=4096)
 def parse(text: str) -> Fraction:
-    """The exact value. Raises QuantityError."""
+    """The exact value, as far as Kubernetes can hold it. Raises QuantityError."""
     match = _QUANTITY.fullmatch(text)
     if match is None:
         raise QuantityError(f"{text!r} is not a quantity such as 2, 500m, 1.5Gi or 1e3")
     number, exponent, suffix = match.groups()
-    return _bounded(Fraction(number) * (Fraction(10) ** int(exponent[1:]) if exponent else _SUFFIX[suffix or ""]), text)
+    value = Fraction(number) * (Fraction(10) ** int(exponent[1:]) if exponent else _SUFFIX[suffix or ""])
+    return max(min(value, Fraction(MAX_QUANTITY)), Fraction(-MAX_QUANTITY))
 
 
 def units(text: str) -> int:
@@ -47,7 +51,7 @@ def units(text: str) -> int:
 
 def milli(text: str) -> int:
     """Thousandths: milli-CPU. Raises QuantityError."""
-    return _rounded(_bounded(parse(text) * 1000, text))
+    return max(min(_rounded(parse(text) * 1000), MAX_QUANTITY), -MAX_QUANTITY)
 
 
 def amount(resource: str, text: str) -> int:
@@ -66,12 +70,6 @@ def display(resource: str, value: int) -> str:
                 whole, tenth = divmod(abs(value) * 10 // size, 10)
                 return f"{'-' if value < 0 else ''}{whole}{f'.{tenth}' if tenth else ''}{suffix}"
     return str(value)
-
-
-def _bounded(value: Fraction, text: str) -> Fraction:
-    if abs(value) >= MAX_AMOUNT:
-        raise QuantityError(f"{text!r} is too large (the limit is 2^62)")
-    return value
 
 
 def _rounded(value: Fraction) -> int:

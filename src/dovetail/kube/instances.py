@@ -71,6 +71,8 @@ def _unused(name: str, counts: Mapping[str, int], rule: str) -> Finding:
 
 
 def _assumed(geometry: Geometry, counts: Mapping[str, int], whole: int) -> tuple[Card, ...]:
+    if sum(counts.values()) > _MOST_CARDS * geometry.memory_slices:
+        return ()
     held = [geometry.profiles[geometry.index(resource)] for resource, count in counts.items() for _ in range(count)]
     least = -(-costs.slices(geometry, held).milli // costs.CARD_MILLI)
     for number in range(max(least, 1), _MOST_CARDS + 1):

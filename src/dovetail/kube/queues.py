@@ -25,7 +25,7 @@ import msgspec
 from msgspec import Struct
 
 from dovetail.core.model import LabelSelector, Problem
-from dovetail.core.quantities import MAX_AMOUNT, QuantityError, display, parse
+from dovetail.core.quantities import QuantityError, display, parse
 from dovetail.core.sharing.records import (
     CPU,
     DEFAULT_HALF_LIFE_MS,
@@ -157,8 +157,6 @@ def _amount(of: _Class, value: Quantity, path: str, problems: list[Problem]) -> 
         amount = exact * of.units
         if exact < 0:
             instead = "0"
-        elif amount >= MAX_AMOUNT:
-            rule, instead = "is too large to be an amount of a cluster", of.examples[0]
         elif of.whole and amount.denominator != 1:
             rule, instead = "must be a whole number", str(ceil(amount))
         elif of.name == GPU_MEMORY and 0 < amount < 1:

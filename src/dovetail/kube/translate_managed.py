@@ -72,8 +72,8 @@ def _amounts(items: Iterable[tuple[str, Quantity]]) -> Amounts:
             value = parse(str(quantity)) * (1000 if name == CPU else 1)
         except QuantityError:
             continue
-        if 0 < value < MAX_AMOUNT and (name == CPU or managed(name) or not is_native(name)):
-            found[name] = ceil(value)
+        if value > 0 and (name == CPU or managed(name) or not is_native(name)):
+            found[name] = min(ceil(value), MAX_AMOUNT)
         else:
             found.pop(name, None)
     return tuple(sorted(found.items()))

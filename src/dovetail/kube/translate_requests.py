@@ -11,7 +11,7 @@ Rules
 - Sums are exact and rounded up once, at the end. What is zero is left out. Of more than MOST_RESOURCES resources those
   of Kubernetes and GPUs are told, and the first of the others by name.
 - GPUs and all other extended resources are whole numbers, and request and limit are the same.
-- A quantity that breaks a rule gives a Problem and counts as absent.
+- A quantity that breaks a rule gives a Problem and counts as absent. One that is too large counts as the largest.
 - Containers are told one by one where one asks for a resource for which devices by claim may stand in.
 Source: k8s.io/component-helpers/resource/helpers.go (1.37), core validation of ResourceRequirements.
 Not known here: node-allocatable resources of DRA claims.
@@ -143,7 +143,7 @@ def _effective(
         problems.insert(0, Problem("spec.containers[*].resources", str(len(total)), rule))
         total = dict(sorted(total.items(), key=lambda item: (not _counts_always(item[0]), item[0]))[:MOST_RESOURCES])
     # Nobody reads more of them, and a pod can have thousands.
-    return Effective(_rounded(total, problems), tuple(problems[:MOST_RESOURCES]), _told(init, main))
+    return Effective(_rounded(total), tuple(problems[:MOST_RESOURCES]), _told(init, main))
 
 
 _remembered = lru_cache(maxsize=4096)(_effective)
@@ -157,7 +157,7 @@ def _told(init: list[_Container], main: list[_Container]) -> tuple[model.Contain
     if not any(amount and _may_be_claimed(name) for one in (*init, *main) for name, amount in one.spec.items()):
         return ()
     passing = [(one, not one.sidecar) for one in init] + [(one, False) for one in main]
-    return tuple(model.Container(one.name, _rounded(one.spec, [], zeros=True), passes) for one, passes in passing)
+    return tuple(model.Container(one.name, _rounded(one.spec, zeros=True), passes) for one, passes in passing)
 
 
 def _may_be_claimed(name: str) -> bool:
@@ -253,13 +253,11 @@ def _amounts(items: Iterable[tuple[str, Quantity]], path: str, problems: list[Pr
     return found
 
 
-def _rounded(total: Amounts, problems: list[Problem], *, zeros: bool = False) -> Resources:
+def _rounded(total: Amounts, *, zeros: bool = False) -> Resources:
     found = []
     for name in sorted(total):
-        amount = ceil(total[name] * 1000 if name == CPU else total[name])
-        if amount >= MAX_AMOUNT:
-            problems.append(Problem(f"sum of requests[{name}]", str(amount), "is too large (the limit is 2^62)"))
-        elif amount or zeros:
+        amount = min(ceil(total[name] * 1000 if name == CPU else total[name]), MAX_AMOUNT)
+        if amount or zeros:
             found.append((name, amount))
     return tuple(found)
 
@@ -268,4 +266,4 @@ def _rounded(total: Amounts, problems: list[Problem], *, zeros: bool = False) ->
 def node_amounts(items: _Items) -> tuple[Resources, tuple[Problem, ...]]:
     """A node's allocatable amounts in the core's units, sorted by name."""
     problems: list[Problem] = []
-    return _rounded(_amounts(items, "status.allocatable", problems), problems), tuple(problems)
+    return _rounded(_amounts(items, "status.allocatable", problems)), tuple(problems)

@@ -17,7 +17,7 @@ zone labels of nodes.
 from __future__ import annotations
 
 from dovetail.core.model import LabelSelector, NodeTerm, Problem, Requirement, StorageClass, Volume, VolumeClaim
-from dovetail.core.quantities import MAX_AMOUNT, QuantityError, units
+from dovetail.core.quantities import MAX_QUANTITY, QuantityError, units
 from dovetail.kube import limits
 from dovetail.kube import objects_storage as wire
 from dovetail.kube.objects import Quantities
@@ -50,7 +50,7 @@ def claim(obj: wire.PersistentVolumeClaim) -> VolumeClaim:
         volume=spec.volume_name if bound else "",
         # A claim that names its volume must not be given another one: without a class the core lets it wait.
         storage_class="" if spec.volume_name and not bound else storage_class,
-        request_bytes=_bytes(spec.resources.requests, MAX_AMOUNT),
+        request_bytes=_bytes(spec.resources.requests, MAX_QUANTITY + 1),
         access_modes=tuple(sorted(spec.access_modes)),
         selected_node=limits.name(meta.annotations.get(_SELECTED_NODE, "")),
         selector=label_selector(spec.selector, "spec.selector", problems) if few else _NO_VOLUME,

@@ -46,6 +46,8 @@ from dovetail.core.reasons import Reason, Refusal, When
 
 MOST_CONSUMERS = 256
 """Consumers of one claim (resource.k8s.io: ResourceClaimReservedForMaxSize)."""
+MOST_TIMES = 4096
+"""Pods of one shape on one node that are told apart from any more."""
 _REMEMBERED = 65_536
 _CLOSE_BITS = 16
 
@@ -310,10 +312,11 @@ class Claims:
         return packed >= 0, packed >> _CLOSE_BITS, packed & (1 << _CLOSE_BITS) - 1
 
     def times(self, slot: int, shape: Shape, most: int) -> int:
-        """How many pods of the shape the node can allocate for, one after the other, at most `most`."""
+        """How many pods of the shape the node can allocate for, one after the other, at most `most`; more than
+        MOST_TIMES are as many."""
         ask = self._ask(shape.wants)
         stock, times = self.offers.stock(slot), 0
-        while times < most:
+        while times < min(most, MOST_TIMES):
             memo = self._memo(ask, stock)
             if memo.outcome.picks is None:
                 break

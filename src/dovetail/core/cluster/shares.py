@@ -23,7 +23,7 @@ from dovetail.core.cluster.columns import Index, Mask
 from dovetail.core.cluster.nodes import Nodes
 from dovetail.core.cluster.shapes import Shape
 from dovetail.core.devices.sharing import ISOLATIONS, Sharing
-from dovetail.core.model import GPU, WHOLE_GPU_MILLI
+from dovetail.core.model import GPU, MAX_GPUS, WHOLE_GPU_MILLI
 from dovetail.core.reasons import Reason
 
 Take = NDArray[np.int64]
@@ -200,7 +200,7 @@ def copies_when_empty(nodes: Nodes, shape: Shape) -> NDArray[np.int64]:
     for where, sharing in _by_sharing(nodes, everywhere):
         where = where & (taken > 0)
         if sharing is None:
-            found[where] = (nodes.allocatable[nodes.resources[GPU]] * each)[where]
+            found[where] = (np.minimum(nodes.allocatable[nodes.resources[GPU]], MAX_GPUS) * each)[where]
         else:
             found[where] = (sharing.cards * each // max(shape.replicas(sharing), 1))[where]
     return np.where(taken == NOWHERE, 0, found)

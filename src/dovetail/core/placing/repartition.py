@@ -17,7 +17,6 @@ from dovetail.core.cluster.nodes import Nodes
 from dovetail.core.cluster.placement import indices
 from dovetail.core.cluster.shapes import UNASKED, Shape
 from dovetail.core.devices.mig.plan import Divided, Impossible, Plan, plan
-from dovetail.core.model import GPU
 from dovetail.core.placing import feasibility
 from dovetail.core.reasons import Repartition
 
@@ -73,7 +72,7 @@ def _cards(cluster: Cluster, slot: int) -> tuple[Divided, ...]:
     if record is None or record.geometry is None:
         return tuple(divided)
     in_mig = {card.gpu for card in record.mig}
-    count = int(cluster.nodes.allocatable[cluster.nodes.resources[GPU], slot]) + len(in_mig)
+    count = cluster.nodes.gpu_count(slot) + len(in_mig)
     free = int(cluster.nodes.gpu_free_bits[slot])
     if cluster.nodes.gpus_out(slot):
         # Bits are the GPUs' own numbers.
