@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import os
 import threading
 from collections.abc import AsyncIterator, Callable, Collection
 from pathlib import Path
@@ -14,6 +16,7 @@ from typing import Any
 import pynvml
 import pytest
 
+from dovetail.agent import checkpoint
 from dovetail.agent.checkpoint import CheckpointError
 from dovetail.agent.gpu_events import Event, GpuEvents, Look
 from dovetail.agent.health import HealthWatch, Illness
@@ -535,20 +538,86 @@ async def test_it_can_be_paused_while_nvml_fails(machine: Machine) -> None:
 # What is remembered
 
 
-async def test_a_checkpoint_that_cannot_be_read_is_an_error(machine: Machine) -> None:
-    (machine.folder / "health.json").write_text("{}")
-    with pytest.raises(CheckpointError, match=r"health\.json"):
-        await machine.start()
+DAMAGE: dict[str, Callable[[str], str]] = {
+    "cut off": lambda text: text[: len(text) // 2],
+    "no checkpoint": lambda text: "{}",
+    "empty": lambda text: "",
+    "of another release": lambda text: text.replace('"version":1', '"version":9'),
+}
 
 
-async def test_a_checkpoint_that_cannot_be_written_is_said_and_the_gpu_is_ill(
-    machine: Machine, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+async def test_a_damaged_checkpoint_is_set_aside_and_gpus_are_judged_anew(
+    machine: Machine, damage: Callable[[str], str], caplog: pytest.LogCaptureFixture
 ) -> None:
+    await machine.start()
+    machine.standin.xid(1, 95)
+    await machine.is_ill((machine.uuids[1], "xid-95"))
+    await machine.stop()
+    file = machine.folder / "health.json"
+    damaged = damage(file.read_text())
+    file.write_text(damaged)
+    machine.standin.fail("nvmlDeviceGetMemoryInfo", pynvml.NVML_ERROR_UNKNOWN, gpu=2)
+    watch = await machine.start()
+    await machine.is_ill((machine.uuids[2], "nvml"))
+    assert (machine.folder / "health.json.damaged").read_text() == damaged
+    (said,) = watch.faults
+    assert "health.json" in said and "set aside as health.json.damaged" in said and said in caplog.text
+    assert "drain" not in said
+    # From then on it is remembered as ever.
+    machine.standin.xid(0, 95)
+    await machine.is_ill((machine.uuids[2], "nvml"), (machine.uuids[0], "xid-95"))
+    watch = await machine.start()
+    await machine.is_ill((machine.uuids[2], "nvml"), (machine.uuids[0], "xid-95"))
+    assert watch.faults == ()
+
+
+async def test_who_is_ill_by_a_file_that_somebody_changed_stays_ill(machine: Machine) -> None:
+    await machine.start()
+    machine.standin.xid(1, 95)
+    await machine.is_ill((machine.uuids[1], "xid-95"))
+    await machine.stop()
+    file = machine.folder / "health.json"
+    file.write_text(file.read_text().replace("XID 95", "xid 95"))
+    watch = await machine.start()
+    await machine.is_ill((machine.uuids[1], "xid-95"))
+    assert "its checksum is wrong" in watch.faults[0]
+    await machine.start()
+    await machine.is_ill((machine.uuids[1], "xid-95"))
+
+
+async def test_where_no_new_file_can_be_written_the_old_one_is_written_over(machine: Machine) -> None:
     await machine.start()
     (machine.folder / "health.json.new").mkdir()
     machine.standin.xid(1, 95)
     await machine.is_ill((machine.uuids[1], "xid-95"))
-    await machine.until(lambda: "a restart of the agent will forget who is ill" in caplog.text)
+    watch = await machine.start()
+    await machine.is_ill((machine.uuids[1], "xid-95"))
+    assert watch.faults == ()
+
+
+async def test_a_checkpoint_that_cannot_be_written_is_said_until_it_can_and_the_gpu_stays_ill(
+    machine: Machine, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    watch = await machine.start()
+    with monkeypatch.context() as disk:
+        disk.setattr(checkpoint, "replace_file", full)
+        disk.setattr(checkpoint, "_write_over", full)
+        machine.standin.xid(1, 95)
+        await machine.is_ill((machine.uuids[1], "xid-95"))
+        await machine.until(lambda: bool(watch.faults))
+        told = machine.told
+        await machine.looks(3)
+        assert machine.told == told
+        (said,) = watch.faults
+        assert said.startswith("a restart of the agent will forget who is ill: cannot write ")
+        assert said.endswith("health.json: No space left on device") and caplog.text.count(said) == 1
+    await machine.until(lambda: watch.faults == ())
+    await machine.start()
+    await machine.is_ill((machine.uuids[1], "xid-95"))
 
 
 # Which errors count
@@ -584,6 +653,31 @@ async def test_switched_off_it_watches_nothing(machine: Machine) -> None:
     machine.standin.lose(1)
     await machine.start(watching=watching)
     assert machine.illnesses == ()
+
+
+@pytest.mark.parametrize(
+    ("variables", "left"),
+    [
+        ({"DP_DISABLE_HEALTHCHECKS": "95"}, {"ecc-double-bit", "xid-119"}),
+        ({"DP_DISABLE_HEALTHCHECKS": "xids"}, set()),
+        ({"DP_DISABLE_HEALTHCHECKS": "xids", "DP_ENABLE_HEALTHCHECKS": "119"}, {"xid-119"}),
+        ({"DP_DISABLE_HEALTHCHECKS": "all"}, set()),
+        ({}, {"ecc-double-bit", "xid-95", "xid-119"}),
+    ],
+)
+async def test_what_a_check_found_that_is_switched_off_is_no_illness_any_more(
+    machine: Machine, variables: dict[str, str], left: set[str]
+) -> None:
+    await machine.start()
+    machine.standin.xid(1, 95)
+    machine.standin.xid(1, 119)
+    machine.standin.ecc(1, uncorrected=1)
+    await machine.is_ill(*((machine.uuids[1], code) for code in ("xid-95", "xid-119", "ecc-double-bit")))
+    await machine.start(watching=watched(variables))
+    assert machine.ill == {(machine.uuids[1], code) for code in left}
+    # Nor when it is switched on again: it was released.
+    await machine.start()
+    assert machine.ill == {(machine.uuids[1], code) for code in left}
 
 
 async def test_switched_off_for_events_it_still_misses_lost_gpus(machine: Machine) -> None:

@@ -3,6 +3,9 @@
 
 Rules: the new content is written beside the old, forced to disk, and takes its name in one step; then the folder is
 forced to disk too. What is read was written so, or is refused: a checksum tells.
+
+Where it is better to know a little than to end, `rescue` reads what is left of a damaged file and sets it aside, and
+`write(over=True)` falls back on the room that the old file has, where the disk has none for a new one.
 """
 
 from __future__ import annotations
@@ -75,13 +78,52 @@ class Checkpoint(Generic[T]):
         except msgspec.MsgspecError as error:
             raise CheckpointError(f"{self._path} is no checkpoint: {error}; {_REMOVE}") from error
 
-    def write(self, value: T) -> None:
-        """Raises CheckpointError; then the old value is still there."""
-        content = msgspec.json.encode(value)
+    def rescue(self) -> tuple[T | None, str]:
+        """The value last written, and in words what is wrong with the file, "" where nothing is. A damaged one is set
+        aside; what it says is returned where that can be made out."""
         try:
-            replace_file(self._path, msgspec.json.encode(_File(_VERSION, zlib.crc32(content), msgspec.Raw(content))))
+            return self.read(), ""
+        except CheckpointError as error:
+            aside = self._path.with_name(f"{self._path.name}.damaged")
+            wrong = str(error).removesuffix(f"; {_REMOVE}")
+            try:
+                left = self._left()
+                self._path.replace(aside)
+            except OSError:
+                return None, wrong
+            return left, f"{wrong}; it was set aside as {aside.name}"
+
+    def _left(self) -> T | None:
+        """Raises OSError."""
+        try:
+            file = msgspec.json.decode(self._path.read_bytes(), type=_File)
+            return self._decoder.decode(file.content) if file.version == _VERSION else None
+        except msgspec.MsgspecError:
+            return None
+
+    def write(self, value: T, *, over: bool = False) -> None:
+        """Raises CheckpointError; then the old value is still there. With `over` the old file is written over where no
+        new one can be written: then it may be damaged."""
+        content = msgspec.json.encode(value)
+        data = msgspec.json.encode(_File(_VERSION, zlib.crc32(content), msgspec.Raw(content)))
+        try:
+            try:
+                replace_file(self._path, data)
+            except OSError:
+                if not over:
+                    raise
+                _write_over(self._path, data)
         except OSError as error:
             raise CheckpointError(f"cannot write {self._path}: {error.strerror}") from error
+
+
+def _write_over(path: Path, data: bytes) -> None:
+    """Raises OSError."""
+    with path.open("r+b") as file:
+        file.write(data)
+        file.truncate()
+        file.flush()
+        os.fsync(file.fileno())
 
 
 _REMOVE = "drain the node and remove the file to begin anew"

@@ -3,7 +3,10 @@
 
 Rules: a thread waits in NVML and passes on what happens (`agent.gpu_events`); which errors count is `agent.xids`; who
 is ill, and until when, is `agent.illness`. Whoever listens is told within milliseconds of an event, then it is written
-down, so that a restart of the agent heals nothing. GPUs whose events cannot be watched are said, and are not ill.
+down, so that a restart of the agent heals nothing. What cannot be written down is remembered as long as the process
+lives, and tried again at every look; a file that is damaged is set aside, and what it says counts as far as it can be
+made out. Both are said in `faults`; neither ends the process. What a check had found that is switched off by now is
+forgotten at the start. GPUs whose events cannot be watched are said, and are not ill.
 At rest it costs a few calls of NVML every 30 seconds.
 """
 
@@ -26,6 +29,7 @@ from dovetail.agent.xids import BY_DRIVER, Remedy, Watched, meaning
 
 __all__ = ["HealthWatch", "Illness"]
 logger = logging.getLogger(__name__)
+_XID, _DOUBLE_BIT = "xid-", "ecc-double-bit"
 
 
 class HealthWatch:
@@ -59,20 +63,26 @@ class HealthWatch:
         self._told: tuple[Illness, ...] | None = None
         self._thread: threading.Thread | None = None
         self._away = asyncio.Event()
+        self._faults = {"read": "", "write": ""}
         self.unwatched: tuple[tuple[str, str], ...] = ()
         """GPUs that tell no events: uuid and reason."""
         self.answered = False
         """Whether a look has seen all GPUs answer, or nobody wants them looked at."""
 
+    @property
+    def faults(self) -> tuple[str, ...]:
+        """What an operator should know, as sentences."""
+        return tuple(fault for fault in self._faults.values() if fault)
+
     async def run(self) -> None:
-        """Until it is cancelled. Raises CheckpointError where what is remembered cannot be read."""
+        """Until it is cancelled."""
+        self._remember()
         if self._watched.none:
             logger.warning("GPUs are not looked after: health checks are switched off")
             self.answered = True
+            self._write()
             self._changed(())
             return
-        self._ledger = Ledger(self._checkpoint.read() or Memory(), self._boot)
-        self._written = self._ledger.memory
         loop, happened = asyncio.get_running_loop(), asyncio.Queue[Sight | BaseException]()
 
         def wait() -> None:
@@ -95,6 +105,17 @@ class HealthWatch:
                 await self._take(seen)
         finally:
             self._events.stop()
+
+    def _remember(self) -> None:
+        """Begin with what an earlier process wrote down."""
+        left, wrong = self._checkpoint.rescue()
+        if wrong:
+            self._faults["read"] = f"who was ill may be forgotten: {wrong}"
+            logger.error("%s", self._faults["read"])
+        self._written = None if wrong else left
+        self._ledger = Ledger(left or Memory(), self._boot)
+        for record in self._ledger.only(lambda record: self._watched.makes_ill(_xid(record.code))):
+            logger.warning("%s is no longer ill of %s, whose check is switched off", record.hit, record.code)
 
     @asynccontextmanager
     async def paused(self) -> AsyncIterator[None]:
@@ -143,12 +164,21 @@ class HealthWatch:
                 logger.warning("%s is no longer ill of %s", illness.uuid, illness.code)
             self._told = illnesses
             self._changed(illnesses)
-        if self._ledger.memory != self._written:
-            try:
-                self._checkpoint.write(self._ledger.memory)
-                self._written = self._ledger.memory
-            except CheckpointError as error:
-                logger.error("a restart of the agent will forget who is ill: %s", error)
+        self._write()
+
+    def _write(self) -> None:
+        if self._ledger.memory == (self._written or Memory()):
+            return
+        fault = ""
+        try:
+            self._checkpoint.write(self._ledger.memory, over=True)
+            self._written = self._ledger.memory
+        except CheckpointError as error:
+            fault = f"a restart of the agent will forget who is ill: {error}"
+        if fault != self._faults["write"]:
+            self._faults["write"] = fault
+            logger.error("%s", fault or "who is ill is written down again")
+            self._changed(self._told or ())
 
     def _say_unwatched(self, unwatched: tuple[tuple[str, str], ...]) -> None:
         for uuid, reason in unwatched:
@@ -159,14 +189,15 @@ class HealthWatch:
 
 def _records(event: Event, watched: Watched, now_ms: int) -> list[Record]:
     """What an event has to be remembered as; nothing where it does not count."""
+    xid: int | None
     if event.kind == DOUBLE_BIT:
-        counts, code, remedy, name = watched.events, "ecc-double-bit", Remedy.RESET, "double-bit ECC error"
+        xid, code, remedy, name = None, _DOUBLE_BIT, Remedy.RESET, "double-bit ECC error"
     elif event.kind == XID and event.number != BY_DRIVER:
         remedy, name = meaning(event.number)
-        code, name = f"xid-{event.number}", f"XID {event.number}, {name}"
-        counts = event.number in watched.enabled or (watched.counts(event.number) and remedy != Remedy.NONE)
+        xid, code, name = event.number, f"{_XID}{event.number}", f"XID {event.number}, {name}"
     else:
         return []
+    counts = watched.makes_ill(xid)
     logger.warning("%s: %s%s", ", ".join(event.hit or (event.gpu,)), name, "" if counts else " (does not count)")
     if not counts:
         return []
@@ -175,6 +206,11 @@ def _records(event: Event, watched: Watched, now_ms: int) -> list[Record]:
     hit = [(uuid, (uuid,)) for uuid in event.hit] if event.hit is not None else [(event.gpu, event.instances)]
     message = f"{name}: {remedy.advice}"
     return [Record(uuid, event.gpu, code, message, now_ms, remedy, (uuid, *more)) for uuid, more in hit]
+
+
+def _xid(code: str) -> int | None:
+    """The number in the code of a remembered event; None of an ECC error."""
+    return int(code.removeprefix(_XID)) if code != _DOUBLE_BIT else None
 
 
 def _boot_id(proc: Path) -> str:

@@ -14,13 +14,14 @@ remedy (`agent.xids`) has happened.
 |             | mode kept the driver up; or as for REBOOT                                                    |
 | REBOOT      | the machine has another boot id                                                              |
 
+Where a check is switched off, what it had found is no illness any more.
 So a restart of the agent heals nothing, and a GPU that was reset while no agent ran is well at the next start.
 An illness of a GPU is one of all its MIG instances; that of a MIG instance hits it alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -153,6 +154,13 @@ class Ledger:
     def down(self, message: str, now_ms: int) -> None:
         """NVML fails as a whole: nothing is known of any GPU."""
         self._down = message, self._down[1] if self._down else now_ms
+
+    def only(self, keeps: Callable[[Record], bool]) -> tuple[Record, ...]:
+        """Forget the records that `keeps` does not keep. Returns these."""
+        released = tuple(record for record in self._memory.records if not keeps(record))
+        kept = tuple(record for record in self._memory.records if record not in released)
+        self._memory = replace(self._memory, records=kept)
+        return released
 
     def held(self, uuids: Collection[str]) -> None:
         """Pods hold these GPUs and MIG instances, and no others."""

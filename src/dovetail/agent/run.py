@@ -257,6 +257,7 @@ class Agent:
             self._differences,
             (
                 *self._offering.sentences,
+                *self._health.faults,
                 *(f"the events of {uuid} cannot be watched: {why}" for uuid, why in self._health.unwatched),
             ),
             self._dividing.state if self._dividing is not None else None,

@@ -116,6 +116,14 @@ class Watched(Struct, frozen=True):
     def counts(self, xid: int) -> bool:
         return xid in self.enabled or (self.events and xid not in self.ignored)
 
+    def makes_ill(self, xid: int | None) -> bool:
+        """Whether a GPU is ill of this XID, or of a double-bit ECC error (None)."""
+        if self.none:
+            return False
+        if xid is None:
+            return self.events
+        return xid in self.enabled or (self.counts(xid) and meaning(xid)[0] != Remedy.NONE)
+
 
 def watched(variables: Mapping[str, str]) -> Watched:
     """What the two variables (see above) say. Raises WatchedError."""
