@@ -62,9 +62,15 @@ def test_a_folder_that_links_to_another_is_mounted_once(tmp_path: Path) -> None:
 )
 def test_nvidias_hook_makes_the_links_and_the_loaders_cache(name: str, start: list[str], tmp_path: Path) -> None:
     files = with_hook(tmp_path, name)
-    links, cache = files.common(HOST).hooks
+    links, compat, cache, nodes = files.common(HOST).hooks
     assert links.path == str(tmp_path / "usr/bin" / name)
-    assert list(links.args) == [*start, "create-symlinks", "--link", f"libcuda.so.1::/{LIBRARIES}/libcuda.so"]
+    assert list(links.args) == [
+        *(*start, "create-symlinks", "--link", f"libcuda.so.1::/{LIBRARIES}/libcuda.so"),
+        *("--link", f"libcuda.so.535.129.03::/{LIBRARIES}/libcuda.so.1"),
+        *("--link", f"libnvidia-ml.so.535.129.03::/{LIBRARIES}/libnvidia-ml.so.1"),
+    ]
+    assert list(compat.args) == [*start, "enable-cuda-compat", "--host-driver-version=535.129.03"]
+    assert list(nodes.args) == [*start, "disable-device-node-modification"]
     assert list(cache.args) == [*start, "update-ldcache", "--folder", f"/{LIBRARIES}"]
     assert not any("hook" in said for said in files.missing(HOST))
 
@@ -79,6 +85,53 @@ def test_without_the_hook_libraries_have_their_link_names_where_every_loader_loo
     assert any(path.endswith("-linux-gnu/libnvidia-ml.so.1") for path in paths)
     assert any("neither nvidia-cdi-hook nor nvidia-ctk" in said for said in files.missing(HOST))
     assert all(name != "LD_LIBRARY_PATH" for name, _ in common.env)
+
+
+@pytest.mark.parametrize("hook", [True, False])
+def test_graphics_and_opencl_find_what_they_look_for(hook: bool, tmp_path: Path) -> None:
+    files = with_hook(tmp_path) if hook else driver_tree(tmp_path)
+    for name in (
+        f"{LIBRARIES}/libnvidia-allocator.so.535.129.03",
+        f"{LIBRARIES}/libnvidia-egl-gbm.so.1.1.0",
+        "etc/OpenCL/vendors/nvidia.icd",
+        "usr/share/vulkan/icd.d/nvidia_icd.json",
+        "usr/local/share/glvnd/egl_vendor.d/10_nvidia.json",
+        "usr/share/glvnd/egl_vendor.d/10_nvidia.json",
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / LIBRARIES / "libnvidia-allocator.so.1").symlink_to("libnvidia-allocator.so.535.129.03")
+    common = files.common(HOST)
+    mounts = {mount.container_path: mount.host_path for mount in common.mounts}
+    assert mounts[f"/{LIBRARIES}/libnvidia-egl-gbm.so.1.1.0"] == str(
+        tmp_path / LIBRARIES / "libnvidia-egl-gbm.so.1.1.0"
+    )
+    assert mounts["/etc/OpenCL/vendors/nvidia.icd"] == str(tmp_path / "etc/OpenCL/vendors/nvidia.icd")
+    assert mounts["/etc/vulkan/icd.d/nvidia_icd.json"] == str(tmp_path / "usr/share/vulkan/icd.d/nvidia_icd.json")
+    egl = "glvnd/egl_vendor.d/10_nvidia.json"
+    assert mounts[f"/usr/share/{egl}"] == str(tmp_path / "usr/local/share" / egl)
+    if hook:
+        assert f"../libnvidia-allocator.so.1::/{LIBRARIES}/gbm/nvidia-drm_gbm.so" in common.hooks[0].args
+    else:
+        assert mounts["/usr/lib64/gbm/nvidia-drm_gbm.so"].endswith("libnvidia-allocator.so.535.129.03")
+        assert mounts["/usr/lib64/libcuda.so"].endswith("libcuda.so.535.129.03")
+
+
+def test_a_whole_gpu_brings_its_nodes_for_graphics_and_a_mig_instance_does_not(tmp_path: Path) -> None:
+    files = with_hook(tmp_path)
+    files = DriverFiles(tmp_path, tmp_path / "dev", tmp_path / "proc", tmp_path / "sys")
+    bus = HOST.gpus[1].pci_bus_id
+    for name, other in (("card1", "pci-0000:99:00.0-card"), ("renderD129", f"pci-{bus}-render")):
+        (tmp_path / "sys/bus/pci/devices" / bus / "drm" / name).mkdir(parents=True)
+        (tmp_path / "dev/dri/by-path").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "dev/dri" / name).touch()
+        (tmp_path / "dev/dri/by-path" / other).symlink_to(f"../{name}")
+    edits = files.gpu(HOST.gpus[1])
+    assert [node.path for node in edits.device_nodes] == ["/dev/nvidia1", "/dev/dri/card1", "/dev/dri/renderD129"]
+    (hook,) = edits.hooks
+    assert hook.args[1:] == ("create-symlinks", "--link", f"../renderD129::/dev/dri/by-path/pci-{bus}-render")
+    assert [node.path for node in files.gpu(HOST.gpus[0]).device_nodes] == ["/dev/nvidia0"]
+    assert all("dri" not in node.path for node in files.instance(HOST.gpus[1], INSTANCE).device_nodes)
 
 
 def test_paths_are_those_of_the_host_where_the_agent_sees_them_elsewhere(tmp_path: Path) -> None:

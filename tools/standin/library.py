@@ -21,7 +21,18 @@ from pathlib import Path
 from tools.standin import layout
 
 _SOURCES = sorted(Path(__file__).with_name("nvml").glob("*.[ch]"))
-FLAGS = ("-std=gnu11", "-O1", "-g0", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-fvisibility=hidden")
+FLAGS = (
+    "-std=gnu11",
+    "-O1",
+    "-g0",
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+    "-fPIC",
+    "-shared",
+    "-fvisibility=hidden",
+    "-Wl,-soname,libnvidia-ml.so.1",
+)
 NAME = "libnvidia-ml.so.1"
 
 _CALL = re.compile(

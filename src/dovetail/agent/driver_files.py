@@ -2,14 +2,17 @@
 """What a container needs of NVIDIA's driver: device nodes, libraries, programs, and the hooks that make them found.
 
 Rules
-- What is mounted are the files of the driver that runs: libraries whose names end in its version, firmware of that
-  version, programs, and sockets of its daemons. A container sees them where they are below the driver's root.
-- With NVIDIA's hook on the host, links and the loader's cache are made in the container. Without it each library is
-  mounted under the names that programs link to, in the directories that every loader looks in; no variable is set that
-  a program would hand on to others.
+- What is mounted are the files of the driver that runs (`driver_tree`). A container sees them where they are below the
+  driver's root, and configuration where loaders look for it.
+- With NVIDIA's hook on the host, links and the loader's cache are made in the container, libraries for CUDA's forward
+  compatibility that its image brings are used where they have to be, and the driver's own programs make no device nodes
+  in it. Without the hook each library is mounted under the names by which it is opened, in the directories that every
+  loader looks in; no variable is set that a program would hand on to others.
 - `NVIDIA_VISIBLE_DEVICES=void` tells NVIDIA's older runtime hook to add nothing by itself, whatever the image says.
-- A MIG instance is guarded by two nodes of its own, for its GPU instance and its compute instance.
-Sources: NVIDIA container toolkit 1.18 (pkg/nvcdi: what `nvidia-ctk cdi generate` finds), MIG user guide (capabilities).
+- A whole GPU brings its nodes for graphics (DRM), a MIG instance does not: it is guarded by two nodes of its own, for
+  its GPU instance and its compute instance.
+Sources: NVIDIA container toolkit 1.20.1 (pkg/nvcdi: what `nvidia-ctk cdi generate` finds; how ours differs is in
+docs/reference/cdi.md), MIG user guide (capabilities).
 """
 
 from __future__ import annotations
@@ -17,41 +20,17 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from dovetail.agent.cdi import READ_ONLY, DeviceNode, Edits, Hook, Mount
+from dovetail.agent.driver_tree import DriverTree, Link, names_of
 from dovetail.agent.host import Gpu, Host, Instance
 
 CONTROL_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
 NEEDED_NODES = ("nvidiactl", "nvidia-uvm")
-PROGRAMS = (
-    "nvidia-smi",
-    "nvidia-debugdump",
-    "nvidia-persistenced",
-    "nvidia-cuda-mps-control",
-    "nvidia-cuda-mps-server",
-    "nvidia-imex",
-    "nvidia-imex-ctl",
-)
-_LIBRARY_FOLDERS = (
-    "usr/lib64",
-    "usr/lib/x86_64-linux-gnu",
-    "usr/lib/aarch64-linux-gnu",
-    "usr/lib/x86_64-linux-gnu/nvidia/current",
-    "usr/lib/aarch64-linux-gnu/nvidia/current",
-    "usr/lib64/nvidia",
-    "usr/lib",
-    "lib64",
-    "lib/x86_64-linux-gnu",
-    "lib/aarch64-linux-gnu",
-    "opt/nvidia/lib64",
-)
-_PROGRAM_FOLDERS = ("usr/bin", "usr/sbin", "bin", "sbin", "usr/local/bin", "opt/nvidia/bin")
-_SOCKETS = ("run/nvidia-persistenced/socket", "run/nvidia-fabricmanager/socket")
+_SOCKET = ("nosuid", "nodev", "rbind", "rprivate", "noexec")
 _HOOKS = ("usr/bin/nvidia-cdi-hook", "usr/local/nvidia/toolkit/nvidia-cdi-hook", "usr/bin/nvidia-ctk")
-_LINKS = {"libcuda.so": "libcuda.so.1", "libnvidia-opticalflow.so": "libnvidia-opticalflow.so.1"}
-_SONAME = re.compile(r".+\.so\.\d+")
 _LOADER_FOLDERS = {"x86_64": "usr/lib/x86_64-linux-gnu", "aarch64": "usr/lib/aarch64-linux-gnu"}
 
 
@@ -61,7 +40,7 @@ class DriverFilesError(Exception):
 
 class DriverFiles:
     """The driver installed below `driver_root`, its device nodes in `dev_root` (the folder that /dev is), its
-    capabilities below `proc_root`.
+    capabilities below `proc_root`, what the kernel says of its GPUs below `sysfs_root`.
 
     Where this process sees them elsewhere than the container runtime does, `driver_root_on_host` and `dev_root_on_host`
     are what the runtime calls them. `hook` is NVIDIA's program for hooks as the runtime calls it; looked for below the
@@ -72,6 +51,7 @@ class DriverFiles:
         driver_root: Path = Path("/"),
         dev_root: Path = Path("/dev"),
         proc_root: Path = Path("/proc"),
+        sysfs_root: Path = Path("/sys"),
         *,
         driver_root_on_host: Path | None = None,
         dev_root_on_host: Path | None = None,
@@ -80,34 +60,42 @@ class DriverFiles:
         self._root = driver_root
         self._dev = dev_root
         self._proc = proc_root
+        self._sysfs = sysfs_root
         self._root_on_host = driver_root_on_host or driver_root
         self._dev_on_host = dev_root_on_host or dev_root
         self._hook = hook
 
     def common(self, host: Host) -> Edits:
         """What every container with any GPU gets. What is not there is left out, see `missing`."""
+        tree = DriverTree(self._root, host.driver)
         nodes = tuple(self._node(name) for name in CONTROL_NODES if (self._dev / name).exists())
-        found = list(self._libraries(host.driver))
-        files = [*self._programs(), *self._firmware(host.driver), *self._sockets()]
+        cached, opened = tree.libraries(), tree.graphics_libraries()
+        links = tree.links()
         hook = self._hook_program()
         if hook is None:
-            libraries = tuple(mount for library in found for mount in self._by_link_name(library))
-            hooks: tuple[Hook, ...] = ()
+            named = (mount for library in cached for mount in self._by_link_name(library))
+            linked = (mount for library in cached for mount in self._at_links(library, links))
+            libraries: tuple[Mount, ...] = (*named, *linked)
         else:
-            libraries = tuple(self._mount(library) for library in found)
-            hooks = _hooks(hook, libraries)
+            libraries = tuple(self._mount(library) for library in cached)
+        mounts = (
+            *libraries,
+            *(self._mount(library) for library in opened),
+            *(self._mount(file, path) for file, path in tree.files()),
+            *(self._mount(socket, options=_SOCKET) for socket in tree.sockets()),
+        )
         return Edits(
             (("NVIDIA_VISIBLE_DEVICES", "void"),),
             nodes,
-            tuple(dict.fromkeys((*libraries, *(self._mount(file) for file in files)))),
-            hooks,
+            tuple(dict.fromkeys(mounts)),
+            () if hook is None else _hooks(hook, libraries, links, host.driver),
         )
 
     def missing(self, host: Host) -> tuple[str, ...]:
         """What a container will lack, in words, for a log and for `dovetail agent inspect`."""
         said = [f"{self._dev / name} is not there: `nvidia-modprobe -u -c 0` makes it" for name in NEEDED_NODES
                 if not (self._dev / name).exists()]  # fmt: skip
-        if not any(self._libraries(host.driver)):
+        if not DriverTree(self._root, host.driver).libraries():
             said.append(
                 f"no libraries of the driver {host.driver or '(version not known)'} below {self._root}: programs that "
                 "bring none of their own will not find CUDA; set the driver's root"
@@ -121,17 +109,37 @@ class DriverFiles:
 
     def gpu(self, gpu: Gpu) -> Edits:
         """Raises DriverFilesError."""
-        name = f"nvidia{gpu.minor}"
-        if not (self._dev / name).exists():
-            make = f"`nvidia-modprobe -c {gpu.minor}` makes it"
-            raise DriverFilesError(f"{self._dev / name}, the device node of GPU {gpu.uuid}, is not there: {make}")
-        return Edits(device_nodes=(self._node(name),))
+        drm = self._drm_nodes(gpu)
+        hook, links = self._hook_program(), self._drm_links(gpu, {node.path for node in drm})
+        hooks = (_links_hook(hook, links),) if hook is not None and links else ()
+        return Edits(device_nodes=(self._gpu_node(gpu), *drm), hooks=hooks)
 
     def instance(self, gpu: Gpu, instance: Instance) -> Edits:
         """Raises DriverFilesError."""
         own = f"gi{instance.gi}"
         guards = tuple(self._capability(gpu, path) for path in (own, f"{own}/ci{instance.ci}"))
-        return self.gpu(gpu) + Edits(device_nodes=guards)
+        return Edits(device_nodes=(self._gpu_node(gpu), *guards))
+
+    def _gpu_node(self, gpu: Gpu) -> DeviceNode:
+        name = f"nvidia{gpu.minor}"
+        if not (self._dev / name).exists():
+            make = f"`nvidia-modprobe -c {gpu.minor}` makes it"
+            raise DriverFilesError(f"{self._dev / name}, the device node of GPU {gpu.uuid}, is not there: {make}")
+        return self._node(name)
+
+    def _drm_nodes(self, gpu: Gpu) -> tuple[DeviceNode, ...]:
+        """What graphics programs open of a GPU, where the driver has made it."""
+        folder = self._sysfs / "bus/pci/devices" / gpu.pci_bus_id / "drm"
+        names = sorted(each.name for each in folder.iterdir()) if folder.is_dir() else []
+        return tuple(self._node(f"dri/{name}") for name in names if (self._dev / "dri" / name).exists())
+
+    def _drm_links(self, gpu: Gpu, nodes: set[str]) -> tuple[Link, ...]:
+        """By the PCI address: some programs find a GPU so."""
+        folder = Path("/dev/dri/by-path")
+        names = [f"pci-{gpu.pci_bus_id}-{kind}" for kind in ("card", "render")]
+        there = [(name, at) for name in names if (at := self._dev / "dri/by-path" / name).is_symlink()]
+        targets = [(str(folder / name), str(at.readlink())) for name, at in there]
+        return tuple(Link(path, to) for path, to in targets if os.path.normpath(folder / to) in nodes)
 
     def _capability(self, gpu: Gpu, path: str) -> DeviceNode:
         """The node that guards an instance. It need not be on the host: the runtime makes one by its numbers."""
@@ -176,46 +184,25 @@ class DriverFiles:
         numbers = (os.major(status.st_rdev), os.minor(status.st_rdev)) if stat.S_ISCHR(status.st_mode) else (None, None)
         return DeviceNode(path, on_host if on_host != path else "", *numbers)
 
-    def _libraries(self, version: str) -> Iterator[Path]:
-        """Those of the version, where the driver's own are: each once, also where folders are links to others."""
-        seen: set[Path] = set()
-        for name in _LIBRARY_FOLDERS if version else ():
-            folder = self._root / name
-            if not (folder / f"libcuda.so.{version}").exists() and not (folder / f"libnvidia-ml.so.{version}").exists():
-                continue
-            for library in sorted((*folder.glob(f"*.so.{version}"), *folder.glob(f"vdpau/*.so.{version}"))):
-                if (real := library.resolve()) not in seen:
-                    seen.add(real)
-                    yield library
-
-    def _programs(self) -> Iterator[Path]:
-        for name in PROGRAMS:
-            found = next((at for folder in _PROGRAM_FOLDERS if (at := self._root / folder / name).is_file()), None)
-            if found is not None:
-                yield found
-
-    def _firmware(self, version: str) -> list[Path]:
-        folder = self._root / "lib/firmware/nvidia" / version
-        return sorted(folder.glob("gsp*.bin")) if version else []
-
-    def _sockets(self) -> Iterator[Path]:
-        return (self._root / name for name in _SOCKETS if (self._root / name).exists())
-
-    def _mount(self, file: Path) -> Mount:
+    def _mount(self, file: Path, path: str = "", options: tuple[str, ...] = READ_ONLY) -> Mount:
+        """At the path, by default the same as below the driver's root."""
         inside = file.relative_to(self._root)
-        options = (*READ_ONLY, "noexec") if file.name == "socket" else READ_ONLY
-        return Mount(str(self._root_on_host / inside), f"/{inside}", options)
+        return Mount(str(self._root_on_host / inside), path or f"/{inside}", options)
 
     def _by_link_name(self, library: Path) -> Iterator[Mount]:
         """A library under the names that link to it, in the directories of Debian's loader and of all others."""
-        real = library.resolve()
-        links = [each.name for each in library.parent.iterdir() if each.is_symlink() and _SONAME.fullmatch(each.name)]
-        names = [name for name in links if (library.parent / name).resolve() == real] or [library.name]
-        source = self._mount(library).host_path
         below = "vdpau/" if library.parent.name == "vdpau" else ""
-        for folder in (_LOADER_FOLDERS.get(os.uname().machine, "usr/lib"), "usr/lib64"):
-            for name in sorted(names):
-                yield Mount(source, f"/{folder}/{below}{name}")
+        for folder in _loader_folders():
+            for name in names_of(library) or (library.name,):
+                yield self._mount(library, f"/{folder}/{below}{name}")
+
+    def _at_links(self, library: Path, links: Iterable[Link]) -> Iterator[Mount]:
+        """A library in the place of other links to it: what programs open without a number, or below its folder."""
+        own, names = f"/{library.parent.relative_to(self._root)}/", {library.name, *names_of(library)}
+        for link in links:
+            name = link.path.removeprefix(own)
+            if link.path.startswith(own) and name not in names and Path(link.target).name in names:
+                yield from (self._mount(library, f"/{folder}/{name}") for folder in _loader_folders())
 
     def _hook_program(self) -> Path | None:
         if self._hook is not None:
@@ -223,20 +210,29 @@ class DriverFiles:
         return next((self._root_on_host / name for name in _HOOKS if (self._root / name).is_file()), None)
 
 
-def _hooks(program: Path, libraries: tuple[Mount, ...]) -> tuple[Hook, ...]:
-    """Links that programs are built against, then the loader's cache with the folders of the libraries."""
-    start = (program.name, "hook") if program.name == "nvidia-ctk" else (program.name,)
-    paths = [Path(mount.container_path) for mount in libraries]
-    links = [
-        f"{target}::{path.parent / link}"
-        for path in paths
-        for link, target in _LINKS.items()
-        if path.name.startswith(f"{link}.")
-    ]
-    folders = sorted({str(path.parent) for path in paths})
-    asked = {"create-symlinks": ("--link", links), "update-ldcache": ("--folder", folders)}
-    return tuple(
-        Hook(str(program), (*start, name, *(part for value in values for part in (option, value))))
-        for name, (option, values) in asked.items()
-        if values
+def _loader_folders() -> tuple[str, ...]:
+    return _LOADER_FOLDERS.get(os.uname().machine, "usr/lib"), "usr/lib64"
+
+
+def _hooks(program: Path, libraries: Iterable[Mount], links: tuple[Link, ...], version: str) -> tuple[Hook, ...]:
+    """Links first, then the folder of the image's compatibility libraries, where these are newer than the driver, then
+    the loader's cache with that folder and those of the libraries. Nothing of it where there is no driver."""
+    folders = sorted({str(Path(mount.container_path).parent) for mount in libraries})
+    if not folders:
+        return ()
+    return (
+        *((_links_hook(program, links),) if links else ()),
+        _hook(program, "enable-cuda-compat", f"--host-driver-version={version}"),
+        _hook(program, "update-ldcache", *(part for folder in folders for part in ("--folder", folder))),
+        _hook(program, "disable-device-node-modification"),
     )
+
+
+def _links_hook(program: Path, links: Iterable[Link]) -> Hook:
+    parts = (part for link in links for part in ("--link", f"{link.target}::{link.path}"))
+    return _hook(program, "create-symlinks", *parts)
+
+
+def _hook(program: Path, name: str, *arguments: str) -> Hook:
+    start = (program.name, "hook") if program.name == "nvidia-ctk" else (program.name,)
+    return Hook(str(program), (*start, name, *arguments))

@@ -70,6 +70,7 @@ class Offering:
             config.driver_root or options.driver_root,
             config.dev_root or options.dev_root,
             options.proc_root,
+            options.sysfs_root,
             driver_root_on_host=options.driver_root_on_host,
             dev_root_on_host=options.dev_root_on_host,
         )
