@@ -45,13 +45,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 class Source(Struct, frozen=True):
     """Where a command finds the cluster that it looks at, and what the time is there. `namespace` is that of names that
-    have none."""
+    have none. `schedulers` are those that pods name which are not ours, by pod, once the state was read."""
 
     policy: Policy
     scheduler_name: str
     files: tuple[str, ...] = ()
     config: ClusterConfig | None = None
     at_ms: int = 0
+    schedulers: dict[str, str] = {}
 
     @property
     def namespace(self) -> str:
@@ -64,17 +65,21 @@ class Source(Struct, frozen=True):
     def state(self) -> State:
         """The cluster in a state of the core that no one else uses. Raises ClickException with one clear line."""
         if self.config is not None:
-            return run(snapshot(self.config, self.policy, self.scheduler_name), self.config.server)
+            feed = Feed(self.scheduler_name)
+            feed.schedulers = self.schedulers
+            return run(told_by(self.config, self.policy, feed), self.config.server)
         state = State(self.policy)
-        tell(state, events_of(self.files, self.scheduler_name), self.now_ms)
+        tell(state, events_of(self.files, self.scheduler_name, self.schedulers), self.now_ms)
         state.advance(self.now_ms)
         return state
 
 
-def events_of(files: tuple[str, ...], scheduler_name: str | None) -> tuple[Event, ...]:
+def events_of(
+    files: tuple[str, ...], scheduler_name: str | None, schedulers: dict[str, str] | None = None
+) -> tuple[Event, ...]:
     """What manifests say. What of them cannot be used is told on standard error."""
     try:
-        found = manifests.read(files, scheduler_name)
+        found = manifests.read(files, scheduler_name, schedulers)
     except ManifestError as error:
         raise click.ClickException(str(error)) from error
     tell_problems(found)
@@ -125,11 +130,11 @@ def cluster_options(command: Callable[..., None]) -> Callable[..., None]:
             for option, value in (("--kubeconfig", kubeconfig), ("--context", context)):
                 if value is not None:
                     raise click.UsageError(f"--file stands for a cluster, and {option} names one: give one of them")
-            source = Source(policy, scheduler_name, files, None, at_ms)
+            source = Source(policy, scheduler_name, files, None, at_ms, {})
         elif at_ms:
             raise click.UsageError("--at is the time of what --file names")
         else:
-            source = Source(policy, scheduler_name, (), config_of(kubeconfig, context))
+            source = Source(policy, scheduler_name, (), config_of(kubeconfig, context), 0, {})
         command(source=source, **rest)
 
     at = at_option("With --file: what the time is there, as in 2026-01-31T12:00:00Z. Default: now.")

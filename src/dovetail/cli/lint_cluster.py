@@ -18,10 +18,20 @@ from dovetail.kube.config import ClusterConfig
 from dovetail.kube.errors import Forbidden, KubeError, NotFound
 from dovetail.kube.listing import list_all
 from dovetail.kube.objects import ObjectMeta, Wire
-from dovetail.kube.resources import GPU_NODES, NODE_TOPOLOGIES, NODES, PODS, PVCS, PVS, STORAGE_CLASSES, Resource
+from dovetail.kube.resources import (
+    GPU_NODES,
+    NODE_TOPOLOGIES,
+    NODES,
+    PODS,
+    PVCS,
+    PVS,
+    QUEUES,
+    STORAGE_CLASSES,
+    Resource,
+)
 
 _DEPLOYMENTS = Resource("apps", "v1", "deployments", True, "Deployment")
-_KEPT = (NODES, _DEPLOYMENTS, PVCS, PVS, STORAGE_CLASSES, NODE_TOPOLOGIES, GPU_NODES)
+_KEPT = (NODES, _DEPLOYMENTS, PVCS, PVS, STORAGE_CLASSES, NODE_TOPOLOGIES, GPU_NODES, QUEUES)
 _PAGE = 500
 
 

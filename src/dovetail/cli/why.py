@@ -48,7 +48,7 @@ def command(source: Source, name: str, namespace: str | None, output: str) -> No
     answer: Why | WhyQueue
     with looking_ahead() as watch:
         try:
-            answer = why(state, key, now_ms, watch)
+            answer = why(state, key, now_ms, watch, source.schedulers, source.scheduler_name)
         except NotFound as error:
             queue = name.removeprefix(_QUEUE)
             if queue not in state.shares.tree.queues:
@@ -81,6 +81,8 @@ def show(answer: Why, console: Console, now_ms: int) -> None:
         console.print(f"{count(answer.ahead, 'gang or lone pod', 'gangs and lone pods')} ahead of it in the line.")
     if answer.code:
         console.print(f"[bold]{answer.code}[/bold] ({answer.state}): {escape(answer.head)}")
+    for hint in answer.hints:
+        console.print(f"[yellow]attention:[/yellow] {escape(hint)}")
     if answer.expected is not None:
         console.print(f"Starts {start(answer.expected, now_ms)}: {escape(answer.expected.basis)}.")
     for held in answer.reserved:

@@ -96,6 +96,8 @@ class Feed:
         self.given = Given()
         self.gpu_node_told: Callable[[objects_topology.GPUNode], None] = _nobody
         """Hears of every GPUNode that is told."""
+        self.schedulers: dict[str, str] | None = None
+        """Where it is given: by pod that is not ours, the schedulerName that it has."""
         self.records = Records(self._find)
         # Gangs: pods by the id of what they belong to, what is known of it, the objects that declare some, and the
         # gangs that were told for each.
@@ -139,6 +141,8 @@ class Feed:
     def _known(self, obj: PodObject) -> _Known:
         """What a pod of this scheduler or another one tells by itself."""
         pod = translate.pod(obj, self._scheduler_name)
+        if self.schedulers is not None and not pod.managed:
+            self.schedulers[pod.key] = obj.spec.scheduler_name
         wishes = wishes_of(obj.metadata) if pod.managed else NOTHING
         member = membership(obj, wishes) if pod.managed else None
         return _Known(pod, pod.problem, pod.work, wishes, member, Devices.of(pod), translate.devices_of(obj)[1])

@@ -110,20 +110,29 @@ class Manifests(Struct, frozen=True):
     missing: int = 0
 
 
-def read(names: Sequence[str], scheduler_name: str | None = None) -> Manifests:
+def read(
+    names: Sequence[str], scheduler_name: str | None = None, schedulers: dict[str, str] | None = None
+) -> Manifests:
     """The cluster that files, folders and "-" (standard input) describe. Pods of every scheduler are taken for ours,
-    or only those that name `scheduler_name`. Raises ManifestError where a file cannot be read, or nothing is there."""
+    or only those that name `scheduler_name`; what the others name is put into `schedulers`, by pod. Raises
+    ManifestError where a file cannot be read, or nothing is there."""
     with gc_paused():
         documents = list(read_documents(names))
         if not documents:
             raise ManifestError("there is no Kubernetes object in it", ", ".join(names))
-        return of_documents(documents, scheduler_name)
+        return of_documents(documents, scheduler_name, schedulers)
 
 
-def of_documents(documents: Iterable[Document], scheduler_name: str | None = None, *, whole: bool = True) -> Manifests:
+def of_documents(
+    documents: Iterable[Document],
+    scheduler_name: str | None = None,
+    schedulers: dict[str, str] | None = None,
+    *,
+    whole: bool = True,
+) -> Manifests:
     """The same of documents that are read already. Unless they tell the `whole` cluster, they may name objects that are
     not among them."""
-    reading = _Reading(scheduler_name, whole)
+    reading = _Reading(scheduler_name, whole, schedulers)
     for document in documents:
         reading.take(document)
     events = reading.tell()
@@ -133,12 +142,13 @@ def of_documents(documents: Iterable[Document], scheduler_name: str | None = Non
 
 
 class _Reading:
-    def __init__(self, scheduler_name: str | None, whole: bool) -> None:
+    def __init__(self, scheduler_name: str | None, whole: bool, schedulers: dict[str, str] | None) -> None:
         self.problems: list[ManifestProblem] = []
         self.skipped: Counter[str] = Counter()
         self._whole = whole
         self._all_ours = scheduler_name is None
         self._feed = Feed(scheduler_name or _OURS)
+        self._feed.schedulers = schedulers
         self._sources = tuple(sources(self._feed, Served(frozenset())))
         versions = {dialect.kind: tuple(r.version for r in dialect.resources) for dialect in DIALECTS}
         known = [

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import TypeVar
 
 from dovetail.core.model import Problem
@@ -34,9 +35,11 @@ def first_of(problems: Sequence[Problem]) -> Problem | None:
     return Problem(first.field, first.value, f"{first.rule} (more problems: {others})")
 
 
-def nearest(value: str, valid: Iterable[str]) -> str:
-    """The valid value that looks most like this one; "" where there is none."""
-    return next(iter(difflib.get_close_matches(value[:_LONGEST_COMPARED], list(valid)[:_MOST_COMPARED], 1, 0)), "")
+def nearest(value: str, valid: Iterable[str], alike: float = 0.0) -> str:
+    """The valid value that looks most like this one; "" where there is none, or none that is at least so much `alike`:
+    1 is the same, 0 nothing in common."""
+    known = list(islice(valid, _MOST_COMPARED))
+    return next(iter(difflib.get_close_matches(value[:_LONGEST_COMPARED], known, 1, alike)), "")
 
 
 def shown(value: str) -> str:

@@ -30,9 +30,11 @@ from dovetail.views.forecast import Watch, forecast
 from dovetail.views.gpus import gpus_of
 from dovetail.views.holders import Holder, Part, Refused, holders, parts_of
 from dovetail.views.jobs import find_jobs, name_of, waiting_jobs
+from dovetail.views.misspelt import of_refusal, of_scheduler
 from dovetail.views.rank import STANDINGS
 from dovetail.views.refused import refused
 
+_NOBODY: Mapping[str, str] = {}
 _NOT_OURS = "another scheduler is named in spec.schedulerName"
 
 
@@ -94,7 +96,8 @@ class Why(Struct, frozen=True):
     `job` is the gang or pod that is decided as one, `others` how many more are called as what was asked for. `terms`
     say how its `queue` and those above it stand, the top first; `wanted` is what its pods that wait will be counted
     with. `expected` is when it starts, `reclaim` what became of the search for jobs that could give way to it.
-    `reserved` is the room that is held for it, or, where that is what keeps it waiting, for others."""
+    `reserved` is the room that is held for it, or, where that is what keeps it waiting, for others. `hints` name what
+    comes nearest to a name that nothing has."""
 
     pod: str
     state: str
@@ -120,10 +123,19 @@ class Why(Struct, frozen=True):
     expected: Expected | None = None
     reclaim: str = ""
     reserved: tuple[Reserved, ...] = ()
+    hints: tuple[str, ...] = ()
 
 
-def why(state: State, key: str, now_ms: int, watch: Watch = lambda started, waiting: None) -> Why:
-    """Explain the pod or job "namespace/name". `watch` is told how far a look ahead has come. Raises NotFound."""
+def why(
+    state: State,
+    key: str,
+    now_ms: int,
+    watch: Watch = lambda started, waiting: None,
+    schedulers: Mapping[str, str] = _NOBODY,
+    ours: str = "",
+) -> Why:
+    """Explain the pod or job "namespace/name". `watch` is told how far a look ahead has come. `schedulers` are those
+    that pods name which are not ours, `ours` is what they should. Raises NotFound."""
     jobs = find_jobs(state, key)
     job, root = jobs[0], jobs[0].root
     pod = next((one for one in job.pods if one.key == key), (*job.waiting, *job.pods)[0])
@@ -132,7 +144,8 @@ def why(state: State, key: str, now_ms: int, watch: Watch = lambda started, wait
     if pod.node:
         return _with_gpus(state, pod, replace(answer, state="Bound", node=pod.node))
     if not pod.managed:
-        return replace(answer, state=When.NOT_YET, code="NotOurs", message=_NOT_OURS, head=_NOT_OURS)
+        hints = of_scheduler(state, pod, schedulers, ours)
+        return replace(answer, state=When.NOT_YET, code="NotOurs", message=_NOT_OURS, head=_NOT_OURS, hints=hints)
     before, wanted, ahead = take(state), state.wanted(root), state.pending.before(root)
     answer = replace(answer, ahead=ahead, wanted=_amounts(wanted), terms=tuple(_terms(state, queue, wanted)))
     state = restore(unhurried(state.policy), before)
@@ -155,7 +168,7 @@ def why(state: State, key: str, now_ms: int, watch: Watch = lambda started, wait
         answer, state=refusal.when, code=refusal.reason.code, message=str(refusal), head=refusal.head, rules=rules,
         holders=holders(state.cluster, asked, found, devices), devices=devices, repartition=refusal.repartition,
         ahead=0 if never else ahead, reclaim=refusal.reclaim, expected=start.expected if start is not None else None,
-        reserved=tuple(_reserved(state, root, refusal)),
+        reserved=tuple(_reserved(state, root, refusal)), hints=of_refusal(state, pod, refusal),
     )  # fmt: skip
 
 

@@ -10,7 +10,6 @@ Not looked at: Volcano's `dependsOn`, groups of groups, Deployments, which may b
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 
@@ -23,6 +22,7 @@ from dovetail.advice.lint.rule import Facts, Found, Level, Rule
 from dovetail.kube.gangs import Declared, Membership, OwnerRef
 from dovetail.kube.owners import OWNER_KINDS, declare, read
 from dovetail.kube.templates import group_kind
+from dovetail.kube.translate_problems import nearest
 
 _OWNERS = {(kind.resource.group, kind.resource.kind): kind.resource for kind in OWNER_KINDS}
 _REPLICATED = {("apps", "ReplicaSet"), ("apps", "StatefulSet"), ("", "ReplicationController")}
@@ -195,6 +195,7 @@ _MARKS = (
     ),
     _Mark("annotations", ("dovetail.dev/gang",), frozenset({_DOVETAIL})),
 )
+_ALIKE = 0.8
 _KNOWN = frozenset({_KAI, "hami-scheduler", *(name for mark in _MARKS for name in mark.readers)})
 
 
@@ -203,13 +204,15 @@ def _scheduler(pod: Template, facts: Facts) -> Iterator[Found]:
         return
     named = pod.spec.at("schedulerName")
     if named.text and facts.schedulers is not None and named.text not in facts.schedulers:
-        near = difflib.get_close_matches(named.text, sorted(facts.schedulers), 1, 0.8)
-        installed = ", ".join(sorted(facts.schedulers))
-        message = f"no scheduler {named.text} is installed: " + (
-            f"is {near[0]} meant?" if near else f"there are {installed}"
-        )
-        yield Found(named, message)
+        near = nearest(named.text, sorted(facts.schedulers), _ALIKE)
+        meant = f"is {near} meant?" if near else f"there are {', '.join(sorted(facts.schedulers))}"
+        yield Found(named, f"no scheduler {named.text} is installed: {meant}")
         return
+    if named.text and facts.schedulers is None and named.text not in _KNOWN:
+        near = nearest(named.text, sorted(_KNOWN), _ALIKE)
+        if near:
+            yield Found(named, f"no scheduler is known that is called {named.text}: is {near} meant?", guess=True)
+            return
     for mark in _MARKS:
         for key in mark.keys:
             carried = pod.meta.at(mark.side, key)

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names of Dovetail's own that are misspelt: keys and values of labels and annotations, and queues.
+
+Rules
+- Keys and values are read as the scheduler reads them, of pod templates and of the objects whose annotations count for
+  all of their pods.
+- Which queues there are is known where Queues are among the objects.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from dovetail.advice.lint.field import Field
+from dovetail.advice.lint.pods import Template
+from dovetail.advice.lint.rule import Facts, Found, Level, Rule
+from dovetail.core.sharing.records import DEFAULT_QUEUE, QUEUE_LABEL
+from dovetail.kube.annotations import PREFIX, TABLE, wishes_of
+from dovetail.kube.objects import ObjectMeta
+from dovetail.kube.owners import OWNER_KINDS
+from dovetail.kube.resources import QUEUES
+from dovetail.kube.templates import group_kind
+from dovetail.kube.translate_problems import nearest
+
+_OURS = "dovetail"
+_DOMAIN = PREFIX.removesuffix("/")
+_ALIKE = 0.8
+_PLACE = re.compile(r"metadata\.(labels|annotations)\[(.+)\]")
+_READ = {(kind.resource.group, kind.resource.kind) for kind in OWNER_KINDS} | {
+    (group, "PodGroup") for group in ("scheduling.k8s.io", "scheduling.x-k8s.io", "scheduling.volcano.sh")
+}
+
+
+def _of_pod(pod: Template, facts: Facts) -> Iterator[Found]:
+    yield from _misspelt(pod.meta, facts, guess=pod.spec.at("schedulerName").text != _OURS)
+
+
+def _of_whole(whole: Field, facts: Facts) -> Iterator[Found]:
+    if group_kind(whole.value) in _READ:
+        yield from _misspelt(whole.at("metadata"), facts, guess=False)
+
+
+def _misspelt(meta: Field, facts: Facts, *, guess: bool) -> Iterator[Found]:
+    sides = {side: {key: one.text for key, one in meta.at(side).entries()} for side in ("labels", "annotations")}
+    for problem in wishes_of(ObjectMeta(labels=sides["labels"], annotations=sides["annotations"])).problems:
+        place = _PLACE.fullmatch(problem.field)
+        field = meta.at(*place.groups()) if place is not None else meta
+        key = f"{place[2]} " if place is not None else ""
+        yield Found(field, f"{key}{problem.value!r}: {problem.rule}", guess=guess)
+    for side, values in sides.items():
+        for key in values:
+            domain, _, short = key.partition("/")
+            if domain != _DOMAIN and nearest(domain, (_DOMAIN,), _ALIKE):
+                meant = f"{PREFIX}{nearest(short, TABLE)}"
+                yield Found(meta.at(side, key), f"nobody reads {key}: is {meant} meant?", guess=True)
+    queue = sides["labels"].get(QUEUE_LABEL, "")
+    known = _queues(facts)
+    if queue and known and queue not in known:
+        there = ", ".join(sorted(known))
+        near = nearest(queue, sorted(known))
+        message = f"there is no queue {queue}: nearest is {near}; there are {there}"
+        yield Found(meta.at("labels", QUEUE_LABEL), message, guess=guess or facts.nodes is None)
+
+
+def _queues(facts: Facts) -> frozenset[str]:
+    """Empty where none is known."""
+    found = {
+        whole.at("metadata", "name").text
+        for whole in facts.of_kind(QUEUES.kind)
+        if group_kind(whole.value)[0] == QUEUES.group
+    }
+    return frozenset(found | {DEFAULT_QUEUE}) if found else frozenset()
+
+
+_POD = """\
+apiVersion: v1
+kind: Pod
+metadata:
+  name: train-0
+  labels: {{team: vision}}
+  annotations: {{{0}}}
+spec:
+  schedulerName: dovetail
+  priorityClassName: batch
+  restartPolicy: Never
+  containers:
+  - name: train
+    image: registry.example.com/train:1.4
+    resources: {{limits: {{nvidia.com/gpu: 1}}}}
+"""
+
+RULES = (
+    Rule(
+        id="G45",
+        level=Level.ERROR,
+        title="A label or annotation for Dovetail is misspelt, or names no queue",
+        effect=(
+            "The scheduler refuses what it cannot honour, and the pod waits: `InvalidInput`, or `QueueMissing`. What "
+            "is misspelt before the slash is read by nobody, and the pod runs without what it asks for."
+        ),
+        bad=_POD.format("dovetail.dev/max-runtme: 6h"),
+        good=_POD.format("dovetail.dev/max-runtime: 6h"),
+        template=_of_pod,
+        whole=_of_whole,
+        source="docs/reference/annotations.md",
+    ),
+)

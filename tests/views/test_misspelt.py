@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A name that nothing has is told with the nearest one that something has."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from click.testing import CliRunner
+
+from dovetail.cli import cli
+from dovetail.kube.translate_problems import nearest
+
+CLUSTER = """
+apiVersion: v1
+kind: Node
+metadata: {name: n1}
+status: {allocatable: {cpu: "64", memory: 512Gi, pods: "110", nvidia.com/gpu: "8"}}
+---
+apiVersion: dovetail.dev/v1alpha1
+kind: Queue
+metadata: {name: research}
+---
+apiVersion: scheduling.x-k8s.io/v1alpha1
+kind: PodGroup
+metadata: {name: train}
+spec: {minMember: 1}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: system}
+spec: {nodeName: n1, schedulerName: default-scheduler, containers: [{name: main, image: x}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: pod, %s}
+spec: {schedulerName: %s, containers: [{name: main, image: x, resources: {limits: {cpu: "1", memory: 1Gi}}}]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("metadata", "scheduler", "said"),
+    [
+        ("labels: {}", "dovetial", "it names 'dovetial', which has bound no pod here: nearest is 'dovetail'"),
+        ("labels: {}", "defualt-scheduler", "which has bound no pod here: nearest is 'default-scheduler'"),
+        ("labels: {}", "default-scheduler", "which has bound other pods here; ours is 'dovetail'"),
+        ("labels: {dovetail.dev/queue: reserch}", "dovetail", "no queue is called 'reserch': nearest is 'research'"),
+        ("annotations: {dovetail.dev/max-runtme: 6h}", "dovetail", "nearest known key: dovetail.dev/max-runtime"),
+        (
+            "labels: {scheduling.x-k8s.io/pod-group: trian}", "dovetail",
+            "nearest is 'podgroup.scheduling.x-k8s.io/default/train'",
+        ),
+    ],
+)  # fmt: skip
+def test_why_names_the_nearest(metadata: str, scheduler: str, said: str) -> None:
+    shown = CliRunner().invoke(cli, ["why", "pod", "-f", "-"], input=CLUSTER % (metadata, scheduler))
+    assert shown.exit_code == 0 and said in shown.stdout, shown.output
+
+
+def test_a_hostile_name_costs_no_more_than_any_other() -> None:
+    began_s = time.process_time()
+    for _ in range(100):
+        nearest("a" * 262_144, (f"{'a' * 60}{i}" for i in range(100_000)))
+    assert time.process_time() - began_s < 5
