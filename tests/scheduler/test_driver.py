@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -270,6 +271,21 @@ async def test_the_gpus_of_a_pod_are_written_down_and_told_with_what_they_have_b
         "Successfully assigned d/one to a with GPU 1",
         "Successfully assigned d/two to a with GPUs 0,2: 80000 of 80000 MB/s between them",
     ]
+
+
+async def test_binds_and_at_level_debug_who_waits_are_logged(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    bench.node("a", gpus=4)
+    with caplog.at_level("DEBUG", "dovetail"):
+        async with bench.running():
+            bench.pod("two", 2)
+            bench.pod("huge", 8)
+            await until(lambda: bool(bench.notes("FailedScheduling")) and bool(bench.notes("Scheduled")))
+    (bound,) = [one for one in caplog.records if one.levelname == "INFO" and one.message.startswith("bound d/two to a")]
+    told = vars(bound)["fields"]
+    assert (told["pod"], told["node"]) == ("d/two", "a") and f"as step {told['step']} decided" in bound.message
+    debug = [one.message for one in caplog.records if one.levelname == "DEBUG"]
+    assert any(re.fullmatch(r"step \d+: \d+ events, \d+ decisions", one) for one in debug)
+    assert any(one.startswith("d/huge waits: NoNodeFits (Never): 0/1 nodes") for one in debug)
 
 
 async def test_gpus_that_are_only_counted_are_not_written_down(bench: Bench) -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 import click
 
 from dovetail.agent.mig.observer import observe
-from dovetail.cli.service import LEVELS, serve, start_log
+from dovetail.cli.log import log_options, start_log
+from dovetail.cli.service import serve
 
 _log = logging.getLogger("dovetail.agent")
 
@@ -23,14 +24,14 @@ _log = logging.getLogger("dovetail.agent")
     metavar="SOCKET",
     help="Where to tell it.",
 )
-@click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True)
-def command(socket: Path, log_level: str) -> None:
+@log_options
+def command(socket: Path, log_level: str, log_format: str) -> None:
     """Tell whoever connects to a socket how the GPUs of this machine are divided by MIG.
 
     NVIDIA's library tells that to privileged users alone (CAP_SYS_ADMIN). This process has the privilege and nothing
     else; `dovetail agent run --mig-observer` has all the rest. Runs until it gets SIGTERM or SIGINT (exit code 0).
     """
-    start_log(log_level)
+    start_log(log_level, log_format)
     try:
         serve(observe(socket), _log)
     except OSError as error:

@@ -19,7 +19,8 @@ from dovetail.agent.options import Options
 from dovetail.agent.run import run as run_agent
 from dovetail.agent.xids import WatchedError
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
-from dovetail.cli.service import LEVELS, address, first_of, serve, start_log
+from dovetail.cli.log import log_options, start_log
+from dovetail.cli.service import address, first_of, serve
 from dovetail.cli.watchdog import watchdog_option
 from dovetail.kube.documents import ManifestError
 from dovetail.kube.errors import KubeError
@@ -82,9 +83,15 @@ def _folder(name: str, default: str, help_text: str) -> Callable[[_Run], _Run]:
     help='HOST:PORT for probes and metrics; "" for none.',
 )
 @watchdog_option
-@click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True)
+@log_options
 def command(
-    kubeconfig: str | None, context: str | None, node_name: str | None, watchdog_s: float, log_level: str, **told: Any
+    kubeconfig: str | None,
+    context: str | None,
+    node_name: str | None,
+    watchdog_s: float,
+    log_level: str,
+    log_format: str,
+    **told: Any,
 ) -> None:
     """Offer the GPUs of this machine to its kubelet, and tell the cluster what there is.
 
@@ -98,7 +105,7 @@ def command(
         )
     if options.partitionable and not options.claims:
         raise click.UsageError("--partitionable needs --claims")
-    start_log(log_level)
+    start_log(log_level, log_format)
     config = config_of(kubeconfig, context)
 
     try:

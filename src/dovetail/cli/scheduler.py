@@ -10,8 +10,9 @@ from pathlib import Path
 import click
 
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
+from dovetail.cli.log import log_options, start_log
 from dovetail.cli.scheduling import fabric_option, policy_option, scheduler_name_option
-from dovetail.cli.service import LEVELS, address, first_of, serve, start_log
+from dovetail.cli.service import address, first_of, serve
 from dovetail.cli.watchdog import watchdog_option
 from dovetail.core.placing.scores import Scoring
 from dovetail.core.policy import Policy
@@ -84,7 +85,7 @@ def _default_recording() -> Path | None:
     help="Have the agents of nodes divide idle MIG cards anew for pods that wait for instances nobody has.",
 )
 @watchdog_option
-@click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True)
+@log_options
 def command(
     kubeconfig: str | None,
     context: str | None,
@@ -103,6 +104,7 @@ def command(
     divide_mig: bool,
     watchdog_s: float,
     log_level: str,
+    log_format: str,
 ) -> None:
     """Schedule the pods of a cluster that name this scheduler.
 
@@ -110,7 +112,7 @@ def command(
     """
     if recording is not None and no_recording:
         raise click.UsageError("--recording and --no-recording exclude each other")
-    start_log(log_level)
+    start_log(log_level, log_format)
     policy = Policy(
         fabric=fabric,
         attempts_per_step=64,

@@ -14,13 +14,6 @@ import uvloop
 
 from dovetail.cli.watchdog import watched
 
-LEVELS = ("debug", "info", "warning", "error")
-
-
-def start_log(level: str) -> None:
-    """To standard error, from this level on."""
-    logging.basicConfig(level=level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
-
 
 def serve(work: Coroutine[Any, Any, None], log: logging.Logger, *, watchdog_s: float = 0.0) -> None:
     """Do it until SIGTERM or SIGINT. What it raises is raised, as a group where it is one. `watchdog_s`: see

@@ -11,6 +11,7 @@ Does not know: kinds of object, watches.
 """
 
 import asyncio
+import logging
 import random
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -35,6 +36,7 @@ from dovetail.kube.errors import (
 )
 from dovetail.kube.http1 import Connection, Dropped, NotConnected, Pool
 
+log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 JSON = "application/json"
@@ -226,6 +228,7 @@ class Client:
             raise no_reply("NotConnected", str(error), where, harmless=True) from error
         except Dropped as error:
             raise no_reply("Dropped", str(error), where, harmless=harmless) from error
+        log.debug("%s: %d", where, status)
         if 200 <= status < 300:
             return body
         raise reply_error(status, headers, body, where, harmless=harmless)

@@ -282,6 +282,7 @@ class Reflector(Generic[T]):
 
     def _replace(self, objects: dict[Key, T], bad: list[BadObject], resource_version: str) -> None:
         """Take a complete list for what is known, and hand over the differences."""
+        log.debug("%s: %d objects are listed, at version %s", self.resource, len(objects), resource_version)
         self.unreadable = {one.key for one in bad if one.key}
         for one in bad:
             self._on_bad_object(one)

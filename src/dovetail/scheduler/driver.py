@@ -12,6 +12,7 @@ whose layout is known, and where a share of one was chosen.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
 
@@ -122,7 +123,9 @@ class Driver:
 
     def _step(self, events: list[Event]) -> list[Decision]:
         step = cycle.step if self._recorder is None else self._recorder.step
-        return step(self.state, events, self._clock.now_ms())
+        decisions = step(self.state, events, self._clock.now_ms())
+        metrics.log.debug("step %d: %d events, %d decisions", self.state.steps, len(events), len(decisions))
+        return decisions
 
     async def _nap(self, longest_s: float) -> None:
         # Not asyncio.timeout, which costs several times as much.
@@ -178,6 +181,11 @@ class Driver:
         return nodes.layout(slot) if slot is not None else None
 
     def _bound(self, bind: Bind, target: Target) -> None:
+        if metrics.log.isEnabledFor(logging.INFO):
+            fields = {"pod": str(target), "node": bind.node, "devices": bind.devices, "step": bind.step}
+            metrics.log.info(
+                "bound %s to %s, as step %d decided", target, bind.node, bind.step, extra={"fields": fields}
+            )
         placed = f"Successfully assigned {target} to {bind.node}"
         if bind.devices:
             placed += f" with {'GPU' if len(bind.devices) == 1 else 'GPUs'} {','.join(map(str, bind.devices))}"
@@ -231,6 +239,7 @@ class Driver:
             if ref is None:
                 continue
             target = Target(ref.namespace, ref.name, ref.uid)
+            metrics.log.debug("%s waits: %s", target, message)
             body = wire.unschedulable(uid, "Unschedulable", message, self._clock.now_ms())
             path = kinds.PODS.path(ref.namespace, ref.name, "status")
             self.reporter.put(f"condition/{uid}", Report("condition", "PATCH", path, body))
