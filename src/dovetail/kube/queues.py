@@ -111,6 +111,7 @@ def queue(obj: wire.Queue) -> Queue:
         created_ms=epoch_ms(obj.metadata.creation_timestamp),
         problem=first_of(problems),
         usage=read_usage(obj)[0],
+        uid=obj.metadata.uid,
     )
 
 

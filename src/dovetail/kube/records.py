@@ -4,6 +4,7 @@
 Rules
 - An event is told only where the record differs from the one told last.
 - A queue's usage is of the moment in which it is first told: what is written into its status afterwards is no event.
+  One that was made again under the name is told as another one.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ class Records:
         def translated(obj: objects_queue.Queue) -> Queue:
             record = queues.queue(obj)
             before: Queue | None = told.get(record.name)
-            return record if before is None else replace(record, usage=before.usage)
+            return record if before is None or before.uid != record.uid else replace(record, usage=before.usage)
 
         return self._tell(changes, translated, lambda r: r.name, ev.QueueChanged, ev.QueueRemoved)
 

@@ -3,7 +3,9 @@
 
 Rules: a ledger is charged from the moment when a pod is placed. A queue that is told with its usage goes on from there:
 pods that ran on since then are charged for the time between. One without a past begins with the mean of its siblings,
-so that nobody gains by beginning anew.
+so that nobody gains by beginning anew, and is charged for pods that run from when it was made on. For those above it a
+queue counts since it is below them, as far as that is known: since it was made, since its usage was written down, or
+since it was put there. So what is read from the records of all queues is what a scheduler knows that never ended.
 """
 
 from __future__ import annotations
@@ -26,25 +28,27 @@ Line = tuple[str, str]
 
 
 class Accounts:
-    """`told_ms` is until when the record of a queue knew its usage when it was first told, by its name."""
+    """`told_ms` is until when the record of a queue knew its usage when it was first told, by its name: until it was
+    made where there was none. `linked_ms` is since when it counts for those above it."""
 
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
         self._queues: dict[str, Ledger] = {name: _unused(queue) for name, queue in tree.written.items()}
         self._users: dict[Line, Ledger] = {}
         self.told_ms: dict[str, int] = {}
+        self.linked_ms: dict[str, int] = {}
         self.now_ms = 0
 
     def begin(self, queue: Queue) -> None:
         """A queue is told for the first time."""
         usage, half_life_ms = queue.usage, max(1, queue.half_life_ms)
         if usage is None:
-            self.told_ms[queue.name] = 0
+            self.told_ms[queue.name] = self.linked_ms[queue.name] = min(queue.created_ms, self.now_ms)
             self._queues[queue.name] = Ledger(half_life_ms, self._as_siblings(queue), self.now_ms)
             return
         # A time that is still to come was written by hand, or by a clock that was wrong.
         as_of_ms = min(usage.as_of_ms, self.now_ms)
-        self.told_ms[queue.name] = as_of_ms
+        self.told_ms[queue.name] = self.linked_ms[queue.name] = as_of_ms
         self._queues[queue.name] = Ledger(half_life_ms, usage.used, as_of_ms, days=usage.days)
         for user, used in usage.users:
             self._users[queue.name, user] = Ledger(half_life_ms, used, as_of_ms)
@@ -64,12 +68,17 @@ class Accounts:
     def end(self, name: str) -> None:
         """A queue is gone."""
         self.told_ms.pop(name, None)
+        self.linked_ms.pop(name, None)
         self._queues.pop(name, None)
         if name in self._tree.written:
             # As `default` is where nobody writes it.
             self._queues[name] = _unused(self._tree.written[name])
         for line in self._lines(name):
             del self._users[line]
+
+    def moved(self, name: str) -> None:
+        """A queue is below another one from now on."""
+        self.linked_ms[name] = self.now_ms
 
     def set_half_life(self, queue: Queue) -> None:
         for ledger in self._all(queue.name):
@@ -84,18 +93,25 @@ class Accounts:
 
     def take_back(self, queue: str, user: str, rate: int, from_ms: int) -> None:
         """What is charged to them since then was not used."""
-        for ledger in self._charged(queue, user):
-            ledger.charge(-rate, from_ms, self.now_ms, self.now_ms)
+        self._charge_since(queue, user, -rate, from_ms)
 
-    def charge_late(self, queue: str, user: str, rate: int, since_ms: int, only: str = "") -> None:
+    def charge_late(self, queue: str, user: str, rate: int, since_ms: int, begun: str = "") -> None:
         """A pod that ran since then is charged now for the first time: what the records of the queues do not know of
-        it is added; to the queue `only` and its users where that is given."""
-        for name in self._tree.path(queue) if queue in self._tree.written else ():
-            from_ms = max(since_ms, self.told_ms.get(name, self.now_ms))
-            if from_ms < self.now_ms and only in ("", name):
+        it is added; where a queue has `begun`, to that one and to those above it."""
+        self._charge_since(queue, user, rate, since_ms, begun)
+
+    def _charge_since(self, queue: str, user: str, rate: int, since_ms: int, begun: str = "") -> None:
+        path = self._tree.path(queue) if queue in self._tree.written else ()
+        if begun and begun not in path:
+            return
+        first, from_ms = path.index(begun) if begun else 0, since_ms
+        for level, name in enumerate(path):
+            from_ms = max(from_ms, self.told_ms.get(name, self.now_ms if rate > 0 else 0))
+            if level >= first and from_ms < self.now_ms:
                 self.of(name).charge(rate, from_ms, self.now_ms, self.now_ms)
                 if name == queue and self._tree.written[name].by_user:
                     self._user(name, user).charge(rate, from_ms, self.now_ms, self.now_ms)
+            from_ms = max(from_ms, self.linked_ms.get(name, 0))
 
     def _charged(self, queue: str, user: str) -> list[Ledger]:
         record = self._tree.written.get(queue)
@@ -151,7 +167,7 @@ class Accounts:
             ledger = self.of(name)
             days, users = tuple(sorted(ledger.days.items())), self.users(name, ledger.as_of_ms)
             usage = Usage(ledger.as_of_ms, ledger.used, ledger.rate, days, users)
-            found.append(History(name, self.told_ms.get(name), usage))
+            found.append(History(name, self.told_ms.get(name), usage, self.linked_ms.get(name, 0)))
         return tuple(found)
 
     def restore(self, histories: Iterable[History]) -> None:
@@ -159,7 +175,7 @@ class Accounts:
         for history in histories:
             name, usage = history.queue, history.usage
             if history.told_ms is not None:
-                self.told_ms[name] = history.told_ms
+                self.told_ms[name], self.linked_ms[name] = history.told_ms, history.linked_ms
             half_life_ms = max(1, self._tree.written[name].half_life_ms)
             self._queues[name] = Ledger(half_life_ms, usage.used, usage.as_of_ms, self.of(name).rate, usage.days)
             rates = {line: self._users.pop(line).rate for line in self._lines(name)}

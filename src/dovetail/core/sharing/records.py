@@ -47,11 +47,13 @@ class Usage(Struct, frozen=True):
 
 
 class History(Struct, frozen=True):
-    """What a queue has used. Up to `told_ms` its record knew its usage when it was first told (None: it was not)."""
+    """What a queue has used. Up to `told_ms` its record knew its usage when it was first told (None: it was not); it
+    counts for those above it since `linked_ms`, as far as they do not know better."""
 
     queue: str
     told_ms: int | None
     usage: Usage
+    linked_ms: int = 0
 
 
 class Queue(Struct, frozen=True):
@@ -62,7 +64,8 @@ class Queue(Struct, frozen=True):
     by its own. `preemptible` is for pods that do not say it themselves. `namespaces` and `namespace_selector` say who
     may use it (both None: everybody; either admits). With `by_user` its users share it alike over time. With
     `least_served_first` that of its jobs comes first, after priority, that had least (see `attained`), and others give
-    way to it. `usage` counts when the queue is first told."""
+    way to it. `uid` tells it from an older one of its name ("": there is one alone). `usage` counts when it is first
+    told."""
 
     name: str
     parent: str = ""
@@ -81,6 +84,7 @@ class Queue(Struct, frozen=True):
     created_ms: int = 0
     problem: Problem | None = None
     usage: Usage | None = None
+    uid: str = ""
 
 
 class Budget(Struct, frozen=True):

@@ -92,7 +92,9 @@ class Shares:
     # What is told.
 
     def put_queue(self, queue: Queue) -> None:
-        """Insert or replace. Its usage counts when it is first told."""
+        """Insert or replace. Its usage counts when it is first told; one that was made again is another one."""
+        if (known := self.tree.written.get(queue.name)) is not None and known.uid and known.uid != queue.uid:
+            self.remove_queue(queue.name)
         old, new = self.tree.written.get(queue.name), queue.name not in self.accounts.told_ms
         if new:
             self._recount(lambda: self._begin(queue))
@@ -102,6 +104,8 @@ class Shares:
             self._recount(lambda: self._replace(queue))
         else:
             self.tree.put(queue)
+        if old is not None and not new and old.parent != queue.parent:
+            self.accounts.moved(queue.name)
         if old is not None and not new and old.half_life_ms != queue.half_life_ms > 0:
             self.accounts.set_half_life(queue)
         self.dues.changed()
