@@ -165,9 +165,20 @@ def test_what_is_compared_later_tells_nodes_apart_that_were_one() -> None:
 
 def test_what_is_compared_later_and_no_device_has_is_known_to_the_kinds_made_before() -> None:
     made = learned()
-    made.of(*node())
+    kind = made.of(*node())
     made.read((), ("rack/row",))
-    assert made.of(*node()).values["rack/row"] == (None,) * GPUS
+    assert made.of(*node()) is kind
+    assert kind.compared("rack/row") == (None,) * GPUS
+
+
+def test_what_selectors_read_and_no_device_has_makes_no_kinds_anew() -> None:
+    made = learned()
+    kind = made.of(*node())
+    for n in range(100):
+        made.read((frozenset({Read("attributes", "made-up", f"name{n}")}),), (f"made-up/other{n}",))
+        assert made.of(*node()) is kind
+    made.forget()
+    assert made.of(*node()) is kind
 
 
 def test_without_a_bus_id_the_number_in_the_name_says_which_gpu_a_device_is() -> None:

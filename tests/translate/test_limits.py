@@ -9,8 +9,9 @@ from yaml_objects import added, deleted, pod, wire
 
 from dovetail.core import events as ev
 from dovetail.core.cluster.columns import Columns
+from dovetail.core.dra.records import ClaimSpec
 from dovetail.core.labels import as_int64
-from dovetail.core.model import GPU, Request, Requirement
+from dovetail.core.model import GPU, Problem, Request, Requirement
 from dovetail.core.parts import LIGHT, parts
 from dovetail.kube import annotations, budgets, limits, objects, objects_storage, owners, translate, volumes
 from dovetail.kube import resources as kinds
@@ -223,13 +224,17 @@ def test_levels_of_a_group_have_a_limit() -> None:
 
 
 def test_expressions_of_a_claim_have_a_limit_together() -> None:
-    selectors = [{"cel": {"expression": f"true || {n:05} == 1"}} for n in range(32)]
-    requests = [{"name": f"r{n}", "exactly": {"deviceClassName": "gpu", "selectors": selectors}} for n in range(32)]
-    spec, problem = claim_spec(wire(DeviceClaim, json.dumps({"requests": requests})))
+    def claimed(expressions: list[str]) -> tuple[ClaimSpec, Problem | None]:
+        selectors = [{"cel": {"expression": expression}} for expression in expressions]
+        requests = [{"name": f"r{n}", "exactly": {"deviceClassName": "gpu", "selectors": selectors}} for n in range(9)]
+        return claim_spec(wire(DeviceClaim, json.dumps({"requests": requests})))
+
+    spec, problem = claimed([f"{n:05} == 1" for n in range(32)])
+    assert (len(spec.requests), problem) == (9, None)
+    spec, problem = claimed([f"{n:0500} == 1" for n in range(32)])
     assert problem is not None
-    assert (
-        problem.rule == f"are too many characters of expressions; the limit is {limits.MOST_EXPRESSIONS} for one claim"
-    )
+    rule = f"are too many characters of expressions; the limit is {limits.MOST_EXPRESSIONS} for one claim"
+    assert (problem.field, problem.rule) == ("spec.devices.requests", rule)
     assert spec.requests == ()
 
 

@@ -290,8 +290,8 @@ class Attempt:
         pods: Sequence[Pod] = group.pods[:1] if group.alike else self._state.roster.distinct(group.pods)
         if cluster.peers.counts or group.groups or group.held:
             return None
-        if cluster.avoided or cluster.rejections:
-            # Which nodes refused them tells pods of one kind apart.
+        if cluster.avoided or cluster.rejections or cluster.peers.carriers:
+            # Which nodes refused them, and who keeps them away, tells pods of one kind apart.
             pods = group.pods
         if any(pod.claims for pod in pods):
             return None

@@ -10,7 +10,7 @@ import numpy as np
 from dovetail.core.model import Pod
 from dovetail.core.placing.pods import Scope
 from dovetail.core.reasons import Reason, Refusal, When
-from dovetail.core.roster import LONE
+from dovetail.core.roster import LONE, MOST_DEPTH
 from dovetail.core.sharing.records import GPU, MODEL_LABEL, MODEL_PREFIX
 from dovetail.core.sharing.tree import display
 from dovetail.core.state import State
@@ -46,7 +46,9 @@ def _in_gang(state: State, root: str, waiting: Iterable[Pod]) -> Refusal | None:
             return Refusal(Reason.INVALID, When.NEVER, f"{gang.namespace}/{gang.name}: {gang.problem}")
         if gang.parent and gang_id == root:
             missing = gang.parent not in gangs
-            what = "does not exist" if missing else "is below itself: the parents form a cycle"
+            what = "does not exist" if missing else f"lies too deep: {MOST_DEPTH} can be below each other"
+            if state.roster.circles(gang_id):
+                what = "is below itself: the parents form a cycle"
             when = When.NOT_YET if missing else When.NEVER
             return Refusal(Reason.GANG_MISSING, when, f"the parent {gang.parent!r} of {gang_id!r} {what}")
     return None

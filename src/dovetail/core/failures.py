@@ -94,7 +94,7 @@ class Failures:
         """The root is of this kind as long as nothing about it changes."""
         known = self._known.get(kind)
         if known is None:
-            if len(self._known) >= 65_536:
+            if len(self._known) >= 4_096:
                 self._known.clear()
             shapes = [shape for shape, _ in shapes_of(self._state.cluster, group)]
             known = self._known[kind] = _Known(kind, shapes, self._state.shares.wanted(fewest(group)))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """How much a request says of where its pods may go, in parts: what it costs to keep it and to ask it.
 
-Rules: a term or an expression counts as TERM, and so do a toleration, a port and a spread constraint; a value counts
-as 1, and a long text as 1 for each TEXT characters. Requests of up to LIGHT parts are remembered after their pods are
-gone.
+Rules: a term (but see BROAD) or an expression counts as TERM, and so do a toleration, a port and a spread constraint; a
+value counts as 1, and a long text as 1 for each TEXT characters. Requests of up to LIGHT parts are remembered after
+their pods are gone.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ from collections.abc import Iterable
 from dovetail.core.model import LabelSelector, NodeTerm, PeerTerm, Request, Requirement
 
 TERM = 16
+BROAD = 512
+"""A term about other pods that says nothing of what their labels must be: it is held against every pod."""
+NEGATIVE = frozenset({"NotIn", "DoesNotExist"})
 TEXT = 64
 LIGHT = 256
 
@@ -54,4 +57,10 @@ def _of_selector(selector: LabelSelector | None) -> int:
 
 
 def _of_peers(term: PeerTerm) -> int:
-    return TERM + _of_selector(term.selector) + _of_selector(term.namespace_selector) + len(term.namespaces)
+    broad = term.selector is not None and all(one.operator in NEGATIVE for one in term.selector.requirements)
+    return (
+        (BROAD if broad else TERM)
+        + _of_selector(term.selector)
+        + _of_selector(term.namespace_selector)
+        + len(term.namespaces)
+    )

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from dovetail.core.cluster import Cluster
 from dovetail.core.members import Members
 from dovetail.core.model import Gang, Pod
+from dovetail.core.parts import light
 from dovetail.core.placing.gangs import Group, fewest
 
 LONE = "pod/"
@@ -25,7 +26,9 @@ _ALIKE = attrgetter(
     "request", "queue", "namespace", "user", "priority", "work.preemptible", "managed", "gated", "deleting", "problem",
     "claims", "nominated_node", "device_claims", "by_claim", "containers",
 )  # fmt: skip
-_MOST_KINDS = 65_536
+_MOST_KINDS, _FEW = 16_384, 32
+MOST_DEPTH = 8
+"""Gangs below each other. What lies deeper waits, and is told so."""
 Precedence = tuple[int, int]
 """Priority, and how little the job had (a level, negative): who has less gives way within a queue."""
 
@@ -77,10 +80,12 @@ class Roster:
         alike = _ALIKE(pod)
         kind = self._kinds.get(alike)
         if kind is None:
-            if len(self._kinds) >= _MOST_KINDS:
-                self._kinds.clear()
             self._last_kind += 1
-            kind = self._kinds[alike] = self._last_kind
+            kind = self._last_kind
+            if len(pod.claims) + len(pod.device_claims) + len(pod.containers) <= _FEW and light(pod.request):
+                if len(self._kinds) >= _MOST_KINDS:
+                    self._kinds.clear()
+                self._kinds[alike] = kind
         return kind
 
     def distinct(self, pods: Sequence[Pod]) -> Sequence[Pod]:
@@ -131,26 +136,39 @@ class Roster:
         return f"{gang.namespace}/{gang.name}" if gang is not None else root
 
     def top(self, gang_id: str) -> str:
-        """The root above a gang; of gangs that are below themselves one and the same for all of them."""
+        """The root above a gang; of gangs that are below themselves one and the same for all of them. One
+        that lies too deep stands alone."""
         path = [gang_id]
         while (gang := self.gangs.get(gang_id)) is not None and gang.parent:
             gang_id = gang.parent
             if gang_id in path:
                 return min(path[path.index(gang_id) :])
+            if len(path) == MOST_DEPTH:
+                return path[0]
             path.append(gang_id)
         return gang_id
+
+    def circles(self, gang_id: str) -> bool:
+        """Whether the gang is below itself, as far as anybody looks."""
+        above = gang_id
+        for _ in range(MOST_DEPTH):
+            gang = self.gangs.get(above)
+            above = gang.parent if gang is not None else ""
+            if above == gang_id:
+                return True
+        return False
 
     def tree(self, root: str) -> list[str]:
         """The ids of a root's gangs, the root first."""
         order: list[str] = []
         seen = {root}
-        stack = [root]
+        stack = [(root, 1)]
         while stack:
-            gang_id = stack.pop()
+            gang_id, depth = stack.pop()
             order.append(gang_id)
             below = self._children.get(gang_id)
-            if below:
-                stack += [child for child in below if child not in seen]
+            if below and depth < MOST_DEPTH:
+                stack += [(child, depth + 1) for child in below if child not in seen]
                 seen.update(below)
         return order
 
@@ -225,16 +243,16 @@ class Roster:
             return list(filter(startable, self.waiting(root).values()))
         return next((pods for group in self._parts(root) if (pods := fewest(group))), [])
 
-    def _parts(self, gang_id: str) -> Iterator[Group]:
-        group = self._group(gang_id)
+    def _parts(self, gang_id: str, depth: int = 1) -> Iterator[Group]:
+        group = self._group(gang_id, depth)
         if group.total_missing() and not self.has_started(gang_id):
             yield group
             return
         running = replace(group, pods=[], held=list(group.all_held()), missing=0, groups=[], min_groups=0)
         for pod in group.pods[: group.room]:
             yield replace(running, pods=[pod], missing=1)
-        for child in self._subgangs(gang_id):
-            for part in self._parts(child):
+        for child in self._subgangs(gang_id) if depth < MOST_DEPTH else ():
+            for part in self._parts(child, depth + 1):
                 yield replace(running, groups=[part])
 
     def _subgangs(self, gang_id: str) -> list[str]:
@@ -244,7 +262,7 @@ class Roster:
         """How many pods of its own a gang needs; one that only holds sub-gangs needs none."""
         return gang.min_count if gang.id in self._members or not self._subgangs(gang.id) else 0
 
-    def _group(self, gang_id: str) -> Group:
+    def _group(self, gang_id: str, depth: int = 1) -> Group:
         gang = self.gangs[gang_id]
         members, placements = self._members.get(gang_id) or Members(), self._cluster.placements
         known = members.pods
@@ -254,7 +272,8 @@ class Roster:
             held = [placements[uid].slot for uid, pod in known.items() if uid in placements and not pod.deleting]
         if not all(map(startable, members.distinct())):
             pods = list(filter(startable, pods))
-        children = [self._group(child) for child in self._subgangs(gang_id)]
+        below = self._subgangs(gang_id) if depth < MOST_DEPTH else []
+        children = [self._group(child, depth + 1) for child in below]
         return Group(
             pods=pods,
             held=held,

@@ -42,6 +42,7 @@ class State:
         self.policy = policy or Policy()
         self.cluster = Cluster(self.policy.scoring, self.policy.fabric)
         self.rows = Rows(self.cluster, self.policy.scoring)
+        self.cluster.shapes.forgotten = self._forget_shape
         self.roster = Roster(self.cluster)
         self.shares = Shares(self.cluster, self.roster, self.policy)
         self.order = Order(self.shares, self.wanted)
@@ -145,6 +146,10 @@ class State:
                 self.touch(root)
                 self.cluster.freed += 1
 
+    def _forget_shape(self, number: int) -> None:
+        self.rows.forget(number)
+        self.cluster.kubelets.forget(number)
+
     def postpone(self, root: str) -> None:
         """There was no time for the root in this step: the next one tries it."""
         self._postponed.append(root)
@@ -219,8 +224,10 @@ class State:
         if old is None or old.request != pod.request:
             if old is not None:
                 cluster.unplace_if_bound(old)
-                cluster.peers.release(old.request)
-            cluster.peers.retain(pod.request, cluster.placed())
+                self._release(old)
+            cluster.shapes.retain(pod.request)
+            if pod.managed:
+                cluster.peers.retain(pod.request, cluster.placed())
         if pod.device_claims and (old is None or old.device_claims != pod.device_claims):
             if old is not None:
                 cluster.claims.forget(old)
@@ -244,6 +251,12 @@ class State:
                 self.broken.look(root, self.now_ms)
             if startable(pod) or (old is not None and startable(old)) or not pod.node:
                 self.touch(root)
+
+    def _release(self, pod: Pod) -> None:
+        """Nothing asks for what the pod asked for, unless others do."""
+        if pod.managed:
+            self.cluster.peers.release(pod.request)
+        self.cluster.shapes.release(pod.request)
 
     def _hold(self, pod: Pod) -> None:
         """A bound pod holds its room where it is, whatever was decided for it."""
@@ -281,7 +294,7 @@ class State:
         if placement is not None:
             cluster.mix.end(placement)
             cluster.vacate_if_gone(placement.slot)
-        cluster.peers.release(pod.request)
+        self._release(pod)
         cluster.claims.forget(pod)
         cluster.avoided.pop(event.uid, None)
         if cluster.nominated.pop(event.uid, None) is not None:

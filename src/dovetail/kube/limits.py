@@ -13,13 +13,14 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from dovetail.core.devices.mig.geometry import RESOURCE_PREFIX
 from dovetail.core.model import GPU, SHARED_GPU, Problem
-from dovetail.core.parts import TERM, of_texts
+from dovetail.core.parts import BROAD, NEGATIVE, TERM, of_texts
 from dovetail.kube.objects import LabelSelector, NodeSelectorTerm, Quantities, SelectorRequirement
 from dovetail.kube.objects_pod import (
     Affinity,
@@ -41,9 +42,10 @@ MOST_VOLUMES = 256
 MOST_CLAIMS = 128
 MOST_LEVELS = 16
 MOST_SUBGANGS = 256
-MOST_EXPRESSIONS = 16 * 1024
+MOST_EXPRESSIONS = 8 * 1024
 _LONGEST_NAME = 253
 _FEW = 8
+_NVIDIA = "nvidia.com/"
 
 
 class Bounded(NamedTuple):
@@ -60,7 +62,7 @@ def bounded(obj: Pod) -> Bounded:
     meta, spec = obj.metadata, obj.spec
     every = (*spec.init_containers, *spec.containers) if spec.init_containers else spec.containers
     amounts = ports = 0
-    for container in every:
+    for container in every[: MOST_CONTAINERS + 1]:
         ports += len(container.ports)
         amounts += len(container.resources.requests) + len(container.resources.limits)
     few = len(every) <= _FEW and amounts <= _FEW * _FEW
@@ -103,7 +105,7 @@ def too_many(field: str, count: int, most: int) -> Problem | None:
 def _cut(obj: Pod, said: int) -> Pod:
     meta, spec = obj.metadata, obj.spec
     if len(meta.labels) > MOST_LABELS:
-        meta = replace(meta, labels=dict(list(meta.labels.items())[:MOST_LABELS]))
+        meta = replace(meta, labels=dict(islice(meta.labels.items(), MOST_LABELS)))
     if said > MOST_PARTS:
         far = spec.affinity.pod_anti_affinity if spec.affinity is not None else None
         terms = _first(far.required) if far is not None else ()
@@ -127,7 +129,9 @@ def _containers(every: tuple[Container, ...]) -> dict[int, Container]:
     """As much of the first containers as is read, by the ids of the objects."""
     found: dict[int, Container] = {}
     left = MOST_AMOUNTS
-    for one in sorted(every, key=_without_gpus):
+    for one in (*filter(_has_gpus, every), *every[:MOST_CONTAINERS]):
+        if id(one) in found:
+            continue
         asked = one.resources
         if len(asked.requests) + len(asked.limits) > left:
             requests, limits = _some(asked.requests, left // 2), _some(asked.limits, left // 2)
@@ -139,17 +143,18 @@ def _containers(every: tuple[Container, ...]) -> dict[int, Container]:
     return found
 
 
-def _without_gpus(container: Container) -> bool:
-    return not any(map(counts_first, container.resources.limits))
+def _has_gpus(container: Container) -> bool:
+    return any(map(counts_first, container.resources.limits))
 
 
 def _some(amounts: Quantities, most: int) -> Quantities:
-    return dict(sorted(amounts.items(), key=lambda item: not counts_first(item[0]))[:most])
+    first = {name: amount for name, amount in amounts.items() if counts_first(name)}
+    return dict(islice({**first, **amounts}.items(), most)) if first else dict(islice(amounts.items(), most))
 
 
 def counts_first(resource: str) -> bool:
     """Whether it is read before other resources: it is a GPU or a part of one."""
-    return resource in (GPU, SHARED_GPU) or resource.startswith(RESOURCE_PREFIX)
+    return resource.startswith(_NVIDIA) and (resource in (GPU, SHARED_GPU) or resource.startswith(RESOURCE_PREFIX))
 
 
 def _first(terms: tuple[PodAffinityTerm, ...]) -> tuple[PodAffinityTerm, ...]:
@@ -192,7 +197,8 @@ def _of_nodes(terms: Iterable[NodeSelectorTerm], most: int) -> int:
 def _of_peers(terms: Iterable[PodAffinityTerm], most: int) -> int:
     found = 0
     for term in terms:
-        found += TERM + of_selector(term.label_selector, most) + of_selector(term.namespace_selector, most)
+        found += _of_term(term.label_selector)
+        found += of_selector(term.label_selector, most) + of_selector(term.namespace_selector, most)
         found += len(term.namespaces)
         if found > most:
             break
@@ -202,10 +208,18 @@ def _of_peers(terms: Iterable[PodAffinityTerm], most: int) -> int:
 def _of_spread(constraints: Iterable[TopologySpreadConstraint], most: int) -> int:
     found = 0
     for constraint in constraints:
-        found += TERM + of_selector(constraint.label_selector, most) + TERM * len(constraint.match_label_keys)
+        found += _of_term(constraint.label_selector)
+        found += of_selector(constraint.label_selector, most) + TERM * len(constraint.match_label_keys)
         if found > most:
             break
     return found
+
+
+def _of_term(selector: LabelSelector | None) -> int:
+    if selector is None or selector.match_labels:
+        return TERM
+    broad = all(one.operator in NEGATIVE for one in selector.match_expressions)
+    return BROAD if broad else TERM
 
 
 def of_selector(wire: LabelSelector | None, most: int = MOST_PARTS) -> int:

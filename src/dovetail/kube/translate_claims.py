@@ -105,7 +105,7 @@ def claim_spec(obj: wire.DeviceClaim, path: str = "spec.devices") -> tuple[Claim
             if name not in names:
                 rule = f"is no request of this claim; nearest valid value: {nearest(name, names)}"
                 problems.append(Problem(f"{at}.requests[{i}]", name, rule))
-    said = sum([len(text) for alternatives in requests for one in alternatives for text in one.selectors])
+    said = sum(map(len, {text for alternatives in requests for one in alternatives for text in one.selectors}))
     if said > MOST_EXPRESSIONS:
         rule = f"are too many characters of expressions; the limit is {MOST_EXPRESSIONS} for one claim"
         problems.append(Problem(f"{path}.requests", str(said), rule))

@@ -89,10 +89,10 @@ class Probe:
         return np.where(where & self.open, row.copies(), 0)
 
     def allocatable(self, resource: str) -> NDArray[np.int64]:
-        return np.asarray(self.nodes.allocatable[self.nodes.resource_column(resource)])
+        return np.asarray(self.nodes.allocatable[self.nodes.column(resource)])
 
     def free(self, resource: str) -> NDArray[np.int64]:
-        return np.asarray(np.maximum(self.nodes.free[self.nodes.resource_column(resource)], 0))
+        return np.asarray(np.maximum(self.nodes.free[self.nodes.column(resource)], 0))
 
     def sharing(self, slot: int) -> Sharing:
         """Of a node that shares its GPUs."""
@@ -127,7 +127,7 @@ class Probe:
         """(how much is missing of what is needed, in thousandths; node; of what; how much; the verdict)."""
         names = self.nodes.names
         if verdict.reason is Reason.INSUFFICIENT:
-            column = self.nodes.resources[verdict.detail]
+            column = self.nodes.column(verdict.detail)
             slot = int(verdict.slots[np.argmax(self.nodes.free[column, verdict.slots])])
             wanted = dict(pod.request.resources)[verdict.detail]
             missing = wanted - int(self.nodes.free[column, slot])

@@ -50,6 +50,7 @@ MOST_TIMES = 4096
 """Pods of one shape on one node that are told apart from any more."""
 _REMEMBERED = 65_536
 _CLOSE_BITS = 16
+_FEW = 1024
 
 
 class Answer(Struct, frozen=True):
@@ -247,7 +248,7 @@ class Claims:
         claim, that cannot be taken back: a kubelet that has some would look for the claim all the same."""
         mask = np.ones(self._nodes.size, dtype=np.bool_)
         for name in pod.by_claim:
-            mask &= self._nodes.allocatable[self._nodes.resource_column(name)] == 0
+            mask &= self._nodes.allocatable[self._nodes.column(name)] == 0
         for key in self._keys(pod):
             allocation = self.allocation(key)
             if allocation is None:
@@ -425,6 +426,8 @@ class Claims:
         if resource.startswith(IMPLICIT):
             return self.classes.get(resource.removeprefix(IMPLICIT))
         if resource not in self._extended:
+            if len(self._extended) >= _FEW:
+                self._extended.clear()
             found = [one for one in self.classes.values() if one.extended_resource == resource]
             self._extended[resource] = min(found, key=lambda one: (-one.created_ms, one.name), default=None)
         return self._extended[resource]

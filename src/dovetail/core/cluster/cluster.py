@@ -118,13 +118,29 @@ class Cluster:
 
     def put_node(self, node: Node) -> None:
         slot = self.nodes.slot_of(node.name)
-        before = self._devices(slot)
+        before, offered = self._devices(slot), len(self.nodes.resources)
         if self.nodes.put(node):
             self.freed += 1
+            if len(self.nodes.resources) > offered:
+                self._measure()
             self.rejections.forget_node(node.name)
             self.claims.node_changed(slot)
             if self._devices(slot) != before:
                 self._hand_out_again(slot)
+
+    def _measure(self) -> None:
+        """Resources are offered that none was before: pods may have asked for them."""
+        nodes = self.nodes
+        asking = [placement for placement in self.placements.values() if placement.shape.unoffered]
+        for placement in asking:
+            nodes.free[: placement.shape.width, placement.slot] += placement.shape.need[:, 0]
+        for shape in dict.fromkeys([*self.shapes.known(), *[placement.shape for placement in asking]]):
+            if any(name in nodes.resources for name in shape.unoffered):
+                shape.measure(nodes)
+        for placement in asking:
+            nodes.free[: placement.shape.width, placement.slot] -= placement.shape.need[:, 0]
+        # Rows start over.
+        nodes.resizes += 1
 
     def _devices(self, slot: int) -> tuple[object, ...]:
         """What the GPUs that pods hold there depend on."""
@@ -383,6 +399,8 @@ class Cluster:
             used[slot] = +used[slot]
             if not used[slot]:
                 del used[slot]
+            if not used:
+                del self.ports[port.protocol, port.port]
         self.peers.remove(pod, slot)
         self.volumes.remove(pod.uid)
 

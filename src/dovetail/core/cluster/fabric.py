@@ -70,6 +70,8 @@ class Fabric:
         """The node slots of a domain, ascending."""
         self._catch_up()
         found = self._slots.get(key)
+        if found is None and not self.count(key):
+            raise IndexError(domain)
         if found is None:
             found = self._slots[key] = _group(self.domains(key), self.count(key))
         return found[domain]

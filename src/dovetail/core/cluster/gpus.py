@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from dovetail.core.placing.scores import Scoring
 
 
+_REMEMBERED = 65_536
+
+
 class Gpus:
     def __init__(self, cluster: Cluster, scoring: Scoring) -> None:
         self._cluster = cluster
@@ -113,6 +116,8 @@ class Gpus:
         kind = shape.id, int(nodes.sharing_ids[slot]), int(nodes.gpu_memory_mib[slot]), bool(nodes.sliced[slot])
         share = self._shares.get(kind)
         if share is None:
+            if len(self._shares) >= _REMEMBERED:
+                self._shares.clear()
             taken = shares.take(nodes, shape, slice(slot, slot + 1))
             share = 0 if taken is None or taken[0] == shares.NOWHERE else int(taken[0])
             self._shares[kind] = share

@@ -152,6 +152,10 @@ class Kubelets:
         answer = self._answers.get(shape.id, {}).get(kind.empty.number)
         return answer if answer is not None else self._work_out(kind, shape, kind.empty)
 
+    def forget(self, shape: int) -> None:
+        """Nobody asks for the shape of this number any more."""
+        self._answers.pop(shape, None)
+
     def _work_out(self, kind: _Kind, shape: Shape, stock: Stock) -> Answer:
         if self._answered >= _REMEMBERED:
             self._answers.clear()

@@ -4,7 +4,7 @@
 Rules: a class is what a pod asks of cores and GPUs, and where it may go; not its memory, and nothing that looks at
 other pods. A pod counts once, when it is first told. Pods that want what is not counted in GPUs and cores (claims, MIG
 instances, replicas, other devices) belong to no class. A pod that had a GPU, or a share of one, and is gone has ended.
-When many came, all counts are halved: what was long ago counts less.
+When many came, or of many classes, all counts are halved: what was long ago counts less.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from collections.abc import Iterable
 
 from dovetail.core.cluster.placement import Placement
 from dovetail.core.model import CPU, GPU, Pod, Request
+from dovetail.core.parts import light
 
 MOST_COUNTED = 65_536
+MOST_CLASSES = 4_096
 
 Record = tuple[Request, int]
 """A class, and how many pods of it count."""
@@ -35,6 +37,11 @@ class Mix:
         """Count a pod that came."""
         request = pod.request
         if request not in self._classes:
+            if len(self._classes) >= MOST_CLASSES:
+                self._classes.clear()
+            if not light(request):
+                # It is of no use for guessing who comes next.
+                return
             self._classes[request] = class_of(request)
         kind = self._classes[request]
         if kind is None or pod.device_claims:
@@ -42,7 +49,7 @@ class Mix:
         self.counts[kind] = self.counts.get(kind, 0) + 1
         self.seen += 1
         self._total += 1
-        if self._total > MOST_COUNTED:
+        if self._total > MOST_COUNTED or len(self.counts) > MOST_CLASSES:
             self.counts = {kind: count // 2 for kind, count in self.counts.items() if count > 1}
             self.ended //= 2
             self._classes.clear()

@@ -23,6 +23,8 @@ from dovetail.core.model import CPU, GPU, MAX_GPUS, MEMORY, PODS, WHOLE_GPU_MILL
 
 Amounts = NDArray[np.int64]
 UNSCHEDULABLE_TAINT = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
+UNOFFERED = ""
+"""Whose column is that of all resources that no node has ever offered."""
 BLOCK = 128
 """The number of slots is a multiple of this: rows keep the best score of each block."""
 
@@ -123,7 +125,13 @@ class Nodes:
         self.columns.resize(rows)
         self.resizes += 1
 
-    def resource_column(self, name: str) -> int:
+    def column(self, name: str) -> int:
+        """The column of a resource, or the one of all resources that no node has ever offered: there is nothing of any
+        of them, and whoever asks for names that are made up makes no columns."""
+        column = self.resources.get(name)
+        return column if column is not None else self._resource_column(UNOFFERED)
+
+    def _resource_column(self, name: str) -> int:
         """The column of a resource, made on first sight."""
         column = self.resources.get(name)
         if column is None:
@@ -182,7 +190,7 @@ class Nodes:
         self._vacant.append(slot)
 
     def _set_allocatable(self, slot: int, amounts: dict[str, int]) -> None:
-        columns = {self.resource_column(name): amount for name, amount in amounts.items()}
+        columns = {self._resource_column(name): amount for name, amount in amounts.items()}
         row = np.zeros(len(self.free), dtype=np.int64)
         for column, amount in columns.items():
             row[column] = amount

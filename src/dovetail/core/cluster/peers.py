@@ -2,8 +2,9 @@
 """How many pods that affinity and spread terms speak of are on each node.
 
 A matcher is what picks pods: selectors with their namespaces, all of which must match. Counts are kept per node slot
-for matchers that some known pod uses; domains are added up when a decision asks. `carriers` counts, per required
-anti-affinity term, the placed pods that carry it: they repel others.
+for matchers that some known pod of this scheduler uses; domains are added up when a decision asks. `carriers` counts,
+per required anti-affinity term, the placed pods that carry it: they repel others. A pod is held against those that may
+pick it, by its labels, not against all.
 Source of the rules: kube-scheduler's plugins interpodaffinity and podtopologyspread.
 """
 
@@ -14,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec import Struct, field
 
+from dovetail.core.cluster.by_label import ByLabel
 from dovetail.core.labels import matches
 from dovetail.core.model import LabelSelector, Namespace, PeerTerm, Pod, Request
 
@@ -51,6 +53,8 @@ class Peers:
     def __init__(self) -> None:
         self.counts: dict[Matcher, PeerCount] = {}
         self.carriers: dict[PeerTerm, Counter[int]] = {}
+        self._matchers: ByLabel[Matcher] = ByLabel()
+        self._repelled: ByLabel[PeerTerm] = ByLabel()
         self.wanted: set[Matcher] = set()
         """Matchers of required affinity: a new pod that they pick can make room for a waiting one."""
         self.labels: dict[str, Mapping[str, str]] = {}
@@ -58,18 +62,20 @@ class Peers:
 
     def retain(self, request: Request, placed: Iterable[tuple[Pod, int]]) -> None:
         """A pod with this request became known; `placed` are all placed pods with their slots."""
-        fresh: list[Matcher] = []
+        fresh: ByLabel[Matcher] | None = None
         for matcher in matchers_of(request):
             count = self.counts.get(matcher)
             if count is None:
                 count = self.counts[matcher] = PeerCount()
-                fresh.append(matcher)
+                fresh = fresh or ByLabel()
+                fresh.put(matcher, matcher[0][0])
+                self._matchers.put(matcher, matcher[0][0])
             count.users += 1
         if request.affinity:
             self.wanted.add(matcher_of(*request.affinity))
-        if fresh:
+        if fresh is not None:
             for pod, slot in placed:
-                self._count(pod, slot, 1, fresh)
+                self._count(pod, slot, 1, fresh.about(pod.labels))
 
     def release(self, request: Request) -> None:
         for matcher in matchers_of(request):
@@ -77,13 +83,18 @@ class Peers:
             count.users -= 1
             if count.users == 0:
                 del self.counts[matcher]
+                self._matchers.drop(matcher, matcher[0][0])
                 self.wanted.discard(matcher)
 
     def add(self, pod: Pod, slot: int) -> bool:
         """Count a placed pod. True where it may satisfy somebody's required affinity."""
         for term in pod.request.anti_affinity:
-            self.carriers.setdefault(term, Counter())[slot] += 1
-        return self._count(pod, slot, 1, self.counts)
+            carriers = self.carriers.get(term)
+            if carriers is None:
+                carriers = self.carriers[term] = Counter()
+                self._repelled.put(term, term.selector)
+            carriers[slot] += 1
+        return self._count(pod, slot, 1, self._matchers.about(pod.labels))
 
     def remove(self, pod: Pod, slot: int) -> None:
         for term in pod.request.anti_affinity:
@@ -91,23 +102,33 @@ class Peers:
             _add(carriers, slot, -1)
             if not carriers:
                 del self.carriers[term]
-        self._count(pod, slot, -1, self.counts)
+                self._repelled.drop(term, term.selector)
+        self._count(pod, slot, -1, self._matchers.about(pod.labels))
 
     def picks(self, matcher: Matcher, pod: Pod) -> bool:
         """Whether all terms of the matcher match the pod."""
         if not matcher:
             return False
-        labels = dict(pod.labels)
+        return self._picks(matcher, pod.namespace, dict(pod.labels))
+
+    def _picks(self, matcher: Matcher, namespace: str, labels: Mapping[str, str]) -> bool:
         return all(
-            (pod.namespace in namespaces or self._in_namespace(by_label, pod.namespace)) and matches(selector, labels)
+            (namespace in namespaces or self._in_namespace(by_label, namespace)) and matches(selector, labels)
             for selector, namespaces, by_label in matcher
         )
 
-    def repelling(self, pod: Pod) -> list[tuple[str, Counter[int]]]:
-        """(topology key, slots of carriers) of each placed pods' anti-affinity term that matches the pod."""
-        return [
-            (term.topology_key, slots) for term, slots in self.carriers.items() if self.picks(matcher_of(term), pod)
-        ]
+    def repelling(self, pod: Pod) -> dict[str, Counter[int]]:
+        """By topology key the slots of the pods that carry an anti-affinity term which matches the pod."""
+        found: dict[str, Counter[int]] = {}
+        if self.carriers:
+            labels = dict(pod.labels)
+            for term in self._repelled.about(pod.labels):
+                if self._picks(matcher_of(term), pod.namespace, labels):
+                    slots = found.get(term.topology_key)
+                    if slots is None:
+                        slots = found[term.topology_key] = Counter()
+                    slots.update(self.carriers[term])
+        return found
 
     def namespaces(self) -> Iterator[Namespace]:
         return (Namespace(name, tuple(labels.items())) for name, labels in self.labels.items())
@@ -129,20 +150,23 @@ class Peers:
 
     def _recount(self, placed: Iterable[tuple[Pod, int]]) -> bool:
         moved = [m for m in self.counts if any(by_label is not None for _, _, by_label in m)]
+        again: ByLabel[Matcher] = ByLabel()
         for matcher in moved:
             self.counts[matcher] = PeerCount(users=self.counts[matcher].users)
+            again.put(matcher, matcher[0][0])
         if moved:
             for pod, slot in placed:
-                self._count(pod, slot, 1, moved)
+                self._count(pod, slot, 1, again.about(pod.labels))
         return bool(moved)
 
     def _in_namespace(self, selector: LabelSelector | None, namespace: str) -> bool:
         return selector is not None and matches(selector, self.labels.get(namespace, {}))
 
     def _count(self, pod: Pod, slot: int, by: int, matchers: Iterable[Matcher]) -> bool:
-        satisfies = False
+        """`matchers` are those that may pick it."""
+        satisfies, labels = False, dict(pod.labels)
         for matcher in matchers:
-            if self.picks(matcher, pod):
+            if self._picks(matcher, pod.namespace, labels):
                 count = self.counts[matcher]
                 _add(count.pods, slot, by)
                 if pod.deleting:

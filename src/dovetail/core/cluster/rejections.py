@@ -3,6 +3,7 @@
 
 Rules: per owner, node and reason the first rejection keeps the owner's pods away for a minute, the second for ten, and
 the third until the node changes: a controller that makes a new pod for each one that failed fails three at most there.
+The owners are remembered whose pods were rejected last.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 FOR_EVER_MS = 2**62
+MOST_OWNERS = 1024
 _BACKOFFS_MS = (60_000, 600_000, FOR_EVER_MS)
 
 
@@ -42,7 +44,11 @@ class Rejections:
         self.put(Rejection(owner, node, reason, count, min(FOR_EVER_MS, now_ms + backoff_ms)))
 
     def put(self, rejection: Rejection) -> None:
-        self._of_owner.setdefault(rejection.owner, {})[rejection.node, rejection.reason] = rejection
+        of_owner = self._of_owner.pop(rejection.owner, {})
+        of_owner[rejection.node, rejection.reason] = rejection
+        self._of_owner[rejection.owner] = of_owner
+        if len(self._of_owner) > MOST_OWNERS:
+            del self._of_owner[next(iter(self._of_owner))]
 
     def nodes(self, owner: str, now_ms: int) -> dict[str, str]:
         """The nodes that pods of the owner stay away from, each with the reason."""

@@ -20,6 +20,8 @@ from dovetail.core.dra.selectors import Compile, Selector, SelectorError
 from dovetail.core.model import Toleration
 
 _REMEMBERED = 16_384
+_MOST_CHARACTERS = 2**18
+"""Of expressions: compiled, they take fifty times as much."""
 MOST_RESULTS = 32
 """Devices of one claim (resource.k8s.io: AllocationResultsMaxSize)."""
 
@@ -129,6 +131,8 @@ class Asks:
         self._views: dict[tuple[int, int], View] = {}
         self._version = 0
         self._made = 0
+        self._characters = 0
+        """Of the expressions that are remembered."""
 
     def forget(self) -> None:
         """A class changed: what was made of it is made anew."""
@@ -138,9 +142,11 @@ class Asks:
     def of(self, specs: tuple[ClaimSpec, ...]) -> Ask:
         ask = self._asks.get(specs)
         if ask is None:
-            if len(self._asks) >= _REMEMBERED:
+            if len(self._asks) >= _REMEMBERED or self._characters > _MOST_CHARACTERS:
                 self.forget()
                 self._tests.clear()
+                self._kinds.forget()
+                self._characters = 0
             ask = self._asks[specs] = self._new(specs)
         return ask
 
@@ -197,6 +203,7 @@ class Asks:
             except SelectorError as error:
                 test = Test(None, str(error), {})
             self._tests[expression] = test
+            self._characters += len(expression)
         return test
 
     def view(self, ask: Ask, kind: Kind) -> View:
@@ -255,7 +262,7 @@ def view_of(ask: Ask, kind: Kind) -> View:
 
 
 def _alike(ask: Ask, kind: Kind) -> tuple[int, ...]:
-    compared = [kind.values[rule.attribute] for claim in ask.claims for rule in claim.rules]
+    compared = [kind.compared(rule.attribute) for claim in ask.claims for rule in claim.rules]
     numbers: dict[object, int] = {}
     return tuple(
         numbers.setdefault(

@@ -94,6 +94,11 @@ class Kind(Struct, frozen=True, eq=False):
                 found |= 1 << self.gpus[bit]
         return found
 
+    def compared(self, attribute: str) -> tuple[int | None, ...]:
+        """What `values` says of an attribute; None for all devices where none has it."""
+        found = self.values.get(attribute)
+        return found if found is not None else (None,) * len(self.profiles)
+
 
 class Kinds:
     """Profiles and kinds, and what is read. Once something reads what cannot be told, all attributes count."""
@@ -116,21 +121,33 @@ class Kinds:
 
     def read(self, reads: Iterable[frozenset[Read] | None], compared: Iterable[str]) -> None:
         """Selectors read these, and constraints compare these attributes."""
-        before = len(self._read), len(self._compared), self._everything
+        before = len(self._read), self._everything
         for each in reads:
             if each is None:
                 self._everything = True
             else:
                 # Drivers, capacities and whether a device is shareable are part of each profile.
                 self._read |= {one for one in each if one.kind == "attributes"}
-        self._compared |= set(compared)
-        if before != (len(self._read), len(self._compared), self._everything):
+        fresh = set(compared) - self._compared
+        self._compared |= fresh
+        if not fresh.isdisjoint(self._kept) or (before != (len(self._read), self._everything) and self._matters()):
             self._names.clear()
             self._kept.clear()
             self._profiles.clear()
             self._kinds.clear()
             self._written.clear()
             self.version += 1
+
+    def _matters(self) -> bool:
+        """Whether more is read now of devices that there are. Selectors can name whatever they like."""
+        known = (*self._names.items(), *self._kept.items())
+        return any(not before and self._is_told(name) for name, before in known)
+
+    def forget(self) -> None:
+        """Nobody who told before what he reads asks any more. Kinds that were made are finer than they need be."""
+        self._read.clear()
+        self._compared.clear()
+        self._everything = False
 
     def of(self, pools: tuple[PoolHere, ...], layout: Layout | None) -> Kind:
         """The kind of a node with these pools: the same object for equal ones."""
@@ -180,7 +197,8 @@ class Kinds:
                 )
             )
         devices = [offer.device for offer in offers]
-        values = {name: _numbered(devices, name) for name in sorted(self._compared)}
+        told = {name for device in devices for name, _ in device.attributes}
+        values = {name: _numbered(devices, name) for name in sorted(self._compared & told)}
         here = _mask(offer.here for offer in offers)
         conditional = _mask(bool(offer.device.conditions) for offer in offers)
         layout, gpus, whole = _wired(pools, layout)
@@ -234,10 +252,13 @@ class Kinds:
     def _is_read(self, qualified: str) -> bool:
         known = self._names.get(qualified)
         if known is None:
-            domain, _, name = qualified.partition("/")
-            known = not self._read.isdisjoint((Read("attributes", domain, name), Read("attributes", domain, "")))
-            known = self._names[qualified] = known or self._everything
+            known = self._names[qualified] = self._is_told(qualified)
         return known
+
+    def _is_told(self, qualified: str) -> bool:
+        domain, _, name = qualified.partition("/")
+        found = (Read("attributes", domain, name), Read("attributes", domain, ""))
+        return self._everything or not self._read.isdisjoint(found)
 
 
 def _mask(bits: Iterable[bool]) -> int:

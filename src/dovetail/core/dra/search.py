@@ -284,7 +284,7 @@ class Search:
             met = met.copy()
         for number in option.rules:
             rule, before = self.view.rules[claim][number], met[number]
-            value = self.kind.values[rule.attribute][bit]
+            value = self.kind.compared(rule.attribute)[bit]
             if value is None:
                 return None
             if before is None:

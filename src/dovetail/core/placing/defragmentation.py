@@ -138,7 +138,7 @@ class _Planning:
             if shape.stand_ins is None:
                 wanted.update({name: amount * count for name, amount in shape.request.resources})
         for name, amount in wanted.items():
-            free = int(np.maximum(nodes.free[nodes.resources[name]], 0).sum())
+            free = int(np.maximum(nodes.free[nodes.column(name)], 0).sum())
             if amount > free:
                 shown = quantities.display
                 return f"it needs {shown(name, amount)} of {name}, {shown(name, free)} are free"

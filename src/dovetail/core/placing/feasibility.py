@@ -81,7 +81,9 @@ def has_room(nodes: Nodes, shape: Shape, index: Index) -> Mask:
 def hindered(cluster: Cluster, shape: Shape, pods: Sequence[Pod], alike: bool = False) -> bool:
     """Whether any of these pods of one shape (`alike`: of one kind) needs `hindrances`; False for most, and then their
     row says it all."""
-    if shape.request.scattered or cluster.peers.carriers or cluster.nominated:
+    if shape.request.scattered or cluster.nominated:
+        return True
+    if cluster.peers.carriers and any(cluster.peers.repelling(pod) for pod in pods):
         return True
     claims, avoided, several = cluster.claims, cluster.avoided, shape.stand_ins is not None
     if alike and len(pods) > 1 and not avoided and not cluster.rejections:
@@ -249,8 +251,9 @@ def _away_from_peers(cluster: Cluster, pod: Pod) -> Mask:
 
 def _not_repelled(cluster: Cluster, pod: Pod) -> Mask:
     free = np.ones(cluster.nodes.size, dtype=np.bool_)
-    for key, carriers in cluster.peers.repelling(pod):
-        free &= _per_slot(cluster, key, carriers) == 0
+    for key, carriers in cluster.peers.repelling(pod).items():
+        if cluster.nodes.columns[key].values:
+            free &= _per_slot(cluster, key, carriers) == 0
     return free
 
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from dovetail.core import quantities
 from dovetail.core.cluster import Cluster, shares
 from dovetail.core.cluster.columns import ABSENT, Mask
-from dovetail.core.cluster.nodes import UNSCHEDULABLE_TAINT, Nodes
+from dovetail.core.cluster.nodes import UNOFFERED, UNSCHEDULABLE_TAINT, Nodes
 from dovetail.core.cluster.selection import matches_affinity
 from dovetail.core.cluster.shapes import Shape
 from dovetail.core.devices.mig import names as mig
@@ -145,9 +145,11 @@ def _amounts(cluster: Cluster, shape: Shape, remaining: Mask) -> Iterator[_Rule]
     for reason, refused in shares.refusals(nodes, shape, everywhere):
         yield reason, When.NEVER, refused, *_why_never(nodes, shape, reason, remaining & refused)
     asked = sorted(np.flatnonzero(shape.need).tolist(), key=lambda column: (names[column] != GPU, column))
-    for column in asked:
-        need, name = int(shape.need[column, 0]), names[column]
-        counted = _counted(nodes, shape, column)
+    wanted = [(column, names[column], int(shape.need[column, 0])) for column in asked if names[column] != UNOFFERED]
+    amounts = dict(shape.request.resources)
+    wanted += [(nodes.column(name), name, amounts[name]) for name in shape.unoffered]
+    for column, name, need in wanted:
+        counted = _counted(nodes, shape, column, (name,))
         short = counted & (nodes.free[column] < need)
         too_small = counted & (nodes.allocatable[column] < need)
         reason = Reason.TOO_MANY_PODS if name == PODS else Reason.INSUFFICIENT
@@ -166,10 +168,11 @@ def _amounts(cluster: Cluster, shape: Shape, remaining: Mask) -> Iterator[_Rule]
         yield Reason.NVLINK, When.NOT_YET, _apart(nodes, shape, nodes.gpu_free_bits), f"({shape.gpus} GPUs)", ""
 
 
-def _counted(nodes: Nodes, shape: Shape, column: int) -> Mask:
-    """Where a resource is counted, as no devices by claim stand in for it."""
+def _counted(nodes: Nodes, shape: Shape, column: int, names: tuple[str, ...]) -> Mask:
+    """Where the resources of a column are counted, as no devices by claim stand in for them."""
     counted: Mask = nodes.allocatable[column] > 0
-    return counted if shape.stand_ins is not None and column in shape.stand_ins.columns else np.ones_like(counted)
+    replaced = shape.stand_ins is not None and all(name in shape.stand_ins.resources for name in names)
+    return counted if replaced else np.ones_like(counted)
 
 
 def _asked_share(shape: Shape) -> str:
@@ -304,10 +307,15 @@ def _most_when_empty(cluster: Cluster, wanted: list[tuple[Shape, int]], level: s
     nodes = cluster.nodes
     everywhere = slice(0, nodes.size)
     sums: Counter[int] = Counter()
+    names = {column: name for name, column in nodes.resources.items()}
     for shape, count in wanted:
         asked = np.flatnonzero(shape.need)
         rates = nodes.allocatable[asked] // shape.need[asked]
-        copies = np.where([_counted(nodes, shape, column) for column in asked.tolist()], rates, _VERY_MANY).min(axis=0)
+        counted = [
+            _counted(nodes, shape, column, shape.unoffered if names[column] == UNOFFERED else (names[column],))
+            for column in asked.tolist()
+        ]
+        copies = np.where(counted, rates, _VERY_MANY).min(axis=0)
         copies = np.minimum(copies, shares.copies_when_empty(nodes, shape))
         if shape.needs_links:
             copies = np.minimum(copies, links.times(nodes, everywhere, links.all_gpus(nodes), shape))

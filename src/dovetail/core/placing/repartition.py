@@ -55,7 +55,10 @@ def proposal(cluster: Cluster, shape: Shape) -> Repartition | None:
 def _rest_fits(nodes: Nodes, shape: Shape) -> Mask:
     """Where everything but the instances is free."""
     left = nodes.free[: shape.width] - shape.need
-    instances = [nodes.resources[resource] for resource, _ in shape.slices]
+    slices = dict(shape.slices)
+    if any(name not in slices for name in shape.unoffered):
+        return np.zeros(nodes.size, dtype=np.bool_)
+    instances = [nodes.column(resource) for resource in slices]
     floor = shape.floor.copy()
     floor[instances] = UNASKED
     return np.asarray((left >= floor).all(axis=0))

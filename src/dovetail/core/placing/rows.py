@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from dovetail.core.placing._kernel import Kernel
 
 _ROWS_BYTES = 2**28
+_NO_DOMAINS: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
 _CHUNK = 8192
 """Slots worked on at a time when a whole row is made: temporary arrays then stay in the processor's cache."""
 
@@ -171,6 +172,8 @@ class Row:
         if self._tallies_of != fabric.version:
             self._tallies.clear()
             self._tallies_of = fabric.version
+        if not fabric.count(key):
+            return _NO_DOMAINS
         tally = self._tallies.get(key)
         if tally is None:
             domains, copies = fabric.domains(key), self.copies()
@@ -312,6 +315,10 @@ class Rows:
         self._cluster = cluster
         self.scoring = scoring
         self._rows: dict[int, Row] = {}
+
+    def forget(self, number: int) -> None:
+        """Nobody asks for the shape of this number any more."""
+        self._rows.pop(number, None)
 
     def of(self, shape: Shape) -> Row:
         """The up-to-date row of a shape."""
