@@ -2,6 +2,7 @@
 """What a tenant writes costs bounded work and memory, however much of it there is; limits are told as bad input."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,27 +10,33 @@ from yaml_objects import added, deleted, pod, wire
 
 from dovetail.core import events as ev
 from dovetail.core.cluster.columns import Columns
+from dovetail.core.cluster.rejections import MOST_OWNERS
+from dovetail.core.cluster.shapes import MOST_UNUSED
 from dovetail.core.dra.records import ClaimSpec
 from dovetail.core.labels import as_int64
 from dovetail.core.model import GPU, Problem, Request, Requirement
-from dovetail.core.parts import LIGHT, parts
+from dovetail.core.parts import BROAD, LIGHT, TERM, parts
+from dovetail.core.roster import MOST_DEPTH
+from dovetail.core.sharing.run_times import KEPT
 from dovetail.kube import annotations, budgets, limits, objects, objects_storage, owners, translate, volumes
 from dovetail.kube import resources as kinds
 from dovetail.kube import translate_requests as requests
 from dovetail.kube.annotations import PREFIX, wishes_of
 from dovetail.kube.decoding import BadObject, Event, Reader
+from dovetail.kube.errors import BadReply
 from dovetail.kube.feed import Feed
 from dovetail.kube.gangs import Membership, OwnerRef
 from dovetail.kube.gangs_dialects import NATIVE, VOLCANO
+from dovetail.kube.long_objects import LONGEST, LONGEST_PART
 from dovetail.kube.objects_claims import DeviceClaim, ResourceClaim
 from dovetail.kube.objects_group import PodGroup, VolcanoPodGroup
 from dovetail.kube.objects_pod import Pod
-from dovetail.kube.sources import outline
+from dovetail.kube.sources import LONGEST_OWNER, outline, owner_document
 from dovetail.kube.templates import JOB_SETS
 from dovetail.kube.translate_claims import claim_spec
 
 LONGEST_TOLD = 4_000
-TERM = {"topologyKey": "zone", "labelSelector": {"matchExpressions": [{"key": "a", "operator": "Exists"}]}}
+A_TERM = {"topologyKey": "zone", "labelSelector": {"matchExpressions": [{"key": "a", "operator": "Exists"}]}}
 REQUIRED, PREFERRED = (f"{how}DuringSchedulingIgnoredDuringExecution" for how in ("required", "preferred"))
 
 
@@ -40,7 +47,7 @@ def large(spec: dict[str, Any] | None = None, **metadata: Any) -> Pod:
 
 
 def anti_affinity(count: int, **more: Any) -> dict[str, Any]:
-    terms = [TERM | {"namespaces": [f"n{n}"]} for n in range(count)]
+    terms = [A_TERM | {"namespaces": [f"n{n}"]} for n in range(count)]
     return {"affinity": {"podAntiAffinity": {REQUIRED: terms}}} | more
 
 
@@ -89,7 +96,8 @@ def test_levels_have_a_limit() -> None:
     ("field", "spec"),
     [
         ("spec.affinity", anti_affinity(1_000)),
-        ("spec.affinity", {"affinity": {"podAffinity": {PREFERRED: [{"weight": 1, "podAffinityTerm": TERM}] * 1_000}}}),
+        ("spec.affinity", {"affinity": {"podAffinity": {
+            PREFERRED: [{"weight": 1, "podAffinityTerm": A_TERM}] * 1_000}}}),
         ("spec.affinity", {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [
             {"matchExpressions": [{"key": "k", "operator": "NotIn", "values": [f"v{n}" for n in range(5_000)]}]}]}}}}),
         ("spec.affinity", {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [
@@ -98,7 +106,7 @@ def test_levels_have_a_limit() -> None:
             {"weight": 1, "preference": {"matchFields": [{"key": "metadata.name"}] * 300}}]}}}),
         ("spec.affinity", {"nodeSelector": {f"k{n}": "v" for n in range(5_000)}}),
         ("spec.affinity", {"tolerations": [{"key": f"k{n}", "operator": "Exists"} for n in range(1_000)]}),
-        ("spec.affinity", {"topologySpreadConstraints": [TERM | {"maxSkew": 1}] * 1_000}),
+        ("spec.affinity", {"topologySpreadConstraints": [A_TERM | {"maxSkew": 1}] * 1_000}),
         ("spec.containers", {"containers": [{"name": f"c{n}"} for n in range(200)]}),
         ("spec.containers[*].resources", {"containers": [
             {"name": f"c{n}", "resources": {"limits": {f"x/r{m}": 1 for m in range(8)}}} for n in range(100)]}),
@@ -302,3 +310,20 @@ def test_the_feed_keeps_nothing_of_what_is_gone() -> None:
     )
     assert not any(kept)
     assert not feed.wanted_owners()
+
+
+def test_an_owner_that_is_too_long_or_too_deep_cannot_be_read() -> None:
+    for text in (json.dumps({"spec": "x" * LONGEST_OWNER}), '{"spec": ' + "[" * 5_000 + "]" * 5_000 + "}"):
+        with pytest.raises(BadReply):
+            owner_document(text.encode(), "/apis")
+    assert owner_document(b'{"spec": {}}', "/apis") == {"spec": {}}
+
+
+def test_every_limit_is_written_down() -> None:
+    page = (Path(__file__).parents[2] / "docs/reference/limits.md").read_text()
+    values = {name: value for name, value in vars(limits).items() if name.startswith("MOST_")}
+    values |= {"keys": annotations.MOST_KEYS, "value": annotations.LONGEST, "depth": MOST_DEPTH, "unused": MOST_UNUSED}
+    values |= {"light": LIGHT, "owners": MOST_OWNERS, "families": KEPT, "broad": BROAD, "term": TERM}
+    assert [name for name, value in values.items() if f"{value:,}" not in page] == []
+    for size in (LONGEST, LONGEST_PART, LONGEST_OWNER):
+        assert f"{size // 1024} KiB" in page

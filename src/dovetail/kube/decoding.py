@@ -5,11 +5,12 @@ Rules
 - Any msgspec Struct with a `metadata` is a type to read into (`Keyed`); only the fields it names are kept.
 - Everything is decoded in one typed pass. Only if that fails are the pieces taken apart, and an object that does not
   fit its type becomes a `BadObject` in its place: never an exception, never nothing.
+- So does one that is too long (see `long_objects`), unless it is read in another way.
 - So does one that is nested deeper than the interpreter goes. The API server takes 10,000 levels.
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import GenericAlias
 from typing import Generic, Protocol, TypeVar
@@ -18,6 +19,7 @@ from msgspec import DecodeError, Raw, Struct, field
 from msgspec.json import Decoder, decode
 
 from dovetail.kube.errors import BadReply, Status, status_error
+from dovetail.kube.long_objects import LONG, LONGEST
 from dovetail.kube.resources import Resource
 
 # (namespace, name); the namespace of a cluster-scoped object is "".
@@ -25,6 +27,7 @@ Key = tuple[str, str]
 
 _UNREADABLE = DecodeError, RecursionError
 _DEEPEST = 12_000
+_LONG_PAGE = 64 * LONGEST
 CHANGES = frozenset({"ADDED", "MODIFIED", "DELETED"})
 
 
@@ -120,10 +123,14 @@ class Reader(Generic[T]):
         self._one: Decoder[T] = Decoder(kind)
         self._page: Decoder[Page[T]] = Decoder(GenericAlias(Page, (kind,)))
         self._event: Decoder[Event[T]] = Decoder(GenericAlias(Event, (kind,)))
+        self._limited = kind in LONG
+        self._long: Callable[[Raw], T] | None = LONG.get(kind)
 
     def page(self, body: bytes) -> tuple[Page[T], list[BadObject]]:
         """A page of a list, and the objects that had to be left out of it. Raises BadReply if it is no list at all."""
         try:
+            if self._limited and len(body) > _LONG_PAGE:
+                raise DecodeError
             return self._page.decode(body), []
         except _UNREADABLE:
             raw = self._as(_RawPage, body)
@@ -131,7 +138,7 @@ class Reader(Generic[T]):
         bad: list[BadObject] = []
         for one in raw.items or ():
             try:
-                items.append(self._one.decode(one))
+                items.append(self._object(one))
             except _UNREADABLE as error:
                 bad.append(self._bad(one, error))
         return Page(raw.metadata, items), bad
@@ -139,6 +146,8 @@ class Reader(Generic[T]):
     def line(self, line: bytes) -> Event[T] | Bookmark | BadObject:
         """A line of a watch. Raises the ApiError that an ERROR event carries, and BadReply for a line of nonsense."""
         try:
+            if self._limited and len(line) > LONGEST:
+                raise DecodeError
             event = self._event.decode(line)
             if event.type in CHANGES:
                 return event
@@ -151,9 +160,16 @@ class Reader(Generic[T]):
             meta = self._as(Identified, raw.object).metadata
             return Bookmark(meta.resource_version, (meta.annotations or {}).get("k8s.io/initial-events-end") == "true")
         try:
-            return Event(raw.type, self._one.decode(raw.object))
+            return Event(raw.type, self._object(raw.object))
         except _UNREADABLE as error:
             return self._bad(raw.object, error, deleted=raw.type == "DELETED")
+
+    def _object(self, raw: Raw) -> T:
+        if not self._limited or len(raw) <= LONGEST:
+            return self._one.decode(raw)
+        if self._long is None:
+            raise DecodeError(f"it has {len(raw)} bytes; the limit is {LONGEST}")
+        return self._long(raw)
 
     def _as(self, kind: type[S], data: bytes | Raw) -> S:
         try:

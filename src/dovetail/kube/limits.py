@@ -68,6 +68,7 @@ def bounded(obj: Pod) -> Bounded:
     few = len(every) <= _FEW and amounts <= _FEW * _FEW
     if (
         few
+        and not obj.unread
         and spec.affinity is None
         and not spec.topology_spread_constraints
         and len(meta.labels) <= MOST_LABELS
@@ -78,7 +79,7 @@ def bounded(obj: Pod) -> Bounded:
         and len(spec.resource_claims) <= _FEW
     ):
         return Bounded(obj, (), 0, True)
-    problems: list[Problem] = []
+    problems = [Problem(field, "", "is too long to be read") for field in dict.fromkeys(obj.unread)]
     said = _said(spec)
     for field, count, most in (
         ("metadata.labels", len(meta.labels), MOST_LABELS),

@@ -206,6 +206,9 @@ class PodStatus(Wire, frozen=True):
 
 
 class Pod(Wire, frozen=True):
+    """`unread` is no field of the API: the paths of parts that were too long to be read (see `long_objects`)."""
+
     metadata: ObjectMeta = ObjectMeta()
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
+    unread: tuple[str, ...] = ()

@@ -13,7 +13,8 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from msgspec import Struct, field
+from msgspec import DecodeError, Struct, field
+from msgspec.json import decode
 from msgspec.structs import replace
 
 from dovetail.core import events as ev
@@ -23,7 +24,7 @@ from dovetail.kube import resources as kinds
 from dovetail.kube.annotations import DEVICES, LONGEST, MOST_KEYS, PREFIX
 from dovetail.kube.client import Client
 from dovetail.kube.discovery import Served
-from dovetail.kube.errors import KubeError, NotFound
+from dovetail.kube.errors import BadReply, KubeError, NotFound
 from dovetail.kube.feed import Feed
 from dovetail.kube.gangs import OwnerRef
 from dovetail.kube.gangs_dialects import DIALECTS
@@ -37,6 +38,7 @@ from dovetail.kube.objects_topology import GPUNode, NodeResourceTopology
 from dovetail.kube.reflector import Change, whole
 from dovetail.kube.resources import Resource
 
+LONGEST_OWNER = 512 * 1024
 _OLDEST = datetime(1970, 1, 1, tzinfo=UTC)
 Changes = list[Change[Any]]
 
@@ -108,11 +110,27 @@ async def read_once(client: Client, served: Served, feed: Feed) -> list[Event]:
 async def _owner(client: Client, ref: OwnerRef) -> dict[str, object] | KubeError | None:
     """The object, None where it does not exist, or why it cannot be read."""
     try:
-        return await client.request("GET", ref.resource.path(ref.namespace, ref.name), decode=dict[str, object])
+        return await read_owner(client, ref)
     except NotFound:
         return None
     except KubeError as error:
         return error
+
+
+async def read_owner(client: Client, ref: OwnerRef) -> dict[str, object]:
+    """The object that owns pods. Raises ApiError, also for one that is longer than any needs to be."""
+    path = ref.resource.path(ref.namespace, ref.name)
+    return owner_document(await client.fetch("GET", path), path)
+
+
+def owner_document(body: bytes, path: str) -> dict[str, object]:
+    """Raises BadReply."""
+    if len(body) > LONGEST_OWNER:
+        raise BadReply(200, "BadReply", f"it has {len(body)} bytes; the limit is {LONGEST_OWNER}", f"GET {path}")
+    try:
+        return decode(body, type=dict[str, object])
+    except (DecodeError, RecursionError) as error:
+        raise BadReply(200, "BadReply", str(error), f"GET {path}") from error
 
 
 def outline(pod: Pod) -> Pod:

@@ -27,7 +27,7 @@ from dovetail.kube.objects_queue import Queue
 from dovetail.kube.objects_storage import PersistentVolume, PersistentVolumeClaim
 from dovetail.kube.reflector import Change, Drift, Reflector, log_drift
 from dovetail.kube.resources import Resource
-from dovetail.kube.sources import Source, rank, sources
+from dovetail.kube.sources import Source, rank, read_owner, sources
 from dovetail.scheduler import metrics
 
 _OWNER_RETRY_S = 5.0
@@ -116,12 +116,12 @@ class Mirror:
     async def _fetch(self, ref: OwnerRef) -> None:
         """Read an owner, as often as it takes. One that is gone is told as None; the gang then waits, with that as
         reason."""
-        path, wait_s = ref.resource.path(ref.namespace, ref.name), _OWNER_RETRY_S
+        wait_s = _OWNER_RETRY_S
         document: dict[str, object] | None
         try:
             while True:
                 try:
-                    document = await self._client.request("GET", path, decode=dict[str, object])
+                    document = await read_owner(self._client, ref)
                     break
                 except NotFound:
                     document = None

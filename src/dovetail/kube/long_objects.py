@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Objects that are longer than any that somebody needs, read with little work.
+
+Rules
+- Of a pod everything counts that says what it holds: where it is, and what its containers ask for of CPU, memory and
+  GPUs. Any other part that is longer than LONGEST_PART is not read, and named in `Pod.unread`: then a pod of this
+  scheduler waits (see `limits`). Of more containers than the limit those with GPUs come first.
+- Other objects of the table are not read at all: whoever needs them waits, and the reflector reports it.
+What is not in the table is written by nobody but administrators, or its length is bounded by the API server.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from msgspec import Raw, field
+from msgspec.json import decode
+from msgspec.structs import replace
+
+from dovetail.kube.objects import ObjectMeta, OwnerReference, PodDisruptionBudget, Quantities, Wire
+from dovetail.kube.objects_group import CompositePodGroup, CoschedulingPodGroup, PodGroup, VolcanoPodGroup
+from dovetail.kube.objects_pod import (
+    Affinity,
+    Container,
+    Pod,
+    PodCondition,
+    PodResourceClaim,
+    PodSpec,
+    PodStatus,
+    ResourceRequirements,
+    SchedulingGate,
+    Toleration,
+    TopologySpreadConstraint,
+    Volume,
+)
+from dovetail.kube.objects_storage import PersistentVolumeClaim
+
+LONGEST = 256 * 1024
+"""Bytes of the JSON of an object that is read like any other."""
+LONGEST_PART = 64 * 1024
+_MOST_CONTAINERS = 129
+_NOTHING = Raw(b"null")
+_GPUS = b'"nvidia.com/'
+_COUNTED = re.compile(
+    rb'"(cpu|memory|ephemeral-storage|nvidia\.com/[a-z0-9.+-]{1,63})"\s*:\s*(?:"([^"\\]{1,64})"|([0-9.]{1,64}))'
+)
+_AMOUNTS = "spec.containers[*].resources"
+
+
+class _Identity(ObjectMeta, frozen=True):
+    """All but what may be long."""
+
+    labels: Raw = _NOTHING  # type: ignore[assignment]
+    owner_references: Raw = _NOTHING  # type: ignore[assignment]
+
+
+class _Spec(PodSpec, frozen=True):
+    containers: tuple[Raw, ...] = ()  # type: ignore[assignment]
+    init_containers: tuple[Raw, ...] = ()  # type: ignore[assignment]
+    node_selector: Raw = _NOTHING  # type: ignore[assignment]
+    affinity: Raw = _NOTHING  # type: ignore[assignment]
+    tolerations: Raw = _NOTHING  # type: ignore[assignment]
+    topology_spread_constraints: Raw = _NOTHING  # type: ignore[assignment]
+    scheduling_gates: Raw = _NOTHING  # type: ignore[assignment]
+    resource_claims: Raw = _NOTHING  # type: ignore[assignment]
+    volumes: Raw = _NOTHING  # type: ignore[assignment]
+
+
+class _Status(Wire, frozen=True):
+    phase: str = ""
+    reason: str = ""
+    start_time: str = ""
+    conditions: tuple[PodCondition, ...] = ()
+    nominated_node_name: str = ""
+
+
+class _Long(Wire, frozen=True):
+    metadata: _Identity = _Identity()
+    spec: _Spec = _Spec()
+    status: Raw = _NOTHING
+
+
+class _Resources(Wire, frozen=True):
+    requests: Raw = _NOTHING
+    limits: Raw = _NOTHING
+
+
+class _Container(Wire, frozen=True):
+    name: str = ""
+    image: str = ""
+    restart_policy: str = ""
+    resources: _Resources = field(default_factory=_Resources)
+
+
+def long_pod(data: Raw) -> Pod:
+    """Raises msgspec.DecodeError, of which ValidationError."""
+    long, unread = decode(data, type=_Long), list[str]()
+
+    def part(raw: Raw, path: str, kind: Any, instead: Any) -> Any:
+        if _absent(raw):
+            return instead
+        if len(raw) > LONGEST_PART:
+            unread.append(path)
+            return instead
+        return decode(raw, type=kind)
+
+    meta, spec = long.metadata, long.spec
+    gates: tuple[SchedulingGate, ...] = part(
+        spec.scheduling_gates, "spec.schedulingGates", tuple[SchedulingGate, ...], (SchedulingGate("..."),)
+    )
+    return Pod(
+        ObjectMeta(**_fields(meta) | {
+            "labels": part(meta.labels, "metadata.labels", dict[str, str], {}),
+            "owner_references": part(
+                meta.owner_references, "metadata.ownerReferences", tuple[OwnerReference, ...], ()
+            ),
+        }),
+        PodSpec(**_fields(spec) | {
+            "containers": tuple(_containers(spec.containers, unread)),
+            "init_containers": tuple(_containers(spec.init_containers, unread)),
+            "node_selector": part(spec.node_selector, "spec.nodeSelector", dict[str, str], {}),
+            "affinity": part(spec.affinity, "spec.affinity", Affinity, None),
+            "tolerations": part(spec.tolerations, "spec.tolerations", tuple[Toleration, ...], ()),
+            "topology_spread_constraints": part(
+                spec.topology_spread_constraints, "spec.topologySpreadConstraints",
+                tuple[TopologySpreadConstraint, ...], (),
+            ),
+            "scheduling_gates": gates if not _absent(spec.scheduling_gates) else (),
+            "resource_claims": part(spec.resource_claims, "spec.resourceClaims", tuple[PodResourceClaim, ...], ()),
+            "volumes": part(spec.volumes, "spec.volumes", tuple[Volume, ...], ()),
+        }),
+        _status(long.status),
+        tuple(unread),
+    )  # fmt: skip
+
+
+def _absent(raw: Raw) -> bool:
+    return len(raw) == len(_NOTHING) and bytes(raw) == b"null"
+
+
+def _fields(obj: Wire) -> dict[str, Any]:
+    return {name: getattr(obj, name) for name in obj.__struct_fields__}
+
+
+def _status(raw: Raw) -> PodStatus:
+    """Without what it says of each container, where that is long."""
+    if _absent(raw):
+        return PodStatus()
+    if len(raw) <= LONGEST_PART:
+        return decode(raw, type=PodStatus)
+    short = decode(raw, type=_Status)
+    return PodStatus(short.phase, short.reason, short.start_time, short.conditions, short.nominated_node_name)
+
+
+def _containers(every: tuple[Raw, ...], unread: list[str]) -> Iterable[Container]:
+    some = every
+    if len(every) > _MOST_CONTAINERS:
+        gpus = [one for one in every if _GPUS in bytes(one)][:_MOST_CONTAINERS]
+        some = (*gpus, *every[: _MOST_CONTAINERS - len(gpus)])
+    for raw in some:
+        if len(raw) <= LONGEST_PART:
+            yield decode(raw, type=Container)
+            continue
+        long = decode(raw, type=_Container)
+        if len(long.resources.requests) + len(long.resources.limits) <= LONGEST_PART:
+            yield decode(raw, type=Container)
+            continue
+        unread.append(_AMOUNTS)
+        asked = ResourceRequirements(_counted(long.resources.requests), _counted(long.resources.limits))
+        yield replace(Container(long.name, long.image, asked), restart_policy=long.restart_policy)
+
+
+def _counted(raw: Raw) -> Quantities:
+    return {name.decode(): (text or number).decode() for name, text, number in _COUNTED.findall(bytes(raw))}
+
+
+LONG: dict[type, Callable[[Raw], Any] | None] = {
+    Pod: long_pod,
+    PersistentVolumeClaim: None,
+    PodDisruptionBudget: None,
+    PodGroup: None,
+    CompositePodGroup: None,
+    CoschedulingPodGroup: None,
+    VolcanoPodGroup: None,
+}
+"""How long objects are read, by what they are read as; None: not at all."""

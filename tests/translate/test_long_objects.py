@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Objects that are far longer than anybody needs: read with little work, and never in silence."""
+
+import json
+from typing import Any
+
+import pytest
+
+from dovetail.core.model import GPU
+from dovetail.kube import resources as kinds
+from dovetail.kube import translate
+from dovetail.kube.decoding import BadObject, Event, Reader
+from dovetail.kube.long_objects import LONG, LONGEST
+from dovetail.kube.objects_pod import Pod
+from dovetail.kube.objects_storage import PersistentVolumeClaim
+
+READER = Reader(kinds.PODS, Pod)
+PLAIN: dict[str, Any] = {
+    "metadata": {
+        "name": "a", "namespace": "ml", "uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z", "labels": {"a": "b"},
+        "annotations": {"dovetail.dev/gang": "g"},
+        "ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "o", "controller": True}],
+    },
+    "spec": {
+        "schedulerName": "dovetail", "nodeName": "n1", "priority": 7, "nodeSelector": {"zone": "z"},
+        "hostNetwork": True,
+        "containers": [{"name": "main", "image": "i", "ports": [{"hostPort": 80}],
+                        "resources": {"requests": {"cpu": "2"}, "limits": {"cpu": 2, GPU: 4}}}],
+        "initContainers": [{"name": "side", "restartPolicy": "Always", "resources": {"requests": {"memory": "1Gi"}}}],
+        "tolerations": [{"key": "a", "operator": "Exists"}], "schedulingGates": [{"name": "g"}], "volumes": [],
+        "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": []}}},
+        "topologySpreadConstraints": [{"topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}],
+        "overhead": {"cpu": "100m"},
+    },
+    "status": {"phase": "Running", "startTime": "x", "conditions": [{"type": "Ready", "status": "True"}],
+               "containerStatuses": [{"name": "main", "allocatedResources": {"cpu": "2"}}]},
+}  # fmt: skip
+
+
+def read(document: dict[str, Any], reader: Reader[Any] = READER) -> Any:
+    event = reader.line(json.dumps({"type": "ADDED", "object": document}).encode())
+    (page, bad) = reader.page(json.dumps({"metadata": {}, "items": [document]}).encode())
+    if isinstance(event, BadObject):
+        return event
+    assert isinstance(event, Event)
+    # Pages of many objects are taken apart where they are long, one of a few is not.
+    assert (len(page.items or ()), bad) == (1, [])
+    return event.object
+
+
+def merged(document: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
+    part, _, key = path.partition(".")
+    return document | {part: document[part] | {key: value}}
+
+
+def test_a_long_pod_is_read_like_any_other_as_far_as_its_parts_are_short() -> None:
+    # What nobody reads makes it long: environments, commands, the annotations of others.
+    long = merged(PLAIN, "spec.nobodyReads", "x" * LONGEST)
+    assert read(long) == read(PLAIN)
+    page, bad = READER.page(json.dumps({"metadata": {}, "items": [long, PLAIN] * 33}).encode())
+    assert (page.items, bad) == ([read(PLAIN)] * 66, [])
+
+
+@pytest.mark.parametrize(
+    ("path", "one"),
+    [
+        ("spec.affinity", {"nodeAffinity": {}, "podAffinity": {}, "nobodyReads": "x" * 300_000}),
+        ("spec.tolerations", [{"key": "k" * 300_000}]),
+        ("spec.topologySpreadConstraints", [{"topologyKey": "k" * 300_000}]),
+        ("spec.schedulingGates", [{"name": "k" * 300_000}]),
+        ("spec.resourceClaims", [{"name": "k" * 300_000}]),
+        ("spec.volumes", [{"name": "k" * 300_000}]),
+        ("spec.nodeSelector", {"k" * 300_000: ""}),
+        ("metadata.labels", {"k" * 300_000: ""}),
+        ("metadata.ownerReferences", [{"name": "k" * 300_000}]),
+    ],
+)  # fmt: skip
+def test_a_part_that_is_too_long_is_not_read_and_the_pod_waits(path: str, one: Any) -> None:
+    found = read(merged(PLAIN, path, one))
+    assert found.unread == (path,)
+    record = translate.pod(found)
+    assert record.problem is not None
+    assert (record.problem.field, record.problem.rule) == (path, "is too long to be read")
+    # Gates that cannot be read hold it back all the same.
+    assert record.gated
+    assert dict(record.request.resources) == dict(translate.pod(read(PLAIN)).request.resources)
+
+
+def test_what_containers_hold_counts_however_much_they_say() -> None:
+    made_up = {f"example.com/r{n}": "1" for n in range(20_000)}
+    main = {"name": "main", "resources": {"limits": made_up | {"cpu": "7", "memory": "3Gi", GPU: "2"}}}
+    record = translate.pod(read(merged(PLAIN, "spec.containers", [main])))
+    assert {"cpu": 7100, "memory": 4 * 2**30, GPU: 2}.items() <= dict(record.request.resources).items()
+    assert record.problem is not None
+    assert record.problem.field == "spec.containers[*].resources"
+    many = [{"name": f"c{n}", "image": "x" * 100} for n in range(5_000)]
+    many.append({"name": "last", "resources": {"limits": {GPU: 4}}})
+    found = read(merged(PLAIN, "spec.containers", many))
+    assert len(found.spec.containers) < 300
+    assert dict(translate.pod(found).request.resources)[GPU] == 4
+
+
+def test_a_long_status_tells_what_the_pod_does() -> None:
+    states = [{"name": "x" * 1000} for _ in range(500)]
+    found = read(merged(PLAIN, "status.containerStatuses", states))
+    assert (found.status.phase, found.status.start_time, found.status.container_statuses) == ("Running", "x", ())
+    assert found.status.conditions == read(PLAIN).status.conditions
+
+
+@pytest.mark.parametrize("kind", [kind for kind, read in LONG.items() if read is None])
+def test_other_long_objects_are_reported(kind: type) -> None:
+    reader: Reader[Any] = Reader(kinds.PVCS, kind)
+    document = {"metadata": {"name": "a", "namespace": "ml"}, "spec": {"nobodyReads": "x" * LONGEST}}
+    found = read(document, reader)
+    assert found.key == ("ml", "a")
+    assert f"the limit is {LONGEST}" in found.problem
+
+
+def test_short_ones_of_them_are_read() -> None:
+    document = {"metadata": {"name": "a", "namespace": "ml"}, "spec": {"volumeName": "v"}}
+    assert (
+        Reader(kinds.PVCS, PersistentVolumeClaim).page(json.dumps({"metadata": {}, "items": [document]}).encode())[1]
+        == []
+    )
