@@ -93,6 +93,12 @@ def test_what_containers_hold_counts_however_much_they_say() -> None:
     assert {"cpu": 7100, "memory": 4 * 2**30, GPU: 2}.items() <= dict(record.request.resources).items()
     assert record.problem is not None
     assert record.problem.field == "spec.containers[*].resources"
+    env = [{"name": "A", "value": "x" * LONGEST}]
+    busy = PLAIN["spec"]["containers"][0] | {"env": env}
+    assert read(merged(PLAIN, "spec.containers", [busy])) == read(PLAIN)
+    found = read(merged(PLAIN, "spec.containers", [busy | {"ports": [{"hostPort": n} for n in range(9_000)]}]))
+    assert found.unread == ("spec.containers[*].ports",)
+    assert found.spec.containers[0].resources == read(PLAIN).spec.containers[0].resources
     many = [{"name": f"c{n}", "image": "x" * 100} for n in range(5_000)]
     many.append({"name": "last", "resources": {"limits": {GPU: 4}}})
     found = read(merged(PLAIN, "spec.containers", many))

@@ -17,13 +17,13 @@ from typing import Any
 
 from msgspec import Raw, field
 from msgspec.json import decode
-from msgspec.structs import replace
 
 from dovetail.kube.objects import ObjectMeta, OwnerReference, PodDisruptionBudget, Quantities, Wire
 from dovetail.kube.objects_group import CompositePodGroup, CoschedulingPodGroup, PodGroup, VolcanoPodGroup
 from dovetail.kube.objects_pod import (
     Affinity,
     Container,
+    ContainerPort,
     Pod,
     PodCondition,
     PodResourceClaim,
@@ -46,7 +46,7 @@ _GPUS = b'"nvidia.com/'
 _COUNTED = re.compile(
     rb'"(cpu|memory|ephemeral-storage|nvidia\.com/[a-z0-9.+-]{1,63})"\s*:\s*(?:"([^"\\]{1,64})"|([0-9.]{1,64}))'
 )
-_AMOUNTS = "spec.containers[*].resources"
+_AMOUNTS, _PORTS = "spec.containers[*].resources", "spec.containers[*].ports"
 
 
 class _Identity(ObjectMeta, frozen=True):
@@ -92,6 +92,7 @@ class _Container(Wire, frozen=True):
     image: str = ""
     restart_policy: str = ""
     resources: _Resources = field(default_factory=_Resources)
+    ports: Raw = _NOTHING
 
 
 def long_pod(data: Raw) -> Pod:
@@ -164,12 +165,19 @@ def _containers(every: tuple[Raw, ...], unread: list[str]) -> Iterable[Container
             yield decode(raw, type=Container)
             continue
         long = decode(raw, type=_Container)
-        if len(long.resources.requests) + len(long.resources.limits) <= LONGEST_PART:
-            yield decode(raw, type=Container)
-            continue
-        unread.append(_AMOUNTS)
-        asked = ResourceRequirements(_counted(long.resources.requests), _counted(long.resources.limits))
-        yield replace(Container(long.name, long.image, asked), restart_policy=long.restart_policy)
+        asked, ports = long.resources, tuple[ContainerPort, ...]()
+        if len(long.ports) > LONGEST_PART:
+            unread.append(_PORTS)
+        elif not _absent(long.ports):
+            ports = decode(long.ports, type=tuple[ContainerPort, ...])
+        if len(asked.requests) + len(asked.limits) > LONGEST_PART:
+            unread.append(_AMOUNTS)
+            read = ResourceRequirements(_counted(asked.requests), _counted(asked.limits))
+        else:
+            read = ResourceRequirements(
+                *[{} if _absent(one) else decode(one, type=Quantities) for one in (asked.requests, asked.limits)]
+            )
+        yield Container(long.name, long.image, read, ports, long.restart_policy)
 
 
 def _counted(raw: Raw) -> Quantities:

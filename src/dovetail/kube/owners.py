@@ -24,7 +24,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dovetail.core.model import Gang, Problem
-from dovetail.kube import limits
 from dovetail.kube.annotations import NOTHING, Wishes, wishes_of
 from dovetail.kube.gangs import Declared, Membership, OwnerRef, Part, divided
 from dovetail.kube.objects import ObjectMeta, epoch_ms
@@ -114,7 +113,7 @@ def owned_by(pod: Pod) -> Membership | None:
             resource = kind.resource
             if reference.kind == resource.kind and version != resource.version:
                 resource = replace(resource, version=version)
-            name = limits.name(meta.labels.get(kind.named_by) or reference.name)
+            name = meta.labels.get(kind.named_by) or reference.name
             split = f"{name}/{meta.labels.get(kind.split_by, '')}" if kind.split_by else name
             return Membership(
                 id=f"{resource.kind.lower()}.{resource.group}/{meta.namespace}/{split}",
