@@ -28,6 +28,57 @@ def test_without_fields_the_defaults_count_and_nothing_is_shared(tmp_path: Path)
     assert Config().device_list_strategies == ("cdi-cri",)
 
 
+def test_a_file_without_a_version_is_of_this_one(tmp_path: Path) -> None:
+    assert config(tmp_path, "flags: {migStrategy: single}\n").mig_strategy == "single"
+
+
+@pytest.mark.parametrize("way", ["timeSlicing", "mps"])
+def test_one_replica_is_the_device_itself(tmp_path: Path, way: str) -> None:
+    text = f"sharing: {{{way}: {{resources: [{{name: gpu, replicas: 1}}, {{name: mig-1g.5gb, replicas: 1}}]}}}}\n"
+    assert config(tmp_path, text).sharing == {}
+
+
+def test_channels_of_imex(tmp_path: Path) -> None:
+    assert config(tmp_path, "imex: {channelIDs: [0], required: true}\n") == Config(
+        imex_channels=(0,), imex_required=True
+    )
+
+
+WHOLE = """version: v1
+flags:
+  migStrategy: "none"
+  failOnInitError: true
+  nvidiaDriverRoot: "/"
+  plugin:
+    passDeviceSpecs: false
+    deviceListStrategy: "envvar"
+    deviceIDStrategy: "uuid"
+"""
+REPLICAS = """version: v1
+sharing:
+  {way}:
+    {more}
+    resources:
+    - name: nvidia.com/gpu
+      replicas: 10
+"""
+UPSTREAM = {
+    "As a configuration file": WHOLE,
+    "Multiple Config File Example": WHOLE.replace('"none"', '"mixed" # Only change from config0.yaml'),
+    "With CUDA Time-Slicing": REPLICAS.format(way="timeSlicing", more=""),
+    "With CUDA Time-Slicing, renamed": REPLICAS.format(way="timeSlicing", more="renameByDefault: true"),
+    "With CUDA MPS": REPLICAS.format(way="mps", more=""),
+    "With CUDA MPS, renamed": REPLICAS.format(way="mps", more="renameByDefault: true"),
+    "IMEX Support": "imex: {channelIDs: [0], required: true}",
+}
+"""The examples of the README of NVIDIA's device plugin (release 0.17), by section."""
+
+
+@pytest.mark.parametrize("text", UPSTREAM.values(), ids=UPSTREAM)
+def test_the_files_that_nvidia_prints_are_read(tmp_path: Path, text: str) -> None:
+    assert isinstance(config(tmp_path, text), Config)
+
+
 def test_an_empty_file_is_no_configuration(tmp_path: Path) -> None:
     assert config(tmp_path, "") == Config()
 
@@ -117,6 +168,8 @@ sharing:
 
 NOTED = {
     "flags: {failOnInitError: true}": "flags.failOnInitError",
+    "flags: {plugin: {deviceIDStrategy: index}}": "flags.plugin.deviceIDStrategy",
+    "sharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 1}]}}": "resources[0].replicas",
     "flags: {useNodeFeatureAPI: true}": "flags.useNodeFeatureAPI",
     "flags: {plugin: {nvidiaCTKPath: /usr/bin/nvidia-ctk}}": "flags.plugin.nvidiaCTKPath",
     "flags: {plugin: {containerDriverRoot: /driver-root}}": "flags.plugin.containerDriverRoot",
@@ -153,17 +206,18 @@ BAD = [
     ("flags: {plugin: {deviceListStrategy: envar}}", "nearest valid value: envvar"),
     ("flags: {plugin: {deviceListStrategy: []}}", "must name at least one of"),
     ("flags: {plugin: {deviceListStrategy: [envvar, volume-mounts]}}", "to different values"),
-    ("flags: {plugin: {deviceIDStrategy: index}}", "deviceListStrategy must have envvar or volume-mounts"),
     ("flags: {gdsEnabled: true}", "deviceListStrategy must have envvar or volume-mounts"),
     ("flags: {plugin: {passDeviceSpecs: 'yes'}}", "flags.plugin.passDeviceSpecs: must be true or false"),
     ("flags: {nvidiaDriverRoot: run/nvidia}", "nearest valid value: /run/nvidia"),
     ("flags: {deviceDiscoveryStrategy: tegra}", "must be one of auto, nvml"),
     ("flags: [migStrategy]", "flags: must have fields"),
     ("sharings: {}", "sharings: is no known field; nearest valid value: sharing"),
-    ("imex: {channelIDs: [0]}", "imex.channelIDs: handing IMEX channels to every container is not supported"),
+    ("imex: {channelIDs: [0, 1]}", "imex.channelIDs: must be [] or [0]"),
+    ("imex: {channelIDs: 0}", "imex.channelIDs: must be [] or [0]"),
     ("sharing: {timeSlicing: {resources: [{name: nvidia.com/gpu}]}}", "resources[0].replicas: must be a whole number"),
-    ("sharing: {mps: {resources: [{name: nvidia.com/gpu, replicas: 1}]}}", "must be a whole number from 2"),
-    ("sharing: {mps: {resources: [{name: nvidia.com/gpu, replicas: true}]}}", "must be a whole number from 2"),
+    ("sharing: {mps: {resources: [{name: nvidia.com/gpu, replicas: 0}]}}", "must be a whole number from 1"),
+    ("sharing: {mps: {resources: [{name: nvidia.com/gpu, replicas: true}]}}", "must be a whole number from 1"),
+    ("sharing: {mps: {renameByDefault: true, resources: [{name: gpu, replicas: 1}]}}", "leave renameByDefault out"),
     ("sharing: {mps: {resources: [{name: nvidia.com/gup, replicas: 2}]}}", "nearest valid value: nvidia.com/gpu"),
     ("sharing: {mps: {resources: [{name: nvidia.com/mig-1g.5gb, replicas: 2}]}}", "MPS does not share MIG instances"),
     ("sharing: {mps: {resources: [{name: gpu, replicas: 2}, {name: nvidia.com/gpu, replicas: 2}]}}", "shared twice"),
@@ -183,8 +237,8 @@ def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
     assert [line.split(":")[0] for line in problems(tmp_path, text)] == ["3", "5", "6"]
 
 
-@pytest.mark.parametrize("text", ["flags: {}\n", "version: v2\n", "version: 1\n"])
-def test_another_version_or_none_is_refused(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize("text", ["version: v2\n", "version: 1\n"])
+def test_another_version_is_refused(tmp_path: Path, text: str) -> None:
     assert "must be" in problems(tmp_path, text)[0] and "v1" in problems(tmp_path, text)[0]
 
 

@@ -201,3 +201,14 @@ def test_what_is_missing_is_said(tmp_path: Path) -> None:
     assert any("(version not known)" in each for each in said)
     common = DriverFiles(tmp_path, tmp_path / "dev", tmp_path).common(Host())
     assert common.device_nodes == common.mounts == common.hooks == ()
+
+
+def test_a_channel_of_imex_is_given_where_it_is_there(tmp_path: Path) -> None:
+    files = driver_tree(tmp_path)
+    path = "/dev/nvidia-caps-imex-channels/channel0"
+    assert files.common(HOST, (0,)) == files.common(HOST)
+    assert path.removeprefix("/dev/") in files.lacks_channel((0,)) and files.lacks_channel(()) == ""
+    (tmp_path / "dev/nvidia-caps-imex-channels").mkdir()
+    (tmp_path / path.removeprefix("/")).touch()
+    assert files.common(HOST, (0,)).device_nodes[-1].path == path
+    assert files.lacks_channel((0,)) == ""

@@ -118,3 +118,22 @@ def test_what_is_unknown_or_sick_is_refused() -> None:
         answers.allocate(offer, [uuid(1), uuid(7)])
     with pytest.raises(Refused, match=f"{uuid(2)} is unhealthy"):
         answers.allocate(offer, [uuid(1), uuid(2)])
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_channel_of_imex_is_named_to_nvidias_runtime_where_the_node_has_it(there: bool) -> None:
+    node = DeviceNode("/dev/nvidia-caps-imex-channels/channel0")
+
+    def with_channel(uuids: Sequence[str]) -> Edits:
+        return Edits(device_nodes=(node,) if there else ())
+
+    for strategy, named in (
+        ("envvar", {"0"}),
+        ("volume-mounts", {"/var/run/nvidia-container-devices/imex/0"}),
+        ("cdi-cri", set()),
+    ):
+        config = Config(device_list_strategies=(strategy,), imex_channels=(0,))
+        found = Answers(config, with_channel, mps).allocate(offered(config), [uuid(1)])
+        told = {found.envs[name] for name in found.envs if "IMEX" in name}
+        told |= {mount.container_path for mount in found.mounts if "imex" in mount.container_path}
+        assert told == (named if there else set())

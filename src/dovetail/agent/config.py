@@ -7,6 +7,7 @@ Rules
   decides nothing here is a note. Nothing is skipped in silence.
 - Without a file, and for fields that are not there, the defaults are NVIDIA's, but for one: devices are handed over by
   CDI alone (`cdi-cri`), so that nothing which an image says about itself gives it a GPU.
+- A file without a version is of this one. One replica of a device is the device itself.
 - Replicas are offered as `<resource>.shared` where `renameByDefault` is true, else under the name of what is shared.
   With MPS more than one replica is refused unless the file says otherwise. Where both ways are given, MPS counts.
 Source: NVIDIA k8s-device-plugin, api/config/v1.
@@ -51,7 +52,8 @@ class Shared(Struct, frozen=True):
 
 class Config(Struct, frozen=True):
     """`sharing` is by the name that the resource has unshared. Roots and paths are None where the file does not tell
-    them. `notes` say which fields of the file decide nothing here, and why."""
+    them. `imex_channels` are what every container with a GPU gets, where the node has them; without one that is
+    `imex_required` nothing is offered. `notes` say which fields of the file decide nothing here, and why."""
 
     mig_strategy: Literal["none", "single", "mixed"] = "none"
     device_list_strategies: tuple[str, ...] = (CDI_CRI,)
@@ -66,6 +68,8 @@ class Config(Struct, frozen=True):
     dev_root: Path | None = None
     mps_root: Path | None = None
     sharing: Mapping[str, Shared] = field(default_factory=dict)
+    imex_channels: tuple[int, ...] = ()
+    imex_required: bool = False
     notes: tuple[str, ...] = ()
 
 
@@ -129,12 +133,10 @@ def _anything(value: Any) -> Any:
     return value
 
 
-def _nothing(what: str) -> Callable[[Any], None]:
-    def parse(value: Any) -> None:
-        if value:
-            raise _Bad(f"{what} is not supported by this release: leave it out")
-
-    return parse
+def _channels(value: Any) -> tuple[int, ...]:
+    if not isinstance(value, list) or value not in ([], [0]):
+        raise _Bad("must be [] or [0]: one channel for all containers")
+    return tuple(value)
 
 
 class _Resource(NamedTuple):
@@ -154,8 +156,8 @@ def _resources(value: Any) -> tuple[_Resource, ...]:
             if key not in _RESOURCE_FIELDS:
                 raise _Bad(f"is no known field{_nearest(str(key), _RESOURCE_FIELDS)}", f"{at}.{key}")
         name, replicas = _shareable(entry.get("name"), at), entry.get("replicas")
-        if isinstance(replicas, bool) or not isinstance(replicas, int) or not 2 <= replicas <= _MOST_REPLICAS:
-            raise _Bad(f"must be a whole number from 2 to {_MOST_REPLICAS}", f"{at}.replicas")
+        if isinstance(replicas, bool) or not isinstance(replicas, int) or not 1 <= replicas <= _MOST_REPLICAS:
+            raise _Bad(f"must be a whole number from 1 to {_MOST_REPLICAS}", f"{at}.replicas")
         if name in found:
             raise _Bad(f"{name} is shared twice", f"{at}.name")
         found[name] = _Resource(name, replicas)
@@ -216,8 +218,8 @@ _FIELDS: dict[str, _Field] = {
             ("resources", _resources),
         )
     },
-    "imex.channelIDs": _Field(_nothing("handing IMEX channels to every container"), quiet=([],)),
-    "imex.required": _Field(_nothing("handing IMEX channels to every container"), quiet=(False,)),
+    "imex.channelIDs": _Field(_channels, "imex_channels"),
+    "imex.required": _Field(_truth, "imex_required"),
 }
 
 
@@ -245,8 +247,6 @@ class _Reading:
 
     def config(self) -> Config:
         self._walk("", self._document.value)
-        if not self._problems and "version" not in self._found:
-            self._problem("version", "is missing: must be v1")
         sharing = {} if self._problems else self._sharing()
         known = {_FIELDS[path].attribute: value for path, value in self._found.items() if _FIELDS[path].attribute}
         config = replace(Config(), **known, sharing=sharing)
@@ -305,17 +305,30 @@ class _Reading:
             if len(renamed) > _LONGEST_RESOURCE:
                 rule = f"{renamed} is longer than {_LONGEST_RESOURCE} characters"
                 self._problem(f"sharing.{way}.resources[{i}].name", rule)
+            if replicas == 1:
+                self._unshared(f"sharing.{way}.resources[{i}].replicas", bool(told["renameByDefault"]))
+                continue
             if way == "mps" and name != GPU:
                 self._problem(f"sharing.mps.resources[{i}].name", "MPS does not share MIG instances: use timeSlicing")
             sharing[name] = Shared("mps" if way == "mps" else "time-slicing", replicas, one_only, renamed)
         return sharing
 
+    def _unshared(self, path: str, renamed: bool) -> None:
+        """One replica of a device is the device."""
+        if renamed:
+            self._problem(
+                path, "one replica is not shared and keeps its name: leave renameByDefault out, or ask for more"
+            )
+        else:
+            self._note(path, "decides nothing: one replica is the device itself, unshared")
+
     def _contradictions(self, config: Config) -> None:
         if {ENVVAR, VOLUME_MOUNTS} & {*config.device_list_strategies}:
             return
+        if config.device_id_strategy == "index":
+            self._note("flags.plugin.deviceIDStrategy", "decides nothing: CDI names are those by uuid")
         needed = f"is for the NVIDIA container runtime: deviceListStrategy must have {ENVVAR} or {VOLUME_MOUNTS}"
         for path, given in (
-            ("flags.plugin.deviceIDStrategy", config.device_id_strategy == "index"),
             ("flags.gdrcopyEnabled", config.gdrcopy),
             ("flags.gdsEnabled", config.gds),
             ("flags.mofedEnabled", config.mofed),

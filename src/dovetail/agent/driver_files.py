@@ -34,6 +34,11 @@ _HOOKS = ("usr/bin/nvidia-cdi-hook", "usr/local/nvidia/toolkit/nvidia-cdi-hook",
 _LOADER_FOLDERS = {"x86_64": "usr/lib/x86_64-linux-gnu", "aarch64": "usr/lib/aarch64-linux-gnu"}
 
 
+def channel_path(number: int) -> str:
+    """The device node of a channel of IMEX."""
+    return f"/dev/nvidia-caps-imex-channels/channel{number}"
+
+
 class DriverFilesError(Exception):
     """A container could not use the device; the text says which file is missing and what to do."""
 
@@ -65,10 +70,12 @@ class DriverFiles:
         self._dev_on_host = dev_root_on_host or dev_root
         self._hook = hook
 
-    def common(self, host: Host) -> Edits:
-        """What every container with any GPU gets. What is not there is left out, see `missing`."""
+    def common(self, host: Host, channels: Iterable[int] = ()) -> Edits:
+        """What every container with any GPU gets, with these channels of IMEX. What is not there is left out, see
+        `missing`."""
         tree = DriverTree(self._root, host.driver)
-        nodes = tuple(self._node(name) for name in CONTROL_NODES if (self._dev / name).exists())
+        names = (*CONTROL_NODES, *(channel_path(number).removeprefix("/dev/") for number in channels))
+        nodes = tuple(self._node(name) for name in names if (self._dev / name).exists())
         cached, opened = tree.libraries(), tree.graphics_libraries()
         links = tree.links()
         hook = self._hook_program()
@@ -90,6 +97,12 @@ class DriverFiles:
             tuple(dict.fromkeys(mounts)),
             () if hook is None else _hooks(hook, libraries, links, host.driver),
         )
+
+    def lacks_channel(self, channels: Iterable[int]) -> str:
+        """Why a container cannot have these channels of IMEX; "" where it can."""
+        names = (channel_path(number).removeprefix("/dev/") for number in channels)
+        lacking = next((self._dev / name for name in names if not (self._dev / name).exists()), None)
+        return f"{lacking}, which imex.required asks for, is not there: `nvidia-modprobe` makes it" if lacking else ""
 
     def missing(self, host: Host) -> tuple[str, ...]:
         """What a container will lack, in words, for a log and for `dovetail agent inspect`."""

@@ -245,23 +245,15 @@ class GPUNodeWriter:
     async def amend(self, condition: Condition) -> None:
         """Make the object tell this condition, and that it is not Ready, beside all that it told before, by an earlier
         process too; nothing where none has told anything. Raises ApiError."""
-        told = self._written or await self._told_before()
-        if told is None or told.agent is None or any(_alike(condition, one) for one in told.conditions):
+        # Which fence stands is told by itself.
+        told = self._written or msgspec.structs.replace(await self.before(), fence="")
+        if told.agent is None or any(_alike(condition, one) for one in told.conditions):
             return
         ready = next((one for one in told.conditions if one.type == "Ready" and one.status == "False"), None)
         ready = ready or _condition("Ready", "PluginNotRegistered", condition.message)
         now = {one.type: one for one in (*told.conditions, ready, condition)}
         with suppress(NotFound):
             await self._tell(msgspec.structs.replace(told, conditions=(*now.values(),)))
-
-    async def _told_before(self) -> GPUNodeStatus | None:
-        """What the object tells, but which fence stands, which is told by itself."""
-        try:
-            found = await self._client.request("GET", GPU_NODES.path(name=self._name), decode=GPUNode)
-        except NotFound:
-            return None
-        self._conditions = self._conditions or found.status.conditions
-        return msgspec.structs.replace(found.status, fence="")
 
     async def _make(self) -> None:
         """The object with its owner, whatever was there; and since when its conditions are as they are."""

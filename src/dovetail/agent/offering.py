@@ -37,6 +37,7 @@ from dovetail.kube.objects_topology import DeviceDifference
 log = logging.getLogger(__name__)
 
 _SPECIFICATION = "dovetail.dev-gpu"
+_OURS = "nvidia.com/"
 _FAILURES = (CdiError, CheckpointError, DriverError, SocketError, OSError)
 Names = frozenset[tuple[str, str]]
 
@@ -61,10 +62,14 @@ class Offering:
         """Raises CheckpointError."""
         self.faults: dict[str, str] = {}
         self._options = options
-        self._config = config
+        self._config = self._mps_config = config
+        self._held_before: frozenset[str] | None = frozenset()
+        """The devices that pods hold by names under which they are not offered any more; None where nobody does."""
         self._host = Host()
         self._missing: tuple[str, ...] = ()
         self._kubelet = PodResources(options.pod_resources)
+        self._changed = changed
+        chosen.on_change(self._pods_changed)
         self._cdi = CdiFolder(options.cdi_folder)
         self._files = DriverFiles(
             config.driver_root or options.driver_root,
@@ -96,6 +101,12 @@ class Offering:
                 client, options.node_name, self._files, NvmlPartitions(nvml, observed), self._claims_held,
                 folders=folders, partitionable=options.partitionable, changed=changed,
             )  # fmt: skip
+
+    def configure(self, config: Config) -> None:
+        """This counts from the next update on."""
+        self._config, self._held_before = config, frozenset()
+        if self._plugins is not None:
+            self._plugins.configure(config)
 
     @property
     def registered(self) -> frozenset[str]:
@@ -138,14 +149,40 @@ class Offering:
         """Offer what the host has. The answer is all that is ill, also for want of what containers need of it. Where
         nobody knows what it has, claims can be ended, and all else stays as it is."""
         self._host = host
+        held = await self._renamed(host) if host.known else []
         if host.known:
-            await self._try("MPS", self._mps.update(host, self._config))
-        found = (*ill, *self._described(host), *self._mps.ill)
+            self._mps_config = self._mps_config if held else self._config
+            await self._try("MPS", self._mps.update(host, self._mps_config))
+        found = (*ill, *held, *self._described(host), *self._mps.ill)
         if self._plugins is not None:
             await self._try("device plugin", self._plugins.update(host, found))
         if self._driver is not None:
             await self._try("claims", self._driver.update(host, found))
         return found
+
+    async def _renamed(self, host: Host) -> list[Illness]:
+        """The GPUs that cannot be given out under the names that the configuration gives them now, since pods hold them
+        under others; and while MPS waits for these, all."""
+        if self._plugins is None or self._held_before is None:
+            return []
+        names = self._plugins.names(host)
+        known = {uuid for gpu in host.gpus for uuid in (gpu.uuid, *(one.uuid for one in gpu.mig or ()))}
+        with suppress(SocketError):
+            pods = await self._kubelet.list()
+            pairs = {(name, id) for pod in pods for one in pod.containers for name, ids in one.devices for id in ids}
+            ids = {id.partition("::")[0] for name, id in pairs - names if name.startswith(_OURS)}
+            self._held_before = frozenset(ids & known) or None
+        if not self._held_before:
+            # Where the kubelet does not tell, it is asked again at the next update.
+            return []
+        why = "a pod holds it under the name that it had by the configuration of before"
+        if self._mps_config.sharing != self._config.sharing and _by_mps(self._mps_config, self._config):
+            return [Illness(uuid, "renamed", f"{why}, or MPS waits for one that does", 0) for uuid in sorted(known)]
+        return [Illness(uuid, "renamed", why, 0) for uuid in sorted(self._held_before)]
+
+    def _pods_changed(self) -> None:
+        if self._held_before:
+            self._changed()
 
     async def _try(self, part: str, work: Awaitable[None]) -> None:
         try:
@@ -171,13 +208,16 @@ class Offering:
                     without.append(Illness(uuid, "device-node", str(error), 0))
         if not devices:
             return without
+        lacking = self._files.lacks_channel(self._config.imex_channels) if self._config.imex_required else ""
+        if lacking:
+            without += [Illness(uuid, "imex-channel", lacking, 0) for uuid in devices]
         missing = self._files.missing(host)
         for one in set(missing) - set(self._missing):
             log.warning("containers with GPUs: %s", one)
         self._missing = missing
         try:
             self._cdi.clean()
-            self._cdi.write(_SPECIFICATION, GPU_KIND, devices, self._files.common(host))
+            self._cdi.write(_SPECIFICATION, GPU_KIND, devices, self._files.common(host, self._config.imex_channels))
             self.faults.pop("CDI", None)
         except CdiError as error:
             self._fault("CDI", str(error))
@@ -191,7 +231,7 @@ class Offering:
 
     def _edits(self, uuids: Sequence[str]) -> Edits:
         """What a container needs that has these GPUs and instances. Raises DriverFilesError."""
-        edits = self._files.common(self._host)
+        edits = self._files.common(self._host, self._config.imex_channels)
         for gpu in self._host.gpus:
             for uuid, own in self._parts(gpu):
                 if uuid in uuids:
@@ -216,3 +256,7 @@ class Offering:
             if part is not None:
                 with suppress(*_FAILURES):
                     await part.close()
+
+
+def _by_mps(*configs: Config) -> bool:
+    return any(shared.strategy == "mps" for config in configs for shared in config.sharing.values())

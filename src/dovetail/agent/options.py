@@ -9,11 +9,12 @@ from msgspec import Struct
 
 
 class Options(Struct, frozen=True):
-    """`config` is a file for the device plugin (`agent.config`), `mig_layouts` one with layouts (`agent.mig.layouts`),
-    `mig_observer` the socket of who may read MIG (`agent.mig.observer`), `kubelet_config` the kubelet's own
-    configuration, for where it cannot be asked. The roots are where this process sees the host's folders,
-    `..._on_host` what the container runtime calls them, where that differs. What is written to `state_folder` must
-    outlive this process. `listen` is HOST:PORT of probes and metrics, "" for none."""
+    """`config` is a file for the device plugin (`agent.config`), or a folder of such (`agent.configuring`),
+    `mig_layouts` one with layouts (`agent.mig.layouts`), `mig_observer` the socket of who may read MIG
+    (`agent.mig.observer`), `kubelet_config` the kubelet's own configuration, for where it cannot be asked. The roots
+    are where this process sees the host's folders, `..._on_host` what the container runtime calls them, where that
+    differs. What is written to `state_folder` must outlive this process. `listen` is HOST:PORT of probes and metrics,
+    "" for none."""
 
     node_name: str
     listen: str = ""

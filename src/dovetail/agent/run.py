@@ -19,11 +19,11 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from dovetail.agent import config as configs
 from dovetail.agent import xids
 from dovetail.agent.apis.serving import SocketError
 from dovetail.agent.chosen import Chosen
 from dovetail.agent.config import Config
+from dovetail.agent.configuring import Configuring
 from dovetail.agent.discovery import discover
 from dovetail.agent.dividing import Dividing
 from dovetail.agent.gpunode import RENEW_S
@@ -54,16 +54,17 @@ _FIRST_S = 1.0
 async def run(cluster: ClusterConfig, options: Options) -> None:
     """Until cancelled. Raises ConfigError, LayoutError, ManifestError, WatchedError where what it is told is wrong, and
     CheckpointError where what an earlier process wrote down cannot be read, OSError where nobody can listen."""
-    config = configs.read(options.config) if options.config is not None else Config()
     layouts = read_layouts(options.mig_layouts) if options.mig_layouts is not None else Layouts()
     watched = xids.watched(os.environ)
-    for note in config.notes:
-        log.warning("%s", note)
-    if config.mps_root is not None:
-        options = replace(options, mps_folder=config.mps_root)
     async with contextlib.AsyncExitStack() as stack:
         client = await stack.enter_async_context(Client(cluster, concurrency=8, user_agent="dovetail-agent"))
-        agent = Agent(cluster, client, options, config, layouts, watched)
+        configuring = Configuring(client, options.node_name, options.config) if options.config is not None else None
+        config = await configuring.first() if configuring is not None else Config()
+        for note in config.notes:
+            log.warning("%s", note)
+        if config.mps_root is not None:
+            options = replace(options, mps_folder=config.mps_root)
+        agent = Agent(cluster, client, options, config, configuring, layouts, watched)
         if options.listen:
             # Its library takes memory that who asks for no endpoint need not have.
             from dovetail.agent.endpoints import serving
@@ -81,10 +82,12 @@ class Agent:
         client: Client,
         options: Options,
         config: Config,
+        configuring: Configuring | None,
         layouts: Layouts,
         watched: xids.Watched,
     ) -> None:
         self._options = options
+        self._configuring = configuring
         self._nvml = Nvml()
         self._known = Known()
         self._ill: tuple[Illness, ...] = ()
@@ -131,6 +134,8 @@ class Agent:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._chosen.run())
                 tasks.create_task(self._telling.begin())
+                if self._configuring is not None:
+                    tasks.create_task(self._configuring.run(self._configure))
                 tasks.create_task(self._tell())
                 if self._mig is not None:
                     await self._recover(self._mig)
@@ -143,6 +148,11 @@ class Agent:
         finally:
             await self._telling.end()
             await self._offering.close()
+
+    def _configure(self, config: Config) -> None:
+        self._offering.configure(config)
+        self._telling.configure(config)
+        self._due.set()
 
     async def _tell(self) -> None:
         await self._may_tell.wait()
@@ -258,6 +268,7 @@ class Agent:
             (
                 *self._offering.sentences,
                 *self._health.faults,
+                *((self._configuring.fault,) if self._configuring is not None and self._configuring.fault else ()),
                 *(f"the events of {uuid} cannot be watched: {why}" for uuid, why in self._health.unwatched),
             ),
             self._dividing.state if self._dividing is not None else None,

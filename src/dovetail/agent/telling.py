@@ -96,6 +96,10 @@ class Telling:
         self.told = False
         """Whether the GPUNode has been written."""
 
+    def configure(self, config: Config) -> None:
+        """What is told from now on is by this."""
+        self._config = config
+
     def tell(self) -> None:
         self._due.set()
 

@@ -52,7 +52,12 @@ def _folder(name: str, default: str, help_text: str) -> Callable[[_Run], _Run]:
     "--topology-objects/--no-topology-objects", default=False, show_default=True, help="Write a NodeResourceTopology."
 )
 @click.option("--mig/--no-mig", default=False, show_default=True, help="Divide GPUs as a label or the scheduler asks.")
-@click.option("--config", type=_FILE, metavar="FILE", help="What the device plugin is to do: NVIDIA's format, v1.")
+@click.option(
+    "--config",
+    type=click.Path(exists=True, path_type=Path),
+    metavar="PATH",
+    help="What the device plugin is to do, in NVIDIA's format (v1): a file, or a folder of which a label picks one.",
+)
 @click.option("--mig-layouts", type=_FILE, metavar="FILE", help="Named MIG layouts: mig-parted's format, v1.")
 @click.option(
     "--mig-observer",

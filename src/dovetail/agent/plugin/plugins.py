@@ -163,6 +163,15 @@ class DevicePlugins:
         # What a device is called may have changed.
         self._readback.compare()
 
+    def configure(self, config: Config) -> None:
+        """This counts from the next update on."""
+        self._config = self._answers.config = config
+
+    def names(self, host: Host) -> frozenset[tuple[str, str]]:
+        """What the host would be offered as: resources with the ids of devices."""
+        found, _ = offers(host, self._config, (), {})
+        return frozenset((resource, id) for resource, offer in found.items() for id in offer.devices)
+
     async def close(self) -> None:
         """Withdraws everything."""
         await asyncio.gather(*(one.close() for one in self._registrations.values()))

@@ -26,6 +26,7 @@ from dovetail.agent.apis import deviceplugin_pb2 as wire
 from dovetail.agent.apis.serving import Unary, serve, service
 from dovetail.agent.cdi import GPU_KIND, Edits
 from dovetail.agent.config import CDI_ANNOTATIONS, CDI_CRI, ENVVAR, VOLUME_MOUNTS, Config
+from dovetail.agent.driver_files import channel_path
 from dovetail.agent.mps import MpsError
 from dovetail.agent.plugin.offers import Device, Offer
 
@@ -43,8 +44,9 @@ class Refused(Exception):
 
 
 class Answers:
-    """What Allocate says of devices, by the configuration. `gpu_edits` and `mps` say what the GPUs and instances with
-    these uuids need in a container besides, the latter for replicas of a resource that is shared by MPS."""
+    """What Allocate says of devices, by `config`, which may change. `gpu_edits` and `mps` say what the GPUs and
+    instances with these uuids need in a container besides, the latter for replicas of a resource that is shared by
+    MPS."""
 
     def __init__(
         self,
@@ -52,7 +54,7 @@ class Answers:
         gpu_edits: Callable[[Sequence[str]], Edits],
         mps: Callable[[str, Sequence[str]], Edits],
     ) -> None:
-        self._config, self._gpu_edits, self._mps = config, gpu_edits, mps
+        self.config, self._gpu_edits, self._mps = config, gpu_edits, mps
 
     def allocate(self, offer: Offer, ids: Sequence[str]) -> wire.ContainerAllocateResponse:
         """Raises Refused."""
@@ -72,7 +74,8 @@ class Answers:
         answer = wire.ContainerAllocateResponse()
         self._name(answer, offer.resource, once)
         uuids = [device.uuid for device in once]
-        if self._config.pass_device_specs:
+        self._name_channels(answer, uuids)
+        if self.config.pass_device_specs:
             for node in self._gpu_edits(uuids).device_nodes:
                 _add_node(answer, node.path, node.host_path or node.path, node.permissions)
         if offer.shared is not None and offer.shared.strategy == "mps":
@@ -83,7 +86,7 @@ class Answers:
         return answer
 
     def _name(self, answer: wire.ContainerAllocateResponse, resource: str, devices: list[Device]) -> None:
-        config, strategies = self._config, self._config.device_list_strategies
+        config, strategies = self.config, self.config.device_list_strategies
         names = [device.index if config.device_id_strategy == "index" else device.uuid for device in devices]
         qualified = [f"{GPU_KIND}={device.uuid}" for device in devices]
         answer.envs[VISIBLE] = _VOID
@@ -102,6 +105,18 @@ class Answers:
         for name, on in (("GDRCOPY", config.gdrcopy), ("GDS", config.gds), ("MOFED", config.mofed)):
             if on:
                 answer.envs[f"NVIDIA_{name}"] = "enabled"
+
+    def _name_channels(self, answer: wire.ContainerAllocateResponse, uuids: Sequence[str]) -> None:
+        """For NVIDIA's own runtime; what CDI devices bring is in the specification."""
+        if not self.config.imex_channels:
+            return
+        there = {node.path for node in self._gpu_edits(uuids).device_nodes}
+        channels = [str(number) for number in self.config.imex_channels if channel_path(number) in there]
+        if channels and ENVVAR in self.config.device_list_strategies:
+            answer.envs["NVIDIA_IMEX_CHANNELS"] = ",".join(channels)
+        for channel in channels if VOLUME_MOUNTS in self.config.device_list_strategies else ():
+            path = f"{_MOUNTED}/imex/{channel}"
+            answer.mounts.add(container_path=path, host_path="/dev/null", read_only=False)
 
 
 def _order(device: Device) -> tuple[int, str]:

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A node is given another configuration while pods hold its GPUs: they go on, and nothing is given away twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dovetail.agent.configuring import LABEL
+from dovetail.kube.client import MERGE_PATCH
+from dovetail.kube.config import load_kubeconfig
+from dovetail.kube.resources import NODES
+from tests.agent.agents import GPU, until
+from tests.agent.fake_kubelet import pod
+from tests.agent.whole_agent import Seat
+from tests.docs.pages import ROOT
+from tools.controlplane.plane import Plane
+from tools.standin import Standin
+
+SHARED = "nvidia.com/gpu.shared"
+TWO = "sharing: {timeSlicing: {renameByDefault: true, resources: [{name: nvidia.com/gpu, replicas: 2}]}}\n"
+
+
+@pytest.fixture(scope="module")
+def crd(plane: Plane) -> Iterator[Plane]:
+    plane.kubectl("apply", f"--filename={ROOT / 'deploy/crds/gpunode.yaml'}")
+    plane.kubectl("wait", "--for=condition=Established", "crd", "gpunodes.dovetail.dev", "--timeout=30s")
+    yield plane
+
+
+@pytest.mark.plane
+async def test_a_gpu_that_a_pod_holds_as_a_whole_one_is_shared_when_the_pod_has_ended(
+    crd: Plane, standin: Callable[[Any], Standin], tmp_path: Path
+) -> None:
+    (tmp_path / "default").write_text("")
+    (tmp_path / "shared").write_text(TWO)
+    machine = standin("dgx-a100")
+    async with Seat(load_kubeconfig([crd.kubeconfig]), machine, "reconfigured", config=tmp_path) as seat:
+
+        async def label(value: str | None) -> None:
+            body = {"metadata": {"labels": {LABEL: value}}}
+            await seat._client.request("PATCH", NODES.path(name=seat.name), body, content_type=MERGE_PATCH)
+
+        async with seat.agent() as agent:
+            await seat.offers(8)
+            running = pod("running", {GPU: 2})
+            running["metadata"]["uid"] = "u-1"
+            given = await seat.kubelet.admit(running)
+            held = {id for container in given.values() for id in container[GPU].ids}
+            await label("shared")
+            await seat.kubelet.until(lambda: seat.kubelet.capacity(SHARED)[0] == 16)
+            await seat.kubelet.until(lambda: seat.kubelet.capacity(SHARED)[1] == 12)
+            sick = {id.partition("::")[0] for id, one in seat.kubelet.listed(SHARED).items() if one.health != "Healthy"}
+            assert sick == held
+            assert seat.kubelet.capacity(GPU)[1] == 0
+            await until(lambda: sum(gpu["healthy"] for gpu in seat.told[-1]["gpus"]) == 6)
+            assert seat.told[-1]["sharing"]["replicas"] == 2
+            seat.kubelet.remove("u-1")
+            # Something has the agent look: here it is the label of one that is not there, which changes nothing else.
+            await label("nowhere")
+            await until(lambda: "names nowhere" in str(seat.told[-1]["unread"]))
+            await label("shared")
+            await seat.kubelet.until(lambda: seat.kubelet.capacity(SHARED)[1] == 16, 60)
+            assert not agent.done()
