@@ -17,6 +17,7 @@ from dovetail.cli.console import Console, Table, prose, right
 from dovetail.cli.output import count, write_json
 
 _ALIKE_PERCENT = 3
+_NAMES = ("GPU", "of")
 _GIB, _GB = 1 << 30, 10**9
 
 
@@ -92,8 +93,13 @@ def _layout(layout: Layout) -> str:
 
 
 def _table(*columns: str) -> Table:
-    """A column that ends in > is aligned to the right."""
-    return Table(*(right(each.removesuffix(" >")) if each.endswith(" >") else prose(each) for each in columns))
+    """A column that ends in > is aligned to the right; those of GPUs hold several names, and may be wrapped."""
+    return Table(
+        *(
+            right(each.removesuffix(" >")) if each.endswith(" >") else prose(each) if each in _NAMES else each
+            for each in columns
+        )
+    )
 
 
 def _parts(answer: Memory) -> Table:

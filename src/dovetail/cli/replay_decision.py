@@ -41,10 +41,9 @@ def moment(at_ms: int) -> str:
 
 def _list(title: str, words: Sequence[str], console: Console) -> None:
     console.print(title if words else f"{title} nothing.")
-    for one in words[:_SHOWN]:
-        console.print(f"  {escape(one)}")
-    if len(words) > _SHOWN:
-        console.print(f"  and {len(words) - _SHOWN} more (-o json has all)")
+    if words:
+        table = Table("", prose("what"), show_header=False)
+        console.print_rows(table, [(" ", escape(one)) for one in words], _SHOWN)
 
 
 def _queues(standings: Sequence[Standing], console: Console) -> None:
@@ -80,7 +79,9 @@ def _line(waiting: Sequence[Waiting], console: Console) -> None:
         return
     console.print("Who waited, the first one first:")
     table = Table("", "job", "queue", "pods", prose("decided, or what it was told before"))
-    shown = [place for place, one in enumerate(waiting) if one.decided or place < _SHOWN // 2][: 2 * _SHOWN]
+    shown = list(range(len(waiting)))
+    if console.is_terminal:
+        shown = [place for place in shown if waiting[place].decided or place < _SHOWN // 2][: 2 * _SHOWN]
     for place in shown:
         one = waiting[place]
         if one.decided:

@@ -312,8 +312,9 @@ class _Ahead:
         endless = self._endless_holders(job, refusal)
         if not endless:
             return f"it waits for what no end of a pod brings ({refusal.reason.code})"
-        says = "says" if len(endless) == 1 else "say"
-        return f"{some(endless, _ENDLESS_SHOWN)} {says} nothing of when they end: give them dovetail.dev/max-runtime"
+        if len(endless) == 1:
+            return f"{endless[0]} says nothing of when it ends: give it dovetail.dev/max-runtime"
+        return f"{some(endless, _ENDLESS_SHOWN)} say nothing of when they end: give them dovetail.dev/max-runtime"
 
     def _endless_holders(self, job: Job, refusal: Refusal) -> list[str]:
         """Pods without a known end on nodes that could have served the job, those with most GPUs first."""
