@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from dovetail import __version__
+from dovetail.cli import scheduler
 from dovetail.core.quantities import units
 from dovetail.kube import resources
 from dovetail.kube.discovery import Served
@@ -17,6 +21,7 @@ from dovetail.kube.gangs_dialects import DIALECTS
 from dovetail.kube.owners import OWNER_KINDS
 from dovetail.kube.sources import sources
 from dovetail.recording.folder import MIB
+from dovetail.scheduler.reviews import PATH
 from dovetail.scheduler.serve import Options
 
 DEPLOY = Path(__file__).parent.parent / "deploy"
@@ -126,3 +131,43 @@ def test_a_drain_leaves_one_replica_and_both_are_found_for_their_metrics() -> No
     assert port["targetPort"] in {one["name"] for one in container["ports"]}
     assert {one["containerPort"] for one in container["ports"]} == {port["port"]}
     assert Options().listen.endswith(f":{port['port']}")
+
+
+def test_only_who_measures_reaches_the_scheduler_and_probes_need_no_rule() -> None:
+    (deployment,), (policy,) = map(_documents, ("deployment.yaml", "network-policy.yaml"))
+    assert policy["spec"]["podSelector"] == deployment["spec"]["selector"]
+    assert policy["spec"]["policyTypes"] == ["Ingress"]
+    (rule,), (container,) = policy["spec"]["ingress"], deployment["spec"]["template"]["spec"]["containers"]
+    assert [one["port"] for one in rule["ports"]] == [one["name"] for one in container["ports"]]
+    assert rule["from"] == [{"namespaceSelector": {"matchLabels": {"metrics": "enabled"}}}]
+
+
+def test_authorized_metrics_bring_the_option_the_right_to_ask_and_a_role_to_read() -> None:
+    folder = "functions/authorized-metrics"
+    (component,) = _documents(f"{folder}/kustomization.yaml")
+    assert component["kind"] == "Component"
+    (patch,) = component["patches"]
+    (line,) = yaml.safe_load(patch["patch"])
+    assert line["value"] in [option for param in scheduler.command.params for option in param.opts]
+    reviews, binding, reader = _documents(f"{folder}/role.yaml")
+    assert [(*rule["apiGroups"], *rule["resources"], *rule["verbs"]) for rule in reviews["rules"]] == [
+        ("authentication.k8s.io", "tokenreviews", "create"),
+        ("authorization.k8s.io", "subjectaccessreviews", "create"),
+    ]
+    assert binding["roleRef"]["name"] == reviews["metadata"]["name"]
+    assert reader["rules"] == [{"nonResourceURLs": [PATH], "verbs": ["get"]}]
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl puts the manifests together")
+@pytest.mark.parametrize("function", [None, "authorized-metrics"])
+def test_the_manifests_can_be_put_together(tmp_path: Path, function: str | None) -> None:
+    shutil.copytree(DEPLOY, tmp_path / "deploy")
+    file = tmp_path / "deploy" / "kustomization.yaml"
+    document = yaml.safe_load(file.read_text())
+    if function is not None:
+        document["components"] = [f"functions/{function}"]
+        file.write_text(yaml.safe_dump(document))
+    done = subprocess.run(["kubectl", "kustomize", str(file.parent)], capture_output=True, text=True, check=True)
+    deployment = next(d for d in yaml.safe_load_all(done.stdout) if d["kind"] == "Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert ("--authorize-metrics" in container["args"]) == (function is not None)

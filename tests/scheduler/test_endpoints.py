@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from aiohttp.test_utils import TestClient, TestServer
 
 from dovetail.core import cycle
 from dovetail.core.events import NodeChanged, PodChanged, QueueChanged, QueueRemoved
@@ -17,7 +20,8 @@ from dovetail.core.model import Node, Pod, Request, Work
 from dovetail.core.sharing.records import Queue
 from dovetail.core.state import State
 from dovetail.kube import resources as kinds
-from dovetail.scheduler.endpoints import application
+from dovetail.scheduler import endpoints
+from dovetail.scheduler.endpoints import Endpoints, Review
 
 
 def reflector(resource: Any, *, synced: bool = True, staleness_s: float = 0.0) -> Any:
@@ -32,9 +36,42 @@ def driver(last_step_s: float | None = None, queued: int = 0) -> Any:
     return SimpleNamespace(state=State(), last_step_s=last_step_s, differences=0, reporter=reporter)
 
 
+@asynccontextmanager
+async def serving(driver: Any, *reflectors: Any, review: Review | None = None) -> AsyncIterator[Client]:
+    endpoints = Endpoints("the API server", review)
+    if driver is not None:
+        endpoints.follow(driver, reflectors)
+    server = await asyncio.get_running_loop().create_server(endpoints, "127.0.0.1", 0)
+    try:
+        yield Client(server.sockets[0].getsockname()[1])
+    finally:
+        server.close()
+        await endpoints.shutdown(0.1)
+
+
+class Client:
+    """Asks as a kubelet or Prometheus does: a connection for each request."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+
+    async def get(self, path: str, token: str = "", method: str = "GET") -> tuple[int, str]:
+        async with asyncio.timeout(5):
+            reader, writer = await self.connect()
+            header = f"Authorization: Bearer {token}\r\n" if token else ""
+            writer.write(f"{method} {path} HTTP/1.1\r\nHost: x\r\n{header}\r\n".encode())
+            reply = await reader.read()
+            writer.close()
+        head, _, body = reply.partition(b"\r\n\r\n")
+        return int(head.split()[1]), body.decode()
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection("127.0.0.1", self.port)
+
+
 async def ask(path: str, driver: Any, *reflectors: Any) -> tuple[int, str]:
-    async with TestClient(TestServer(application(driver, reflectors))) as client, client.get(path) as reply:
-        return reply.status, await reply.text()
+    async with serving(driver, *reflectors) as client:
+        return await client.get(path)
 
 
 async def test_it_is_live_while_the_first_lists_take_long_and_ready_after_them() -> None:
@@ -88,3 +125,81 @@ async def test_the_metrics_tell_what_queues_have_in_plain_units() -> None:
     cycle.step(served.state, [QueueRemoved("red")], 1_060_000)
     _, text = await ask("/metrics", served)
     assert 'queue="red"' not in text
+
+
+async def test_before_the_first_contact_it_is_live_and_not_ready() -> None:
+    async with serving(None) as client:
+        assert await client.get("/healthz") == (200, "ok\n")
+        assert await client.get("/readyz") == (503, "waiting for the API server\n")
+        assert (await client.get("/metrics"))[0] == 200
+
+
+@pytest.mark.parametrize(
+    "said", [b"", b"GET /healthz HTT", b"POST /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n"]
+)
+async def test_idle_and_slow_clients_keep_no_probe_from_its_answer(said: bytes) -> None:
+    async with serving(driver()) as client:
+        idle = [await client.connect() for _ in range(300)]
+        for _, writer in idle:
+            writer.write(said)
+        for _ in range(5):
+            assert await client.get("/healthz") == (200, "ok\n")
+        with contextlib.suppress(ConnectionError):
+            # The oldest had to go.
+            assert (await asyncio.wait_for(idle[0][0].read(), 5))[:12] in (b"", b"HTTP/1.1 405")
+        for _, writer in idle:
+            writer.close()
+
+
+async def test_no_connection_lives_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoints, "_LIFE_S", 0.1)
+    async with serving(driver()) as client:
+        _, writer = await client.connect()
+        writer.write(b"GET /healthz HTTP/1.1\r\nX: ")
+        with pytest.raises(ConnectionError):
+            async with asyncio.timeout(5):
+                while True:
+                    writer.write(b"x")
+                    await writer.drain()
+                    await asyncio.sleep(0.01)
+        writer.close()
+
+
+async def test_a_connection_is_for_one_request() -> None:
+    async with serving(driver()) as client:
+        reader, writer = await client.connect()
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n" * 2)
+        reply = await asyncio.wait_for(reader.read(), 5)
+        assert reply.count(b"HTTP/1.1") == 1
+        writer.close()
+
+
+async def test_what_is_not_there_says_what_is() -> None:
+    async with serving(driver()) as client:
+        assert await client.get("/") == (404, "there are /healthz, /readyz, /metrics\n")
+        assert (await client.get("/metrics", method="DELETE"))[0] == 405
+        assert (await client.get("/healthz", method="HEAD")) == (200, "")
+
+
+async def test_who_may_not_read_the_metrics_is_refused_and_probes_are_not() -> None:
+    async def review(authorization: str) -> tuple[int, str] | None:
+        return None if authorization == "Bearer good" else (401, "who are you")
+
+    async with serving(driver(), review=review) as client:
+        assert (await client.get("/metrics", "good"))[0] == 200
+        assert await client.get("/metrics", "bad") == (401, "who are you\n")
+        assert (await client.get("/healthz"))[0] == (await client.get("/readyz"))[0] == 200
+
+
+async def test_an_answer_that_fails_is_logged_and_a_stranger_is_not(caplog: pytest.LogCaptureFixture) -> None:
+    broken = driver()
+    broken.state = None
+    async with serving(broken) as client:
+        assert (await client.get("/metrics"))[0] == 500
+        assert "/metrics cannot be answered" in caplog.text
+        _, writer = await client.connect()
+        caplog.clear()
+        writer.write(b"\x16\x03\x01 that is no HTTP\r\n\r\n")
+        assert (await client.get("/healthz"))[0] == 200
+        assert [one for one in caplog.records if one.name != "dovetail.endpoints"] == []
+        assert not logging.getLogger("dovetail.endpoints").propagate

@@ -49,6 +49,11 @@ def _default_recording() -> Path | None:
     help='HOST:PORT for health and metrics; "" for none.',
 )
 @click.option(
+    "--authorize-metrics",
+    is_flag=True,
+    help="Show /metrics only to bearers of a token who may get it, as the API server says.",
+)
+@click.option(
     "--start-deadline",
     "start_deadline_s",
     type=click.FloatRange(min=0, min_open=True),
@@ -96,6 +101,7 @@ def command(
     lease_namespace: str,
     lease_name: str,
     listen: str,
+    authorize_metrics: bool,
     start_deadline_s: float,
     broken_deadline_s: float,
     recording: Path | None,
@@ -126,6 +132,7 @@ def command(
         lease_namespace=lease_namespace,
         lease_name=lease_name,
         listen=listen,
+        authorize_metrics=authorize_metrics,
         policy=policy,
         recording=None if no_recording else recording or _default_recording(),
         recording_mib=recording_mib,

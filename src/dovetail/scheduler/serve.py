@@ -7,8 +7,8 @@ import asyncio
 import gc
 import secrets
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,8 @@ from dovetail.core.policy import Policy
 from dovetail.core.state import State
 from dovetail.kube.client import Client
 from dovetail.kube.config import ClusterConfig
-from dovetail.kube.discovery import discover
+from dovetail.kube.discovery import Served, discover
+from dovetail.kube.errors import ApiError
 from dovetail.kube.feed import Feed
 from dovetail.kube.layouts import Finding
 from dovetail.kube.lease import LEASE_LABEL, SCHEDULER_NAME, Elector
@@ -31,11 +32,15 @@ from dovetail.scheduler.divider import Divider
 from dovetail.scheduler.driver import Driver
 from dovetail.scheduler.mirror import Mirror
 from dovetail.scheduler.queue_status import QueueStatus
+from dovetail.scheduler.reviews import Reviews
 
 if TYPE_CHECKING:
-    from aiohttp import web
+    from dovetail.scheduler.endpoints import Endpoints
 
 _CONNECTIONS = 128
+_FIRST_WAIT_S = 1.0
+_LONGEST_WAIT_S = 10.0
+_FAREWELL_S = 1.0
 COLLECT_AFTER = 20_000
 """New objects until the garbage collector looks for cycles among them. Hardly anything here is one, and every 700, as
 Python has it, costs a twentieth of the CPU time of a burst of binds."""
@@ -50,7 +55,8 @@ class LeadershipLost(Exception):
 class Options(Struct, frozen=True):
     """What `dovetail scheduler` can be told. `listen` is HOST:PORT of the health and metrics endpoints, "" for none.
     `policy.attempts_per_step` is small so that binds go out between steps. `recording` is the directory to record into,
-    None for none, and `recording_mib` the most that it may take. `divide_mig`: agents are to divide idle MIG cards."""
+    None for none, and `recording_mib` the most that it may take. `divide_mig`: agents are to divide idle MIG cards.
+    `authorize_metrics`: who reads the metrics shows a token, and the API server says whether they may."""
 
     scheduler_name: str = "dovetail"
     leader_elect: bool = True
@@ -62,14 +68,19 @@ class Options(Struct, frozen=True):
     recording: Path | None = None
     recording_mib: int = 512
     divide_mig: bool = False
+    authorize_metrics: bool = False
 
 
 async def run(config: ClusterConfig, options: Options) -> None:
-    """Schedule until cancelled. Raises LeadershipLost, ApiError when the first contact fails for good, OSError when
-    the endpoint's port is taken."""
+    """Schedule until cancelled. Raises LeadershipLost, ApiError when the API server refuses the first contact, OSError
+    when the endpoint's port is taken."""
     gc.set_threshold(COLLECT_AFTER)
-    async with Client(config, concurrency=_CONNECTIONS, user_agent="dovetail-scheduler") as client:
-        served = await discover(client)
+    async with (
+        Client(config, concurrency=_CONNECTIONS, user_agent="dovetail-scheduler") as client,
+        _listening(options, client) as endpoints,
+    ):
+        metrics.log.info("dovetail %s (%s), reading the cluster at %s", __version__, __runs__, config.server)
+        served = await _first_contact(client)
         mirror = Mirror(client, served, Feed(options.scheduler_name, _log_findings))
         lost = asyncio.Event()
 
@@ -97,8 +108,8 @@ async def run(config: ClusterConfig, options: Options) -> None:
                 State(options.policy), mirror, client, clock,
                 leads=leads, run_id=run_id, instance=options.identity, recorder=recorder, divider=divider,
             )  # fmt: skip
-            runner = await _listen(options.listen, driver, mirror)
-            metrics.log.info("dovetail %s (%s), reading the cluster at %s", __version__, __runs__, config.server)
+            if endpoints is not None:
+                endpoints.follow(driver, mirror.reflectors)
             statuses = QueueStatus(client, clock, mirror, state=lambda: driver.state, may_write=leads)
             try:
                 # The election outlives the rest: what is written at the end needs the lease.
@@ -118,8 +129,6 @@ async def run(config: ClusterConfig, options: Options) -> None:
                         election.create_task(elector.run())
                         tasks.create_task(_end_when(lost))
             finally:
-                if runner is not None:
-                    await runner.cleanup()
                 if options.leader_elect:
                     await asyncio.shield(elector.release())
 
@@ -159,16 +168,35 @@ async def _end_when(lost: asyncio.Event) -> None:
     raise LeadershipLost("the lease was lost; ending so that the next start begins with a clean state")
 
 
-async def _listen(address: str, driver: Driver, mirror: Mirror) -> web.AppRunner | None:
-    if not address:
-        return None
+async def _first_contact(client: Client) -> Served:
+    """What the server serves, asked as often as it takes while it is away. Raises ApiError where it refuses."""
+    wait_s = _FIRST_WAIT_S
+    while True:
+        try:
+            return await discover(client)
+        except ApiError as error:
+            if error.status not in (0, 429) and error.status < 500:
+                raise
+            metrics.log.warning("%s; trying again in %g s", error, wait_s)
+        await asyncio.sleep(wait_s * (0.5 + 0.5 * client.jitter()))
+        wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
+
+
+@asynccontextmanager
+async def _listening(options: Options, client: Client) -> AsyncIterator[Endpoints | None]:
+    """Health and metrics until the end of the block, where they are asked for. Raises OSError."""
+    if not options.listen:
+        yield None
+        return
     # A fifth of the time to start, which who asks for no endpoint need not wait.
-    from aiohttp import web
+    from dovetail.scheduler.endpoints import Endpoints
 
-    from dovetail.scheduler.endpoints import application
-
-    host, _, port = address.rpartition(":")
-    runner = web.AppRunner(application(driver, mirror.reflectors), access_log=None)
-    await runner.setup()
-    await web.TCPSite(runner, host.strip("[]") or None, int(port)).start()
-    return runner
+    review = Reviews(client).refusal if options.authorize_metrics else None
+    endpoints = Endpoints(f"the API server at {client.config.server}", review)
+    host, _, port = options.listen.rpartition(":")
+    server = await asyncio.get_running_loop().create_server(endpoints, host.strip("[]") or None, int(port))
+    try:
+        yield endpoints
+    finally:
+        server.close()
+        await endpoints.shutdown(_FAREWELL_S)

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who may read /metrics: the API server says whose token it is (TokenReview), and whether they may `get` the
+nonResourceURL `/metrics` (SubjectAccessReview), as kube-scheduler asks it.
+
+Rules: an answer holds for a minute, a refusal for ten seconds; tokens are kept as their digests, `_KEPT` at most. So
+many questions are asked at a time that strangers' tokens cost the API server little.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from typing import Any
+
+from msgspec import Struct
+
+from dovetail.kube.client import Client
+from dovetail.kube.errors import KubeError
+
+PATH = "/metrics"
+_TOKENS = "/apis/authentication.k8s.io/v1/tokenreviews"
+_ACCESS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+_HOLDS_S = 60.0
+_REFUSAL_HOLDS_S = 10.0
+_KEPT = 256
+_AT_ONCE = 4
+_LONGEST_TOKEN = 16 << 10
+_TIMEOUT_S = 5.0
+
+Refusal = tuple[int, str]
+
+
+class _User(Struct):
+    username: str = ""
+    uid: str = ""
+    groups: list[str] | None = None
+    extra: dict[str, list[str]] | None = None
+
+
+class _TokenStatus(Struct):
+    authenticated: bool = False
+    user: _User | None = None
+
+
+class _TokenReview(Struct):
+    status: _TokenStatus
+
+
+class _AccessStatus(Struct):
+    allowed: bool = False
+
+
+class _AccessReview(Struct):
+    status: _AccessStatus
+
+
+class Reviews:
+    """`refusal(header)` for one endpoint."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._known: dict[bytes, tuple[Refusal | None, float]] = {}
+        self._turns = asyncio.Semaphore(_AT_ONCE)
+
+    async def refusal(self, authorization: str) -> Refusal | None:
+        """Why who shows this Authorization header may not read it, as a status and a text; None: they may."""
+        scheme, _, token = authorization.partition(" ")
+        token = token.strip()
+        if scheme.lower() != "bearer" or not token or len(token) > _LONGEST_TOKEN:
+            return 401, "a bearer token is needed, of an account that may get the nonResourceURL /metrics"
+        digest = hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
+        if known := self._fresh(digest):
+            return known[0]
+        async with self._turns:
+            if known := self._fresh(digest):
+                return known[0]
+            try:
+                answer = await self._ask(token)
+            except KubeError as error:
+                return 503, f"the API server cannot be asked who this is: {error}"
+        holds_s = _HOLDS_S if answer is None else _REFUSAL_HOLDS_S
+        while len(self._known) >= _KEPT:
+            del self._known[next(iter(self._known))]
+        self._known[digest] = answer, time.monotonic() + holds_s
+        return answer
+
+    def _fresh(self, digest: bytes) -> tuple[Refusal | None, float] | None:
+        known = self._known.get(digest)
+        return known if known is not None and time.monotonic() < known[1] else None
+
+    async def _ask(self, token: str) -> Refusal | None:
+        review = await self._review(_TOKENS, "authentication.k8s.io/v1", "TokenReview", {"token": token}, _TokenReview)
+        user = review.status.user
+        if not review.status.authenticated or user is None:
+            return 401, "the API server does not know this token"
+        spec: dict[str, Any] = {
+            "user": user.username,
+            "uid": user.uid,
+            "groups": user.groups or [],
+            "extra": user.extra or {},
+            "nonResourceAttributes": {"path": PATH, "verb": "get"},
+        }
+        access = await self._review(_ACCESS, "authorization.k8s.io/v1", "SubjectAccessReview", spec, _AccessReview)
+        if not access.status.allowed:
+            return 403, f"{user.username} may not get the nonResourceURL /metrics: bind a role that lets it"
+        return None
+
+    async def _review(self, path: str, api_version: str, kind: str, spec: dict[str, Any], decode: type[Any]) -> Any:
+        body = {"apiVersion": api_version, "kind": kind, "spec": spec}
+        return await self._client.request(
+            "POST", path, body, decode=decode, timeout_s=_TIMEOUT_S, retries=1, idempotent=True
+        )
