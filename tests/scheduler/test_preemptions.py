@@ -201,6 +201,17 @@ async def test_of_a_gang_that_is_released_each_goes_on_its_own(stage: Stage) -> 
     assert stage.ended() == ["v0"] and not stage.failed()
 
 
+async def test_who_is_moved_is_told_so(stage: Stage) -> None:
+    async with stage.running():
+        await ready(stage)
+        message = "it has room elsewhere, and where it was d/big is to start"
+        stage.decide(Evict("", ("uid-v0",), "move", (("uid-big", "a"),), 60_000_000, message, 7, ("b",)))
+        await until(lambda: len(stage.notes("Moved")) == 1)
+        await until(stage.driver.reporter.idle.is_set)
+    assert stage.notes("Moved")[0].startswith("it has room elsewhere")
+    assert stage.notes("Preempted") == []
+
+
 async def test_a_gang_that_is_broken_goes_with_that_reason(stage: Stage) -> None:
     async with stage.running():
         await ready(stage)

@@ -28,6 +28,7 @@ WISHES = (
     ("nvlink", ("required", "maybe")),
     ("max-runtime", ("2h", "soon")),
     ("preemptible", ("false", "no")),
+    ("movable", ("true", "no")),
     ("devices", ("0,1", "0,0")),
 )
 

@@ -70,6 +70,14 @@ def _default_recording() -> Path | None:
     help="Seconds after which a gang of which a pod failed for good gives back what it holds; 0 for never.",
 )
 @click.option(
+    "--consolidate",
+    "moves_per_hour",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Move at most so many pods an hour so that jobs fit that wait; 0 for none.",
+)
+@click.option(
     "--recording",
     metavar="DIR",
     type=click.Path(file_okay=False, path_type=Path),
@@ -104,6 +112,7 @@ def command(
     authorize_metrics: bool,
     start_deadline_s: float,
     broken_deadline_s: float,
+    moves_per_hour: int,
     recording: Path | None,
     no_recording: bool,
     recording_mib: int,
@@ -124,6 +133,7 @@ def command(
         attempts_per_step=64,
         start_deadline_ms=int(start_deadline_s * 1000),
         broken_deadline_ms=int(broken_deadline_s * 1000),
+        moves_per_hour=moves_per_hour,
         scoring=scoring,
     )
     options = Options(

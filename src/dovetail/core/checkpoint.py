@@ -19,6 +19,7 @@ from dovetail.core.cluster.mix import Record as Counted
 from dovetail.core.cluster.rejections import Rejection
 from dovetail.core.decisions import ClaimGrant, VolumePick
 from dovetail.core.dra.extended import claim_key
+from dovetail.core.moves import Room
 from dovetail.core.placing.backfill import Reservation
 from dovetail.core.policy import Policy
 from dovetail.core.reasons import Expected, Refusal
@@ -74,6 +75,7 @@ class HeldRoom(Struct, frozen=True):
     nominated: tuple[str, ...] = ()
     deadline_ms: int = 0
     failure: str = ""
+    moving: bool = False
 
 
 class Checkpoint(Struct, frozen=True):
@@ -83,7 +85,8 @@ class Checkpoint(Struct, frozen=True):
     each queue has used, `run_times` what was learned (kind, name, ms), `mix` what kinds of pods came and how many,
     `ended` how many with GPUs are gone, `rooms` what is held for whom, the oldest first; `spared` are pods that are not
     asked to give way until then, `unknown` roots for which no start can be given. `failed` and `succeeded` are how many
-    pods of each gang ended so, `broken` roots with since when (see `core.broken`).
+    pods of each gang ended so, `broken` roots with since when (see `core.broken`). `kept` is room for pods that are on
+    the move, `moved` when each job was moved last, `moves` when pods were moved in the last hour (see `core.moves`).
     """
 
     steps: int
@@ -105,6 +108,9 @@ class Checkpoint(Struct, frozen=True):
     failed: tuple[tuple[str, int], ...] = ()
     succeeded: tuple[tuple[str, int], ...] = ()
     broken: tuple[tuple[str, int], ...] = ()
+    kept: tuple[Room, ...] = ()
+    moved: tuple[tuple[str, int], ...] = ()
+    moves: tuple[int, ...] = ()
 
 
 def take(state: State) -> Checkpoint:
@@ -146,6 +152,7 @@ def take(state: State) -> Checkpoint:
                 one.nominated,
                 one.deadline_ms,
                 one.failure,
+                one.moving,
             )
             for one in state.reservations
         ),
@@ -154,6 +161,9 @@ def take(state: State) -> Checkpoint:
         failed=tuple(state.broken.failed.items()),
         succeeded=tuple(state.broken.succeeded.items()),
         broken=tuple(state.broken.since_ms.items()),
+        kept=tuple(state.moves.rooms.values()),
+        moved=tuple(state.moves.moved_ms.items()),
+        moves=tuple(state.moves.times_ms),
     )
 
 
@@ -185,6 +195,9 @@ def restore(policy: Policy, checkpoint: Checkpoint) -> State:
     state.roster.started = set(checkpoint.started)
     state.broken.failed, state.broken.succeeded = dict(checkpoint.failed), dict(checkpoint.succeeded)
     state.broken.since_ms = dict(checkpoint.broken)
+    state.moves.moved_ms, state.moves.times_ms = dict(checkpoint.moved), list(checkpoint.moves)
+    for kept in checkpoint.kept:
+        state.moves.put(kept)
     for rejection in checkpoint.rejections:
         cluster.rejections.put(rejection)
     for told in checkpoint.told:
@@ -215,6 +228,7 @@ def restore(policy: Policy, checkpoint: Checkpoint) -> State:
                 room.nominated,
                 room.deadline_ms,
                 room.failure,
+                room.moving,
             )
         )
         for uid in room.nominated:

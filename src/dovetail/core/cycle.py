@@ -37,7 +37,11 @@ def step(state: State, events: Iterable[Event], now_ms: int) -> list[Decision]:
         if root is None:
             break
         attempt = Attempt(state, root)
-        decisions += attempt.decide()
+        if state.moves.rooms:
+            with state.moves.lent(state.roster.members(root)):
+                decisions += attempt.decide()
+        else:
+            decisions += attempt.decide()
         work += attempt.work
     decisions += state.broken.release(state.now_ms, state.steps)
     state.resume()

@@ -94,14 +94,15 @@ class Release(Struct, frozen=True):
     cause: Literal["half", "broken"] = "half"
 
 
-Cause = Literal["reclaim", "preempt"]
+Cause = Literal["reclaim", "preempt", "move"]
 
 
 class Evict(Struct, frozen=True):
     """The pods `uids` give way to `root` (`gang` "" for a lone pod): to another queue that takes back what is due to it
-    (reclaim), or to a higher priority in the same queue (preempt). `nominations` are the pods (uid) of the root with
-    the nodes that are held for them from now on; they are bound once the room is there. `lost_milli_ms` is the work
-    that is lost, in milli-GPU times ms. `message` says for whom and why."""
+    (reclaim), to a higher priority in the same queue (preempt), or since they have a place elsewhere, which is kept for
+    what their owners make anew (move: `targets` are the nodes, pod by pod). `nominations` are the pods (uid) of the
+    root with the nodes that are held for them from now on; they are bound once the room is there. `lost_milli_ms` is
+    the work that is lost, in milli-GPU times ms. `message` says for whom and why."""
 
     gang: str
     uids: tuple[str, ...]
@@ -110,6 +111,7 @@ class Evict(Struct, frozen=True):
     lost_milli_ms: int
     message: str
     step: int
+    targets: tuple[str, ...] = ()
 
 
 class Unnominate(Struct, frozen=True):

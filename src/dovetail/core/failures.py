@@ -157,8 +157,10 @@ class Failures:
 
     def may_ask(self, queue: str, precedence: Precedence, wanted: dict[str, int]) -> bool:
         """Whether there can be anybody who may give way: of a lower precedence in the queue, or in others that hold
-        more than is due to them where this one is due more than it has."""
+        more than is due to them where this one is due more than it has; or who may be moved."""
         shares = self._state.shares
+        if self._state.policy.moves_per_hour:
+            return True
         return shares.holds_below(queue, precedence) or any(shares.entitlements.debtors(queue, wanted))
 
     def hopeless(self, root: str, decisions: list[Decision]) -> bool:

@@ -9,20 +9,24 @@ not, except by displacing it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 from msgspec.structs import replace
 
 from dovetail.core.decisions import Decision, Evict, Unnominate
 from dovetail.core.eligible import within_models
 from dovetail.core.model import Pod
-from dovetail.core.placing import preemption, within_limit
+from dovetail.core.placing import consolidation, preemption, within_limit
 from dovetail.core.placing.backfill import Reservation
+from dovetail.core.placing.defragmentation import Moves
 from dovetail.core.placing.gangs import Group, fewest, shapes_of
 from dovetail.core.reasons import Expected, Reason, Refusal, Sure, When
 from dovetail.core.roster import LONE, startable
 from dovetail.core.state import State
 
 _NOBODY_WAITS = "those for whom room was made do not wait for it any more"
+_IN_PIECES = {Reason.NO_NODE_FITS, Reason.GANG_DOES_NOT_FIT}
 _ROOM_HELPS = {Reason.NO_NODE_FITS, Reason.GANG_DOES_NOT_FIT, Reason.RESERVED}
 
 
@@ -51,6 +55,8 @@ class MakingRoom:
         own = self._state.reservations.by_root.get(self._root)
         left = tuple(pod.uid for pod in self._nominated(own)) if own is not None else ()
         self._state.reservations.drop(self._root)
+        if own is not None and own.moving:
+            self._state.moves.give_up(own.evicting)
         return [Unnominate(self._gang, left, why, self._state.steps)] if left else []
 
     def _nominated(self, own: Reservation) -> list[Pod]:
@@ -122,39 +128,67 @@ class MakingRoom:
         beside = state.reservations.beside(others) if others else None
         scope = within_models(state, self._queue, wanted, beside)
         ending = state.reservations.left_alone(others)
+        moves: Moves | str = ""
+        if state.policy.moves_per_hour and refusal.reason in _IN_PIECES:
+            own = state.reservations.by_root.get(self._root)
+            moves = consolidation.find(state, self._root, group, scope, ending, own)
+            if isinstance(moves, Moves):
+                return self._moved(moves, refusal)
         find = within_limit.find if limited else preemption.find
         found = find(state, self._root, group, scope, ending)
         if not isinstance(found, preemption.Found):
-            state.failures.search_failed(key, str(found))
-            return [], replace(refusal, reclaim=str(found))
+            why = f"{found}; {moves}" if moves else str(found)
+            state.failures.search_failed(key, why)
+            return [], replace(refusal, reclaim=why)
         return self._evicted(found, refusal)
 
     def _evicted(self, found: preemption.Found, refusal: Refusal) -> tuple[list[Decision], Refusal]:
+        what = "takes back what is due to it" if found.cause == "reclaim" else "has jobs of a higher priority"
+        message = f"queue {self._queue!r} {what}: {self._state.roster.name_of(self._root)} is to start here"
+        names = self._state.cluster.nodes.names
+        nominations = tuple([(uid, names[slot]) for uid, slot in found.nominations])
+        evict = Evict(self._gang, found.uids, found.cause, nominations, found.lost_milli_ms, message, self._state.steps)
+        return self._make(evict, refusal)
+
+    def _moved(self, found: Moves, refusal: Refusal) -> tuple[list[Decision], Refusal]:
         state = self._state
-        grace_ms = max(state.cluster.placements[uid].pod.work.grace_ms for uid in found.uids)
-        start_ms = state.now_ms + grace_ms
-        nominated, names = dict(found.nominations), state.cluster.nodes.names
+        moves = [move for step in found.steps for move in step.moves]
+        uids, targets = tuple([move.uid for move in moves]), tuple([move.target for move in moves])
+        message = f"it has room elsewhere, and where it was {state.roster.name_of(self._root)} is to start"
+        lost = found.lost_milli_ms
+        evict = Evict(self._gang, uids, "move", found.placed, lost, message, state.steps, targets)
+        # Its owner has as long to make each anew as it may take to end.
+        until_ms = state.now_ms + self._grace_ms(uids) + 2 * state.policy.eviction_deadline_ms
+        pairs = zip(uids, targets, strict=True)
+        state.moves.begin(pairs, state.now_ms, until_ms, state.policy.move_again_ms)
+        return self._make(evict, refusal)
+
+    def _grace_ms(self, uids: Iterable[str]) -> int:
+        placements = self._state.cluster.placements
+        return max([placements[uid].pod.work.grace_ms for uid in uids])
+
+    def _make(self, evict: Evict, refusal: Refusal) -> tuple[list[Decision], Refusal]:
+        """Hold the room until those that are evicted are gone."""
+        state = self._state
+        start_ms = state.now_ms + self._grace_ms(evict.uids)
+        slots, count = state.cluster.nodes.slots, len(evict.uids)
         own = Reservation(
             self._root,
             self._queue,
-            np.array(sorted(set(nominated.values())), dtype=np.int64),
-            Expected(Sure.LEARNED, start_ms, f"when the {_pods(len(found.uids))} to give way ended"),
+            np.array(sorted({slots[node] for _, node in evict.nominations}), dtype=np.int64),
+            Expected(Sure.LEARNED, start_ms, f"when the {_pods(count)} to give way ended"),
             state.now_ms,
             state.now_ms,
             state.precedence(self._root),
             guaranteed=True,
-            evicting=frozenset(found.uids),
-            nominated=tuple(nominated),
+            evicting=frozenset(evict.uids),
+            nominated=tuple([uid for uid, _ in evict.nominations]),
             deadline_ms=start_ms + state.policy.eviction_deadline_ms,
+            moving=evict.cause == "move",
         )
         state.reservations.put(own)
-        for uid in nominated:
+        for uid in own.nominated:
             state.cluster.nominated.pop(uid, None)
-        nominations = tuple((uid, names[slot]) for uid, slot in nominated.items())
-        what = "takes back what is due to it" if found.cause == "reclaim" else "has jobs of a higher priority"
-        message = f"queue {self._queue!r} {what}: {state.roster.name_of(self._root)} is to start here"
-        lost = found.lost_milli_ms
-        evict = Evict(self._gang, found.uids, found.cause, nominations, lost, message, state.steps)
         return [evict], self._evicting(own, refusal)
 
     def _hold(self, group: Group, refusal: Refusal) -> Refusal:

@@ -176,6 +176,7 @@ class Container(Struct, frozen=True):
 class Work(Struct, frozen=True):
     """What is known of the work that a pod does, alike for all pods of a job. `family` names the like of it, whose run
     times are learned together ("" for none): what makes it, without what differs from run to run, and its image.
+    `movable` says whether it may be moved so that others fit; None: where its work is saved.
     `max_runtime_ms` is when it is over at the latest (0 unknown). `checkpoint_interval_ms` is how often it saves what
     it did (0 unknown), `startup_ms` how long it takes to go on from there. `preemptible` None: its queue says it.
     `preempts` is false where others must not give way to it (preemptionPolicy Never). `grace_ms` is how long it may
@@ -188,6 +189,7 @@ class Work(Struct, frozen=True):
     preemptible: bool | None = None
     preempts: bool = True
     grace_ms: int = 30_000
+    movable: bool | None = None
 
 
 NO_WORK = Work()

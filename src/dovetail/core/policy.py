@@ -32,8 +32,13 @@ class Policy(Struct, frozen=True):
     `history_milli` is k of the division of what nobody has guaranteed: how much the past moves a queue's part, in
     thousandths (0: not at all). `reserve` holds room for the first job that does not fit. `preempt` lets jobs give way
     to others; at most `searches_per_step` times in a step it is searched who could, each with at most `probes` trials.
-    Who was to give way and is not gone after its own grace and `eviction_deadline_ms` is given up on. `model_milli`
-    weighs what GPU models are charged, by the value of nvidia.com/gpu.product (1000 where it is not there)."""
+    Who was to give way and is not gone after its own grace and `eviction_deadline_ms` is given up on.
+
+    At most `moves_per_hour` pods are moved in an hour so that others fit (0: nobody is), and those of a job again only
+    after `move_again_ms` (see `placing.consolidation`).
+
+    `model_milli` weighs what GPU models are charged, by the value of nvidia.com/gpu.product (1000 where it is not
+    there)."""
 
     fabric: tuple[str, ...] = DEFAULT_FABRIC
     attempts_per_step: int = 512
@@ -48,6 +53,8 @@ class Policy(Struct, frozen=True):
     searches_per_step: int = 1
     probes: int = 64
     eviction_deadline_ms: int = 120_000
+    moves_per_hour: int = 0
+    move_again_ms: int = 14_400_000
     model_milli: tuple[tuple[str, int], ...] = ()
 
 

@@ -20,6 +20,7 @@ from dovetail.core.cluster import Cluster
 from dovetail.core.cluster.rejections import FOR_EVER_MS
 from dovetail.core.failures import Failures
 from dovetail.core.model import Pod
+from dovetail.core.moves import Moves
 from dovetail.core.pending import Pending
 from dovetail.core.placing.backfill import Reservations
 from dovetail.core.placing.rows import Rows
@@ -53,6 +54,7 @@ class State:
         self.reservations = Reservations(self)
         self.failures = Failures(self)
         self.shares.pledged = self.reservations.pledged
+        self.moves = Moves(self.cluster, self.roster)
         self.broken = Broken(self.roster, self.cluster, self.policy.broken_deadline_ms)
         self.searches = 0
         """How many such searches there were in this step."""
@@ -75,6 +77,8 @@ class State:
         times += [r.until_ms for r in self.cluster.rejections if self.now_ms < r.until_ms < FOR_EVER_MS]
         reserved_ms = self.reservations.next_ms()
         times += [reserved_ms] if reserved_ms is not None else []
+        moved_ms = self.moves.next_ms()
+        times += [moved_ms] if moved_ms is not None else []
         broken_ms = self.broken.next_ms()
         times += [broken_ms] if broken_ms is not None else []
         if self._shared():
@@ -116,6 +120,8 @@ class State:
             if not left:
                 del cluster.avoided[uid]
             cluster.freed += 1
+        if self.moves.rooms:
+            self.moves.advance(self.now_ms)
         for root, due_ms in self.roster.starting.items():
             if due_ms <= self.now_ms:
                 # What was found out before it started by half counts no more.

@@ -86,6 +86,7 @@ class Wishes(Struct, frozen=True):
     startup_ms: int = 0
     last_checkpoint_ms: int = 0
     preemptible: bool | None = None
+    movable: bool | None = None
     problems: tuple[Problem, ...] = ()
 
     @property
@@ -214,6 +215,7 @@ TABLE: dict[str, Key] = {
         "last_checkpoint_ms", "must be a time as in RFC 3339, with its zone", _time_ms, ("2026-01-31T12:00:00Z",)
     ),
     "preemptible": Key("preemptible", "must be true or false", _truth, ("true", "false")),
+    "movable": Key("movable", "must be true or false", _truth, ("true", "false")),
 }
 _Items = tuple[tuple[str, str], ...]
 

@@ -45,6 +45,7 @@ def work_of(obj: Pod, wishes: Wishes, owner: OwnerRef | None) -> Work:
         checkpoint_interval_ms=wishes.checkpoint_interval_ms,
         startup_ms=wishes.startup_ms,
         preemptible=wishes.preemptible,
+        movable=wishes.movable,
         preempts=spec.preemption_policy != "Never",
         # As the API server: a negative one is a second.
         grace_ms=1000 * grace_s if grace_s >= 0 else 1000,
@@ -60,6 +61,7 @@ def with_declared(own: Work, declared: Wishes, deadline_ms: int) -> Work:
         checkpoint_interval_ms=declared.checkpoint_interval_ms or own.checkpoint_interval_ms,
         startup_ms=declared.startup_ms or own.startup_ms,
         preemptible=own.preemptible if declared.preemptible is None else declared.preemptible,
+        movable=own.movable if declared.movable is None else declared.movable,
         preempts=own.preempts,
         grace_ms=own.grace_ms,
     )

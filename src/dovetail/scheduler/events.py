@@ -23,6 +23,7 @@ class Kind(Enum):
     HELD = ("FailedScheduling", "Scheduling", "Warning")
     BIND_FAILED = ("FailedScheduling", "Binding", "Warning")
     PREEMPTED = ("Preempted", "Preempting", "Normal")
+    MOVED = ("Moved", "Preempting", "Normal")
     RELEASED = ("GangReleased", "Evicting", "Warning")
     BROKEN = ("GangBroken", "Evicting", "Warning")
     PREEMPTING = ("WaitingForEvictions", "Preempting", "Normal")

@@ -41,9 +41,12 @@ _FOR_NOW = (401, 408, 409, 429)
 """Refusals that may end by themselves; a conflict is about the uid, and the watch tells what became of the pod."""
 
 _REASONS = {
-    "reclaim": "PreemptionByScheduler", "preempt": "PreemptionByScheduler", "release": "GangReleased",
+    "reclaim": "PreemptionByScheduler",
+    "preempt": "PreemptionByScheduler",
+    "move": "PreemptionByScheduler",
+    "release": "GangReleased",
     "broken": "GangBroken",
-}  # fmt: skip
+}
 """Of the condition: upstream's own word where there is one."""
 
 Result = Literal["evicted", "gone", "refused", "withdrawn", "not leader"]

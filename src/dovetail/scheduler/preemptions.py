@@ -106,7 +106,7 @@ class Preemptions:
                 self._nominations.gone(event.uid)
 
     def _evicted(self, victim: Victim) -> None:
-        kind = _KINDS.get(victim.cause, Kind.PREEMPTED)
+        kind = _KINDS.get(victim.cause, Kind.MOVED if victim.cause == "move" else Kind.PREEMPTED)
         self._events.put(victim.target, kind, victim.note, step=victim.step, related=victim.preemptor)
 
     def _stays(self, victim: Victim, why: str) -> None:

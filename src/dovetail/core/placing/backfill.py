@@ -50,7 +50,8 @@ _Changes = dict[str, dict[str, int]]
 class Reservation(Struct, frozen=True):
     """Room on `slots` (ascending) for `root`, of `queue`, from `expected` on, as it was worked out at `planned_ms`.
     `waits_for` are the pods on these whose end it waits for. `evicting` are the pods that give way to it and have to be
-    gone by `deadline_ms`, `failure` why one of them does not, `nominated` its own pods that were told a node."""
+    gone by `deadline_ms`, `failure` why one of them does not, `nominated` its own pods that were told a node. With
+    `moving` those that give way come back elsewhere."""
 
     root: str
     queue: str
@@ -65,6 +66,7 @@ class Reservation(Struct, frozen=True):
     nominated: tuple[str, ...] = ()
     deadline_ms: int = 0
     failure: str = ""
+    moving: bool = False
 
     @property
     def start_ms(self) -> int:
@@ -164,7 +166,7 @@ class Reservations:
             for one in self.by_root.values():
                 if not one.evicting:
                     continue
-                left = [uid for uid in one.evicting if uid in state.cluster.placements]
+                left = [uid for uid in one.evicting if uid in state.cluster.placements and not one.moving]
                 pods = [pod for uid in one.nominated if (pod := state.roster.pods.get(uid)) is not None]
                 coming = [pod for pod in pods if pod.uid not in state.cluster.placements and startable(pod)]
                 moves: list[tuple[str, Mapping[str, int], int]] = [(one.queue, state.shares.wanted(coming), 1)]

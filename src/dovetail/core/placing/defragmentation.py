@@ -12,14 +12,14 @@ cheapest on, domains of a required level for a gang; of what was found the plan 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
 from dovetail.core import quantities
-from dovetail.core.model import Pod
+from dovetail.core.model import GPU, Pod
 from dovetail.core.placing.clearing import Clearing, easiest_part
 from dovetail.core.placing.gangs import Group, Search, SearchLimitReached, shapes_of
 from dovetail.core.placing.pods import Scope
@@ -72,21 +72,33 @@ class NoPlan(Struct, frozen=True):
         return self.why
 
 
-def plan(state: State, group: Group, root: str = "", scope: Scope | None = None) -> Moves | NoPlan:
-    """Moves after which the fewest pods that complete `group` fit, inside `scope` (None: anywhere). `root` is whose
-    they are, "" where they are only asked about."""
-    return _Planning(state, root, easiest_part(state.cluster, group), scope).plan()
+def plan(
+    state: State,
+    group: Group,
+    root: str = "",
+    scope: Scope | None = None,
+    movable: Callable[[Unit], bool] | None = None,
+    ending: Collection[str] = (),
+) -> Moves | NoPlan:
+    """Moves after which the fewest pods that complete `group` fit, inside `scope` (None: anywhere), into which those go
+    that move, too. `root` is whose they are, "" where they are only asked about. `movable` says who may be moved
+    (None: whoever may give way), `ending` are pods (uid) that give way to others already."""
+    return _Planning(state, root, easiest_part(state.cluster, group), scope, movable, ending).plan()
 
 
 class _Planning:
-    def __init__(self, state: State, root: str, group: Group, scope: Scope | None) -> None:
+    def __init__(
+        self, state: State, root: str, group: Group, scope: Scope | None, movable: Callable[[Unit], bool] | None,
+        ending: Collection[str],
+    ) -> None:  # fmt: skip
         self._state = state
         self._cluster = state.cluster
         self._group = group
         self._scope = scope
         policy = state.policy
         self._proof = Proof(state.cluster, state.rows, group, scope, policy.search_limit, policy.probes)
-        self._victims = Victims(state, state.shares.queue_of(group.all_pods()[0]), root)
+        self._victims = Victims(state, state.shares.queue_of(group.all_pods()[0]), root, ending)
+        self._units = [unit for unit in self._victims.units if movable is None or movable(unit)]
         self._best: list[Unit] | None = None
         self._moves: Moves | None = None
 
@@ -107,7 +119,7 @@ class _Planning:
 
     def _search(self) -> NoPlan | None:
         """Leaves the best plan that was found in `_moves`."""
-        cluster, units = self._cluster, self._victims.units
+        cluster, units = self._cluster, self._units
         if lacking := self._lacking():
             return NoPlan(f"moves make no more room in all: {lacking}", proven=True)
         shapes = [shape for shape, _ in shapes_of(cluster, self._group)]
@@ -139,6 +151,9 @@ class _Planning:
                 wanted.update({name: amount * count for name, amount in shape.request.resources})
         for name, amount in wanted.items():
             free = int(np.maximum(nodes.free[nodes.column(name)], 0).sum())
+            if name == GPU:
+                # Of GPUs of which a part is taken the other parts may make whole ones.
+                free += int((nodes.gpu_parts.sum(axis=0) // np.maximum(nodes.gpu_whole, 1)).sum())
             if amount > free:
                 shown = quantities.display
                 return f"it needs {shown(name, amount)} of {name}, {shown(name, free)} are free"
@@ -156,9 +171,10 @@ class _Planning:
             return None
         placed = self._proof.placed_without(needed)
         taken = {slot for _, slot in placed or ()}
-        found = self._carry_out(needed, np.array([s for s in range(self._cluster.nodes.used) if s not in taken]))
+        inside = range(self._cluster.nodes.used) if self._scope is None else self._scope.tolist()
+        found = self._carry_out(needed, np.array([slot for slot in inside if slot not in taken], dtype=np.int64))
         if isinstance(found, Unit):
-            found = self._carry_out(needed, None)
+            found = self._carry_out(needed, self._scope)
         if isinstance(found, Unit):
             return found
         self._best, self._moves = needed, found
