@@ -72,7 +72,7 @@ def test_a_day_on_which_it_was_learned_which_pods_come_replays_equal(tmp_path: P
 
 
 def test_each_segment_can_be_replayed_on_its_own(tmp_path: Path) -> None:
-    recorded = Recorded(tmp_path, bound_bytes=SMALL)
+    recorded = Recorded(tmp_path, bound_bytes=2 * SMALL)
     live(recorded, 1, steps=350)
     recorded.close()
     whole = only_replay(tmp_path)
