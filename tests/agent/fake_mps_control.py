@@ -71,11 +71,13 @@ def _answers() -> bool:
 
 
 def command() -> int:
+    # Read first: the daemon serves one at a time, and who has its word yet to come would hold up the others.
+    line = sys.stdin.readline()
     with socket.socket(socket.AF_UNIX) as connection:
         if connection.connect_ex(str(SOCKET)):
             print("Cannot find MPS control daemon process")
             return 1
-        connection.sendall(sys.stdin.readline().encode())
+        connection.sendall(line.encode())
         print(connection.makefile().read().strip())
     return 0
 

@@ -17,12 +17,17 @@ from typing import Any
 
 import pynvml
 import pytest
+from msgspec.structs import replace
 
 from dovetail.agent.checkpoint import Checkpoint
 from dovetail.agent.config import Config, Shared
 from dovetail.agent.host import Gpu, Host, Instance
-from dovetail.agent.mps import MpsDaemons, MpsError
-from dovetail.agent.nvml import NO_PERMISSION, NOT_FOUND, NvmlError
+from dovetail.agent.mps.clients import Mps, MpsError
+from dovetail.agent.mps.daemons import MpsDaemons
+from dovetail.agent.mps.keeper import Keeper
+from dovetail.agent.mps.shares import SOCKET
+from dovetail.agent.nvml import NO_PERMISSION, NOT_FOUND, Nvml, NvmlError
+from tools.standin import Standin
 
 GPU = "nvidia.com/gpu"
 DEFAULT, EXCLUSIVE = pynvml.NVML_COMPUTEMODE_DEFAULT, pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS
@@ -81,19 +86,34 @@ class World:
         self.control.chmod(0o755)
         self.nvml = Modes(**{f"GPU-{i}": DEFAULT for i in range(4)})
         self.heard = asyncio.Event()
-        self.open: list[MpsDaemons] = []
+        self.agents: list[Mps] = []
+        self.keepers: list[asyncio.Task[None]] = []
 
-    def daemons(self, **options: Any) -> MpsDaemons:
+    async def keeper(self, **options: Any) -> asyncio.Task[None]:
         known = {"control": str(self.control), "check_s": 0.2, "answer_s": 5.0, "first_pause_s": 0.05}
         made = MpsDaemons(
             self.folder,
             shm=self.folder / "shm",
-            changed=self.heard.set,
             open_library=lambda: self.nvml,  # type: ignore[arg-type,return-value]
             **(known | options),
         )
-        self.open.append(made)
-        return made
+        self.keepers.append(asyncio.create_task(Keeper(self.folder, made).run()))
+        while not (self.folder / SOCKET).exists():  # noqa: ASYNC110 - there is nothing to wait for
+            await asyncio.sleep(0.01)
+        return self.keepers[-1]
+
+    def agent(self) -> Mps:
+        self.agents.append(Mps(self.folder, shm=self.folder / "shm", changed=self.heard.set))
+        return self.agents[-1]
+
+    async def daemons(self, **options: Any) -> Mps:
+        """An agent beside a keeper."""
+        await self.keeper(**options)
+        return self.agent()
+
+    async def end(self, keeper: asyncio.Task[None]) -> None:
+        keeper.cancel()
+        await asyncio.gather(keeper, return_exceptions=True)
 
     async def until(self, holds: Callable[[], bool]) -> None:
         deadline = time.monotonic() + 20
@@ -102,7 +122,7 @@ class World:
             assert time.monotonic() < deadline
             await asyncio.wait([asyncio.ensure_future(self.heard.wait())], timeout=0.2)
 
-    async def ready(self, daemons: MpsDaemons, resource: str = GPU) -> None:
+    async def ready(self, daemons: Mps, resource: str = GPU) -> None:
         await self.until(lambda: not daemons.problem(resource, "GPU-0"))
 
     def ask(self, command: str) -> str:
@@ -130,12 +150,14 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
     yield made
     for fault in ("hang", "broken", "deaf"):
         (made.pipe / fault).unlink(missing_ok=True)
-    for daemons in made.open:
+    for daemons in made.agents:
         await daemons.close()
+    for keeper in made.keepers:
+        await made.end(keeper)
 
 
 async def test_a_client_has_its_share_of_memory_and_threads(world: World) -> None:
-    daemons = world.daemons()
+    daemons = await world.daemons()
     await daemons.update(host(), mps(replicas=4))
     await world.ready(daemons)
     limits = {"GPU-0": "10240M", "GPU-1": "20480M"}
@@ -155,7 +177,7 @@ async def test_a_client_has_its_share_of_memory_and_threads(world: World) -> Non
 
 async def test_its_gpus_are_in_exclusive_mode_as_long_as_it_runs(world: World) -> None:
     world.nvml.modes["GPU-1"] = pynvml.NVML_COMPUTEMODE_PROHIBITED
-    daemons = world.daemons()
+    daemons = await world.daemons()
     await daemons.update(host(), mps())
     assert world.nvml.modes["GPU-0"] == world.nvml.modes["GPU-1"] == EXCLUSIVE
     assert world.nvml.modes["GPU-2"] == DEFAULT
@@ -172,14 +194,14 @@ async def test_an_agent_puts_back_the_modes_that_one_before_it_has_set(world: Wo
     world.folder.mkdir()
     Checkpoint(world.folder / "compute-modes.json", dict[str, int]).write({"GPU-0": DEFAULT, "GPU-gone": DEFAULT})
     world.nvml.modes["GPU-0"] = EXCLUSIVE
-    await world.daemons().update(host(), Config())
+    await (await world.daemons()).update(host(), Config())
     assert world.nvml.modes["GPU-0"] == DEFAULT
     assert Checkpoint(world.folder / "compute-modes.json", dict[str, int]).read() == {}
 
 
 async def test_without_the_right_to_set_the_mode_nothing_is_given_out(world: World) -> None:
     world.nvml.may_set = False
-    daemons = world.daemons()
+    daemons = await world.daemons()
     await daemons.update(host(), mps())
     assert "docs/reference/agent-privileges.md" in daemons.problem(GPU, "GPU-0")
     with pytest.raises(MpsError, match="compute mode"):
@@ -191,7 +213,7 @@ async def test_without_the_right_to_set_the_mode_nothing_is_given_out(world: Wor
 
 async def test_a_gpu_whose_mode_cannot_be_set_keeps_nobody_from_the_others(world: World) -> None:
     world.nvml.fixed = {"GPU-1"}
-    daemons = world.daemons()
+    daemons = await world.daemons()
     await daemons.update(host(), mps())
     await world.ready(daemons)
     assert [(one.uuid, one.code) for one in daemons.ill] == [("GPU-1", "mps")]
@@ -204,7 +226,7 @@ async def test_a_gpu_whose_mode_cannot_be_set_keeps_nobody_from_the_others(world
 
 
 async def test_a_daemon_that_was_killed_comes_back_with_its_limits(world: World) -> None:
-    daemons = world.daemons()
+    daemons = await world.daemons()
     await daemons.update(host(), mps())
     await world.ready(daemons)
     assert daemons.ill == ()
@@ -220,7 +242,7 @@ async def test_a_daemon_that_was_killed_comes_back_with_its_limits(world: World)
 
 
 async def test_a_daemon_that_hangs_is_killed_and_started_anew(world: World) -> None:
-    daemons = world.daemons(answer_s=1.0)
+    daemons = await world.daemons(answer_s=1.0)
     await daemons.update(host(), mps())
     await world.ready(daemons)
     first = world.pids[0]
@@ -237,7 +259,7 @@ async def test_a_daemon_that_hangs_is_killed_and_started_anew(world: World) -> N
 async def test_a_daemon_that_cannot_start_says_why_and_is_tried_again(world: World) -> None:
     world.pipe.mkdir(parents=True)
     (world.pipe / "broken").touch()
-    daemons = world.daemons()
+    daemons = await world.daemons()
     await daemons.update(host(), mps())
     await world.until(lambda: "Failed to start: no GPU can be used" in daemons.problem(GPU, "GPU-0"))
     (world.pipe / "broken").unlink()
@@ -247,22 +269,22 @@ async def test_a_daemon_that_cannot_start_says_why_and_is_tried_again(world: Wor
 async def test_a_daemon_that_does_not_take_its_limits_is_not_used(world: World) -> None:
     world.pipe.mkdir(parents=True)
     (world.pipe / "deaf").touch()
-    daemons = world.daemons()
+    daemons = await world.daemons()
     await daemons.update(host(), mps())
     await world.until(lambda: "did not take the limit of 25 %" in daemons.problem(GPU, "GPU-0"))
 
 
 async def test_without_the_program_it_says_where_it_comes_from(world: World) -> None:
-    daemons = world.daemons(control=str(world.control) + "-not-there")
+    daemons = await world.daemons(control=str(world.control) + "-not-there")
     await daemons.update(host(), mps())
     await world.until(lambda: "driver capability `compute`" in daemons.problem(GPU, "GPU-0"))
 
 
-async def test_a_daemon_of_an_agent_that_was_killed_is_kept(world: World) -> None:
+async def test_a_daemon_of_a_keeper_that_was_killed_is_kept(world: World) -> None:
     """Its clients go on."""
     with world.begin() as old:
         try:
-            daemons = world.daemons()
+            daemons = await world.daemons()
             await daemons.update(host(), mps())
             await world.ready(daemons)
             assert world.pids == [old.pid]
@@ -276,19 +298,80 @@ async def test_a_daemon_of_an_agent_that_was_killed_is_kept(world: World) -> Non
             old.kill()
 
 
-async def test_it_ends_with_its_agent(world: World) -> None:
-    daemons = world.daemons()
+async def test_it_outlives_its_agent_and_is_taken_over_by_the_next(world: World) -> None:
+    daemons = await world.daemons()
+    await daemons.update(host(), mps())
+    await world.ready(daemons)
+    client = world.ask("client")
+    await daemons.close()
+    assert world.ask("client") == client and world.nvml.modes["GPU-0"] == EXCLUSIVE
+    following = world.agent()
+    await following.update(host(), mps())
+    assert not following.ill, "it is known at once that they run"
+    assert following.client(GPU, ["GPU-0"]).env
+    assert len(world.pids) == 1 and world.ask("client") == client
+
+
+async def test_an_agent_that_does_not_share_by_it_any_more_ends_it(world: World) -> None:
+    daemons = await world.daemons()
+    await daemons.update(host(), mps())
+    await world.ready(daemons)
+    await daemons.close()
+    await world.agent().update(host(), Config())
+    assert world.ask("client") == "Cannot find MPS control daemon process"
+    assert world.nvml.modes["GPU-0"] == DEFAULT
+
+
+async def test_it_goes_on_while_a_gpu_is_lost(world: World) -> None:
+    daemons = await world.daemons()
+    await daemons.update(host(), mps())
+    await world.ready(daemons)
+    await daemons.update(host(gpu(0)), mps())
+    assert not daemons.problem(GPU, "GPU-0") and "not shared" in daemons.problem(GPU, "GPU-1")
+    await daemons.update(host(), mps())
+    assert not daemons.ill and len(world.pids) == 1
+
+
+async def test_it_ends_with_its_keeper_and_the_agent_says_what_is_missing(world: World) -> None:
+    keeper = await world.keeper()
+    daemons = world.agent()
     await daemons.update(host(), mps())
     await world.ready(daemons)
     (pid,) = world.pids
-    await daemons.close()
+    await world.end(keeper)
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
     assert world.ask("client") == "Cannot find MPS control daemon process"
+    assert world.nvml.modes["GPU-0"] == DEFAULT
+    await world.until(lambda: "add the function mps" in daemons.problem(GPU, "GPU-0"))
+    await world.keeper()
+    await world.ready(daemons)
+    assert len(world.pids) == 2, "the next keeper has been asked by the same agent"
+
+
+async def test_without_a_keeper_nothing_is_given_out_and_nobody_is_asked_where_nothing_is_shared(world: World) -> None:
+    daemons = world.agent()
+    await daemons.update(host(), Config())
+    assert daemons._task is None
+    await daemons.update(host(), mps())
+    assert {one.code for one in daemons.ill} == {"mps"}
+    with pytest.raises(MpsError, match=r"nothing keeps MPS daemons at .*keeper\.sock .*add the function mps"):
+        daemons.client(GPU, ["GPU-0"])
+
+
+async def test_a_keeper_takes_no_nonsense(world: World) -> None:
+    await world.keeper()
+    reader, writer = await asyncio.open_unix_connection(world.folder / SOCKET)
+    writer.write(b'{"shares": 7}\n')
+    assert await reader.read() == b"", "it hangs up"
+    writer.close()
+    daemons = world.agent()
+    await daemons.update(host(), mps())
+    await world.ready(daemons)
 
 
 async def test_an_update_that_changes_nothing_leaves_it_alone_and_other_limits_are_a_new_daemon(world: World) -> None:
-    daemons = world.daemons()
+    daemons = await world.daemons()
     await daemons.update(host(), mps())
     await world.ready(daemons)
     await daemons.update(host(), mps())
@@ -314,7 +397,7 @@ async def test_an_update_that_changes_nothing_leaves_it_alone_and_other_limits_a
 async def test_more_replicas_than_clients_are_refused(
     world: World, replicas: int, compute: tuple[int, int] | None, reason: str
 ) -> None:
-    daemons = world.daemons()
+    daemons = await world.daemons()
     await daemons.update(host(gpu(0, compute=compute)), mps(replicas))
     if reason:
         assert daemons.problem(GPU, "GPU-0") == reason
@@ -325,7 +408,7 @@ async def test_more_replicas_than_clients_are_refused(
 
 async def test_a_gpu_in_mig_mode_is_refused_and_the_others_are_shared(world: World) -> None:
     instance = Instance("MIG-0", "1g.5gb", 7, 0, 0, 1, 4864)
-    daemons = world.daemons()
+    daemons = await world.daemons()
     await daemons.update(host(gpu(0), gpu(1, mig=(instance,))), mps())
     assert "GPU 1 is in MIG mode" in daemons.problem(GPU, "GPU-1")
     await world.ready(daemons)
@@ -334,7 +417,7 @@ async def test_a_gpu_in_mig_mode_is_refused_and_the_others_are_shared(world: Wor
 
 
 async def test_a_resource_is_called_as_it_is_offered(world: World) -> None:
-    daemons = world.daemons()
+    daemons = await world.daemons()
     shared = "nvidia.com/gpu.shared"
     await daemons.update(host(), Config(sharing={GPU: Shared("mps", 4, True, shared)}))
     await world.ready(daemons, shared)
@@ -345,7 +428,7 @@ async def test_a_resource_is_called_as_it_is_offered(world: World) -> None:
 
 async def test_an_update_by_itself_is_no_change(world: World) -> None:
     """Who updates whenever something changes would never come to rest."""
-    daemons = world.daemons()
+    daemons = await world.daemons()
     await daemons.update(host(), mps())
     await world.ready(daemons)
     world.heard.clear()
@@ -354,7 +437,41 @@ async def test_an_update_by_itself_is_no_change(world: World) -> None:
 
 
 async def test_what_was_never_shared_is_not_given_out(world: World) -> None:
-    daemons = world.daemons()
+    daemons = await world.daemons()
     await daemons.update(host(), Config())
     with pytest.raises(MpsError, match=r"GPU-0 is not shared by MPS as nvidia\.com/gpu"):
         daemons.client(GPU, ["GPU-0"])
+
+
+async def test_the_keeper_is_a_process_of_its_own_and_an_agent_that_is_killed_leaves_it_alone(
+    world: World, standin: Callable[[Any], Standin]
+) -> None:
+    machine = standin("dgx-a100")
+    with Nvml() as nvml:
+        uuid = nvml.call("nvmlDeviceGetUUID", nvml.call("nvmlDeviceGetHandleByIndex", 0))
+    here = host(replace(gpu(0), uuid=uuid))
+    path = f"{world.control.parent}:{os.environ['PATH']}"
+    words = ("-c", "from dovetail.cli import cli; cli()", "agent", "mps", f"--mps-folder={world.folder}")
+    keeper = await asyncio.create_subprocess_exec(
+        sys.executable, *words, env=os.environ | machine.environment | {"PATH": path}
+    )
+    try:
+        async with asyncio.timeout(30):
+            while not (world.folder / SOCKET).exists():  # noqa: ASYNC110 - another process makes it
+                await asyncio.sleep(0.05)
+        daemons = world.agent()
+        await daemons.update(here, mps())
+        await world.until(lambda: not daemons.problem(GPU, uuid))
+        assert machine.compute_mode(0) == EXCLUSIVE
+        # As by kill -9: nobody says goodbye.
+        assert daemons._writer is not None
+        daemons._writer.transport.abort()
+        await daemons.close()
+        following = world.agent()
+        await following.update(here, mps())
+        assert not following.ill and len(world.pids) == 1
+    finally:
+        keeper.terminate()
+        assert await keeper.wait() == 0
+    assert machine.compute_mode(0) == DEFAULT
+    assert world.ask("client") == "Cannot find MPS control daemon process"

@@ -16,6 +16,8 @@ import pytest
 import yaml
 
 from dovetail import __version__
+from dovetail.agent.options import Options
+from dovetail.cli.agent_mps import command as mps
 from dovetail.cli.agent_observe import command as observe
 from dovetail.cli.agent_run import command
 from dovetail.kube.client import APPLY_PATCH, MERGE_PATCH, Client
@@ -71,8 +73,14 @@ def pod_spec(function: str) -> Document:
     return spec
 
 
+def pods(function: str) -> list[Document]:
+    """What a function adds to the agent's pod, and a pod of its own where it has one."""
+    own = DEPLOY / "functions" / function / "daemonset.yaml"
+    return [pod_spec(function), *(d["spec"]["template"]["spec"] for d in (documents(own) if own.exists() else ()))]
+
+
 def containers(function: str) -> dict[str, Document]:
-    return {each["name"]: each for each in pod_spec(function).get("containers", [])}
+    return {each["name"]: each for spec in pods(function) for each in spec.get("containers", [])}
 
 
 def container(function: str) -> Document:
@@ -99,10 +107,11 @@ def test_the_page_names_the_rights_of_each_function(function: str) -> None:
 @pytest.mark.parametrize("function", [BASE, *FUNCTIONS])
 def test_the_page_names_the_paths_of_each_function(function: str) -> None:
     told = {(row.code[1][0], row.cells[2] == "read") for row in rows("On the host", function)}
-    mounts = {mount["name"]: mount for mount in container(function).get("volumeMounts", [])}
+    mounts = {mount["name"]: mount for each in containers(function).values() for mount in each.get("volumeMounts", [])}
     mounted = {
         (volume["hostPath"]["path"], mounts[volume["name"]].get("readOnly", False) or volume["name"] == "null")
-        for volume in pod_spec(function).get("volumes", [])
+        for spec in pods(function)
+        for volume in spec.get("volumes", [])
         if "hostPath" in volume
     }
     assert told == mounted
@@ -113,20 +122,34 @@ def test_the_page_names_what_else_each_function_has(function: str) -> None:
     told = {span for row in rows("Beyond that", function) for span in row.code[1]}
     contexts = [each.get("securityContext", {}) for each in containers(function).values()]
     has = {one for context in contexts for one in context.get("capabilities", {}).get("add", [])}
-    has |= {name for name in ("hostPID", "hostIPC", "hostNetwork") if pod_spec(function).get(name)}
+    has |= {name for name in ("hostPID", "hostIPC", "hostNetwork") for spec in pods(function) if spec.get(name)}
     assert told == has
 
 
 def test_nothing_is_privileged_and_the_base_has_no_capability() -> None:
     for function in (BASE, *FUNCTIONS):
-        assert "privileged" not in container(function).get("securityContext", {})
-        assert "hostNetwork" not in pod_spec(function)
+        for each in containers(function).values():
+            assert "privileged" not in each.get("securityContext", {})
+        assert all("hostNetwork" not in spec for spec in pods(function))
     assert container(BASE)["securityContext"] == {
         "allowPrivilegeEscalation": False,
         "readOnlyRootFilesystem": True,
         "capabilities": {"drop": ["ALL"]},
     }
     assert pod_spec(BASE)["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+
+
+def test_who_has_the_mps_daemons_is_where_the_agent_is_with_no_token_and_no_limit_of_memory() -> None:
+    _, own = pods("mps")
+    assert own["affinity"] == pod_spec(BASE)["affinity"] and own["tolerations"] == pod_spec(BASE)["tolerations"]
+    assert own["automountServiceAccountToken"] is False and "serviceAccountName" not in own
+    keeper = containers("mps")["mps"]
+    assert "limits" not in keeper["resources"]
+    assert keeper["args"] == ["agent", "mps", f"--mps-folder={Options('n').mps_folder}"]
+    assert {option for parameter in mps.params for option in parameter.opts} >= {"--mps-folder"}
+    (daemon_set,) = documents(DEPLOY / "functions/mps/daemonset.yaml")
+    assert daemon_set["spec"]["updateStrategy"] == {"type": "OnDelete"}
+    assert "capabilities" not in container("mps").get("securityContext", {}) and "hostPID" not in pod_spec("mps")
 
 
 def test_who_reads_mig_has_nothing_but_the_privilege() -> None:

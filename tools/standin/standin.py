@@ -204,6 +204,11 @@ class Standin:
         with self._changing() as state:
             return bool(state.gpu[gpu].mig_mode), bool(state.gpu[gpu].mig_pending)
 
+    def compute_mode(self, gpu: int) -> int:
+        """As NVML numbers it."""
+        with self._changing() as state:
+            return int(state.gpu[gpu].compute_mode)
+
     def reset(self, gpu: int) -> None:
         """The GPU is reset: instances are gone, the pending mode holds."""
         with self._changing() as state:

@@ -26,7 +26,7 @@ from dovetail.agent.fence import Fencing
 from dovetail.agent.gpus import Observed
 from dovetail.agent.host import Gpu, Host
 from dovetail.agent.illness import Illness
-from dovetail.agent.mps import MpsDaemons
+from dovetail.agent.mps.clients import Mps
 from dovetail.agent.nvml import Nvml
 from dovetail.agent.options import Options
 from dovetail.agent.plugin.plugins import Counts, DevicePlugins
@@ -79,7 +79,7 @@ class Offering:
             driver_root_on_host=options.driver_root_on_host,
             dev_root_on_host=options.dev_root_on_host,
         )
-        self._mps = MpsDaemons(options.mps_folder, shm=options.mps_folder / "shm", changed=changed)
+        self._mps = Mps(options.mps_folder, shm=options.mps_folder / "shm", changed=changed)
         self._plugins: DevicePlugins | None = None
         self._driver: Driver | None = None
         self.fencing: Fencing | None = None

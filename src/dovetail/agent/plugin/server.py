@@ -27,7 +27,7 @@ from dovetail.agent.apis.serving import Unary, serve, service
 from dovetail.agent.cdi import GPU_KIND, Edits
 from dovetail.agent.config import CDI_ANNOTATIONS, CDI_CRI, ENVVAR, VOLUME_MOUNTS, Config
 from dovetail.agent.driver_files import channel_path
-from dovetail.agent.mps import MpsError
+from dovetail.agent.mps.clients import MpsError
 from dovetail.agent.plugin.offers import Device, Offer
 
 Context = grpc.aio.ServicerContext[Any, Any]
