@@ -205,6 +205,7 @@ WRONG = [
     ("--failures 1d:1h", "--failures belongs to --jobs"),
     ("--runtime 1h", "--runtime belongs to --churn"),
     ("--for 1h", "--for belongs to --churn"),
+    ("--at 2026-01-31T12:00:00Z", "--at is the time of what MANIFEST describes"),
     ("--nodes 2x8 --jobs jobs.csv --weight x=1", "--weight needs --queues-by"),
     ("--nodes 2x8 --jobs jobs.csv --queues-by vc --weight x=0", "must be such as team-a=3"),
     ("--nodes 2x8 --jobs jobs.csv --failures 1d", "must be two times such as 30d:4h"),

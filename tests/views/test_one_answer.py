@@ -34,7 +34,7 @@ from dovetail.views.probe import Beside
 from dovetail.views.rank import rank
 from dovetail.views.shape import Shape, largest
 from dovetail.views.standings import share
-from dovetail.views.whatif import Change, whatif
+from dovetail.views.whatif import Change, submit, whatif
 from dovetail.views.why import Why, refused_pods, why
 from dovetail.views.why_queue import why_queue
 from tests.views.queued import HOUR, MINUTE, NOW, node, pod, queue, state_of
@@ -42,6 +42,7 @@ from tests.views.queued import HOUR, MINUTE, NOW, node, pod, queue, state_of
 CPU_EACH, MEMORY_EACH = 2_000, 4 << 30
 Told = Node | Pod | Gang | Queue
 """What a cluster is made of."""
+KINDS: dict[type, Any] = {Node: ev.NodeChanged, Pod: ev.PodChanged, Gang: ev.GangChanged, Queue: ev.QueueChanged}
 
 
 def world(seed: int) -> list[Told]:
@@ -172,8 +173,7 @@ def _is_told_to_the_doctor(state: State, by_job: dict[str, Waiting]) -> None:
 
 
 def _is_simulated(state: State, told: list[Told], by_job: dict[str, Waiting]) -> None:
-    kinds: dict[type, Any] = {Node: ev.NodeChanged, Pod: ev.PodChanged, Gang: ev.GangChanged, Queue: ev.QueueChanged}
-    workload = snapshot("now", [kinds[type(one)](one) for one in told])
+    workload = snapshot("now", [KINDS[type(one)](one) for one in told])
     report = of_snapshot(Run(workload, "dovetail", 0, Once(workload, state.policy, NOW).run(), 0.0), ())
     placed = {(one.pod, one.node) for one in report.placed}
     for one in by_job.values():
@@ -195,11 +195,25 @@ def _first_fits_where_free_says_so(state: State, found: Line) -> None:
     assert answer.starts == (first.state == PLACED)
 
 
+def check_submitted(told: list[Told], seed: int) -> None:
+    """What `whatif submit` foretells is what `queue` says once it is submitted."""
+    state, dice = state_of(*told), random.Random(-seed)
+    new = waiting(dice, "new", dice.choice(["", "a"]))
+    change = submit(copy(state), [KINDS[type(one)](one) for one in new], NOW)
+    foretold = whatif(copy(state), change, NOW)
+    (mine,) = [one for one in foretold.jobs if one.job.startswith("ns/new")]
+    after = state_of(*told, *(replace(one, created_ms=NOW) for one in new if isinstance(one, Pod | Gang)))
+    (said,) = [one for one in line(after, NOW).jobs if one.job == mine.job]
+    assert (mine.state, mine.after, mine.code or PLACED) == (said.state, said.expected, said.code)
+    assert mine.places == said.places
+
+
 @pytest.mark.parametrize("block", range(10))
 def test_all_views_give_one_answer(block: int) -> None:
     for seed in range(12 * block, 12 * (block + 1)):
         try:
             check(world(seed))
+            check_submitted(world(seed), seed)
         except AssertionError as error:
             raise AssertionError(f"of seed {seed}") from error
 
