@@ -14,7 +14,7 @@ import yaml
 from dovetail import __version__
 from dovetail.cli import scheduler
 from dovetail.core.quantities import units
-from dovetail.kube import resources
+from dovetail.kube import protection, resources
 from dovetail.kube.discovery import Served
 from dovetail.kube.feed import Feed
 from dovetail.kube.gangs_dialects import DIALECTS
@@ -56,6 +56,8 @@ def _needed() -> set[tuple[str, str, str]]:
         if d.resources[0].group == "scheduling.k8s.io"
     }
     return needed | {
+        (protection.POLICIES.group, protection.POLICIES.plural, "get"),
+        (protection.BINDINGS.group, protection.BINDINGS.plural, "get"),
         ("", "pods/binding", "create"),
         ("", "pods/eviction", "create"),
         ("", "pods/status", "patch"),

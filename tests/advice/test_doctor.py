@@ -26,6 +26,8 @@ from dovetail.advice.doctor.records import (
 from dovetail.cli.doctor import Answer
 from dovetail.cli.doctor_reading import LISTS
 from dovetail.core.policy import DEFAULT_FABRIC
+from dovetail.kube.objects import LabelSelector, ObjectMeta
+from dovetail.kube.protection import NAME, Binding, BindingSpec, MatchResources, Policy, PolicySpec
 from tests.docs.pages import page
 
 GPU = {"nvidia.com/gpu.present": "true"}
@@ -65,6 +67,8 @@ WELL = [Part("driver", "gpu/driver", "a"), Part("toolkit", "gpu/toolkit", "a"), 
 TWO_NUMA = (0, 1)
 ALIGNED = Kubelet("GPUNode a", "restricted", "static", TWO_NUMA)
 LEASE = Lease("dovetail-system/dovetail-scheduler", "dovetail", "pod-a_1234", 1)
+ENFORCED = Binding(spec=BindingSpec(NAME, ("Deny", "Audit")))
+NARROW = MatchResources(namespace_selector=LabelSelector({"team": "red"}))
 HEALTHY = Seen(
     nodes=(node(count="8", product=A100, state="success", upgrade="upgrade-done", rack="r1", zone="z"),),
     pods=with_parts(PLUGIN, DISCOVERY, *WELL, running=(Running("default/r", "a", "dovetail", "Guaranteed"),)),
@@ -74,6 +78,8 @@ HEALTHY = Seen(
     webhooks=(Webhook("kueue-mutating-webhook-configuration", "mpod.kb.io"),),
     queues=(Queue("default"),),
     leases=(LEASE, replace(LEASE, name="other/dovetail-test", scheduler="test")),
+    policies=(Policy(ObjectMeta(NAME)),),
+    bindings=(ENFORCED,),
     fabric=DEFAULT_FABRIC,
 )
 BARE = replace(HEALTHY, nodes=(node(gpus=0),))
@@ -104,6 +110,11 @@ def stuck(role: str, container: str) -> Part:
 
 def running(*them: tuple[str, str, str]) -> Seen:
     return replace(HEALTHY, pods=Pods(running=tuple(Running(*one) for one in them)))
+
+
+def ours(**more: Any) -> Seen:
+    """Where Dovetail's scheduler runs."""
+    return replace(HEALTHY, pods=Pods(schedulers=(Scheduler("Dovetail", "d/dovetail-scheduler-1"),)), **more)
 
 
 NO_DRIVER = {"a": GpuNode(driver="NVML: driver not loaded")}
@@ -185,6 +196,10 @@ CASES: list[tuple[str, Seen, Seen]] = [
     ("schedulers/two-leaders", replace(HEALTHY, leases=(LEASE, replace(LEASE, name="kube-system/x"))), HEALTHY),
     ("schedulers/two-defaults", replace(HEALTHY, webhooks=(YUNIKORN, HAMI)), replace(HEALTHY, webhooks=(HAMI,))),
     ("schedulers/takes-ours", replace(HEALTHY, webhooks=(YUNIKORN,)), replace(HEALTHY, webhooks=(HAMI,))),
+    ("schedulers/unprotected", ours(policies=()), replace(HEALTHY, policies=())),
+    ("schedulers/unprotected", ours(policies=(Policy(ObjectMeta(NAME), PolicySpec("Ignore")),)), ours()),
+    ("schedulers/unprotected", ours(bindings=(Binding(spec=BindingSpec(NAME, ("Warn",))),)), ours()),
+    ("schedulers/unprotected", ours(bindings=(Binding(spec=BindingSpec(NAME, ("Deny",), NARROW)),)), ours()),
     ("schedulers/nobody-answers", pending(replace(WAITS, reason="")), pending(replace(WAITS, reason="", age_s=60))),
     ("schedulers/nobody-answers", pending(replace(WAITS, reason="")), pending(WAITS)),
     ("pod-pending/not-offered", pending(WAITS, nodes=(mig(7, strategy="mixed"),)), pending(WAITS)),
@@ -213,7 +228,7 @@ def test_nothing_is_wrong_with_a_healthy_cluster() -> None:
 
 
 def test_an_empty_cluster_is_healthy() -> None:
-    assert examine(Seen((), Pods(), {}, {}, {}, (), (), (), DEFAULT_FABRIC)) == ()
+    assert examine(Seen((), Pods(), {}, {}, {}, (), (), (), (), (), DEFAULT_FABRIC)) == ()
 
 
 @pytest.mark.parametrize("seen", [seen for name, *both in CASES if name.startswith("node-without") for seen in both])

@@ -49,8 +49,12 @@ async def playground() -> AsyncIterator[Playground]:
     await found.start()
     found.put(GPU_NODE)
     found.put(definition("topology.node.k8s.io", "v1alpha2", "noderesourcetopologies", "NodeResourceTopology"))
-    hooks = "mutatingwebhookconfigurations"
-    found.put(definition("admissionregistration.k8s.io", "v1", hooks, "MutatingWebhookConfiguration"))
+    for plural, kind in (
+        ("mutatingwebhookconfigurations", "MutatingWebhookConfiguration"),
+        ("validatingadmissionpolicies", "ValidatingAdmissionPolicy"),
+        ("validatingadmissionpolicybindings", "ValidatingAdmissionPolicyBinding"),
+    ):
+        found.put(definition("admissionregistration.k8s.io", "v1", plural, kind))
     try:
         yield found
     finally:

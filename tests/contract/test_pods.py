@@ -105,12 +105,12 @@ async def test_a_binding_places_the_pod_and_brings_annotations_and_labels(api: A
     annotated = pod("one") | {"metadata": {"name": "one", "annotations": {"a": "old", "b": "2"}}}
     await api.create(api.path("pods"), annotated)
     await api.patch(api.path("pods", "one/status"), {"status": {"nominatedNodeName": "elsewhere"}})
-    annotations = {"a": "new", "dovetail.dev/devices": "0,1"}
+    annotations = {"a": "new", "c": "3"}
     reply = await api.bind("one", "node-1", annotations=annotations, labels={"zone": "z"})
     assert (reply.status, reply.body["kind"], reply.body["status"]) == (201, "Status", "Success")
     bound = (await api.get(api.path("pods", "one"))).body
     assert bound["spec"]["nodeName"] == "node-1"
-    assert bound["metadata"]["annotations"] == {"a": "new", "b": "2", "dovetail.dev/devices": "0,1"}
+    assert bound["metadata"]["annotations"] == {"a": "new", "b": "2", "c": "3"}
     assert bound["metadata"]["labels"]["zone"] == "z"
     assert [(c["type"], c["status"]) for c in bound["status"]["conditions"]] == [("PodScheduled", "True")]
     assert bound["status"]["phase"] == "Pending" and "nominatedNodeName" not in bound["status"]

@@ -186,17 +186,20 @@ async def test_a_real_server_copies_what_a_binding_carries_to_the_pod(defined: P
     defined.kubectl("create", "namespace", "carried")
     defined.kubectl("wait", "--namespace=carried", "--for=create", "serviceaccount/default", "--timeout=20s")
     spec = {"schedulerName": "dovetail", "containers": [{"name": "main", "image": "none"}]}
-    async with Client(load_kubeconfig([defined.kubeconfig])) as client:
+    # Other tests may have put up the policy by which the scheduler alone binds so.
+    scheduler = defined.kubeconfig_for("system:serviceaccount:dovetail-system:dovetail-scheduler", ["system:masters"])
+    async with Client(load_kubeconfig([scheduler])) as client:
         await client.request("POST", NODES.path(), {"metadata": {"name": "carried"}})
-        document = {"metadata": {"name": "p", "annotations": {"dovetail.dev/devices": "9"}}, "spec": spec}
+        document = {"metadata": {"name": "p", "annotations": {"example.com/a": "9"}}, "spec": spec}
         made = await client.request("POST", PODS.path("carried"), document, decode=Document)
         assert made is not None
         uid = made["metadata"]["uid"]
-        body = wire.binding("carried", "p", uid, Bind(uid, "carried", 4, devices=(0, 3), rank=2), "run")
+        body = wire.binding("carried", "p", uid, Bind(uid, "carried", 4, devices=(0, 3), rank=2), "run", "{}")
         await client.request("POST", PODS.path("carried", "p", "binding"), body)
         bound = await client.request("GET", PODS.path("carried", "p"), decode=Document)
     assert bound is not None
     assert bound["metadata"]["annotations"] == {
-        "dovetail.dev/decision": "run-4", "dovetail.dev/devices": "0,3", "dovetail.dev/rank": "2",
+        "dovetail.dev/bound": "{}", "dovetail.dev/decision": "run-4", "dovetail.dev/devices": "0,3",
+        "dovetail.dev/rank": "2", "example.com/a": "9",
     }  # fmt: skip
     defined.kubectl("delete", "node", "carried")

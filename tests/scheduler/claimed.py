@@ -125,7 +125,7 @@ class Cluster:
 
     def put_bind(self, target: Target, *grants: ClaimGrant, reserve: tuple[str, ...] = (), node: str = "n") -> None:
         reserve = reserve or tuple(grant.claim for grant in grants)
-        self.binder.put(Bind(target.uid, node, 1, claims=grants, reserve=reserve), target)
+        self.binder.put(Bind(target.uid, node, 1, claims=grants, reserve=reserve), target, "{}")
 
     async def ended(self, count: int = 1) -> None:
         await until(lambda: len(self.bound) + len(self.failed) >= count)

@@ -102,13 +102,13 @@ class Bench:
     async def carry_out(self, bind: Bind = Bind("u", "n", 1)) -> None:  # noqa: B008
         """Bind the pod and wait until it is over."""
         async with self.running():
-            self.binder.put(bind, POD)
+            self.binder.put(bind, POD, "{}")
             await asyncio.wait_for(self.binder.idle.wait(), 5)
 
     async def prepare(self, bind: Bind) -> None:
         """The same where volumes come first: until the core was told."""
         async with self.running():
-            self.binder.put(bind, POD)
+            self.binder.put(bind, POD, "{}")
             await until(lambda: bool(self.bound or self.failed))
 
 
@@ -126,7 +126,7 @@ async def test_a_bind_names_the_pod_by_uid_and_the_decision(bench: Bench, server
     await bench.carry_out(Bind("u", "n", 17))
     (body,) = server.bodies("POST", "/namespaces/d/pods/p/binding")
     assert body["metadata"]["uid"] == "u"
-    assert body["metadata"]["annotations"] == {"dovetail.dev/decision": "run-17"}
+    assert body["metadata"]["annotations"] == {"dovetail.dev/bound": "{}", "dovetail.dev/decision": "run-17"}
     assert body["target"]["name"] == "n"
     assert (bench.bound, bench.failed) == (["u to n"], [])
 
@@ -135,7 +135,8 @@ async def test_a_bind_carries_the_gpus_and_the_rank(bench: Bench, server: Script
     await bench.carry_out(Bind("u", "n", 17, gang="g", devices=(0, 1, 10), rank=0))
     (body,) = server.bodies("POST", "/namespaces/d/pods/p/binding")
     assert body["metadata"]["annotations"] == {
-        "dovetail.dev/decision": "run-17", "dovetail.dev/devices": "0,1,10", "dovetail.dev/rank": "0",
+        "dovetail.dev/bound": "{}", "dovetail.dev/decision": "run-17", "dovetail.dev/devices": "0,1,10",
+        "dovetail.dev/rank": "0",
     }  # fmt: skip
 
 
@@ -226,7 +227,7 @@ async def test_nothing_is_written_after_the_lease_is_lost(bench: Bench, server: 
     server.will("POST", "binding", answer)
     async with bench.running() as task:
         for number in range(10_000):
-            bench.binder.put(Bind(f"u{number}", "n", 1), Target("d", f"p{number}", f"u{number}"))
+            bench.binder.put(Bind(f"u{number}", "n", 1), Target("d", f"p{number}", f"u{number}"), "{}")
         await asyncio.wait([task], timeout=10)
         error = task.exception()
         assert isinstance(error, BaseExceptionGroup)
@@ -243,7 +244,7 @@ async def test_a_server_that_stays_away_does_not_outlast_the_lease(bench: Bench,
     server.will("POST", "binding", AWAY)
     server.will("GET", "pods/p", AWAY)
     async with bench.running() as task:
-        bench.binder.put(Bind("u", "n", 1), POD)
+        bench.binder.put(Bind("u", "n", 1), POD, "{}")
         await asyncio.sleep(0.05)
         assert not task.done()
         bench.leads = False
@@ -303,7 +304,7 @@ async def test_a_claim_that_is_provisioned_for_another_node_stays_there(bench: B
 
 async def test_a_claim_deleted_while_its_pod_waits_ends_the_wait(bench: Bench, server: Scripted) -> None:
     async with bench.running():
-        bench.binder.put(PROVISION, POD)
+        bench.binder.put(PROVISION, POD, "{}")
         await until(lambda: bool(server.bodies("PATCH", "persistentvolumeclaims/data")))
         bench.mirror.claims.known.clear()
         await until(lambda: bool(bench.failed))
@@ -313,7 +314,7 @@ async def test_a_claim_deleted_while_its_pod_waits_ends_the_wait(bench: Bench, s
 async def test_a_provisioner_that_gives_the_claim_back_ends_the_wait(bench: Bench, server: Scripted) -> None:
     """The external provisioner takes the annotation off where the node's storage is full."""
     async with bench.running():
-        bench.binder.put(PROVISION, POD)
+        bench.binder.put(PROVISION, POD, "{}")
         await until(lambda: bool(server.asked))
         # Not told yet of our own annotation, which is no refusal: several looks at the claim long.
         await asyncio.sleep(0.02)
@@ -337,7 +338,7 @@ async def test_a_wait_for_volumes_that_is_too_long_says_for_which(
 
 async def test_a_pod_deleted_while_it_waits_for_volumes_is_not_bound(bench: Bench, server: Scripted) -> None:
     async with bench.running():
-        bench.binder.put(PROVISION, POD)
+        bench.binder.put(PROVISION, POD, "{}")
         await until(lambda: bool(server.asked))
         bench.pods.clear()
         await asyncio.sleep(0.02)
@@ -352,8 +353,8 @@ async def test_pods_that_wait_for_volumes_hold_up_nobody(bench: Bench) -> None:
     async with bench.running():
         for number in range(2 * module.WORKERS):
             waits = Bind(f"w{number}", "n", 1, volumes=PROVISION.volumes)
-            bench.binder.put(waits, Target("d", f"w{number}", f"w{number}"))
-        bench.binder.put(Bind("u", "n", 1), POD)
+            bench.binder.put(waits, Target("d", f"w{number}", f"w{number}"), "{}")
+        bench.binder.put(Bind("u", "n", 1), POD, "{}")
         await asyncio.wait_for(bench.binder.idle.wait(), 5)
         assert bench.bound == ["u to n"]
         bench.mirror.claims.known["d", "data"] = claim("made", **DONE)
@@ -365,7 +366,7 @@ async def test_it_ends_at_once_with_binds_under_way(bench: Bench, server: Script
     server.will("POST", "binding", never.wait)
     async with bench.running() as task:
         for number in range(1_000):
-            bench.binder.put(Bind(f"u{number}", "n", 1), Target("d", f"p{number}", f"u{number}"))
+            bench.binder.put(Bind(f"u{number}", "n", 1), Target("d", f"p{number}", f"u{number}"), "{}")
         await asyncio.sleep(0.02)
         began_s = time.monotonic()
         task.cancel()
@@ -378,7 +379,7 @@ async def test_it_ends_at_once_with_binds_under_way(bench: Bench, server: Script
 async def test_an_error_of_our_own_ends_it_loudly(bench: Bench, server: Scripted) -> None:
     server.will("POST", "binding", ZeroDivisionError("a bug"))
     async with bench.running() as task:
-        bench.binder.put(Bind("u", "n", 1), POD)
+        bench.binder.put(Bind("u", "n", 1), POD, "{}")
         await asyncio.wait([task], timeout=5)
         error = task.exception()
         assert isinstance(error, BaseExceptionGroup)

@@ -37,7 +37,7 @@ def name_of(target: Target) -> str:
 
 def put_bind(cluster: Cluster, target: Target, device: str | None = "gpu-1", **more: Any) -> None:
     grants = (ClaimGrant(made(target).claim, granted(device, request=REQUEST, **more)),) if device else ()
-    cluster.binder.put(Bind(target.uid, "n", 1, claims=grants, made=made(target)), target)
+    cluster.binder.put(Bind(target.uid, "n", 1, claims=grants, made=made(target)), target, "{}")
 
 
 def left(cluster: Cluster, target: Target, *, count: int = 1, uid: str = "", **status: Any) -> None:

@@ -26,6 +26,7 @@ from dovetail.scheduler import binder
 from dovetail.scheduler.clock import Clock
 from dovetail.scheduler.driver import Driver
 from dovetail.scheduler.mirror import Mirror
+from tests.bound import bound
 from tests.scheduler.scripted import FORBIDDEN, TAKEN, Scripted, until
 
 BOUND = {"type": "PodScheduled", "status": "True", "lastTransitionTime": "2024-01-01T00:00:10Z"}
@@ -101,10 +102,11 @@ class Bench:
         return {body["metadata"]["name"]: body["target"]["name"] for body in sent}
 
     def annotations(self) -> dict[str, dict[str, str]]:
-        """What the binds write down, by pod; without the decision."""
+        """What the binds write down, by pod; without the decision and the record."""
         sent = [body["metadata"] for _, path, body in self.server.asked if path.endswith("/binding")]
         written = {meta["name"]: dict(meta["annotations"]) for meta in sent}
         assert all(values.pop("dovetail.dev/decision") for values in written.values())
+        assert all(values.pop("dovetail.dev/bound") for values in written.values())
         return written
 
     def gpu_node(self, name: str, nvlinks: list[list[int]], **kubelet: Any) -> None:
@@ -323,7 +325,7 @@ async def test_after_a_restart_pods_hold_the_gpus_that_were_written_down(bench: 
     bench.node("a", gpus=4)
     limits = {"nvidia.com/gpu": "1"}
     document = {
-        "metadata": {"name": "old", "namespace": "d", "uid": "old", "annotations": {"dovetail.dev/devices": "2"}},
+        "metadata": {"name": "old", "namespace": "d", "uid": "old", "annotations": bound("old", "2")},
         "spec": {
             "schedulerName": "dovetail",
             "nodeName": "a",

@@ -142,7 +142,8 @@ async def test_a_directory_that_cannot_be_used_is_one_warning_and_scheduling_goe
     async with scheduler(playground, Path("/proc/dovetail")):
         put_pods(playground, 5)
         await until(lambda: bound(playground).total() == 5)
-    (warning,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    unprotected, warning = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert "there is no ValidatingAdmissionPolicy dovetail-scheduler-annotations" in unprotected.getMessage()
     assert warning.getMessage().startswith("scheduling goes on without recording into /proc/dovetail: ")
     assert counted("dovetail_recording_errors_total") == before + 1
 

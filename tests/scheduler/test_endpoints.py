@@ -33,7 +33,8 @@ def reflector(resource: Any, *, synced: bool = True, staleness_s: float = 0.0) -
 
 def driver(last_step_s: float | None = None, queued: int = 0) -> Any:
     reporter = SimpleNamespace(queued=queued)
-    return SimpleNamespace(state=State(), last_step_s=last_step_s, differences=0, reporter=reporter)
+    counted = {"differences": 0, "changed_records": 0}
+    return SimpleNamespace(state=State(), last_step_s=last_step_s, reporter=reporter, **counted)
 
 
 @asynccontextmanager

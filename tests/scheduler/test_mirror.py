@@ -90,7 +90,7 @@ async def test_what_kubelets_rejected_comes_after_the_nodes(playground: Playgrou
         assert not any(isinstance(event, NodeChanged) for event in mirror.inbox)
         await asyncio.wait_for(mirror.synced(), 10)
         told = [event for event in mirror.drain() if isinstance(event, NodeChanged | PodRejected)]
-        assert told[1] == PodRejected("o-1", "n", "TopologyAffinityError")
+        assert told[1] == PodRejected("default/o-1", "n", "TopologyAffinityError")
 
 
 @pytest.mark.parametrize("status", [403, 500])

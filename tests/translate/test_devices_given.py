@@ -12,6 +12,7 @@ from dovetail.core.model import Instance
 from dovetail.kube.feed import Feed
 from dovetail.kube.objects_pod import Pod
 from dovetail.kube.objects_topology import GPUNode
+from tests.bound import bound
 from tests.translate.yaml_objects import Change
 
 GPU, SLICE = "nvidia.com/gpu", "nvidia.com/mig-1g.5gb"
@@ -20,7 +21,7 @@ GPU, SLICE = "nvidia.com/gpu", "nvidia.com/mig-1g.5gb"
 def pod(uid: str, written: str, resource: str = GPU, amount: str = "2", node: str = "n") -> Pod:
     limits = {resource: amount}
     document: dict[str, Any] = {
-        "metadata": {"name": uid, "namespace": "d", "uid": uid, "annotations": {"dovetail.dev/devices": written}},
+        "metadata": {"name": uid, "namespace": "d", "uid": uid, "annotations": bound(uid, written)},
         "spec": {
             "nodeName": node,
             "schedulerName": "dovetail",

@@ -11,9 +11,11 @@ from yaml_objects import Change, added, deleted, pod, wire
 
 from dovetail.core import events as ev
 from dovetail.kube import finished, translate
+from dovetail.kube.bound import read
 from dovetail.kube.feed import Feed
 from dovetail.kube.gangs_dialects import COSCHEDULING
 from dovetail.kube.sources import outline
+from tests.bound import bound
 
 START_MS = 1_767_225_600_000
 SCHEDULED = "{type: PodScheduled, status: 'True', lastTransitionTime: 2026-01-01T00:00:00Z}"
@@ -141,12 +143,12 @@ def test_pods_of_other_schedulers_are_not_told() -> None:
 
 
 def test_it_holds_no_devices_and_no_gang_waits_for_it() -> None:
-    label, devices = {"scheduling.x-k8s.io/pod-group": "g"}, {"dovetail.dev/devices": "0,1"}
+    label, gang = {"scheduling.x-k8s.io/pod-group": "g"}, "podgroup.scheduling.x-k8s.io/ml/g"
     text = "{limits: {nvidia.com/gpu: 2}}"
-    over = ended(7, labels=label, annotations=devices)
+    over = ended(7, labels=label, annotations=bound("u-a", "0,1", gang=gang))
     containers = pod(f"spec: {{containers: [{{name: main, resources: {text}}}]}}").spec.containers
     over = structs.replace(over, spec=structs.replace(over.spec, containers=containers))
-    assert translate.pod(over).devices == (0, 1)
+    assert translate.pod(over, "dovetail", read(over).bound).devices == (0, 1)
     feed = Feed()
     (first, _) = feed.pods(added(over))
     assert isinstance(first, ev.PodChanged)

@@ -14,12 +14,15 @@ from dovetail.kube.feed import Feed
 from dovetail.kube.gangs import OwnerRef
 from dovetail.kube.objects_pod import Pod as PodObject
 from dovetail.kube.resources import JOBS
+from tests.bound import bound
 
-NVLINK, DEVICES = "dovetail.dev/nvlink", "dovetail.dev/devices"
+NVLINK = "dovetail.dev/nvlink"
 JOB = OwnerRef(JOBS, "ml", "train")
 
 
-def asking(gpus: int = 4, node: str = "", more: str = "", network: bool = False, **annotations: str) -> PodObject:
+def asking(
+    gpus: int = 4, node: str = "", more: str = "", network: bool = False, devices: str = "", **annotations: str
+) -> PodObject:
     limits = f"{{cpu: 1, nvidia.com/gpu: {gpus}{more}}}"
     text = f"""
 spec:
@@ -28,7 +31,8 @@ spec:
   hostNetwork: {str(network).lower()}
   containers: [{{name: main, resources: {{requests: {limits}, limits: {limits}}}}}]
 """
-    return pod(text, annotations={f"dovetail.dev/{key}": value for key, value in annotations.items()})
+    written = bound("u-a", devices) if devices else {}
+    return pod(text, annotations={f"dovetail.dev/{key}": value for key, value in annotations.items()} | written)
 
 
 def told(events: list[ev.Event]) -> Pod:
@@ -80,9 +84,9 @@ def test_who_talks_to_other_nodes_wants_to_be_near_nics(document: PodObject, nea
 
 
 def test_the_gpus_that_were_written_down_are_read_once_the_pod_is_bound() -> None:
-    assert translate.pod(asking(node="n1", devices="0,1,6,7")).devices == (0, 1, 6, 7)
-    assert translate.pod(asking(devices="0,1,6,7")).devices is None
-    assert translate.pod(asking(node="n1")).devices is None
+    assert told(Feed().pods(added(asking(node="n1", devices="0,1,6,7")))).devices == (0, 1, 6, 7)
+    assert told(Feed().pods(added(asking(devices="0,1,6,7")))).devices is None
+    assert told(Feed().pods(added(asking(node="n1")))).devices is None
 
 
 @pytest.mark.parametrize(
@@ -103,7 +107,7 @@ def test_what_cannot_be_true_of_them_is_said_and_keeps_the_pod_from_nothing(
     assert (record.devices, record.problem) == (None, None)
     ((finding,),) = feed.findings.values()
     assert (finding.kind, finding.name, finding.problem.field, finding.problem.value) == (
-        "Pod", "ml/a", f"metadata.annotations[{DEVICES}]", value,
+        "Pod", "ml/a", "metadata.annotations[dovetail.dev/bound].devices", value,
     )  # fmt: skip
     assert finding.problem.rule.startswith(rule)
     feed.pods(added(document))

@@ -17,7 +17,7 @@ OWNERS = [
     {"apiVersion": "v1", "kind": "ConfigMap", "name": "other", "uid": "other"},
     {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "rs-1", "controller": True},
 ]
-REJECTED = ev.PodRejected("rs-1", "n1", "TopologyAffinityError")
+REJECTED = ev.PodRejected("ml/rs-1", "n1", "TopologyAffinityError")
 
 
 def of(uid: str = "u", phase: str = "Pending", reason: str = "", node: str = "n1", **metadata: Any) -> Pod:
@@ -37,7 +37,7 @@ def test_the_owner_is_the_controller() -> None:
     feed = Feed()
     (event,) = feed.pods(added(of()))
     assert isinstance(event, ev.PodChanged)
-    assert event.pod.owner == "rs-1"
+    assert event.pod.owner == "ml/rs-1"
     assert owner_of(of(ownerReferences=OWNERS[:1]).metadata) == ""
 
 
@@ -82,7 +82,7 @@ def test_a_pod_that_fails_and_goes_between_two_looks_is_told() -> None:
 def test_of_what_had_failed_before_two_count() -> None:
     feed = Feed()
     assert feed.pods(added(*(failed(f"u{n}") for n in range(5)))) == [REJECTED, REJECTED]
-    assert feed.pods(added(failed("x", reason="OutOfcpu"))) == [ev.PodRejected("rs-1", "n1", "OutOfcpu")]
+    assert feed.pods(added(failed("x", reason="OutOfcpu"))) == [ev.PodRejected("ml/rs-1", "n1", "OutOfcpu")]
     feed.pods(added(of("late")))
     assert feed.pods(modified(failed("late"))) == [REJECTED, ev.PodRemoved("late", failed=True)]
 

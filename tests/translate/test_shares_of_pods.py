@@ -9,6 +9,7 @@ from yaml_objects import added, wire
 from dovetail.core.events import GangChanged, PodChanged
 from dovetail.core.model import Problem, Request
 from dovetail.kube import translate
+from dovetail.kube.bound import Bound, text_of
 from dovetail.kube.feed import Feed
 from dovetail.kube.objects_pod import Pod
 
@@ -139,8 +140,9 @@ def test_a_name_that_a_node_may_offer_is_no_problem(name: str) -> None:
 
 @pytest.mark.parametrize(("resource", "devices"), [(SHARED, (1,)), (GPU, (1,)), (SLICE, None)])
 def test_the_card_that_was_written_down_is_read_again(resource: str, devices: tuple[int, ...] | None) -> None:
-    record = translate.pod(pod(resource, node="n1", devices="1"))
-    assert record.devices == devices
+    (event,) = Feed().pods(added(pod(resource, node="n1", bound=text_of(Bound(1, "u", "q", devices="1")))))
+    assert isinstance(event, PodChanged)
+    assert event.pod.devices == devices
 
 
 def test_what_a_gang_says_for_its_pods_is_refused_with_the_place_where_it_belongs() -> None:

@@ -21,6 +21,7 @@ from dovetail.core.devices import nccl_xml
 from dovetail.playground import Playground
 from dovetail.views.gpus import PodGpus
 from dovetail.views.node import NodeInside, Policies
+from tests.bound import bound
 from tests.docs.pages import page
 
 DEFINITION = yaml.safe_load((Path(__file__).parents[2] / "deploy/crds/gpunode.yaml").read_text())
@@ -52,7 +53,6 @@ STATUS: Document = {
         ],
     },
 }  # fmt: skip
-NAMED = {"dovetail.dev/devices": "0,1"}
 
 
 class World:
@@ -70,16 +70,19 @@ class World:
         document = {"apiVersion": "dovetail.dev/v1alpha1", "kind": "GPUNode", "metadata": {"name": name}}
         self.playground.put(document | {"status": status})
 
-    def pod(self, name: str, gpus: int, node: str = "gpu-1", **annotations: str) -> None:
+    def pod(self, name: str, gpus: int, node: str = "gpu-1", devices: str = "") -> None:
         limits = {"cpu": "1", "memory": "1Gi", "nvidia.com/gpu": str(gpus)}
         spec: Document = {
             "schedulerName": "dovetail",
             "containers": [{"name": "main", "image": "none", "resources": {"limits": limits}}],
         }
-        meta = {"name": name, "namespace": "default", "annotations": annotations}
-        self.playground.put(
-            {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec | ({"nodeName": node} if node else {})}
-        )
+        meta = {"name": name, "namespace": "default"}
+        spec |= {"nodeName": node} if node else {}
+        kind = {"apiVersion": "v1", "kind": "Pod"}
+        made = self.playground.put(kind | {"metadata": meta, "spec": spec})
+        if node:
+            written = {"annotations": bound(made["metadata"]["uid"], devices)}
+            self.playground.put(kind | made | {"metadata": made["metadata"] | written})
 
     async def run(self, *arguments: str, command: str = "topology") -> Result:
         where = ["--kubeconfig", str(self.kubeconfig)]
@@ -104,7 +107,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 
 async def test_what_a_gpunode_tells_and_who_has_what(world: World) -> None:
     world.told("gpu-1", STATUS)
-    world.pod("train", 2, **NAMED)
+    world.pod("train", 2, devices="0,1")
     world.pod("other", 1)
     world.pod("elsewhere", 1, node="")
     found = await world.answer("gpu-1")
@@ -136,7 +139,7 @@ async def test_labels_are_called_an_assumption(world: World) -> None:
 
 
 async def test_nothing_is_told_and_findings_are(world: World, tmp_path: Path) -> None:
-    world.pod("train", 2, **NAMED)
+    world.pod("train", 2, devices="0,1")
     found = await world.answer("gpu-1")
     assert (found["topology"], found["pods"][0]["gpus"], found["pods"][0]["mbps"]) == (None, [0, 1], None)
     assert "they are only counted" in (await world.run("gpu-1")).stdout
@@ -144,10 +147,12 @@ async def test_nothing_is_told_and_findings_are(world: World, tmp_path: Path) ->
     status = deepcopy(STATUS)
     status["nvlinks"][0][1] = 11
     world.told("gpu-1", status)
-    world.pod("odd", 1, **{"dovetail.dev/devices": "9,9"})
+    world.pod("odd", 1, devices="9,9")
     findings = (await world.answer("gpu-1"))["findings"]
     assert "GPUNode gpu-1: status.nvlinks[0][1]: is 11 one way and 12 the other" in findings
-    assert any("Pod default/odd: metadata.annotations[dovetail.dev/devices]: '9,9'" in finding for finding in findings)
+    assert any(
+        "Pod default/odd: metadata.annotations[dovetail.dev/bound].devices: '9,9'" in finding for finding in findings
+    )
 
 
 async def test_a_file_wins_and_neither_is_one_clear_line(
@@ -192,7 +197,7 @@ async def test_the_xml_for_nccl_has_the_node_s_own_names(world: World, tmp_path:
 
 async def test_the_xml_of_a_pod_has_its_gpus_alone_and_counts_them_anew(world: World, tmp_path: Path) -> None:
     world.told("gpu-1", STATUS)
-    world.pod("train", 2, **{"dovetail.dev/devices": "1,3"})
+    world.pod("train", 2, devices="1,3")
     path = tmp_path / "topo.xml"
     result = await world.run("gpu-1", "--nccl", str(path), "--pod", "train")
     assert result.exit_code == 0, result.output
@@ -231,7 +236,7 @@ async def test_why_no_xml_is_written(world: World, tmp_path: Path) -> None:
 
 async def test_why_names_the_gpus_of_a_bound_pod_and_of_one_that_goes_there(world: World) -> None:
     world.told("gpu-1", STATUS)
-    world.pod("train", 2, **NAMED)
+    world.pod("train", 2, devices="0,1")
     world.pod("next", 2, node="")
     for pod, gpus, mbps, words in (
         ("train", [0, 1], 240_000, "is on node gpu-1 with GPUs 0,1: 240.0 of 240.0 GB/s between them."),

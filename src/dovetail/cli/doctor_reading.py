@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec import Struct, field
 
@@ -33,6 +33,7 @@ from dovetail.advice.doctor.records import (
 )
 from dovetail.core.quantities import QuantityError, units
 from dovetail.core.sharing.tree import Tree
+from dovetail.kube import protection
 from dovetail.kube.client import Client
 from dovetail.kube.discovery import Served, discover
 from dovetail.kube.errors import Forbidden, NotFound
@@ -48,6 +49,7 @@ from dovetail.kube.resources import GPU_NODES, LEASES, NODE_TOPOLOGIES, NODES, P
 MUTATING_WEBHOOKS = Resource(
     "admissionregistration.k8s.io", "v1", "mutatingwebhookconfigurations", False, "MutatingWebhookConfiguration"
 )
+T = TypeVar("T")
 _LAPSED = 3
 """After so many times its duration a lease is held by nobody, whatever stands in it."""
 _AGENT = "dovetail-agent"
@@ -416,6 +418,10 @@ def _leases(leases: Iterable[_Lease], _: str) -> tuple[Lease, ...]:
     return tuple(sorted(found, key=lambda one: one.name))
 
 
+def _as_read(objects: Iterable[T], _: str) -> tuple[T, ...]:
+    return tuple(objects)
+
+
 LISTS: Mapping[str, List] = {
     "nodes": List(NODES, _Node, _nodes),
     "pods": List(PODS, _Pod, _pods),
@@ -425,5 +431,7 @@ LISTS: Mapping[str, List] = {
     "queues": List(QUEUES, QueueObject, _queues),
     "webhooks": List(MUTATING_WEBHOOKS, _Hooks, _webhooks),
     "leases": List(LEASES, _Lease, _leases, LEASE_LABEL),
+    "policies": List(protection.POLICIES, protection.Policy, _as_read),
+    "bindings": List(protection.BINDINGS, protection.Binding, _as_read),
 }
 """What is read for each field of Seen."""

@@ -56,7 +56,7 @@ class Attempt:
         decisions: list[Decision] = []
         room = MakingRoom(state, self._root, self._queue)
         kinds = self._kinds if len(waiting) == len(self._members) else state.roster.distinct(waiting)
-        refusal = eligible.blocked(state, self._root, waiting, kinds)
+        refusal = eligible.blocked(state, self._root, self._queue, waiting, kinds)
         if refusal is not None:
             decisions += room.give_up(str(refusal))
         for group in state.roster.groups(self._root) if refusal is None else ():

@@ -16,8 +16,9 @@ from dovetail.core.sharing.tree import display
 from dovetail.core.state import State
 
 
-def blocked(state: State, root: str, waiting: Collection[Pod], kinds: Iterable[Pod]) -> Refusal | None:
-    """Why the root, of which these pods wait, is not tried; None where it is. `kinds` are one of each kind of them."""
+def blocked(state: State, root: str, queue: str, waiting: Collection[Pod], kinds: Iterable[Pod]) -> Refusal | None:
+    """Why the root, of which these pods wait, is not tried; None where it is. `queue` is that of its first pod, which
+    may run; `kinds` are one of each kind of those that wait."""
     avoided = state.cluster.avoided
     for pod in waiting if avoided else kinds:
         if pod.problem is not None:
@@ -26,7 +27,7 @@ def blocked(state: State, root: str, waiting: Collection[Pod], kinds: Iterable[P
             return Refusal(Reason.BIND_BACKOFF, When.NOT_YET, f"{pod.key} could not be bound a moment ago")
     if (refusal := _in_gang(state, root, waiting)) is not None:
         return refusal
-    return _in_queue(state, kinds)
+    return _in_queue(state, queue, kinds)
 
 
 def _in_gang(state: State, root: str, waiting: Iterable[Pod]) -> Refusal | None:
@@ -54,7 +55,7 @@ def _in_gang(state: State, root: str, waiting: Iterable[Pod]) -> Refusal | None:
     return None
 
 
-def _in_queue(state: State, kinds: Iterable[Pod]) -> Refusal | None:
+def _in_queue(state: State, first: str, kinds: Iterable[Pod]) -> Refusal | None:
     shares, tree = state.shares, state.shares.tree
     named: dict[str, dict[str, None]] = {}
     for pod in kinds:
@@ -74,6 +75,10 @@ def _in_queue(state: State, kinds: Iterable[Pod]) -> Refusal | None:
             for name in tree.path(queue):
                 if not tree.admits(name, namespace, labels):
                     return Refusal(Reason.QUEUE_FORBIDDEN, When.NOT_YET, f"{namespace} may not use {name!r}")
+        if queue != first:
+            # Limits, guarantees and who gives way are those of one queue.
+            detail = f"{queue!r}, and {first!r} for those of its pods that run"
+            return Refusal(Reason.QUEUES_MIXED, When.NOT_YET, detail)
     return None
 
 

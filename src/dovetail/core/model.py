@@ -199,12 +199,13 @@ class Pod(Struct, frozen=True):
     """A pod that is not finished. `node` is "" while it is not bound; `created_ms` and `bound_ms` are the API server's
     times (epoch milliseconds, 0 unknown). `gang` names the gang that it belongs to ("" = on its own). `managed` is true
     where this scheduler is the one that the pod names. `claims` are names of PersistentVolumeClaims. `devices` are the
-    indices of the GPUs that were written down for it, None where nobody did. `owner` is the uid of the controller that
-    makes another one when it fails, "" for none. `device_claims` are the keys ("namespace/name") of its ResourceClaims.
-    `instances` are the MIG instances that were written down for it. `containers` are known of a pod that waits and asks
-    for resources for which devices by claim may stand in; `by_claim` are those that it was given so. `queue` is what
-    the pod itself names ("": its namespace says it). `user` is whose it is. `checkpoint_ms` is when it last saved what
-    it did (epoch ms, 0 unknown)."""
+    indices of the GPUs that were written down for it, None where nobody did. `owner` ("namespace/uid") is the
+    controller that makes another one when it fails, "" for none. `device_claims` are the keys ("namespace/name") of its
+    ResourceClaims. `instances` are the MIG instances that were written down for it. `containers` are known of a pod
+    that waits and asks for resources for which devices by claim may stand in; `by_claim` are those that it was given
+    so. `queue` is what the pod itself names ("": its namespace says it). `user` is whose it is. `checkpoint_ms` is when
+    it last saved what it did (epoch ms, 0 unknown). `recorded`: what decides was written down with its bind; of others
+    that are bound it is not sure whether they may use their queue."""
 
     uid: str
     namespace: str
@@ -232,6 +233,7 @@ class Pod(Struct, frozen=True):
     user: str = ""
     checkpoint_ms: int = 0
     work: Work = NO_WORK
+    recorded: bool = False
 
     @property
     def key(self) -> str:

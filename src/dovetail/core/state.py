@@ -375,11 +375,13 @@ class State:
         before = cluster.peers.labels_of(name)
         cluster.peers.set_namespace(event.namespace, cluster.placed())
         now = cluster.peers.labels_of(name)
+        if now == before:
+            return
+        # Which queue its pods are in, and which ones they may use, may have changed.
+        self.shares.count_again()
         if now.get(QUEUE_LABEL) != before.get(QUEUE_LABEL):
-            self.shares.count_again()
             self._queues_changed()
-        elif now != before:
-            cluster.freed += 1
+        cluster.freed += 1
 
     def _put_claim(self, event: ev.ClaimChanged) -> None:
         if self.cluster.claims.put_claim(event.claim):

@@ -11,7 +11,7 @@ Rules
 On a pod that is in no gang, levels have no effect: it is always inside one domain.
 - `gpu-memory` (in MiB) and `gpu-fraction` (in thousandths) are what the pod needs of each of its GPUs, rounded up, and
   `gpu-isolation` is the least that must keep other pods from it. They are said on the pod: pods of a gang may differ.
-- What we write ourselves is read on bound pods only, with the same rules, and never keeps a pod from anything.
+- What we write ourselves is not read here: the record of a bound pod is in `bound`.
 - Of more than MOST_KEYS keys the first are read, and of a value longer than LONGEST nothing; both are Problems.
 - Nothing here knows what time it is: whether `last-checkpoint` lies in the future is for the core.
 """
@@ -40,7 +40,8 @@ PREFIX = "dovetail.dev/"
 DEVICES = PREFIX + "devices"
 DECISION = PREFIX + "decision"
 RANK = PREFIX + "rank"
-WRITTEN_BY_US = frozenset(key.removeprefix(PREFIX) for key in (DEVICES, DECISION, RANK))
+BOUND = PREFIX + "bound"
+WRITTEN_BY_US = frozenset(key.removeprefix(PREFIX) for key in (BOUND, DECISION, DEVICES, RANK))
 LEVELS = {
     "region": "topology.kubernetes.io/region",
     "zone": "topology.kubernetes.io/zone",
@@ -52,6 +53,8 @@ LEVELS = {
     "host": "kubernetes.io/hostname",
 }
 MEMORY, FRACTION, ISOLATION = "gpu-memory", "gpu-fraction", "gpu-isolation"
+CHECKPOINT = "last-checkpoint"
+_LAST_CHECKPOINT = PREFIX + CHECKPOINT
 NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 _DOMAIN = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
 _DURATION = re.compile("".join(f"(?:([0-9]{{1,9}}){unit})?" for unit in "dhms"))
@@ -211,7 +214,7 @@ TABLE: dict[str, Key] = {
     "max-runtime": Key("max_runtime_ms", DURATION_RULE, _more_than_zero_ms, ("90m", "1h30m", "2d", "3600s")),
     "checkpoint-interval": Key("checkpoint_interval_ms", DURATION_RULE, _more_than_zero_ms, ("30m", "1h30m", "600s")),
     "startup-time": Key("startup_ms", DURATION_RULE, _more_than_zero_ms, ("2m", "1m30s", "600s")),
-    "last-checkpoint": Key(
+    CHECKPOINT: Key(
         "last_checkpoint_ms", "must be a time as in RFC 3339, with its zone", _time_ms, ("2026-01-31T12:00:00Z",)
     ),
     "preemptible": Key("preemptible", "must be true or false", _truth, ("true", "false")),
@@ -270,6 +273,15 @@ def _read(labels: _Items, annotations: _Items) -> Wishes:
 
 
 _remembered = lru_cache(maxsize=4096)(_read)
+
+
+def last_checkpoint_ms(meta: ObjectMeta) -> int:
+    """When a pod that is bound last saved what it did, as it says now; 0 where it says no time."""
+    text = meta.annotations.get(_LAST_CHECKPOINT)
+    try:
+        return _time_ms(text) if text is not None else 0
+    except ValueError:
+        return 0
 
 
 def indices_of(text: str) -> tuple[int, ...] | None:

@@ -9,6 +9,8 @@ Rules
 - Gangs are settled at the end of each batch: a gang changes with what declares it and with what its pods say. When it
   becomes known into which sub-gang a pod belongs, the pod is told again.
 - A pod that names no queue or no user takes that of its PodGroup or workload object.
+- Of a pod that is bound, and of one that was decided, only the record counts (see `bound`): what its metadata, its
+  PodGroup, its owner or its namespace say later is kept aside, and used where the bind fails.
 - An owner is wanted once, and while its gang has pods that are not bound again after pods came or went: controllers
   change the number of pods in their object before they change the pods. Who is in no gang does not wait for it. A gang
   without object and without pods is forgotten.
@@ -27,21 +29,21 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dovetail.core import events as ev
-from dovetail.core.model import Gang, Node, Pod, Problem, Work
+from dovetail.core.model import Gang, Node
 from dovetail.kube import gangs, objects, objects_storage, objects_topology, owners, translate
 from dovetail.kube.admissions import Admissions
-from dovetail.kube.annotations import NOTHING, Wishes, wishes_of
+from dovetail.kube.bound import Memory, of_decision, read
 from dovetail.kube.finished import Finished
 from dovetail.kube.gangs import Declared, Membership, OwnerRef
-from dovetail.kube.gangs_dialects import Dialect, membership
-from dovetail.kube.given import Devices, Given
+from dovetail.kube.gangs_dialects import Dialect
+from dovetail.kube.given import Given
+from dovetail.kube.known import Known, begun, pod_known
 from dovetail.kube.layouts import Finding
 from dovetail.kube.objects_claims import DeviceTaintRule, ResourceSlice
 from dovetail.kube.objects_pod import Pod as PodObject
 from dovetail.kube.pools import Pools
 from dovetail.kube.records import Change, Records
 from dovetail.kube.wiring import Wiring, Wirings
-from dovetail.kube.work import with_declared
 
 T = TypeVar("T")
 OnFindings = Callable[[str, tuple[Finding, ...]], None]
@@ -61,19 +63,6 @@ class GangRef(Struct, frozen=True):
     name: str
 
 
-class _Known(Struct):
-    """A pod as it was told. `problem` and `work` are its own, without what its gang adds; `written` are the devices
-    that were written down for it, `findings` what is wrong with them."""
-
-    told: Pod
-    problem: Problem | None
-    work: Work
-    wishes: Wishes
-    member: Membership | None
-    written: Devices
-    findings: tuple[Finding, ...]
-
-
 def _nobody(node: objects_topology.GPUNode) -> None:
     """Nobody listens."""
 
@@ -81,12 +70,16 @@ def _nobody(node: objects_topology.GPUNode) -> None:
 class Feed:
     """Every method takes what changed and returns the events that it means, in order."""
 
-    def __init__(self, scheduler_name: str = "dovetail", on_findings: OnFindings | None = None) -> None:
+    def __init__(
+        self, scheduler_name: str = "dovetail", on_findings: OnFindings | None = None, *, believes: bool = False
+    ) -> None:
+        """believes: what stands on bound pods that have no record counts as if they waited, as in files that people
+        wrote."""
         self.findings: dict[str, tuple[Finding, ...]] = {}
         """By "Node NAME", "Pod NAMESPACE/NAME", "ResourceSlice NAME", "Queue NAME" and so on."""
         self._on_findings = on_findings
         self._scheduler_name = scheduler_name
-        self._pods: dict[str, _Known] = {}
+        self._pods: dict[str, Known] = {}
         self._finished = Finished(scheduler_name)
         self._nodes: dict[str, tuple[objects.Node, Node]] = {}
         self._csi_nodes: dict[str, objects_storage.CSINode] = {}
@@ -94,6 +87,7 @@ class Feed:
         self.pools = Pools(self._find)
         self.admissions = Admissions()
         self.given = Given()
+        self.memory = Memory(believes)
         self.gpu_node_told: Callable[[objects_topology.GPUNode], None] = _nobody
         """Hears of every GPUNode that is told."""
         self.schedulers: dict[str, str] | None = None
@@ -121,6 +115,7 @@ class Feed:
             if change.kind == "deleted" or translate.is_finished(obj):
                 known = self._pods.pop(obj.metadata.uid, None)
                 self.admissions.drop(obj.metadata.uid)
+                self.memory.drop(obj.metadata.uid)
                 events += self._finished.rejection(change, known is not None)
                 if known is not None:
                     self._find(f"Pod {known.told.key}", ())
@@ -132,29 +127,49 @@ class Feed:
             events += self._settle(declared_id)
         return events
 
+    def decided(self, uid: str, queue: str, node: str, devices: str) -> str:
+        """The pod is to be bound to the node, for the queue, with these devices: from now on what it is told with
+        counts, until it is gone or `not_bound`. Returns its record, to be written with the Binding."""
+        known = self._pods[uid]
+        gang = self._told.get(known.member.id, {}).get(known.told.gang) if known.member is not None else None
+        known.bound = of_decision(known.told, queue, gang, devices)
+        return self.memory.decide(known.bound, node)
+
+    def not_bound(self, uid: str) -> list[ev.Event]:
+        """The pod was not bound after all: it is told as it is now."""
+        known = self._pods.get(uid)
+        if known is None or known.bound is None or known.told.node:
+            return []
+        self.memory.drop(uid)
+        known.bound = None
+        if known.late is not None:
+            events: list[ev.Event] = []
+            unsettled: dict[str, None] = {}
+            self._put(known.late, events, unsettled)
+            return events + [event for declared_id in unsettled for event in self._settle(declared_id)]
+        return [ev.PodChanged(known.told)] if self._add_gang(known) else []
+
     def _ran_before(self, obj: PodObject) -> list[ev.Event]:
-        known = self._known(obj)
+        known = pod_known(obj, self._scheduler_name, read(obj))
         self._add_gang(known)
         told = replace(known.told, gang="", devices=None, instances=())
         return [ev.PodChanged(told), _removed(obj, known.told.gang)]
 
-    def _known(self, obj: PodObject) -> _Known:
-        """What a pod of this scheduler or another one tells by itself."""
-        pod = translate.pod(obj, self._scheduler_name)
-        if self.schedulers is not None and not pod.managed:
-            self.schedulers[pod.key] = obj.spec.scheduler_name
-        wishes = wishes_of(obj.metadata) if pod.managed else NOTHING
-        member = membership(obj, wishes) if pod.managed else None
-        return _Known(pod, pod.problem, pod.work, wishes, member, Devices.of(pod), translate.devices_of(obj)[1])
-
     def _put(self, obj: PodObject, events: list[ev.Event], unsettled: dict[str, None]) -> None:
-        uid, known = obj.metadata.uid, self._known(obj)
-        member, old = known.member, self._pods.get(uid)
+        uid = obj.metadata.uid
+        ours = obj.spec.scheduler_name == self._scheduler_name
+        old = self._pods.get(uid)
+        known = pod_known(obj, self._scheduler_name, self.memory.of(obj) if ours else None, old)
+        if self.schedulers is not None and not ours:
+            self.schedulers[known.told.key] = obj.spec.scheduler_name
+        member = known.member
         if old is None or old.member != member:
             self._leave(uid, old.member if old is not None else None, unsettled)
             self._join(uid, member, unsettled)
         elif member is not None and old.wishes != known.wishes:
             unsettled[member.id] = None
+        if known.bound is not None and not obj.spec.node_name:
+            known.late = obj
         if known.told.managed:
             self._add_gang(known)
         self._pods[uid] = known
@@ -198,34 +213,11 @@ class Feed:
                 for books in (self._owned, self._read, self._stale):
                     books.pop(owner, None)
 
-    def _add_gang(self, pod: _Known) -> bool:
+    def _add_gang(self, pod: Known) -> bool:
         """Bring what a pod's gang adds to it up to date; whether that changed the pod."""
-        member, declared = pod.member, self._declared.get(pod.member.id) if pod.member is not None else None
-        own, theirs, deadline_ms = pod.wishes, NOTHING, 0
-        gang, problem = "", pod.problem
-        if member is not None and declared is not None:
-            gang, theirs, deadline_ms = declared.gang_of(member.part), declared.wishes, declared.deadline_ms
-        elif member is not None and not member.alone:
-            gang = member.id
-        if not gang:
-            problem = problem or gangs.lonely(own) or gangs.lonely(theirs, member)
-        told = pod.told
-        added: dict[str, Any] = {
-            "gang": gang,
-            "queue": own.queue or theirs.queue,
-            "user": own.user or theirs.user,
-            "problem": problem,
-            "request": translate.with_nvlink(told.request, theirs.nvlink or own.nvlink),
-            "checkpoint_ms": max(own.last_checkpoint_ms, theirs.last_checkpoint_ms),
-            "work": with_declared(pod.work, theirs, deadline_ms),
-        }
-        # Mostly nothing, and to build a record anew is a tenth of what a change of a pod costs.
-        if not any(getattr(told, field) != value for field, value in added.items()):
-            return False
-        pod.told = replace(told, **added)
-        return True
+        return pod.add(self._declared.get(pod.member.id) if pod.member is not None else None)
 
-    def _add_given(self, pod: _Known) -> bool:
+    def _add_given(self, pod: Known) -> bool:
         """Correct the devices of a pod that has others than were chosen; whether that changed the pod."""
         before = pod.told
         pod.told, findings = self.given.corrected(before, pod.written)
@@ -237,7 +229,8 @@ class Feed:
         events: list[ev.Event] = []
         known = [self._pods[uid] for uid in self._members.get(declared_id, ())]
         declared = self._declared.get(declared_id)
-        now = gangs.records(declared, {pod.wishes for pod in known}) if declared is not None else []
+        wishes = {pod.wishes for pod in known}
+        now = gangs.records(declared, wishes, begun(known)) if declared is not None else []
         before = self._told.pop(declared_id, {})
         if now:
             self._told[declared_id] = {gang.id: gang for gang in now}

@@ -14,13 +14,14 @@ Ids are `<kind>.<group>/<namespace>/<name>`, and `/<part>` for a sub-gang: the s
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import reduce
 from typing import TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dovetail.core.model import Gang, Problem
+from dovetail.core.model import Gang, Pod, Problem
 from dovetail.kube.annotations import FRACTION, ISOLATION, MEMORY, NOTHING, PREFIX, Wishes
 from dovetail.kube.limits import MOST_SUBGANGS, too_many
 from dovetail.kube.resources import Resource
@@ -91,6 +92,41 @@ def divided(field: str, parts: Sequence[Part]) -> tuple[tuple[Part, ...], Proble
     return tuple(parts[:MOST_SUBGANGS]), too_many(field, len(parts), MOST_SUBGANGS)
 
 
+class Begun(Struct, frozen=True):
+    """What a gang was when its pods were bound that run: of how many pods at least, and of which priority (None: that
+    of its pods)."""
+
+    min_count: int
+    priority: int | None
+
+    def keep(self, gang: Gang) -> Gang:
+        """The gang, with no more that would protect these pods than they began with."""
+        least = min(gang.min_count, self.min_count) if self.min_count else gang.min_count
+        lower = gang.priority is not None and self.priority is not None and gang.priority < self.priority
+        priority = gang.priority if lower else self.priority
+        if (least, priority) == (gang.min_count, gang.priority):
+            return gang
+        return replace(gang, min_count=least, priority=priority)
+
+    def and_of(self, other: Begun) -> Begun:
+        """What protects least of two."""
+        priorities = [one.priority for one in (self, other) if one.priority is not None]
+        return Begun(min(self.min_count, other.min_count), min(priorities, default=None))
+
+
+_NOBODY: Mapping[str, Begun] = {}
+
+
+def restored(member: Membership | None, pod: Pod) -> Membership | None:
+    """What a bound pod belongs to, by the gang that was written down (`pod.gang`); `member` is what its metadata says
+    now, which counts as far as it agrees."""
+    if not pod.gang:
+        return member if member is not None and member.alone else None
+    if member is not None and pod.gang in (member.id, f"{member.id}/{member.part}"):
+        return member
+    return Membership(pod.gang, pod.namespace, pod.gang.rpartition("/")[2])
+
+
 def named(member: Membership) -> Declared:
     """A gang of which only its pods know."""
     return Declared(Gang(member.id, member.namespace, member.name, min_count=0), _path("gang-min"))
@@ -109,8 +145,18 @@ def lonely(wishes: Wishes, member: Membership | None = None) -> Problem | None:
     return replace(problem, field=f"{member.owner} {problem.field}")
 
 
-def records(declared: Declared, members: Collection[Wishes]) -> list[Gang]:
-    """The core's gangs for a declared thing, the root first; `members` is what its pods say."""
+def records(declared: Declared, members: Collection[Wishes], bound: Mapping[str, Begun] = _NOBODY) -> list[Gang]:
+    """The core's gangs for a declared thing, the root first; `members` is what its pods say, `bound` what the gangs (by
+    id) were when pods of theirs were bound."""
+    now = _records(declared, members)
+    if not bound:
+        return now
+    # Above sub-gangs no pods are bound, and the priority is one for all of them.
+    above = Begun(0, reduce(Begun.and_of, bound.values()).priority)
+    return [bound.get(gang.id, above).keep(gang) for gang in now]
+
+
+def _records(declared: Declared, members: Collection[Wishes]) -> list[Gang]:
     if declared.alone:
         return []
     gang, own = declared.gang, declared.wishes

@@ -2,7 +2,8 @@
 """Devices that a kubelet gave to pods instead of those that were chosen, as the agents of the nodes tell it.
 
 Rules: what was given counts, as it is true; what was written down with the bind was a wish. It is told by the GPUNode
-of the node that the pod is on, for as long as the pod is there. A text that names no devices is not used, and said.
+of the node that the pod is on, for as long as the pod is there; no other node's says anything of it. A text that names
+no devices is not used, and said.
 """
 
 from __future__ import annotations
@@ -35,15 +36,14 @@ def _nobody(node: str) -> None:
 
 
 class Given:
-    """What GPUNodes tell, by uid of the pod. `changed` is called with the node where that has changed."""
+    """What GPUNodes tell, by node and uid of the pod. `changed` is called with the node where that has changed."""
 
     def __init__(self) -> None:
         self.changed: Callable[[str], None] = _nobody
         self._told: dict[str, dict[str, DeviceDifference]] = {}
-        self._node_of: dict[str, str] = {}
 
     def __len__(self) -> int:
-        return len(self._node_of)
+        return sum(map(len, self._told.values()))
 
     def put(self, obj: GPUNode, deleted: bool) -> Iterable[str]:
         """The uids of the pods for which something else counts now."""
@@ -52,9 +52,6 @@ class Given:
         now = {} if deleted else {one.uid: one for one in obj.status.differences}
         if now:
             self._told[name] = now
-        for uid in before:
-            self._node_of.pop(uid, None)
-        self._node_of.update(dict.fromkeys(now, name))
         differing = [uid for uid in before | now if before.get(uid) != now.get(uid)]
         if differing:
             self.changed(name)
@@ -62,8 +59,8 @@ class Given:
 
     def corrected(self, pod: Pod, written: Devices) -> tuple[Pod, tuple[Finding, ...]]:
         """The pod with the devices that it has, and what is to be said of it; `written` are those of its annotation."""
-        node = self._node_of.get(pod.uid, "")
-        told = self._told[node][pod.uid] if node and node == pod.node else None
+        node = pod.node
+        told = self._told[node].get(pod.uid) if node in self._told else None
         if told is None:
             return _with(pod, written), ()
         given = Devices(indices_of(told.given), instances.written(told.given) or ())

@@ -147,7 +147,7 @@ class _Reading:
         self.skipped: Counter[str] = Counter()
         self._whole = whole
         self._all_ours = scheduler_name is None
-        self._feed = Feed(scheduler_name or _OURS)
+        self._feed = Feed(scheduler_name or _OURS, believes=True)
         self._feed.schedulers = schedulers
         self._sources = tuple(sources(self._feed, Served(frozenset())))
         versions = {dialect.kind: tuple(r.version for r in dialect.resources) for dialect in DIALECTS}

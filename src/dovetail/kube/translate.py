@@ -30,14 +30,11 @@ from msgspec.structs import replace
 from dovetail.core import model
 from dovetail.core.devices.kubelet.inventory import Inventory
 from dovetail.core.devices.layout import Layout
-from dovetail.core.devices.mig.geometry import RESOURCE_PREFIX
 from dovetail.core.model import (
     GPU,
     NO_WORK,
-    SHARED_GPU,
     Effect,
     HostPort,
-    Instance,
     Node,
     Pod,
     Problem,
@@ -46,9 +43,9 @@ from dovetail.core.model import (
     Toleration,
 )
 from dovetail.core.parts import LIGHT, light
-from dovetail.kube import instances, objects, selectors, volumes
-from dovetail.kube.annotations import DEVICES, NOTHING, indices_of, wishes_of
-from dovetail.kube.layouts import Finding
+from dovetail.kube import objects, selectors, volumes
+from dovetail.kube.annotations import NOTHING, last_checkpoint_ms, wishes_of
+from dovetail.kube.bound import Bound, devices_of
 from dovetail.kube.limits import MOST_PORTS, bounded
 from dovetail.kube.objects import ObjectMeta, epoch_ms
 from dovetail.kube.objects_pod import SIDECAR, NodeAffinity, PodSpec
@@ -58,7 +55,7 @@ from dovetail.kube.objects_storage import CSINode
 from dovetail.kube.owners import owned_by
 from dovetail.kube.sharing import NO_PARTS, Parts
 from dovetail.kube.translate_managed import managed_of
-from dovetail.kube.translate_problems import first_of, one_of, shown
+from dovetail.kube.translate_problems import first_of, one_of
 from dovetail.kube.translate_requests import Resources, effective, node_amounts
 from dovetail.kube.translate_shares import name_problems, share_problems, with_share
 from dovetail.kube.work import work_of
@@ -83,7 +80,8 @@ _OUT_OF = "OutOf"
 """Begins all reasons that name a resource: OutOfcpu, OutOfnvidia.com/gpu."""
 
 _FEW = 8
-_LONGEST_UID = 253
+_LONGEST_UID = 189
+"""So that no more than 253 characters come of it and the namespace."""
 
 _EFFECTS: dict[str, Effect] = {
     "NoSchedule": "NoSchedule", "PreferNoSchedule": "PreferNoSchedule", "NoExecute": "NoExecute",
@@ -132,29 +130,49 @@ def ended_ms(obj: PodObject) -> int:
 
 
 def owner_of(meta: ObjectMeta) -> str:
-    """The uid of the object's controller, "" where it has none."""
-    return next((reference.uid[:_LONGEST_UID] for reference in meta.owner_references if reference.controller), "")
+    """The object's controller, as "namespace/uid"; "" where it has none."""
+    for reference in meta.owner_references:
+        if reference.controller:
+            return _owner(meta.namespace, reference.uid[:_LONGEST_UID])
+    return ""
 
 
-def pod(obj: PodObject, scheduler_name: str = "dovetail") -> Pod:
-    """The record of a pod that is not finished, without its gang: that depends on other objects (see `feed`)."""
+@lru_cache(maxsize=65536)
+def _owner(namespace: str, uid: str) -> str:
+    """With the namespace, as anybody can write any uid: nobody names what is not in theirs."""
+    return f"{namespace}/{uid}" if uid else ""
+
+
+def pod(obj: PodObject, scheduler_name: str = "dovetail", bound: Bound | None = None) -> Pod:
+    """The record of a pod that is not finished, without its gang: that depends on other objects (see `feed`). `bound`
+    is what was written down when it was bound; None for one that waits, and for those of other schedulers."""
     meta, spec = obj.metadata, obj.spec
     managed = spec.scheduler_name == scheduler_name
-    wishes = wishes_of(meta) if managed else NOTHING
+    recorded = bound is not None and bound.recorded
+    wishes = NOTHING
+    if bound is not None and bound.recorded:
+        wishes = bound.wishes
+    elif managed:
+        wishes = wishes_of(meta)
     read, too_much, parts, few = bounded(obj)
     asked = effective(read, few)
-    problems = [*wishes.problems, *too_much, *asked.problems]
+    problems = [*(wishes.problems if bound is None else ()), *too_much, *asked.problems]
     request = _request_of(read, asked.resources, problems, managed, not too_much and parts <= LIGHT, few)
-    if managed:
+    if managed and (bound is None or recorded):
         request = with_nvlink(request, wishes.nvlink)
-    if managed and not too_much:
+    if managed and bound is None and not too_much:
         problems += name_problems(obj)
     if managed and wishes.of_gpus:
-        problems += share_problems(obj, request.resources, wishes)
-        request = with_share(request, wishes)
+        if bound is None:
+            problems += share_problems(obj, request.resources, wishes)
+        if bound is None or recorded:
+            request = with_share(request, wishes)
     extended = obj.status.extended_resource_claim_status
     device_claims = _device_claims(read, problems) if spec.resource_claims or extended is not None else ()
     member = owned_by(obj) if managed else None
+    owner = member.owner if member is not None else None
+    checkpoint_ms = wishes.last_checkpoint_ms if bound is None else last_checkpoint_ms(meta)
+    devices, slices, _ = devices_of(obj, bound)
     return Pod(
         meta.uid,
         meta.namespace,
@@ -166,49 +184,24 @@ def pod(obj: PodObject, scheduler_name: str = "dovetail") -> Pod:
         spec.node_name,
         bound_ms(obj),
         obj.status.nominated_node_name,
-        "",
+        bound.gang if bound is not None else "",
         managed,
         bool(spec.scheduling_gates),
         meta.deletion_timestamp is not None,
         _claims(read),
         wishes.queue if managed else "",
         first_of(problems) if managed else None,
-        devices_of(obj)[0],
-        owner_of(meta),
+        devices,
+        _owner(meta.namespace, bound.owner) if bound is not None and bound.recorded else owner_of(meta),
         device_claims,
-        _instances_of(obj),
+        slices,
         asked.containers if managed and not spec.node_name and not too_much else (),
         tuple(sorted({one.resource_name for one in extended.request_mappings or ()})) if extended is not None else (),
         wishes.user if managed else "",
-        wishes.last_checkpoint_ms if managed else 0,
-        work_of(obj, wishes, member.owner if member is not None else None) if managed else NO_WORK,
+        checkpoint_ms if managed else 0,
+        work_of(obj, wishes if bound is None or recorded else NOTHING, owner) if managed else NO_WORK,
+        recorded,
     )
-
-
-def _instances_of(obj: PodObject) -> tuple[Instance, ...]:
-    """The MIG instances that were written down for a bound pod."""
-    text = obj.metadata.annotations.get(DEVICES)
-    return (instances.written(text) or ()) if text is not None and obj.spec.node_name else ()
-
-
-def devices_of(obj: PodObject) -> tuple[tuple[int, ...] | None, tuple[Finding, ...]]:
-    """The GPUs that were written down for a bound pod, and why what stands there is not used."""
-    text = obj.metadata.annotations.get(DEVICES)
-    if text is None or not obj.spec.node_name:
-        return None, ()
-    read = bounded(obj)
-    amounts = dict(effective(read.pod, read.few).resources)
-    devices, asked = indices_of(text), amounts.get(GPU) or amounts.get(SHARED_GPU, 0)
-    if devices is not None and len(devices) == asked:
-        return devices, ()
-    slices = sum(amount for name, amount in amounts.items() if name.startswith(RESOURCE_PREFIX))
-    if slices and len(instances.written(text) or ()) == slices:
-        return None, ()
-    rule = "the pod asks for no GPUs: not used"
-    if asked:
-        rule = f"must name {asked} different GPUs by their indices, as in 0,1: not used"
-    problem = Problem(f"metadata.annotations[{DEVICES}]", shown(text), rule)
-    return None, (Finding("Pod", f"{obj.metadata.namespace}/{obj.metadata.name}", problem),)
 
 
 def shared(request: Request) -> Request:

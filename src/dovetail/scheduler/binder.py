@@ -58,11 +58,12 @@ class Target(Struct, frozen=True):
 
 
 class _Item(Struct, frozen=True):
-    """A bind that was decided at `decided_s`; `slow` where it waits for volumes or drivers first, `stale` where it is
-    to be decided anew."""
+    """A bind that was decided at `decided_s`, with the record to be written; `slow` where it waits for volumes or
+    drivers first, `stale` where it is to be decided anew."""
 
     bind: Bind
     target: Target
+    record: str
     decided_s: float
     slow: bool
     stale: bool = False
@@ -73,8 +74,8 @@ class NotLeader(Exception):
 
 
 class Binder:
-    """`put` is given every Bind, whose devices are written down with the pod; `bound` is called for each success,
-    `failed` with what the core must know and the pod that can be told why (None: it is gone)."""
+    """`put` is given every Bind, whose devices and record are written down with the pod; `bound` is called for each
+    success, `failed` with what the core must know and the pod that can be told why (None: it is gone)."""
 
     def __init__(
         self,
@@ -107,9 +108,9 @@ class Binder:
         self.idle.set()
         self._lull: asyncio.TimerHandle | None = None
 
-    def put(self, bind: Bind, target: Target) -> None:
+    def put(self, bind: Bind, target: Target, record: str) -> None:
         self._reservations.expect(bind)
-        item = _Item(bind, target, time.monotonic(), bool(bind.volumes) or self._reservations.waits(bind))
+        item = _Item(bind, target, record, time.monotonic(), bool(bind.volumes) or self._reservations.waits(bind))
         if item.slow:
             self._enqueue(item)
         else:
@@ -159,7 +160,7 @@ class Binder:
             elif item.stale:
                 self._end(item, await self._withdraw(item.bind))
             else:
-                self._end(item, await self._carry_out(item.bind, item.target))
+                self._end(item, await self._carry_out(item.bind, item.target, item.record))
             self._in_flight -= 1
             if not self._in_flight:
                 self._lull = asyncio.get_running_loop().call_later(_LULL_S, self.idle.set)
@@ -172,7 +173,7 @@ class Binder:
         metrics.count(metrics.BINDS, result)
         metrics.BIND_SECONDS.observe(time.monotonic() - item.decided_s)
 
-    async def _carry_out(self, bind: Bind, target: Target) -> str:
+    async def _carry_out(self, bind: Bind, target: Target, record: str) -> str:
         """Bind one pod; the name of how it ended, for the metric."""
         if ("", bind.node) not in self._mirror.nodes.known:
             # The API server would bind the pod all the same, to be deleted by the pod collector a minute later.
@@ -186,7 +187,7 @@ class Binder:
         self._check_leader()
         if self._turns.barred(bind.node, bind.uid):
             return await self._withdraw(bind)
-        body = wire.binding(target.namespace, target.name, target.uid, bind, self._run_id)
+        body = wire.binding(target.namespace, target.name, target.uid, bind, self._run_id, record)
         path = kinds.PODS.path(target.namespace, target.name, "binding")
         try:
             await self._client.request("POST", path, body, idempotent=True)

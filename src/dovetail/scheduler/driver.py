@@ -87,6 +87,11 @@ class Driver:
         """How many pods are known to have other devices than were chosen for them."""
         return len(self._mirror.feed.given)
 
+    @property
+    def changed_records(self) -> int:
+        """How many pods have a record that somebody has changed since they were bound."""
+        return len(self._mirror.feed.memory.changed)
+
     async def run(self) -> None:
         """Decide until cancelled."""
         async with asyncio.TaskGroup() as self._tasks:
@@ -156,16 +161,19 @@ class Driver:
                 self._preemptions.give_up(decision)
 
     def _bind(self, bind: Bind, target: Target) -> None:
-        """An older "unschedulable" must not be written after the bind, nor that it is to go there."""
+        """An older "unschedulable" must not be written after the bind, nor that it is to go there. What decides about
+        the pod is what was in force when it was decided, however long the bind takes."""
+        queue = self.state.shares.queue_of(self.state.roster.pods[bind.uid])
+        record = self._mirror.feed.decided(bind.uid, queue, bind.node, wire.devices(bind))
         late = [key for key in (f"condition/{bind.uid}", nominations.key(bind.uid)) if self.reporter.writes(key)]
         if not late:
-            self.binder.put(bind, target)
+            self.binder.put(bind, target, record)
             return
 
         async def when_withdrawn() -> None:
             for key in late:
                 await self.reporter.withdraw(key)
-            self.binder.put(bind, target)
+            self.binder.put(bind, target, record)
 
         self._tasks.create_task(when_withdrawn())
 
@@ -198,7 +206,7 @@ class Driver:
         self._events.put(target, Kind.BOUND, placed, step=bind.step)
 
     def _failed(self, failed: BindFailed, target: Target | None) -> None:
-        self._mirror.tell([failed])
+        self._mirror.tell([failed, *self._mirror.feed.not_bound(failed.uid)])
         self._preemptions.bind_failed(failed.uid)
         if target is not None:
             self._events.put(target, Kind.BIND_FAILED, f"binding failed: {failed.message}")

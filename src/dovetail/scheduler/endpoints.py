@@ -116,6 +116,7 @@ class Endpoints(web.Server):
         metrics.PENDING.labels("queued").set(waiting)
         metrics.PENDING.labels("refused").set(parked)
         metrics.DIFFERENCES.set(driver.differences)
+        metrics.CHANGED_RECORDS.set(driver.changed_records)
         metrics.REPORTS_QUEUED.set(driver.reporter.queued)
         measure(driver.state)
 

@@ -25,6 +25,7 @@ REFUSALS = Counter(
 )
 REJECTIONS = Counter("dovetail_kubelet_rejections_total", "Pods that a kubelet did not admit", ["reason"])
 DIFFERENCES = Gauge("dovetail_device_differences", "Pods that have other devices than were chosen for them")
+CHANGED_RECORDS = Gauge("dovetail_changed_records", "Pods whose record is not what was written when they were bound")
 FENCES = Counter(
     "dovetail_fences_total", "Fences for pods on nodes whose kubelet aligns, by how they ended", ["result"]
 )

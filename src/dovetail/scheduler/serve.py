@@ -17,6 +17,7 @@ from msgspec import Struct, field
 from dovetail import __runs__, __version__
 from dovetail.core.policy import Policy
 from dovetail.core.state import State
+from dovetail.kube import protection
 from dovetail.kube.client import Client
 from dovetail.kube.config import ClusterConfig
 from dovetail.kube.discovery import Served, discover
@@ -46,6 +47,7 @@ COLLECT_AFTER = 20_000
 Python has it, costs a twentieth of the CPU time of a burst of binds."""
 LEASE_NAMESPACE = "dovetail-system"
 """Of the manifests in deploy/ as well: who elects in two namespaces has two leaders."""
+_MEND = "kubectl apply -f deploy/annotations.yaml, and name in it the user that the scheduler is"
 
 
 class LeadershipLost(Exception):
@@ -81,6 +83,8 @@ async def run(config: ClusterConfig, options: Options) -> None:
     ):
         metrics.log.info("dovetail %s (%s), reading the cluster at %s", __version__, __runs__, config.server)
         served = await _first_contact(client)
+        if lacking := await protection.lacking(client):
+            metrics.log.warning("others can change what is written down of pods that run: %s; %s", lacking, _MEND)
         mirror = Mirror(client, served, Feed(options.scheduler_name, _log_findings))
         lost = asyncio.Event()
 

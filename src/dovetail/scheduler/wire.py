@@ -13,7 +13,7 @@ import msgspec
 
 from dovetail.core.decisions import Bind
 from dovetail.core.dra.extended import Use
-from dovetail.kube.annotations import DECISION, DEVICES, RANK
+from dovetail.kube.annotations import BOUND, DECISION, DEVICES, RANK
 from dovetail.kube.instances import shown
 
 REPORTER = "dovetail"
@@ -43,10 +43,11 @@ def decision_id(run_id: str, step: int) -> str:
     return f"{run_id}-{step}"
 
 
-def binding(namespace: str, name: str, uid: str, bind: Bind, run_id: str) -> bytes:
+def binding(namespace: str, name: str, uid: str, bind: Bind, run_id: str, record: str) -> bytes:
     """The uid is a precondition: a pod that was deleted and made again under the name is not bound by mistake. The API
-    server copies the annotations to the pod: what was decided reaches the node together with the pod."""
-    annotations = {DECISION: decision_id(run_id, bind.step)}
+    server copies the annotations to the pod: what was decided reaches the node together with the pod, and with it
+    `record`, what decides about it from now on."""
+    annotations = {BOUND: record, DECISION: decision_id(run_id, bind.step)}
     if chosen := devices(bind):
         annotations[DEVICES] = chosen
     if bind.rank >= 0:

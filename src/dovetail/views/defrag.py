@@ -69,7 +69,8 @@ def for_job(state: State, key: str) -> Defrag:
     job = find_jobs(state, key)[0]
     if not job.waiting:
         raise NotFound(f"{job.name} does not wait: {not_waiting(job)}")
-    refusal, groups = blocked(state, job.root, job.waiting, state.roster.distinct(job.waiting)), list[Group]()
+    refusal = blocked(state, job.root, job.queue, job.waiting, state.roster.distinct(job.waiting))
+    groups: list[Group] = []
     if refusal is None:
         groups = [group for group in state.roster.groups(job.root) if complete(group)]
     found: Moves | NoPlan = NoPlan(str(refusal or Reason.GANG_INCOMPLETE.text), proven=True)

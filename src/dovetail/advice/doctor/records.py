@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Set
 
 from msgspec import Struct, field
 
+from dovetail.kube.protection import Binding, Policy
+
 HAS_GPUS = ("nvidia.com/gpu.present", "feature.node.kubernetes.io/pci-10de.present")
 _WORKLOAD = "nvidia.com/gpu.workload.config"
 PRODUCT = "nvidia.com/gpu.product"
@@ -150,6 +152,8 @@ class Seen(Struct, frozen=True):
     webhooks: tuple[Webhook, ...] | None
     queues: tuple[Queue, ...] | None
     leases: tuple[Lease, ...] | None
+    policies: tuple[Policy, ...] | None
+    bindings: tuple[Binding, ...] | None
     fabric: tuple[str, ...]
 
     def claimed(self, node: str) -> bool:

@@ -13,12 +13,14 @@ Rules
 from __future__ import annotations
 
 from dovetail.advice.doctor.records import DRIVERS, Check, Lease, Pending, Seen, Told, some
+from dovetail.kube.protection import fault
 
 TAKERS = {"admission-webhook.yunikorn.mutate-pods": "yunikorn"}
 """Webhooks that put pods under another scheduler even where they name one, and that scheduler."""
 SETTERS = {**TAKERS, "vgpu.hami.io": "hami-scheduler"}
 """Webhooks that name a scheduler in pods, and which."""
 _SILENT_S = 300
+_OURS = "Dovetail"
 
 
 def _share_nodes(seen: Seen) -> Told:
@@ -124,6 +126,12 @@ def _pending(seen: Seen) -> Told:
             yield f"pod/{one.pod}", f"{one.source or f'{one.scheduler} says in PodScheduled'}: {said}", ask
 
 
+def _unprotected(seen: Seen) -> Told:
+    ours = [one.pod for one in seen.pods.schedulers if one.name == _OURS] if seen.pods is not None else []
+    if ours and (lacking := fault(seen.policies or (), seen.bindings or ())):
+        yield f"pod/{min(ours)}", lacking, "kubectl apply -f deploy/annotations.yaml"
+
+
 CHECKS = (
     Check("schedulers/share-nodes", "warning", "pods of several schedulers have GPUs on the same nodes",
           ("pods",), _share_nodes),
@@ -133,6 +141,9 @@ CHECKS = (
           ("webhooks",), _two_defaults),
     Check("schedulers/takes-ours", "warning", "a webhook takes pods that name dovetail for another scheduler",
           ("webhooks",), _takes_ours),
+    Check("schedulers/unprotected", "error",
+          "who may patch pods can change what dovetail has written down of pods that run",
+          ("pods", "policies", "bindings"), _unprotected),
     Check("schedulers/nobody-answers", "warning", "the pod waits for a GPU, and its scheduler says nothing",
           ("pods",), _nobody_answers),
     Check("pod-pending/not-offered", "warning", "the pod waits for a GPU resource that no node offers",

@@ -144,7 +144,7 @@ class Victims:
         seen = {root}
         for placement in state.cluster.placements.values():
             pod = placement.pod
-            if not pod.managed or (queues is not None and (pod.queue or queue_of(pod)) not in queues):
+            if not pod.managed or (queues is not None and queue_of(pod) not in queues):
                 continue
             other = root_of(pod)
             if other in seen:
@@ -210,7 +210,7 @@ class Victims:
             return
         shares, now_ms = self._state.shares, self._state.now_ms
         first = placements[0].pod
-        name = first.queue or shares.queue_of(first)
+        name = shares.queue_of(first)
         queue = shares.tree.queues.get(name)
         if queue is None:
             return

@@ -79,6 +79,8 @@ class Shares:
         self._waiting: dict[str, _Awaited] = {}
         self._awaited: dict[tuple[str, int], _Awaited] = {}
         self._awaited_version = 0
+        self._rights: dict[tuple[str, str], bool] = {}
+        """Which queues (and namespaces) it was asked about, since queues or namespaces last changed."""
 
     @property
     def now_ms(self) -> int:
@@ -93,6 +95,7 @@ class Shares:
 
     def put_queue(self, queue: Queue) -> None:
         """Insert or replace. Its usage counts when it is first told; one that was made again is another one."""
+        self._rights.clear()
         if (known := self.tree.written.get(queue.name)) is not None and known.uid and known.uid != queue.uid:
             self.remove_queue(queue.name)
         old, new = self.tree.written.get(queue.name), queue.name not in self.accounts.told_ms
@@ -113,7 +116,7 @@ class Shares:
         self._alike.clear()
 
     def remove_queue(self, name: str) -> None:
-        """Its pods run on, and count for those above it no more."""
+        """Its pods run on, and count for `default`, no more for those above it."""
         self._recount(lambda: self._end(name))
 
     def _begin(self, queue: Queue) -> None:
@@ -144,6 +147,7 @@ class Shares:
         for uid in list(self._waiting):
             self._unwait([uid])
         change()
+        self._rights.clear()
         for uid in uids:
             self._sync(uid, late=False)
         self.dues.changed()
@@ -364,11 +368,28 @@ class Shares:
     # What is asked.
 
     def queue_of(self, pod: Pod) -> str:
-        """The queue that the pod names, else its namespace's, else `default`; it may not exist."""
-        if pod.queue:
-            return pod.queue
-        labels = self._cluster.peers.labels.get(pod.namespace)
-        return labels.get(QUEUE_LABEL, DEFAULT_QUEUE) if labels else DEFAULT_QUEUE
+        """The queue that the pod names, else its namespace's, else `default`. Of a pod that waits it may not exist. One
+        that is bound counts for `default` where its queue does not exist or, unless it was placed for it, may not be
+        used by it."""
+        queue = pod.queue
+        if not queue:
+            labels = self._cluster.peers.labels.get(pod.namespace)
+            queue = labels.get(QUEUE_LABEL, DEFAULT_QUEUE) if labels else DEFAULT_QUEUE
+        if not pod.node or queue == DEFAULT_QUEUE:
+            return queue
+        if queue not in self.tree.queues or not (pod.recorded or self._may_use(queue, pod.namespace)):
+            return DEFAULT_QUEUE
+        return queue
+
+    def _may_use(self, queue: str, namespace: str) -> bool:
+        """Whether pods of the namespace may be placed for a queue that exists."""
+        known = self._rights.get((queue, namespace))
+        if known is None:
+            labels = self._cluster.peers.labels_of(namespace)
+            path = self.tree.path(queue) if self.tree.leaf(queue) else ()
+            known = bool(path) and not [name for name in path if not self.tree.admits(name, namespace, labels)]
+            self._rights[queue, namespace] = known
+        return known
 
     def line_of(self, pod: Pod) -> Line:
         """Where the pod waits."""
@@ -482,6 +503,6 @@ class Shares:
         self.dues.changed()
 
 
-def _counted_by(queue: Queue) -> tuple[str, bool, bool]:
+def _counted_by(queue: Queue) -> tuple[object, ...]:
     """On what it depends how pods are counted."""
-    return queue.parent, queue.by_user, queue.least_served_first
+    return queue.parent, queue.by_user, queue.least_served_first, queue.namespaces, queue.namespace_selector

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether the API server lets the scheduler alone write its annotations: the policy of deploy/annotations.yaml.
+
+Rules: the record of a bound pod decides what the pod is counted for (see `bound`). A running scheduler remembers it;
+one that starts reads it from the pod, and must know that nobody else wrote it. That is so where the policy is there,
+fails closed, and a binding enforces it in all namespaces. What its expressions say is not looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeVar
+
+from msgspec import field
+
+from dovetail.kube.client import Client
+from dovetail.kube.errors import KubeError, NotFound
+from dovetail.kube.objects import LabelSelector, ObjectMeta, Wire
+from dovetail.kube.resources import Resource
+
+T = TypeVar("T")
+
+NAME = "dovetail-scheduler-annotations"
+_GROUP = "admissionregistration.k8s.io"
+POLICIES = Resource(_GROUP, "v1", "validatingadmissionpolicies", False, "ValidatingAdmissionPolicy")
+BINDINGS = Resource(_GROUP, "v1", "validatingadmissionpolicybindings", False, "ValidatingAdmissionPolicyBinding")
+
+
+class PolicySpec(Wire, frozen=True):
+    failure_policy: str = "Fail"
+
+
+class Policy(Wire, frozen=True):
+    metadata: ObjectMeta = ObjectMeta()
+    spec: PolicySpec = PolicySpec()
+
+
+class MatchResources(Wire, frozen=True):
+    namespace_selector: LabelSelector = LabelSelector()
+    object_selector: LabelSelector = LabelSelector()
+    resource_rules: tuple[object, ...] = ()
+    exclude_resource_rules: tuple[object, ...] = ()
+
+
+class BindingSpec(Wire, frozen=True):
+    policy_name: str = ""
+    validation_actions: tuple[str, ...] = ()
+    match_resources: MatchResources = field(default_factory=MatchResources)
+
+
+class Binding(Wire, frozen=True):
+    metadata: ObjectMeta = ObjectMeta()
+    spec: BindingSpec = BindingSpec()
+
+
+def fault(policies: Iterable[Policy], bindings: Iterable[Binding]) -> str:
+    """Why others can write the scheduler's annotations, in words; "" where they cannot."""
+    policy = next((one for one in policies if one.metadata.name == NAME), None)
+    if policy is None:
+        return f"there is no ValidatingAdmissionPolicy {NAME}"
+    if policy.spec.failure_policy != "Fail":
+        return f"ValidatingAdmissionPolicy {NAME}: failurePolicy is {policy.spec.failure_policy}, not Fail"
+    enforcing = [one.spec for one in bindings if one.spec.policy_name == NAME and "Deny" in one.spec.validation_actions]
+    if not enforcing:
+        return f"no ValidatingAdmissionPolicyBinding enforces {NAME} (validationActions: [Deny])"
+    if all(one.match_resources != MatchResources() for one in enforcing):
+        return f"each ValidatingAdmissionPolicyBinding of {NAME} leaves something out by its matchResources"
+    return ""
+
+
+async def lacking(client: Client) -> str:
+    """The same of the cluster as it is now, or why that cannot be said. Raises no error."""
+    try:
+        policies = await _read(client, POLICIES, Policy)
+        return fault(policies, await _read(client, BINDINGS, Binding))
+    except KubeError as error:
+        return f"it cannot be said whether the policy {NAME} is there: {error}"
+
+
+async def _read(client: Client, resource: Resource, kind: type[T]) -> list[T]:
+    """The object of our name, if it is there."""
+    try:
+        found = await client.request("GET", resource.path(name=NAME), decode=kind)
+    except NotFound:
+        return []
+    return [found] if found is not None else []

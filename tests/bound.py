@@ -1,0 +1,15 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a scheduler wrote down when it bound a pod, as annotations of the pod."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dovetail.kube.annotations import BOUND, DEVICES
+from dovetail.kube.bound import Bound, text_of
+
+
+def bound(uid: str, devices: str = "", *, queue: str = "default", **fields: Any) -> dict[str, str]:
+    """The record of a pod, and the devices where some were chosen. `fields` are those of `Bound`."""
+    record = text_of(Bound(1, uid, queue, devices=devices, **fields))
+    return {BOUND: record} | ({DEVICES: devices} if devices else {})

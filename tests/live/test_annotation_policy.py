@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""deploy/annotations.yaml on the real API server: nobody but the scheduler writes the scheduler's annotations."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from dovetail.kube import protection
+from dovetail.kube.annotations import BOUND, DECISION, DEVICES, RANK
+from dovetail.kube.client import Client
+from dovetail.kube.config import load_config
+from tests.live.conftest import NAMESPACE
+from tools.controlplane.plane import KubectlFailed, Plane
+
+pytestmark = pytest.mark.plane
+HERE = "policy-of-annotations"
+SCHEDULER = "system:serviceaccount:dovetail-system:dovetail-scheduler"
+TEMPLATE = {
+    "metadata": {"labels": {"a": "b"}, "annotations": {DEVICES: "0"}},
+    "spec": {"restartPolicy": "Always", "containers": [{"name": "c", "image": "none"}]},
+}
+SELECTOR = {"matchLabels": {"a": "b"}}
+ONCE = TEMPLATE | {"spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "none"}]}}
+MAKERS: dict[str, dict[str, Any]] = {
+    "apps/v1 Deployment": {"spec": {"selector": SELECTOR, "template": TEMPLATE}},
+    "apps/v1 ReplicaSet": {"spec": {"selector": SELECTOR, "template": TEMPLATE}},
+    "apps/v1 StatefulSet": {"spec": {"selector": SELECTOR, "template": TEMPLATE, "serviceName": "s"}},
+    "apps/v1 DaemonSet": {"spec": {"selector": SELECTOR, "template": TEMPLATE}},
+    "v1 ReplicationController": {"spec": {"selector": {"a": "b"}, "template": TEMPLATE}},
+    "v1 PodTemplate": {"template": TEMPLATE},
+    "batch/v1 Job": {"spec": {"template": ONCE}},
+    "batch/v1 CronJob": {"spec": {"schedule": "0 0 1 1 *", "jobTemplate": {"spec": {"template": ONCE}}}},
+}
+
+
+class Admin:
+    """Who may do everything but this."""
+
+    def __init__(self, plane: Plane) -> None:
+        self.plane = plane
+
+    def create(self, document: dict[str, Any], *options: str) -> str:
+        return self.plane.kubectl("create", "-f", "-", f"--namespace={HERE}", *options, input=json.dumps(document))
+
+    def pod(self, name: str, annotations: dict[str, str] | None = None, *options: str) -> str:
+        meta = {"name": name, "annotations": annotations or {}}
+        spec = {"schedulerName": "nobody", "containers": [{"name": "c", "image": "none"}]}
+        return self.create({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}, *options)
+
+    def patch(self, name: str, annotations: dict[str, str | None], *options: str) -> None:
+        patch = json.dumps({"metadata": {"annotations": annotations}})
+        self.plane.kubectl("patch", "pod", name, f"--namespace={HERE}", "--type=merge", f"--patch={patch}", *options)
+
+    def bind(self, name: str, annotations: dict[str, str], *options: str) -> None:
+        meta = {"name": name, "namespace": HERE, "annotations": annotations}
+        body = {"apiVersion": "v1", "kind": "Binding", "metadata": meta, "target": {"kind": "Node", "name": "none"}}
+        path = f"/api/v1/namespaces/{HERE}/pods/{name}/binding"
+        self.plane.kubectl("create", f"--raw={path}", "-f", "-", *options, input=json.dumps(body))
+
+
+@pytest.fixture(scope="module")
+def admin(deployed_plane: Plane) -> Admin:
+    deployed_plane.kubectl("create", "namespace", HERE)
+    deployed_plane.kubectl("wait", f"--namespace={HERE}", "--for=create", "serviceaccount/default", "--timeout=20s")
+    admin = Admin(deployed_plane)
+    # A policy is in force some time after it was written.
+    for _ in range(200):
+        try:
+            admin.pod("probe", {BOUND: "{}"}, "--dry-run=server")
+        except KubectlFailed:
+            return admin
+        time.sleep(0.1)
+    raise AssertionError("the policy is not in force")
+
+
+@pytest.fixture
+def bound(admin: Admin) -> Iterator[str]:
+    """A pod that the scheduler has bound."""
+    admin.pod("bound")
+    admin.bind("bound", {BOUND: "{}", DEVICES: "0", RANK: "1", DECISION: "d"}, f"--as={SCHEDULER}")
+    yield "bound"
+    admin.plane.kubectl("delete", "pod", "bound", f"--namespace={HERE}", "--grace-period=0", "--force")
+
+
+@pytest.mark.parametrize("key", [BOUND, DECISION, DEVICES, RANK])
+@pytest.mark.parametrize("options", [(), ("--subresource=status",)], ids=["pods", "pods/status"])
+def test_on_a_bound_pod_nobody_changes_or_removes_them(
+    admin: Admin, bound: str, key: str, options: tuple[str, ...]
+) -> None:
+    for value in ("forged", None):
+        with pytest.raises(KubectlFailed, match=f"only the scheduler writes {key}: leave it as it is"):
+            admin.patch(bound, {key: value}, *options)
+        with pytest.raises(KubectlFailed, match="only the scheduler writes"):
+            admin.patch(bound, {key: value}, *options, "--as=system:node:none", "--as-group=system:masters")
+    admin.patch(bound, {"example.com/other": "1"}, *options)
+
+
+def test_no_pod_is_made_with_them_and_no_other_scheduler_binds_with_them(admin: Admin) -> None:
+    said = f"only the scheduler writes {BOUND}, {RANK}: .* out of a pod that is copied"
+    with pytest.raises(KubectlFailed, match=said):
+        admin.pod("copy", {BOUND: "{}", RANK: "0", "a": "b"})
+    admin.pod("plain", {"a": "b"})
+    with pytest.raises(KubectlFailed, match=f"only the scheduler writes {DEVICES}"):
+        admin.bind("plain", {DEVICES: "0"})
+    admin.bind("plain", {"a": "c"})
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_no_template_of_pods_gets_them(admin: Admin, kind: str) -> None:
+    api_version, _, name = kind.partition(" ")
+    document = {"apiVersion": api_version, "kind": name, "metadata": {"name": name.lower()}} | MAKERS[kind]
+    with pytest.raises(KubectlFailed, match=f"only the scheduler writes {DEVICES}: leave it out of the pod template"):
+        admin.create(document, "--dry-run=server")
+    without = json.loads(json.dumps(document).replace(json.dumps(DEVICES), '"example.com/devices"'))
+    assert "created (server dry run)" in admin.create(without, "--dry-run=server")
+
+
+async def test_the_scheduler_finds_that_it_is_protected(deployed_plane: Plane) -> None:
+    config = load_config(str(deployed_plane.service_account_kubeconfig(NAMESPACE, "dovetail-scheduler")))
+    async with Client(config) as client:
+        assert await protection.lacking(client) == ""
+
+
+async def test_who_may_not_look_says_so(deployed_plane: Plane) -> None:
+    async with Client(load_config(str(deployed_plane.kubeconfig_for("anybody")))) as client:
+        assert "it cannot be said whether" in await protection.lacking(client)
