@@ -42,11 +42,12 @@ from dovetail.kube.objects_topology import (
     UnreadField,
 )
 from dovetail.kube.resources import GPU_NODES, NODES
+from dovetail.kube.texts import MESSAGE_BYTES, clipped
 
 RENEW_S = 300.0
 _MANAGER = "dovetail-agent"
 _MOST_GPUS, _MOST_UNREAD, _MOST_DIFFERENCES = 64, 256, 256
-_LONGEST_REASON, _LONGEST_MESSAGE = 1024, 4096
+_LONGEST_REASON = 1024
 _NO_ILLNESS: Mapping[str, str] = {}
 
 
@@ -137,7 +138,7 @@ def _word(level: int) -> str:
 
 
 def _fields(missed: Sequence[Unread]) -> tuple[UnreadField, ...]:
-    told = [UnreadField(one.what[:128], one.why[:_LONGEST_REASON]) for one in missed]
+    told = [UnreadField(one.what[:128], clipped(one.why, _LONGEST_REASON)) for one in missed]
     if len(told) > _MOST_UNREAD:
         more = len(told) - _MOST_UNREAD + 1
         told[_MOST_UNREAD - 1 :] = [UnreadField("unread", f"{more} more are not listed: run dovetail agent inspect")]
@@ -179,7 +180,7 @@ def plugin_condition(reason: str, message: str) -> Condition:
 
 def _condition(kind: str, reason: str, message: str) -> Condition:
     """One that is False has a message."""
-    return Condition(kind, "False" if message else "True", reason, message[:_LONGEST_MESSAGE])
+    return Condition(kind, "False" if message else "True", reason, clipped(message, MESSAGE_BYTES))
 
 
 def carried(now: GPUNodeStatus, before: GPUNodeStatus) -> GPUNodeStatus:

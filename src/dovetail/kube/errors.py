@@ -16,6 +16,8 @@ Conflict and AlreadyExists share a status; the reason tells them apart, and neit
 
 from msgspec import DecodeError, Struct, field, json
 
+from dovetail.kube.texts import MESSAGE_BYTES, clipped
+
 
 class StatusCause(Struct, frozen=True):
     reason: str = ""
@@ -72,7 +74,7 @@ class ApiError(KubeError):
         self.retry_after_s = retry_after_s
 
     def __str__(self) -> str:
-        text = f"{self.path}: {self.status or 'no reply'} {self.reason}: {self.message}"
+        text = f"{self.path}: {self.status or 'no reply'} {self.reason}: {clipped(self.message, MESSAGE_BYTES)}"
         return f"{text} ({self.hint})" if self.hint else text
 
 

@@ -43,6 +43,7 @@ from dovetail.kube.annotations import DURATION_RULE, NAME, duration_ms
 from dovetail.kube.layouts import Finding
 from dovetail.kube.objects import Quantities, Quantity, Wire, epoch_ms
 from dovetail.kube.selectors import LABEL_OPERATORS, label_selector
+from dovetail.kube.texts import MESSAGE_BYTES, clipped
 from dovetail.kube.translate_problems import first_of, nearest
 
 if TYPE_CHECKING:
@@ -57,8 +58,6 @@ _START = datetime(1970, 1, 1, tzinfo=UTC)
 _AT = re.compile(r"(.*) - at `\$\.?(.*)`", re.DOTALL)
 _WHOLE = re.compile(r"[0-9]{1,40}")
 _MIB = 2**20
-_MESSAGE = 4096
-"""What the definition takes: a status that is refused would lose the history."""
 _ONCE = "must be there once each"
 _GPU_HOUR = 1000 * 3_600_000
 """In milli-GPU times ms."""
@@ -335,7 +334,7 @@ def _ready(standing: Standing, now_ms: int, before: wire.Queue | None) -> dict[s
         if (one.type, one.status) == (READY, status) and one.last_transition_time is not None:
             since = timestamp(epoch_ms(one.last_transition_time))
     reason, message = ("Usable", standing.warning) if problem is None else ("Invalid", str(problem))
-    said = {"reason": reason, "message": message[:_MESSAGE]}
+    said = {"reason": reason, "message": clipped(message, MESSAGE_BYTES)}
     return {"type": READY, "status": status, "lastTransitionTime": since} | said
 
 

@@ -15,11 +15,12 @@ from dovetail.core.decisions import Bind
 from dovetail.core.dra.extended import Use
 from dovetail.kube.annotations import BOUND, DECISION, DEVICES, RANK
 from dovetail.kube.instances import shown
+from dovetail.kube.texts import MESSAGE_BYTES, NOTE_BYTES, clipped
 
 REPORTER = "dovetail"
 SELECTED_NODE_ANNOTATION = "volume.kubernetes.io/selected-node"
-_NOTE_LIMIT = 1024
-"""Longest note that events.k8s.io/v1 accepts."""
+_INSTANCE_BYTES = 128
+"""Longest reportingInstance that events.k8s.io/v1 accepts."""
 _encode = msgspec.json.Encoder().encode
 
 
@@ -77,7 +78,7 @@ def _pod_condition(uid: str, kind: str, status: str, reason: str, message: str, 
         "type": kind,
         "status": status,
         "reason": reason,
-        "message": message,
+        "message": clipped(message, MESSAGE_BYTES),
         "lastProbeTime": None,
         "lastTransitionTime": timestamp(now_ms),
     }
@@ -109,7 +110,7 @@ def group_condition(kind: str, status: bool, reason: str, message: str, now_ms: 
                         "type": kind,
                         "status": "True" if status else "False",
                         "reason": reason,
-                        "message": message,
+                        "message": clipped(message, MESSAGE_BYTES),
                         "lastTransitionTime": timestamp(now_ms),
                     }
                 ]
@@ -133,11 +134,11 @@ def event(
             "metadata": {"namespace": regarding["namespace"], "name": name} | annotations,
             "eventTime": timestamp(now_ms, micro=True),
             "reportingController": REPORTER,
-            "reportingInstance": instance[:128],
+            "reportingInstance": clipped(instance, _INSTANCE_BYTES),
             "action": action,
             "reason": reason,
             "regarding": regarding,
-            "note": note if len(note) <= _NOTE_LIMIT else note[: _NOTE_LIMIT - 1] + "…",
+            "note": clipped(note, NOTE_BYTES),
             "type": severity,
         }
         | ({"related": related} if related is not None else {})

@@ -21,6 +21,7 @@ from dovetail.agent.apis.serving import service
 from dovetail.agent.dra.offer import Offered
 from dovetail.agent.dra.slices import illnesses_of
 from dovetail.agent.illness import Illness
+from dovetail.kube.texts import clipped
 
 SERVICE = "v1.DRAResourceHealth"
 RENEW_S = 60.0
@@ -61,5 +62,5 @@ class Health:
             health=health.UNHEALTHY if message else health.HEALTHY,
             last_updated_time=int(time.time()),
             health_check_timeout_seconds=TIMEOUT_S,
-            message=message[:_LONGEST_MESSAGE],
+            message=clipped(message, _LONGEST_MESSAGE),
         )
