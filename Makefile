@@ -1,9 +1,11 @@
 # Everything happens inside this clone (.venv); the Kubernetes binaries for the tests are cached under ~/.cache/dovetail.
 PYTHON ?= python3
 BIN := .venv/bin
+BUILDER ?= podman
+IMAGE ?= dovetail:0.1.0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint check format lock protos controlplane node bench clean
+.PHONY: help demo test lint check format lock protos controlplane node bench image clean
 
 help: ## show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -33,6 +35,13 @@ node: .venv/.dev ## the same with a real kubelet and containerd on it (root, Lin
 bench: .venv/.native ## the benchmarks: the core alone, then live against kube-scheduler
 	$(BIN)/python benchmarks/core_speed.py
 	$(BIN)/python -m benchmarks.live
+
+image: ## build the container image on base images named by digest (docs/how-to/install.md)
+	@for digest in "$(PYTHON_DIGEST)" "$(SLIM_DIGEST)"; do \
+	  printf '%s' "$$digest" | grep -Eqx 'sha256:[0-9a-f]{64}' || { \
+	    echo "make image: '$$digest' is no digest: give PYTHON_DIGEST and SLIM_DIGEST, as docs/how-to/install.md says" >&2; exit 2; }; \
+	done
+	$(BUILDER) build -t $(IMAGE) --build-arg PYTHON_DIGEST=$(PYTHON_DIGEST) --build-arg SLIM_DIGEST=$(SLIM_DIGEST) -f deploy/Containerfile .
 
 lock: ## pin the dependencies anew (needs pip-tools)
 	pip-compile -q --generate-hashes --strip-extras --no-header --no-emit-index-url --no-emit-find-links --no-emit-trusted-host -o requirements/run.lock pyproject.toml

@@ -173,3 +173,34 @@ def test_the_manifests_can_be_put_together(tmp_path: Path, function: str | None)
     deployment = next(d for d in yaml.safe_load_all(done.stdout) if d["kind"] == "Deployment")
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     assert ("--authorize-metrics" in container["args"]) == (function is not None)
+
+
+DIGEST = "sha256:" + "0123456789abcdef" * 4
+
+
+def _make_image(**arguments: str) -> subprocess.CompletedProcess[str]:
+    words = ["make", "-C", str(DEPLOY.parent), "image", "BUILDER=echo", *(f"{k}={v}" for k, v in arguments.items())]
+    return subprocess.run(words, capture_output=True, text=True)
+
+
+def test_every_base_image_is_named_by_its_content() -> None:
+    bases = [line.split()[1] for line in (DEPLOY / "Containerfile").read_text().splitlines() if line.startswith("FROM")]
+    assert bases and all("@${" in base for base in bases)
+
+
+@pytest.mark.parametrize(
+    "digests",
+    [{}, {"PYTHON_DIGEST": DIGEST}, {"PYTHON_DIGEST": DIGEST, "SLIM_DIGEST": "3.13-slim"},
+     {"PYTHON_DIGEST": DIGEST[:-1], "SLIM_DIGEST": DIGEST}],
+)  # fmt: skip
+def test_without_digests_no_image_is_built(digests: dict[str, str]) -> None:
+    made = _make_image(**digests)
+    assert made.returncode != 0
+    assert "is no digest: give PYTHON_DIGEST and SLIM_DIGEST" in made.stderr
+    assert "build" not in made.stdout.replace("make image", "")
+
+
+def test_with_digests_it_is_built_on_them() -> None:
+    made = _make_image(PYTHON_DIGEST=DIGEST, SLIM_DIGEST=DIGEST, IMAGE="x/y:1")
+    assert made.returncode == 0
+    assert f"build -t x/y:1 --build-arg PYTHON_DIGEST={DIGEST} --build-arg SLIM_DIGEST={DIGEST}" in made.stdout

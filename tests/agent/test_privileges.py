@@ -373,6 +373,54 @@ async def test_it_writes_labels_of_its_node_that_tell_what_was_found(agent: Clie
 
 
 @pytest.mark.plane
+async def test_each_label_that_is_documented_may_be_written(agent: Client) -> None:
+    sections = ("Of the node", "Of the GPUs", "Of the instances of a profile", "Of a layout")
+    tables = [page("docs/reference/labels.md").section(section).rows("label") for section in sections]
+    names = [row.code[0][0] for table in tables for row in table]
+    assert len(names) > 40
+    profiles = ("1g.5gb", "1g.10gb.me", "1c.3g.20gb", "1g.24gb-me")
+    written = {name.replace("PROFILE", profile): "1" for name in names for profile in profiles}
+    await merge(agent, "/api/v1/nodes/agent-a", {"metadata": {"labels": written}})
+    await merge(agent, "/api/v1/nodes/agent-a", {"metadata": {"labels": dict.fromkeys(written)}})
+
+
+@pytest.mark.plane
+@pytest.mark.parametrize(
+    "label",
+    [
+        "nvidia.com/gpu.present",
+        "nvidia.com/gpu.deploy.mig-manager",
+        "nvidia.com/mig.config",
+        "nvidia.com/device-plugin.config",
+        "nvidia.com/anything",
+        "nvidia.com/gpu.countless",
+        "xnvidia.com/gpu.count",
+        "nvidia.com.evil.example/gpu.count",
+    ],
+)
+async def test_no_other_label_is_its_to_write(agent: Client, label: str) -> None:
+    with pytest.raises(Forbidden, match="may not change the labels"):
+        await merge(agent, "/api/v1/nodes/agent-a", {"metadata": {"labels": {label: "true"}}})
+
+
+@pytest.mark.plane
+@pytest.mark.parametrize(
+    "change", [{"driver": "nic.example.com"}, {"pool": {"name": "agent-b", "generation": 1, "resourceSliceCount": 1}}]
+)
+async def test_it_offers_devices_of_its_driver_in_its_pool_alone(
+    deployed: Plane, agent: Client, change: Document
+) -> None:
+    document = resource_slice("slice-c", "agent-a")
+    document["spec"] |= change
+    with pytest.raises(Forbidden, match=r"only slices of the driver gpu\.nvidia\.com in the pool agent-a"):
+        await agent.request("POST", SLICES, document)
+    deployed.kubectl("create", "--filename=-", input=json.dumps(document))
+    with pytest.raises(Forbidden, match="only slices of the driver"):
+        await agent.request("DELETE", f"{SLICES}/slice-c")
+    deployed.kubectl("delete", "resourceslice", "slice-c")
+
+
+@pytest.mark.plane
 @pytest.mark.parametrize(
     "change",
     [
