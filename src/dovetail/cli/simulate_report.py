@@ -13,7 +13,7 @@ _SHOWN = 25
 
 def show(report: Report, console: Console) -> None:
     """Print it."""
-    gpus = f"{report.nodes:,} nodes, {report.gpus:,} GPUs"
+    gpus = _size(report)
     seed = "" if isinstance(report, SnapshotReport) else f", seed {report.seed}"
     console.print(f"[bold]{escape(report.workload)}[/bold]: {gpus}; policy [bold]{report.policy}[/bold]{seed}")
     table = Table("", prose(""), show_header=False, padding=(0, 2, 0, 0))
@@ -26,10 +26,16 @@ def show(report: Report, console: Console) -> None:
         _show_queues(report, console)
 
 
+def _size(report: Report) -> str:
+    return (
+        f"{report.nodes:,} node{'' if report.nodes == 1 else 's'}, {report.gpus:,} GPU{'' if report.gpus == 1 else 's'}"
+    )
+
+
 def compare(reports: list[QueueReport], console: Console) -> None:
     """Print several policies side by side: times are means, and percentiles of waiting."""
     first = reports[0]
-    gpus = f"{first.nodes:,} nodes, {first.gpus:,} GPUs"
+    gpus = _size(first)
     console.print(f"[bold]{escape(first.workload)}[/bold]: {gpus}; {first.jobs:,} jobs, seed {first.seed}")
     # As wide as a terminal of 80 columns.
     names = ("policy", "completion", "wait", "p50", "p95", "p99", "allocated", "Jain", "stopped")

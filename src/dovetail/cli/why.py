@@ -21,6 +21,7 @@ from dovetail.views.why import QueueTerm, Reserved, Why, why
 from dovetail.views.why_queue import WhyQueue, why_queue
 
 _MEANING = {
+    "NotOurs": "is for another scheduler to place",
     "Bound": "is on node {node}{gpus}",
     "Placed": "fits: the next step of the scheduler puts it on node {node}{gpus}",
     When.NOT_YET: "waits: it can start when others leave or what it waits for appears",
@@ -64,7 +65,9 @@ def command(source: Source, name: str, namespace: str | None, output: str) -> No
 
 def show(answer: Why, console: Console, now_ms: int) -> None:
     """Print the answer for a person."""
-    meaning = _MEANING[answer.state].format(node=answer.node, gpus=parts(answer) or _gpus(answer))
+    meaning = _MEANING[answer.code if answer.code in _MEANING else answer.state].format(
+        node=answer.node, gpus=parts(answer) or _gpus(answer)
+    )
     console.print(f"[bold]{answer.pod}[/bold] {meaning}.")
     if answer.others:
         console.print(f"{count(answer.others, 'more job is', 'more jobs are')} called so; this is the first in line.")
