@@ -166,3 +166,20 @@ def test_a_claim_that_is_not_ready_is_waited_for(broken: VolumeClaim | None, rea
     driven.at(0, pod("p", "c"))
     assert (driven.holds()["p"].reason, driven.holds()["p"].when) == (reason, When.NOT_YET)
     assert driven.at(1, ev.VolumeClaimChanged(claim("c"))) == {"p": "a"}
+
+
+def test_a_claim_of_an_ephemeral_volume_that_was_made_for_another_pod_is_not_used() -> None:
+    """A pod of a fixed name was made again; the claim of the old one is still there, and goes in a while."""
+    driven = world(node("a"), volume("v"), claim("p-scratch", owner="old"))
+    assert driven.at(0, pod("new", "p-scratch", own_volumes=("p-scratch",))) == {}
+    refusal = driven.holds()["new"]
+    assert (refusal.reason, refusal.when) == (Reason.CLAIM_TAKEN, When.NOT_YET)
+    assert driven.at(1, ev.VolumeClaimRemoved("ns/p-scratch")) == {}
+    assert driven.holds()["new"].reason is Reason.CLAIM_MISSING
+    assert driven.at(2, ev.VolumeClaimChanged(claim("p-scratch", owner="new"))).keys() == {"new"}
+
+
+def test_a_claim_that_nobody_owns_is_for_who_names_it_and_for_no_ephemeral_volume() -> None:
+    driven = world(node("a"), volume("v"), claim("c"))
+    assert driven.at(0, pod("asks", "c", own_volumes=("c",))) == {}
+    assert driven.at(1, pod("names", "c")).keys() == {"names"}

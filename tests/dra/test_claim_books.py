@@ -112,7 +112,6 @@ class TestRefusals:
         ("changes", "reason", "when", "text"),
         [
             ({"deleting": True}, Reason.DEVICE_CLAIM, When.NOT_YET, "is being deleted"),
-            ({"owner_pod": "other"}, Reason.DEVICE_CLAIM_TAKEN, When.NEVER, "was not created for this pod"),
             (
                 {"reserved_for": tuple(map(str, range(256)))},
                 Reason.DEVICE_CLAIM_TAKEN, When.NOT_YET, "is reserved for 256 others",
@@ -136,6 +135,18 @@ class TestRefusals:
         assert refusal is not None
         assert (refusal.reason, refusal.when) == (reason, when)
         assert text in refusal.detail
+
+    @pytest.mark.parametrize("owner", ["other", ""])
+    def test_a_claim_of_a_template_that_was_not_made_for_the_pod(self, owner: str) -> None:
+        made = world(pool("n1", *gpus()))
+        pod = made.pod(ONE)
+        told(made, pod, owner_pod=owner)
+        refusal = made.claims.refusal(replace(pod, own_device_claims=pod.device_claims))
+        assert refusal is not None
+        assert (refusal.reason, refusal.when) == (Reason.DEVICE_CLAIM_TAKEN, When.NEVER)
+        assert "was not created for this pod" in refusal.detail
+        # Who names it himself may share it.
+        assert made.claims.refusal(pod) is None
 
     def test_a_claim_that_does_not_exist(self) -> None:
         made = world()

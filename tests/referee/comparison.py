@@ -27,6 +27,7 @@ CLAIM_RULES = {
     Reason.CLAIM_MISSING: {"NodeVolumeLimits", "VolumeBinding", "VolumeRestrictions", "VolumeZone"},
     Reason.CLAIM_UNBOUND: {"VolumeBinding", "VolumeZone"},
     Reason.CLAIM_IN_USE: {"VolumeRestrictions"},
+    Reason.CLAIM_TAKEN: {"VolumeBinding"},
 }
 _VOLUMES = CLAIM_RULES[Reason.CLAIM_MISSING]
 _NO_VOLUME = "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)"

@@ -233,11 +233,10 @@ DELIBERATE = {
         upstream=set(),
         ours={"n0"},
     ),
-    "ephemeral claim of somebody else": Difference(
+    "amounts of pods and nodes above 2^50 (1 PiB, in bytes)": Difference(
         case(
-            pod=pod("new", **scratch()),
-            persistentVolumeClaims=[claim("new-scratch", "v0")],
-            persistentVolumes=[volume("v0", "new-scratch")],
+            nodes=[node("n0") | {"status": {"allocatable": {"cpu": "8", "memory": "2Pi", "pods": "9"}}}],
+            pod=pod("new", containers=[{"name": "main", "image": "x", "resources": {"requests": {"memory": "3Pi"}}}]),
         ),
         upstream=set(),
         ours={"n0"},

@@ -11,7 +11,7 @@ import pytest
 from tests.referee import ours
 from tests.referee.comparison import disagreements
 from tests.referee.differences import DELIBERATE
-from tests.referee.handmade import Case, case
+from tests.referee.handmade import Case, case, claim, pod, scratch, volume
 from tests.referee.manifests import Dice, Manifest
 from tools.controlplane import referee
 
@@ -28,6 +28,21 @@ def test_a_known_difference_is_one(program: Path, name: str) -> None:
     assert known.upstream != known.ours
 
 
+@pytest.mark.plane
+@pytest.mark.parametrize("owner", ["", "u-old", "u-new"])
+def test_only_its_own_claim_serves_an_ephemeral_volume(program: Path, owner: str) -> None:
+    made = claim("new-scratch", "v0")
+    if owner:
+        reference = {"apiVersion": "v1", "kind": "Pod", "name": "new", "uid": owner, "controller": True}
+        made["metadata"]["ownerReferences"] = [reference]
+    asked = case(
+        pod=pod("new", **scratch()), persistentVolumeClaims=[made], persistentVolumes=[volume("v0", "new-scratch")]
+    )
+    [answer] = referee.answers(program, [asked])
+    assert list(disagreements(asked, answer)) == []
+    assert ours.ask(asked).accepted == ({"n0"} if owner == "u-new" else set())
+
+
 def test_the_reference_has_the_table_of_deliberate_differences() -> None:
     section = REFERENCE.read_text().partition("### In which nodes suit\n")[2].partition("\n#")[0]
     assert re.findall(r"^\| ([^|]+) \|", section, re.MULTILINE)[1:] == list(DELIBERATE)
@@ -42,8 +57,8 @@ def each(field: str, change: Callable[[Manifest], object]) -> Callable[[Case], N
 
 
 def no_init_containers(case: Case) -> None:
-    for pod in (*case["pods"], case["pod"]):
-        pod["spec"]["initContainers"] = []
+    for each_pod in (*case["pods"], case["pod"]):
+        each_pod["spec"]["initContainers"] = []
 
 
 BROKEN: dict[str, Callable[[Case], object]] = {

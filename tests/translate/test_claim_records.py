@@ -189,6 +189,12 @@ class TestPods:
         claims = "[{name: a, resourceClaimName: c}, {name: b, resourceClaimTemplateName: t}]"
         assert self.claims(claims, "[{name: b, resourceClaimName: a-b-x7k2p}]") == ("ml/c", "ml/a-b-x7k2p")
 
+    def test_those_of_templates_are_its_own(self) -> None:
+        claims = "[{name: a, resourceClaimName: c}, {name: b, resourceClaimTemplateName: t}]"
+        spec, statuses = f"{{resourceClaims: {claims}}}", "[{name: b, resourceClaimName: a-b-x7k2p}]"
+        record = translate.pod(pod(f"spec: {spec}\nstatus: {{resourceClaimStatuses: {statuses}}}"))
+        assert record.own_device_claims == ("ml/a-b-x7k2p",)
+
     def test_one_that_is_still_to_be_made_has_a_name_that_no_object_can_have(self) -> None:
         assert self.claims("[{name: b, resourceClaimTemplateName: t}]") == ("ml/?b",)
 

@@ -57,6 +57,7 @@ status: {nominatedNodeName: n9, conditions: [{type: PodScheduled, status: "False
     assert (record.node, record.bound_ms, record.nominated_node, record.gang) == ("", 0, "n9", "")
     assert (record.managed, record.gated, record.deleting, record.queue) == (True, True, False, "research")
     assert record.claims == ("data", "a-scratch")
+    assert record.own_volumes == ("a-scratch",)
 
 
 def test_a_bound_pod_tells_when_it_was_bound() -> None:

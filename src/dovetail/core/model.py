@@ -205,7 +205,9 @@ class Pod(Struct, frozen=True):
     that waits and asks for resources for which devices by claim may stand in; `by_claim` are those that it was given
     so. `queue` is what the pod itself names ("": its namespace says it). `user` is whose it is. `checkpoint_ms` is when
     it last saved what it did (epoch ms, 0 unknown). `recorded`: what decides was written down with its bind; of others
-    that are bound it is not sure whether they may use their queue."""
+    that are bound it is not sure whether they may use their queue. `own_volumes` and `own_device_claims` are those of
+    `claims` and `device_claims` that are made for this pod alone, by a template in its spec: one of such a name that
+    was made for another is not its own."""
 
     uid: str
     namespace: str
@@ -234,6 +236,8 @@ class Pod(Struct, frozen=True):
     checkpoint_ms: int = 0
     work: Work = NO_WORK
     recorded: bool = False
+    own_volumes: tuple[str, ...] = ()
+    own_device_claims: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:
@@ -298,7 +302,8 @@ class Node(Struct, frozen=True):
 
 
 class VolumeClaim(Struct, frozen=True):
-    """A PersistentVolumeClaim. `volume` is the bound PersistentVolume's name, "" while unbound."""
+    """A PersistentVolumeClaim. `volume` is the bound PersistentVolume's name, "" while unbound. `owner` is the uid of
+    what it was made for, "" where it stands on its own."""
 
     namespace: str
     name: str
@@ -310,6 +315,7 @@ class VolumeClaim(Struct, frozen=True):
     selector: LabelSelector | None = None
     volume_mode: str = "Filesystem"
     deleting: bool = False
+    owner: str = ""
 
     @property
     def key(self) -> str:

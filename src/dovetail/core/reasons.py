@@ -79,6 +79,7 @@ class Reason(Enum):
     CLAIM_MISSING = ("VolumeClaimMissing", "persistentvolumeclaim not found")
     CLAIM_UNBOUND = ("VolumeClaimUnbound", "pod has unbound immediate PersistentVolumeClaims")
     CLAIM_IN_USE = ("VolumeClaimInUse", "the ReadWriteOncePod claim is in use by another pod")
+    CLAIM_TAKEN = ("VolumeClaimTaken", "the claim of an ephemeral volume was not created for this pod")
     DEVICE_CLAIM = ("DeviceClaimMissing", "resourceclaim not found")
     DEVICE_CLAIM_INVALID = ("DeviceClaimInvalid", "a resourceclaim that cannot be honoured as written")
     DEVICE_CLAIM_TAKEN = ("DeviceClaimTaken", "resourceclaim that others have")

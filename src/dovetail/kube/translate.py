@@ -168,7 +168,10 @@ def pod(obj: PodObject, scheduler_name: str = "dovetail", bound: Bound | None = 
         if bound is None or recorded:
             request = with_share(request, wishes)
     extended = obj.status.extended_resource_claim_status
-    device_claims = _device_claims(read, problems) if spec.resource_claims or extended is not None else ()
+    claims, own_volumes = _claims(read) if spec.volumes else ((), ())
+    device_claims, own_claims = tuple[str, ...](), tuple[str, ...]()
+    if spec.resource_claims or extended is not None:
+        device_claims, own_claims = _device_claims(read, problems)
     member = owned_by(obj) if managed else None
     owner = member.owner if member is not None else None
     checkpoint_ms = wishes.last_checkpoint_ms if bound is None else last_checkpoint_ms(meta)
@@ -188,7 +191,7 @@ def pod(obj: PodObject, scheduler_name: str = "dovetail", bound: Bound | None = 
         managed,
         bool(spec.scheduling_gates),
         meta.deletion_timestamp is not None,
-        _claims(read),
+        claims,
         wishes.queue if managed else "",
         first_of(problems) if managed else None,
         devices,
@@ -201,6 +204,8 @@ def pod(obj: PodObject, scheduler_name: str = "dovetail", bound: Bound | None = 
         checkpoint_ms if managed else 0,
         work_of(obj, wishes if bound is None or recorded else NOTHING, owner) if managed else NO_WORK,
         recorded,
+        own_volumes,
+        own_claims,
     )
 
 
@@ -304,25 +309,31 @@ def _ports(spec: PodSpec) -> tuple[HostPort, ...]:
     return tuple(HostPort(ip, protocol, number) for protocol, number, ip in sorted(ports)) if ports else ()
 
 
-def _claims(obj: PodObject) -> tuple[str, ...]:
-    """Names of the claims that the pod mounts; the claim of an ephemeral volume is named after pod and volume."""
-    names = []
+def _claims(obj: PodObject) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Names of the claims that the pod mounts, and those of them that are made for it alone: the claim of an ephemeral
+    volume is named after pod and volume."""
+    names: list[str] = []
+    own: list[str] = []
     for volume in obj.spec.volumes:
         if volume.persistent_volume_claim is not None:
             names.append(volume.persistent_volume_claim.claim_name)
         elif volume.ephemeral is not None:
-            names.append(f"{obj.metadata.name}-{volume.name}")
-    return tuple(dict.fromkeys(names))
+            own.append(f"{obj.metadata.name}-{volume.name}")
+            names.append(own[-1])
+    return tuple(dict.fromkeys(names)), tuple(own)
 
 
-def _device_claims(obj: PodObject, problems: list[Problem]) -> tuple[str, ...]:
-    """Keys of the pod's ResourceClaims. Source: resourceclaim.Name of k8s.io/dynamic-resource-allocation."""
+def _device_claims(obj: PodObject, problems: list[Problem]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Keys of the pod's ResourceClaims, and of those of them that are made for it alone. Source: resourceclaim.Name of
+    k8s.io/dynamic-resource-allocation."""
     made = {status.name: status.resource_claim_name for status in obj.status.resource_claim_statuses}
-    names = []
+    names: list[str] = []
+    own: list[str] = []
     for i, claim in enumerate(obj.spec.resource_claims):
         name = claim.resource_claim_name
         if not name and claim.resource_claim_template_name:
             name = made.get(claim.name, UNMADE + claim.name)
+            own += [f"{obj.metadata.namespace}/{name}"] if name else []
         elif not name:
             rule = "needs resourceClaimName or resourceClaimTemplateName"
             problems.append(Problem(f"spec.resourceClaims[{i}]", claim.name, rule))
@@ -331,7 +342,7 @@ def _device_claims(obj: PodObject, problems: list[Problem]) -> tuple[str, ...]:
     extended = obj.status.extended_resource_claim_status
     if extended is not None and obj.spec.node_name:
         names.append(f"{obj.metadata.namespace}/{extended.resource_claim_name}")
-    return tuple(dict.fromkeys(names))
+    return tuple(dict.fromkeys(names)), tuple(own)
 
 
 def node(

@@ -56,6 +56,7 @@ def claim(obj: wire.PersistentVolumeClaim) -> VolumeClaim:
         selector=label_selector(spec.selector, "spec.selector", problems) if few else _NO_VOLUME,
         volume_mode=spec.volume_mode,
         deleting=meta.deletion_timestamp is not None,
+        owner=next((reference.uid for reference in meta.owner_references if reference.controller), ""),
     )
 
 

@@ -215,7 +215,7 @@ class Claims:
                 return Refusal(Reason.DEVICE_CLAIM, When.NOT_YET, f"resourceclaim {name!r} is being deleted")
             if claim.problem is not None:
                 return Refusal(Reason.DEVICE_CLAIM_INVALID, When.NEVER, f"resourceclaim {name!r}: {claim.problem}")
-            if claim.owner_pod and claim.owner_pod != pod.uid:
+            if claim.owner_pod != pod.uid and (key in pod.own_device_claims or key not in pod.device_claims):
                 detail = f"resourceclaim {name!r} was not created for this pod"
                 return Refusal(Reason.DEVICE_CLAIM_TAKEN, When.NEVER, detail)
             if len(claim.reserved_for) >= MOST_CONSUMERS and pod.uid not in claim.reserved_for:

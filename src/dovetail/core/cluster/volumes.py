@@ -97,6 +97,8 @@ class Volumes:
                 return Refusal(Reason.CLAIM_MISSING, When.NOT_YET, f"persistentvolumeclaim {name!r} does not exist")
             if claim.deleting:
                 return Refusal(Reason.CLAIM_MISSING, When.NOT_YET, f"persistentvolumeclaim {name!r} is being deleted")
+            if name in pod.own_volumes and claim.owner != pod.uid:
+                return Refusal(Reason.CLAIM_TAKEN, When.NOT_YET, f"persistentvolumeclaim {name!r}")
             if claim.volume and claim.volume not in self.volumes:
                 return Refusal(
                     Reason.CLAIM_MISSING, When.NOT_YET, f"its persistentvolume {claim.volume!r} is not found"
