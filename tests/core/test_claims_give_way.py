@@ -5,10 +5,11 @@ from msgspec.structs import replace
 
 from dovetail.core import events as ev
 from dovetail.core.cycle import step
-from dovetail.core.decisions import Bind, Evict
-from dovetail.core.dra.records import Claim, Device, DeviceClass, Slice
+from dovetail.core.decisions import Bind, Evict, Hold
+from dovetail.core.dra.records import Allocation, Claim, Device, DeviceClass, Grant, Slice
 from dovetail.core.model import CPU, PODS, Node, Pod, Request
 from dovetail.core.policy import Policy
+from dovetail.core.reasons import Reason, When
 from dovetail.core.sharing.records import GPU, GPU_MEMORY
 from dovetail.core.state import State
 from tests.dra.device_worlds import ask, claim
@@ -70,6 +71,47 @@ def test_who_has_a_device_by_claim_gives_way_to_a_higher_priority() -> None:
     key = state.roster.pods[gone].device_claims[0]
     decisions = step(state, [ev.PodRemoved(gone), ev.ClaimRemoved(key)], 61_000)
     assert [decision.uid for decision in decisions if isinstance(decision, Bind)] == ["urgent"]
+
+
+def test_an_allocated_claim_whose_devices_failed_or_took_too_long_keeps_its_pod_pending() -> None:
+    """From when they were allocated, by whomever; with what the claim is given next the pod starts."""
+    allocated_ms = 1_000_000
+    for failed, late_ms in (("device gpu-0: Broken", 0), ("", 1)):
+        state = State(Policy())
+        node = ev.NodeChanged(Node("a", ((CPU, 8000), (PODS, 10))))
+        gpus = Slice("a-gpus", DRIVER, "a", 1, 1, node="a", devices=(Device("gpu-0"), Device("gpu-1")))
+        [told, waiting] = claiming("p")
+        assert isinstance(told, ev.ClaimChanged)
+        granted = Allocation((Grant("r", DRIVER, "a", "gpu-0"),), "a")
+        made = replace(told.claim, allocation=granted, failed=failed, unready_ms=0 if failed else allocated_ms)
+        events = [
+            ev.DeviceClassChanged(DeviceClass("gpu")),
+            node,
+            ev.SliceChanged(gpus),
+            ev.ClaimChanged(made),
+            waiting,
+        ]
+        [hold] = step(state, events, allocated_ms + 600_000 + late_ms)
+        assert isinstance(hold, Hold)
+        assert (hold.refusal.reason, hold.refusal.when) == (Reason.DEVICE_CLAIM_STUCK, When.NOT_YET)
+        assert (failed or "within 600 s") in hold.refusal.detail
+        assert state.cluster.claims.stuck(state.roster.pods["p"]) == [made.key]
+        [bind] = step(state, [ev.ClaimChanged(told.claim)], allocated_ms + 600_000 + 5_000)
+        assert isinstance(bind, Bind)
+        assert len(bind.claims) == 1
+
+
+def test_devices_that_may_become_ready_in_time_are_waited_for_with_the_bind() -> None:
+    state = State(Policy())
+    node = ev.NodeChanged(Node("a", ((CPU, 8000), (PODS, 10))))
+    gpus = Slice("a-gpus", DRIVER, "a", 1, 1, node="a", devices=(Device("gpu-0"),))
+    [told, waiting] = claiming("p")
+    assert isinstance(told, ev.ClaimChanged)
+    granted = Allocation((Grant("r", DRIVER, "a", "gpu-0"),), "a")
+    made = replace(told.claim, allocation=granted, unready_ms=1_000_000)
+    events = [ev.DeviceClassChanged(DeviceClass("gpu")), node, ev.SliceChanged(gpus), ev.ClaimChanged(made), waiting]
+    [bind] = step(state, events, 1_600_000)
+    assert isinstance(bind, Bind)
 
 
 def test_gpus_by_claim_count_for_the_queue() -> None:

@@ -123,6 +123,32 @@ async def test_pods_that_share_a_claim_are_where_its_device_is(cluster: Cluster,
         assert (set(bound.values()), sorted(users)) == ({pool}, ["p0", "p1", "p2", "p3"])
 
 
+async def test_devices_that_failed_before_the_pod_came_are_given_back_and_others_taken(
+    cluster: Cluster, devices: Devices
+) -> None:
+    node = await devices.node("a", 1)
+    await devices.claim("c")
+    path = f"{DRA}/namespaces/{cluster.namespace}/resourceclaims/c/status"
+    device = {"driver": devices.driver, "pool": node, "device": "gpu-0"}
+    own = {"request": "gpu", "bindingConditions": ["Ready"], "bindingFailureConditions": ["Broken"]}
+    broken = {
+        "type": "Broken", "status": "True", "reason": "Cable", "message": "no cable",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }  # fmt: skip
+    terms = [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}]
+    allocation = {
+        "devices": {"results": [device | own]}, "nodeSelector": {"nodeSelectorTerms": terms},
+        "allocationTimestamp": "2026-01-01T00:00:00Z",
+    }  # fmt: skip
+    await cluster.patch(path, {"status": {"allocation": allocation, "devices": [device | {"conditions": [broken]}]}})
+    async with cluster.scheduler():
+        await devices.pod("p", resourceClaimName="c")
+        await eventually(cluster.bound, lambda bound: bound == {"p": node})
+        assert await devices.allocated() == [(node, "gpu-0", ["p"])]
+        (claim,) = await devices.claims()
+        assert "bindingConditions" not in claim["status"]["allocation"]["devices"]["results"][0]
+
+
 async def test_what_was_reserved_before_a_crash_is_used_after_it(cluster: Cluster, devices: Devices) -> None:
     await devices.node("a", 1)
     node = await devices.node("b", 4)

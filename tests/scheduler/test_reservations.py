@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -274,6 +276,53 @@ class TestBindingConditions:
         await attached.ended()
         assert "Ready of device gpu-0 of default/c" in attached.failed[0].message
         assert attached.status() == ([], [])
+
+    def allocate(self, cluster: Cluster, ago_s: int, *consumers: Any) -> None:
+        """Somebody did, so long ago."""
+        moment = datetime.fromtimestamp(NOW_MS / 1000 - ago_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        (result,) = OTHERS["devices"]["results"]  # type: ignore[index]
+        own = {"bindingConditions": ["Ready"], "bindingFailureConditions": ["Broken"]}
+        allocation = OTHERS | {"devices": {"results": [result | own]}, "allocationTimestamp": moment}
+        users = [{"resource": "pods", "name": one.name, "uid": one.uid} for one in consumers]
+        cluster.change(status={"allocation": allocation, "reservedFor": users}, metadata={"finalizers": [FINALIZER]})
+
+    @pytest.mark.parametrize(("ago_s", "bound"), [(599, False), (601, True)])
+    async def test_it_waits_from_when_they_were_allocated_by_whomever(
+        self, attached: Cluster, ago_s: int, bound: bool
+    ) -> None:
+        pod = attached.pod()
+        self.allocate(attached, ago_s, pod)
+        await attached.seen()
+        attached.put_bind(pod, reserve=("default/c",))
+        if not bound:
+            await asyncio.sleep(0.1)
+            assert (attached.bound, attached.failed) == ([], [])
+            return
+        await attached.ended()
+        assert "not within 600 s of the allocation: Ready of device gpu-3" in attached.failed[0].message
+        assert attached.status() == ([], [])
+
+    async def test_what_does_not_become_ready_is_given_back_unless_others_have_it(self, attached: Cluster) -> None:
+        pod, other = attached.pod(), attached.pod("q")
+        for consumers, left in (([], []), ([pod], []), ([pod, other], ["gpu-3"]), ([other], ["gpu-3"])):
+            self.allocate(attached, 700, *consumers)
+            await attached.seen()
+            await attached.binder.let_go(["default/c"], pod.uid, "default/made")
+            assert attached.status()[0] == left
+            assert attached.status()[1] == ([one.name for one in consumers] if left else [])
+
+    async def test_a_claim_that_was_made_for_extended_resources_is_deleted(self, attached: Cluster) -> None:
+        self.allocate(attached, 700)
+        await attached.seen()
+        await attached.binder.let_go(["default/c"], attached.pod().uid, "default/c")
+        assert attached.playground.store.get(CLAIMS, "default", "c") is None
+
+    async def test_nothing_is_given_back_by_who_does_not_lead(self, attached: Cluster) -> None:
+        self.allocate(attached, 700)
+        await attached.seen()
+        attached.leads = False
+        await attached.binder.let_go(["default/c"], attached.pod().uid, "default/made")
+        assert attached.status()[0] == ["gpu-3"]
 
 
 async def test_a_bind_that_is_decided_anew_leaves_nothing_of_its_claim_behind(cluster: Cluster) -> None:

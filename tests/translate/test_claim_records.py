@@ -57,6 +57,38 @@ def test_a_claim_says_whose_it_is_what_it_has_and_who_uses_it() -> None:
     assert (used.owner_pod, used.reserved_for, used.deleting) == ("u-p", ("u-p", "u-q"), True)
 
 
+CONDITIONED = (
+    "{request: gpu, driver: gpu.example.com, pool: n1, device: gpu-0,"
+    " bindingConditions: [Ready, Cabled], bindingFailureConditions: [Broken]}"
+)
+STAMP_MS = 1_767_225_600_000
+
+
+@pytest.mark.parametrize(
+    ("result", "conditions", "failed", "unready_ms"),
+    [
+        (RESULT, "", "", 0),
+        (CONDITIONED, "", "", STAMP_MS),
+        (CONDITIONED, "{type: Ready, status: 'True'}", "", STAMP_MS),
+        (CONDITIONED, "{type: Ready, status: 'True'}, {type: Cabled, status: 'False'}", "", STAMP_MS),
+        (CONDITIONED, "{type: Ready, status: 'True'}, {type: Cabled, status: 'True'}", "", 0),
+        (CONDITIONED, "{type: Broken, status: 'False'}", "", STAMP_MS),
+        (CONDITIONED, "{type: Broken, status: 'True', message: no cable}", "device gpu-0: Broken: no cable", 0),
+        (CONDITIONED, "{type: Broken, status: 'True'}", "device gpu-0: Broken", 0),
+        (RESULT, "{type: Broken, status: 'True'}", "", 0),
+    ],
+)
+def test_what_the_driver_says_of_an_allocated_device(
+    result: str, conditions: str, failed: str, unready_ms: int
+) -> None:
+    device = f"{{driver: gpu.example.com, pool: n1, device: gpu-0, conditions: [{conditions}]}}"
+    status = f"""
+    allocation: {{devices: {{results: [{result}]}}, allocationTimestamp: 2026-01-01T00:00:00Z}}
+    devices: {f"[{device}]" if conditions else "[]"}"""
+    record = translate_claims.claim(claim(status=status))
+    assert (record.failed, record.unready_ms) == (failed, unready_ms)
+
+
 def test_an_allocation_says_where_it_can_be_used() -> None:
     def usable(selector: str) -> tuple[str, tuple[NodeTerm, ...] | None]:
         status = f"allocation: {{devices: {{results: [{RESULT}]}}{selector}}}"

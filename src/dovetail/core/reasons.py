@@ -83,6 +83,7 @@ class Reason(Enum):
     DEVICE_CLAIM = ("DeviceClaimMissing", "resourceclaim not found")
     DEVICE_CLAIM_INVALID = ("DeviceClaimInvalid", "a resourceclaim that cannot be honoured as written")
     DEVICE_CLAIM_TAKEN = ("DeviceClaimTaken", "resourceclaim that others have")
+    DEVICE_CLAIM_STUCK = ("DeviceClaimStuck", "the devices of a resourceclaim will not become ready")
 
     def __init__(self, code: str, text: str) -> None:
         self.code = code

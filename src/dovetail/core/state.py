@@ -107,7 +107,7 @@ class State:
         freed."""
         before_ms, self.now_ms = self.now_ms, max(self.now_ms, now_ms)
         cluster = self.cluster
-        cluster.now_ms = self.now_ms
+        cluster.now_ms = cluster.claims.now_ms = self.now_ms
         self.shares.advance(self.now_ms)
         if self.now_ms - self._renewed_ms >= _RENEWED_MS:
             self._renewed_ms = self.now_ms

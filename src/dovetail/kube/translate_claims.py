@@ -39,6 +39,7 @@ MOST_RESULTS = 32
 """Devices, requests, constraints and configurations of one claim, and selectors of one request."""
 MOST_ALTERNATIVES = 8
 LONGEST_EXPRESSION = 10 * 1024
+_LONGEST_MESSAGE = 256
 _LIGHT = 1024
 
 _MODES: dict[str, AllocationMode] = {"": "ExactCount", "ExactCount": "ExactCount", "All": "All"}
@@ -65,6 +66,7 @@ def claim(obj: wire.ResourceClaim, told: Claim | None = None) -> Claim:
     else:
         spec, problem = claim_spec(obj.spec.devices)
     problems = [problem] if problem is not None else []
+    failed, unready_ms = _readiness(status)
     return Claim(
         meta.uid,
         meta.namespace,
@@ -75,7 +77,28 @@ def claim(obj: wire.ResourceClaim, told: Claim | None = None) -> Claim:
         tuple([consumer.uid for consumer in status.reserved_for]),
         meta.deletion_timestamp is not None,
         first_of(problems),
+        failed,
+        unready_ms,
     )
+
+
+def _readiness(status: wire.ResourceClaimStatus) -> tuple[str, int]:
+    """Why the devices will never be ready, "" where they may; and since when they are awaited, 0 where they are not, or
+    nobody knows. Source: isClaimReadyForBinding of the plugin dynamicresources."""
+    if status.allocation is None or not any(one.binding_conditions for one in status.allocation.devices.results):
+        return "", 0
+    said = {(one.driver, one.pool, one.device, one.share_id): one.conditions or () for one in status.devices}
+    ready = True
+    for one in status.allocation.devices.results:
+        conditions = {each.type: each for each in said.get((one.driver, one.pool, one.device, one.share_id), ())}
+        true = {name for name, each in conditions.items() if each.status == "True"}
+        for name in one.binding_failure_conditions if one.binding_conditions else ():
+            if name in true:
+                message = conditions[name].message
+                return f"device {one.device}: {name}{f': {message[:_LONGEST_MESSAGE]}' if message else ''}", 0
+        ready = ready and true.issuperset(one.binding_conditions)
+    stamp = status.allocation.allocation_timestamp
+    return "", 0 if ready or stamp is None else epoch_ms(stamp)
 
 
 def claim_spec(obj: wire.DeviceClaim, path: str = "spec.devices") -> tuple[ClaimSpec, Problem | None]:

@@ -14,7 +14,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -115,6 +116,11 @@ class Binder:
             self._enqueue(item)
         else:
             self._turns.take(bind.node, bind.uid, item)
+
+    async def let_go(self, keys: Sequence[str], uid: str, made: str) -> None:
+        """Give back devices that will not become ready, for a pod that waits for them."""
+        with suppress(NotLeader):
+            await self._reservations.let_go(keys, uid, made)
 
     def _gpu_node_told(self, node: GPUNode) -> None:
         self._fences.told(node)

@@ -21,6 +21,7 @@ from msgspec.structs import replace
 from dovetail.core import cycle
 from dovetail.core.decisions import Bind, Decision, Evict, Hold, Release, Unnominate
 from dovetail.core.devices.layout import Layout
+from dovetail.core.dra.extended import claim_key
 from dovetail.core.events import BindFailed, Event, GangRemoved, PodChanged, PodRejected
 from dovetail.core.reasons import Reason
 from dovetail.core.state import State
@@ -211,6 +212,13 @@ class Driver:
         if target is not None:
             self._events.put(target, Kind.BIND_FAILED, f"binding failed: {failed.message}")
 
+    def _let_go(self, uid: str) -> None:
+        """Of a pod that waits, devices that will not become ready."""
+        pod = self.state.roster.pods.get(uid)
+        stuck = self.state.cluster.claims.stuck(pod) if pod is not None and pod.device_claims else []
+        if pod is not None and stuck:
+            self._tasks.create_task(self.binder.let_go(stuck, uid, claim_key(pod)))
+
     def _count_rejections(self, events: list[Event]) -> None:
         for event in events:
             if isinstance(event, PodRejected):
@@ -246,6 +254,7 @@ class Driver:
             ref = self._mirror.feed.pod_ref(uid)
             if ref is None:
                 continue
+            self._let_go(uid)
             target = Target(ref.namespace, ref.name, ref.uid)
             metrics.log.debug("%s waits: %s", target, message)
             body = wire.unschedulable(uid, "Unschedulable", message, self._clock.now_ms())

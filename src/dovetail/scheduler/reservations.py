@@ -12,22 +12,25 @@ Rules
 - The claim of a pod's extended resources is made first, under a name that is its own: one that an earlier try left is
   used. Then the pod's status says which container has what of it. Giving it back deletes it.
 - Giving back takes the pod from the consumers; the last one takes the allocation along, as the claim controller does.
-- Devices with binding conditions are waited for; one that has failed fails the bind at once.
+- Devices with binding conditions are waited for, ten minutes from their allocation on; one that has failed fails the
+  bind at once.
 Source: plugins/dynamicresources (PreBind, Unreserve, isClaimReadyForBinding), controller/resourceclaim (syncClaim).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from msgspec import Struct, field
 
+from dovetail.core.cluster.claims import BINDING_TIMEOUT_MS
 from dovetail.core.decisions import Bind, ClaimToMake
 from dovetail.core.dra.records import Allocation
 from dovetail.kube import resources as kinds
 from dovetail.kube.client import MERGE_PATCH, STRATEGIC_PATCH, Client
 from dovetail.kube.errors import AlreadyExists, ApiError, Conflict, Invalid, KubeError, NotFound
+from dovetail.kube.objects import epoch_ms
 from dovetail.kube.objects_claims import AllocationResult, DeviceClass, DeviceResult, DeviceStatus, ResourceClaim
 from dovetail.scheduler import metrics, wire, wire_claims
 from dovetail.scheduler.clock import Clock
@@ -208,7 +211,34 @@ class Reservations:
                     raise NotReady(f"device {result.device} of {key}: {name}: {states[name].message}")
             for name in result.binding_conditions:
                 if name not in states or states[name].status != "True":
-                    yield f"{name} of device {result.device} of {key}"
+                    what = f"{name} of device {result.device} of {key}"
+                    if self._overdue(written):
+                        raise NotReady(f"not within {BINDING_TIMEOUT_MS // 1000} s of the allocation: {what}")
+                    yield what
+
+    def _overdue(self, claim: ResourceClaim) -> bool:
+        """Whether its devices were allocated longer ago than they are waited for."""
+        stamp = claim.status.allocation.allocation_timestamp if claim.status.allocation is not None else None
+        return stamp is not None and self._clock.now_ms() - epoch_ms(stamp) > BINDING_TIMEOUT_MS
+
+    async def let_go(self, keys: Iterable[str], uid: str, made: str) -> None:
+        """Give back what these claims have, whose devices will not become ready, where they are reserved for nobody
+        else than the pod; the claim `made` for its extended resources is deleted. Source: PostFilter of the plugin
+        dynamicresources."""
+        for key in keys:
+            claim = self._mirror.device_claims.known.get(_named(key))
+            if claim is None or key in self._in_flight:
+                continue
+            if claim.status.allocation is None or any(one.uid != uid for one in claim.status.reserved_for):
+                continue
+            self._check_leader()
+            try:
+                if key == made:
+                    await self._delete(claim)
+                else:
+                    await self._patch(f"{_path(claim)}/status", wire_claims.given_back(claim, uid))
+            except KubeError as error:
+                metrics.log.warning("the resourceclaim %s keeps devices that do not become ready: %s", key, error)
 
     async def give_back(self, bind: Bind, uid: str) -> None:
         """Take the pod from the consumers of its claims. What cannot be written now stays reserved for the pod, which

@@ -46,6 +46,8 @@ from dovetail.core.reasons import Reason, Refusal, When
 
 MOST_CONSUMERS = 256
 """Consumers of one claim (resource.k8s.io: ResourceClaimReservedForMaxSize)."""
+BINDING_TIMEOUT_MS = 600_000
+"""How long devices may take to become ready (bindingTimeout of kube-scheduler's DynamicResourcesArgs)."""
 MOST_TIMES = 4096
 """Pods of one shape on one node that are told apart from any more."""
 _REMEMBERED = 65_536
@@ -77,6 +79,7 @@ class Claims:
 
     def __init__(self, nodes: Nodes, compile: Compile) -> None:
         self._nodes = nodes
+        self.now_ms = 0
         self.claims: dict[str, Claim] = {}
         self.classes: dict[str, DeviceClass] = {}
         self.offers = Offers(nodes)
@@ -221,6 +224,8 @@ class Claims:
             if len(claim.reserved_for) >= MOST_CONSUMERS and pod.uid not in claim.reserved_for:
                 detail = f"resourceclaim {name!r} is reserved for {len(claim.reserved_for)} others"
                 return Refusal(Reason.DEVICE_CLAIM_TAKEN, When.NOT_YET, detail)
+            if why := self._stuck(claim):
+                return Refusal(Reason.DEVICE_CLAIM_STUCK, When.NOT_YET, f"resourceclaim {name!r}: {why}")
             if self.allocation(key) is None:
                 ask = self._asks.of((claim.spec,))
                 if ask.missing:
@@ -229,6 +234,20 @@ class Claims:
                     detail = f"resourceclaim {name!r}, {ask.broken}"
                     return Refusal(Reason.DEVICE_CLAIM_INVALID, When.NEVER, detail)
         return None
+
+    def _stuck(self, claim: Claim) -> str:
+        """Why the devices that the claim has will not become ready, "" where they are or may. They are waited for from
+        when they were allocated on, by whomever. Source: isClaimReadyForBinding and isClaimTimeout (1.37)."""
+        if claim.allocation is None:
+            return ""
+        if not claim.failed and claim.unready_ms and self.now_ms - claim.unready_ms > BINDING_TIMEOUT_MS:
+            return f"its devices did not become ready within {BINDING_TIMEOUT_MS // 1000} s"
+        return claim.failed
+
+    def stuck(self, pod: Pod) -> list[str]:
+        """The claims of a pod that waits whose devices will not become ready, by key."""
+        found = ((key, self.claims.get(key)) for key in self._keys(pod))
+        return [key for key, claim in found if claim is not None and self._stuck(claim)]
 
     def alone(self, pod: Pod) -> bool:
         """Whether the pod's shape says all about its claims: nothing is allocated yet, nobody else uses them, and what

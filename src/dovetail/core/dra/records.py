@@ -185,7 +185,9 @@ class Allocation(Struct, frozen=True):
 
 class Claim(Struct, frozen=True):
     """A ResourceClaim. `owner_pod` is the uid of the pod that it was made for, "" where it stands on its own.
-    `reserved_for` are the uids of the consumers, at most 256. `allocation` None: nothing is allocated."""
+    `reserved_for` are the uids of the consumers, at most 256. `allocation` None: nothing is allocated. Where its
+    devices have binding conditions `failed` says in words that they will never be ready ("": they may), and
+    `unready_ms` since when they are awaited (epoch ms; 0: they are ready, or nobody knows)."""
 
     uid: str
     namespace: str
@@ -196,6 +198,8 @@ class Claim(Struct, frozen=True):
     reserved_for: tuple[str, ...] = ()
     deleting: bool = False
     problem: Problem | None = None
+    failed: str = ""
+    unready_ms: int = 0
 
     @property
     def key(self) -> str:
