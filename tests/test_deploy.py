@@ -135,8 +135,10 @@ def test_a_drain_leaves_one_replica_and_both_are_found_for_their_metrics() -> No
     assert Options().listen.endswith(f":{port['port']}")
 
 
-def test_only_who_measures_reaches_the_scheduler_and_probes_need_no_rule() -> None:
-    (deployment,), (policy,) = map(_documents, ("deployment.yaml", "network-policy.yaml"))
+@pytest.mark.parametrize("workload", ["deployment.yaml", "agent/daemonset.yaml"])
+def test_only_who_measures_reaches_it_and_probes_need_no_rule(workload: str) -> None:
+    (deployment,), (policy,) = _documents(workload), _documents(str(Path(workload).with_name("network-policy.yaml")))
+    assert policy["metadata"]["namespace"] == deployment["metadata"]["namespace"]
     assert policy["spec"]["podSelector"] == deployment["spec"]["selector"]
     assert policy["spec"]["policyTypes"] == ["Ingress"]
     (rule,), (container,) = policy["spec"]["ingress"], deployment["spec"]["template"]["spec"]["containers"]

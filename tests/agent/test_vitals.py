@@ -102,6 +102,15 @@ async def test_the_endpoints_answer_so() -> None:
                 pass
 
 
+async def test_idle_clients_keep_no_probe_from_its_answer() -> None:
+    async with serving("127.0.0.1:0", lambda: WELL) as port:
+        idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(300)]
+        for _ in range(3):
+            assert await get(port, "/livez") == (200, "ok\n")
+        for _, writer in idle:
+            writer.close()
+
+
 @pytest.mark.plane
 async def test_an_agent_is_not_ready_before_the_kubelet_has_what_it_offers(
     plane: Plane, standin: Callable[[Any], Standin]

@@ -19,8 +19,9 @@ from dovetail.core.events import NodeChanged, PodChanged, QueueChanged, QueueRem
 from dovetail.core.model import Node, Pod, Request, Work
 from dovetail.core.sharing.records import Queue
 from dovetail.core.state import State
+from dovetail.kube import doors
 from dovetail.kube import resources as kinds
-from dovetail.scheduler import endpoints
+from dovetail.kube.doors import opened
 from dovetail.scheduler.endpoints import Endpoints, Review
 
 
@@ -42,12 +43,8 @@ async def serving(driver: Any, *reflectors: Any, review: Review | None = None) -
     endpoints = Endpoints("the API server", review)
     if driver is not None:
         endpoints.follow(driver, reflectors)
-    server = await asyncio.get_running_loop().create_server(endpoints, "127.0.0.1", 0)
-    try:
-        yield Client(server.sockets[0].getsockname()[1])
-    finally:
-        server.close()
-        await endpoints.shutdown(0.1)
+    async with opened("127.0.0.1:0", endpoints.answers()) as port:
+        yield Client(port)
 
 
 class Client:
@@ -153,7 +150,7 @@ async def test_idle_and_slow_clients_keep_no_probe_from_its_answer(said: bytes) 
 
 
 async def test_no_connection_lives_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endpoints, "_LIFE_S", 0.1)
+    monkeypatch.setattr(doors, "_LIFE_S", 0.1)
     async with serving(driver()) as client:
         _, writer = await client.connect()
         writer.write(b"GET /healthz HTTP/1.1\r\nX: ")
@@ -202,5 +199,5 @@ async def test_an_answer_that_fails_is_logged_and_a_stranger_is_not(caplog: pyte
         caplog.clear()
         writer.write(b"\x16\x03\x01 that is no HTTP\r\n\r\n")
         assert (await client.get("/healthz"))[0] == 200
-        assert [one for one in caplog.records if one.name != "dovetail.endpoints"] == []
-        assert not logging.getLogger("dovetail.endpoints").propagate
+        assert [one for one in caplog.records if one.name != "dovetail.doors"] == []
+        assert not logging.getLogger("dovetail.doors").propagate

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 
 from aiohttp import web
@@ -12,6 +12,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from dovetail.agent.vitals import Vitals, metrics, stuck, waits
+from dovetail.kube.doors import Answer, opened
 
 
 class _Vital(Collector):
@@ -22,25 +23,22 @@ class _Vital(Collector):
         return metrics(self._vitals())
 
 
-def application(vitals: Callable[[], Vitals]) -> web.Application:
-    """Alive while the loop turns and the machine is looked at; ready when there is nothing to wait for."""
+def answers(vitals: Callable[[], Vitals]) -> Mapping[str, Answer]:
+    """By path. Alive while the loop turns and the machine is looked at; ready when there is nothing to wait for."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Vital(vitals))
     ProcessCollector(registry=registry)
 
-    async def livez(_: web.Request) -> web.Response:
+    async def livez(_: web.BaseRequest) -> web.Response:
         return _answer(stuck(vitals()))
 
-    async def readyz(_: web.Request) -> web.Response:
+    async def readyz(_: web.BaseRequest) -> web.Response:
         return _answer("; ".join(waits(vitals())))
 
-    async def scrape(_: web.Request) -> web.Response:
+    async def scrape(_: web.BaseRequest) -> web.Response:
         return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
-    app = web.Application()
-    app.add_routes([web.get("/livez", livez), web.get("/healthz", livez), web.get("/readyz", readyz)])
-    app.add_routes([web.get("/metrics", scrape)])
-    return app
+    return {"/livez": livez, "/healthz": livez, "/readyz": readyz, "/metrics": scrape}
 
 
 def _answer(why: str) -> web.Response:
@@ -50,11 +48,5 @@ def _answer(why: str) -> web.Response:
 @asynccontextmanager
 async def serving(address: str, vitals: Callable[[], Vitals]) -> AsyncIterator[int]:
     """At HOST:PORT meanwhile, port 0 for any; gives the port. Raises OSError where it is taken."""
-    host, _, port = address.rpartition(":")
-    runner = web.AppRunner(application(vitals), access_log=None, keepalive_timeout=15.0)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, host.strip("[]") or None, int(port)).start()
-        yield runner.addresses[0][1]
-    finally:
-        await runner.cleanup()
+    async with opened(address, answers(vitals)) as port:
+        yield port

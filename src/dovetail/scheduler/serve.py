@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 _CONNECTIONS = 128
 _FIRST_WAIT_S = 1.0
 _LONGEST_WAIT_S = 10.0
-_FAREWELL_S = 1.0
 COLLECT_AFTER = 20_000
 """New objects until the garbage collector looks for cycles among them. Hardly anything here is one, and every 700, as
 Python has it, costs a twentieth of the CPU time of a burst of binds."""
@@ -193,14 +192,10 @@ async def _listening(options: Options, client: Client) -> AsyncIterator[Endpoint
         yield None
         return
     # A fifth of the time to start, which who asks for no endpoint need not wait.
+    from dovetail.kube import doors
     from dovetail.scheduler.endpoints import Endpoints
 
     review = Reviews(client).refusal if options.authorize_metrics else None
     endpoints = Endpoints(f"the API server at {client.config.server}", review)
-    host, _, port = options.listen.rpartition(":")
-    server = await asyncio.get_running_loop().create_server(endpoints, host.strip("[]") or None, int(port))
-    try:
+    async with doors.opened(options.listen, endpoints.answers()):
         yield endpoints
-    finally:
-        server.close()
-        await endpoints.shutdown(_FAREWELL_S)
