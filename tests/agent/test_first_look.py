@@ -11,8 +11,11 @@ import pynvml
 import pytest
 
 from dovetail.agent import known as knowing
+from dovetail.agent.checkpoint import Checkpoint
 from dovetail.agent.host import Gpu, Host, Unread
 from dovetail.agent.known import PATIENCE_S, Known
+from dovetail.agent.mig.change import Change, Division, Journal
+from dovetail.agent.nvml import Nvml
 from dovetail.kube.config import load_kubeconfig
 from tests.agent.agents import until
 from tests.agent.whole_agent import Seat
@@ -176,6 +179,30 @@ async def test_a_machine_without_gpus_is_told_to_have_none(crd: Plane, standin: 
         async with seat.agent():
             await until(lambda: not seat.told[-1]["gpus"])
             await until(lambda: "nvidia.com/gpu.product" not in seat.labels[-1])
+
+
+@pytest.mark.plane
+async def test_a_layout_that_was_cut_off_is_finished_also_where_the_driver_comes_late(
+    crd: Plane, standin: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(PATIENCE_S, "none", 1.0)
+    monkeypatch.setattr("dovetail.agent.run._AGAIN_S", 0.5)
+    machine = standin("dgx-a100")
+    machine.divide(0, [])
+    with Nvml() as nvml:
+        uuid = nvml.call("nvmlDeviceGetUUID", nvml.call("nvmlDeviceGetHandleByIndex", 0))
+    change = Change(uuid, 0, Division(True), Division(True, (("3g.20gb", 0),)))
+    async with Seat(load_kubeconfig([crd.kubeconfig]), machine, "cut-off", mig=True) as seat:
+        Checkpoint(seat.options.state_folder / "mig.json", Journal).write(Journal("layout half", (change,)))
+        machine.fail("nvmlInit", NOT_LOADED)
+        async with seat.agent():
+            await until(lambda: bool(seat.told) and told_of(seat, "DriverReady") == "False")
+            machine.clear()
+            await until(lambda: [(one.profile, one.start) for one in machine.parts(0)] == [("3g.20gb", 0)], 40.0)
+
+
+def told_of(seat: Seat, condition: str) -> str:
+    return next((str(one["status"]) for one in seat.told[-1]["conditions"] if one["type"] == condition), "")
 
 
 class Clock:

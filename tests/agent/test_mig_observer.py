@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from dovetail.agent.discovery import discover
 from dovetail.agent.dra.offer import Partition, offered
 from dovetail.agent.dra.partitions import NvmlPartitions
+from dovetail.agent.gpunode import status_of
 from dovetail.agent.host import Host
 from dovetail.agent.known import MIG_UNREAD, Known
 from dovetail.agent.mig.observer import ObserverError, ask
@@ -110,7 +111,8 @@ def test_without_one_it_is_said_once_with_what_to_do_and_the_gpu_is_given_to_nob
             "docs/reference/agent-privileges.md; add the function mig-observer",
         )
     ]
-    assert found.gpus[0].mig == ()
+    told = status_of(found, ill={found.gpus[0].uuid: "mig-unread: this process may not"}).gpus[0]
+    assert (told.mig, told.healthy) == (None, False), "it is not told to have none"
     known = Known()
     known.look(found, True)
     assert [(one.uuid, one.code) for one in known.ill] == [(found.gpus[0].uuid, MIG_UNREAD)]

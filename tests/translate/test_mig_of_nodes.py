@@ -34,6 +34,16 @@ def test_a_gpu_node_tells_the_instances_of_its_cards() -> None:
     assert not found.cards[0].assumed and found.findings == ()
 
 
+def test_a_card_that_does_not_work_and_has_none_is_not_one_to_be_divided() -> None:
+    told = gpu_node(
+        Gpu(index=0, uuid="GPU-0", mig=()),
+        Gpu(index=1, uuid="GPU-1", healthy=False, mig=()),
+        Gpu(index=2, uuid="GPU-2", healthy=False, mig=(MigInstance("1g.5gb", 0),)),
+    )
+    found = divided("a", A100, {}, 0, told)
+    assert [card.gpu for card in found.cards] == [0, 2], "pods may hold what is on the last one"
+
+
 def test_without_one_instances_are_assumed_on_as_few_cards_as_can_have_them() -> None:
     found = divided("a", A100, {SMALL: 8}, 2, None)
     assert [len(card) for card in names(found)] == [4, 4]

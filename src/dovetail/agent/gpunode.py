@@ -3,6 +3,8 @@
 
 Rules
 - A GPU that cannot be read keeps its place, without a uuid and not healthy: indices are what pods were given by.
+- Where nobody can tell the instances of a GPU in MIG mode, `mig` is left out, and the GPU is ill: it is not divided
+  into none.
 - The object belongs to the Node and goes with it. Its status is applied as a whole (server-side apply), by this agent
   alone; the spec is the scheduler's and stays as it is.
 - Nothing is written that is there already, but `observedTime` every five minutes. A condition keeps the time of its
@@ -119,7 +121,9 @@ def _gpu(host: Host, i: int, ill: Mapping[str, str]) -> Gpu:
         numa_node=gpu.numa,
         pci_bus_id=gpu.pci_bus_id,
         healthy=gpu.uuid not in ill,
-        mig=None if gpu.mig is None else tuple(MigInstance(one.profile, one.start) for one in gpu.mig),
+        mig=None
+        if gpu.mig is None or gpu.uuid in host.hidden
+        else tuple(MigInstance(one.profile, one.start) for one in gpu.mig),
     )
 
 

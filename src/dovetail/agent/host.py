@@ -143,6 +143,13 @@ class Host(Struct, frozen=True):
     sight: Sight = "all"
 
     @property
+    def hidden(self) -> dict[str, str]:
+        """The GPUs in MIG mode whose instances nobody can tell, by uuid, and why."""
+        why = {one.what: one.why for one in self.unread}
+        hidden = ((gpu.uuid, why.get(f"gpus[{gpu.index}].mig", "")) for gpu in self.gpus if gpu.mig is not None)
+        return {uuid: reason for uuid, reason in hidden if reason}
+
+    @property
     def known(self) -> bool:
         """Whether anybody can say which GPUs there are."""
         return self.sight != "none" or bool(self.gpus)

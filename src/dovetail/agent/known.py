@@ -60,8 +60,6 @@ class Known:
         """The GPUs that are known from an earlier look, while none answers; and those in MIG mode whose instances
         nobody can tell."""
         if self.host.sight != "none":
-            why_not = {one.what: one.why for one in self.host.unread}
-            hidden = [(gpu, why_not.get(f"gpus[{gpu.index}].mig")) for gpu in self.host.gpus if gpu.mig is not None]
-            return tuple(Illness(gpu.uuid, MIG_UNREAD, why, 0) for gpu, why in hidden if why)
+            return tuple(Illness(uuid, MIG_UNREAD, why, 0) for uuid, why in self.host.hidden.items())
         why = next(one.why for one in self.host.unread if one.what.startswith("gpus"))
         return tuple(Illness(gpu.uuid, NVML, why, 0) for gpu in self.host.gpus)

@@ -137,11 +137,12 @@ class Agent:
                 if self._configuring is not None:
                     tasks.create_task(self._configuring.run(self._configure))
                 tasks.create_task(self._tell())
-                if self._mig is not None:
-                    await self._recover(self._mig)
+                recovered = self._mig is None or await self._recover(self._mig)
                 tasks.create_task(self._health.run())
                 tasks.create_task(self._keep_looking())
                 await self._complete.wait()
+                if self._mig is not None and not recovered:
+                    await self._recover(self._mig)
                 for part in (self._dividing, self._offering.fencing):
                     if part is not None:
                         tasks.create_task(part.run())
@@ -158,18 +159,20 @@ class Agent:
         await self._may_tell.wait()
         await self._telling.run()
 
-    async def _recover(self, mig: MigManager) -> None:
-        """Once NVML answers; while nothing else of this process has it open."""
+    async def _recover(self, mig: MigManager) -> bool:
+        """Once NVML answers; while nothing else of this process has it open. False where it does not answer for long,
+        which nothing else has to wait for."""
         while await self._discover() == "none" and self._known.tell == "nothing":  # noqa: ASYNC110 - nobody calls
             await asyncio.sleep(_FIRST_S)
         try:
             async with self._alone():
                 outcome = await mig.recover()
         except (NvmlError, OSError) as error:
-            log.warning("what an earlier process began with MIG is not looked after: %s", error)
-        else:
-            if outcome is not None:
-                log.warning("%s: %s", outcome.state, outcome.message)
+            log.warning("what an earlier process began with MIG is not looked after yet: %s", error)
+            return False
+        if outcome is not None:
+            log.warning("%s: %s", outcome.state, outcome.message)
+        return True
 
     @contextlib.asynccontextmanager
     async def _alone(self) -> AsyncIterator[None]:

@@ -87,7 +87,8 @@ def _told(gpu_node: GPUNode, product: str) -> tuple[tuple[Card, ...], tuple[Find
     findings: list[Finding] = []
     name = gpu_node.metadata.name
     for i, gpu in enumerate(gpu_node.status.gpus):
-        if gpu.mig is None:
+        if gpu.mig is None or not (gpu.healthy or gpu.mig):
+            # Whoever would divide a card that does not work has nothing of it.
             continue
         told, path = gpu.product or product, f"status.gpus[{i}]"
         geometry = of_product(told)
