@@ -65,8 +65,9 @@ class _Text(logging.Formatter):
             self._second, self._shown = second, time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(second))
         return f"{self._shown},{int(record.msecs):03d}"
 
-    def formatMessage(self, record: logging.LogRecord) -> str:
-        return f"{self.formatTime(record)} {record.levelname} {record.name} {record.message}"
+    def format(self, record: logging.LogRecord) -> str:
+        line = f"{self.formatTime(record)} {record.levelname} {record.name} {record.getMessage()}"
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 
 class _Json(logging.Formatter):
