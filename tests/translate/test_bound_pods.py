@@ -85,6 +85,7 @@ PATCHES: dict[str, dict[str, Any]] = {
     "no queue": {"labels": {USER: "ada"}},
     "user": {"labels": {QUEUE: "mine", USER: "mallory"}},
     "not preemptible": {"annotations": {PREEMPTIBLE: "false"}},
+    "not movable": {"annotations": {"dovetail.dev/movable": "false"}},
     "less of the card": {"annotations": {FRACTION: "0.01"}},
     "all of the card": {"annotations": {FRACTION: None}},
     "runs for ever": {"annotations": {RUNTIME: "1000d"}},
@@ -98,7 +99,7 @@ PATCHES: dict[str, dict[str, Any]] = {
 }
 SAID = {
     PREEMPTIBLE: "true", FRACTION: "0.9", RUNTIME: "1h", "dovetail.dev/checkpoint-interval": "10m",
-    "dovetail.dev/startup-time": "1m",
+    "dovetail.dev/startup-time": "1m", "dovetail.dev/movable": "true",
 }  # fmt: skip
 
 

@@ -61,6 +61,7 @@ class Bound(Struct, frozen=True, rename="camel", omit_defaults=True):
     max_runtime_ms: _Count = 0
     checkpoint_interval_ms: _Count = 0
     startup_ms: _Count = 0
+    movable: bool | None = None
 
     @property
     def recorded(self) -> bool:
@@ -73,6 +74,7 @@ class Bound(Struct, frozen=True, rename="camel", omit_defaults=True):
         return _wishes(
             self.queue, self.user, "required" if self.nvlink else "", self.gpu_memory_mib, self.gpu_milli,
             self.isolation, self.max_runtime_ms, self.checkpoint_interval_ms, self.startup_ms, self.preemptible,
+            self.movable,
         )  # fmt: skip
 
 
@@ -83,12 +85,13 @@ NOT_RECORDED = Bound()
 def _wishes(
     queue: str, user: str, nvlink: str, memory_mib: int, milli: int, isolation: Isolation | Literal[""],
     max_runtime_ms: int, checkpoint_interval_ms: int, startup_ms: int, preemptible: bool | None,
+    movable: bool | None,
 ) -> Wishes:  # fmt: skip
     """One object for all pods of a job."""
     return Wishes(
         queue=queue, user=user, nvlink=nvlink, gpu_memory_mib=memory_mib, gpu_milli=milli, isolation=isolation,
         max_runtime_ms=max_runtime_ms, checkpoint_interval_ms=checkpoint_interval_ms, startup_ms=startup_ms,
-        preemptible=preemptible,
+        preemptible=preemptible, movable=movable,
     )  # fmt: skip
 
 
@@ -104,7 +107,7 @@ def of_decision(pod: Pod, queue: str, gang: Gang | None, devices: str) -> Bound:
         _VERSION, pod.uid, queue, pod.user, work.preemptible, pod.gang, least, priority,
         pod.owner.rpartition("/")[2], devices,
         request.gpu_milli, request.gpu_memory_mib, request.isolation, request.nvlink_required, work.max_runtime_ms,
-        work.checkpoint_interval_ms, work.startup_ms,
+        work.checkpoint_interval_ms, work.startup_ms, work.movable,
     )  # fmt: skip
 
 
