@@ -13,7 +13,7 @@ from dovetail.core.placing import preemption
 from dovetail.core.placing.clearing import easiest_part
 from dovetail.core.placing.gangs import Group
 from dovetail.core.placing.preemption import Found, Impossible
-from dovetail.core.placing.victims import Unit, Victims, uncovered, weight
+from dovetail.core.placing.victims import Unit, Victims, reclaims, uncovered, weight
 from dovetail.core.sharing.records import Queue
 from dovetail.core.state import State
 from tests.preempting.contests import NOW_MS, POLICY, Contest, random_contest
@@ -53,7 +53,7 @@ def may_take(state: State, group: Group, units: Sequence[Unit]) -> bool:
         claim = shares.entitlements.claim_back("big", wanted)
         if claim is None:
             return False
-        if all(claim.takes(unit.queue, held_by(state, unit)) for unit in order):
+        if all(reclaims(claim, unit, held_by(state, unit)) for unit in order):
             return True
     return False
 

@@ -226,7 +226,7 @@ async def test_the_first_who_waits_is_named_with_why(stage: Stage) -> None:
         await until(lambda: bool(stage.written("blue")))
     status = stage.written("blue")[-1]
     assert (status["pendingJobs"], status["pending"]["gpu"]) == (1, "8")
-    assert (status["head"]["name"], status["head"]["reason"]) == ("d/w", "WaitingForEvictions")
+    assert (status["head"]["name"], status["head"]["reason"]) == ("d/w", "NoNodeFits")
 
 
 @pytest.mark.parametrize("restarts", [(), (1,), (3,), (1, 2, 4)])

@@ -318,7 +318,8 @@ class Attempt:
         if alike is None or self._root in self._state.reservations.by_root:
             return None
         precedence = self._state.precedence(self._root)
-        kind = Kind(alike, self._queue, precedence, self._fixed(group.pods))
+        preempts = all(pod.work.preempts for pod in self._kinds)
+        kind = Kind(alike, self._queue, precedence, self._fixed(group.pods), preempts)
         self._failures.know(self._root, kind, group)
         return kind
 

@@ -24,6 +24,7 @@ from dovetail.core.placing.backfill import Reservation
 from dovetail.core.policy import Policy
 from dovetail.core.reasons import Expected, Refusal
 from dovetail.core.roster import Precedence
+from dovetail.core.sharing.given_way import Evictions, GivenWay
 from dovetail.core.sharing.records import History
 from dovetail.core.state import State
 
@@ -86,7 +87,8 @@ class Checkpoint(Struct, frozen=True):
     `ended` how many with GPUs are gone, `rooms` what is held for whom, the oldest first; `spared` are pods that are not
     asked to give way until then, `unknown` roots for which no start can be given. `failed` and `succeeded` are how many
     pods of each gang ended so, `broken` roots with since when (see `core.broken`). `kept` is room for pods that are on
-    the move, `moved` when each job was moved last, `moves` when pods were moved in the last hour (see `core.moves`).
+    the move, `moved` when each job was moved last, `moves` when pods were moved in the last hour (see `core.moves`),
+    `given_way` how often jobs were evicted.
     """
 
     steps: int
@@ -111,6 +113,7 @@ class Checkpoint(Struct, frozen=True):
     kept: tuple[Room, ...] = ()
     moved: tuple[tuple[str, int], ...] = ()
     moves: tuple[int, ...] = ()
+    given_way: tuple[Evictions, ...] = ()
 
 
 def take(state: State) -> Checkpoint:
@@ -164,6 +167,7 @@ def take(state: State) -> Checkpoint:
         kept=tuple(state.moves.rooms.values()),
         moved=tuple(state.moves.moved_ms.items()),
         moves=tuple(state.moves.times_ms),
+        given_way=state.given_way.records(),
     )
 
 
@@ -209,6 +213,7 @@ def restore(policy: Policy, checkpoint: Checkpoint) -> State:
     state.shares.restore(checkpoint.histories)
     state.run_times.restore(checkpoint.run_times)
     cluster.mix.restore(checkpoint.mix, checkpoint.ended)
+    state.given_way = GivenWay(checkpoint.given_way)
     state.reservations.spared = dict(checkpoint.spared)
     state.reservations.unknown = {root: (until_ms, why) for root, until_ms, why in checkpoint.unknown}
     for room in checkpoint.rooms:

@@ -23,13 +23,19 @@ if TYPE_CHECKING:
     from dovetail.core.state import State
 
 
+_AGAIN_MS = 60_000
+"""How long a search that failed counts at most: what is due moves, and jobs save their work."""
+
+
 class Kind(NamedTuple):
-    """Roots of one kind are refused alike. `fixed`: they must not be preempted."""
+    """Roots of one kind are refused alike. `fixed`: they must not be preempted. `preempts`: others may give way to
+    them."""
 
     alike: Hashable
     queue: str
     precedence: Precedence
     fixed: bool
+    preempts: bool
 
 
 class _Known(Struct, eq=False):
@@ -57,8 +63,8 @@ class Failures:
         self.reserved: dict[object, Refusal] = {}
         self.beside: dict[object, Refusal] = {}
         self.sought: dict[object, str] = {}
-        self.sought_ms = 0
-        """When `sought` was last empty."""
+        self.again_ms = 0
+        """When such a search may find somebody that it did not find before, although nothing happens."""
         self._known: dict[Kind, _Known] = {}
         self._refused: set[object] = set()
         """What those want who were refused, as far as that counts still."""
@@ -84,10 +90,12 @@ class Failures:
         """Whether anything is known by which a root that wants this could be refused."""
         return alike in self.no_room or alike in self._refused
 
-    def search_failed(self, key: object, why: str) -> None:
-        """Nobody was found who could give way."""
-        if not self.sought:
-            self.sought_ms = self._state.now_ms
+    def search_failed(self, key: object, why: str, ripe_ms: int) -> None:
+        """No jobs were found that could give way; more of them can from `ripe_ms` on (0: not known)."""
+        now_ms = self._state.now_ms
+        soonest_ms, again_ms = now_ms + self._state.policy.tell_again_ms, now_ms + _AGAIN_MS
+        again_ms = min(again_ms, max(soonest_ms, ripe_ms)) if ripe_ms else again_ms
+        self.again_ms = min(self.again_ms, again_ms) if any(self.sought.values()) else again_ms
         self.sought[key] = why
 
     def know(self, root: str, kind: Kind, group: Group) -> None:
@@ -192,5 +200,6 @@ class Failures:
         if not self._state.policy.preempt or known.kind in self.sought:
             return False
         if known.asks is None:
-            known.asks = self.may_ask(known.kind.queue, known.kind.precedence, known.wanted)
+            kind = known.kind
+            known.asks = kind.preempts and self.may_ask(kind.queue, kind.precedence, known.wanted)
         return known.asks

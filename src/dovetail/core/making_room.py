@@ -138,7 +138,7 @@ class MakingRoom:
         found = find(state, self._root, group, scope, ending)
         if not isinstance(found, preemption.Found):
             why = f"{found}; {moves}" if moves else str(found)
-            state.failures.search_failed(key, why)
+            state.failures.search_failed(key, why, found.ripe_ms)
             return [], replace(refusal, reclaim=why)
         return self._evicted(found, refusal)
 
@@ -187,6 +187,7 @@ class MakingRoom:
             moving=evict.cause == "move",
         )
         state.reservations.put(own)
+        state.given_way.note((state.roster.job_of(state.roster.pods[uid]) for uid in evict.uids), state.now_ms)
         for uid in own.nominated:
             state.cluster.nominated.pop(uid, None)
         return [evict], self._evicting(own, refusal)

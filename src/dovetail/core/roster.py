@@ -23,8 +23,8 @@ from dovetail.core.placing.gangs import Group, fewest
 
 LONE = "pod/"
 _ALIKE = attrgetter(
-    "request", "queue", "namespace", "user", "priority", "work.preemptible", "managed", "gated", "deleting", "problem",
-    "claims", "nominated_node", "device_claims", "by_claim", "containers", "own_volumes",
+    "request", "queue", "namespace", "user", "priority", "work.preemptible", "work.preempts", "managed", "gated",
+    "deleting", "problem", "claims", "nominated_node", "device_claims", "by_claim", "containers", "own_volumes",
     "own_device_claims",
 )  # fmt: skip
 _MOST_KINDS, _FEW = 16_384, 32

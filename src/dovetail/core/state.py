@@ -27,6 +27,7 @@ from dovetail.core.placing.rows import Rows
 from dovetail.core.policy import Policy
 from dovetail.core.roster import LONE, Precedence, Rank, Roster, startable
 from dovetail.core.sharing.accounts import Line
+from dovetail.core.sharing.given_way import GivenWay
 from dovetail.core.sharing.order import NOWHERE, Order
 from dovetail.core.sharing.records import QUEUE_LABEL, Budget
 from dovetail.core.sharing.run_times import RunTimes
@@ -53,6 +54,7 @@ class State:
         self.budgets: dict[str, Budget] = {}
         self.reservations = Reservations(self)
         self.failures = Failures(self)
+        self.given_way = GivenWay()
         self.shares.pledged = self.reservations.pledged
         self.moves = Moves(self.cluster, self.roster)
         self.broken = Broken(self.roster, self.cluster, self.policy.broken_deadline_ms)
@@ -85,7 +87,7 @@ class State:
             times.append(self._dues_ms + _DUES_MS)
         times += self._turns_ms()
         if any(self.failures.sought.values()):
-            times.append(self.failures.sought_ms + self.policy.tell_again_ms)
+            times.append(self.failures.again_ms)
         return min(times, default=None)
 
     def _turns_ms(self) -> Iterator[int]:
@@ -130,7 +132,7 @@ class State:
         for one in self.reservations:
             if any(before_ms < due_ms <= self.now_ms for due_ms in (one.expected.start_ms, one.deadline_ms)):
                 self._push(one.root)
-        if any(self.failures.sought.values()) and self.now_ms - self.failures.sought_ms >= self.policy.tell_again_ms:
+        if any(self.failures.sought.values()) and self.now_ms >= self.failures.again_ms:
             # Who ran too short to give way may have run long enough by now.
             cluster.freed += 1
         if turned := self.shares.attained.turned(before_ms, self.now_ms):

@@ -100,7 +100,9 @@ def queue(obj: wire.Queue) -> Queue:
         weight=_number(spec.weight, 1, MAX_WEIGHT, "spec.weight", problems),
         priority=_number(spec.priority, -MAX_PRIORITY, MAX_PRIORITY, "spec.priority", problems),
         half_life_ms=_duration(spec.half_life, "spec.halfLife", problems) or DEFAULT_HALF_LIFE_MS,
-        reclaim_min_runtime_ms=_duration(spec.min_runtime.reclaim, "spec.minRuntime.reclaim", problems, zero=True),
+        reclaim_min_runtime_ms=None
+        if spec.min_runtime.reclaim is None
+        else _duration(spec.min_runtime.reclaim, "spec.minRuntime.reclaim", problems, zero=True),
         preempt_min_runtime_ms=_duration(spec.min_runtime.preempt, "spec.minRuntime.preempt", problems, zero=True),
         preemptible=spec.preemptible,
         namespaces=names,

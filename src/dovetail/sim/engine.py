@@ -80,7 +80,10 @@ class Simulation(Clock):
 
     def decide(self) -> bool:
         acted = False
-        while self._told or self.state.busy:
+        wake_ms = self.state.next_wake_ms()
+        due = wake_ms is not None and wake_ms <= self.core_ms
+        while due or self._told or self.state.busy:
+            due = False
             events, self._later, self._told = self._later + self._told, [], []
             for decision in step(self.state, events, self.core_ms):
                 acted |= not isinstance(decision, Hold)

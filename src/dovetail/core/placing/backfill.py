@@ -268,7 +268,7 @@ class Reservations:
         of a smaller one that is beyond what is due; not before jobs that run would have to give way to it."""
         state = self._state
         owner = state.shares.tree.queues.get(one.queue)
-        if owner is None or one.evicting or state.now_ms - one.made_ms < owner.reclaim_min_runtime_ms:
+        if owner is None or one.evicting or state.now_ms - one.made_ms < (owner.reclaim_min_runtime_ms or 0):
             return False
         return state.shares.entitlements.outranks(queue, wanted, one.queue, state.wanted(one.root))
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence, Set
 
 import numpy as np
 from msgspec import Struct
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from dovetail.core.cluster import Cluster
 from dovetail.core.cluster.columns import ABSENT
 from dovetail.core.cluster.nodes import Nodes
+from dovetail.core.cluster.placement import indices
 from dovetail.core.cluster.shapes import Shape
 from dovetail.core.model import GPU, Pod
 from dovetail.core.placing.gangs import Group, shapes_of
@@ -68,6 +69,32 @@ class _Option(Struct, frozen=True):
     def price(self) -> int:
         """Weight per pod."""
         return (weight(self.units) << _EXACT) // self.copies
+
+
+class _Piece(Struct, eq=False):
+    """Units that are taken together on a slot, with their pods there, by weight. `holds` is what that frees of the
+    resources that are lacking, `helps` what of the lacking it is."""
+
+    units: tuple[Unit, ...]
+    uids: list[str]
+    weight: int
+    holds: list[int] = []
+    helps: int = 0
+
+
+def whole_again(cluster: Cluster, slot: int, gone: Set[str]) -> int:
+    """How many GPUs of the slot, of which parts are taken, are whole once these pods are gone."""
+    if cluster.nodes.sharing(slot) is not None:
+        # Replicas are resources of their own.
+        return 0
+    taken, left = 0, 0
+    for uid in cluster.on_slot.get(slot, ()):
+        bits = cluster.placements[uid].share_bits
+        if uid in gone:
+            taken |= bits
+        else:
+            left |= bits
+    return (taken & ~left).bit_count()
 
 
 def _count(units: Iterable[Unit], spare: list[int]) -> None:
@@ -301,62 +328,92 @@ class Clearing:
         if all(amount <= 0 for amount in lacking):
             return ()
         there = []
-        for unit, uids in self._on_slot.get(slot, ()):
-            if self._may(unit, self._spare):
-                holds = self._hold(uids, columns)
-                helps = sum((min(h, a) << _EXACT) // a for h, a in zip(holds, lacking, strict=True) if a > 0)
-                if helps:
-                    there.append((unit, uids, holds, helps))
-        best = self._cover_in_order(there, columns, lacking)
-        if len({helps for *_, helps in there}) > 1:
-            for order in (lambda one: one[0].weight // one[3], lambda one: -one[3]):
-                other = self._cover_in_order(sorted(there, key=order), columns, lacking)
+        for piece in self._pieces(slot):
+            if all(self._may(unit, self._spare) for unit in piece.units):
+                piece.holds = self._hold(slot, piece.uids, columns)
+                piece.helps = sum(
+                    (min(h, a) << _EXACT) // a for h, a in zip(piece.holds, lacking, strict=True) if a > 0
+                )
+                if piece.helps:
+                    there.append(piece)
+        best = self._cover_in_order(slot, there, columns, lacking)
+        if len({piece.helps for piece in there}) > 1:
+            for order in (lambda piece: piece.weight // piece.helps, lambda piece: -piece.helps):
+                other = self._cover_in_order(slot, sorted(there, key=order), columns, lacking)
                 best = min(best, other, key=lambda cover: (not cover[0], weight(cover[1])))
         return best[1]
 
+    def _pieces(self, slot: int) -> list[_Piece]:
+        """What can be taken away on the slot: each unit, and together the units that hold parts of one GPU, which is
+        whole again once all of them are gone. The cheapest first."""
+        units = self._on_slot.get(slot, ())
+        pieces = [_Piece((unit,), uids, unit.weight) for unit, uids in units]
+        holders: dict[int, list[str]] = {}
+        for uid in self._cluster.on_slot.get(slot, ()):
+            for gpu in indices(self._cluster.placements[uid].share_bits):
+                holders.setdefault(gpu, []).append(uid)
+        for uids in holders.values():
+            some = [
+                (unit, own) for unit, own in units if unit.elastic or not unit.covers if not set(own).isdisjoint(uids)
+            ]
+            together = list(dict.fromkeys(uid for _, own in some for uid in own))
+            if len(some) > 1 and set(uids).issubset(together):
+                own_units = tuple(unit for unit, _ in some)
+                pieces.append(_Piece(own_units, together, weight(own_units)))
+        if len(pieces) > len(units):
+            pieces.sort(key=lambda piece: piece.weight)
+        return pieces
+
     def _cover_in_order(
-        self, there: list[tuple[Unit, list[str], list[int], int]], columns: list[int], lacking: list[int]
+        self, slot: int, there: list[_Piece], columns: list[int], lacking: list[int]
     ) -> tuple[bool, tuple[Unit, ...]]:
-        """The first of the units that hold what is lacking, without those that are not needed, the dearest first; and
+        """The first of the pieces that hold what is lacking, without those that are not needed, the dearest first; and
         whether they hold it."""
-        chosen: list[tuple[Unit, list[int]]] = []
+        chosen: list[_Piece] = []
         seen: set[str] = set()
         pools: Counter[int] = Counter()
-        for unit, uids, holds, _ in there:
-            if unit.elastic and pools[unit.pool] >= self._spare[unit.pool]:
+        for piece in there:
+            wanted = Counter(unit.pool for unit in piece.units if unit.elastic)
+            if any(pools[pool] + count > self._spare[pool] for pool, count in wanted.items()):
                 continue
-            if not seen.isdisjoint(uids):
+            holds = piece.holds
+            if not seen.isdisjoint(piece.uids):
                 # It holds some that were chosen, or is held by what was.
-                holds = self._hold([uid for uid in uids if uid not in seen], columns)
+                holds = self._hold(slot, [uid for uid in piece.uids if uid not in seen], columns)
             if any(h > 0 and a > 0 for h, a in zip(holds, lacking, strict=True)):
-                chosen.append((unit, holds))
-                seen.update(uids)
-                pools[unit.pool] += 1
+                chosen.append(piece)
+                seen.update(piece.uids)
+                pools.update(wanted)
                 lacking = [a - h for a, h in zip(lacking, holds, strict=True)]
                 if all(amount <= 0 for amount in lacking):
                     break
         enough = all(amount <= 0 for amount in lacking)
-        whole = {unit.number: holds for unit, _, holds, _ in there}
-        covered = {number for unit, _ in chosen for number in unit.covers}
-        left = [(unit, whole[unit.number]) for unit, _ in chosen if unit.number not in covered]
-        for unit, holds in sorted(left, key=lambda one: -one[0].weight):
-            rest = [a + h for a, h in zip(lacking, holds, strict=True)]
+        covered = {number for piece in chosen for unit in piece.units for number in unit.covers}
+        left = [piece for piece in chosen if not covered.issuperset(unit.number for unit in piece.units)]
+        for piece in sorted(left, key=lambda piece: -piece.weight):
+            rest = [a + h for a, h in zip(lacking, piece.holds, strict=True)]
             if all(amount <= 0 for amount in rest):
                 lacking = rest
-                left = [one for one in left if one[0] is not unit]
-        return enough, tuple(unit for unit, _ in left)
+                left = [one for one in left if one is not piece]
+        units = {unit.number: unit for piece in left for unit in piece.units if unit.number not in covered}
+        return enough, tuple(units.values())
 
-    def _hold(self, uids: Iterable[str], columns: list[int]) -> list[int]:
-        """What those of the pods that are still there hold of these resources."""
+    def _hold(self, slot: int, uids: Sequence[str], columns: list[int]) -> list[int]:
+        """What those of the pods that are still there hold of these resources on the slot, with the GPUs that are whole
+        once they are gone."""
         total = [0] * len(columns)
+        shared = False
         for uid in uids:
             placement = self._cluster.placements.get(uid)
             if placement is None:
                 continue
+            shared = shared or bool(placement.share_bits)
             needs = self._needs.get(uid)
             if needs is None:
                 need = placement.shape.need
                 needs = self._needs[uid] = {int(c): int(need[c, 0]) for c in np.flatnonzero(need)}
             for i, column in enumerate(columns):
                 total[i] += needs.get(column, 0)
+        if shared and GPU_COLUMN in columns:
+            total[columns.index(GPU_COLUMN)] += whole_again(self._cluster, slot, set(uids))
         return total

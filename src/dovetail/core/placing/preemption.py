@@ -20,15 +20,16 @@ from collections.abc import Collection, Iterable, Iterator
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from dovetail.core.cluster.shapes import Shape
 from dovetail.core.decisions import Cause
-from dovetail.core.placing.clearing import Clearing, easiest_part
+from dovetail.core.placing.clearing import GPU_COLUMN, Clearing, easiest_part, whole_again
 from dovetail.core.placing.gangs import Group, SearchLimitReached, shapes_of
 from dovetail.core.placing.pods import Scope
 from dovetail.core.placing.proof import OutOfProbes, Placed, Proof, evict
-from dovetail.core.placing.victims import Together, Unit, Victims, lesser, weight
+from dovetail.core.placing.victims import Together, Unit, Victims, lesser, reclaims, weight
 from dovetail.core.sharing.records import Amounts
 from dovetail.core.state import State
 
@@ -58,19 +59,21 @@ class Found(Struct, frozen=True):
 
 
 class GaveUp(Struct, frozen=True):
-    """No victims were found, and it is not proven that there are none."""
+    """No victims were found, and it is not proven that there are none. `ripe_ms`: see Impossible."""
 
     probes: int
     why: str
+    ripe_ms: int = 0
 
     def __str__(self) -> str:
         return f"no jobs were found that could give way, after {self.probes} trials: {self.why}"
 
 
 class Impossible(Struct, frozen=True):
-    """Nobody who may give way helps."""
+    """Nobody who may give way helps. From `ripe_ms` on more jobs may (0: not known)."""
 
     why: str
+    ripe_ms: int = 0
 
     def __str__(self) -> str:
         return self.why
@@ -122,6 +125,10 @@ class _Finding:
         self._victims = Victims(state, self._queue, root, ending, queues)
 
     def find(self) -> Found | GaveUp | Impossible:
+        found = self._find()
+        return found if isinstance(found, Found) else replace(found, ripe_ms=self._victims.ripe_ms)
+
+    def _find(self) -> Found | GaveUp | Impossible:
         if not all(pod.work.preempts for pod in self._pods):
             return Impossible("its pods never make others give way (preemptionPolicy Never)")
         units = self._eligible()
@@ -172,9 +179,12 @@ class _Finding:
                 return {shape.id: self._state.rows.of(shape).copies().copy() for shape in self._shapes}
         left = nodes.free.copy()
         gone: dict[int, tuple[Shape, list[int]]] = {}
-        for uid in dict.fromkeys(uid for unit in units for uid in unit.uids):
+        uids = dict.fromkeys(uid for unit in units for uid in unit.uids)
+        for uid in uids:
             placement = cluster.placements[uid]
             gone.setdefault(placement.shape.id, (placement.shape, []))[1].append(placement.slot)
+        for slot in {cluster.placements[uid].slot for uid in uids if cluster.placements[uid].share_bits}:
+            left[GPU_COLUMN, slot] += whole_again(cluster, slot, uids.keys())
         for shape, slots in gone.values():
             left[: shape.width] += shape.need * np.bincount(slots, minlength=nodes.size)
         most = {}
@@ -217,7 +227,7 @@ class _Finding:
         """Who may be taken, each on its own: with all that has to go with it."""
         useful, precedence = self._useful(), self._state.precedence(self._root)
         useless = frozenset() if useful is None else frozenset(np.flatnonzero(~useful).tolist())
-        known: dict[tuple[str, tuple[Amounts, ...]], bool] = {}
+        known: dict[tuple[str, bool, bool, tuple[Amounts, ...]], bool] = {}
         found = []
         for unit in self._victims.units:
             if useless.issuperset(unit.slots):
@@ -225,10 +235,11 @@ class _Finding:
             if unit.queue == self._queue:
                 allowed = unit.precedence < precedence
             else:
-                key = unit.queue, tuple([self._shares.amounts(uid) for uid in unit.uids])
+                amounts = tuple([self._shares.amounts(uid) for uid in unit.uids])
+                key = unit.queue, unit.settled, unit.cheap, amounts
                 if key not in known:
                     claim = self._shares.entitlements.claim_back(self._queue, self._wanted)
-                    known[key] = claim is not None and claim.takes(unit.queue, self._counted(unit.uids))
+                    known[key] = reclaims(claim, unit, self._counted(unit.uids))
                 allowed = known[key]
             if allowed:
                 found.append(unit)
@@ -242,7 +253,7 @@ class _Finding:
         for unit in units:
             may = together.admits(unit)
             if may and unit.queue != self._queue:
-                may = claim is not None and claim.takes(unit.queue, self._counted(together.left(unit)))
+                may = reclaims(claim, unit, self._counted(together.left(unit)))
             if may:
                 together.take(unit)
                 permitted.append(unit)

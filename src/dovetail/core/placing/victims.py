@@ -22,17 +22,24 @@ from msgspec import Struct
 from dovetail.core import labels
 from dovetail.core.cluster.placement import Placement
 from dovetail.core.model import Pod
+from dovetail.core.placing.cascades import follow
 from dovetail.core.roster import Precedence, Roster
+from dovetail.core.sharing.claim_back import ClaimBack
 from dovetail.core.sharing.records import Budget
 from dovetail.core.state import State
 
 _PODS_BITS, _ELASTIC_BITS = 32, 128
+_CHEAP = 10
+"""A unit is cheap where what it loses is no more than this part of what it did since it started."""
+_STARTUP_MS = 300_000
+"""What a restart is taken to cost where the pod does not say it, when it is asked whether a unit is cheap."""
 
 
 class Unit(Struct, eq=False):
     """Pods that give way together. `slots` are their nodes, pod by pod, `started_ms` when the last of them started.
     `pool` is what it is to spare of (`Victims.spare`), -1 for whole roots. It holds the units with the numbers
-    `covers`."""
+    `covers`. `settled` and `cheap` are what `sharing.claim_back` asks for, `rate_milli` is what it is
+    charged, `preempts` whether its pods may evict others, and `follow_milli_ms` the work that these would lose."""
 
     number: int
     root: str
@@ -44,6 +51,11 @@ class Unit(Struct, eq=False):
     started_ms: int
     pool: int = -1
     covers: tuple[int, ...] = ()
+    settled: bool = True
+    cheap: bool = False
+    rate_milli: int = 0
+    preempts: bool = True
+    follow_milli_ms: int = 0
 
     @property
     def elastic(self) -> bool:
@@ -52,14 +64,22 @@ class Unit(Struct, eq=False):
 
     @property
     def weight(self) -> int:
-        """What sets of units are compared by, added up: the lost work of whole roots, then that of what is to spare,
-        then the number of pods."""
-        return (self.lost_milli_ms << (_ELASTIC_BITS if self.pool < 0 else _PODS_BITS)) + len(self.uids)
+        """What sets of units are compared by, added up: the lost work of whole roots, with what their jobs evict in
+        turn, then that of what is to spare, then the number of pods."""
+        own = self.lost_milli_ms << (_ELASTIC_BITS if self.pool < 0 else _PODS_BITS)
+        return (self.follow_milli_ms << _ELASTIC_BITS) + own + len(self.uids)
 
     @property
-    def order(self) -> tuple[bool, int, int, int]:
-        """What is to spare first, then the least lost work, then the youngest, then who came first."""
-        return self.pool < 0, self.lost_milli_ms, -self.started_ms, self.number
+    def order(self) -> tuple[bool, int, int, int, int]:
+        """What is to spare and evicts no others first, then the least lost work, then the youngest, then the first."""
+        whole_milli_ms = self.follow_milli_ms if self.elastic else self.follow_milli_ms + self.lost_milli_ms
+        return (
+            bool(whole_milli_ms) or not self.elastic,
+            whole_milli_ms,
+            self.lost_milli_ms,
+            -self.started_ms,
+            self.number,
+        )
 
 
 def lost_milli_ms(pod: Pod, rate_milli: int, now_ms: int) -> int:
@@ -139,6 +159,8 @@ class Victims:
         self._precedence: Precedence = (0, 0)
         self.spare: list[int] = []
         self.units: list[Unit] = []
+        self.ripe_ms = 0
+        """When the first of those that run too short for it can be taken, or with less right; 0 where all can."""
         root_of, queue_of = state.roster.root_of, state.shares.queue_of
         queues = None if of is None else frozenset(of)
         seen = {root}
@@ -155,6 +177,7 @@ class Victims:
                 self._cut(other, state.roster.members(other))
             else:
                 self._add(other, [placement])
+        follow(self.units)
         self.units.sort(key=lambda unit: unit.order)
 
     def _cut(self, root: str, members: Sequence[Pod]) -> None:
@@ -214,22 +237,33 @@ class Victims:
         queue = shares.tree.queues.get(name)
         if queue is None:
             return
-        pods, slots, started_ms, lost = [], [], [], 0
+        pods, slots, started_ms, lost, cost, done = [], [], [], 0, 0, 0
         for placement in placements:
             pod = placement.pod
             if not (pod.managed and pod.node and shares.preemptible(pod)) or pod.deleting or pod.uid in self._ending:
                 return
             pods.append(pod)
             slots.append(placement.slot)
-            started_ms.append(pod.bound_ms or pod.created_ms)
-            lost += lost_milli_ms(pod, shares.rate(pod.uid), now_ms)
+            since_ms, rate = pod.bound_ms or pod.created_ms, shares.rate(pod.uid)
+            started_ms.append(since_ms)
+            lost_here = lost_milli_ms(pod, rate, now_ms)
+            lost += lost_here
+            cost += lost_here if pod.work.startup_ms else lost_here + rate * _STARTUP_MS
+            done += rate * max(0, now_ms - since_ms)
         # A member that came later does not protect those that have run for long.
-        least_ms = queue.preempt_min_runtime_ms if name == self._queue else queue.reclaim_min_runtime_ms
-        if now_ms - min(started_ms) < least_ms or not self._allowances.admit(pods):
+        ran_ms, job, given_way = now_ms - min(started_ms), self._state.roster.job_of(first), self._state.given_way
+        least_ms = queue.preempt_min_runtime_ms if name == self._queue else queue.reclaim_min_runtime_ms or 0
+        least_ms = max(least_ms, given_way.spared_ms(job, now_ms))
+        settled_ms = max(least_ms, given_way.settled_ms(job, queue.least_run_ms, now_ms))
+        if ran_ms < settled_ms:
+            ripe_ms = now_ms - ran_ms + (least_ms if ran_ms < least_ms else settled_ms)
+            self.ripe_ms = min(self.ripe_ms, ripe_ms) if self.ripe_ms else ripe_ms
+        if ran_ms < least_ms or not self._allowances.admit(pods):
             return
         unit = Unit(
             len(self.units), root, name, self._precedence, tuple([pod.uid for pod in pods]), tuple(slots), lost,
-            max(started_ms), pool, covers,
+            max(started_ms), pool, covers, ran_ms >= settled_ms, _CHEAP * cost <= done,
+            sum([shares.rate(pod.uid) for pod in pods]), all(pod.work.preempts for pod in pods),
         )  # fmt: skip
         self.units.append(unit)
 
@@ -257,6 +291,11 @@ class Together:
         self._gone.update(left)
         if unit.elastic:
             self._spare[unit.pool] -= 1
+
+
+def reclaims(claim: ClaimBack | None, unit: Unit, amounts: Mapping[str, int]) -> bool:
+    """Whether the claim takes the unit, of which these amounts are left. If so, it counts as taken."""
+    return claim is not None and claim.takes(unit.queue, amounts, settled=unit.settled, cheap=unit.cheap)
 
 
 def lesser(state: State, queue: str) -> str:

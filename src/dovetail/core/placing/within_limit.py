@@ -14,13 +14,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
+from msgspec.structs import replace
+
 from dovetail.core.placing import preemption
 from dovetail.core.placing.clearing import easiest_part
 from dovetail.core.placing.gangs import Group, SearchLimitReached
 from dovetail.core.placing.pods import Scope
 from dovetail.core.placing.preemption import Found, GaveUp, Impossible
 from dovetail.core.placing.proof import OutOfProbes, Placed, Proof
-from dovetail.core.placing.victims import Together, Unit, Victims, lesser, uncovered
+from dovetail.core.placing.victims import Together, Unit, Victims, lesser, reclaims, uncovered
 from dovetail.core.state import State
 
 
@@ -52,6 +54,10 @@ class _Finding:
         self._proof = Proof(state.cluster, state.rows, group, scope, state.policy.search_limit, state.policy.probes)
 
     def find(self) -> Found | GaveUp | Impossible:
+        found = self._find()
+        return found if isinstance(found, Found) else replace(found, ripe_ms=self._victims.ripe_ms)
+
+    def _find(self) -> Found | GaveUp | Impossible:
         if not self._excess:
             return Impossible(
                 "those that give way to others already leave enough below the limit"
@@ -108,11 +114,11 @@ class _Finding:
                 if unit.queue == self._queue:
                     may = unit.precedence < precedence
                 else:
-                    may = claim is not None and claim.takes(unit.queue, self._amounts(left))
+                    may = reclaims(claim, unit, self._amounts(left))
                 if not may:
                     continue
-            elif claim is not None and unit.queue != self._queue:
-                claim.takes(unit.queue, self._amounts(together.left(unit)))
+            elif unit.queue != self._queue:
+                reclaims(claim, unit, self._amounts(together.left(unit)))
             together.take(unit)
             taken.append(unit)
         return None if self._beyond(taken) else uncovered(taken)

@@ -1,24 +1,48 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one job may take back from other queues, one victim after another.
+"""What one job may reclaim from other queues, one unit (see `placing.victims`) after another.
 
-Rules: where the queues of the job and of the victim part, and below that, the job's side has to stay within what is due
-to it, and the victim's side has to hold more than is due to it. More means by more than a whole GPU, since what is due
-is rounded to whole GPUs and moves with what was used: nobody is evicted for a GPU that is due to another tomorrow. (Not
-where the job's side is due all that it asks for: nothing was rounded up for it, and who asks for little must get it.)
-Of a victim at least half must be too much. A side that stays within its guarantee takes whatever others hold beyond
-theirs. Who gives way already, and for whom, counts as done. So nobody who took back can be taken from in the same
-moment, and no two take from each other in turns.
+The queues of the job and of a unit are compared where they part in the tree, and at every level below that. A unit
+with GPUs is judged by its GPUs if the job asks for GPUs, else by the CPU and memory that it holds and the job asks for.
+With `due` the exact amount that a queue is due, `after` is what the job's queue holds beyond it once the job runs,
+`excess` what the unit's queue holds beyond it now, and `rest` the same without the unit:
+
+1. A queue within its guarantee keeps what it holds. A class that a guarantee does not name is not guaranteed, and
+   takes nothing away from the classes that it does name.
+2. A job that stays within its queue's guarantee takes whatever other queues hold beyond theirs.
+3. Any other job takes units that ran for the least run time of their queue (`settled`), and of which at least half is
+   excess, if
+
+   - `after < excess`, and the unit is `cheap`: it loses at most a tenth of what it did since it started; or
+   - it settles things, by what is due now and by what is due with history left out (`Dues.lasting`): both queues end up
+     where they should be, `after <= 0 <= rest` (a job of several GPUs may be off by an eighth), or the job's queue gets
+     less than a whole GPU beyond its due and `after < excess`, `rest > 0`, or it holds nothing and `after <= 0`.
+
+   A job that is larger than all that its queue is due takes only cheap units, and only while its queue holds nothing.
+
+So an eviction that costs work is never undone by history, which swings with what was used: the opposite one is not
+allowed until somebody asks for more or less. One that follows history costs at most a tenth of what was done. What is
+being evicted already, and for which job, counts as done.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from dovetail.core.sharing.records import DIVIDED
+from dovetail.core.sharing.records import DIVIDED, GPU
 
 if TYPE_CHECKING:
     from dovetail.core.sharing.shares import Shares
+
+
+class Right(IntEnum):
+    """By what right a queue takes so much more: within its guarantee, within what it is due (up to the next whole
+    GPU), or since the job is larger than all of that."""
+
+    GUARANTEED = 0
+    DUE = 1
+    TURN = 2
 
 
 class ClaimBack:
@@ -29,23 +53,42 @@ class ClaimBack:
         self._wanted = [resource for resource in DIVIDED if amounts.get(resource, 0)]
         self._taken: dict[str, dict[str, int]] = {}
         self._pledged = shares.pledged()
-        self._classes = [shares.entitlements.standing_class(name, self._with_pledged(name)) for name in self._path]
+        self._rights = [self._right(name) for name in self._path]
 
-    def takes(self, queue: str, amounts: Mapping[str, int]) -> bool:
-        """Whether a victim of the queue with these amounts may be taken. If so, it counts as taken."""
+    @property
+    def hopeless(self) -> bool:
+        """Whether the queue may take nothing, whatever others hold."""
+        return not self._rights or self._rights[0] is None
+
+    def takes(self, queue: str, amounts: Mapping[str, int], *, settled: bool = True, cheap: bool = True) -> bool:
+        """Whether a unit of the queue with these amounts may be taken. If so, it counts as taken. Without amounts:
+        whether there can be any."""
         theirs = [name for name in self._shares.path(queue) if name not in self._path]
         level = self._parting(queue, theirs)
-        if level is None or max(self._classes[: level + 1]) == 2:
+        if level is None:
             return False
-        guaranteed = self._classes[level] == 0
-        content = self._content(self._path[level])
-        if not all(self._above(name, amounts, guaranteed, content) for name in theirs):
+        rights = [right for right in self._rights[: level + 1] if right is not None]
+        if len(rights) <= level:
             return False
-        for name in theirs:
-            taken = self._taken.setdefault(name, {})
-            for resource, amount in amounts.items():
-                taken[resource] = taken.get(resource, 0) + amount
-        return True
+        judged = self._judged(amounts)
+        if rights[level] is Right.GUARANTEED:
+            allowed = all(self._beyond_guarantee(name, judged) for name in theirs)
+        else:
+            allowed = False
+        if not allowed and settled:
+            turn = Right.TURN in rights
+            mine = self._path[level]
+            allowed = all(
+                any(self._improves(mine, name, one, amounts.get(one, 0), cheap, turn) for one in judged)
+                and not self._kept(name, judged)
+                for name in theirs
+            )
+        if allowed:
+            for name in theirs:
+                taken = self._taken.setdefault(name, {})
+                for resource, amount in amounts.items():
+                    taken[resource] = taken.get(resource, 0) + amount
+        return allowed
 
     def _parting(self, queue: str, theirs: list[str]) -> int | None:
         """Where on the job's path its side begins; None where they never part."""
@@ -55,25 +98,76 @@ class ClaimBack:
         parent = queues[theirs[-1]].parent
         return next((level for level, name in enumerate(self._path) if queues[name].parent == parent), None)
 
-    def _with_pledged(self, name: str) -> dict[str, int]:
-        """What the job wants, with what others of the queue have been promised, less what was promised of it."""
+    def _judged(self, amounts: Mapping[str, int]) -> list[str]:
+        """The classes by which a unit is judged."""
+        if not amounts:
+            return self._wanted
+        if GPU in self._wanted and amounts.get(GPU, 0):
+            return [GPU]
+        return [resource for resource in self._wanted if amounts.get(resource, 0)]
+
+    def _right(self, name: str) -> Right | None:
+        """The right of a queue on the job's path, with what others of the queue have been promised."""
         pledged = self._pledged.get(name, {})
-        return {resource: amount + pledged.get(resource, 0) for resource, amount in self._amounts.items()}
+        more = {resource: amount + pledged.get(resource, 0) for resource, amount in self._amounts.items()}
+        if self._shares.entitlements.guaranteed(name, more):
+            return Right.GUARANTEED
+        exact = self._shares.dues.exact
+        beyond = [r for r in self._wanted if self._after(name, r, exact) > max(self._slack(r), DIVIDED[r] - 1)]
+        if not beyond:
+            return Right.DUE
+        return None if any(self._holds(name, one) for one in beyond) else Right.TURN
 
-    def _content(self, name: str) -> bool:
-        """Whether the queue is due all that it asks for."""
-        held, pending, due = self._shares.allocated(name), self._shares.pending(name), self._shares.due(name)
-        return all(held.get(r, 0) + pending.get(r, 0) <= due.get(r, 0) for r in self._wanted)
+    def _holds(self, name: str, resource: str) -> int:
+        """What a queue on the job's path holds without the job, with what others of it have been promised."""
+        return self._shares.allocated(name).get(resource, 0) + self._pledged.get(name, {}).get(resource, 0)
 
-    def _above(self, name: str, amounts: Mapping[str, int], guaranteed: bool, content: bool) -> bool:
-        """Whether the queue holds more than it may keep of something that the job wants."""
-        held, taken, due = self._shares.allocated(name), self._taken.get(name, {}), self._shares.due(name)
-        guarantee, pledged = dict(self._shares.tree.queues[name].guarantee), self._pledged.get(name, {})
-        for resource in self._wanted:
-            left = held.get(resource, 0) + pledged.get(resource, 0) - taken.get(resource, 0)
-            if guaranteed and left > guarantee.get(resource, 0):
-                return True
-            excess = left - due.get(resource, 0)
-            if excess > (0 if content else DIVIDED[resource]) and 2 * excess >= amounts.get(resource, 0):
-                return True
-        return False
+    def _after(self, name: str, resource: str, due: Callable[[str], Mapping[str, int]]) -> int:
+        """What a queue on the job's path holds beyond its due once the job runs."""
+        return self._holds(name, resource) + self._amounts.get(resource, 0) - due(name).get(resource, 0)
+
+    def _slack(self, resource: str) -> int:
+        """By how much a job of several GPUs may miss what is due, which moves with what was used: an eighth of what is
+        more than one."""
+        return max(0, self._amounts.get(resource, 0) - DIVIDED[resource]) // 8 if resource == GPU else 0
+
+    def _left(self, name: str, resource: str) -> int:
+        """What a queue of the other side holds without what was taken already."""
+        held, pledged = self._shares.allocated(name), self._pledged.get(name, {})
+        return held.get(resource, 0) + pledged.get(resource, 0) - self._taken.get(name, {}).get(resource, 0)
+
+    def _kept(self, name: str, judged: list[str]) -> bool:
+        """Whether the queue keeps what it holds of these classes, being within its guarantee."""
+        guarantee = dict(self._shares.tree.queues[name].guarantee)
+        named = [resource for resource in judged if resource in guarantee]
+        return bool(named) and all(self._left(name, resource) <= guarantee[resource] for resource in named)
+
+    def _beyond_guarantee(self, name: str, judged: list[str]) -> bool:
+        """Whether the queue holds more than it has guaranteed, of the classes that its guarantee names, if any."""
+        guarantee = dict(self._shares.tree.queues[name].guarantee)
+        named = [resource for resource in judged if resource in guarantee] or judged
+        return any(self._left(name, resource) > guarantee.get(resource, 0) for resource in named)
+
+    def _improves(self, mine: str, name: str, resource: str, amount: int, cheap: bool, turn: bool) -> bool:
+        """Whether both queues are better served once the job runs and the unit does not (rule 3)."""
+        dues = self._shares.dues
+        after = self._after(mine, resource, dues.exact)
+        excess = self._left(name, resource) - dues.exact(name).get(resource, 0)
+        if excess <= 0 or 2 * excess < amount:
+            return False
+        if cheap and after < excess:
+            return True
+        if turn or not self._settles(mine, resource, amount, after, excess):
+            return False
+        after = self._after(mine, resource, dues.lasting)
+        excess = self._left(name, resource) - dues.lasting(name).get(resource, 0)
+        return 2 * excess >= amount and self._settles(mine, resource, amount, after, excess)
+
+    def _settles(self, mine: str, resource: str, amount: int, after: int, excess: int) -> bool:
+        """Whether the swap leaves both queues about where they should be, so that nothing asks for the opposite one."""
+        rest, slack = excess - amount, self._slack(resource)
+        return (
+            (after <= slack and rest >= -slack)
+            or (0 < after < DIVIDED[resource] and rest > 0 and after < excess)
+            or (after <= 0 and not self._holds(mine, resource))
+        )

@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What each queue is due of what there is now, level by level.
 
-Rules: at the top what there is without what pods of others hold is divided, below that what the parent is due, by what
-everybody holds and waits for (`division`). It is divided anew when that has changed, and once a minute, since what was
-used fades. History weighs alike at every level: what a queue used is measured by what its parent is due by weight.
+Rules: at the top what there is without what pods of others hold is divided, below that what the parent is due, by
+what everybody holds and waits for (`division`). It is divided again when that has changed, and once a minute, since
+what was used fades. History weighs alike at every level: what a queue used is measured by what its parent is due by
+weight.
+
+Order and status take what is due in whole GPUs (`of`). Reclaim takes the exact amount (`exact`): which queue gets the
+odd GPU moves with every minute of usage, and no job is evicted for that.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ if TYPE_CHECKING:
     from dovetail.core.sharing.shares import Shares
 
 _AGAIN_MS = 60_000
+_EXACT = dict.fromkeys(DIVIDED, 1)
 _MILLION = 1_000_000
 
 
@@ -27,13 +32,17 @@ class Dues:
         self._shares = shares
         self._history_milli = history_milli
         self._due: dict[str, dict[str, int]] | None = None
+        self._exact: dict[str, dict[str, int]] | None = None
+        """The same with a grain of 1, divided at the same time where it is asked for."""
+        self._lasting: dict[str, dict[str, int]] | None = None
+        """The same without history."""
         self._divided_ms = 0
         self._moved: dict[tuple[str, str], int] = {}
         """How much more each queue holds and waits for, of each class, than when it was last divided."""
 
     def changed(self) -> None:
         """What there is, or how it is to be divided, has changed."""
-        self._due = None
+        self._due = self._exact = self._lasting = None
 
     def moved(self, queue: str, amounts: Amounts, times: int) -> None:
         """The queue holds or waits for so much more. Where that is taken back until it is asked, nothing changes."""
@@ -51,28 +60,51 @@ class Dues:
                     moved.pop(key, None)
 
     def of(self, queue: str) -> Mapping[str, int]:
-        """What the queue is due, by class."""
+        """What the queue is due, by class, in whole GPUs."""
+        return self._divided().get(queue, {})
+
+    def exact(self, queue: str) -> Mapping[str, int]:
+        """What the queue is due, by class, in milli-GPU."""
+        self._divided()
+        if self._exact is None:
+            self._exact = self._divide(_EXACT, self._history_milli)
+        return self._exact.get(queue, {})
+
+    def lasting(self, queue: str) -> Mapping[str, int]:
+        """What the queue would be due if the past did not count: it moves only with what queues ask for."""
+        self._divided()
+        if self._lasting is None:
+            self._lasting = self._divide(_EXACT, 0)
+        return self._lasting.get(queue, {})
+
+    def _divided(self) -> dict[str, dict[str, int]]:
         now_ms = self._shares.now_ms
         if self._due is None or self._moved or now_ms - self._divided_ms >= _AGAIN_MS:
-            self._due, self._divided_ms = self._divide(), now_ms
+            self._due, self._exact, self._lasting = self._divide(DIVIDED, self._history_milli), None, None
+            self._divided_ms = now_ms
             self._moved.clear()
-        return self._due.get(queue, {})
+        return self._due
 
     def drifted(self) -> bool:
-        """Divide anew; whether anybody is due something else than when that was done last."""
-        before = self._due
-        self._due, self._divided_ms = self._divide(), self._shares.now_ms
+        """Divide again; whether a queue is due something else than when that was done last."""
+        before, exact = self._due, self._exact
+        self._due, self._lasting, self._divided_ms = (
+            self._divide(DIVIDED, self._history_milli),
+            None,
+            self._shares.now_ms,
+        )
+        self._exact = self._divide(_EXACT, self._history_milli) if exact is not None else None
         self._moved.clear()
-        return before != self._due
+        return before != self._due or exact != self._exact
 
     @contextmanager
     def looked_at(self) -> Iterator[None]:
         """Who only looks must not change when it is divided next."""
-        before = self._due, self._divided_ms, dict(self._moved)
+        before = self._due, self._exact, self._lasting, self._divided_ms, dict(self._moved)
         try:
             yield
         finally:
-            self._due, self._divided_ms, self._moved = before
+            self._due, self._exact, self._lasting, self._divided_ms, self._moved = before
 
     def owed(self, name: str) -> bool:
         """Whether the queue has used less than its weight gives it of what its parent is due."""
@@ -94,18 +126,18 @@ class Dues:
         total = sum(max(0, tree.queues[other].weight) for other in tree.children(queue.parent))
         return max(0, queue.weight) * _MILLION // total if total else 0
 
-    def _divide(self) -> dict[str, dict[str, int]]:
+    def _divide(self, grains: Mapping[str, int], history_milli: int) -> dict[str, dict[str, int]]:
         shares, tree = self._shares, self._shares.tree
         due: dict[str, dict[str, int]] = {}
         capacity, others, usage = shares.meter.capacity(), shares.others(), self._usage()
         for parent in ("", *tree.in_order()):
             names = [name for name in tree.children(parent) if tree.problem(name) is None]
-            for resource, grain in DIVIDED.items() if names else ():
+            for resource, grain in grains.items() if names else ():
                 total = max(0, capacity.get(resource, 0) - others.get(resource, 0))
                 if parent:
                     total = due[parent][resource] if parent in due else 0
                 claimants = [self._claimant(name, resource, usage.get(name, 0)) for name in names]
-                parts = divide(total, claimants, self._history_milli, grain)
+                parts = divide(total, claimants, history_milli, grain)
                 for name, part in zip(names, parts, strict=True):
                     due.setdefault(name, {})[resource] = part
         return due

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from dovetail.core.sharing.claim_back import ClaimBack
-from dovetail.core.sharing.records import DIVIDED
+from dovetail.core.sharing.records import DIVIDED, GPU, GPU_CLASSES
 
 if TYPE_CHECKING:
     from dovetail.core.sharing.shares import Shares
@@ -81,12 +81,19 @@ class Entitlements:
     def standing_class(self, queue: str, more: Mapping[str, int]) -> int:
         """0 where the queue stays within its guarantee with so much more, 1 where within what is due, or where it is
         its turn with a job that is larger than that, else 2."""
-        held, guarantee = self._shares.allocated(queue), self._shares.tree.queues[queue].guarantee
-        named = [(amount, resource) for resource, amount in guarantee if more.get(resource, 0)]
-        if named and all(held.get(resource, 0) + more[resource] <= amount for amount, resource in named):
+        if self.guaranteed(queue, more):
             return 0
         beyond = self._beyond_due(queue, more)
         return 2 if beyond and not self._turn(queue, beyond) else 1
+
+    def guaranteed(self, queue: str, more: Mapping[str, int]) -> bool:
+        """Whether the queue stays within its guarantee with so much more, in every class that the guarantee names. A
+        guarantee that names no class of GPUs guarantees nothing to a job with GPUs."""
+        held, guarantee = self._shares.allocated(queue), self._shares.tree.queues[queue].guarantee
+        named = {resource: amount for resource, amount in guarantee if more.get(resource, 0)}
+        if not named or (more.get(GPU, 0) and GPU_CLASSES.isdisjoint(named)):
+            return False
+        return all(held.get(resource, 0) + more[resource] <= amount for resource, amount in named.items())
 
     def _beyond_due(self, queue: str, more: Mapping[str, int]) -> list[str]:
         """The classes of which the queue would have more than is due to it."""
@@ -125,10 +132,8 @@ class Entitlements:
 
     def claim_back(self, queue: str, amounts: Mapping[str, int]) -> ClaimBack | None:
         """What a queue may take from others for so much more; None where that is not due to it."""
-        path = self._shares.path(queue)
-        if not path or self.standing_class(queue, amounts) == 2:
-            return None
-        return ClaimBack(self._shares, queue, amounts)
+        claim = ClaimBack(self._shares, queue, amounts)
+        return None if claim.hopeless else claim
 
     def debtors(self, queue: str, amounts: Mapping[str, int]) -> Iterator[str]:
         """The queues from which this one may take something back for so much more."""

@@ -18,6 +18,7 @@ GPU = "gpu"
 GPU_SLICES = "gpu-slices"
 GPU_MEMORY = "gpu-memory"
 MODEL_PREFIX = "gpu/"
+GPU_CLASSES = frozenset({GPU, GPU_SLICES, GPU_MEMORY})
 MODEL_LABEL = "nvidia.com/gpu.product"
 
 DEFAULT_QUEUE = "default"
@@ -25,6 +26,9 @@ QUEUE_LABEL = "dovetail.dev/queue"
 """Of a namespace: the queue of those of its pods that name none."""
 DAY_MS = 86_400_000
 DEFAULT_HALF_LIFE_MS = 7 * DAY_MS
+
+RECLAIM_MIN_RUNTIME_MS = 600_000
+"""How long jobs of a queue that does not say it run at least before jobs beyond their guarantee reclaim their room."""
 
 DIVIDED = {CPU: 1, MEMORY: 1, GPU: 1000}
 """The classes of which each queue is due a part, with their grains: whole GPUs."""
@@ -60,9 +64,10 @@ class Queue(Struct, frozen=True):
     """A team, or a team of teams. Jobs are in leaves alone. `guarantee` is what it always gets back, `limit` what it
     never goes beyond (classes that are not there: no limit). `weight` is its part of what nobody has guaranteed, and
     of time; who is of a higher `priority` goes first among siblings. `half_life_ms` is after what time usage counts
-    half. Its running jobs are left alone for `reclaim_min_runtime_ms` by other queues and for `preempt_min_runtime_ms`
-    by its own. `preemptible` is for pods that do not say it themselves. `namespaces` and `namespace_selector` say who
-    may use it (both None: everybody; either admits). With `by_user` its users share it alike over time. With
+    half. Its running jobs are left alone for `reclaim_min_runtime_ms` by other queues (None: for
+    `RECLAIM_MIN_RUNTIME_MS`, but not by jobs within their guarantee) and for `preempt_min_runtime_ms` by its own.
+    `preemptible` is for pods that do not say it themselves. `namespaces` and `namespace_selector` say who may use it
+    (both None: everybody; either admits). With `by_user` its users share it alike over time. With
     `least_served_first` that of its jobs comes first, after priority, that had least (see `attained`), and others give
     way to it. `uid` tells it from an older one of its name ("": there is one alone). `usage` counts when it is first
     told."""
@@ -74,7 +79,7 @@ class Queue(Struct, frozen=True):
     weight: int = 1
     priority: int = 0
     half_life_ms: int = DEFAULT_HALF_LIFE_MS
-    reclaim_min_runtime_ms: int = 0
+    reclaim_min_runtime_ms: int | None = None
     preempt_min_runtime_ms: int = 0
     preemptible: bool = True
     namespaces: tuple[str, ...] | None = None
@@ -85,6 +90,11 @@ class Queue(Struct, frozen=True):
     problem: Problem | None = None
     usage: Usage | None = None
     uid: str = ""
+
+    @property
+    def least_run_ms(self) -> int:
+        """How long its running jobs are left alone by jobs that go beyond the guarantee of their queue."""
+        return RECLAIM_MIN_RUNTIME_MS if self.reclaim_min_runtime_ms is None else self.reclaim_min_runtime_ms
 
 
 class Budget(Struct, frozen=True):
