@@ -5,15 +5,18 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from fake_server import Pod
-from test_following import follow, until
+from fake_server import Pod, serve_raw
+from msgspec.structs import replace
+from test_following import Balancer, follow, until
 
+from dovetail.kube import objects_pod, watching
 from dovetail.kube.client import Client
 from dovetail.kube.config import load_kubeconfig
 from dovetail.kube.discovery import discover
 from dovetail.kube.errors import AlreadyExists, Conflict, Forbidden, Invalid, NotFound, TooManyRequests, Unreachable
 from dovetail.kube.lease import Elector
 from dovetail.kube.listing import list_all
+from dovetail.kube.owners import owned_by
 from dovetail.kube.resources import (
     COMPOSITE_POD_GROUPS,
     CONFIG_MAPS,
@@ -195,3 +198,46 @@ async def test_one_of_two_electors_leads_and_then_the_other(client: Client) -> N
     assert not first.is_leader
     running[1].cancel()
     await asyncio.wait(running[1:])
+
+
+async def test_a_watch_whose_server_is_gone_behind_a_balancer_is_found_out(
+    plane: Plane, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A real API server says something by the end of each watch, so that a quiet one is never taken for dead."""
+    monkeypatch.setattr(watching, "_LASTS_S", 2)
+    balancer = Balancer(plane.url)
+    async with serve_raw(balancer.play) as front:
+        config = replace(load_kubeconfig([plane.kubeconfig]), server=front.replace("http:", "https:"))
+        async with Client(config) as client, follow(client, CONFIG_MAPS, namespace=namespace, heartbeat_s=9.0) as seen:
+            await seen.reflector.synced.wait()
+            await asyncio.sleep(12.0)
+            assert seen.errors.empty(), seen.errors.get_nowait()
+            balancer.deaf = True
+            plane.kubectl(f"--namespace={namespace}", "create", "configmap", "behind")
+            async with asyncio.timeout(20):
+                while "behind" not in seen.names():
+                    await seen.told.get()
+
+
+@pytest.mark.parametrize(
+    ("version", "name"),
+    [
+        ("batch/v1\r\nX: y", "j"),
+        ("batch/v1?limit=1", "j"),
+        ("batch/..", "j"),
+        ("batch/v1", ".."),
+        ("batch/v1", "../../../secrets/x"),
+    ],
+)
+async def test_a_tenant_may_call_an_owner_anything_and_it_is_never_asked_for(
+    client: Client, version: str, name: str
+) -> None:
+    """The API server takes all of these. In a path they are another request, with the scheduler's rights: the second is
+    the list of kinds of batch/v1, which then counts as the Job."""
+    owner = {"apiVersion": version, "kind": "Job", "name": name, "uid": "u", "controller": True}
+    made = pod("owned", **{"batch.kubernetes.io/job-completion-index": "0"})
+    made["metadata"] = {**made["metadata"], "generateName": "owned-", "ownerReferences": [owner]}
+    made["metadata"].pop("name")
+    stored = await client.request("POST", PODS.path(NAMESPACE), made, decode=objects_pod.Pod)
+    assert stored.metadata.owner_references[0].api_version == version
+    assert owned_by(stored) is None
