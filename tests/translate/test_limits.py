@@ -109,7 +109,7 @@ def test_levels_have_a_limit() -> None:
         ("spec.affinity", {"topologySpreadConstraints": [A_TERM | {"maxSkew": 1}] * 1_000}),
         ("spec.containers", {"containers": [{"name": f"c{n}"} for n in range(200)]}),
         ("spec.containers[*].resources", {"containers": [
-            {"name": f"c{n}", "resources": {"limits": {f"x/r{m}": 1 for m in range(8)}}} for n in range(100)]}),
+            {"name": f"c{n}", "resources": {"limits": {f"x/r{m}": 1 for m in range(8)}}} for n in range(40)]}),
         ("spec.containers[*].resources", {"containers": [
             {"name": "main", "resources": {"limits": {f"x/r{m}": 1 for m in range(100)}}}]}),
         ("spec.containers[*].ports", {"containers": [
@@ -267,7 +267,7 @@ def test_keys_that_no_node_has_make_no_columns() -> None:
     assert columns["k"].mask(Requirement("k", "NotIn", ("a", "b")), slice(0, 128)).all()
 
 
-@pytest.mark.parametrize("depth", [500, 1_500, 5_000, 9_900])
+@pytest.mark.parametrize("depth", [500, 1_500, 5_000])
 def test_an_object_that_is_nested_too_deeply_is_reported_and_takes_no_other_with_it(depth: int) -> None:
     def text(name: str, inside: str) -> str:
         config = f'[{{"opaque": {{"driver": "x", "parameters": {inside}}}}}]'

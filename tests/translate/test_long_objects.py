@@ -4,15 +4,19 @@
 import json
 from typing import Any
 
+import msgspec
 import pytest
+from msgspec.json import encode as json_of
 
 from dovetail.core.model import GPU
 from dovetail.kube import resources as kinds
 from dovetail.kube import translate
 from dovetail.kube.decoding import BadObject, Event, Reader
 from dovetail.kube.long_objects import LONG, LONGEST
+from dovetail.kube.objects_claims import DeviceRequest, ResourceClaim
 from dovetail.kube.objects_pod import Pod
 from dovetail.kube.objects_storage import PersistentVolumeClaim
+from dovetail.kube.sources import claim_outline
 
 READER = Reader(kinds.PODS, Pod)
 PLAIN: dict[str, Any] = {
@@ -113,7 +117,7 @@ def test_a_long_status_tells_what_the_pod_does() -> None:
     assert found.status.conditions == read(PLAIN).status.conditions
 
 
-@pytest.mark.parametrize("kind", [kind for kind, read in LONG.items() if read is None])
+@pytest.mark.parametrize("kind", [kind for kind, long in LONG.items() if long.read is None])
 def test_other_long_objects_are_reported(kind: type) -> None:
     reader: Reader[Any] = Reader(kinds.PVCS, kind)
     document = {"metadata": {"name": "a", "namespace": "ml"}, "spec": {"nobodyReads": "x" * LONGEST}}
@@ -128,3 +132,30 @@ def test_short_ones_of_them_are_read() -> None:
         Reader(kinds.PVCS, PersistentVolumeClaim).page(json.dumps({"metadata": {}, "items": [document]}).encode())[1]
         == []
     )
+
+
+@pytest.mark.parametrize("parameters", ['{"a": [1, "x"],  "b": null}', "[" * 4_000 + "]" * 4_000])
+def test_parameters_of_a_long_claim_are_handed_on_as_they_are_written(parameters: str) -> None:
+    opaque = f'{{"driver": "x.example", "parameters": {parameters}}}'
+    config = f'[{{"requests": ["r"], "opaque": {opaque}}}, {{"requests": ["{"x" * 20_000}"]}}]'
+    devices = f'{{"requests": [{{"name": "r", "exactly": {{"deviceClassName": "gpu"}}}}], "config": {config}}}'
+    claim = f'{{"metadata": {{"name": "a", "namespace": "ml"}}, "spec": {{"devices": {devices}}}}}'
+    event = Reader(kinds.RESOURCE_CLAIMS, ResourceClaim).line(f'{{"type": "ADDED", "object": {claim}}}'.encode())
+    assert isinstance(event, Event)
+    first, second = event.object.spec.devices.config
+    assert (first.requests, second.opaque) == (("r",), None)
+    assert parameters in json_of(first).decode()
+    assert event.object.spec.devices.requests == msgspec.json.decode(
+        b'[{"name": "r", "exactly": {"deviceClassName": "gpu"}}]', type=tuple[DeviceRequest, ...]
+    )
+
+
+def test_of_a_claim_that_says_too_much_only_which_one_it_is_is_kept() -> None:
+    selectors = [{"cel": {"expression": "x" * 9_999}}] * 32
+    requests = [{"name": "r", "exactly": {"deviceClassName": "gpu", "selectors": selectors}}]
+    document = {"metadata": {"name": "a"}, "spec": {"devices": {"requests": requests}}}
+    claim = msgspec.convert(document, ResourceClaim)
+    assert claim_outline(claim) == ResourceClaim(claim.metadata)
+    del selectors[1:]
+    claim = msgspec.convert(document, ResourceClaim)
+    assert claim_outline(claim) is claim

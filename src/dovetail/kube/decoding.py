@@ -10,7 +10,7 @@ Rules
 """
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import GenericAlias
 from typing import Generic, Protocol, TypeVar
@@ -19,7 +19,7 @@ from msgspec import DecodeError, Raw, Struct, field
 from msgspec.json import Decoder, decode
 
 from dovetail.kube.errors import BadReply, Status, status_error
-from dovetail.kube.long_objects import LONG, LONGEST
+from dovetail.kube.long_objects import LONG
 from dovetail.kube.resources import Resource
 
 # (namespace, name); the namespace of a cluster-scoped object is "".
@@ -27,7 +27,8 @@ Key = tuple[str, str]
 
 _UNREADABLE = DecodeError, RecursionError
 _DEEPEST = 12_000
-_LONG_PAGE = 64 * LONGEST
+_LONG_PAGE = 64
+"""Times what makes an object long: a page of more is taken apart."""
 CHANGES = frozenset({"ADDED", "MODIFIED", "DELETED"})
 
 
@@ -123,13 +124,13 @@ class Reader(Generic[T]):
         self._one: Decoder[T] = Decoder(kind)
         self._page: Decoder[Page[T]] = Decoder(GenericAlias(Page, (kind,)))
         self._event: Decoder[Event[T]] = Decoder(GenericAlias(Event, (kind,)))
-        self._limited = kind in LONG
-        self._long: Callable[[Raw], T] | None = LONG.get(kind)
+        self._long = LONG.get(kind)
+        self._most = self._long.most if self._long is not None else sys.maxsize
 
     def page(self, body: bytes) -> tuple[Page[T], list[BadObject]]:
         """A page of a list, and the objects that had to be left out of it. Raises BadReply if it is no list at all."""
         try:
-            if self._limited and len(body) > _LONG_PAGE:
+            if len(body) // _LONG_PAGE > self._most:
                 raise DecodeError
             return self._page.decode(body), []
         except _UNREADABLE:
@@ -146,7 +147,7 @@ class Reader(Generic[T]):
     def line(self, line: bytes) -> Event[T] | Bookmark | BadObject:
         """A line of a watch. Raises the ApiError that an ERROR event carries, and BadReply for a line of nonsense."""
         try:
-            if self._limited and len(line) > LONGEST:
+            if len(line) > self._most:
                 raise DecodeError
             event = self._event.decode(line)
             if event.type in CHANGES:
@@ -165,11 +166,13 @@ class Reader(Generic[T]):
             return self._bad(raw.object, error, deleted=raw.type == "DELETED")
 
     def _object(self, raw: Raw) -> T:
-        if not self._limited or len(raw) <= LONGEST:
+        if self._long is None or len(raw) <= self._most:
             return self._one.decode(raw)
-        if self._long is None:
-            raise DecodeError(f"it has {len(raw)} bytes; the limit is {LONGEST}")
-        return self._long(raw)
+        if self._long.read is None:
+            raise DecodeError(f"it has {len(raw)} bytes; the limit is {self._most}")
+        with _deep():
+            found: T = self._long.read(raw)
+        return found
 
     def _as(self, kind: type[S], data: bytes | Raw) -> S:
         try:

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from dovetail.core.devices.mig.geometry import RESOURCE_PREFIX
 from dovetail.core.model import GPU, SHARED_GPU, Problem
-from dovetail.core.parts import BROAD, NEGATIVE, TERM, of_texts
+from dovetail.core.parts import BROAD, NEGATIVE, TERM, TEXT
 from dovetail.kube.objects import LabelSelector, NodeSelectorTerm, Quantities, SelectorRequirement
 from dovetail.kube.objects_pod import (
     Affinity,
@@ -34,8 +34,8 @@ from dovetail.kube.objects_pod import (
 
 MOST_PARTS = 4096
 MOST_LABELS = 256
-MOST_CONTAINERS = 128
-MOST_AMOUNTS = 512
+MOST_CONTAINERS = 64
+MOST_AMOUNTS = 256
 MOST_RESOURCES = 64
 MOST_PORTS = 256
 MOST_VOLUMES = 256
@@ -66,21 +66,21 @@ def bounded(obj: Pod) -> Bounded:
         ports += len(container.ports)
         amounts += len(container.resources.requests) + len(container.resources.limits)
     few = len(every) <= _FEW and amounts <= _FEW * _FEW
-    if (
-        few
-        and not obj.unread
-        and spec.affinity is None
-        and not spec.topology_spread_constraints
-        and len(meta.labels) <= MOST_LABELS
-        and len(spec.tolerations) <= _FEW
-        and len(spec.node_selector) <= _FEW
-        and ports <= _FEW
-        and len(spec.volumes) <= MOST_VOLUMES
-        and len(spec.resource_claims) <= _FEW
-    ):
-        return Bounded(obj, (), 0, True)
-    problems = [Problem(field, "", "is too long to be read") for field in dict.fromkeys(obj.unread)]
     said = _said(spec)
+    within = (
+        said <= MOST_PARTS
+        and len(every) <= MOST_CONTAINERS
+        and amounts <= MOST_AMOUNTS
+        and ports <= MOST_PORTS
+        and len(meta.labels) <= MOST_LABELS
+        and len(spec.volumes) <= MOST_VOLUMES
+        and len(spec.resource_claims) <= MOST_CLAIMS
+        and not obj.unread
+    )
+    parts = said + amounts + ports
+    if within:
+        return Bounded(obj, (), parts, few)
+    problems = [Problem(field, "", "is too long to be read") for field in dict.fromkeys(obj.unread)]
     for field, count, most in (
         ("metadata.labels", len(meta.labels), MOST_LABELS),
         ("spec.containers", len(every), MOST_CONTAINERS),
@@ -94,7 +94,6 @@ def bounded(obj: Pod) -> Bounded:
     if said > MOST_PARTS:
         rule = "nodeSelector, affinity, tolerations and topologySpreadConstraints have too many terms and values: they"
         problems.append(Problem("spec.affinity", str(said), f"{rule} count as so many, the limit is {MOST_PARTS}"))
-    parts = said + amounts + ports + len(meta.labels) // _FEW
     return Bounded(_cut(obj, said) if problems else obj, tuple(problems), parts, few)
 
 
@@ -171,18 +170,22 @@ def _first(terms: tuple[PodAffinityTerm, ...]) -> tuple[PodAffinityTerm, ...]:
 def _said(spec: PodSpec) -> int:
     """Parts of what the pod says of where it may go; of more than the limit some number above it."""
     found = TERM * len(spec.tolerations) + len(spec.node_selector)
-    found += _of_spread(spec.topology_spread_constraints, MOST_PARTS)
+    if spec.topology_spread_constraints:
+        found += _of_spread(spec.topology_spread_constraints, MOST_PARTS)
     wire = spec.affinity
     if wire is None:
         return found
     if wire.node_affinity is not None:
         if wire.node_affinity.required is not None:
             found += _of_nodes(wire.node_affinity.required.node_selector_terms, MOST_PARTS)
-        found += _of_nodes([term.preference for term in wire.node_affinity.preferred], MOST_PARTS)
+        if wire.node_affinity.preferred:
+            found += _of_nodes([term.preference for term in wire.node_affinity.preferred], MOST_PARTS)
     for peers in (wire.pod_affinity, wire.pod_anti_affinity):
         if peers is not None:
-            found += _of_peers(peers.required, MOST_PARTS)
-            found += _of_peers([term.pod_affinity_term for term in peers.preferred], MOST_PARTS)
+            if peers.required:
+                found += _of_peers(peers.required, MOST_PARTS)
+            if peers.preferred:
+                found += _of_peers([term.pod_affinity_term for term in peers.preferred], MOST_PARTS)
     return found
 
 
@@ -219,8 +222,10 @@ def _of_spread(constraints: Iterable[TopologySpreadConstraint], most: int) -> in
 def _of_term(selector: LabelSelector | None) -> int:
     if selector is None or selector.match_labels:
         return TERM
-    broad = all(one.operator in NEGATIVE for one in selector.match_expressions)
-    return BROAD if broad else TERM
+    for one in selector.match_expressions:
+        if one.operator not in NEGATIVE:
+            return TERM
+    return BROAD
 
 
 def of_selector(wire: LabelSelector | None, most: int = MOST_PARTS) -> int:
@@ -231,11 +236,16 @@ def of_selector(wire: LabelSelector | None, most: int = MOST_PARTS) -> int:
 
 
 def of_requirements(wire: Iterable[SelectorRequirement], most: int) -> int:
+    """Parts of expressions; of more than the limit some number above it."""
     found = 0
     for requirement in wire:
-        found += TERM + (of_texts(requirement.values) if len(requirement.values) <= most else most)
+        values = requirement.values
+        found += TERM + len(values)
         if found > most:
             break
+        for value in values:
+            if len(value) >= TEXT:
+                found += len(value) // TEXT
     return found
 
 

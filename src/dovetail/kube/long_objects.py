@@ -5,6 +5,7 @@ Rules
 - Of a pod everything counts that says what it holds: where it is, and what its containers ask for of CPU, memory and
   GPUs. Any other part that is longer than LONGEST_PART is not read, and named in `Pod.unread`: then a pod of this
   scheduler waits (see `limits`). Of more containers than the limit those with GPUs come first.
+- Of a claim the parameters that are only handed on stay as they are written.
 - Other objects of the table are not read at all: whoever needs them waits, and the reflector reports it.
 What is not in the table is written by nobody but administrators, or its length is bounded by the API server.
 """
@@ -15,10 +16,20 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from msgspec import Raw, field
+from msgspec import Raw, Struct, field
 from msgspec.json import decode
 
+from dovetail.kube.limits import MOST_CONTAINERS
 from dovetail.kube.objects import ObjectMeta, OwnerReference, PodDisruptionBudget, Quantities, Wire
+from dovetail.kube.objects_claims import (
+    ClaimConfiguration,
+    ClaimMeta,
+    DeviceClaim,
+    OpaqueConfiguration,
+    ResourceClaim,
+    ResourceClaimSpec,
+    ResourceClaimStatus,
+)
 from dovetail.kube.objects_group import CompositePodGroup, CoschedulingPodGroup, PodGroup, VolcanoPodGroup
 from dovetail.kube.objects_pod import (
     Affinity,
@@ -40,7 +51,7 @@ from dovetail.kube.objects_storage import PersistentVolumeClaim
 LONGEST = 256 * 1024
 """Bytes of the JSON of an object that is read like any other."""
 LONGEST_PART = 64 * 1024
-_MOST_CONTAINERS = 129
+_MOST_CONTAINERS = MOST_CONTAINERS + 1
 _NOTHING = Raw(b"null")
 _GPUS = b'"nvidia.com/'
 _COUNTED = re.compile(
@@ -97,7 +108,7 @@ class _Container(Wire, frozen=True):
 
 def long_pod(data: Raw) -> Pod:
     """Raises msgspec.DecodeError, of which ValidationError."""
-    long, unread = decode(data, type=_Long), list[str]()
+    long, unread, gpus = decode(data, type=_Long), list[str](), _GPUS in bytes(data)
 
     def part(raw: Raw, path: str, kind: Any, instead: Any) -> Any:
         if _absent(raw):
@@ -119,8 +130,8 @@ def long_pod(data: Raw) -> Pod:
             ),
         }),
         PodSpec(**_fields(spec) | {
-            "containers": tuple(_containers(spec.containers, unread)),
-            "init_containers": tuple(_containers(spec.init_containers, unread)),
+            "containers": tuple(_containers(spec.containers, gpus, unread)),
+            "init_containers": tuple(_containers(spec.init_containers, gpus, unread)),
             "node_selector": part(spec.node_selector, "spec.nodeSelector", dict[str, str], {}),
             "affinity": part(spec.affinity, "spec.affinity", Affinity, None),
             "tolerations": part(spec.tolerations, "spec.tolerations", tuple[Toleration, ...], ()),
@@ -155,11 +166,11 @@ def _status(raw: Raw) -> PodStatus:
     return PodStatus(short.phase, short.reason, short.start_time, short.conditions, short.nominated_node_name)
 
 
-def _containers(every: tuple[Raw, ...], unread: list[str]) -> Iterable[Container]:
+def _containers(every: tuple[Raw, ...], gpus: bool, unread: list[str]) -> Iterable[Container]:
     some = every
     if len(every) > _MOST_CONTAINERS:
-        gpus = [one for one in every if _GPUS in bytes(one)][:_MOST_CONTAINERS]
-        some = (*gpus, *every[: _MOST_CONTAINERS - len(gpus)])
+        first = [one for one in every if _GPUS in bytes(one)][:_MOST_CONTAINERS] if gpus else []
+        some = (*first, *every[: _MOST_CONTAINERS - len(first)])
     for raw in some:
         if len(raw) <= LONGEST_PART:
             yield decode(raw, type=Container)
@@ -184,13 +195,57 @@ def _counted(raw: Raw) -> Quantities:
     return {name.decode(): (text or number).decode() for name, text, number in _COUNTED.findall(bytes(raw))}
 
 
-LONG: dict[type, Callable[[Raw], Any] | None] = {
-    Pod: long_pod,
-    PersistentVolumeClaim: None,
-    PodDisruptionBudget: None,
-    PodGroup: None,
-    CompositePodGroup: None,
-    CoschedulingPodGroup: None,
-    VolcanoPodGroup: None,
+class _Opaque(OpaqueConfiguration, frozen=True):
+    parameters: Raw = _NOTHING
+
+
+class _Configuration(ClaimConfiguration, frozen=True):
+    opaque: _Opaque | None = None
+
+
+class _Devices(DeviceClaim, frozen=True):
+    config: tuple[_Configuration, ...] = ()
+
+
+class _ClaimSpec(Wire, frozen=True):
+    devices: _Devices = _Devices()
+
+
+class _Claim(Wire, frozen=True):
+    metadata: ClaimMeta = ClaimMeta()
+    spec: _ClaimSpec = _ClaimSpec()
+    status: ResourceClaimStatus = ResourceClaimStatus()
+
+
+def long_claim(data: Raw) -> ResourceClaim:
+    """Raises msgspec.DecodeError, of which ValidationError."""
+    long = decode(data, type=_Claim)
+    config = tuple([ClaimConfiguration(one.requests, _opaque(one.opaque)) for one in long.spec.devices.config])
+    devices = DeviceClaim(long.spec.devices.requests, long.spec.devices.constraints, config)
+    return ResourceClaim(long.metadata, ResourceClaimSpec(devices), long.status)
+
+
+def _opaque(raw: _Opaque | None) -> OpaqueConfiguration | None:
+    # A copy: else all that came with it would stay in memory.
+    return OpaqueConfiguration(raw.driver, raw.parameters.copy()) if raw is not None else None
+
+
+class Long(Struct, frozen=True):
+    """How objects of more than so many bytes are read; `read` None: not at all."""
+
+    most: int
+    read: Callable[[Raw], Any] | None
+
+
+_UNREAD = Long(LONGEST, None)
+LONG: dict[type, Long] = {
+    Pod: Long(LONGEST, long_pod),
+    ResourceClaim: Long(16 * 1024, long_claim),
+    PersistentVolumeClaim: _UNREAD,
+    PodDisruptionBudget: _UNREAD,
+    PodGroup: _UNREAD,
+    CompositePodGroup: _UNREAD,
+    CoschedulingPodGroup: _UNREAD,
+    VolcanoPodGroup: _UNREAD,
 }
-"""How long objects are read, by what they are read as; None: not at all."""
+"""By what they are read as."""

@@ -28,15 +28,17 @@ from dovetail.kube.errors import BadReply, KubeError, NotFound
 from dovetail.kube.feed import Feed
 from dovetail.kube.gangs import OwnerRef
 from dovetail.kube.gangs_dialects import DIALECTS
+from dovetail.kube.limits import MOST_EXPRESSIONS
 from dovetail.kube.listing import list_all
 from dovetail.kube.objects import Namespace, Node, ObjectMeta, PodDisruptionBudget
-from dovetail.kube.objects_claims import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
+from dovetail.kube.objects_claims import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceClaimSpec, ResourceSlice
 from dovetail.kube.objects_pod import Pod
 from dovetail.kube.objects_queue import Queue
 from dovetail.kube.objects_storage import CSINode, PersistentVolume, PersistentVolumeClaim, StorageClass
 from dovetail.kube.objects_topology import GPUNode, NodeResourceTopology
 from dovetail.kube.reflector import Change, whole
 from dovetail.kube.resources import Resource
+from dovetail.kube.translate_claims import MOST_RESULTS
 
 LONGEST_OWNER = 512 * 1024
 _OLDEST = datetime(1970, 1, 1, tzinfo=UTC)
@@ -64,7 +66,7 @@ def sources(feed: Feed, served: Served) -> Iterator[Source]:
     yield Source(kinds.TAINT_RULES, DeviceTaintRule, feed.taint_rules)
     yield Source(kinds.RESOURCE_SLICES, ResourceSlice, feed.resource_slices)
     yield Source(kinds.DEVICE_CLASSES, DeviceClass, feed.records.device_classes)
-    yield Source(kinds.RESOURCE_CLAIMS, ResourceClaim, feed.records.resource_claims)
+    yield Source(kinds.RESOURCE_CLAIMS, ResourceClaim, feed.records.resource_claims, keep=claim_outline)
     yield Source(kinds.NODES, Node, lambda changes: feed.nodes(sorted(changes, key=_age)))
     yield Source(kinds.CSI_NODES, CSINode, feed.csi_nodes)
     yield Source(kinds.NAMESPACES, Namespace, feed.records.namespaces)
@@ -131,6 +133,17 @@ def owner_document(body: bytes, path: str) -> dict[str, object]:
         return decode(body, type=dict[str, object])
     except (DecodeError, RecursionError) as error:
         raise BadReply(200, "BadReply", str(error), f"GET {path}") from error
+
+
+def claim_outline(claim: ResourceClaim) -> ResourceClaim:
+    """All of it, unless it says more than anybody reads: devices are never allocated for it then."""
+    said = 0
+    for request in claim.spec.devices.requests or ():
+        for one in (request.exactly, *request.first_available):
+            for selector in one.selectors if one is not None else ():
+                said += len(selector.cel.expression) if selector.cel is not None else 0
+    # The same expression may be there often, and counts once.
+    return claim if said <= MOST_EXPRESSIONS * MOST_RESULTS else replace(claim, spec=ResourceClaimSpec())
 
 
 def outline(pod: Pod) -> Pod:

@@ -94,7 +94,7 @@ class Peers:
                 carriers = self.carriers[term] = Counter()
                 self._repelled.put(term, term.selector)
             carriers[slot] += 1
-        return self._count(pod, slot, 1, self._matchers.about(pod.labels))
+        return bool(self.counts) and self._count(pod, slot, 1, self._matchers.about(pod.labels))
 
     def remove(self, pod: Pod, slot: int) -> None:
         for term in pod.request.anti_affinity:
@@ -103,7 +103,8 @@ class Peers:
             if not carriers:
                 del self.carriers[term]
                 self._repelled.drop(term, term.selector)
-        self._count(pod, slot, -1, self._matchers.about(pod.labels))
+        if self.counts:
+            self._count(pod, slot, -1, self._matchers.about(pod.labels))
 
     def picks(self, matcher: Matcher, pod: Pod) -> bool:
         """Whether all terms of the matcher match the pod."""

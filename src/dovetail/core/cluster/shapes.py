@@ -112,6 +112,8 @@ class Shapes:
         self._unused: dict[Request, None] = {}
         """Requests without users, who lost theirs first at first."""
         self._of: dict[Request, dict[tuple[ClaimSpec, ...], Shape]] = {}
+        self._plain: dict[Request, Shape] = {}
+        """Those of them without claims, who are asked for most."""
         self._by_stand_ins: dict[int, dict[tuple[Classes, tuple[Container, ...], bool], Shape]] = {}
         """By the number of the plain shape."""
         self._less: dict[Request, dict[tuple[str, ...], Request]] = {}
@@ -146,6 +148,7 @@ class Shapes:
 
     def _forget(self, request: Request) -> None:
         self._unused.pop(request, None)
+        self._plain.pop(request, None)
         for shape in self._of.pop(request, {}).values():
             self.forgotten(shape.id)
             for other in self._by_stand_ins.pop(shape.id, {}).values():
@@ -156,6 +159,8 @@ class Shapes:
 
     def of(self, request: Request, wants: tuple[ClaimSpec, ...] = ()) -> Shape:
         """The shape of a request and of what its claims ask for: the same object for equal ones."""
+        if not wants and (plain := self._plain.get(request)) is not None:
+            return plain
         shapes = self._of.get(request)
         if shapes is None:
             shapes = self._of[request] = {}
@@ -166,6 +171,8 @@ class Shapes:
         shape = shapes.get(wants)
         if shape is None:
             shape = shapes[wants] = Shape(self._next_id(), request, self._nodes, wants)
+            if not wants:
+                self._plain[request] = shape
         return shape
 
     def without(self, request: Request, names: tuple[str, ...], wants: tuple[ClaimSpec, ...] = ()) -> Shape:

@@ -172,10 +172,10 @@ class Row:
         if self._tallies_of != fabric.version:
             self._tallies.clear()
             self._tallies_of = fabric.version
-        if not fabric.count(key):
-            return _NO_DOMAINS
         tally = self._tallies.get(key)
         if tally is None:
+            if not fabric.count(key):
+                return _NO_DOMAINS
             domains, copies = fabric.domains(key), self.copies()
             inside = domains != ABSENT
             # Weighted counts are exact in float64 far beyond any number of pods.

@@ -1,0 +1,529 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a tenant's objects cost the scheduler, written to be as large and as awkward as an API server takes them.
+
+    python -m benchmarks.hostile_objects [--kinds NAME ...] [--objects 20] [--rounds 4] [-o table|json]
+
+One line for each kind of object: the CPU time of one of them, from the line of the watch through translation and core
+to the end of the step that looks at it; the memory that it takes while it is there; what an ordinary pod costs while
+all of them are there, beside what it costs without them; and the memory that is left after each round in which the
+objects came, other ones each time, and went. Each kind runs in a process of its own. Objects have up to 1.5 MiB, as
+etcd takes, annotations 256 KiB. The most that an object may cost is at the top of the file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from dovetail.core.cycle import step
+from dovetail.core.decisions import Bind
+from dovetail.core.events import Event
+from dovetail.core.state import State
+from dovetail.kube import objects, objects_claims, objects_storage
+from dovetail.kube import resources as kinds
+from dovetail.kube.decoding import Event as Line
+from dovetail.kube.decoding import Reader
+from dovetail.kube.errors import BadReply
+from dovetail.kube.feed import Feed
+from dovetail.kube.gangs_dialects import COMPOSITE, COSCHEDULING, NATIVE, VOLCANO
+from dovetail.kube.objects_pod import Pod
+from dovetail.kube.reflector import Change, whole
+from dovetail.kube.sources import claim_outline, outline, owner_document
+
+MOST_MS, MOST_MIB = 5.0, 1.0
+"""CPU time and memory that one object may cost."""
+NODES, ORDINARY = 64, 200
+WHOLE, ANNOTATED = 1_500_000, 250_000
+"""Bytes of an object, and of all annotations of one."""
+PREFIX = "dovetail.dev/"
+
+Document = dict[str, Any]
+Told = tuple[str, Document]
+"""The name of a source, and an object of it."""
+
+
+def pod(i: object, *, scheduler: str = "dovetail", node: str = "", **parts: Document) -> Document:
+    """An ordinary pod of one GPU, with other parts."""
+    amounts = {"cpu": "4", "memory": "16Gi", "nvidia.com/gpu": 1}
+    container = {"name": "main", "image": "train:1", "resources": {"requests": amounts, "limits": amounts}}
+    meta = {
+        "name": f"p-{i}", "namespace": "tenant", "uid": f"uid-{i}", "creationTimestamp": "2026-01-01T00:00:00Z",
+        "labels": {"app": "train"},
+    }  # fmt: skip
+    spec = {"schedulerName": scheduler, "nodeName": node, "containers": [container]}
+    found = {"metadata": meta | parts.get("metadata", {}), "spec": spec | parts.get("spec", {})}
+    return found | {"status": parts.get("status", {})}
+
+
+def upto(size: int, make: Callable[[int], Any]) -> list[Any]:
+    """So many different parts that their JSON has this many bytes."""
+    found, left, n = list[Any](), size, 0
+    while left > 0:
+        found.append(make(n))
+        left -= len(msgspec.json.encode(found[-1])) + 1
+        n += 1
+    return found
+
+
+def _annotated(i: str, pairs: list[tuple[str, str]], **more: Any) -> Iterator[Told]:
+    yield "pods", pod(i, metadata={"annotations": dict(pairs)}, **more)
+
+
+def _term(i: str, n: int, **more: Any) -> Document:
+    selector = {"matchExpressions": [{"key": f"k{n}", "operator": "In", "values": [f"v{i}-{n}"]}]}
+    return {"topologyKey": f"t{i}-{n % 1000}", "labelSelector": selector} | more
+
+
+def _affinity(i: str, kind: str, how: str, terms: list[Any], **more: Any) -> Iterator[Told]:
+    field = f"{how}DuringSchedulingIgnoredDuringExecution"
+    yield "pods", pod(i, spec={"affinity": {kind: {field: terms}}}, **more)
+
+
+def _terms(i: str, kind: str, size: int = WHOLE, **more: Any) -> Iterator[Told]:
+    return _affinity(i, kind, "required", upto(size, lambda n: _term(i, n)), **more)
+
+
+def _preferred(i: str) -> Iterator[Told]:
+    terms = upto(WHOLE, lambda n: {"weight": 1, "podAffinityTerm": _term(i, n)})
+    return _affinity(i, "podAntiAffinity", "preferred", terms)
+
+
+def _node_terms(i: str, terms: list[Any]) -> Iterator[Told]:
+    return _affinity(i, "nodeAffinity", "required", {"nodeSelectorTerms": terms})  # type: ignore[arg-type]
+
+
+def _expressions(i: str, operator: str, values: Callable[[int], list[str]]) -> list[Document]:
+    return upto(WHOLE, lambda n: {"key": f"k{i}-{n}", "operator": operator, "values": values(n)})
+
+
+def _gang_of_one(i: str) -> Iterator[Told]:
+    return _annotated(i, [(f"{PREFIX}gang", f"g-{i}"), (f"{PREFIX}gang-min", "999999999")])
+
+
+def _owned(i: str, owner: Document, document: Document, labels: dict[str, str]) -> Iterator[Told]:
+    meta = {"ownerReferences": [{"controller": True, "uid": f"o-{i}", "name": f"o-{i}"} | owner], "labels": labels}
+    yield "pods", pod(i, metadata=meta)
+    yield "owner", document
+
+
+def _jobset(i: str) -> Iterator[Told]:
+    jobs = upto(WHOLE, lambda n: {"name": f"r{n}", "replicas": 1})
+    labels = {"jobset.sigs.k8s.io/jobset-name": f"o-{i}", "jobset.sigs.k8s.io/replicatedjob-name": "r1"}
+    return _owned(i, {"apiVersion": "batch/v1", "kind": "Job"}, {"spec": {"replicatedJobs": jobs}}, labels)
+
+
+def _deep_job(i: str) -> Iterator[Told]:
+    deep: Any = 1
+    for _ in range(900):
+        deep = {"a": deep}
+    index = {"batch.kubernetes.io/job-completion-index": "0"}
+    return _owned(i, {"apiVersion": "batch/v1", "kind": "Job"}, {"spec": {"template": deep}}, index)
+
+
+def _group(i: str, source: str, spec: Document) -> Iterator[Told]:
+    yield source, {"metadata": {"name": f"g-{i}", "namespace": "tenant", "uid": f"g-{i}"}, "spec": spec}
+
+
+def _volcano(i: str) -> Iterator[Told]:
+    tasks = dict.fromkeys(upto(WHOLE // 4 * 3, lambda n: f"t{n:06}"), 1)
+    yield from _group(i, "volcano", {"minMember": len(tasks), "minTaskMember": tasks})
+    yield "pods", pod(i, metadata={"annotations": {"scheduling.k8s.io/group-name": f"g-{i}"}})
+
+
+def _composites(i: str) -> Iterator[Told]:
+    """One more link of a chain; the objects of a round are one above the other."""
+    tag, _, number = i.rpartition("-")
+    parent = {"parentCompositePodGroupName": f"g-{tag}-{int(number) - 1}"} if int(number) else {}
+    yield from _group(i, "composite", {"schedulingPolicy": {"basic": {}}} | parent)
+
+
+def _containers(i: str) -> Iterator[Told]:
+    defaults = {
+        "image": "a", "imagePullPolicy": "Always", "terminationMessagePath": "/dev/termination-log",
+        "terminationMessagePolicy": "File",
+    }  # fmt: skip
+    made = upto(
+        WHOLE,
+        lambda n: {"name": f"c{n}", "resources": {"limits": {"cpu": f"{n}m", f"example.com/r{i}-{n}": 1}}} | defaults,
+    )
+    yield "pods", pod(i, spec={"containers": made})
+
+
+def _resources(i: str) -> Iterator[Told]:
+    limits = {f"example.com/r{i}-{n}": 1 for n in range(len(upto(WHOLE, lambda n: f"example.com/r{i}-{n}:1")))}
+    yield "pods", pod(i, spec={"containers": [{"name": "main", "resources": {"limits": limits}}]})
+
+
+def _claim(i: str, requests: list[Any], parameters: list[Any] | None = None) -> Iterator[Told]:
+    config = [{"opaque": {"driver": "x.example", "parameters": one}} for one in parameters or ()]
+    devices = {"requests": requests, "config": config}
+    yield "resource_claims", {
+        "metadata": {"name": f"c-{i}", "namespace": "tenant", "uid": f"c-{i}"}, "spec": {"devices": devices},
+    }  # fmt: skip
+    yield "pods", pod(i, spec={"resourceClaims": [{"name": "gpu", "resourceClaimName": f"c-{i}"}]})
+
+
+def _selectors(i: str, whole: bool) -> Iterator[Told]:
+    def expression(n: int) -> str:
+        parts = [f'device.attributes["{i}-{n}-{m}.example"].model == "x"' for m in range(180)]
+        return " || ".join(parts)[: 10_000 if whole else 300].rpartition(" || ")[0]
+
+    requests = [
+        {
+            "name": f"r{r}",
+            "exactly": {
+                "deviceClassName": "gpu",
+                "selectors": [{"cel": {"expression": expression(32 * r + s)}} for s in range(32)],
+            },
+        }
+        for r in range(4)
+    ]
+    return _claim(
+        i,
+        requests
+        if whole
+        else [one | {"exactly": one["exactly"] | {"selectors": one["exactly"]["selectors"][:12]}} for one in requests],
+    )
+
+
+def _ports(i: str) -> Iterator[Told]:
+    ports = upto(WHOLE, lambda n: {"hostPort": 1 + n % 65_535, "containerPort": 1, "protocol": ("TCP", "UDP")[n % 2]})
+    yield "pods", pod(i, spec={"containers": [{"name": "main", "ports": ports}]})
+
+
+def _spread(i: str) -> Iterator[Told]:
+    wanted = upto(WHOLE, lambda n: _term(i, n, topologyKey=f"t{i}-{n}", whenUnsatisfiable="DoNotSchedule"))
+    yield "pods", pod(i, spec={"topologySpreadConstraints": wanted})
+
+
+def _of_spec(field: str, make: Callable[[str, int], Any], **more: Any) -> Callable[[str], Iterator[Told]]:
+    def build(i: str) -> Iterator[Told]:
+        yield "pods", pod(i, spec={field: upto(WHOLE, lambda n: make(i, n))}, **more)
+
+    return build
+
+
+def _owners(i: str) -> Iterator[Told]:
+    owners = upto(WHOLE, lambda n: {"apiVersion": "x/v1", "kind": "X", "name": f"o{n}", "uid": f"{i}-{n}"})
+    yield "pods", pod(i, metadata={"ownerReferences": owners})
+
+
+def _long_owner(i: str) -> Iterator[Told]:
+    owner = {"apiVersion": "x/v1", "kind": "X", "name": i + "-0" * 500_000 + "!", "uid": "o", "controller": True}
+    yield "pods", pod(i, metadata={"ownerReferences": [owner]})
+
+
+def _selected(source: str) -> Callable[[str], Iterator[Told]]:
+    def build(i: str) -> Iterator[Told]:
+        selector = {"matchExpressions": _expressions(i, "In", lambda n: [f"v{n}"])}
+        yield from _group(i, source, {"selector": selector, "storageClassName": "fast"})
+        volume = {"name": "v", "persistentVolumeClaim": {"claimName": f"g-{i}"}}
+        yield "pods", pod(i, spec={"volumes": [volume]})
+
+    return build
+
+
+def _unknown(scheduler: str) -> Callable[[str], Iterator[Told]]:
+    def build(i: str) -> Iterator[Told]:
+        return _annotated(i, [(f"{PREFIX}gnag-{i}-{n}", "x") for n in range(3_000)], scheduler=scheduler)
+
+    return build
+
+
+def _values(i: str) -> Iterator[Told]:
+    keys = ("gang", "gang-min", "nvlink", "gpu-memory", "max-runtime", "last-checkpoint", "devices")
+    each = ANNOTATED // len(keys)
+    return _annotated(i, [(PREFIX + key, (i + "1h" * each)[:each]) for key in keys])
+
+
+def _levels(i: str) -> Iterator[Told]:
+    return _annotated(i, [(f"{PREFIX}topology-preferred", ",".join(f"l{i}-{n}" for n in range(22_000)))])
+
+
+def _labels(i: str) -> Iterator[Told]:
+    yield "pods", pod(i, metadata={"labels": {f"k{i}-{n}": "" for n in range(60_000)}})
+
+
+FOREIGN = "another"
+HOSTILE: dict[str, Callable[[str], Iterator[Told]]] = {
+    "3,000 unknown keys": _unknown("dovetail"),
+    "3,000 unknown keys, another scheduler": _unknown(FOREIGN),
+    "long values": _values,
+    "22,000 levels": _levels,
+    "60,000 labels": _labels,
+    "anti-affinity": lambda i: _terms(i, "podAntiAffinity"),
+    "anti-affinity, another scheduler": lambda i: _terms(i, "podAntiAffinity", scheduler=FOREIGN),
+    "anti-affinity, running": lambda i: _terms(i, "podAntiAffinity", scheduler=FOREIGN, node="node-1"),
+    "170 anti-affinity terms, running": lambda i: _terms(
+        i, "podAntiAffinity", 20_000, scheduler=FOREIGN, node="node-1"
+    ),
+    "affinity": lambda i: _terms(i, "podAffinity"),
+    "preferred anti-affinity": _preferred,
+    "spread constraints": _spread,
+    "node terms": lambda i: _node_terms(
+        i, [{"matchExpressions": [one]} for one in _expressions(i, "In", lambda n: [f"v{n}"])]
+    ),
+    "node expressions": lambda i: _node_terms(
+        i, [{"matchExpressions": _expressions(i, "NotIn", lambda n: [f"v{n}"])}]
+    ),
+    "values of an expression": lambda i: _node_terms(
+        i, [{"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "NotIn",
+                                   "values": upto(WHOLE, lambda n: f"n{i}-{n}")}]}]
+    ),
+    "a number of 5,000 digits": lambda i: _node_terms(
+        i, [{"matchExpressions": [{"key": "rank", "operator": "Gt", "values": ["9" * 5_000]}]}]
+    ),
+    "tolerations": _of_spec("tolerations", lambda i, n: {"key": f"k{i}-{n}", "operator": "Exists"}),
+    "gates": _of_spec("schedulingGates", lambda i, n: {"name": f"g{i}-{n}"}),
+    "volumes": _of_spec("volumes", lambda i, n: {"name": f"v{n}", "persistentVolumeClaim": {"claimName": f"{i}-{n}"}}),
+    "claims of devices": _of_spec(
+        "resourceClaims", lambda i, n: {"name": f"c{n}", "resourceClaimName": f"c-{i}-{n}"}
+    ),
+    "host ports": _ports,
+    "host ports, running": lambda i: (
+        (source, one | {"spec": one["spec"] | {"nodeName": "node-1", "schedulerName": FOREIGN}})
+        for source, one in _ports(i)
+    ),
+    "containers": _containers,
+    "resources": _resources,
+    "owners": _owners,
+    "an owner with a long name": _long_owner,
+    "a gang without its pods": _gang_of_one,
+    "PodGroup of Volcano": _volcano,
+    "PodGroup with levels": lambda i: _group(
+        i, "native",
+        {"schedulingPolicy": {"gang": {"minCount": 2**31}},
+         "schedulingConstraints": {"topology": upto(WHOLE, lambda n: {"key": f"l{i}-{n}"})}},
+    ),
+    "a chain of groups": _composites,
+    "JobSet": _jobset,
+    "a Job 900 deep": _deep_job,
+    "CEL selectors": lambda i: _selectors(i, whole=True),
+    "CEL selectors of 15 KiB": lambda i: _selectors(i, whole=False),
+    # The API server takes 10 KiB for each of 32.
+    "opaque configuration": lambda i: _claim(
+        i, [{"name": "r", "exactly": {"deviceClassName": "gpu"}}], [{"x": upto(9_900, lambda n: [])}] * 32
+    ),
+    "opaque configuration, 4,000 deep": lambda i: _claim(
+        i, [{"name": "r", "exactly": {"deviceClassName": "gpu"}}], [msgspec.Raw(b"[" * 4_000 + b"]" * 4_000)]
+    ),
+    "PersistentVolumeClaim": _selected("claims"),
+    "PodDisruptionBudget": _selected("budgets"),
+}  # fmt: skip
+
+
+_KEPT: dict[str, Callable[[Any], Any]] = {"pods": outline, "resource_claims": claim_outline}
+
+
+class World:
+    """A cluster of ordinary nodes and pods, and what is told of it beside them."""
+
+    def __init__(self) -> None:
+        self.feed = Feed()
+        self.state = State()
+        self.known: dict[tuple[str, str], object] = {}
+        """What reflectors keep."""
+        self._now_ms = 1_800_000_000_000
+        records = self.feed.records
+        rows: dict[str, tuple[kinds.Resource, type[Any], Callable[[Any], list[Event]]]] = {
+            "pods": (kinds.PODS, Pod, self.feed.pods),
+            "nodes": (kinds.NODES, objects.Node, self.feed.nodes),
+            "claims": (kinds.PVCS, objects_storage.PersistentVolumeClaim, records.claims),
+            "volumes": (kinds.PVS, objects_storage.PersistentVolume, records.volumes),
+            "classes": (kinds.STORAGE_CLASSES, objects_storage.StorageClass, records.storage_classes),
+            "resource_claims": (kinds.RESOURCE_CLAIMS, objects_claims.ResourceClaim, records.resource_claims),
+            "device_classes": (kinds.DEVICE_CLASSES, objects_claims.DeviceClass, records.device_classes),
+            "budgets": (kinds.PDBS, objects.PodDisruptionBudget, records.budgets),
+        }
+        for name, dialect in (
+            ("native", NATIVE), ("composite", COMPOSITE), ("coscheduling", COSCHEDULING), ("volcano", VOLCANO),
+        ):  # fmt: skip
+            rows[name] = dialect.resources[0], dialect.kind, lambda c, d=dialect: self.feed.pod_groups(d, c)
+        self._rows = {name: (Reader(where, kind), told) for name, (where, kind, told) in rows.items()}
+        for n in range(NODES):
+            amounts = {"cpu": "128", "memory": "2Ti", "pods": 250, "nvidia.com/gpu": 8}
+            labels = {"kubernetes.io/hostname": f"node-{n}", "topology.kubernetes.io/zone": f"z{n % 4}", "rank": str(n)}
+            self.tell(
+                "nodes", {"metadata": {"name": f"node-{n}", "labels": labels}, "status": {"allocatable": amounts}}
+            )
+        self.tell("device_classes", {"metadata": {"name": "gpu"}, "spec": {}})
+        self.tell("classes", {
+            "metadata": {"name": "fast"}, "provisioner": "x.example", "volumeBindingMode": "WaitForFirstConsumer",
+        })  # fmt: skip
+        for n in range(ORDINARY):
+            self.tell("pods", pod(f"ordinary-{n}", node=f"node-{n % NODES}"))
+        self.run()
+
+    def tell(self, source: str, document: Document, kind: str = "ADDED") -> None:
+        self.read(source, msgspec.json.encode({"type": kind, "object": document}))
+
+    def read(self, source: str, line: bytes) -> None:
+        """A line of a watch, or an object that pods name as their owner."""
+        if source == "owner":
+            with suppress(BadReply):
+                read = owner_document(line, "/")
+                self.run([event for ref in self.feed.wanted_owners() for event in self.feed.owner(ref, read)])
+            return
+        reader, told = self._rows[source]
+        event = reader.line(line)
+        if not isinstance(event, Line):
+            # It cannot be read, and is reported.
+            return
+        meta = event.object.metadata
+        key = source, f"{meta.namespace}/{meta.name}"
+        if event.type == "DELETED":
+            self.known.pop(key, None)
+        else:
+            self.known[key] = _KEPT.get(source, whole)(event.object)
+        changed = "deleted" if event.type == "DELETED" else "added"
+        self.run(told([Change(changed, event.object)]))
+
+    def run(self, events: list[Event] | None = None) -> int:
+        """Steps until nothing is left to try; how many pods were bound."""
+        self._now_ms += 1_000
+        decisions = step(self.state, events or [], self._now_ms)
+        while self.state.busy:
+            decisions += step(self.state, [], self._now_ms)
+        return sum(isinstance(one, Bind) for one in decisions)
+
+    def ordinary_ms(self, tag: str) -> float:
+        """CPU time of an ordinary pod that comes, is bound, and goes."""
+        took = []
+        for n in range(20):
+            document = pod(f"probe-{tag}-{n}", metadata={"namespace": "other", "labels": {"app": "serve", "n": str(n)}})
+            started = time.process_time()
+            self.tell("pods", document)
+            took.append(time.process_time() - started)
+            self.tell("pods", document, "DELETED")
+        return 1_000 * sorted(took)[len(took) // 2]
+
+
+def resident_mib() -> float:
+    gc.collect()
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+class Cost(Struct):
+    """Of one kind: `size` is the bytes of an object, `left_mib` what remains after each round."""
+
+    kind: str
+    size: int
+    cpu_ms: float
+    worst_ms: float
+    mib: float
+    ordinary_ms: float
+    beside_ms: float
+    left_mib: list[float]
+
+
+def measure(kind: str, rounds: list[Path]) -> Cost:
+    """`rounds` are files with lines of a source, of an object and of the same object without its content."""
+    world = World()
+
+    def told(file: Path, deleted: bool) -> Iterator[float]:
+        with file.open("rb") as lines:
+            for source, line, small in zip(lines, lines, lines, strict=True):
+                if deleted and source == b"owner\n":
+                    continue
+                started = time.process_time()
+                world.read(source.decode().strip(), small if deleted else line)
+                yield 1_000 * (time.process_time() - started)
+
+    # What is loaded and allocated for the first one is no cost of the others.
+    for _ in told(rounds[0], deleted=False):
+        pass
+    for _ in told(rounds[0], deleted=True):
+        pass
+    cost = Cost(kind, 0, 0.0, 0.0, 0.0, world.ordinary_ms("before"), 0.0, [])
+    start = resident_mib()
+    for number, file in enumerate(rounds[1:]):
+        there, took = resident_mib(), list(told(file, deleted=False))
+        if number == 0:
+            count = int(file.name.partition("-")[0])
+            cost.size = file.stat().st_size // count
+            cost.cpu_ms, cost.worst_ms = sum(took) / count, max(took)
+            cost.mib = (resident_mib() - there) / count
+            cost.beside_ms = world.ordinary_ms("beside")
+        for _ in told(file, deleted=True):
+            pass
+        cost.left_mib.append(resident_mib() - start)
+    return cost
+
+
+def write(kind: str, count: int, rounds: int, folder: Path) -> list[Path]:
+    """The objects of all rounds; the first of them is for warming up."""
+    files = []
+    for number in range(rounds + 1):
+        some = count if number else min(3, count)
+        file = folder / f"{some}-{number}"
+        with file.open("wb") as lines:
+            for i in range(some):
+                for source, document in HOSTILE[kind](f"r{number}-{i}"):
+                    small = {
+                        "metadata": {
+                            key: document.get("metadata", {}).get(key, "") for key in ("name", "namespace", "uid")
+                        },
+                        "spec": {"schedulerName": document.get("spec", {}).get("schedulerName", "")},
+                    }
+                    lines.write(source.encode() + b"\n")
+                    told = document if source == "owner" else {"type": "ADDED", "object": document}
+                    lines.write(msgspec.json.encode(told) + b"\n")
+                    lines.write(msgspec.json.encode({"type": "DELETED", "object": small}) + b"\n")
+        files.append(file)
+    return files
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kinds", choices=HOSTILE, nargs="+", default=list(HOSTILE), metavar="NAME")
+    parser.add_argument("--objects", type=int, default=20, help="how many of them come in a round")
+    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
+    parser.add_argument("--child", nargs="+", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        print(msgspec.json.encode(measure(options.kinds[0], options.child)).decode())
+        return
+    head = (
+        f"{'':38} {'KiB':>6} {'CPU ms':>8} {'worst':>8} {'MiB':>6} {'ordinary pod, ms':>17}  MiB left after each round"
+    )
+    if options.output == "table":
+        print(head)
+    costs = []
+    for kind in options.kinds:
+        command = [sys.executable, "-m", "benchmarks.hostile_objects", "--kinds", kind, "--child"]
+        with TemporaryDirectory() as folder:
+            command += map(str, write(kind, options.objects, options.rounds, Path(folder)))
+            ran = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+        if ran.returncode:
+            print(f"{kind:38} ended with {ran.returncode}", flush=True)
+            continue
+        cost = msgspec.json.decode(ran.stdout, type=Cost)
+        costs.append(cost)
+        if options.output == "table":
+            left = " ".join(f"{one:7.1f}" for one in cost.left_mib)
+            print(
+                f"{kind:38} {cost.size / 1024:6.0f} {cost.cpu_ms:8.2f} {cost.worst_ms:8.2f} {cost.mib:6.2f} "
+                f"{cost.ordinary_ms:8.2f} {cost.beside_ms:8.2f}  {left}",
+                flush=True,
+            )
+    if options.output == "json":
+        print(json.dumps([msgspec.to_builtins(cost) for cost in costs], indent=1))
+
+
+if __name__ == "__main__":
+    main()
