@@ -24,6 +24,7 @@ from dovetail.agent.nvml import Nvml
 from dovetail.agent.xids import IGNORED, XIDS, Remedy, Watched, WatchedError, meaning, watched
 from tools.standin import Standin
 from tools.standin.fixture import MakeStandin
+from tools.standin.standin import RIGHTS
 
 
 class Machine:
@@ -188,6 +189,16 @@ async def test_an_event_of_a_mig_instance_hits_it_alone(machine: Machine) -> Non
     # Without saying which instance it is about all of them.
     machine.standin.xid(2, 119)
     await machine.is_ill((uuid, "xid-95"), (machine.uuids[2], "xid-119"))
+
+
+async def test_an_event_of_an_instance_that_it_may_not_see_is_one_of_the_whole_gpu(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(RIGHTS, "none")
+    machine.standin.divide(2, [("3g.20gb", 0)])
+    await machine.start()
+    machine.standin.xid(2, 95, 13, 0)
+    await machine.is_ill((machine.uuids[2], "xid-95"))
 
 
 async def test_an_event_of_an_instance_that_is_gone_makes_nobody_ill(machine: Machine) -> None:

@@ -296,7 +296,18 @@ class _Watch:
                 for name, gi, ci in instances
                 if gi == data.gpuInstanceId and (any_ci or ci == data.computeInstanceId)
             )
+            if not hit and not self._gone(data.device, data.gpuInstanceId):
+                hit = None
         return Event(uuid, kind, number, tuple(name for name, _, _ in instances or ()), hit)
+
+    def _gone(self, handle: Any, gi: int) -> bool:
+        """Whether the GPU has no such instance any more. A process without privilege sees those alone that were there
+        when its container was made, and may not ask about others: then it is one that it does not see."""
+        try:
+            self._nvml.call("nvmlDeviceGetGpuInstanceById", handle, gi)
+        except NvmlError as error:
+            return bool(error.code == library.NOT_FOUND)
+        return True
 
     def _instances(self, handle: Any) -> list[tuple[str, int, int]] | None:
         """The MIG instances of a GPU: uuid, GPU instance, compute instance. Asked when needed, as they come and go.
