@@ -128,3 +128,4 @@ def test_behind_limits_guarantees_are_kept(seed: int) -> None:
     assert world.gpus("top")[0] <= 8
     for name, gpus in guaranteed.items():
         assert world.gpus(name)[0] >= gpus, (name, world.gpus(*guaranteed))
+    assert len(world.gave_way) <= 16

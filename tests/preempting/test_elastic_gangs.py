@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gangs that can grow take back what is due to them as far as it goes, never more, and stay there."""
 
+import random
+
+import pytest
+
 from dovetail.core.placing.backfill import Reservation
 from tests.preempting.lives import HOUR_MS, MINUTE_MS, World, gang, node, pod, queue
 
@@ -96,3 +100,34 @@ def test_what_is_pledged_is_what_is_nominated() -> None:
     assert isinstance(one, Reservation)
     assert len(one.nominated) == 2
     assert world.state.reservations.pledged()["x"]["gpu"] == 2000
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_gangs_of_many_sizes_come_to_rest_at_what_is_due(seed: int) -> None:
+    """Two queues with gangs that can grow, and one that takes what is left. In 12 hours each GPU changes hands a few
+    times at most, every queue has what it is guaranteed but for what no member fits in, and nothing moves in the last
+    6."""
+    dice = random.Random(seed)
+    sizes = [dice.choice([4, 8]) for _ in range(dice.randint(1, 3))]
+    world = World(*(node(f"n{i}", size) for i, size in enumerate(sizes)))
+    total = sum(sizes)
+    x = dice.randint(1, total // 2)
+    y = dice.randint(1, total - x)
+    guaranteed = {"x": x, "y": y}
+    world.tell(queue("x", x), queue("y", y), queue("z"))
+    world.submit(*(pod(f"z{i}", queue="z") for i in range(total)))
+    world.live(dice.choice([MINUTE_MS, HOUR_MS]))
+    for name in guaranteed:
+        least = dice.randint(1, guaranteed[name])
+        world.tell(gang(f"g{name}", least))
+        most = dice.randint(least, total)
+        world.submit(*(pod(f"g{name}{i}", gang=f"g{name}", queue=name) for i in range(most)))
+        guaranteed[name] = min(guaranteed[name], most)
+        world.live(dice.choice([MINUTE_MS, HOUR_MS]))
+    world.live(6 * HOUR_MS)
+    for name, gpus in guaranteed.items():
+        assert world.gpus(name)[0] >= gpus, (name, world.gpus("x", "y", "z"))
+    before = len(world.gave_way)
+    world.live(6 * HOUR_MS)
+    assert len(world.gave_way) == before
+    assert before <= 2 * total
