@@ -158,8 +158,18 @@ class Node:
 
     async def run(self, pod: Pod, mask: frozenset[int] | None = None) -> dict[str, set[str]]:
         """Bind the pod and have the kubelet admit it; what it holds, by resource. Raises Rejected."""
-        stored = self.api.put(pod)
-        pod["metadata"]["uid"] = stored["metadata"]["uid"]
+        meta, spec = pod["metadata"], pod["spec"]
+        stored = self.api.store.get("pods", meta["namespace"], meta["name"])
+        if stored is None:
+            waiting = {field: value for field, value in spec.items() if field != "nodeName"}
+            stored = self.api.put(pod | {"spec": waiting})
+            uid = stored["metadata"]["uid"]
+            # As a Binding does it: with the record of the pod that the server has made.
+            meta["annotations"] = {key: text.replace(meta["uid"], uid) for key, text in meta["annotations"].items()}
+            bound = {"spec": stored["spec"] | {"nodeName": spec["nodeName"]}, "metadata": stored["metadata"] | meta}
+            bound["metadata"]["uid"] = uid
+            self.api.store.put_raw("pods", stored | bound)
+        meta["uid"] = stored["metadata"]["uid"]
         await self.kubelet.admit(pod, mask)
         self.works(pod)
         return self.holds(pod)

@@ -31,6 +31,7 @@ from msgspec import Struct, field
 from dovetail.agent.apis import deviceplugin_pb2 as plugin
 from dovetail.agent.apis import podresources_pb2 as resources
 from dovetail.agent.apis.serving import serve, service
+from tests.bound import bound
 
 Pod = dict[str, Any]
 CHECKPOINT = "kubelet_internal_checkpoint"
@@ -464,22 +465,25 @@ def pod(
     node: str = "n1",
     init: dict[str, int] | None = None,
     containers: Iterable[dict[str, int]] = (),
+    recorded: bool = True,
 ) -> Pod:
     """A bound pod: the first container asks for `limits`, an init container for `init`, further ones for `containers`.
-    `devices` is what was chosen for it."""
+    `devices` is what was chosen for it, and `recorded` by the scheduler."""
 
     def container(name: str, amounts: dict[str, int]) -> dict[str, Any]:
         quantities = {resource: str(amount) for resource, amount in amounts.items()}
         return {"name": name, "image": "i", "resources": {"limits": quantities, "requests": dict(quantities)}}
 
-    annotations = {"dovetail.dev/devices": devices} if devices else {}
+    uid = uid or f"uid-{name}"
+    written = bound(uid, devices) if recorded else {"dovetail.dev/devices": devices}
+    annotations = written if devices else {}
     spec: dict[str, Any] = {
         "nodeName": node,
         "containers": [container(f"c{i}", amounts) for i, amounts in enumerate([limits, *containers])],
     }
     if init is not None:
         spec["initContainers"] = [container("init", init)]
-    meta = {"name": name, "namespace": "default", "uid": uid or f"uid-{name}", "annotations": annotations}
+    meta = {"name": name, "namespace": "default", "uid": uid, "annotations": annotations}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec, "status": {"phase": "Pending"}}
 
 

@@ -56,6 +56,15 @@ async def test_a_pod_gets_the_devices_that_were_chosen_for_it(place: Path) -> No
         assert node.plugins.differences == () and node.plugins.counts.chosen == 2
 
 
+async def test_what_the_scheduler_has_not_recorded_is_told_although_it_was_given_as_chosen(place: Path) -> None:
+    """Its books have it by no other way: another scheduler chose it, or somebody changed what is written there."""
+    async with running(place) as node:
+        await node.run(pod("a", {GPU: 2}, devices="3,6", recorded=False))
+        await node.run(pod("b", {GPU: 1}, devices="1"))
+        await node.settled(lambda: not any(p.unconfirmed(GPU) for p in node.chosen.pods))
+        assert [(d.pod, d.chosen, d.given) for d in node.plugins.differences] == [("a", "", "3,6")]
+
+
 async def test_aligned_devices_are_asked_for_and_given_as_chosen(place: Path) -> None:
     async with running(place) as node:
         assert await node.run(pod("a", {GPU: 2}, devices="5,7"), mask=frozenset({1})) == {GPU: uuids(5, 7)}

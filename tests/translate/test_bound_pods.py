@@ -221,10 +221,14 @@ def test_a_pod_that_somebody_else_bound_elsewhere_is_where_it_is_and_has_no_reco
     assert (found.node, found.devices, found.recorded) == ("n2", None, False)
 
 
-def test_a_pod_of_another_scheduler_has_no_record() -> None:
+def test_of_a_pod_of_another_scheduler_a_record_tells_the_devices_alone() -> None:
+    """Where several of ours run under several names, each has its own books."""
     feed = Feed("other")
-    feed.pods(added(asking(node="n1", annotations=bound("u-a", "3"))))
-    assert (known(feed).devices, known(feed).recorded) == (None, False)
+    feed.pods(added(asking(node="n1", labels={GROUP: "g"}, annotations=bound("u-a", "3", queue="mine", gang=GANG))))
+    found = known(feed)
+    assert (found.devices, found.queue, found.gang, found.managed) == ((3,), "", "", False)
+    feed.pods(added(asking("b", node="n1", annotations={"dovetail.dev/devices": "4"})))
+    assert known(feed, "b").devices is None
 
 
 def test_a_run_time_that_the_kubelet_keeps_counts_where_it_is_shorter() -> None:

@@ -10,6 +10,7 @@ Rules
   first, in the order of the spec.
 - What was chosen is the annotation dovetail.dev/devices: indices of cards ("0,1"), or MIG instances ("0/1g.5gb@6").
   Parts are kept as written there. A value that is no such list is a fault, and the pod counts as one without a choice.
+  It is `recorded` where the scheduler's record of the pod (`kube.bound`) says the same: only then its books have it.
 - A resource that a container has through a claim (`extendedResourceClaimStatus`) is not asked for here.
 - A request is for another container than the one before, since the kubelet asks once for each; after a restart of the
   kubelet it asks again. A request that comes before its pod does waits for the watch, `wait_s` at most; so does one
@@ -30,6 +31,7 @@ from msgspec import Struct, field
 from dovetail.agent.podresources import PodDevices
 from dovetail.kube import instances
 from dovetail.kube.annotations import DEVICES
+from dovetail.kube.bound import read
 from dovetail.kube.client import Client
 from dovetail.kube.objects import Quantity
 from dovetail.kube.objects_pod import SIDECAR, Container, Pod
@@ -51,9 +53,9 @@ class Ask(Struct, frozen=True):
 
 class BoundPod(Struct):
     """A pod of this node. `parts` are what was chosen, None where nobody chose; `fault` says what is wrong with the
-    annotation. `asks` are all requests by resource, `open` those that are not served yet; `given` are the parts that
-    Allocate handed over, `held` the ids that PodResources tells of. `fresh`: it came
-    after this process had registered what it offers."""
+    annotation, `recorded` whether the scheduler knows of the choice. `asks` are all requests by resource, `open` those
+    that are not served yet; `given` are the parts that Allocate handed over, `held` the ids that PodResources tells of.
+    `fresh`: it came after this process had registered what it offers."""
 
     namespace: str
     name: str
@@ -61,6 +63,7 @@ class BoundPod(Struct):
     written: str
     parts: tuple[str, ...] | None
     fault: str
+    recorded: bool
     asks: dict[str, tuple[Ask, ...]]
     open: dict[str, list[Ask]]
     at_work: bool
@@ -256,7 +259,10 @@ def _bound(pod: Pod, *, fresh: bool) -> BoundPod:
     parts = parts_of(written) if written else None
     fault = f"{written!r} is no list of devices, as in 0,1 or 0/1g.5gb@6" if written and parts is None else ""
     frozen = {resource: tuple(found) for resource, found in asks.items()}
-    return BoundPod(meta.namespace, meta.name, meta.uid, written, parts, fault, frozen, asks, _at_work(pod), fresh)
+    recorded = read(pod).bound.devices == written
+    return BoundPod(
+        meta.namespace, meta.name, meta.uid, written, parts, fault, recorded, frozen, asks, _at_work(pod), fresh
+    )
 
 
 def _amounts(container: Container) -> Iterable[tuple[str, int]]:

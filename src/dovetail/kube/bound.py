@@ -146,11 +146,12 @@ class Memory:
         self._kept.pop(uid, None)
         self.changed.discard(uid)
 
-    def of(self, obj: PodObject) -> Kept | None:
-        """What is in force for a pod of this scheduler; None where it waits and is not decided."""
+    def of(self, obj: PodObject, ours: bool) -> Kept | None:
+        """What is in force for a pod; None where it waits and is not decided, and for those of other schedulers (not
+        `ours`) that write no records."""
         uid, node = obj.metadata.uid, obj.spec.node_name
         kept = self._kept.get(uid)
-        if not node or (self._believes and BOUND not in obj.metadata.annotations):
+        if not node or ((self._believes or not ours) and BOUND not in obj.metadata.annotations):
             return kept
         text = obj.metadata.annotations.get(BOUND, "")
         if kept is None or kept.node != node:

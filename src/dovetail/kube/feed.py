@@ -159,7 +159,7 @@ class Feed:
         uid = obj.metadata.uid
         ours = obj.spec.scheduler_name == self._scheduler_name
         old = self._pods.get(uid)
-        known = pod_known(obj, self._scheduler_name, self.memory.of(obj) if ours else None, old)
+        known = pod_known(obj, self._scheduler_name, self.memory.of(obj, ours), old)
         if self.schedulers is not None and not ours:
             self.schedulers[known.told.key] = obj.spec.scheduler_name
         member = known.member

@@ -145,7 +145,8 @@ def _owner(namespace: str, uid: str) -> str:
 
 def pod(obj: PodObject, scheduler_name: str = "dovetail", bound: Bound | None = None) -> Pod:
     """The record of a pod that is not finished, without its gang: that depends on other objects (see `feed`). `bound`
-    is what was written down when it was bound; None for one that waits, and for those of other schedulers."""
+    is what was written down when it was bound; None for one that waits. Of a pod of another scheduler, which may be one
+    of ours under another name, it tells the devices alone."""
     meta, spec = obj.metadata, obj.spec
     managed = spec.scheduler_name == scheduler_name
     recorded = bound is not None and bound.recorded
@@ -187,7 +188,7 @@ def pod(obj: PodObject, scheduler_name: str = "dovetail", bound: Bound | None = 
         spec.node_name,
         bound_ms(obj),
         obj.status.nominated_node_name,
-        bound.gang if bound is not None else "",
+        bound.gang if bound is not None and managed else "",
         managed,
         bool(spec.scheduling_gates),
         meta.deletion_timestamp is not None,

@@ -5,7 +5,8 @@ Rules
 - After every Allocate, after every registration, and when a pod is seen at work, the kubelet is asked; as long as it
   does not tell of a pod that must have devices it is asked again, ever later. At rest nobody asks.
 - A pod differs where its containers have anything but what was chosen; fewer are right where a container that has
-  ended had the others. Pods for which nobody chose are told, too, with `chosen` "": their devices are taken.
+  ended had the others. Pods for which nobody chose, and those whose choice the scheduler has not recorded, are told,
+  too, with `chosen` "": their devices are taken, and no books have them.
 - A pod that came while this process offered a resource, and has devices that it never handed over, was served by
   another device plugin. That is a fault.
 """
@@ -132,11 +133,11 @@ class ReadBack:
                 continue
             wanted = {*offer.own(pod.parts or ())}
             parts = {offer.part(id) for id in ids}
-            if parts == wanted or (parts < wanted and pod.passing(resource)):
+            if pod.recorded and (parts == wanted or (parts < wanted and pod.passing(resource))):
                 continue
             in_order = dict.fromkeys(device.part for device in offer.devices.values() if device.part in parts)
             given = ",".join(part for part in in_order if part)
-            chosen = ",".join(offer.own(pod.parts or ())) or pod.written
+            chosen = (",".join(offer.own(pod.parts or ())) or pod.written) if pod.recorded else ""
             yield DeviceDifference(pod.namespace, pod.name, pod.uid, resource, chosen, given)
 
 
