@@ -108,7 +108,7 @@ def live_through(seed: int) -> Live:
         known, pods = live.objects.get(name), sorted(live.driven.state.roster.pods)
         what = dice.random()
         if what < 0.35:
-            live.driven.at(live.now_ms, lone(f"p{number}", queue=name, user=dice.choice("uv")))
+            live.driven.at(live.now_ms, lone(f"p{number}", queue=name, user=dice.choice("uv"), recorded=True))
             live.write()
         elif what < 0.45 and pods:
             live.driven.at(live.now_ms, ev.PodRemoved(dice.choice(pods)))
@@ -232,7 +232,7 @@ def test_what_began_since_statuses_were_last_written_is_charged_alike(chunk: int
         statuses = dict(live.statuses)
         for number in range(12):
             live.driven.at(live.now_ms + dice.choice([SECOND_MS, HOUR_MS, DAY_MS]))
-            live.driven.at(live.now_ms, lone(f"p{number}", queue=dice.choice(NAMES)))
+            live.driven.at(live.now_ms, lone(f"p{number}", queue=dice.choice(NAMES), recorded=True))
             missing = [name for name in NAMES if name not in live.objects]
             if missing and dice.random() < 0.5:
                 # With a parent of its own: a queue without a past begins with the mean of its siblings.
