@@ -65,6 +65,8 @@ class Model(Struct):
     used: dict[tuple[str, str | None], float] = field(default_factory=lambda: {("default", None): 0.0})
     """By queue and user; for None that of the queue."""
     told_ms: dict[str, int] = field(default_factory=dict)
+    linked_ms: dict[str, int] = field(default_factory=dict)
+    """Since when a queue counts for those above it."""
 
     # What there is.
 
@@ -72,7 +74,19 @@ class Model(Struct):
         return self.queues.get(name) or (Queue(name) if name == "default" else None)
 
     def queue_of(self, pod: Pod) -> str:
-        return pod.queue or dict(self.namespace.labels).get(QUEUE_LABEL, "default")
+        """A bound pod counts for the queue that it was placed for, or may use, else for the default one."""
+        name = pod.queue or dict(self.namespace.labels).get(QUEUE_LABEL, "default")
+        if not pod.node or name == "default":
+            return name
+        if self.record(name) is None or not (pod.recorded or self.may_use(name)):
+            return "default"
+        return name
+
+    def may_use(self, name: str) -> bool:
+        """The pods are of the namespace `ns`, and admitted or not by its name alone."""
+        above = any(queue.parent == name for queue in self.queues.values())
+        records = [self.record(one) for one in self.path(name)]
+        return not above and not any(queue is not None and queue.namespaces == ("other",) for queue in records)
 
     def path(self, name: str) -> list[str]:
         found: list[str] = []
@@ -152,6 +166,19 @@ class Model(Struct):
         since = -expm1(-log(2) * max(0, self.now_ms - from_ms) / half_life_ms) * half_life_ms / log(2)
         self.used[key] = max(0.0, self.used.get(key, 0.0) + rate * since)
 
+    def charge_since(self, pod: Pod, rate: int, since_ms: int, begun: str = "") -> None:
+        """What the pod comes to since then, for its queue and those above it; from the queue that has begun on."""
+        path = self.path(self.queue_of(pod))
+        if begun and begun not in path:
+            return
+        for level, name in enumerate(path):
+            since_ms = max(since_ms, self.told_ms.get(name, self.now_ms if rate > 0 else 0))
+            if not begun or level >= path.index(begun):
+                for key in self.charged(pod):
+                    if key[0] == name:
+                        self.charge(key, rate, since_ms)
+            since_ms = max(since_ms, self.linked_ms.get(name, 0))
+
     def pass_time(self, now_ms: int) -> None:
         rates, before_ms = self.rates(), self.now_ms
         self.now_ms = max(self.now_ms, now_ms)
@@ -182,8 +209,7 @@ class Model(Struct):
             case ev.PodRemoved(uid, ended_ms):
                 pod = self.pods[uid]
                 if pod.managed and (pod.node or uid in self.decided) and 0 < ended_ms < self.now_ms:
-                    for key in self.charged(pod):
-                        self.charge(key, -self.rate(pod), max(ended_ms, self.since_ms(pod)))
+                    self.charge_since(pod, -self.rate(pod), max(ended_ms, self.since_ms(pod)))
                 del self.pods[uid]
                 self.decided.pop(uid, None)
             case ev.BindFailed(uid):
@@ -199,9 +225,8 @@ class Model(Struct):
         self.pods[pod.uid] = pod
         if pod.node:
             self.decided.pop(pod.uid, None)
-        for key in self.charged(pod) if late else ():
-            if key[0] in self.told_ms:
-                self.charge(key, self.rate(pod), max(pod.bound_ms or self.now_ms, self.told_ms[key[0]]))
+        if late:
+            self.charge_since(pod, self.rate(pod), pod.bound_ms or self.now_ms)
 
     def _put_queue(self, queue: Queue) -> None:
         name, old = queue.name, self.record(queue.name)
@@ -211,21 +236,22 @@ class Model(Struct):
                 if key[0] == name:
                     self.used[key] *= max(1, queue.half_life_ms) / max(1, old.half_life_ms)
             self.queues[name] = queue
+            if old.parent != queue.parent:
+                self.linked_ms[name] = self.now_ms
             return
         self._forget_queue(name)
         self.queues[name] = queue
         if queue.usage is None:
             self.used[name, None] = self._mean_of_siblings(queue)
-            self.told_ms[name] = 0
+            self.told_ms[name] = min(queue.created_ms, self.now_ms)
         else:
             as_of_ms = self.told_ms[name] = min(queue.usage.as_of_ms, self.now_ms)
             faded = exp(-log(2) * (self.now_ms - as_of_ms) / self.half_life_ms(name))
             for user, used in ((None, queue.usage.used), *queue.usage.users):
                 self.used[name, user] = max(0, used) * faded
+        self.linked_ms[name] = self.told_ms[name]
         for pod, _ in self.ours():
-            for key in self.charged(pod):
-                if key[0] == name:
-                    self.charge(key, self.rate(pod), max(self.since_ms(pod), self.told_ms[name]))
+            self.charge_since(pod, self.rate(pod), self.since_ms(pod), begun=name)
 
     def _mean_of_siblings(self, queue: Queue) -> float:
         others = [o for o in self.queues.values() if o.parent == queue.parent and o.name != queue.name]
@@ -244,6 +270,7 @@ class Model(Struct):
     def _forget_queue(self, name: str) -> None:
         self.queues.pop(name, None)
         self.told_ms.pop(name, None)
+        self.linked_ms.pop(name, None)
         self.used = {key: used for key, used in self.used.items() if key[0] != name}
         if name == "default":
             self.used[name, None] = 0.0
@@ -490,7 +517,10 @@ class Machine(RuleBasedStateMachine):
     @rule(data=st.data(), everybody=st.booleans())
     def confirm(self, data: st.DataObject, everybody: bool) -> None:
         uids = [*self.model.decided] if everybody else [self.one_of([*self.model.decided], data).uid]
-        pods = [replace(self.model.pods[uid], node=self.model.decided[uid], bound_ms=self.now_ms) for uid in uids]
+        pods = [
+            replace(self.model.pods[uid], node=self.model.decided[uid], bound_ms=self.now_ms, recorded=True)
+            for uid in uids
+        ]
         self.happen(*map(ev.PodChanged, pods))
 
     @precondition(lambda self: self.model.decided)
@@ -684,7 +714,7 @@ class Machine(RuleBasedStateMachine):
             oldest_ms = min(
                 o.bound_ms for o in model.pods.values() if o.node and (o is pod or pod.gang == o.gang != "")
             )
-            assert self.now_ms - oldest_ms >= least_ms
+            assert self.now_ms - oldest_ms >= (least_ms or 0)
             # How much jobs had has an oracle of its own.
             had_more = queue.least_served_first and levels[uid] > levels[winner.uid]
             assert not same or pod.priority < priority or (pod.priority == priority and had_more)
@@ -713,6 +743,8 @@ class Machine(RuleBasedStateMachine):
         if not path or tree.problem(name) is not None or not tree.leaf(name):
             return False
         if any(self.queue(above).namespaces == ("other",) for above in path):
+            return False
+        if any(model.queue_of(pod) != name for pod in members):
             return False
         held = sum(1 for pod in members if pod not in waiting and not pod.deleting)
         needed = 1

@@ -430,14 +430,13 @@ def on(state: State, name: str) -> Iterator[Placement]:
 
 
 def arrays(state: State, name: str) -> dict[str, list[int]]:
-    """An array of the node table by node name, as slots and unused rows may differ."""
+    """An array of the node table by node name, as slots and rows may differ. What no node offers any more has a row of
+    its own only in a state that saw it offered."""
     nodes = state.cluster.nodes
     found = {node: np.atleast_1d(getattr(nodes, name)[..., slot]) for node, slot in nodes.slots.items()}
     if name == "free":
-        return {
-            node: [int(column[row]) for _, row in sorted(nodes.resources.items()) if column[row]]
-            for node, column in found.items()
-        }
+        rows = [row for _, row in sorted(nodes.resources.items()) if nodes.allocatable[row].any()]
+        return {node: [int(column[row]) for row in rows] for node, column in found.items()}
     return {node: np.trim_zeros(column, "b").tolist() for node, column in found.items()}
 
 

@@ -108,7 +108,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 async def test_what_a_gpunode_tells_and_who_has_what(world: World) -> None:
     world.told("gpu-1", STATUS)
     world.pod("train", 2, devices="0,1")
-    world.pod("other", 1)
+    world.pod("unnamed", 1)
     world.pod("elsewhere", 1, node="")
     found = await world.answer("gpu-1")
     assert (found["node"], found["gpus"], found["free"], found["findings"]) == ("gpu-1", 4, 1, [])
@@ -120,12 +120,12 @@ async def test_what_a_gpunode_tells_and_who_has_what(world: World) -> None:
     }  # fmt: skip
     assert found["pods"] == [
         {"pod": "default/train", "count": 2, "gpus": [0, 1], "mbps": 240_000, "ideal_mbps": 240_000},
-        {"pod": "default/other", "count": 1, "gpus": None, "mbps": None, "ideal_mbps": None},
+        {"pod": "default/unnamed", "count": 1, "gpus": None, "mbps": None, "ideal_mbps": None},
     ]
     printed = " ".join((await world.run("gpu-1")).stdout.split())
     assert "Node gpu-1 offers 4 GPUs, 1 free. Policies of its kubelet: topology restricted per pod, CPU not" in printed
     assert "default/train 2 0,1 240.0 240.0" in printed
-    assert "default/other 1 not known" in printed
+    assert "default/unnamed 1 not known" in printed
     assert "from GPUNode." in printed
 
 

@@ -128,7 +128,7 @@ class Tree:
             bound = f"{display(one.resource, one.bound)} ({_BOUNDS[one.by]})"
             if one.parent == name:
                 words.append(f"{about}, of which {bound} count: each of them gets its part")
-            elif queue is not None and queue.parent == one.parent and one.resource in written:
+            elif name in found.given and queue is not None and queue.parent == one.parent and one.resource in written:
                 counts = found.given[name][one.resource]
                 if counts == written[one.resource]:
                     continue
