@@ -214,7 +214,7 @@ async def test_a_watch_whose_server_is_gone_behind_a_balancer_is_found_out(
             assert seen.errors.empty(), seen.errors.get_nowait()
             balancer.deaf = True
             plane.kubectl(f"--namespace={namespace}", "create", "configmap", "behind")
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(45):
                 while "behind" not in seen.names():
                     await seen.told.get()
 

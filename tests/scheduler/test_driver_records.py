@@ -23,7 +23,7 @@ from dovetail.recording.replay import Replay, replay
 from dovetail.scheduler import serve
 from dovetail.scheduler.serve import Options, run
 from tests.scheduler.scripted import until
-from tests.scheduler.test_endings import bound, holder, put_node, put_pods
+from tests.scheduler.test_endings import LEASE_NAMESPACE, bound, holder, put_node, put_pods
 
 
 @pytest.fixture(autouse=True)
@@ -35,6 +35,7 @@ def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 async def playground() -> AsyncIterator[Playground]:
     playground = Playground(start_delay_s=60.0)
     await playground.start()
+    playground.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": LEASE_NAMESPACE}})
     put_node(playground, "a")
     put_node(playground, "b")
     yield playground

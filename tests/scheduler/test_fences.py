@@ -127,7 +127,7 @@ async def test_nobody_waits_longer_than_patience_lasts(monkeypatch: pytest.Monke
 
 async def test_a_server_that_refuses_holds_up_nobody() -> None:
     bench = Bench()
-    bench.error = Unreachable("PATCH", "/x", None, "away")
+    bench.error = Unreachable(0, "NotConnected", "away", "PATCH /x")
     failed = module.metrics.FENCES.labels("failed")
     before = failed._value.get()
     await bench.fences.put_up(bind(0))
