@@ -258,3 +258,10 @@ def test_whatever_is_told_each_queue_comes_once_and_those_that_can_be_used_fit_i
     again = tree(*(built.written[name] for name in sorted(built.queues, reverse=True)))
     assert [told(again, name) for name in order] == [told(built, name) for name in order]
     assert dict(again.queues) == dict(built.queues)
+
+
+def test_a_queue_that_cannot_be_used_beside_those_that_are_scaled_down_has_nothing_to_say() -> None:
+    broken = Queue("z", "above", guarantee=((GPU, 1000),), problem=Problem("spec.weight", "-1", "must be from 1"))
+    built = tree(gpus("above", 4000), gpus("x", 3000, "above"), gpus("y", 3000, "above"), broken)
+    assert "only 2" in built.scaled_down("x")
+    assert built.scaled_down("z") == ""
