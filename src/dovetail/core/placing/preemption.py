@@ -15,7 +15,6 @@ and for 94 trees of gangs.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 
 import numpy as np
@@ -29,7 +28,7 @@ from dovetail.core.placing.clearing import GPU_COLUMN, Clearing, easiest_part, w
 from dovetail.core.placing.gangs import Group, SearchLimitReached, shapes_of
 from dovetail.core.placing.pods import Scope
 from dovetail.core.placing.proof import OutOfProbes, Placed, Proof, evict
-from dovetail.core.placing.victims import Together, Unit, Victims, lesser, reclaims, weight
+from dovetail.core.placing.victims import Together, Unit, Victims, amounts_of, lesser, reclaims, weight
 from dovetail.core.sharing.records import Amounts
 from dovetail.core.state import State
 
@@ -211,13 +210,6 @@ class _Finding:
         """Whether pods of the job need others beside them, so that with more of them gone it may fit worse."""
         return any(shape.request.affinity or shape.request.spread for shape in self._shapes)
 
-    def _counted(self, uids: Iterable[str]) -> Counter[str]:
-        counted: Counter[str] = Counter()
-        for uid in uids:
-            for name, amount in self._shares.amounts(uid):
-                counted[name] += amount
-        return counted
-
     def _rate(self, unit: Unit) -> int:
         """What it is charged. A queue that has more than is due to it may lose more than that by the last that is
         taken, so the largest is taken last."""
@@ -239,7 +231,7 @@ class _Finding:
                 key = unit.queue, unit.settled, unit.cheap, amounts
                 if key not in known:
                     claim = self._shares.entitlements.claim_back(self._queue, self._wanted)
-                    known[key] = reclaims(claim, unit, self._counted(unit.uids))
+                    known[key] = reclaims(claim, unit, amounts_of(self._shares, unit.uids))
                 allowed = known[key]
             if allowed:
                 found.append(unit)
@@ -253,7 +245,7 @@ class _Finding:
         for unit in units:
             may = together.admits(unit)
             if may and unit.queue != self._queue:
-                may = reclaims(claim, unit, self._counted(together.left(unit)))
+                may = reclaims(claim, unit, amounts_of(self._shares, together.left(unit)))
             if may:
                 together.take(unit)
                 permitted.append(unit)

@@ -26,6 +26,7 @@ from dovetail.core.placing.cascades import follow
 from dovetail.core.roster import Precedence, Roster
 from dovetail.core.sharing.claim_back import ClaimBack
 from dovetail.core.sharing.records import Budget
+from dovetail.core.sharing.shares import Shares
 from dovetail.core.state import State
 
 _PODS_BITS, _ELASTIC_BITS = 32, 128
@@ -291,6 +292,15 @@ class Together:
         self._gone.update(left)
         if unit.elastic:
             self._spare[unit.pool] -= 1
+
+
+def amounts_of(shares: Shares, uids: Iterable[str]) -> Counter[str]:
+    """What these placed pods are counted with in all, by resource class."""
+    counted: Counter[str] = Counter()
+    for uid in uids:
+        for name, amount in shares.amounts(uid):
+            counted[name] += amount
+    return counted
 
 
 def reclaims(claim: ClaimBack | None, unit: Unit, amounts: Mapping[str, int]) -> bool:

@@ -22,7 +22,7 @@ from dovetail.core.placing.gangs import Group, SearchLimitReached
 from dovetail.core.placing.pods import Scope
 from dovetail.core.placing.preemption import Found, GaveUp, Impossible
 from dovetail.core.placing.proof import OutOfProbes, Placed, Proof
-from dovetail.core.placing.victims import Together, Unit, Victims, lesser, reclaims, uncovered
+from dovetail.core.placing.victims import Together, Unit, Victims, amounts_of, lesser, reclaims, uncovered
 from dovetail.core.state import State
 
 
@@ -114,23 +114,17 @@ class _Finding:
                 if unit.queue == self._queue:
                     may = unit.precedence < precedence
                 else:
-                    may = reclaims(claim, unit, self._amounts(left))
+                    may = reclaims(claim, unit, amounts_of(self._shares, left))
                 if not may:
                     continue
             elif unit.queue != self._queue:
-                reclaims(claim, unit, self._amounts(together.left(unit)))
+                reclaims(claim, unit, amounts_of(self._shares, together.left(unit)))
             together.take(unit)
             taken.append(unit)
         return None if self._beyond(taken) else uncovered(taken)
 
     def _frees(self, queue: str, uids: Iterable[str], name: str, resource: str) -> bool:
         return self._helps(queue, name) and any(dict(self._shares.amounts(uid)).get(resource, 0) for uid in uids)
-
-    def _amounts(self, uids: Iterable[str]) -> Counter[str]:
-        counted: Counter[str] = Counter()
-        for uid in uids:
-            counted.update(dict(self._shares.amounts(uid)))
-        return counted
 
     def _beyond(self, gone: Iterable[Unit]) -> list[tuple[str, str]]:
         """The queues and classes of which a limit would be broken by the job without these."""

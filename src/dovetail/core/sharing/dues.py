@@ -88,13 +88,10 @@ class Dues:
     def drifted(self) -> bool:
         """Divide again; whether a queue is due something else than when that was done last."""
         before, exact = self._due, self._exact
-        self._due, self._lasting, self._divided_ms = (
-            self._divide(DIVIDED, self._history_milli),
-            None,
-            self._shares.now_ms,
-        )
-        self._exact = self._divide(_EXACT, self._history_milli) if exact is not None else None
-        self._moved.clear()
+        self.changed()
+        self._divided()
+        if exact is not None:
+            self._exact = self._divide(_EXACT, self._history_milli)
         return before != self._due or exact != self._exact
 
     @contextmanager
