@@ -3,6 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 BUILDER ?= podman
 IMAGE ?= dovetail:0.1.0
+# Test files are handed out to so many processes; each may start a control plane of its own (about 1 GiB).
+WORKERS ?= 2
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint check format lock protos controlplane node bench image clean
@@ -15,7 +17,7 @@ demo: .venv/.run ## run a small cluster on this machine and show what Dovetail d
 
 test: .venv/.native lint ## all tests, with those on a real kube-apiserver (first time: builds it, some minutes)
 	@$(BIN)/python -m tools.controlplane build || echo "going on without the real control plane: the end of the test run says what was left out" >&2
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 lint: .venv/.dev ## ruff and mypy --strict
 	$(BIN)/ruff check .

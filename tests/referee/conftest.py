@@ -2,30 +2,22 @@
 """The referee, and NVIDIA's toolkit, as fixtures. Where one cannot be built its
 tests are skipped with the reason; with CI=true they fail."""
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.needs import reporter, unavailable
 from tools.controlplane import referee
 from tools.controlplane.binaries import PlaneUnavailable, Report
 from tools.toolkit import toolkit
 
 
 def _built(config: pytest.Config, build: Callable[[Report], Path], what: str) -> Path:
-    terminal = config.pluginmanager.getplugin("terminalreporter")
-    capture = config.pluginmanager.getplugin("capturemanager")
-
-    def report(text: str) -> None:
-        with capture.global_and_fixture_disabled():
-            terminal.write_line(text)
-
     try:
-        return build(report)
+        return build(reporter(config))
     except PlaneUnavailable as error:
-        outcome = pytest.fail if os.environ.get("CI") == "true" else pytest.skip
-        outcome(f"no {what}: {error}")
+        unavailable(f"no {what}: {error}")
 
 
 @pytest.fixture(scope="session")

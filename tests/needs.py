@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What tests need that not every machine has, and what the end of the run says of tests that were not run for it.
+
+Rules: a need is looked into once in each process. What could not be had goes with the report of the test, so that the
+end of the run knows it of tests of all workers.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import NoReturn
+
+import pytest
+from msgspec import Struct
+
+from tools.controlplane.binaries import PlaneUnavailable, Report
+
+_NOT_RUN = "not run"
+
+
+class Need(Struct):
+    """What the tests of one mark need.
+
+    name, instance: how it is called; build: makes it, raises PlaneUnavailable; lacking: what the machine does not have.
+    reason: why it cannot be had here, "" if it can, None before that is known; hopeless: the machine itself is why.
+    """
+
+    mark: str
+    name: str
+    instance: str
+    build: Callable[[Report], object]
+    lacking: Callable[[], list[str]]
+    reason: str | None = None
+    hopeless: bool = False
+
+    def check(self, item: pytest.Item) -> None:
+        """End the test here if its need cannot be had: skipped, or with CI=true failed where it could be."""
+        if self.reason is None:
+            self._find_out(item.config)
+        if self.reason:
+            said = f"{'This machine lacks ' if self.hopeless else ''}{self.reason}"
+            item.user_properties.append((_NOT_RUN, [self.mark, said]))
+            unavailable(f"no {self.name}: {self.reason}", hopeless=self.hopeless)
+
+    def _find_out(self, config: pytest.Config) -> None:
+        self.reason = "; ".join(self.lacking())
+        self.hopeless = bool(self.reason)
+        if not self.hopeless:
+            try:
+                self.build(reporter(config))
+            except PlaneUnavailable as error:
+                self.reason = str(error)
+
+    def sum_up(self, terminal: pytest.TerminalReporter) -> None:
+        """Say at the end of the run which tests were not run for this need, and why."""
+        ended = [report for outcome in ("skipped", "failed", "error") for report in terminal.stats.get(outcome, ())]
+        reasons = {
+            report.nodeid: said
+            for report in ended
+            for key, (mark, said) in getattr(report, "user_properties", ())
+            if key == _NOT_RUN and mark == self.mark
+        }
+        if reasons:
+            terminal.section(f"{self.name.upper()} TESTS DID NOT RUN", sep="!", red=True, bold=True)
+            terminal.line(f"{len(reasons)} tests need {self.instance} and were not run:")
+            for nodeid in reasons:
+                terminal.line(f"  {nodeid}")
+            for said in dict.fromkeys(reasons.values()):
+                terminal.line(said)
+
+
+def unavailable(reason: str, *, hopeless: bool = False) -> NoReturn:
+    """End the test: with CI=true it fails, unless it is hopeless; otherwise it is skipped."""
+    if os.environ.get("CI") == "true" and not hopeless:
+        pytest.fail(reason, pytrace=False)
+    pytest.skip(reason)
+
+
+def reporter(config: pytest.Config) -> Report:
+    """Tells how far a build is while a test runs, past pytest's capture; workers have no terminal but stderr."""
+    capture = config.pluginmanager.getplugin("capturemanager")
+
+    def report(text: str) -> None:
+        with capture.global_and_fixture_disabled():
+            print(text, file=sys.stderr, flush=True)
+
+    return report

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run says of tests that could not run, in one process and in several."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+NEEDS_PLANE = "tests/plane/test_command_line.py"
+WORKERS = ("-n", "2", "--dist", "worksteal")
+
+
+def run(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """pytest in a process of its own."""
+    argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *map(str, arguments)]
+    return subprocess.run(argv, cwd=ROOT, env=os.environ | environment, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(("how", "ci"), [((), "false"), (WORKERS, "true")])
+def test_tests_whose_control_plane_cannot_be_had_are_listed_at_the_end(how: tuple[str, ...], ci: str) -> None:
+    ended = run(*how, NEEDS_PLANE, CI=ci, XDG_CACHE_HOME=os.devnull)
+    _, _, left_out = ended.stdout.partition("CONTROL PLANE TESTS DID NOT RUN")
+    assert "1 tests need a real kube-apiserver and were not run:" in left_out, ended.stdout
+    assert f"{NEEDS_PLANE}::" in left_out
+    assert "set XDG_CACHE_HOME to a writable one" in left_out
+    assert ended.returncode == (1 if ci == "true" else 0)
+
+
+def test_a_worker_that_dies_fails_the_test_it_ran_and_the_others_are_run(tmp_path: Path) -> None:
+    (tmp_path / "test_dies.py").write_text("import os\n\n\ndef test_dies():\n    os.abort()\n")
+    (tmp_path / "test_lives.py").write_text("def test_lives():\n    pass\n")
+    ended = run(*WORKERS, f"--rootdir={tmp_path}", tmp_path)
+    assert ended.returncode == 1
+    assert "crashed while running 'test_dies.py::test_dies'" in ended.stdout
+    assert "1 failed, 1 passed" in ended.stdout
