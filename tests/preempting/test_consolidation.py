@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pods that are moved so that a job fits: only where it is proven, worth it and allowed, and never in circles.
 
-The scenarios of `CASES` are facts about KAI-Scheduler: what its tests of the action consolidation start from, and what
-runs afterwards (pkg/scheduler/actions/consolidation/consolidation_test.go).
+The scenarios of another scheduler that moves pods are in `test_kai_scenarios`.
 """
 
 from __future__ import annotations
@@ -11,14 +10,13 @@ import random
 from collections import Counter
 
 import pytest
-from msgspec import Struct
 from msgspec.structs import replace
 
 from dovetail.core import checkpoint
 from dovetail.core import events as ev
 from dovetail.core.decisions import Evict
 from dovetail.core.devices.sharing import Sharing
-from dovetail.core.model import GPU, LabelSelector, Pod, Work
+from dovetail.core.model import GPU, LabelSelector, Pod, Request, Work
 from dovetail.core.policy import Policy
 from dovetail.core.sharing.records import Budget
 from tests.preempting.lives import HOUR_MS, MINUTE_MS, SECOND_MS, World, gang, node, pod, queue
@@ -36,44 +34,6 @@ def runs(world: World, name: str, gpus: int, where: str, work: Work = SAVES, **m
     """A pod that has run for an hour."""
     bound_ms = max(1, world.now_ms - HOUR_MS)
     world.tell(ev.PodChanged(pod(name, gpus, node=where, bound_ms=bound_ms, work=work, **more)))
-
-
-class Case(Struct, frozen=True):
-    """Nodes of so many GPUs, pods that run (GPUs, node), pods that wait (GPUs), and which of these start."""
-
-    nodes: tuple[int, ...]
-    running: tuple[tuple[int, int], ...]
-    waiting: tuple[int, ...]
-    start: tuple[int, ...]
-    moved: int
-
-
-CASES = {
-    "the first fits after a move, the second does not": Case((4, 4), ((2, 0), (2, 1)), (3, 2), (0,), 1),
-    "one is too large for what is free": Case((4, 4), ((2, 0), (2, 1)), (5, 3), (1,), 1),
-    "nobody has another place": Case((4, 4), ((3, 0), (3, 1)), (2, 2), (), 0),
-    "less is free than is wanted": Case((4, 4), ((3, 0), (3, 1)), (3,), (), 0),
-    "one of several moves": Case((4, 4), ((3, 0), (1, 1), (2, 1)), (2,), (0,), 1),
-    "all is in use": Case((2, 2), ((1, 0), (1, 0), (2, 1)), (1,), (), 0),
-    "the small one moves": Case((4, 4), ((2, 0), (1, 0), (3, 1)), (2,), (0,), 1),
-    "several have to move": Case((4, 4, 4), ((2, 0), (2, 1), (2, 2), (2, 2)), (4,), (0,), 1),
-}
-
-
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_what_runs_after_consolidation(case: Case) -> None:
-    world = world_of(*case.nodes)
-    for number, (gpus, where) in enumerate(case.running):
-        runs(world, f"r{number}", gpus, f"n{where}")
-    world.live(SECOND_MS)
-    for number, gpus in enumerate(case.waiting):
-        world.now_ms += 1
-        world.submit(pod(f"w{number}", gpus))
-    world.live(HOUR_MS)
-    wanted = {f"r{number}" for number in range(len(case.running))} | {f"w{number}" for number in case.start}
-    assert world.running.keys() == wanted
-    assert len(world.gave_way) == case.moved
-    assert {cause for _, cause, _ in world.evictions} <= {"move"}
 
 
 def test_a_gang_starts_that_is_larger_than_the_pieces() -> None:
@@ -103,6 +63,33 @@ def test_half_a_card_moves_to_the_other_half() -> None:
     world.submit(part("whole", 1000))
     world.live(HOUR_MS)
     assert world.running.keys() == {"a", "b", "whole"}
+    assert len(world.gave_way) == 1
+
+
+def test_a_share_by_memory_moves_to_a_larger_gpu() -> None:
+    """It fills a GPU of 100 MiB, and is half of one of 200 MiB that has 150 MiB left: together less than one is left."""
+    small, large = (replace(node(f"n{mib}", 1), gpu_memory_mib=mib) for mib in (100, 200))
+    world = World(small, large, policy=MOVES)
+    for mib, where in ((100, "n100"), (50, "n200")):
+        record = pod(f"p{mib}", 0, node=where, bound_ms=1, work=SAVES, devices=(0,))
+        world.tell(ev.PodChanged(replace(record, request=Request(gpu_memory_mib=mib))))
+    world.live(HOUR_MS)
+    world.submit(pod("whole", 1))
+    world.live(HOUR_MS)
+    assert world.running == {"p100": "n200", "p50": "n200", "whole": "n100"}
+    assert world.gave_way == ["p100"]
+
+
+def test_shares_of_gpus_of_two_nodes_come_together() -> None:
+    """A half on each of two nodes of one GPU leaves no whole one."""
+    world = World(*(replace(node(f"n{i}", 1), gpu_memory_mib=100) for i in range(2)), policy=MOVES)
+    for i in range(2):
+        record = pod(f"p{i}", 0, node=f"n{i}", bound_ms=1, work=SAVES, devices=(0,))
+        world.tell(ev.PodChanged(replace(record, request=Request(gpu_milli=500))))
+    world.live(HOUR_MS)
+    world.submit(pod("whole", 1))
+    world.live(HOUR_MS)
+    assert world.running.keys() == {"p0", "p1", "whole"}
     assert len(world.gave_way) == 1
 
 

@@ -151,13 +151,25 @@ class _Planning:
                 wanted.update({name: amount * count for name, amount in shape.request.resources})
         for name, amount in wanted.items():
             free = int(np.maximum(nodes.free[nodes.column(name)], 0).sum())
-            if name == GPU:
-                # Of GPUs of which a part is taken the other parts may make whole ones.
-                free += int((nodes.gpu_parts.sum(axis=0) // np.maximum(nodes.gpu_whole, 1)).sum())
-            if amount > free:
+            if amount > free + (self._gpus_in_parts() if name == GPU else 0):
                 shown = quantities.display
                 return f"it needs {shown(name, amount)} of {name}, {shown(name, free)} are free"
         return ""
+
+    def _gpus_in_parts(self) -> int:
+        """No fewer whole GPUs than there could be more of if those that have parts of GPUs sat together: what is left
+        of all of these, where GPUs are alike; else as many as there are, since who asked for memory has less of a
+        larger one, and who has a part may find a replica."""
+        nodes, shared = self._cluster.nodes, Counter[int]()
+        for placement in self._cluster.placements.values():
+            shared[placement.slot] |= placement.share_bits
+        slots = [slot for slot, bits in shared.items() if bits]
+        if not slots:
+            return 0
+        memory_mib = nodes.gpu_memory_mib[nodes.allocatable[nodes.column(GPU)] > 0]
+        if len(nodes.sharings) == 1 and (memory_mib == nodes.gpu_memory_mib[slots[0]]).all():
+            return int(nodes.gpu_parts[:, slots].sum() // nodes.gpu_whole[slots[0]])
+        return sum(bits.bit_count() for bits in shared.values())
 
     def _try(self, units: list[Unit]) -> Unit | None:
         """Keep the moves of the units, if there are some; else who is in the way."""
