@@ -72,7 +72,9 @@ def spared(victims: Victims, units: Sequence[Unit]) -> bool:
 
 
 def least_weight(state: State, group: Group, contest: Contest) -> int | None:
-    victims = Victims(state, "big", "big")
+    shares = state.shares
+    wanted = shares.wanted(easiest_part(state.cluster, group).all_pods())
+    victims = Victims(state, "big", "big", of=[*shares.entitlements.debtors("big", wanted), "big"])
     best: int | None = None
     for count in range(1, min(MOST_UNITS, len(victims.units)) + 1):
         for units in combinations(victims.units, count):

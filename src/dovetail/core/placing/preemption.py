@@ -28,7 +28,8 @@ from dovetail.core.placing.clearing import GPU_COLUMN, Clearing, easiest_part, w
 from dovetail.core.placing.gangs import Group, SearchLimitReached, shapes_of
 from dovetail.core.placing.pods import Scope
 from dovetail.core.placing.proof import OutOfProbes, Placed, Proof, evict
-from dovetail.core.placing.victims import Together, Unit, Victims, amounts_of, lesser, reclaims, weight
+from dovetail.core.placing.victims import Together, Unit, Victims, amounts_of, lesser, reclaims, uncovered, weight
+from dovetail.core.sharing.claim_back import ClaimBack
 from dovetail.core.sharing.records import Amounts
 from dovetail.core.state import State
 
@@ -115,11 +116,14 @@ class _Finding:
         policy = state.policy
         self._proof = Proof(state.cluster, state.rows, group, scope, policy.search_limit, policy.probes)
         self._best: list[Unit] | None = None
+        self._levels: dict[str, int] = {}
         self._pods = list(group.all_pods())
         self._queue = shares.queue_of(self._pods[0])
         self._wanted = shares.wanted(self._pods)
         self._shapes = [shape for shape, _ in shapes_of(state.cluster, group)]
-        queues = [*shares.entitlements.debtors(self._queue, self._wanted), self._queue]
+        # Those of a lower precedence in its queue may give way, too: then it has less.
+        own = shares.allocated(self._queue) if shares.holds_below(self._queue, state.precedence(root)) else None
+        queues = [*shares.entitlements.debtors(self._queue, self._wanted, own), self._queue]
         queues = queues if only is None else [name for name in queues if name in only]
         self._victims = Victims(state, self._queue, root, ending, queues)
 
@@ -162,7 +166,7 @@ class _Finding:
             pods = len({uid for unit in units for uid in unit.uids})
             return Impossible(f"it would not fit if all {pods} pods that may give way to it were gone")
         if self._best is None:
-            self._fewest(self._permitted(units)[0])
+            self._fewest(self._permitted(sorted(units, key=self._level))[0])
         if len(self._pods) > 1:
             while self._swap(clearing):
                 pass
@@ -210,42 +214,73 @@ class _Finding:
         """Whether pods of the job need others beside them, so that with more of them gone it may fit worse."""
         return any(shape.request.affinity or shape.request.spread for shape in self._shapes)
 
-    def _rate(self, unit: Unit) -> int:
-        """What it is charged. A queue that has more than is due to it may lose more than that by the last that is
-        taken, so the largest is taken last."""
-        return sum(self._shares.rate(uid) for uid in unit.uids)
-
     def _eligible(self) -> list[Unit]:
-        """Who may be taken, each on its own: with all that has to go with it."""
+        """Who may be taken, each on its own: with all that has to go with it. What is taken of the job's own queue, or
+        of those near it, is taken from those above both, too, so who is in a farther one may be taken after that."""
         useful, precedence = self._useful(), self._state.precedence(self._root)
         useless = frozenset() if useful is None else frozenset(np.flatnonzero(~useful).tolist())
-        known: dict[tuple[str, bool, bool, tuple[Amounts, ...]], bool] = {}
-        found = []
+        levels: dict[int, list[Unit]] = {}
+        allowed: set[int] = set()
+        own: set[str] = set()
         for unit in self._victims.units:
             if useless.issuperset(unit.slots):
                 continue
-            if unit.queue == self._queue:
-                allowed = unit.precedence < precedence
-            else:
-                amounts = tuple([self._shares.amounts(uid) for uid in unit.uids])
-                key = unit.queue, unit.settled, unit.cheap, amounts
-                if key not in known:
-                    claim = self._shares.entitlements.claim_back(self._queue, self._wanted)
-                    known[key] = reclaims(claim, unit, amounts_of(self._shares, unit.uids))
-                allowed = known[key]
-            if allowed:
-                found.append(unit)
+            if unit.queue != self._queue:
+                levels.setdefault(self._level(unit), []).append(unit)
+            elif unit.precedence < precedence:
+                allowed.add(unit.number)
+                own.update(unit.uids)
+        less = amounts_of(self._shares, own)
+        claim = self._shares.entitlements.claim_back(self._queue, self._wanted, less)
+        if claim is not None:
+            for level in sorted(levels):
+                allowed |= self._reclaimable(levels[level], claim)
+        return [unit for unit in self._victims.units if unit.number in allowed]
+
+    def _reclaimable(self, units: list[Unit], claim: ClaimBack) -> set[int]:
+        """Which of the units, all of queues as near to the job's, the claim takes, each on its own. All that it takes
+        of them together counts as taken."""
+        found: set[int] = set()
+        known: dict[tuple[str, bool, bool, tuple[Amounts, ...]], bool] = {}
+        for unit in units:
+            amounts = tuple([self._shares.amounts(uid) for uid in unit.uids])
+            key = unit.queue, unit.settled, unit.cheap, amounts
+            if key not in known or unit.core:
+                known[key] = reclaims(claim.copy(), unit, amounts_of(self._shares, unit.uids))
+            if known[key]:
+                found.add(unit.number)
+        if len(set(self._levels.values())) > 1:
+            together = Together(self._state, self._victims.spare)
+            for unit in units:
+                may = unit.number in found and together.admits(unit)
+                if may and reclaims(claim, unit, amounts_of(self._shares, together.left(unit))):
+                    together.take(unit)
         return found
+
+    def _level(self, unit: Unit) -> int:
+        """How far its queue is from the job's."""
+        if unit.queue not in self._levels:
+            self._levels[unit.queue] = ClaimBack(self._shares, self._queue, self._wanted).level(unit.queue)
+        return self._levels[unit.queue]
+
+    def _in_turn(self, units: Iterable[Unit]) -> list[Unit]:
+        """The order in which they are taken together: those of the nearest queues first, and what is charged least. A
+        queue that has more than is due to it may lose more than that by the last that is taken, so the largest is taken
+        last."""
+        return sorted(units, key=lambda unit: (self._level(unit), unit.rate_milli))
 
     def _permitted(self, units: Iterable[Unit]) -> tuple[list[Unit], list[Unit]]:
         """Those of the units, in order, that may be taken together, and the others."""
         together = Together(self._state, self._victims.spare)
-        claim = self._shares.entitlements.claim_back(self._queue, self._wanted)
+        claim = ClaimBack(self._shares, self._queue, self._wanted)
         permitted, refused = [], []
         for unit in units:
             may = together.admits(unit)
+            left = amounts_of(self._shares, together.left(unit)) if may else {}
             if may and unit.queue != self._queue:
-                may = reclaims(claim, unit, amounts_of(self._shares, together.left(unit)))
+                may = reclaims(claim, unit, left)
+            elif may:
+                claim.count(self._queue, left)
             if may:
                 together.take(unit)
                 permitted.append(unit)
@@ -261,7 +296,7 @@ class _Finding:
                 return
             without = waiting.pop(0)
             for plan in clearing.plans(self._group, self._scope, _PLANS, without=without):
-                permitted, beyond = self._permitted(sorted(plan, key=self._rate))
+                permitted, beyond = self._permitted(self._in_turn(plan))
                 if not beyond:
                     yield permitted
                     continue
@@ -278,8 +313,15 @@ class _Finding:
         """Keep what the job needs of the plan, where that weighs less than the best so far."""
         if self._best is None or weight(plan) < weight(self._best):
             needed = self._proof.needed(plan)
+            if needed is not None and len({self._level(unit) for unit in plan}) > 1 and self._beyond(needed):
+                # Without those of nearer queues whom the nodes can do without, the others may not be taken.
+                needed = uncovered(plan)
             if needed is not None and (self._best is None or weight(needed) < weight(self._best)):
                 self._best = needed
+
+    def _beyond(self, units: list[Unit]) -> bool:
+        """Whether they may not all be taken together."""
+        return bool(self._permitted(self._in_turn(units))[1])
 
     def _swap(self, clearing: Clearing) -> bool:
         """Find others instead of one of a few, the dearest; whether there are some that are cheaper."""
@@ -287,7 +329,7 @@ class _Finding:
         for unit in sorted(before, key=lambda unit: -unit.weight)[:_SWAPS] if len(before) <= 2 * _SWAPS else ():
             others = [one for one in before if one is not unit]
             for plan in clearing.plans(self._group, self._scope, 1, others, {unit.number}):
-                permitted, beyond = self._permitted(sorted(plan, key=self._rate))
+                permitted, beyond = self._permitted(self._in_turn(plan))
                 if not beyond:
                     self._try(permitted)
             if self._best is not before:

@@ -22,7 +22,7 @@ from msgspec import Struct
 from dovetail.core import labels
 from dovetail.core.cluster.placement import Placement
 from dovetail.core.model import Pod
-from dovetail.core.placing.cascades import follow
+from dovetail.core.placing.cascades import follow, follow_beyond
 from dovetail.core.roster import Precedence, Roster
 from dovetail.core.sharing.claim_back import ClaimBack
 from dovetail.core.sharing.records import Budget
@@ -40,7 +40,8 @@ class Unit(Struct, eq=False):
     """Pods that give way together. `slots` are their nodes, pod by pod, `started_ms` when the last of them started.
     `pool` is what it is to spare of (`Victims.spare`), -1 for whole roots. It holds the units with the numbers
     `covers`. `settled` and `cheap` are what `sharing.claim_back` asks for, `rate_milli` is what it is
-    charged, `preempts` whether its pods may evict others, and `follow_milli_ms` the work that these would lose."""
+    charged, `preempts` whether its pods may evict others, and `follow_milli_ms` the work that these would lose. `core`
+    is what is left of one that holds others once as many of these as may are gone, by resource class."""
 
     number: int
     root: str
@@ -57,6 +58,7 @@ class Unit(Struct, eq=False):
     rate_milli: int = 0
     preempts: bool = True
     follow_milli_ms: int = 0
+    core: dict[str, int] = {}
 
     @property
     def elastic(self) -> bool:
@@ -179,6 +181,12 @@ class Victims:
             else:
                 self._add(other, [placement])
         follow(self.units)
+        if queues is not None:
+            shares, entitlements = state.shares, state.shares.entitlements
+            follow_beyond(
+                self.units, queue, entitlements.owes, lambda unit: amounts_of(shares, unit.uids),
+                lambda name, lost: entitlements.claim_back(name, lost, less=lost),
+            )  # fmt: skip
         self.units.sort(key=lambda unit: unit.order)
 
     def _cut(self, root: str, members: Sequence[Pod]) -> None:
@@ -265,8 +273,20 @@ class Victims:
             len(self.units), root, name, self._precedence, tuple([pod.uid for pod in pods]), tuple(slots), lost,
             max(started_ms), pool, covers, ran_ms >= settled_ms, _CHEAP * cost <= done,
             sum([shares.rate(pod.uid) for pod in pods]), all(pod.work.preempts for pod in pods),
+            core=self._core(pods, covers) if covers else {},
         )  # fmt: skip
         self.units.append(unit)
+
+    def _core(self, pods: Iterable[Pod], covers: Iterable[int]) -> dict[str, int]:
+        """What these pods are counted with, without as many of the units among them as there are to spare."""
+        gone: set[str] = set()
+        left: dict[int, int] = {}
+        for unit in sorted([self.units[number] for number in covers], key=lambda unit: (-unit.rate_milli, unit.number)):
+            spare = left.get(unit.pool, self.spare[unit.pool])
+            if spare and gone.isdisjoint(unit.uids):
+                gone.update(unit.uids)
+                left[unit.pool] = spare - 1
+        return amounts_of(self._state.shares, [pod.uid for pod in pods if pod.uid not in gone])
 
 
 class Together:
@@ -305,7 +325,10 @@ def amounts_of(shares: Shares, uids: Iterable[str]) -> Counter[str]:
 
 def reclaims(claim: ClaimBack | None, unit: Unit, amounts: Mapping[str, int]) -> bool:
     """Whether the claim takes the unit, of which these amounts are left. If so, it counts as taken."""
-    return claim is not None and claim.takes(unit.queue, amounts, settled=unit.settled, cheap=unit.cheap)
+    pieces = {name: max(0, amount - unit.core.get(name, 0)) for name, amount in amounts.items()} if unit.core else {}
+    return claim is not None and claim.takes(
+        unit.queue, amounts, settled=unit.settled, cheap=unit.cheap, pieces=pieces
+    )  # fmt: skip
 
 
 def lesser(state: State, queue: str) -> str:

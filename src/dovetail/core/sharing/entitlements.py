@@ -86,14 +86,16 @@ class Entitlements:
         beyond = self._beyond_due(queue, more)
         return 2 if beyond and not self._turn(queue, beyond) else 1
 
-    def guaranteed(self, queue: str, more: Mapping[str, int]) -> bool:
-        """Whether the queue stays within its guarantee with so much more, in every class that the guarantee names. A
-        guarantee that names no class of GPUs guarantees nothing to a job with GPUs."""
+    def guaranteed(self, queue: str, more: Mapping[str, int], less: Mapping[str, int] | None = None) -> bool:
+        """Whether the queue stays within its guarantee with so much more, and so much `less` of what it holds, in every
+        class that the guarantee names. A guarantee that names no class of GPUs guarantees nothing to a job with GPUs.
+        """
         held, guarantee = self._shares.allocated(queue), self._shares.tree.queues[queue].guarantee
         named = {resource: amount for resource, amount in guarantee if more.get(resource, 0)}
         if not named or (more.get(GPU, 0) and GPU_CLASSES.isdisjoint(named)):
             return False
-        return all(held.get(resource, 0) + more[resource] <= amount for resource, amount in named.items())
+        gone = less or {}
+        return all(held.get(r, 0) - gone.get(r, 0) + more[r] <= amount for r, amount in named.items())
 
     def _beyond_due(self, queue: str, more: Mapping[str, int]) -> list[str]:
         """The classes of which the queue would have more than is due to it."""
@@ -130,14 +132,34 @@ class Entitlements:
         used = self._shares.accounts.ratio(queue)
         return self.standing_class(queue, more), -record.priority, used, record.created_ms
 
-    def claim_back(self, queue: str, amounts: Mapping[str, int]) -> ClaimBack | None:
-        """What a queue may take from others for so much more; None where that is not due to it."""
+    def claim_back(
+        self, queue: str, amounts: Mapping[str, int], less: Mapping[str, int] | None = None
+    ) -> ClaimBack | None:  # fmt: skip
+        """What a queue may take from others for so much more, once it has so much `less` of what it holds; None where
+        that is not due to it."""
         claim = ClaimBack(self._shares, queue, amounts)
+        if less:
+            claim.count(queue, less)
         return None if claim.hopeless else claim
 
-    def debtors(self, queue: str, amounts: Mapping[str, int]) -> Iterator[str]:
-        """The queues from which this one may take something back for so much more."""
-        if self._shares.others_hold(queue) and (claim := self.claim_back(queue, amounts)) is not None:
-            for name, pods in self._shares.books.priorities.items():
-                if pods and claim.takes(name, {}):
-                    yield name
+    def owes(self, queue: str) -> bool:
+        """Whether a queue holds more than is due to it: of GPUs, where it holds some, else of anything."""
+        held, due = self._shares.allocated(queue), self._shares.dues.exact(queue)
+        return any(held.get(r, 0) > due.get(r, 0) for r in ((GPU,) if held.get(GPU, 0) else DIVIDED))
+
+    def debtors(
+        self, queue: str, amounts: Mapping[str, int], less: Mapping[str, int] | None = None
+    ) -> Iterator[str]:  # fmt: skip
+        """The queues from which this one may take something back for so much more, once it has so much `less`: from the
+        nearest ones on, as what is taken of these is taken from those above both, too."""
+        if not self._shares.others_hold(queue) or (claim := self.claim_back(queue, amounts, less)) is None:
+            return
+        levels: dict[int, list[str]] = {}
+        for name, pods in self._shares.books.priorities.items():
+            if pods:
+                levels.setdefault(claim.level(name), []).append(name)
+        for level in sorted(levels):
+            found = [name for name in levels[level] if claim.takes(name, {})]
+            yield from found
+            for name in found:
+                claim.count(name, self._shares.allocated(name))
