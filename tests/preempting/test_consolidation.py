@@ -67,7 +67,7 @@ def test_half_a_card_moves_to_the_other_half() -> None:
 
 
 def test_a_share_by_memory_moves_to_a_larger_gpu() -> None:
-    """It fills a GPU of 100 MiB, and is half of one of 200 MiB that has 150 MiB left: together less than one is left."""
+    """It fills a GPU of 100 MiB, and is half of one of 200 MiB, of which 150 MiB are left: less than a whole one."""
     small, large = (replace(node(f"n{mib}", 1), gpu_memory_mib=mib) for mib in (100, 200))
     world = World(small, large, policy=MOVES)
     for mib, where in ((100, "n100"), (50, "n200")):
