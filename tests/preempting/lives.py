@@ -37,11 +37,11 @@ def pod(name: str, gpus: int = 1, **more: object) -> Pod:
     return Pod(name, "ns", name, Request(asks), **(fields | more))
 
 
-def queue(name: str, gpus: int | None = None, limit: int | None = None, **more: object) -> ev.Event:
+def queue(name: str, gpus: float | None = None, limit: int | None = None, **more: object) -> ev.Event:
     """A queue with so many GPUs guaranteed, and at most."""
 
-    def amounts(count: int | None) -> Amounts:
-        return () if count is None else ((GPU_CLASS, 1000 * count),)
+    def amounts(count: float | None) -> Amounts:
+        return () if count is None else ((GPU_CLASS, round(1000 * count)),)
 
     return ev.QueueChanged(Queue(name, guarantee=amounts(gpus), limit=amounts(limit), **more))
 

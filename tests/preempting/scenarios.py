@@ -10,8 +10,8 @@ A table has a scenario after each line `= NAME`:
 
 GPUs of a pod are whole ones, a fraction (`0.5`), or memory (`20MiB`); after a `+` come its CPUs and MB (`0+2c50m`).
 Words before them: `build` cannot be preempted and `inference` neither, `interactive` can; each is of a higher priority
-than the other jobs. `zone`: the gang wants to be in one; `least=1`: so many of its pods are enough; `groups=1,2`: so
-many of each of its sub-gangs.
+than the other jobs; `low` and `lower` are of a lower one. `zone`: the gang wants to be in one; `least=1`: so many of
+its pods are enough; `groups=1,2`: so many of each of its sub-gangs.
 
 A pod is `-` (waits, or runs nowhere in the end), on a node, or with a slash also on a GPU of it; `.1` says its sub-gang
 and `*3` its GPUs where they are others. `+` runs somewhere in the end. Lines with `#` say where scenarios are from.
@@ -34,7 +34,7 @@ _TABLES = Path(__file__).parent / "kai"
 _GPU_MEMORY_MIB = 100
 _MB = 10**6
 _ZONE = "zone"
-_PRIORITIES = {"train": 50, "interactive": 75, "build": 100, "inference": 125}
+_PRIORITIES = {"lower": 48, "low": 49, "train": 50, "interactive": 75, "build": 100, "inference": 125}
 _NOT_PREEMPTIBLE = {"build", "inference"}
 
 
@@ -62,7 +62,7 @@ class Job(Struct, frozen=True):
 class Scenario(Struct):
     name: str
     nodes: list[str] = field(default_factory=list)
-    queues: list[tuple[str, int | None, dict[str, str]]] = field(default_factory=list)
+    queues: list[tuple[str, float | None, dict[str, str]]] = field(default_factory=list)
     jobs: list[Job] = field(default_factory=list)
     evicted: int = 0
 
@@ -99,7 +99,7 @@ def read(table: str) -> list[Scenario]:
             case _ if ":" in line.split(">")[0]:
                 found[-1].jobs.append(_job(line))
             case name:
-                least = None if words[1] == "-" else int(words[1])
+                least = None if words[1] == "-" else float(words[1])
                 found[-1].queues.append((name, least, dict(word.split("=") for word in words[2:])))
     return found
 
