@@ -190,12 +190,11 @@ class Driver:
         return nodes.layout(slot) if slot is not None else None
 
     def _bound(self, bind: Bind, target: Target) -> None:
+        pod = str(target)
         if metrics.log.isEnabledFor(logging.INFO):
-            fields = {"pod": str(target), "node": bind.node, "devices": bind.devices, "step": bind.step}
-            metrics.log.info(
-                "bound %s to %s, as step %d decided", target, bind.node, bind.step, extra={"fields": fields}
-            )
-        placed = f"Successfully assigned {target} to {bind.node}"
+            fields = {"pod": pod, "node": bind.node, "devices": bind.devices, "step": bind.step}
+            metrics.log.info("bound %s to %s, as step %d decided", pod, bind.node, bind.step, extra={"fields": fields})
+        placed = f"Successfully assigned {pod} to {bind.node}"
         if bind.devices:
             placed += f" with {'GPU' if len(bind.devices) == 1 else 'GPUs'} {','.join(map(str, bind.devices))}"
         if bind.devices and bind.mbps:

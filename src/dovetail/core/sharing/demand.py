@@ -42,6 +42,8 @@ class Demand:
         self._on: dict[tuple[int, int], Amounts | None] = {}
         """What a shape counts on nodes of a number; None where they cannot give it its GPUs."""
         self._numbers: dict[object, int] = {}
+        self._named: dict[tuple[Amounts, str], Amounts] = {}
+        """What counts of what nodes offer, by that and by the resource of their shared GPUs."""
         self._last = 0
         self._of_slot: dict[int, int] = {}
         """By slot a number for all that its node could give."""
@@ -84,14 +86,11 @@ class Demand:
             worth = [parts.by_claim(pool[0], offer.device, None, 0) for pool, offer in place.offers]
             devices = place.stock.kind.number, tuple(worth)
         shared = record.sharing.resource if record.sharing is not None else ""
-        # How many there are counts of GPUs alone; of others whether a claim stands in for them.
-        resources = tuple(
-            [
-                (name, amount if name in (GPU, SHARED_GPU, shared) or name.startswith(RESOURCE_PREFIX) else 1)
-                for name, amount in record.allocatable
-                if amount and "/" in name
-            ]
-        )
+        resources = self._named.get((record.allocatable, shared))
+        if resources is None:
+            if len(self._named) >= _REMEMBERED:
+                self._named.clear()
+            resources = self._named[record.allocatable, shared] = _resources(record.allocatable, shared)
         cards = tuple(dict.fromkeys(parts.geometries(record)))
         kind = parts.product(record), record.gpu_memory_mib, record.sliced, record.sharing, cards, resources, devices
         number = self._numbers.get(kind)
@@ -196,6 +195,17 @@ class Demand:
                 return None
             found = found.and_(min(worths))
         return found
+
+
+def _resources(allocatable: Amounts, shared: str) -> Amounts:
+    """How many there are counts of GPUs alone; of others whether a claim stands in for them."""
+    return tuple(
+        [
+            (name, amount if name in (GPU, SHARED_GPU, shared) or name.startswith(RESOURCE_PREFIX) else 1)
+            for name, amount in allocatable
+            if amount and "/" in name
+        ]
+    )
 
 
 def _worth(option: Option, offers: Sequence[tuple[PoolId, Offer]], memory_mib: int) -> Part | None:

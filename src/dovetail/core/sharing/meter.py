@@ -37,7 +37,8 @@ class Meter:
         """The GPUs that are offered by claim, each by its driver."""
         self._capacity: dict[str, int] = {}
         self._of_slot: dict[int, Amounts] = {}
-        self._alike: dict[Amounts, Amounts] = {}
+        self._alike: dict[object, Amounts] = {}
+        """What nodes have without devices by claim, by all that this depends on: thousands of nodes are alike."""
         self._seen = -1
         self._devices_seen = -1
         self.demand = Demand(cluster)
@@ -116,10 +117,9 @@ class Meter:
             devices = [each for each in self._cluster.claims.own(slot) if parts.is_gpu(each[0])]
             new: Amounts = ()
             if record is not None and nodes.usable[slot]:
-                new = _offered(record, int(nodes.gpu_count(slot)), devices)
+                new = self._offered(record, int(nodes.gpu_count(slot)), devices)
             if new:
-                # Thousands of nodes are alike.
-                self._of_slot[slot] = self._alike.setdefault(new, new)
+                self._of_slot[slot] = new
             before = self._kinds.pop(slot, 0)
             if record is not None:
                 cards = tuple(dict.fromkeys(card.geometry for card in record.mig))
@@ -136,6 +136,20 @@ class Meter:
                     self._capacity[name] = self._capacity.get(name, 0) + sign * amount
             self.demand.put(slot)
         return self._capacity
+
+    def _offered(self, record: Node, gpus: int, devices: Sequence[tuple[str, Device]]) -> Amounts:
+        """What a node has, with so many whole GPUs, and with these by claim."""
+        if devices:
+            return _offered(record, gpus, devices)
+        geometries = tuple(parts.geometries(record))
+        kind = parts.product(record), record.gpu_memory_mib, record.sliced, record.sharing, geometries
+        key = record.allocatable, gpus, kind
+        found = self._alike.get(key)
+        if found is None:
+            if len(self._alike) >= _REMEMBERED:
+                self._alike.clear()
+            found = self._alike[key] = _offered(record, gpus, ())
+        return found
 
     def _changed(self) -> list[int]:
         """The slots whose nodes, or devices, have changed since this was asked."""

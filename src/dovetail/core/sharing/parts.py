@@ -52,7 +52,10 @@ NOTHING = Part()
 
 def product(record: Node) -> str:
     """The node's GPU model as it is labelled, "" for none."""
-    return next((value for key, value in record.labels if key == MODEL_LABEL), "")
+    for key, value in record.labels:
+        if key == MODEL_LABEL:
+            return value
+    return ""
 
 
 def geometries(record: Node | None) -> list[Geometry]:
