@@ -54,7 +54,9 @@ def gang(gang_id: str, least: int, **more: object) -> ev.Event:
 
 
 class World:
-    def __init__(self, *nodes: Node, policy: Policy | None = None, grace_ms: int = 30 * SECOND_MS) -> None:
+    """Who is evicted ends after `grace_ms` (None: after its own grace)."""
+
+    def __init__(self, *nodes: Node, policy: Policy | None = None, grace_ms: int | None = 30 * SECOND_MS) -> None:
         self.state = State(policy or Policy(fabric=()))
         self.now_ms = 1
         self.evictions: list[tuple[int, str, tuple[str, ...]]] = []
@@ -125,11 +127,13 @@ class World:
 
     def _end(self, uids: Iterable[str]) -> None:
         for uid in uids:
-            pod, end_ms = self.state.roster.pods[uid], self.now_ms + self._grace_ms
+            pod = self.state.roster.pods[uid]
+            grace_ms = pod.work.grace_ms if self._grace_ms is None else self._grace_ms
+            end_ms = self.now_ms + grace_ms
             self.tell(ev.PodChanged(replace(pod, deleting=True)))
             self.at(end_ms, ev.PodRemoved(uid, end_ms))
             if pod.owner:
-                self.at(end_ms, ev.PodChanged(self._anew(pod, self._grace_ms)))
+                self.at(end_ms, ev.PodChanged(self._anew(pod, grace_ms)))
 
     def _anew(self, pod: Pod, after_ms: int) -> Pod:
         self._made += 1

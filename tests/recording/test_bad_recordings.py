@@ -54,10 +54,10 @@ def nothing_in(path: Path) -> str:
 
 
 def test_another_format(file: Path) -> None:
-    change(file, b'"format":3', b'"format":7,"crew":[]')
+    change(file, b'"format":4', b'"format":7,"crew":[]')
     change(file, VERSION, b'"dovetail":"9.0"')
     assert nothing_in(file) == (
-        f"line 1: has format 7 (written by dovetail 9.0); dovetail {__version__} reads format 3: "
+        f"line 1: has format 7 (written by dovetail 9.0); dovetail {__version__} reads format 4: "
         "replay it with the version that wrote it"
     )
 

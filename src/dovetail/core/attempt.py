@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 from msgspec.structs import replace
 
 from dovetail.core import eligible
@@ -14,7 +15,7 @@ from dovetail.core.decisions import Bind, Decision, Hold, Release
 from dovetail.core.failures import Kind
 from dovetail.core.making_room import MakingRoom
 from dovetail.core.model import Pod
-from dovetail.core.placing import feasibility, links, refusals, repartition
+from dovetail.core.placing import feasibility, links, made_room, refusals, repartition
 from dovetail.core.placing.backfill import Reservation, least
 from dovetail.core.placing.gangs import Group, Search, SearchLimitReached, fewest, shapes_of
 from dovetail.core.placing.pods import Scope
@@ -24,6 +25,7 @@ from dovetail.core.state import State
 
 _NO_ROOM = {Reason.NO_NODE_FITS, Reason.GANG_DOES_NOT_FIT, Reason.GANG_TOO_LARGE}
 _LIMITS = {Reason.QUEUE_LIMIT, Reason.BEYOND_GUARANTEE}
+_TOO_MUCH = {*_LIMITS, Reason.RESERVED}
 _ALIKE = _NO_ROOM | _LIMITS
 """Reasons that all roots of a kind have, how long ever they run."""
 
@@ -39,6 +41,8 @@ class Attempt:
         self._failures = state.failures
         self._took_least = False
         """Whether an elastic gang was given no more than it needs: what else its queue may have it gets one by one."""
+        self._crowded: set[int] = set()
+        """The nodes where it was placed last and would have taken room that others make for somebody."""
 
     @property
     def work(self) -> int:
@@ -115,8 +119,9 @@ class Attempt:
         if alike is not None and (known := self._failures.no_room.get(alike)) is not None:
             return [], known
         binds, refusal = self._beside_reserved(group, alike)
-        if not binds and refusal is not None and refusal.reason in _LIMITS and _elastic(group):
-            # Only where it would go shows what it has of a model, or of memory: too much all together.
+        if not binds and refusal is not None and refusal.reason in _TOO_MUCH and _elastic(group):
+            # Only where it would go shows what it has of a model, or of memory, or of what is held for others: too much
+            # all together.
             group = least(group)
             alike = self._alike(group)
             binds, refusal = self._beside_reserved(group, alike)
@@ -144,36 +149,60 @@ class Attempt:
             alike = None
         if not others:
             return self._within_limits(group, None)
+        makers, waiting = [one for one in others if one.nominated], [one for one in others if not one.nominated]
         beside = self._failures.beside.get(alike) if alike is not None else None
         if beside is None:
-            binds, beside = self._within_limits(group, state.reservations.beside(others))
+            scope = state.reservations.beside(waiting) if waiting else None
+            binds, beside = self._leaving_room(group, scope, makers)
             if binds or beside is None:
                 return binds, beside
             if alike is not None:
                 self._failures.beside[alike] = beside
         shapes = [shape for shape, _ in shapes_of(state.cluster, group)]
-        if not state.reservations.conflicts(shapes, others):
+        if not state.reservations.conflicts(shapes, waiting):
             return [], beside
         if state.reservations.ends_before(group.all_pods(), state.reservations.soonest_ms(self._root)):
-            return self._within_limits(group, None)
+            return self._leaving_room(group, None, makers)
         known = self._failures.reserved.get(alike) if alike is not None else None
         if known is not None:
             return [], known
-        binds, refusal = self._within_limits(group, None, others)
+        binds, refusal = self._leaving_room(group, None, makers, waiting)
         if alike is not None and refusal is not None and refusal.reason is Reason.RESERVED:
             self._failures.reserved[alike] = refusal
         return binds, refusal
 
+    def _leaving_room(
+        self, group: Group, scope: Scope | None, makers: Sequence[Reservation], waiting: Sequence[Reservation] = ()
+    ) -> tuple[list[Decision], Refusal | None]:
+        """Place the group inside the scope so that none of those is delayed for whom others `make` room or whom room
+        `waits` for: where it would take what others make, without these nodes, as often as there are `probes`."""
+        state = self._state
+        binds, refusal = self._within_limits(group, scope, makers, waiting)
+        for _ in range(state.policy.probes):
+            if not self._crowded:
+                break
+            crowded = np.fromiter(self._crowded, np.int64, len(self._crowded))
+            scope = np.setdiff1d(np.arange(state.cluster.nodes.used) if scope is None else scope, crowded)
+            self._crowded = set()
+            binds, elsewhere = self._within_limits(group, scope, makers, waiting)
+            refusal = elsewhere if binds else refusal
+        self._crowded = set()
+        return binds, refusal
+
     def _within_limits(
-        self, group: Group, scope: Scope | None, others: Sequence[Reservation] = ()
+        self,
+        group: Group,
+        scope: Scope | None,
+        makers: Sequence[Reservation] = (),
+        waiting: Sequence[Reservation] = (),
     ) -> tuple[list[Decision], Refusal | None]:
         """Place the group inside the scope, away from GPU models of which its queue may have no more."""
         if self._limited:
             scope = eligible.within_models(self._state, self._queue, self._state.shares.wanted(fewest(group)), scope)
-        return self._search(group, scope, others)
+        return self._search(group, scope, makers, waiting)
 
     def _search(
-        self, group: Group, scope: Scope | None, others: Sequence[Reservation]
+        self, group: Group, scope: Scope | None, makers: Sequence[Reservation], waiting: Sequence[Reservation]
     ) -> tuple[list[Decision], Refusal | None]:
         """Binds, and why there are none or not for all."""
         state, pods = self._state, group.all_pods()
@@ -188,9 +217,13 @@ class Attempt:
                 over = self._over(placed)
                 if over is not None:
                     return [], over
-                kept = state.reservations.kept(others, state.roster.groups)
+                slots = {one.slot for one in placed} if makers else set[int]()
+                if makers and not made_room.left(state, slots, makers):
+                    self._crowded = {slot for one in makers for slot in one.slots.tolist()} & slots
+                    return [], _reserved(state, makers[0])
+                kept = state.reservations.kept(waiting, state.roster.groups)
                 if kept is None:
-                    return [], _reserved(state, others[0])
+                    return [], _reserved(state, waiting[0])
                 binds = self._binds(placed)
                 trial.keep()
                 for one in kept:

@@ -61,7 +61,7 @@ class Told(Struct, frozen=True):
 
 
 class HeldRoom(Struct, frozen=True):
-    """A reservation, with the names of its nodes; see `backfill.Reservation`."""
+    """A reservation, with names of nodes instead of slots; see `backfill.Reservation`."""
 
     root: str
     queue: str
@@ -73,7 +73,7 @@ class HeldRoom(Struct, frozen=True):
     guaranteed: bool = False
     waits_for: tuple[str, ...] = ()
     evicting: tuple[str, ...] = ()
-    nominated: tuple[str, ...] = ()
+    nominated: tuple[tuple[str, str], ...] = ()
     deadline_ms: int = 0
     failure: str = ""
     moving: bool = False
@@ -152,7 +152,7 @@ def take(state: State) -> Checkpoint:
                 one.guaranteed,
                 tuple(sorted(one.waits_for)),
                 tuple(sorted(one.evicting)),
-                one.nominated,
+                tuple((uid, names[slot]) for uid, slot in one.nominated),
                 one.deadline_ms,
                 one.failure,
                 one.moving,
@@ -230,13 +230,13 @@ def restore(policy: Policy, checkpoint: Checkpoint) -> State:
                 room.guaranteed,
                 frozenset(room.waits_for),
                 frozenset(room.evicting),
-                room.nominated,
+                tuple((uid, cluster.nodes.slot_of(node)) for uid, node in room.nominated),
                 room.deadline_ms,
                 room.failure,
                 room.moving,
             )
         )
-        for uid in room.nominated:
+        for uid, _ in room.nominated:
             cluster.nominated.pop(uid, None)
     return state
 

@@ -9,7 +9,7 @@ not, except by displacing it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from msgspec.structs import replace
@@ -17,10 +17,11 @@ from msgspec.structs import replace
 from dovetail.core.decisions import Decision, Evict, Unnominate
 from dovetail.core.eligible import within_models
 from dovetail.core.model import Pod
-from dovetail.core.placing import consolidation, preemption, within_limit
+from dovetail.core.placing import consolidation, made_room, preemption, within_limit
 from dovetail.core.placing.backfill import Reservation
 from dovetail.core.placing.defragmentation import Moves
 from dovetail.core.placing.gangs import Group, fewest, shapes_of
+from dovetail.core.placing.pods import Scope
 from dovetail.core.reasons import Expected, Reason, Refusal, Sure, When
 from dovetail.core.roster import LONE, startable
 from dovetail.core.state import State
@@ -55,21 +56,24 @@ class MakingRoom:
         own = self._state.reservations.by_root.get(self._root)
         left = tuple(pod.uid for pod in self._nominated(own)) if own is not None else ()
         self._state.reservations.drop(self._root)
+        if own is not None and left:
+            self._state.reservations.withdrawn(own)
         if own is not None and own.moving:
             self._state.moves.give_up(own.evicting)
-        return [Unnominate(self._gang, left, why, self._state.steps)] if left else []
+        evicted = own is not None and own.evicting
+        return [Unnominate(self._gang, left, why, self._state.steps)] if left and evicted else []
 
     def _nominated(self, own: Reservation) -> list[Pod]:
         """Those that were told a node and have none."""
         pods, placements = self._state.roster.pods, self._state.cluster.placements
-        return [pods[uid] for uid in own.nominated if uid in pods and uid not in placements]
+        return [pods[uid] for uid, _ in own.nominated if uid in pods and uid not in placements]
 
     def make(self, group: Group, refusal: Refusal, kind: object) -> tuple[list[Decision], Refusal]:
         """Decisions that make room, and why the root waits now. For roots of one `kind` (None: of its own) the search
         for who could give way ends alike."""
         decisions: list[Decision] = []
         own = self._state.reservations.by_root.get(self._root)
-        if own is not None and own.evicting:
+        if own is not None and own.nominated:
             waiting = {pod.uid for pod in self._nominated(own) if startable(pod)}
             if not waiting:
                 decisions = self.give_up(_NOBODY_WAITS)
@@ -82,7 +86,7 @@ class MakingRoom:
             # Others of the gang may lack room all the same: `close` knows.
             self._why = str(refusal)
             return decisions, refusal
-        if own is not None and own.evicting:
+        if own is not None and own.nominated:
             why = self._failed(own)
             if not why:
                 self._lacking = True
@@ -90,8 +94,9 @@ class MakingRoom:
             decisions += self.give_up(why)
             refusal = replace(refusal, reclaim=why)
         evictions, refusal = self._evict(group, refusal, kind)
-        self._lacking |= bool(evictions) or not limited
-        if evictions:
+        making = refusal.reason is Reason.EVICTING
+        self._lacking |= making or not limited
+        if making:
             return [*decisions, *evictions], refusal
         return decisions, refusal if limited else self._hold(group, refusal)
 
@@ -99,16 +104,16 @@ class MakingRoom:
         """Why the eviction for the root has come to nothing, "" where it has not."""
         if own.failure:
             return f"an eviction failed: {own.failure}"
-        left = sorted(own.evicting.intersection(self._state.cluster.placements))
+        left = sorted(own.leaving.intersection(self._state.cluster.placements))
         if left and self._state.now_ms >= own.deadline_ms:
             self._state.reservations.spare(left)
-            return f"of {_pods(len(own.evicting))} to give way {len(left)} did not end"
+            return f"of {_pods(len(own.leaving))} to give way {len(left)} did not end"
         # All are gone and it does not fit all the same: somebody else has come, or a node has gone.
         return "" if left else "the room that was made is not there any more"
 
     def _evicting(self, own: Reservation, refusal: Refusal) -> Refusal:
-        left = own.evicting.intersection(self._state.cluster.placements)
-        detail = f"of {_pods(len(own.evicting))} {len(left)} still to end"
+        left = own.leaving.intersection(self._state.cluster.placements)
+        detail = f"of {_pods(len(own.leaving))} {len(left)} still to end"
         return replace(refusal, reason=Reason.EVICTING, detail=detail, nodes=(), expected=own.expected)
 
     def _evict(self, group: Group, refusal: Refusal, kind: object) -> tuple[list[Decision], Refusal]:
@@ -125,30 +130,37 @@ class MakingRoom:
             return [], refusal
         state.searches += 1
         others = state.reservations.others(self._root)
-        beside = state.reservations.beside(others) if others else None
-        scope = within_models(state, self._queue, wanted, beside)
         ending = state.reservations.left_alone(others)
         moves: Moves | str = ""
         if state.policy.moves_per_hour and refusal.reason in _IN_PIECES:
             own = state.reservations.by_root.get(self._root)
-            moves = consolidation.find(state, self._root, group, scope, ending, own)
+            moves = consolidation.find(state, self._root, group, self._away_from(others, wanted), ending, own)
             if isinstance(moves, Moves):
                 return self._moved(moves, refusal)
         find = within_limit.find if limited else preemption.find
-        found = find(state, self._root, group, scope, ending)
-        if not isinstance(found, preemption.Found):
-            why = f"{found}; {moves}" if moves else str(found)
-            state.failures.search_failed(key, why, found.ripe_ms)
-            return [], replace(refusal, reclaim=why)
-        return self._evicted(found, refusal)
+        with made_room.ahead(state, others):
+            scope = self._away_from([one for one in others if not one.nominated], wanted)
+            found = find(state, self._root, group, scope, ending)
+        if isinstance(found, preemption.Found):
+            evict = self._evicted(found)
+            if (own := self._made(evict, others)) is not None:
+                return self._make(evict, own, refusal)
+            found = preemption.Impossible("others that have room made for them on the same nodes would be delayed")
+        why = f"{found}; {moves}" if moves else str(found)
+        state.failures.search_failed(key, why, found.ripe_ms)
+        return [], replace(refusal, reclaim=why)
 
-    def _evicted(self, found: preemption.Found, refusal: Refusal) -> tuple[list[Decision], Refusal]:
+    def _away_from(self, others: Sequence[Reservation], wanted: Mapping[str, int]) -> Scope | None:
+        """The nodes that none of these holds, of models that the queue may have."""
+        beside = self._state.reservations.beside(others) if others else None
+        return within_models(self._state, self._queue, wanted, beside)
+
+    def _evicted(self, found: preemption.Found) -> Evict:
         what = "takes back what is due to it" if found.cause == "reclaim" else "has jobs of a higher priority"
         message = f"queue {self._queue!r} {what}: {self._state.roster.name_of(self._root)} is to start here"
         names = self._state.cluster.nodes.names
         nominations = tuple([(uid, names[slot]) for uid, slot in found.nominations])
-        evict = Evict(self._gang, found.uids, found.cause, nominations, found.lost_milli_ms, message, self._state.steps)
-        return self._make(evict, refusal)
+        return Evict(self._gang, found.uids, found.cause, nominations, found.lost_milli_ms, message, self._state.steps)
 
     def _moved(self, found: Moves, refusal: Refusal) -> tuple[list[Decision], Refusal]:
         state = self._state
@@ -161,36 +173,53 @@ class MakingRoom:
         until_ms = state.now_ms + self._grace_ms(uids) + 2 * state.policy.eviction_deadline_ms
         pairs = zip(uids, targets, strict=True)
         state.moves.begin(pairs, state.now_ms, until_ms, state.policy.move_again_ms)
-        return self._make(evict, refusal)
+        return self._make(evict, self._alone(evict), refusal)
 
     def _grace_ms(self, uids: Iterable[str]) -> int:
         placements = self._state.cluster.placements
-        return max([placements[uid].pod.work.grace_ms for uid in uids])
+        return max([placements[uid].pod.work.grace_ms for uid in uids], default=0)
 
-    def _make(self, evict: Evict, refusal: Refusal) -> tuple[list[Decision], Refusal]:
-        """Hold the room until those that are evicted are gone."""
+    def _alone(self, evict: Evict, start_ms: int = 0, waits_for: frozenset[str] = frozenset()) -> Reservation:
+        """The room that is held until those that are evicted are gone, and those that give way to others until
+        `start_ms` and whom it `waits_for`, too."""
         state = self._state
-        start_ms = state.now_ms + self._grace_ms(evict.uids)
-        slots, count = state.cluster.nodes.slots, len(evict.uids)
-        own = Reservation(
+        start_ms = max(start_ms, state.now_ms + self._grace_ms(evict.uids))
+        nominated = tuple([(uid, state.cluster.nodes.slots[node]) for uid, node in evict.nominations])
+        return Reservation(
             self._root,
             self._queue,
-            np.array(sorted({slots[node] for _, node in evict.nominations}), dtype=np.int64),
-            Expected(Sure.LEARNED, start_ms, f"when the {_pods(count)} to give way ended"),
+            np.array(sorted({slot for _, slot in nominated}), dtype=np.int64),
+            Expected(Sure.LEARNED, start_ms, f"when the {_pods(len(evict.uids) + len(waits_for))} to give way ended"),
             state.now_ms,
             state.now_ms,
             state.precedence(self._root),
             guaranteed=True,
+            waits_for=waits_for,
             evicting=frozenset(evict.uids),
-            nominated=tuple([uid for uid, _ in evict.nominations]),
+            nominated=nominated,
             deadline_ms=start_ms + state.policy.eviction_deadline_ms,
             moving=evict.cause == "move",
         )
+
+    def _made(self, evict: Evict, others: Sequence[Reservation]) -> Reservation | None:
+        """The room that is made beside that of others; None where one of them would be delayed, or nobody gives way."""
+        state, own = self._state, self._alone(evict)
+        awaited = made_room.awaited(state, own, others)
+        if awaited is None or not (awaited or evict.uids):
+            return None
+        placements, held = state.cluster.placements, set(own.slots.tolist())
+        leaving = {uid for one in awaited for uid in one.leaving if uid in placements}
+        waits_for = frozenset([uid for uid in leaving if placements[uid].slot in held])
+        return self._alone(evict, max([one.start_ms for one in awaited], default=0), waits_for)
+
+    def _make(self, evict: Evict, own: Reservation, refusal: Refusal) -> tuple[list[Decision], Refusal]:
+        """Have these go, and hold the room until they are gone."""
+        state = self._state
         state.reservations.put(own)
         state.given_way.note((state.roster.job_of(state.roster.pods[uid]) for uid in evict.uids), state.now_ms)
-        for uid in own.nominated:
+        for uid, _ in own.nominated:
             state.cluster.nominated.pop(uid, None)
-        return [evict], self._evicting(own, refusal)
+        return [evict] if evict.uids else [], self._evicting(own, refusal)
 
     def _hold(self, group: Group, refusal: Refusal) -> Refusal:
         """Hold room for the root if it is its turn; the refusal with when it starts then."""

@@ -20,7 +20,7 @@ from dovetail.core.events import Event
 from dovetail.core.policy import Policy
 from dovetail.recording.coding import Coder
 
-FORMAT = 3
+FORMAT = 4
 NOTHING = msgspec.Raw(b"[]")
 _DIGEST_BYTES = 16
 

@@ -14,15 +14,17 @@ Rules
   start has passed, or when something on its nodes has changed.
 - Where the job that had least comes first, nothing is held for who had a level of service already: those on the same
   level pass it, and once they had more than it they give way.
-- Others start beside it, or if they end before its start, or if the root would still fit by then with them in place, on
-  its nodes or on others, to which the reservation moves: its time is kept, not its nodes (EASY backfill, Lifka 1995;
-  Mu'alem and Feitelson 2001).
-- Two reservations never have a node in common that both owners could use: then there is only the first.
+- Others start beside it, or if they end before its start (not where others give way to it), or if the root would still
+  fit by then with them in place, on its nodes or on others, to which the reservation moves: its time is kept, not its
+  nodes (EASY backfill, Lifka 1995; Mu'alem and Feitelson 2001).
+- Two that wait for others to end never have a node in common that both owners could use: then there is only the first.
+  Those that others give way to hold amounts and devices, not nodes (`placing.made_room`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -35,6 +37,7 @@ from dovetail.core.cluster.rejections import FOR_EVER_MS
 from dovetail.core.cluster.shapes import Shape
 from dovetail.core.model import Pod
 from dovetail.core.placing.gangs import Group, Search, SearchLimitReached, shapes_of
+from dovetail.core.placing.pods import Placed
 from dovetail.core.reasons import Expected, Sure
 from dovetail.core.roster import Precedence, startable
 from dovetail.core.sharing.accounts import Line
@@ -49,8 +52,9 @@ _Changes = dict[str, dict[str, int]]
 
 class Reservation(Struct, frozen=True):
     """Room on `slots` (ascending) for `root`, of `queue`, from `expected` on, as it was worked out at `planned_ms`.
-    `waits_for` are the pods on these whose end it waits for. `evicting` are the pods that give way to it and have to be
-    gone by `deadline_ms`, `failure` why one of them does not, `nominated` its own pods that were told a node. With
+    `waits_for` are the pods on these whose end it waits for. Where others give way to it, `nominated` are its own pods
+    (uid) with the slots that are held for them, `evicting` the pods that have to be gone for it by `deadline_ms`, and
+    `waits_for` those that give way to others and have to be gone, too; `failure` is why one of them does not. With
     `moving` those that give way come back elsewhere."""
 
     root: str
@@ -63,10 +67,15 @@ class Reservation(Struct, frozen=True):
     guaranteed: bool = False
     waits_for: frozenset[str] = frozenset()
     evicting: frozenset[str] = frozenset()
-    nominated: tuple[str, ...] = ()
+    nominated: Placed = ()
     deadline_ms: int = 0
     failure: str = ""
     moving: bool = False
+
+    @property
+    def leaving(self) -> frozenset[str]:
+        """The pods whose end it waits for, to whomever they give way."""
+        return self.evicting | self.waits_for
 
     @property
     def start_ms(self) -> int:
@@ -92,6 +101,7 @@ class Reservations:
         """Roots for which no start can be given, with why, and the time until when that is not worked out again."""
         self._version = 0
         self._pledged: tuple[tuple[int, int], tuple[dict[str, _Changes], _Changes]] = ((-1, -1), ({}, {}))
+        self._pledges_kept = False
         self._soonest = -1, FOR_EVER_MS
         self._gone: dict[str, tuple[tuple[int, int], list[tuple[int, Placement]]]] = {}
         """By root, the pods that ran when the step began and end by its start; with the step and that start."""
@@ -124,11 +134,25 @@ class Reservations:
 
     def eviction_failed(self, uid: str, message: str) -> None:
         """A pod that was to give way stays."""
-        for one in list(self.by_root.values()):
-            if uid in one.evicting:
+        for one in self.evictors():
+            if uid in one.leaving:
                 self.by_root[one.root] = replace(one, failure=message)
                 self.spare([uid])
                 self._state.cluster.freed += 1
+
+    def withdrawn(self, given_up: Reservation) -> None:
+        """Nobody gives way to this one any more: who is not ending yet stays, and who waits for that knows it."""
+        pods = self._state.roster.pods
+        staying = [uid for uid in given_up.evicting if uid in pods and not pods[uid].deleting]
+        for one in self.evictors():
+            if one.root != given_up.root and not one.waits_for.isdisjoint(staying):
+                name = self._state.roster.name_of(given_up.root)
+                self.by_root[one.root] = replace(one, failure=f"{name} needs it no more")
+                self._state.cluster.freed += 1
+
+    def evictors(self) -> list[Reservation]:
+        """Those that others give way to."""
+        return [one for one in self.by_root.values() if one.nominated]
 
     def spare(self, uids: Iterable[str]) -> None:
         """These pods did not give way: they are left alone for a while."""
@@ -148,12 +172,12 @@ class Reservations:
     def pledged_beside(self, root: str) -> Mapping[str, Mapping[str, int]]:
         """The same for others than this root."""
         one = self.by_root.get(root)
-        return self.pledged() if one is None or not one.evicting else _sum(self._pledges()[0], root)
+        return self.pledged() if one is None or not one.nominated else _sum(self._pledges()[0], root)
 
     def promised_beside(self, root: str) -> Mapping[str, Mapping[str, int]]:
         """What is kept for others than this root, by queue and class: what they will hold, less what those hold still
         that give way to them."""
-        if not any(one.evicting for one in self.by_root.values()):
+        if not self.evictors():
             return {}
         return _sum(self._pledges()[0], root, least=0)
 
@@ -161,13 +185,11 @@ class Reservations:
         """By root what changes with those who give way to it, and all of that together."""
         state = self._state
         version = self._version, state.cluster.freed
-        if self._pledged[0] != version:
+        if self._pledged[0] != version and not self._pledges_kept:
             roots: dict[str, _Changes] = {}
-            for one in self.by_root.values():
-                if not one.evicting:
-                    continue
+            for one in self.evictors():
                 left = [uid for uid in one.evicting if uid in state.cluster.placements and not one.moving]
-                pods = [pod for uid in one.nominated if (pod := state.roster.pods.get(uid)) is not None]
+                pods = [pod for uid, _ in one.nominated if (pod := state.roster.pods.get(uid)) is not None]
                 coming = [pod for pod in pods if pod.uid not in state.cluster.placements and startable(pod)]
                 moves: list[tuple[str, Mapping[str, int], int]] = [(one.queue, state.shares.wanted(coming), 1)]
                 moves += [
@@ -181,6 +203,16 @@ class Reservations:
                             books[resource] = books.get(resource, 0) + sign * amount
             self._pledged = version, (roots, _sum(roots))
         return self._pledged[1]
+
+    @contextmanager
+    def pledges_kept(self) -> Iterator[None]:
+        """Inside, what is pledged is what it was before, whoever is taken off or placed in a trial."""
+        self._pledges()
+        self._pledges_kept = True
+        try:
+            yield
+        finally:
+            self._pledges_kept = False
 
     def beside(self, others: Iterable[Reservation]) -> Slots:
         """The slots that nobody holds, of those that ever had a node."""
@@ -268,7 +300,7 @@ class Reservations:
         of a smaller one that is beyond what is due; not before jobs that run would have to give way to it."""
         state = self._state
         owner = state.shares.tree.queues.get(one.queue)
-        if owner is None or one.evicting or state.now_ms - one.made_ms < (owner.reclaim_min_runtime_ms or 0):
+        if owner is None or one.nominated or state.now_ms - one.made_ms < (owner.reclaim_min_runtime_ms or 0):
             return False
         return state.shares.entitlements.outranks(queue, wanted, one.queue, state.wanted(one.root))
 
@@ -350,11 +382,12 @@ class Reservations:
         return Expected(left.sure, start_ms, left.basis)
 
     def soonest_ms(self, root: str) -> int:
-        """When the first of the others starts for whom room is held; for ever where that is not known."""
+        """When the first of the others starts that waits for others to end; for ever where that is not known."""
         if root in self.by_root:
-            return min([one.start_ms for one in self.others(root)], default=FOR_EVER_MS)
+            return min([one.start_ms for one in self.others(root) if not one.nominated], default=FOR_EVER_MS)
         if self._soonest[0] != self._version:
-            self._soonest = self._version, min([one.start_ms for one in self], default=FOR_EVER_MS)
+            starts_ms = [one.start_ms for one in self if not one.nominated]
+            self._soonest = self._version, min(starts_ms, default=FOR_EVER_MS)
         return self._soonest[1]
 
     def ends_before(self, pods: Iterable[Pod], start_ms: int) -> bool:
@@ -372,15 +405,18 @@ class Reservations:
         return True
 
     def kept(self, others: Iterable[Reservation], groups: Callable[[str], list[Group]]) -> list[Reservation] | None:
-        """Whether each of them still starts by its time with all that is placed in the running trial: on its nodes, or
-        on others. Those that have to move, as they are then; None where one would be delayed."""
+        """Whether each of them that waits for others to end still starts by its time with all that is placed in the
+        running trial: on its nodes, or on others. Those that have to move, as they are then; None where one would be
+        delayed."""
         moved: dict[str, Reservation] = {}
         for one in others:
+            if one.nominated:
+                continue
             needed = next(map(least, groups(one.root)), None)
             if needed is None or self._fits_there(needed, one):
                 continue
             staying = [moved.get(other.root, other) for other in self.others(one.root)]
-            plan = None if one.evicting else self._elsewhere(needed, one, self.beside(staying))
+            plan = self._elsewhere(needed, one, self.beside(staying))
             if plan is None or plan.expected.start_ms > one.expected.start_ms:
                 return None
             moved[one.root] = replace(
@@ -390,7 +426,7 @@ class Reservations:
 
     def _fits_there(self, needed: Group, one: Reservation) -> bool:
         """Whether the group fits on the nodes of its reservation by its start."""
-        gone, start_ms = one.waits_for | one.evicting, one.expected.start_ms
+        gone, start_ms = one.waits_for, one.expected.start_ms
         with self._state.cluster.trial():
             for end_ms, placement in self._ends(one.slots):
                 if end_ms <= start_ms or placement.pod.uid in gone:
@@ -454,7 +490,7 @@ def _sum(roots: Mapping[str, _Changes], without: str = "", least: int | None = N
 
 def _beaten(one: Reservation, queue: str, precedence: Precedence, guaranteed: bool) -> tuple[bool, bool]:
     """Whether a job of the queue displaces a reservation if both are of one line, and if they are not."""
-    stays = bool(one.evicting)
+    stays = bool(one.nominated)
     return (
         not stays and one.queue == queue and one.precedence < precedence,
         not stays and guaranteed and not one.guaranteed,

@@ -22,8 +22,8 @@ from dovetail.core import quantities
 from dovetail.core.model import GPU, Pod
 from dovetail.core.placing.clearing import Clearing, easiest_part
 from dovetail.core.placing.gangs import Group, Search, SearchLimitReached, shapes_of
-from dovetail.core.placing.pods import Scope
-from dovetail.core.placing.proof import OutOfProbes, Placed, Proof, evict
+from dovetail.core.placing.pods import Placed, Scope
+from dovetail.core.placing.proof import OutOfProbes, Proof, evict
 from dovetail.core.placing.victims import Together, Unit, Victims, subgangs, weight
 from dovetail.core.roster import LONE
 from dovetail.core.state import State

@@ -19,6 +19,8 @@ from dovetail.core.placing.rows import Row, Rows
 
 Scope = NDArray[np.int64]
 """Node slots, ascending."""
+Placed = tuple[tuple[str, int], ...]
+"""Pods (uid) with their slots."""
 
 
 def fill(cluster: Cluster, rows: Rows, shape: Shape, pods: list[Pod], scope: Scope | None, alike: bool = False) -> int:

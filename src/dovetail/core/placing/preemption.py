@@ -26,8 +26,8 @@ from dovetail.core.cluster.shapes import Shape
 from dovetail.core.decisions import Cause
 from dovetail.core.placing.clearing import GPU_COLUMN, Clearing, easiest_part, whole_again
 from dovetail.core.placing.gangs import Group, SearchLimitReached, shapes_of
-from dovetail.core.placing.pods import Scope
-from dovetail.core.placing.proof import OutOfProbes, Placed, Proof, evict
+from dovetail.core.placing.pods import Placed, Scope
+from dovetail.core.placing.proof import OutOfProbes, Proof, evict
 from dovetail.core.placing.victims import Together, Unit, Victims, amounts_of, lesser, reclaims, uncovered, weight
 from dovetail.core.sharing.claim_back import ClaimBack
 from dovetail.core.sharing.records import Amounts
@@ -42,7 +42,8 @@ _SWAPS = 4
 
 
 class Found(Struct, frozen=True):
-    """The job fits once the victims are gone. `nominations` are its pods (uid) with their slots."""
+    """The job fits once the victims are gone: nobody, where it fits as it is. `nominations` are its pods (uid) with
+    their slots."""
 
     victims: tuple[Unit, ...]
     nominations: Placed
@@ -149,9 +150,7 @@ class _Finding:
             why = "that is as many as are made"
         return GaveUp(self._proof.probes, why) if self._best is None else self._found(self._best)
 
-    def _found(self, victims: list[Unit]) -> Found | Impossible:
-        if not victims:
-            return Impossible("nobody has to give way: it fits as it is")
+    def _found(self, victims: list[Unit]) -> Found:
         nominations = self._proof.placed_without(victims, counted=False)
         assert nominations is not None, "victims that were proven make no room"
         cause: Cause = "preempt" if all(unit.queue == self._queue for unit in victims) else "reclaim"

@@ -12,12 +12,9 @@ from collections.abc import Iterable, Sequence
 from dovetail.core.cluster import Cluster
 from dovetail.core.placing.backfill import least
 from dovetail.core.placing.gangs import Group, Search, SearchLimitReached
-from dovetail.core.placing.pods import Scope
+from dovetail.core.placing.pods import Placed, Scope
 from dovetail.core.placing.rows import Rows
 from dovetail.core.placing.victims import Unit, uncovered
-
-Placed = tuple[tuple[str, int], ...]
-"""Pods (uid) with their slots."""
 
 
 class OutOfProbes(Exception):

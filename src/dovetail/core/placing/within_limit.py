@@ -19,9 +19,9 @@ from msgspec.structs import replace
 from dovetail.core.placing import preemption
 from dovetail.core.placing.clearing import easiest_part
 from dovetail.core.placing.gangs import Group, SearchLimitReached
-from dovetail.core.placing.pods import Scope
+from dovetail.core.placing.pods import Placed, Scope
 from dovetail.core.placing.preemption import Found, GaveUp, Impossible
-from dovetail.core.placing.proof import OutOfProbes, Placed, Proof
+from dovetail.core.placing.proof import OutOfProbes, Proof
 from dovetail.core.placing.victims import Together, Unit, Victims, amounts_of, lesser, reclaims, uncovered
 from dovetail.core.state import State
 
