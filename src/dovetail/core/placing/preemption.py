@@ -313,10 +313,20 @@ class _Finding:
         if self._best is None or weight(plan) < weight(self._best):
             needed = self._proof.needed(plan)
             if needed is not None and len({self._level(unit) for unit in plan}) > 1 and self._beyond(needed):
-                # Without those of nearer queues whom the nodes can do without, the others may not be taken.
-                needed = uncovered(plan)
+                needed = self._lawful(plan, needed)
             if needed is not None and (self._best is None or weight(needed) < weight(self._best)):
                 self._best = needed
+
+    def _lawful(self, plan: list[Unit], needed: list[Unit]) -> list[Unit]:
+        """Those that the nodes cannot do without, and of the plan, the dearest left alone first, as many more as have
+        to go so that all these may be taken together: some of nearer queues, say."""
+        numbers = {unit.number for unit in needed}
+        kept = uncovered(plan)
+        for unit in sorted(kept, key=lambda unit: (-unit.weight, -unit.number)):
+            fewer = [one for one in kept if one is not unit]
+            if not numbers.intersection((unit.number, *unit.covers)) and not self._beyond(fewer):
+                kept = fewer
+        return kept
 
     def _beyond(self, units: list[Unit]) -> bool:
         """Whether they may not all be taken together."""
