@@ -262,6 +262,12 @@ class Claims:
                 return False
         return True
 
+    def shared(self, pod: Pod) -> bool:
+        """Whether something is to be allocated with the pod that others use, too: once for all of them."""
+        return any(
+            claim.owner_pod != pod.uid and len(self._users.get(key, ())) > 1 for key, claim in self._unallocated(pod)
+        )
+
     def reach(self, pod: Pod) -> Mask:
         """The nodes where the devices that its claims have can be used. Once a pod was told to have resources by a
         claim, that cannot be taken back: a kubelet that has some would look for the claim all the same."""

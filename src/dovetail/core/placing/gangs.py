@@ -23,6 +23,7 @@ from dovetail.core.cluster.shapes import Shape
 from dovetail.core.model import Pod
 from dovetail.core.placing.pods import Scope, fill
 from dovetail.core.placing.rows import Rows
+from dovetail.core.placing.scores import INFEASIBLE
 
 
 class SearchLimitReached(Exception):
@@ -97,7 +98,7 @@ class Search:
 
     def _alternatives(self, group: Group, scope: Scope | None) -> Iterator[bool]:
         """Each yields with one placement of the group in force, which is undone when the next one is asked for."""
-        wanted = shapes_of(self._cluster, group)
+        wanted = self._counted(group)
         tried: set[bytes | None] = set()
         for key in (*self._wishes(group), ""):
             levels = (*group.required, key) if key else group.required
@@ -118,6 +119,21 @@ class Search:
                 else:
                     yield from self._fills(group, inside)
         group.chosen = False
+
+    def _counted(self, group: Group) -> list[tuple[Shape, int]]:
+        """The shapes by which it is counted how many of its pods could fit: those that share a claim without what is to
+        be allocated for them, which is so once and not for each."""
+        cluster = self._cluster
+        pods = group.pods[:1] if group.alike and not group.groups else group.all_pods()
+        if not any(pod.device_claims and cluster.claims.shared(pod) for pod in pods):
+            return shapes_of(cluster, group)
+        shapes = [
+            cluster.shape_with(pod, ()) if cluster.claims.shared(pod) else cluster.shape_of(pod)
+            for pod in group.all_pods()
+        ]
+        counts = Counter([shape.id for shape in shapes])
+        distinct = {shape.id: shape for shape in shapes}
+        return [(distinct[key], count) for key, count in counts.items()]
 
     def _wishes(self, group: Group) -> tuple[str, ...]:
         if group.total_missing() + len(group.all_held()) <= 1:
@@ -214,6 +230,32 @@ class Search:
             if self._add(order, group.missing, scope, group.alike) == group.missing:
                 yield True
             self._cluster.rewind(mark)
+        sharing = [pod for pod in group.pods if pod.device_claims and self._cluster.claims.shared(pod)]
+        for slot in self._able(sharing[0], scope) if len(sharing) > 1 else ():
+            # What is allocated with the first of them keeps the others near it: it may go to any node.
+            if self._left <= 0:
+                raise SearchLimitReached
+            self._left -= 1
+            mark = self._cluster.mark()
+            first, there = sharing[0], np.array([slot], dtype=np.int64)
+            rest = [pod for pod in group.pods if pod is not first]
+            placed = self._add([(self._cluster.shape_of(first), [first])], 1, there, alike=False)
+            if (
+                placed
+                and placed
+                + self._add(_by_shape(self._cluster, rest, alike=False), group.missing - 1, scope, alike=False)
+                == group.missing
+            ):
+                yield True
+            self._cluster.rewind(mark)
+
+    def _able(self, pod: Pod, scope: Scope | None) -> list[int]:
+        """The slots of the scope where the pod fits, the best first."""
+        score = self.rows.of(self._cluster.shape_of(pod)).score
+        slots = np.arange(self._cluster.nodes.used) if scope is None else scope
+        slots = slots[score[slots] != INFEASIBLE]
+        found: list[int] = slots[np.argsort(-score[slots], kind="stable")].tolist()
+        return found
 
     def _extend(self, group: Group) -> None:
         """Take on who may come beyond the minimum, each group inside the scope that it was given."""
