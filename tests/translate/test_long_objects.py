@@ -117,7 +117,7 @@ def test_a_long_status_tells_what_the_pod_does() -> None:
     assert found.status.conditions == read(PLAIN).status.conditions
 
 
-@pytest.mark.parametrize("kind", [kind for kind, long in LONG.items() if long.read is None])
+@pytest.mark.parametrize("kind", [kind for kind, long in LONG.items() if long.wire is None])
 def test_other_long_objects_are_reported(kind: type) -> None:
     reader: Reader[Any] = Reader(kinds.PVCS, kind)
     document = {"metadata": {"name": "a", "namespace": "ml"}, "spec": {"nobodyReads": "x" * LONGEST}}

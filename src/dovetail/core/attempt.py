@@ -64,7 +64,8 @@ class Attempt:
         if refusal is not None:
             decisions += room.give_up(str(refusal))
         for group in state.roster.groups(self._root) if refusal is None else ():
-            alike = self._alike(group)
+            # A gang that lacks pods is refused by their number, whatever they want.
+            alike = self._alike(group) if group.groups or len(group.pods) >= group.missing else None
             # Of what kind it is matters to those alone that are refused.
             kind = self._know(group, alike) if self._failures.concern(alike) else None
             placed: list[Decision] = []
@@ -233,7 +234,8 @@ class Attempt:
         if not placed:
             return [], self._no_room(group, scope)
         state.shares.placed(placed)
-        state.order.changed(self._queue)
+        for pod in state.roster.distinct([placement.pod for placement in placed]):
+            state.order.changed(state.shares.line_of(pod))
         return binds, None if len(binds) == len(pods) else self._left_over(group)
 
     def _over(self, placed: Sequence[Placement]) -> Refusal | None:

@@ -25,6 +25,7 @@ class Members:
         self.bound = 0
         self.leaving = 0
         self._kinds: dict[int, dict[str, None]] = {}
+        self._created_ms: int | None = None
 
     def put(self, pod: Pod, kind: int, before: int | None) -> None:
         """Insert, or replace one that was of another kind `before`, or of the same."""
@@ -33,6 +34,8 @@ class Members:
             if old is not None:
                 self._leave_line(old)
             insort(self.line, place)
+            if self._created_ms is not None:
+                self._created_ms = min(self._created_ms, pod.created_ms)
         if old is not None:
             self._count(old, -1)
         self._count(pod, 1)
@@ -55,12 +58,26 @@ class Members:
 
     def _leave_line(self, pod: Pod) -> None:
         del self.line[bisect_left(self.line, _place(pod))]
+        if self._created_ms == pod.created_ms:
+            self._created_ms = None
 
     def _leave_kind(self, uid: str, kind: int) -> None:
         uids = self._kinds[kind]
         del uids[uid]
         if not uids:
             del self._kinds[kind]
+
+    @property
+    def priority(self) -> int:
+        """The highest of a pod; there are some."""
+        return -self.line[0][0]
+
+    @property
+    def created_ms(self) -> int:
+        """When the oldest of the pods was made; there are some."""
+        if self._created_ms is None:
+            self._created_ms = min([created_ms for _, created_ms, _ in self.line])
+        return self._created_ms
 
     @property
     def alike(self) -> bool:

@@ -94,11 +94,11 @@ class Pending:
         del own[line]
         if not own:
             del self._heads[line[0]]
-        self._order.moved(line[0])
+        self._order.moved(line)
 
     def _put_head(self, line: Line, root: str) -> None:
         self._heads.setdefault(line[0], {})[line] = root
-        self._order.moved(line[0])
+        self._order.moved(line)
 
     def pop(self, hopeless: Callable[[str], bool] = lambda _: False) -> str | None:
         """The next root to try. Those before it in its line that are `hopeless` are parked, and not tried."""
@@ -216,7 +216,7 @@ class Pending:
                     del heads[first[0]][first]
                     if not heads[first[0]]:
                         del heads[first[0]]
-                turns.moved(first[0])
+                turns.moved(first)
         return order
 
     def heads(self) -> tuple[dict[str, dict[Line, str]], dict[str, int]]:

@@ -198,6 +198,20 @@ class Roster:
         below = self._below(root)
         return next(iter(below[0].pods.values())) if below else None
 
+    def created_ms(self, root: str) -> int:
+        """When the oldest of all known pods of a root was made; 0 where it has none."""
+        if root.startswith(LONE):
+            pod = self.pods.get(root[len(LONE) :])
+            return pod.created_ms if pod is not None else 0
+        return min([members.created_ms for members in self._below(root)], default=0)
+
+    def priority(self, root: str) -> int:
+        """The highest of all known pods of a root; 0 where it has none."""
+        if root.startswith(LONE):
+            pod = self.pods.get(root[len(LONE) :])
+            return pod.priority if pod is not None else 0
+        return max([members.priority for members in self._below(root)], default=0)
+
     def waits(self, root: str) -> bool:
         """Whether there are pods of a root that this scheduler has to place and has not."""
         placements = self._cluster.placements
@@ -321,7 +335,7 @@ class Roster:
                 self.started.discard(gang_id)
             elif gang is not None and bound >= self._least(gang) and running >= (gang.min_groups or len(children)):
                 self.started.add(gang_id)
-        if root in self.started or not self.members(root):
+        if root in self.started or not self._below(root):
             self.starting.pop(root, None)
 
 

@@ -193,7 +193,7 @@ class State:
     def sync(self, pod: Pod) -> None:
         """Count the pod for its queue as it is now."""
         self.shares.sync(pod)
-        self.order.changed(self.shares.queue_of(pod))
+        self.order.changed(self.shares.line_of(pod))
 
     def _waiting(self) -> dict[str, tuple[str, int]]:
         """Who is first of those that wait in each queue and below it, and how many they are."""
@@ -210,7 +210,7 @@ class State:
         gang = self.roster.gangs.get(root)
         created_ms = gang.created_ms if gang is not None else 0
         if not created_ms:
-            created_ms = min([pod.created_ms for pod in self.roster.members(root)], default=0)
+            created_ms = self.roster.created_ms(root)
         priority, lowness = self.precedence(root)
         return Rank(priority, -lowness, created_ms)
 
@@ -219,7 +219,7 @@ class State:
         gang, first = self.roster.gangs.get(root), self.roster.first(root)
         priority = gang.priority if gang is not None else None
         if priority is None:
-            priority = max([pod.priority for pod in self.roster.kinds_among(root)], default=0)
+            priority = self.roster.priority(root)
         return priority, -self.shares.level(first) if first is not None else 0
 
     def _put_pod(self, event: ev.PodChanged) -> None:

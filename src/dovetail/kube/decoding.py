@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import GenericAlias
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from msgspec import DecodeError, Raw, Struct, field
 from msgspec.json import Decoder, decode
@@ -126,6 +126,11 @@ class Reader(Generic[T]):
         self._event: Decoder[Event[T]] = Decoder(GenericAlias(Event, (kind,)))
         self._long = LONG.get(kind)
         self._most = self._long.most if self._long is not None else sys.maxsize
+        wire = self._long.wire if self._long is not None else None
+        self._long_one: Decoder[Any] | None = Decoder(wire) if wire is not None else None
+        self._long_event: Decoder[Event[Any]] | None = (
+            Decoder(GenericAlias(Event, (wire,))) if wire is not None else None
+        )
 
     def page(self, body: bytes) -> tuple[Page[T], list[BadObject]]:
         """A page of a list, and the objects that had to be left out of it. Raises BadReply if it is no list at all."""
@@ -147,10 +152,8 @@ class Reader(Generic[T]):
     def line(self, line: bytes) -> Event[T] | Bookmark | BadObject:
         """A line of a watch. Raises the ApiError that an ERROR event carries, and BadReply for a line of nonsense."""
         try:
-            if len(line) > self._most:
-                raise DecodeError
-            event = self._event.decode(line)
-            if event.type in CHANGES:
+            event = self._event.decode(line) if len(line) <= self._most else self._of_long(line)
+            if event is not None and event.type in CHANGES:
                 return event
         except _UNREADABLE:
             pass
@@ -165,13 +168,20 @@ class Reader(Generic[T]):
         except _UNREADABLE as error:
             return self._bad(raw.object, error, deleted=raw.type == "DELETED")
 
+    def _of_long(self, line: bytes) -> Event[T] | None:
+        if self._long is None or self._long_event is None:
+            return None
+        with _deep():
+            event = self._long_event.decode(line)
+            return Event(event.type, self._long.short(event.object))
+
     def _object(self, raw: Raw) -> T:
         if self._long is None or len(raw) <= self._most:
             return self._one.decode(raw)
-        if self._long.read is None:
+        if self._long_one is None:
             raise DecodeError(f"it has {len(raw)} bytes; the limit is {self._most}")
         with _deep():
-            found: T = self._long.read(raw)
+            found: T = self._long.short(self._long_one.decode(raw))
         return found
 
     def _as(self, kind: type[S], data: bytes | Raw) -> S:

@@ -37,8 +37,9 @@ from dovetail.kube.finished import Finished
 from dovetail.kube.gangs import Declared, Membership, OwnerRef
 from dovetail.kube.gangs_dialects import Dialect
 from dovetail.kube.given import Given
-from dovetail.kube.known import Known, begun, pod_known
+from dovetail.kube.known import Known, pod_known
 from dovetail.kube.layouts import Finding
+from dovetail.kube.members import Members
 from dovetail.kube.objects_claims import DeviceTaintRule, ResourceSlice
 from dovetail.kube.objects_pod import Pod as PodObject
 from dovetail.kube.pools import Pools
@@ -93,10 +94,11 @@ class Feed:
         self.schedulers: dict[str, str] | None = None
         """Where it is given: by pod that is not ours, the schedulerName that it has."""
         self.records = Records(self._find)
-        # Gangs: pods by the id of what they belong to, what is known of it, the objects that declare some, and the
-        # gangs that were told for each.
-        self._members: dict[str, dict[str, None]] = {}
+        # Gangs: pods by the id of what they belong to, what is known of it, what was when its pods were told last, the
+        # objects that declare some, and the gangs that were told for each.
+        self._members: dict[str, Members] = {}
         self._declared: dict[str, Declared] = {}
+        self._settled: dict[str, Declared] = {}
         self._objects: dict[str, GangRef] = {}
         self._told: dict[str, dict[str, Gang]] = {}
         # Owners: that of each gang (pods may name it in several API versions: the first counts), the gangs that hang on
@@ -133,6 +135,7 @@ class Feed:
         known = self._pods[uid]
         gang = self._told.get(known.member.id, {}).get(known.told.gang) if known.member is not None else None
         known.bound = of_decision(known.told, queue, gang, devices)
+        self._say(uid, known)
         return self.memory.decide(known.bound, node)
 
     def not_bound(self, uid: str) -> list[ev.Event]:
@@ -142,6 +145,7 @@ class Feed:
             return []
         self.memory.drop(uid)
         known.bound = None
+        self._say(uid, known)
         if known.late is not None:
             events: list[ev.Event] = []
             unsettled: dict[str, None] = {}
@@ -168,6 +172,7 @@ class Feed:
             self._join(uid, member, unsettled)
         elif member is not None and old.wishes != known.wishes:
             unsettled[member.id] = None
+        self._say(uid, known)
         if known.bound is not None and not obj.spec.node_name:
             known.late = obj
         if known.told.managed:
@@ -178,11 +183,15 @@ class Feed:
         if old is None or old.told != known.told:
             events.append(ev.PodChanged(known.told))
 
+    def _say(self, uid: str, known: Known) -> None:
+        """What the pod says for its gang is as it is now."""
+        if known.member is not None:
+            self._members.setdefault(known.member.id, Members()).put(uid, known)
+
     def _join(self, uid: str, member: Membership | None, unsettled: dict[str, None]) -> None:
         if member is None:
             return
         unsettled[member.id] = None
-        self._members.setdefault(member.id, {})[uid] = None
         if member.owner is not None:
             owner = self._owner_of.setdefault(member.id, member.owner)
             self._owned.setdefault(owner, {})[member.id] = member
@@ -198,13 +207,14 @@ class Feed:
             return
         unsettled[member.id] = None
         members = self._members[member.id]
-        del members[uid]
+        members.drop(uid)
         owner = self._owner_of.get(member.id)
         if owner is not None and not member.alone:
             self._stale[owner] = None
         if members:
             return
         del self._members[member.id]
+        self._settled.pop(member.id, None)
         if member.id not in self._objects:
             self._declared.pop(member.id, None)
         if owner is not None:
@@ -225,18 +235,25 @@ class Feed:
         return pod.told != before
 
     def _settle(self, declared_id: str) -> list[ev.Event]:
-        """Tell the gangs of a declared thing and its pods, as far as they differ from what was told."""
+        """Tell the gangs of a declared thing and its pods, as far as they differ from what was told. Each pod was told
+        with what was known when it came: all are looked at again where that is another thing now."""
         events: list[ev.Event] = []
-        known = [self._pods[uid] for uid in self._members.get(declared_id, ())]
-        declared = self._declared.get(declared_id)
-        wishes = {pod.wishes for pod in known}
-        now = gangs.records(declared, wishes, begun(known)) if declared is not None else []
+        members, declared = self._members.get(declared_id), self._declared.get(declared_id)
+        now: list[Gang] = []
+        if declared is not None:
+            now = gangs.records(declared, *((members.wishes(), members.begun()) if members is not None else ((),)))
         before = self._told.pop(declared_id, {})
         if now:
             self._told[declared_id] = {gang.id: gang for gang in now}
         events += [ev.GangChanged(gang) for gang in now if before.get(gang.id) != gang]
         events += [ev.GangRemoved(gone) for gone in before if gone not in self._told.get(declared_id, {})]
-        events += [ev.PodChanged(pod.told) for pod in known if self._add_gang(pod)]
+        if members is not None and declared != self._settled.get(declared_id):
+            known = [self._pods[uid] for uid in members]
+            events += [ev.PodChanged(pod.told) for pod in known if self._add_gang(pod)]
+            if declared is not None:
+                self._settled[declared_id] = declared
+            else:
+                del self._settled[declared_id]
         return events
 
     def pod_groups(self, dialect: Dialect[T], changes: Iterable[Change[T]]) -> list[ev.Event]:
@@ -261,7 +278,7 @@ class Feed:
         return list(self._stale)
 
     def _has_pending(self, ref: OwnerRef) -> bool:
-        return any(not self._pods[uid].told.node for gang in self._owned[ref] for uid in self._members[gang])
+        return any(self._members[gang].waiting for gang in self._owned[ref])
 
     def owner(self, ref: OwnerRef, document: Mapping[str, object] | None) -> list[ev.Event]:
         """What a wanted owner is; None where it does not exist. Owners that nobody needs any more are ignored."""

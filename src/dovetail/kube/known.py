@@ -8,7 +8,6 @@ pods of its gang that wait. Its gang is the recorded one, and no object changes 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from msgspec import Struct
@@ -18,7 +17,7 @@ from dovetail.core.model import Pod, Problem, Work
 from dovetail.kube import gangs, translate
 from dovetail.kube.annotations import NOTHING, Wishes, wishes_of
 from dovetail.kube.bound import NOT_RECORDED, Bound, Kept, devices_of
-from dovetail.kube.gangs import Begun, Declared, Membership
+from dovetail.kube.gangs import Declared, Membership
 from dovetail.kube.gangs_dialects import membership
 from dovetail.kube.given import Devices
 from dovetail.kube.layouts import Finding
@@ -88,28 +87,19 @@ def pod_known(obj: PodObject, scheduler_name: str, kept: Kept | None, old: Known
     """What a pod of this scheduler or another one tells by itself, or what its record `kept` says of it. `old` is what
     was known of it before."""
     bound = kept.bound if kept is not None else None
-    pod = translate.pod(obj, scheduler_name, bound)
-    wishes, member = NOTHING, None
+    before = old if bound is not None and old is not None and old.bound is bound else None
+    said = wishes_of(obj.metadata) if obj.spec.scheduler_name == scheduler_name and before is None else None
+    pod = translate.pod(obj, scheduler_name, bound, said)
     findings = devices_of(obj, bound)[2] if pod.devices is None else ()
     if kept is not None and kept.problem is not None:
         findings += (Finding("Pod", pod.key, kept.problem),)
-    if bound is not None and old is not None and old.bound is bound:
-        wishes, member = old.wishes, old.member
+    wishes, member = NOTHING, None
+    if before is not None:
+        wishes, member = before.wishes, before.member
     else:
-        wishes = wishes_of(obj.metadata) if pod.managed else NOTHING
-        member = membership(obj, wishes) if pod.managed else None
+        if said is not None:
+            wishes, member = said, membership(obj, said)
         if bound is not None:
             wishes = replace(wishes, problems=()) if wishes.problems else wishes
             member = gangs.restored(member, pod) if bound.recorded else member
     return Known(pod, pod.problem, pod.work, wishes, member, Devices.of(pod), findings, bound)
-
-
-def begun(pods: Iterable[Known]) -> dict[str, Begun]:
-    """What each gang was when those of these pods were bound that run."""
-    found: dict[str, Begun] = {}
-    for pod in pods:
-        bound = pod.bound
-        if bound is not None and bound.gang and not pod.told.deleting:
-            one = Begun(bound.gang_min, bound.gang_priority)
-            found[bound.gang] = found[bound.gang].and_of(one) if bound.gang in found else one
-    return found

@@ -14,13 +14,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import Any
 
 from msgspec import Raw, Struct, field
 from msgspec.json import decode
+from msgspec.structs import fields
 
-from dovetail.kube.limits import MOST_CONTAINERS
-from dovetail.kube.objects import ObjectMeta, OwnerReference, PodDisruptionBudget, Quantities, Wire
+from dovetail.core.model import GPU, SHARED_GPU
+
+from dovetail.kube.limits import MOST_CONTAINERS, MOST_RESOURCES
+from dovetail.kube.objects import ObjectMeta, OwnerReference, PodDisruptionBudget, Quantities, Quantity, Wire
 from dovetail.kube.objects_claims import (
     ClaimConfiguration,
     ClaimMeta,
@@ -54,9 +58,9 @@ LONGEST_PART = 64 * 1024
 _MOST_CONTAINERS = MOST_CONTAINERS + 1
 _NOTHING = Raw(b"null")
 _GPUS = b'"nvidia.com/'
-_COUNTED = re.compile(
-    rb'"(cpu|memory|ephemeral-storage|nvidia\.com/[a-z0-9.+-]{1,63})"\s*:\s*(?:"([^"\\]{1,64})"|([0-9.]{1,64}))'
-)
+_SLICES = re.compile(rb'"(nvidia\.com/mig-[A-Za-z0-9._+-]{1,63})"\s*:\s*(?:"([^"\\]{1,64})"|([0-9.]{1,64}))')
+"""Amounts of MIG slices. Every name that the API server takes is found, so that no more are looked at than are read."""
+_LONGEST_QUANTITY = 64
 _AMOUNTS, _PORTS = "spec.containers[*].resources", "spec.containers[*].ports"
 
 
@@ -98,6 +102,16 @@ class _Resources(Wire, frozen=True):
     limits: Raw = _NOTHING
 
 
+class _Counted(Struct, frozen=True):
+    """What counts always of the amounts that a container asks for, but slices."""
+
+    cpu: Quantity | None = None
+    memory: Quantity | None = None
+    storage: Quantity | None = field(default=None, name="ephemeral-storage")
+    gpu: Quantity | None = field(default=None, name=GPU)
+    shared_gpu: Quantity | None = field(default=None, name=SHARED_GPU)
+
+
 class _Container(Wire, frozen=True):
     name: str = ""
     image: str = ""
@@ -106,9 +120,8 @@ class _Container(Wire, frozen=True):
     ports: Raw = _NOTHING
 
 
-def long_pod(data: Raw) -> Pod:
-    """Raises msgspec.DecodeError, of which ValidationError."""
-    long, unread, gpus = decode(data, type=_Long), list[str](), _GPUS in bytes(data)
+def _long_pod(long: _Long) -> Pod:
+    unread = list[str]()
 
     def part(raw: Raw, path: str, kind: Any, instead: Any) -> Any:
         if _absent(raw):
@@ -130,8 +143,8 @@ def long_pod(data: Raw) -> Pod:
             ),
         }),
         PodSpec(**_fields(spec) | {
-            "containers": tuple(_containers(spec.containers, gpus, unread)),
-            "init_containers": tuple(_containers(spec.init_containers, gpus, unread)),
+            "containers": tuple(_containers(spec.containers, unread)),
+            "init_containers": tuple(_containers(spec.init_containers, unread)),
             "node_selector": part(spec.node_selector, "spec.nodeSelector", dict[str, str], {}),
             "affinity": part(spec.affinity, "spec.affinity", Affinity, None),
             "tolerations": part(spec.tolerations, "spec.tolerations", tuple[Toleration, ...], ()),
@@ -166,10 +179,12 @@ def _status(raw: Raw) -> PodStatus:
     return PodStatus(short.phase, short.reason, short.start_time, short.conditions, short.nominated_node_name)
 
 
-def _containers(every: tuple[Raw, ...], gpus: bool, unread: list[str]) -> Iterable[Container]:
+def _containers(every: tuple[Raw, ...], unread: list[str]) -> Iterable[Container]:
     some = every
     if len(every) > _MOST_CONTAINERS:
-        first = [one for one in every if _GPUS in bytes(one)][:_MOST_CONTAINERS] if gpus else []
+        first = tuple[Raw, ...]()
+        if _GPUS in b"".join(every):
+            first = tuple(islice((one for one in every if _GPUS in bytes(one)), _MOST_CONTAINERS))
         some = (*first, *every[: _MOST_CONTAINERS - len(first)])
     for raw in some:
         if len(raw) <= LONGEST_PART:
@@ -192,7 +207,17 @@ def _containers(every: tuple[Raw, ...], gpus: bool, unread: list[str]) -> Iterab
 
 
 def _counted(raw: Raw) -> Quantities:
-    return {name.decode(): (text or number).decode() for name, text, number in _COUNTED.findall(bytes(raw))}
+    if _absent(raw):
+        return {}
+    said = decode(raw, type=_Counted)
+    found: Quantities = {
+        field.encode_name: value
+        for field in fields(_Counted)
+        if (value := getattr(said, field.name)) is not None and len(str(value)) <= _LONGEST_QUANTITY
+    }
+    for name, text, number in islice((one.groups() for one in _SLICES.finditer(raw)), MOST_RESOURCES):
+        found[name.decode()] = (text or number).decode()
+    return found
 
 
 class _Opaque(OpaqueConfiguration, frozen=True):
@@ -217,9 +242,7 @@ class _Claim(Wire, frozen=True):
     status: ResourceClaimStatus = ResourceClaimStatus()
 
 
-def long_claim(data: Raw) -> ResourceClaim:
-    """Raises msgspec.DecodeError, of which ValidationError."""
-    long = decode(data, type=_Claim)
+def _long_claim(long: _Claim) -> ResourceClaim:
     config = tuple([ClaimConfiguration(one.requests, _opaque(one.opaque)) for one in long.spec.devices.config])
     devices = DeviceClaim(long.spec.devices.requests, long.spec.devices.constraints, config)
     return ResourceClaim(long.metadata, ResourceClaimSpec(devices), long.status)
@@ -230,17 +253,23 @@ def _opaque(raw: _Opaque | None) -> OpaqueConfiguration | None:
     return OpaqueConfiguration(raw.driver, raw.parameters.copy()) if raw is not None else None
 
 
+def _whole(obj: Any) -> Any:
+    return obj
+
+
 class Long(Struct, frozen=True):
-    """How objects of more than so many bytes are read; `read` None: not at all."""
+    """How objects of more than so many bytes are read: as `wire`, of which `short` makes what is read. `short` raises
+    msgspec.DecodeError, of which ValidationError; with `wire` None they are not read at all."""
 
     most: int
-    read: Callable[[Raw], Any] | None
+    wire: type[Any] | None = None
+    short: Callable[[Any], Any] = _whole
 
 
-_UNREAD = Long(LONGEST, None)
+_UNREAD = Long(LONGEST)
 LONG: dict[type, Long] = {
-    Pod: Long(LONGEST, long_pod),
-    ResourceClaim: Long(16 * 1024, long_claim),
+    Pod: Long(LONGEST, _Long, _long_pod),
+    ResourceClaim: Long(16 * 1024, _Claim, _long_claim),
     PersistentVolumeClaim: _UNREAD,
     PodDisruptionBudget: _UNREAD,
     PodGroup: _UNREAD,

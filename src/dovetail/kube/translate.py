@@ -44,7 +44,7 @@ from dovetail.core.model import (
 )
 from dovetail.core.parts import LIGHT, light
 from dovetail.kube import objects, selectors, volumes
-from dovetail.kube.annotations import NOTHING, last_checkpoint_ms, wishes_of
+from dovetail.kube.annotations import NOTHING, Wishes, last_checkpoint_ms, wishes_of
 from dovetail.kube.bound import Bound, devices_of
 from dovetail.kube.limits import MOST_PORTS, bounded
 from dovetail.kube.objects import ObjectMeta, epoch_ms
@@ -143,10 +143,12 @@ def _owner(namespace: str, uid: str) -> str:
     return f"{namespace}/{uid}" if uid else ""
 
 
-def pod(obj: PodObject, scheduler_name: str = "dovetail", bound: Bound | None = None) -> Pod:
+def pod(
+    obj: PodObject, scheduler_name: str = "dovetail", bound: Bound | None = None, said: Wishes | None = None
+) -> Pod:
     """The record of a pod that is not finished, without its gang: that depends on other objects (see `feed`). `bound`
     is what was written down when it was bound; None for one that waits. Of a pod of another scheduler, which may be one
-    of ours under another name, it tells the devices alone."""
+    of ours under another name, it tells the devices alone. `said` is what its metadata asks for, where it was read."""
     meta, spec = obj.metadata, obj.spec
     managed = spec.scheduler_name == scheduler_name
     recorded = bound is not None and bound.recorded
@@ -154,7 +156,7 @@ def pod(obj: PodObject, scheduler_name: str = "dovetail", bound: Bound | None = 
     if bound is not None and bound.recorded:
         wishes = bound.wishes
     elif managed:
-        wishes = wishes_of(meta)
+        wishes = said if said is not None else wishes_of(meta)
     read, too_much, parts, few = bounded(obj)
     asked = effective(read, few)
     problems = [*(wishes.problems if bound is None else ()), *too_much, *asked.problems]

@@ -6,7 +6,7 @@ its pods ran, in vain or not, those included that are gone: who was stopped and 
 counts in levels, so that jobs change places a few times in their lives and not all the time: level 0 is what had less
 than 16 GPU hours, and each level begins at 16 times the service of the one below. Within a level age decides, and
 nobody gives way. A pod counts from its start with the rate that it is charged now. Jobs of which nothing has run for a
-day are forgotten.
+day are forgotten, and of which nothing runs where JOBS_KEPT others of the queue had more.
 
 Source: Tiresias (Gu et al., NSDI'19), discretized two-dimensional least attained service.
 """
@@ -19,6 +19,8 @@ from msgspec import Struct
 
 from dovetail.core.sharing.records import DAY_MS
 
+JOBS_KEPT = 500
+"""Of a queue, beside those that run; an object holds them with ease."""
 _LEVEL_MILLI_MS = 16 * 3_600_000 * 1000
 """Where level 1 begins: 16 GPU hours in milli-GPU times ms."""
 _LEVEL_BITS = 4
@@ -61,6 +63,8 @@ class Attained:
 
     def __init__(self) -> None:
         self._services: dict[str, dict[str, _Service]] = {}
+        self._idle: dict[str, dict[str, None]] = {}
+        """By queue the jobs of which nothing runs."""
         self._runs: dict[str, _Run] = {}
         self._levels: dict[str, tuple[int, int | None]] = {}
         """The highest level of those that run in a queue, and when one of them reaches its next; until one comes or
@@ -102,7 +106,22 @@ class Attained:
         service = self._services.setdefault(run.queue, {}).setdefault(run.job, _Service())
         service.rate += sign * run.rate
         service.begun += sign * run.rate * run.since_ms
+        idle = self._idle.setdefault(run.queue, {})
+        if service.rate:
+            idle.pop(run.job, None)
+        else:
+            idle[run.job] = None
         self._levels.pop(run.queue, None)
+
+    def tidy(self) -> None:
+        """Of many jobs of which nothing runs forget those that had least. All have to be looked at for that: so twice
+        as many are let come together."""
+        for queue, idle in self._idle.items():
+            if len(idle) > 2 * JOBS_KEPT:
+                services = self._services[queue]
+                had = sorted([(-services[job].past, job) for job in idle])
+                for _, job in had[JOBS_KEPT:]:
+                    del services[job], idle[job]
 
     def level(self, queue: str, job: str, now_ms: int) -> int:
         """The level of a job."""
@@ -141,18 +160,22 @@ class Attained:
     def past(self, queue: str, now_ms: int) -> tuple[tuple[str, int], ...]:
         """What the jobs of a queue had by pods that are gone, who had most first; `restore` takes it."""
         services = self._services.get(queue, {})
-        for job in [job for job, one in services.items() if not one.rate and one.ended_ms < now_ms - DAY_MS]:
-            del services[job]
+        idle = self._idle.get(queue, {})
+        for job in [job for job in idle if services[job].ended_ms < now_ms - DAY_MS]:
+            del services[job], idle[job]
         had = ((job, one.past) for job, one in services.items() if one.past)
         return tuple(sorted(had, key=lambda one: (-one[1], one[0])))
 
     def restore(self, queue: str, past: Iterable[tuple[str, int]], at_ms: int) -> None:
         """Go on from what pods had that were gone by then."""
         services = self._services.setdefault(queue, {})
+        idle = self._idle.setdefault(queue, {})
         for service in services.values():
             service.past = 0
         for job, had in past:
-            service = services.setdefault(job, _Service())
+            if job not in services:
+                services[job], idle[job] = _Service(), None
+            service = services[job]
             service.past, service.ended_ms = had, at_ms
         self._levels.pop(queue, None)
 
@@ -161,4 +184,5 @@ class Attained:
         for uid in [uid for uid, run in self._runs.items() if run.queue == queue]:
             del self._runs[uid]
         self._services.pop(queue, None)
+        self._idle.pop(queue, None)
         self._levels.pop(queue, None)

@@ -2,20 +2,23 @@
 """Whose turn it is: at each level of the tree the queue that comes first of those in which somebody waits.
 
 Rules: queues are compared by `Entitlements.key` with what their own first job wants, equal ones by age. In a queue that
-tells its users apart, the one who used least comes first. Jobs whose queue does not exist or holds no jobs come first
+tells its users apart, the one who used least comes first, however many they are: they stand in a heap. Jobs whose queue does not exist or holds no jobs come first
 of all: they only have to be told so. Answers are kept until something about the queue changes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from heapq import heapify, heappop, heappush
 
 from dovetail.core.sharing.accounts import Line
 from dovetail.core.sharing.shares import Shares
 
 NOWHERE: Line = ("", "")
 """Where those wait that no queue takes."""
+_STALE = 64
+"""Entries of a heap, beside one for each who waits and as many again, that are let be true no more."""
 
 
 class Order:
@@ -25,6 +28,10 @@ class Order:
         self._wanted = wanted
         self._best: dict[str, tuple[Line, Mapping[str, int]] | None] = {}
         self._keys: dict[str, tuple[Mapping[str, int], tuple[int, int, int, int]]] = {}
+        self._ratios: dict[Line, int] = {}
+        self._turns: dict[str, list[tuple[int, str]]] = {}
+        """By queue those who wait, as heaps: what they used, and who. Entries that are true no more stay until they
+        come up."""
 
     @contextmanager
     def looked_at(self) -> Iterator[Order]:
@@ -38,16 +45,21 @@ class Order:
         usable = queue in tree.written and tree.leaf(queue) and tree.problem(queue) is None
         return (queue, user) if usable else NOWHERE
 
-    def moved(self, queue: str) -> None:
-        """Somebody else is first in a line of the queue."""
+    def moved(self, line: Line) -> None:
+        """Somebody else is first in the line."""
+        queue, user = line
+        if (turns := self._turns.get(queue)) is not None:
+            heappush(turns, (self._ratio(line), user))
         if self._best:
             for name in (*(self._shares.path(queue) or (queue,)), ""):
                 self._best.pop(name, None)
 
-    def changed(self, queue: str) -> None:
-        """The queue does not hold what it held."""
-        self.moved(queue)
+    def changed(self, line: Line) -> None:
+        """The queue, and its user, do not hold what they held."""
+        self._ratios.pop(line, None)
+        self.moved(line)
         if self._keys:
+            queue = line[0]
             for name in self._shares.path(queue) or (queue,):
                 self._keys.pop(name, None)
 
@@ -55,6 +67,8 @@ class Order:
         """Time has passed, or what is due has changed."""
         self._best.clear()
         self._keys.clear()
+        self._ratios.clear()
+        self._turns.clear()
 
     def first(self, lines: Mapping[str, Mapping[Line, str]]) -> Line | None:
         """The line whose turn it is. `lines` are those in which somebody waits, by queue, with who is first in each."""
@@ -103,8 +117,22 @@ class Order:
             known = self._keys[queue] = more, self._shares.entitlements.key(queue, more)
         return known[1]
 
-    def _first_user(self, queue: str, own: Iterable[Line]) -> Line:
-        lines = list(own)
-        if len(lines) == 1:
-            return lines[0]
-        return min(lines, key=lambda line: (self._shares.accounts.user_ratio(*line), line[1]))
+    def _first_user(self, queue: str, own: Collection[Line]) -> Line:
+        if len(own) == 1:
+            return next(iter(own))
+        turns = self._turns.get(queue)
+        if turns is None or len(turns) > _STALE + 2 * len(own):
+            turns = self._turns[queue] = [(self._ratio(line), line[1]) for line in own]
+            heapify(turns)
+        while True:
+            ratio, user = turns[0]
+            line = queue, user
+            if line in own and ratio == self._ratio(line):
+                return line
+            heappop(turns)
+
+    def _ratio(self, line: Line) -> int:
+        ratio = self._ratios.get(line)
+        if ratio is None:
+            ratio = self._ratios[line] = self._shares.accounts.user_ratio(*line)
+        return ratio

@@ -256,7 +256,8 @@ class Shares:
 
     def advance(self, now_ms: int) -> None:
         """Time passes."""
-        self.accounts.now_ms = now_ms
+        self.accounts.advance(now_ms)
+        self.attained.tidy()
         self._follow_capacity()
 
     def _follow_capacity(self) -> None:

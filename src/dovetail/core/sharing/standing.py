@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from dovetail.core.model import Problem
+from dovetail.core.sharing.accounts import USERS_KEPT, most
+from dovetail.core.sharing.attained import JOBS_KEPT
 from dovetail.core.sharing.ledger import Ledger
 from dovetail.core.sharing.records import Amounts
 
@@ -16,15 +18,14 @@ if TYPE_CHECKING:
     from dovetail.core.sharing.shares import Shares
 
 _MILLION = 1_000_000
-JOBS_KEPT = 500
-"""What an object holds with ease. What the jobs that are left out had counts as nothing after a restart."""
 
 
 class Standing(Struct, frozen=True):
     """How a queue stands. Amounts are by class. `due` is its part of the division now, `borrowed` what it holds beyond
     its guarantee. `share_ppm` is the part of the cluster that it used (decayed), `weight_ppm` its weight among its
     siblings. `credit` is what is due to it by weight less what it used, in milli-GPU times ms. `days`, `users` and
-    `jobs` are as in Usage, of the jobs those that had most. `warning` is what is wrong with it although it can be used.
+    `jobs` are as in Usage, of users and jobs those that had most: what the others had counts as nothing after a
+    restart. `warning` is what is wrong with it although it can be used.
     `head` is the root that is tried first of those that wait in it and below it, "" for none."""
 
     name: str
@@ -78,7 +79,7 @@ def _standing(shares: Shares, name: str, now_ms: int, head: str, jobs: int) -> S
         credit=ledger.credit(due_rate, now_ms),
         rate_milli=ledger.rate,
         days=_days(ledger, now_ms),
-        users=shares.accounts.users(name, now_ms),
+        users=tuple(sorted(most(shares.accounts.users(name, now_ms))[:USERS_KEPT])),
         jobs=shares.attained.past(name, now_ms)[:JOBS_KEPT],
         as_of_ms=now_ms,
         problem=shares.tree.problem(name),
