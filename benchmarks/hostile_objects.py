@@ -32,7 +32,7 @@ from dovetail.core.cycle import step
 from dovetail.core.decisions import Bind
 from dovetail.core.events import Event
 from dovetail.core.state import State
-from dovetail.kube import objects, objects_claims, objects_storage
+from dovetail.kube import objects, objects_claims, objects_queue, objects_storage
 from dovetail.kube import resources as kinds
 from dovetail.kube.decoding import Event as Line
 from dovetail.kube.decoding import Reader
@@ -257,7 +257,54 @@ def _labels(i: str) -> Iterator[Told]:
     yield "pods", pod(i, metadata={"labels": {f"k{i}-{n}": "" for n in range(60_000)}})
 
 
+def _gpu_names(i: str) -> Iterator[Told]:
+    """Names that are read among those that are not."""
+    limits = {f"nvidia.com/mig-{i}-{n}": 1 for n in range(len(upto(WHOLE, lambda n: f"nvidia.com/mig-{i}-{n}:1")))}
+    yield "pods", pod(i, spec={"containers": [{"name": "main", "resources": {"limits": limits}}]})
+
+
+def _last_has_gpu(i: str) -> Iterator[Told]:
+    for source, one in _containers(i):
+        one["spec"]["containers"][-1]["resources"]["limits"] = {"nvidia.com/gpu": 1}
+        yield source, one
+
+
+def _longest_names(i: str) -> Iterator[Told]:
+    """A pod of ordinary size of which nothing is as in any other: it fills what is remembered."""
+    domain = f"{'x' * 180}.{'y' * 60}"
+    containers = [
+        {"name": f"c{c}-{i}", "image": f"{'i' * 400}{i}",
+         "resources": {"limits": {f"{domain}/{'z' * 40}-{i}-{c}-{k}": 1 for k in range(6)}}}
+        for c in range(4)
+    ]  # fmt: skip
+    owner = {"controller": True, "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": f"{'n' * 200}{i}", "uid": i}
+    annotations = {f"{PREFIX}topology-preferred": f"example.com/l{i}", f"{PREFIX}max-runtime": "1h"}
+    metadata = {"labels": {"k" * 60 + str(n): f"v{i}" for n in range(8)}, "annotations": annotations}
+    spec = {"containers": containers, "tolerations": [{"key": f"{'t' * 200}{i}", "operator": "Exists"}]}
+    yield "pods", pod(i, metadata=metadata | {"ownerReferences": [owner]}, spec=spec)
+
+
+def _member(i: str) -> Iterator[Told]:
+    """One more pod of a gang of many, which says something else than the others."""
+    number = int(i.rpartition("-")[2])
+    annotations = {f"{PREFIX}gang": f"g-{i.partition('-')[0]}", f"{PREFIX}gang-min": str(5_000 + number)}
+    yield "pods", pod(i, metadata={"annotations": annotations})
+
+
+def _user(i: str) -> Iterator[Told]:
+    """Of a name that nobody has heard of, in a queue that divides among its users."""
+    amounts = {"cpu": "1m"}
+    containers = [{"name": "main", "resources": {"requests": amounts, "limits": amounts}}]
+    labels = {f"{PREFIX}user": f"u-{i}", f"{PREFIX}queue": BY_USER}
+    yield "pods", pod(i, metadata={"labels": labels}, spec={"containers": containers})
+
+
+def _managed_fields(i: str) -> Iterator[Told]:
+    yield "pods", pod(i, metadata={"managedFields": upto(WHOLE, lambda n: {"manager": f"m{i}-{n}", "fieldsV1": {}})})
+
+
 FOREIGN = "another"
+BY_USER = "by-user"
 HOSTILE: dict[str, Callable[[str], Iterator[Told]]] = {
     "3,000 unknown keys": _unknown("dovetail"),
     "3,000 unknown keys, another scheduler": _unknown(FOREIGN),
@@ -299,6 +346,15 @@ HOSTILE: dict[str, Callable[[str], Iterator[Told]]] = {
     ),
     "containers": _containers,
     "resources": _resources,
+    "amounts of MIG slices": _gpu_names,
+    "containers, the last with a GPU": _last_has_gpu,
+    "the longest names": _longest_names,
+    "one more of a gang": _member,
+    "a user that is made up": _user,
+    "managedFields": _managed_fields,
+    "managedFields, another scheduler": lambda i: (
+        (source, one | {"spec": one["spec"] | {"schedulerName": FOREIGN}}) for source, one in _managed_fields(i)
+    ),
     "owners": _owners,
     "an owner with a long name": _long_owner,
     "a gang without its pods": _gang_of_one,
@@ -347,6 +403,7 @@ class World:
             "resource_claims": (kinds.RESOURCE_CLAIMS, objects_claims.ResourceClaim, records.resource_claims),
             "device_classes": (kinds.DEVICE_CLASSES, objects_claims.DeviceClass, records.device_classes),
             "budgets": (kinds.PDBS, objects.PodDisruptionBudget, records.budgets),
+            "queues": (kinds.QUEUES, objects_queue.Queue, records.queues),
         }
         for name, dialect in (
             ("native", NATIVE), ("composite", COMPOSITE), ("coscheduling", COSCHEDULING), ("volcano", VOLCANO),
@@ -359,6 +416,7 @@ class World:
             self.tell(
                 "nodes", {"metadata": {"name": f"node-{n}", "labels": labels}, "status": {"allocatable": amounts}}
             )
+        self.tell("queues", {"metadata": {"name": BY_USER, "uid": BY_USER}, "spec": {"byUser": True}})
         self.tell("device_classes", {"metadata": {"name": "gpu"}, "spec": {}})
         self.tell("classes", {
             "metadata": {"name": "fast"}, "provisioner": "x.example", "volumeBindingMode": "WaitForFirstConsumer",
@@ -488,13 +546,16 @@ def write(kind: str, count: int, rounds: int, folder: Path) -> list[Path]:
 
 
 def main() -> None:
+    global WHOLE
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kinds", choices=HOSTILE, nargs="+", default=list(HOSTILE), metavar="NAME")
     parser.add_argument("--objects", type=int, default=20, help="how many of them come in a round")
     parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--kib", type=int, default=WHOLE // 1024, help="the size of those that are as long as can be")
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
     parser.add_argument("--child", nargs="+", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    WHOLE = options.kib * 1024
     if options.child:
         print(msgspec.json.encode(measure(options.kinds[0], options.child)).decode())
         return

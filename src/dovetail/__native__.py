@@ -25,19 +25,19 @@ PACKAGE = Path(__file__).parent
 FOLDER = PACKAGE / "core" / "placing"
 COMPILED = (
     "core.attempt", "core.eligible", "core.failures", "core.making_room", "core.members", "core.parts", "core.pending",
-    "core.roster", "core.state", "core.cluster.cluster", "core.cluster.columns", "core.cluster.fabric",
-    "core.cluster.gpus", "core.cluster.journal", "core.cluster.kubelets", "core.cluster.mix", "core.cluster.nodes",
-    "core.cluster.placement", "core.cluster.shapes", "core.cluster.shares", "core.devices.kubelet.admission",
-    "core.devices.kubelet.cpu_assignment", "core.devices.kubelet.cpu_distributed", "core.devices.kubelet.cpu_packed",
-    "core.devices.kubelet.cpu_topology", "core.devices.kubelet.cpus", "core.devices.kubelet.devices",
-    "core.devices.kubelet.hints", "core.devices.kubelet.memory", "core.devices.kubelet.shortcut",
-    "core.devices.kubelet.subsets", "core.devices.kubelet.topology", "core.placing.feasibility", "core.placing.gangs",
-    "core.placing.links", "core.placing.pods", "core.placing.rows", "core.placing.scores", "core.sharing.accounts",
-    "core.sharing.attained", "core.sharing.books", "core.sharing.dues", "core.sharing.entitlements",
-    "core.sharing.ledger", "core.sharing.meter", "core.sharing.order", "core.sharing.rates", "core.sharing.shares",
-    "core.sharing.tree", "kube.admissions", "kube.limits", "kube.owners", "kube.selectors", "kube.translate",
-    "kube.translate_managed", "kube.translate_problems", "kube.translate_requests", "kube.translate_shares",
-    "kube.work",
+    "core.remembered", "core.roster", "core.state", "core.cluster.cluster", "core.cluster.columns",
+    "core.cluster.fabric", "core.cluster.gpus", "core.cluster.journal", "core.cluster.kubelets", "core.cluster.mix",
+    "core.cluster.nodes", "core.cluster.placement", "core.cluster.shapes", "core.cluster.shares",
+    "core.devices.kubelet.admission", "core.devices.kubelet.cpu_assignment", "core.devices.kubelet.cpu_distributed",
+    "core.devices.kubelet.cpu_packed", "core.devices.kubelet.cpu_topology", "core.devices.kubelet.cpus",
+    "core.devices.kubelet.devices", "core.devices.kubelet.hints", "core.devices.kubelet.memory",
+    "core.devices.kubelet.shortcut", "core.devices.kubelet.subsets", "core.devices.kubelet.topology",
+    "core.placing.feasibility", "core.placing.gangs", "core.placing.links", "core.placing.pods", "core.placing.rows",
+    "core.placing.scores", "core.sharing.accounts", "core.sharing.attained", "core.sharing.books", "core.sharing.dues",
+    "core.sharing.entitlements", "core.sharing.ledger", "core.sharing.meter", "core.sharing.order",
+    "core.sharing.rates", "core.sharing.shares", "core.sharing.tree", "kube.admissions", "kube.limits", "kube.owners",
+    "kube.selectors", "kube.translate", "kube.translate_managed", "kube.translate_problems", "kube.translate_requests",
+    "kube.translate_shares", "kube.work",
 )  # fmt: skip
 """Modules of this package. They call each other's C functions, so all of them are compiled or none is."""
 

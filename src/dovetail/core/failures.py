@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from dovetail.core.cluster.shapes import Shape
 from dovetail.core.decisions import Decision, Hold
+from dovetail.core.parts import parts
 from dovetail.core.placing.gangs import Group, fewest, shapes_of
 from dovetail.core.reasons import Refusal
 from dovetail.core.roster import Precedence
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from dovetail.core.state import State
 
 
+_MOST_PARTS = 64 * 1024
 _AGAIN_MS = 60_000
 """How long a search that failed counts at most: what is due moves, and jobs save their work."""
 
@@ -66,6 +68,8 @@ class Failures:
         self.again_ms = 0
         """When such a search may find somebody that it did not find before, although nothing happens."""
         self._known: dict[Kind, _Known] = {}
+        self._parts = 0
+        """How much all of them say."""
         self._refused: set[object] = set()
         """What those want who were refused, as far as that counts still."""
         self._roots: dict[str, _Known] = {}
@@ -102,9 +106,12 @@ class Failures:
         """The root is of this kind as long as nothing about it changes."""
         known = self._known.get(kind)
         if known is None:
-            if len(self._known) >= 4_096:
-                self._known.clear()
             shapes = [shape for shape, _ in shapes_of(self._state.cluster, group)]
+            self._parts += 1 + sum([parts(shape.request) for shape in shapes])
+            if self._parts > _MOST_PARTS:
+                # Roots that are of these kinds keep them.
+                self._known.clear()
+                self._parts = 0
             known = self._known[kind] = _Known(kind, shapes, self._state.shares.wanted(fewest(group)))
         self._roots[root] = known
 

@@ -2,8 +2,8 @@
 """How much a request says of where its pods may go, in parts: what it costs to keep it and to ask it.
 
 Rules: a term (but see BROAD) or an expression counts as TERM, and so do a toleration, a port and a spread constraint;
-an amount, of the pod or of one of its containers, and a value count as 1, and a long text as 1 for each TEXT characters. Requests of up to LIGHT parts are remembered after
-their pods are gone.
+an amount, of the pod or of a container, and a value count as 1, and a long text as 1 for each TEXT characters. Requests
+of up to LIGHT parts are remembered after their pods are gone.
 """
 
 from __future__ import annotations
@@ -22,9 +22,11 @@ LIGHT = 256
 
 def parts(request: Request) -> int:
     """Of the whole request."""
-    found = len(request.resources) + TERM * (len(request.tolerations) + len(request.ports)) + len(request.node_selector)
+    found = of_texts([name for name, _ in request.resources])
+    found += TERM * (len(request.tolerations) + len(request.ports)) + len(request.node_selector)
     if request.managed is not None:
-        found += sum([len(one.requests) + len(one.limits) for one in request.managed.containers])
+        for one in request.managed.containers:
+            found += of_texts([name for name, _ in one.requests]) + of_texts([name for name, _ in one.limits])
     if request.node_terms:
         found += sum(map(_of_term, request.node_terms))
     if request.preferred_nodes:

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
-from functools import lru_cache
 from math import ceil, floor
+
+from dovetail.core.remembered import remembered
 
 _SUFFIX: dict[str, Fraction] = {
     "n": Fraction(1, 10**9), "u": Fraction(1, 10**6), "m": Fraction(1, 1000), "": Fraction(1),
@@ -33,7 +34,7 @@ class QuantityError(ValueError):
     """The text is not a quantity; the message says what is wrong with it."""
 
 
-@lru_cache(maxsize=4096)
+@remembered(1024)
 def parse(text: str) -> Fraction:
     """The exact value, as far as Kubernetes can hold it. Raises QuantityError."""
     match = _QUANTITY.fullmatch(text)

@@ -18,8 +18,8 @@ from msgspec.structs import replace
 from dovetail.core.cluster import Cluster
 from dovetail.core.members import Members
 from dovetail.core.model import Gang, Pod
-from dovetail.core.parts import light
 from dovetail.core.placing.gangs import Group, fewest
+from dovetail.core.remembered import Remembered
 
 LONE = "pod/"
 _ALIKE = attrgetter(
@@ -27,7 +27,7 @@ _ALIKE = attrgetter(
     "deleting", "problem", "claims", "nominated_node", "device_claims", "by_claim", "containers", "own_volumes",
     "own_device_claims",
 )  # fmt: skip
-_MOST_KINDS, _FEW = 16_384, 32
+_KINDS_KIB = 16 * 1024
 MOST_DEPTH = 8
 """Gangs below each other. What lies deeper waits, and is told so."""
 Precedence = tuple[int, int]
@@ -55,7 +55,7 @@ class Roster:
         """Gangs that had their minimum on nodes at the same time."""
         self.kinds: dict[str, int] = {}
         """By uid of a pod its kind: pods of one kind differ in nothing but who they are and since when they wait."""
-        self._kinds: dict[object, int] = {}
+        self._kinds = Remembered[int](_KINDS_KIB, self._new_kind)
         self._last_kind = 0
 
     def put_pod(self, pod: Pod) -> None:
@@ -78,16 +78,11 @@ class Roster:
         return pod
 
     def _kind(self, pod: Pod) -> int:
-        alike = _ALIKE(pod)
-        kind = self._kinds.get(alike)
-        if kind is None:
-            self._last_kind += 1
-            kind = self._last_kind
-            if len(pod.claims) + len(pod.device_claims) + len(pod.containers) <= _FEW and light(pod.request):
-                if len(self._kinds) >= _MOST_KINDS:
-                    self._kinds.clear()
-                self._kinds[alike] = kind
-        return kind
+        return self._kinds(_ALIKE(pod))
+
+    def _new_kind(self, alike: object) -> int:
+        self._last_kind += 1
+        return self._last_kind
 
     def distinct(self, pods: Sequence[Pod]) -> Sequence[Pod]:
         """One pod of each kind among them, the first: whoever asks about all of them asks these."""

@@ -8,17 +8,18 @@ Source: k8s.io/kubernetes pkg/kubelet/status/status_manager.go (startTime), pkg/
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Protocol
 
 from dovetail.core.devices.mig.geometry import RESOURCE_PREFIX
 from dovetail.core.model import GPU, SHARED_GPU
+from dovetail.core.remembered import Remembered, same
 from dovetail.kube.objects_pod import Pod as PodObject
 
 Sizes = frozenset[tuple[str, str]]
 """Resources with the amounts that some container asks for, as written."""
 _NONE: Sizes = frozenset()
-_FEW, _MOST = 8, 128
+_MOST = 128
+_shared = Remembered[Sizes](1024, same)
 
 
 class Listener(Protocol):
@@ -90,14 +91,8 @@ def sizes_of(obj: PodObject) -> Sizes:
         if _is_gpu(pair[0])
     ]
     sizes = frozenset((name, str(amount)) for name, amount in found[:_MOST])
-    return _shared(sizes) if len(sizes) <= _FEW else sizes
+    return _shared(sizes)
 
 
 def _is_gpu(resource: str) -> bool:
     return resource in (GPU, SHARED_GPU) or resource.startswith(RESOURCE_PREFIX)
-
-
-@lru_cache(maxsize=4096)
-def _shared(sizes: Sizes) -> Sizes:
-    """One object for all equal ones."""
-    return sizes

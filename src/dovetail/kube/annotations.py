@@ -22,7 +22,6 @@ import re
 from collections.abc import Callable
 from datetime import datetime
 from fractions import Fraction
-from functools import lru_cache
 from math import ceil
 from typing import Any, Literal
 
@@ -32,6 +31,7 @@ from msgspec.structs import replace
 from dovetail.core.devices.sharing import ISOLATIONS, Isolation
 from dovetail.core.model import MAX_GPUS, WHOLE_GPU_MILLI, Problem
 from dovetail.core.quantities import parse
+from dovetail.core.remembered import Remembered
 from dovetail.kube.limits import MOST_LEVELS
 from dovetail.kube.objects import ObjectMeta, epoch_ms
 from dovetail.kube.translate_problems import nearest, shown
@@ -67,7 +67,6 @@ MOST_KEYS = 32
 """Labels and annotations of ours that are read of one object: more than there are."""
 LONGEST = 4096
 _NEAREST_TOLD = 4
-_SMALL, _FEW = 256, 8
 
 
 class Wishes(Struct, frozen=True):
@@ -228,11 +227,6 @@ def wishes_of(meta: ObjectMeta) -> Wishes:
     labels, annotations = _ours(meta.labels), _ours(meta.annotations)
     if not labels and not annotations:
         return NOTHING
-    if len(labels) > _FEW or len(annotations) > MOST_KEYS:
-        return _read(labels, annotations)
-    for _, value in annotations:
-        if len(value) > _SMALL:
-            return _read(labels, annotations)
     return _remembered(labels, annotations)
 
 
@@ -272,7 +266,7 @@ def _read(labels: _Items, annotations: _Items) -> Wishes:
     return replace(NOTHING, **wishes, problems=tuple(problems))
 
 
-_remembered = lru_cache(maxsize=4096)(_read)
+_remembered: Remembered[Wishes] = Remembered(4096, _read)
 
 
 def last_checkpoint_ms(meta: ObjectMeta) -> int:

@@ -15,7 +15,6 @@ Rules
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Annotated, Literal
 
 import msgspec
@@ -24,6 +23,7 @@ from msgspec import Meta, Struct
 from dovetail.core.devices.mig.geometry import RESOURCE_PREFIX
 from dovetail.core.devices.sharing import Isolation
 from dovetail.core.model import GPU, SHARED_GPU, WHOLE_GPU_MILLI, Gang, Instance, Pod, Problem
+from dovetail.core.remembered import remembered
 from dovetail.kube import instances
 from dovetail.kube.annotations import BOUND, Wishes, indices_of
 from dovetail.kube.layouts import Finding
@@ -81,7 +81,7 @@ class Bound(Struct, frozen=True, rename="camel", omit_defaults=True):
 NOT_RECORDED = Bound()
 
 
-@lru_cache(maxsize=8192)
+@remembered(4096)
 def _wishes(
     queue: str, user: str, nvlink: str, memory_mib: int, milli: int, isolation: Isolation | Literal[""],
     max_runtime_ms: int, checkpoint_interval_ms: int, startup_ms: int, preemptible: bool | None,
@@ -197,7 +197,7 @@ def devices_of(
     if not text or not obj.spec.node_name:
         return None, (), ()
     read = bounded(obj)
-    amounts = dict(effective(read.pod, read.few).resources)
+    amounts = dict(effective(read.pod).resources)
     devices, asked = indices_of(text), amounts.get(GPU) or amounts.get(SHARED_GPU, 0)
     if devices is not None and len(devices) == asked:
         return devices, (), ()

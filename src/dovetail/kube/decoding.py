@@ -5,6 +5,7 @@ Rules
 - Any msgspec Struct with a `metadata` is a type to read into (`Keyed`); only the fields it names are kept.
 - Everything is decoded in one typed pass. Only if that fails are the pieces taken apart, and an object that does not
   fit its type becomes a `BadObject` in its place: never an exception, never nothing.
+- A page in which an object may be too long is taken apart too, as each is read by its own length.
 - So does one that is too long (see `long_objects`), unless it is read in another way.
 - So does one that is nested deeper than the interpreter goes. The API server takes 10,000 levels.
 """
@@ -27,8 +28,6 @@ Key = tuple[str, str]
 
 _UNREADABLE = DecodeError, RecursionError
 _DEEPEST = 12_000
-_LONG_PAGE = 64
-"""Times what makes an object long: a page of more is taken apart."""
 CHANGES = frozenset({"ADDED", "MODIFIED", "DELETED"})
 
 
@@ -135,11 +134,11 @@ class Reader(Generic[T]):
     def page(self, body: bytes) -> tuple[Page[T], list[BadObject]]:
         """A page of a list, and the objects that had to be left out of it. Raises BadReply if it is no list at all."""
         try:
-            if len(body) // _LONG_PAGE > self._most:
-                raise DecodeError
-            return self._page.decode(body), []
+            if len(body) <= self._most:
+                return self._page.decode(body), []
         except _UNREADABLE:
-            raw = self._as(_RawPage, body)
+            pass
+        raw = self._as(_RawPage, body)
         items: list[T] = []
         bad: list[BadObject] = []
         for one in raw.items or ():

@@ -109,7 +109,7 @@ class Feed:
         self._stale: dict[OwnerRef, None] = {}
 
     def pods(self, changes: Iterable[Change[PodObject]]) -> list[ev.Event]:
-        changes = list(changes)
+        changes = _last_ones(changes)
         events = [event for obj in self._finished.missed(changes) for event in self._ran_before(obj)]
         unsettled: dict[str, None] = {}
         for change in changes:
@@ -390,6 +390,27 @@ class Feed:
     def gang_ref(self, gang_id: str) -> GangRef | None:
         """The object whose status tells about a gang or sub-gang; None where no PodGroup declares it."""
         return self._objects.get(gang_id) or self._objects.get(gang_id.rpartition("/")[0])
+
+
+def _last_ones(changes: Iterable[Change[PodObject]]) -> list[Change[PodObject]]:
+    """The changes without those of pods that have changed again since: somebody may write the same pod all the time. A
+    pod that is new, finished or deleted is looked at as it was."""
+    changes = list(changes)
+    if len(changes) < 2:
+        return changes
+    later: dict[str, Change[PodObject]] = {}
+    found = []
+    for change in reversed(changes):
+        uid = change.object.metadata.uid
+        if uid not in later or not (_passes(change) and _passes(later[uid])):
+            found.append(change)
+        later[uid] = change
+    found.reverse()
+    return found
+
+
+def _passes(change: Change[PodObject]) -> bool:
+    return change.kind == "modified" and not translate.is_finished(change.object)
 
 
 def _removed(obj: PodObject, gang: str = "") -> ev.PodRemoved:

@@ -35,7 +35,7 @@ NAMED = "gang.dovetail.dev"
 """Where the ids begin of gangs that exist only in their pods' annotations."""
 
 
-class OwnerRef(Struct, frozen=True):
+class OwnerRef(Struct, frozen=True, cache_hash=True):
     """A workload object to be fetched: GET `resource.path(namespace, name)`."""
 
     resource: Resource

@@ -44,17 +44,14 @@ MOST_LEVELS = 16
 MOST_SUBGANGS = 256
 MOST_EXPRESSIONS = 8 * 1024
 _LONGEST_NAME = 253
-_FEW = 8
 _NVIDIA = "nvidia.com/"
 
 
 class Bounded(NamedTuple):
-    """A pod with what is read of it, what was too much, how many parts it has, and whether it asks for few amounts."""
+    """A pod with what is read of it, and what was too much."""
 
     pod: Pod
     problems: tuple[Problem, ...]
-    parts: int
-    few: bool
 
 
 def bounded(obj: Pod) -> Bounded:
@@ -65,7 +62,6 @@ def bounded(obj: Pod) -> Bounded:
     for container in every[: MOST_CONTAINERS + 1]:
         ports += len(container.ports)
         amounts += len(container.resources.requests) + len(container.resources.limits)
-    few = len(every) <= _FEW and amounts <= _FEW * _FEW
     said = _said(spec)
     within = (
         said <= MOST_PARTS
@@ -77,9 +73,8 @@ def bounded(obj: Pod) -> Bounded:
         and len(spec.resource_claims) <= MOST_CLAIMS
         and not obj.unread
     )
-    parts = said + amounts + ports
     if within:
-        return Bounded(obj, (), parts, few)
+        return Bounded(obj, ())
     problems = [Problem(field, "", "is too long to be read") for field in dict.fromkeys(obj.unread)]
     for field, count, most in (
         ("metadata.labels", len(meta.labels), MOST_LABELS),
@@ -94,7 +89,7 @@ def bounded(obj: Pod) -> Bounded:
     if said > MOST_PARTS:
         rule = "nodeSelector, affinity, tolerations and topologySpreadConstraints have too many terms and values: they"
         problems.append(Problem("spec.affinity", str(said), f"{rule} count as so many, the limit is {MOST_PARTS}"))
-    return Bounded(_cut(obj, said) if problems else obj, tuple(problems), parts, few)
+    return Bounded(_cut(obj, said) if problems else obj, tuple(problems))
 
 
 def too_many(field: str, count: int, most: int) -> Problem | None:

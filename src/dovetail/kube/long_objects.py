@@ -22,7 +22,6 @@ from msgspec.json import decode
 from msgspec.structs import fields
 
 from dovetail.core.model import GPU, SHARED_GPU
-
 from dovetail.kube.limits import MOST_CONTAINERS, MOST_RESOURCES
 from dovetail.kube.objects import ObjectMeta, OwnerReference, PodDisruptionBudget, Quantities, Quantity, Wire
 from dovetail.kube.objects_claims import (

@@ -6,8 +6,8 @@ Rules
   deletes that happened while nobody was watching, and a delete with an add when a name is reused (the uid tells).
 - A collection that the server does not serve (404: the CRD is not installed) is empty, counts as synced, and is looked
   for again every `recheck_s`.
-- An object that cannot be decoded is reported. If it was known before, its last good version stays: to forget a running
-  pod would give its GPUs away twice.
+- An object that cannot be decoded is reported, once until it is listed again, decoded or gone. If it was known before,
+  its last good version stays: to forget a running pod would give its GPUs away twice.
 - A stream that the server ends is resumed at once, 410 is a new list, anything else waits longer each time.
 - An exception of the sink ends `run`: a state that has missed a change must not live on.
 Does not know: what the objects mean.
@@ -301,7 +301,9 @@ class Reflector(Generic[T]):
         changes: list[Change[T]] = []
         for event in batch.events:
             if isinstance(event, BadObject):
-                self._on_bad_object(event)
+                if event.key not in self.unreadable or event.deleted:
+                    # Somebody may write it all the time.
+                    self._on_bad_object(event)
                 if event.key is None:
                     continue
                 if event.deleted:

@@ -16,7 +16,7 @@ NAME = re.compile(r"[0-9A-Za-z](?:[-_.0-9A-Za-z]{0,251}[0-9A-Za-z])?")
 """What objects are called, be it a DNS subdomain or the value of a label that names one; never a step in a path."""
 
 
-class Resource(Struct, frozen=True):
+class Resource(Struct, frozen=True, cache_hash=True):
     """One kind in one API version. `group` is "" for the core group, `plural` is the name used in paths."""
 
     group: str

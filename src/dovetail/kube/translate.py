@@ -42,7 +42,7 @@ from dovetail.core.model import (
     Taint,
     Toleration,
 )
-from dovetail.core.parts import LIGHT, light
+from dovetail.core.remembered import Remembered, remembered, same
 from dovetail.kube import objects, selectors, volumes
 from dovetail.kube.annotations import NOTHING, Wishes, last_checkpoint_ms, wishes_of
 from dovetail.kube.bound import Bound, devices_of
@@ -79,7 +79,6 @@ _ENDED = frozenset({"Ready", "ContainersReady", "DisruptionTarget"})
 _OUT_OF = "OutOf"
 """Begins all reasons that name a resource: OutOfcpu, OutOfnvidia.com/gpu."""
 
-_FEW = 8
 _LONGEST_UID = 189
 """So that no more than 253 characters come of it and the namespace."""
 
@@ -91,8 +90,8 @@ _TOLERATION_OPERATORS: dict[str, Literal["Exists", "Equal", "Lt", "Gt"]] = {
     "": "Equal", "Equal": "Equal", "Exists": "Exists", "Lt": "Lt", "Gt": "Gt",
 }  # fmt: skip
 
-# A hundred megabytes at the most: what is not light is not kept in it.
-_request = lru_cache(maxsize=8192)(Request)
+shared = Remembered[Request](16384, same)
+"""One object for all equal requests."""
 
 
 def is_finished(obj: PodObject) -> bool:
@@ -137,7 +136,7 @@ def owner_of(meta: ObjectMeta) -> str:
     return ""
 
 
-@lru_cache(maxsize=65536)
+@remembered(8192)
 def _owner(namespace: str, uid: str) -> str:
     """With the namespace, as anybody can write any uid: nobody names what is not in theirs."""
     return f"{namespace}/{uid}" if uid else ""
@@ -157,10 +156,10 @@ def pod(
         wishes = bound.wishes
     elif managed:
         wishes = said if said is not None else wishes_of(meta)
-    read, too_much, parts, few = bounded(obj)
-    asked = effective(read, few)
+    read, too_much = bounded(obj)
+    asked = effective(read)
     problems = [*(wishes.problems if bound is None else ()), *too_much, *asked.problems]
-    request = _request_of(read, asked.resources, problems, managed, not too_much and parts <= LIGHT, few)
+    request = _request_of(read, asked.resources, problems, managed)
     if managed and (bound is None or recorded):
         request = with_nvlink(request, wishes.nvlink)
     if managed and bound is None and not too_much:
@@ -212,44 +211,31 @@ def pod(
     )
 
 
-def shared(request: Request) -> Request:
-    """One object for all equal ones, where it is worth remembering."""
-    return _shared(request) if light(request) else request
-
-
-@lru_cache(maxsize=4096)
-def _shared(request: Request) -> Request:
-    return request
-
-
 def with_nvlink(request: Request, nvlink: str) -> Request:
     """The request of a pod for which `dovetail.dev/nvlink` says this."""
     required = nvlink == "required"
     return request if request.nvlink_required == required else shared(replace(request, nvlink_required=required))
 
 
-def _request_of(
-    obj: PodObject, resources: Resources, problems: list[Problem], ours: bool, light: bool, few: bool
-) -> Request:
-    """What a pod of ours or of another scheduler asks for; one object for all equal ones that are light."""
+def _request_of(obj: PodObject, resources: Resources, problems: list[Problem], ours: bool) -> Request:
+    """What a pod of ours or of another scheduler asks for; one object for all equal ones."""
     meta, spec = obj.metadata, obj.spec
-    near_nics, managed = _talks(resources, spec.host_network), managed_of(obj, few)
-    make = _request if light else Request
+    near_nics, managed = _talks(resources, spec.host_network), managed_of(obj)
     placed = bool(spec.node_name or obj.status.nominated_node_name)
     ports = _ports(spec) if ours or placed else ()
     if not ours:
         keeps_away = spec.affinity.pod_anti_affinity if placed and spec.affinity is not None else None
         far, _ = selectors.peers(keeps_away, -1, meta, "spec.affinity.podAntiAffinity", problems)
-        return make(resources, ports=ports, anti_affinity=far, near_nics=near_nics, managed=managed)
+        return shared(Request(resources, ports=ports, anti_affinity=far, near_nics=near_nics, managed=managed))
     tolerations, bad_tolerations = _tolerations(spec.tolerations)
     problems += bad_tolerations
     node_selector = tuple(sorted(spec.node_selector.items()))
     spread = selectors.spread(spec.topology_spread_constraints, meta, "spec.topologySpreadConstraints", problems)
     if spec.affinity is None:
-        return make(
+        return shared(Request(
             resources, node_selector=node_selector, tolerations=tolerations, ports=ports, spread=spread,
             near_nics=near_nics, managed=managed,
-        )  # fmt: skip
+        ))  # fmt: skip
     wire, path = spec.affinity, "spec.affinity"
     nodes = wire.node_affinity or NodeAffinity()
     node_terms = selectors.node_terms(nodes.required, f"{path}.nodeAffinity.required", problems)
@@ -257,14 +243,13 @@ def _request_of(
     near, prefer_near = selectors.peers(wire.pod_affinity, 1, meta, f"{path}.podAffinity", problems)
     far, prefer_far = selectors.peers(wire.pod_anti_affinity, -1, meta, f"{path}.podAntiAffinity", problems)
     preferred_peers = (*prefer_near, *prefer_far)
-    return make(
+    return shared(Request(
         resources, node_selector=node_selector, node_terms=node_terms, preferred_nodes=preferred_nodes,
         tolerations=tolerations, ports=ports, spread=spread, affinity=near, anti_affinity=far,
         preferred_peers=preferred_peers, near_nics=near_nics, managed=managed,
-    )  # fmt: skip
+    ))  # fmt: skip
 
 
-@lru_cache(maxsize=1024)
 def _talks(resources: Resources, host_network: bool) -> bool:
     """Whether its GPUs talk to those of other nodes."""
     names = [name for name, _ in resources]
@@ -281,11 +266,8 @@ def bound_ms(obj: PodObject) -> int:
     return 0
 
 
+@remembered(4096)
 def _tolerations(wire: tuple[WireToleration, ...]) -> tuple[tuple[Toleration, ...], tuple[Problem, ...]]:
-    return _few_tolerations(wire) if len(wire) <= _FEW else _many_tolerations(wire)
-
-
-def _many_tolerations(wire: tuple[WireToleration, ...]) -> tuple[tuple[Toleration, ...], tuple[Problem, ...]]:
     problems: list[Problem] = []
     found = []
     for i, t in enumerate(wire):
@@ -294,9 +276,6 @@ def _many_tolerations(wire: tuple[WireToleration, ...]) -> tuple[tuple[Toleratio
         if operator is not None and effect is not None:
             found.append(Toleration(t.key, operator, t.value, effect))
     return tuple(found), tuple(problems)
-
-
-_few_tolerations = lru_cache(maxsize=4096)(_many_tolerations)
 
 
 def _ports(spec: PodSpec) -> tuple[HostPort, ...]:

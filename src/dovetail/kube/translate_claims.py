@@ -13,7 +13,6 @@ Sources: k8s.io/api resource/v1 (1.37), pkg/apis/resource/{v1,validation}.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Literal
 
 from dovetail.core.dra import records
@@ -28,6 +27,7 @@ from dovetail.core.dra.records import (
     Grant,
 )
 from dovetail.core.model import Effect, NodeTerm, Problem, Requirement, Toleration
+from dovetail.core.remembered import Remembered, same
 from dovetail.kube import objects_claims as wire
 from dovetail.kube.limits import MOST_EXPRESSIONS
 from dovetail.kube.objects import epoch_ms
@@ -40,7 +40,7 @@ MOST_RESULTS = 32
 MOST_ALTERNATIVES = 8
 LONGEST_EXPRESSION = 10 * 1024
 _LONGEST_MESSAGE = 256
-_LIGHT = 1024
+_shared = Remembered[ClaimSpec](4096, same)
 
 _MODES: dict[str, AllocationMode] = {"": "ExactCount", "ExactCount": "ExactCount", "All": "All"}
 _OPERATORS: dict[str, Literal["Exists", "Equal"]] = {"": "Equal", "Equal": "Equal", "Exists": "Exists"}
@@ -135,12 +135,7 @@ def claim_spec(obj: wire.DeviceClaim, path: str = "spec.devices") -> tuple[Claim
         requests = ()
     constraints = tuple(_constraint(one, f"{path}.constraints[{i}]", problems) for i, one in enumerate(obj.constraints))
     spec = ClaimSpec(requests, constraints)
-    return _shared(spec) if said <= _LIGHT and not problems else spec, first_of(problems)
-
-
-@lru_cache(maxsize=4096)
-def _shared(spec: ClaimSpec) -> ClaimSpec:
-    return spec
+    return _shared(spec) if not problems else spec, first_of(problems)
 
 
 def _request(obj: wire.DeviceRequest, path: str, problems: Problems) -> tuple[DeviceRequest, ...]:

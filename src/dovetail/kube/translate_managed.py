@@ -13,11 +13,11 @@ Not known here: devices of DRA claims, resizing in place, ephemeral containers (
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import lru_cache
 from math import ceil
 
 from dovetail.core.devices.kubelet.pods import CPU, Amounts, Asked, Container, Kind, Pod, Qos, managed
 from dovetail.core.quantities import MAX_AMOUNT, QuantityError, parse
+from dovetail.core.remembered import Remembered
 from dovetail.kube.objects import Quantity
 from dovetail.kube.objects_pod import SIDECAR, ResourceRequirements
 from dovetail.kube.objects_pod import Container as WireContainer
@@ -28,15 +28,15 @@ _Items = tuple[tuple[str, Quantity], ...]
 _Parts = tuple[_Items, _Items, Kind]
 
 
-def managed_of(pod: PodObject, few: bool = True) -> Pod | None:
-    """None where no manager can refuse it. Pods of one template share the answer, where their amounts are `few`."""
+def managed_of(pod: PodObject) -> Pod | None:
+    """None where no manager can refuse it. Pods of one template share the answer."""
     spec = pod.spec
     init = [_parts(c, Kind.SIDECAR if c.restart_policy == SIDECAR else Kind.INIT) for c in spec.init_containers]
     main = [_parts(c, Kind.APP) for c in spec.containers]
     requests, limits = _items(spec.resources)
     if not main:
         return None
-    return (_remembered if few else _managed)((*init, *main), requests, limits, tuple(spec.overhead.items()))
+    return _remembered((*init, *main), requests, limits, tuple(spec.overhead.items()))
 
 
 def _parts(container: WireContainer, kind: Kind) -> _Parts:
@@ -61,7 +61,7 @@ def _managed(containers: tuple[_Parts, ...], requests: _Items, limits: _Items, o
     return found if devices or guaranteed else None
 
 
-_remembered = lru_cache(maxsize=4096)(_managed)
+_remembered: Remembered[Pod | None] = Remembered(8192, _managed)
 
 
 def _amounts(items: Iterable[tuple[str, Quantity]]) -> Amounts:

@@ -29,6 +29,7 @@ from dovetail.core import model
 from dovetail.core.dra.extended import IMPLICIT
 from dovetail.core.model import CPU, MEMORY, Problem
 from dovetail.core.quantities import MAX_AMOUNT, QuantityError, parse
+from dovetail.core.remembered import Remembered
 from dovetail.kube.limits import MOST_RESOURCES, counts_first
 from dovetail.kube.objects import Quantities, Quantity
 from dovetail.kube.objects_pod import SIDECAR, Container, ContainerStatus, Pod
@@ -68,18 +69,17 @@ class Effective(NamedTuple):
     containers: tuple[model.Container, ...]
 
 
-def effective(pod: Pod, few: bool = True) -> Effective:
+def effective(pod: Pod) -> Effective:
     """How much a pod asks for.
 
-    The answer depends on the quantities alone and, where they are `few`, is remembered by them: pods of one template
-    share it.
+    The answer depends on the quantities alone and is remembered by them: pods of one template share it.
     """
     spec, status = pod.spec, pod.status
     reported = {s.name: s for s in (*status.init_container_statuses, *status.container_statuses)}
     infeasible = any(c.type == "PodResizePending" and c.reason == "Infeasible" for c in status.conditions)
     main = tuple([_parts(c, reported.get(c.name)) for c in spec.containers])
     init = tuple([_parts(c, reported.get(c.name)) for c in spec.init_containers])
-    return (_remembered if few else _effective)(
+    return _remembered(
         main,
         init,
         _Parts(
@@ -146,7 +146,7 @@ def _effective(
     return Effective(_rounded(total), tuple(problems[:MOST_RESOURCES]), _told(init, main))
 
 
-_remembered = lru_cache(maxsize=4096)(_effective)
+_remembered: Remembered[Effective] = Remembered(8192, _effective)
 
 
 def _counts_always(name: str) -> bool:

@@ -14,7 +14,6 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import lru_cache
 
 from msgspec.structs import replace
 
@@ -22,7 +21,7 @@ from dovetail.core.devices.mig import names
 from dovetail.core.devices.mig.products import GEOMETRIES
 from dovetail.core.devices.sharing import STRONG
 from dovetail.core.model import GPU, SHARED_GPU, Problem, Request
-from dovetail.core.parts import light
+from dovetail.core.remembered import Remembered, remembered
 from dovetail.kube.annotations import FRACTION, ISOLATION, MEMORY, PREFIX, Wishes
 from dovetail.kube.objects_pod import Pod
 from dovetail.kube.translate_problems import shown
@@ -31,7 +30,7 @@ from dovetail.kube.translate_requests import Resources
 
 def with_share(request: Request, wishes: Wishes) -> Request:
     """The request of a pod that wishes this of its GPUs. A pod that asks for MIG slices alone opens no GPU."""
-    return _few_with_share(request, wishes) if light(request) else _with_share(request, wishes)
+    return _remembered(request, wishes)
 
 
 def _with_share(request: Request, wishes: Wishes) -> Request:
@@ -46,7 +45,7 @@ def _with_share(request: Request, wishes: Wishes) -> Request:
     )
 
 
-_few_with_share = lru_cache(maxsize=4096)(_with_share)
+_remembered = Remembered[Request](4096, _with_share)
 
 
 def share_problems(pod: Pod, resources: Resources, wishes: Wishes) -> Iterable[Problem]:
@@ -58,7 +57,7 @@ def share_problems(pod: Pod, resources: Resources, wishes: Wishes) -> Iterable[P
             yield Problem(f"metadata.annotations[{field}]", shown(pod.metadata.annotations[field]), rule)
 
 
-@lru_cache(maxsize=1024)
+@remembered(1024)
 def _share_rule(key: str, resources: tuple[str, ...], wishes: Wishes) -> str:
     """The rule that the annotation breaks beside the others and the names that are asked for; "" for none."""
     slices = [(name, read) for name in resources if (read := names.read(name)) is not None]
@@ -104,7 +103,7 @@ def name_problems(pod: Pod) -> Iterable[Problem]:
                 yield Problem(f"spec.{kind}[{i}].resources.{place}[{name}]", str(amount), rule)
 
 
-@lru_cache(maxsize=4096)
+@remembered(4096)
 def _misspelt(limits: tuple[str, ...], requests: tuple[str, ...]) -> tuple[tuple[str, str, str], ...]:
     """(place, name, rule) of each; what is in both is told once."""
     only_requested = [("requests", name) for name in requests if name not in limits]

@@ -69,12 +69,16 @@ async def watch(
     else:
         query |= {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
     initial = not resource_version
-    rest = b""
+    begun: list[bytes] = []
+    """What has come of a line that is not whole yet: the pieces are put together once, however many they are."""
     async with client.stream(path, query) as connection:
         connection.watch(heartbeat_s)
         while data := await connection.read():
-            lines = (rest + data).split(b"\n")
-            rest = lines.pop()
+            begun.append(data)
+            if b"\n" not in data:
+                continue
+            lines = b"".join(begun).split(b"\n")
+            begun = [lines.pop()]
             batch: Batch[T] = Batch()
             for line in lines:
                 item = reader.line(line)

@@ -17,9 +17,9 @@ Source: k8s.io/apimachinery pkg/util/rand (the characters), k8s.io/kubernetes pk
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 
 from dovetail.core.model import Work
+from dovetail.core.remembered import Remembered, remembered, same
 from dovetail.kube.annotations import Wishes
 from dovetail.kube.gangs import OwnerRef
 from dovetail.kube.objects_pod import Pod
@@ -32,38 +32,42 @@ _LONGEST = 512
 """Characters that are read of a name and of an image: neither has a limit where a tenant writes it down."""
 
 # Equal for all pods of a job, and one object for all of them.
-_work = lru_cache(maxsize=16384)(Work)
+_shared = Remembered[Work](4096, same)
 
 
 def work_of(obj: Pod, wishes: Wishes, owner: OwnerRef | None) -> Work:
     """What the pod alone tells; `owner` is the workload object that it belongs to."""
     spec = obj.spec
     grace_s = _GRACE_S if spec.termination_grace_period_seconds is None else spec.termination_grace_period_seconds
-    return _work(
-        family=family_of(obj, owner),
-        max_runtime_ms=_smallest(wishes.max_runtime_ms, 1000 * (spec.active_deadline_seconds or 0)),
-        checkpoint_interval_ms=wishes.checkpoint_interval_ms,
-        startup_ms=wishes.startup_ms,
-        preemptible=wishes.preemptible,
-        movable=wishes.movable,
-        preempts=spec.preemption_policy != "Never",
-        # As the API server: a negative one is a second.
-        grace_ms=1000 * grace_s if grace_s >= 0 else 1000,
+    return _shared(
+        Work(
+            family=family_of(obj, owner),
+            max_runtime_ms=_smallest(wishes.max_runtime_ms, 1000 * (spec.active_deadline_seconds or 0)),
+            checkpoint_interval_ms=wishes.checkpoint_interval_ms,
+            startup_ms=wishes.startup_ms,
+            preemptible=wishes.preemptible,
+            movable=wishes.movable,
+            preempts=spec.preemption_policy != "Never",
+            # As the API server: a negative one is a second.
+            grace_ms=1000 * grace_s if grace_s >= 0 else 1000,
+        )
     )
 
 
-@lru_cache(maxsize=4096)
+@remembered(4096)
 def with_declared(own: Work, declared: Wishes, deadline_ms: int) -> Work:
     """The work of a pod whose gang is declared with these wishes and this limit of its run time (0: none)."""
-    return _work(
-        family=own.family,
-        max_runtime_ms=_smallest(own.max_runtime_ms, declared.max_runtime_ms, deadline_ms),
-        checkpoint_interval_ms=declared.checkpoint_interval_ms or own.checkpoint_interval_ms,
-        startup_ms=declared.startup_ms or own.startup_ms,
-        preemptible=own.preemptible if declared.preemptible is None else declared.preemptible,
-        movable=own.movable if declared.movable is None else declared.movable,
-        preempts=own.preempts,
-        grace_ms=own.grace_ms,
+    return _shared(
+        Work(
+            family=own.family,
+            max_runtime_ms=_smallest(own.max_runtime_ms, declared.max_runtime_ms, deadline_ms),
+            checkpoint_interval_ms=declared.checkpoint_interval_ms or own.checkpoint_interval_ms,
+            startup_ms=declared.startup_ms or own.startup_ms,
+            preemptible=own.preemptible if declared.preemptible is None else declared.preemptible,
+            movable=own.movable if declared.movable is None else declared.movable,
+            preempts=own.preempts,
+            grace_ms=own.grace_ms,
+        )
     )
 
 
@@ -79,7 +83,7 @@ def family_of(obj: Pod, owner: OwnerRef | None) -> str:
     return _family(meta.namespace, kind, name[:_LONGEST], image[:_LONGEST])
 
 
-@lru_cache(maxsize=16384)
+@remembered(4096)
 def _family(namespace: str, kind: str, name: str, image: str) -> str:
     return f"{namespace}/{kind}/{without_run(name)}@{image}"
 

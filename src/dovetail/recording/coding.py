@@ -16,7 +16,7 @@ from __future__ import annotations
 import types
 from collections.abc import Callable, Mapping
 from enum import Enum
-from functools import cache, lru_cache
+from functools import cache
 from operator import attrgetter
 from typing import Any, Generic, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
 
@@ -32,11 +32,12 @@ from dovetail.core.model import Request, Work
 from dovetail.core.placing.expected_fill import ExpectedFill
 from dovetail.core.placing.scores import Scoring, Tightest
 from dovetail.core.policy import Policy
+from dovetail.core.remembered import Remembered
 
 T = TypeVar("T")
 Convert = Callable[[Any], Any]
-_SHARED = {Request: 8192, Work: 8192, ClaimSpec: 8192, Layout: 1024, Inventory: 1024}
-"""Records of which many are alike, with how many different ones are kept at hand."""
+_SHARED = {Request: 16384, Work: 4096, ClaimSpec: 4096, Layout: 16384, Inventory: 16384}
+"""Records of which many are alike, with how many KiB of different ones are kept at hand."""
 _WHOLE = {Policy}
 """Records of which every field is written: the defaults may be others in another version."""
 _NAMED = {Scoring: {one.__name__: one for one in (Tightest, ExpectedFill)}}
@@ -192,7 +193,7 @@ def _record(hint: Any, tag: str) -> _Way:
     write = _copy(names, kind, [way.write for way in ways])
     read = _copy(names, hint, [way.read for way in ways])
     if hint in _SHARED:
-        write, read = lru_cache(_SHARED[hint])(write), lru_cache(_SHARED[hint])(read)
+        write, read = Remembered(_SHARED[hint], write), Remembered(_SHARED[hint], read)
     return _Way(kind, write, read)
 
 

@@ -12,12 +12,12 @@ Source: kube-scheduler's plugin dynamicresources, filterExtendedResources and cr
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from hashlib import sha256
 from typing import NamedTuple
 
 from dovetail.core.dra.records import ClaimSpec, DeviceRequest
 from dovetail.core.model import Container, Pod
+from dovetail.core.remembered import remembered
 
 IMPLICIT = "deviceclass.resource.kubernetes.io/"
 """Before the name of any device class, an extended resource for it."""
@@ -44,7 +44,7 @@ def claim_key(pod: Pod) -> str:
     return _claim_key(pod.namespace, pod.name, pod.uid)
 
 
-@lru_cache(maxsize=65536)
+@remembered(8192)
 def _claim_key(namespace: str, name: str, uid: str) -> str:
     code = int.from_bytes(sha256(uid.encode()).digest()[:8], "big")
     letters = "".join([_LETTERS[code // len(_LETTERS) ** i % len(_LETTERS)] for i in range(_RANDOM)])

@@ -221,7 +221,7 @@ def _edge_names(start: bool, end: bool, after_line: bool, before_line: bool, wor
     return frozenset(name for name, held in holds.items() if held)
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=64)
 def compiled(pattern: str) -> Regex:
     """The pattern, compiled once. Raises RegexError."""
     return Regex(pattern)
