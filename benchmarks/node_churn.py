@@ -2,23 +2,28 @@
 """Churn on a real kubelet: how many pods does it refuse that a scheduler gave it?
 
     python benchmarks/node_churn.py [--scheduler dovetail stock] [--pods 200] [--seed 1] [--devices agent] [-o json]
+    python benchmarks/node_churn.py --scheduler dovetail --kubelet-restarts 6 [--down-s 2] [--agent-restarts 2]
 
 A node of 4 + 4 GPUs on two NUMA nodes with `single-numa-node` (scope pod) takes a stream of pods of 1 to 4 GPUs that
 end after some seconds, once for each scheduler: the same pods at the same moments, a plane and node of its own. A pod
-that the kubelet refuses has failed for good; nothing here makes another one. The GPUs are offered by `dovetail agent`,
-on a machine that stands in for one that has some, or by a plain plugin that prefers no devices. What the kubelet gave
-to each pod is compared with what its annotation says was chosen. Needs root and Linux.
+that the kubelet refuses has failed for good; nothing here makes another one. Meanwhile the kubelet, or the agent,
+may be killed and started again, at moments that are spread evenly over the stream. The GPUs are offered by `dovetail
+agent`, on a machine that stands in for one that has some, or by a plain plugin that prefers no devices. What the
+kubelet gave to each pod is compared with what its annotation says was chosen. Needs root and Linux.
 """
 
 import argparse
 import asyncio
 import json
 import random
+import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -30,6 +35,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks.live.contestants import contestants
+from dovetail.agent.apis.serving import SocketError
 from dovetail.kube.client import Client
 from dovetail.kube.config import load_config
 from dovetail.kube.listing import list_all
@@ -47,7 +53,7 @@ ROOT = Path(__file__).parent.parent
 RESOURCE = "nvidia.com/gpu"
 LARGEST = 4
 HOST = "small-2numa"
-POLICY, SCOPE = "single-numa-node", "pod"
+SCOPE = "pod"
 REFUSALS = ("TopologyAffinityError", "UnexpectedAdmissionError")
 POLL_S = 0.5
 
@@ -59,6 +65,14 @@ class Arrival(Struct, frozen=True):
     at_s: float
     gpus: int
     run_s: int
+
+
+class Kills(Struct, frozen=True):
+    """How often the kubelet and the agent are killed while the pods come; both are gone for `down_s` each time."""
+
+    kubelet: int = 0
+    agent: int = 0
+    down_s: float = 2.0
 
 
 class Outcome(Struct, frozen=True):
@@ -84,6 +98,7 @@ class Meta(Struct, frozen=True):
 class Status(Struct, frozen=True):
     phase: str = ""
     reason: str = ""
+    message: str = ""
 
 
 class Seen(Struct, frozen=True):
@@ -128,7 +143,7 @@ def pod(arrival: Arrival, scheduler_name: str) -> dict[str, Any]:
     }
 
 
-def gpunode(name: str) -> dict[str, Any]:
+def gpunode(name: str, policy: str) -> dict[str, Any]:
     """What an agent would tell about the plain plugin's node."""
     ids = list(plugin.DEVICES)
     levels = [
@@ -148,7 +163,7 @@ def gpunode(name: str) -> dict[str, Any]:
             "observedTime": datetime.now(UTC).isoformat(timespec="seconds"),
             "kubelet": {
                 "version": KUBERNETES_VERSION,
-                "topologyManagerPolicy": POLICY,
+                "topologyManagerPolicy": policy,
                 "topologyManagerScope": SCOPE,
                 "cpuManagerPolicy": "none",
                 "memoryManagerPolicy": "None",
@@ -182,7 +197,8 @@ async def churn(
     deadline = started + arrivals[-1].at_s + limit_s
     held: dict[str, frozenset[str]] = {}
     while True:
-        held |= {one.name: ids for one in await node.pod_resources.list() if (ids := one.ids(RESOURCE))}
+        with suppress(SocketError):
+            held |= {one.name: ids for one in await node.pod_resources.list() if (ids := one.ids(RESOURCE))}
         seen = {one.metadata.name: one for one in (await list_all(client, PODS, Seen)).objects.values()}
         ended = sum(one.ended for one in seen.values())
         print(f"\r{scheduler_name}: {len(seen)} pods, {ended} ended ", end="", file=sys.stderr, flush=True)
@@ -193,22 +209,52 @@ async def churn(
         await asyncio.sleep(POLL_S)
 
 
-async def measure(scheduler: str, arrivals: list[Arrival], devices: str, limit_s: float, logs: Path) -> Outcome:
+async def killed(
+    kill: Callable[[], object], begin: Callable[[], object], times: int, down_s: float, length_s: float
+) -> None:
+    """Kill something so often, at evenly spread moments of a stream of this length, and begin it again."""
+    for _ in range(times):
+        await asyncio.sleep(length_s / (times + 1))
+        await asyncio.to_thread(kill)
+        await asyncio.sleep(down_s)
+        await asyncio.to_thread(begin)
+
+
+class Agent:
+    """The agent of a node, which may be killed."""
+
+    def __init__(self, begin: Callable[[], subprocess.Popen[bytes]]) -> None:
+        self._begin = begin
+        self.begin()
+
+    def begin(self) -> None:
+        self._process = self._begin()
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+async def measure(
+    scheduler: str, arrivals: list[Arrival], devices: str, policy: str, kills: Kills, limit_s: float, logs: Path
+) -> Outcome:
     """Run the stream under one scheduler, on a plane and a node of its own."""
     contestant = contestants()[scheduler]
-    options = KubeletOptions(topology_manager_policy=POLICY, topology_manager_scope=SCOPE)
+    options = KubeletOptions(topology_manager_policy=policy, topology_manager_scope=SCOPE)
+    agent = None
     async with AsyncExitStack() as stack:
         plane = stack.enter_context(Plane(work_dir=logs / scheduler / "plane"))
         node = stack.enter_context(Node(plane, kubelet=options, work_dir=logs / scheduler / "node"))
-        plane.kubectl("apply", "-f", str(ROOT / "deploy" / "crds"))
+        plane.kubectl("apply", "-k", str(ROOT / "deploy" / "crds"))
         plane.kubectl("wait", "--for=condition=Established", "crd/gpunodes.dovetail.dev", "--timeout=30s")
         if devices == "agent":
             standin = Standin(logs / scheduler / "host", HOST)
             real_devices(standin.dev)
-            start_agent(node, standin, logs / scheduler / "state", log=node.work_dir / "agent.log")
+            begin = partial(start_agent, node, standin, logs / scheduler / "state", log=node.work_dir / "agent.log")
+            agent = Agent(begin)
         else:
             await stack.enter_async_context(plugin.offered(node.device_plugins, RESOURCE))
-            document = json.dumps(gpunode(node.name))
+            document = json.dumps(gpunode(node.name, policy))
             plane.kubectl("create", "-f", "-", input=document)
             plane.kubectl("apply", "--server-side", "--subresource=status", "-f", "-", input=document)
         ready = "{.status.allocatable." + RESOURCE.replace(".", r"\.") + "}"
@@ -221,8 +267,14 @@ async def measure(scheduler: str, arrivals: list[Arrival], devices: str, limit_s
         process = await asyncio.create_subprocess_exec(*argv, cwd=ROOT, stdout=log, stderr=log)
         stack.callback(process.kill)
         started = time.monotonic()
+        length_s = arrivals[-1].at_s
+        kubelet = killed(node.stop_kubelet, node.start_kubelet, kills.kubelet, kills.down_s, length_s)
+        killing = [asyncio.create_task(kubelet)]
+        if agent is not None:
+            killing.append(asyncio.create_task(killed(agent.kill, agent.begin, kills.agent, kills.down_s, length_s)))
         async with Client(load_config(str(plane.kubeconfig))) as client:
             seen, held = await churn(client, node, arrivals, contestant.scheduler_name, limit_s)
+            await asyncio.gather(*killing)
             uuids = await gpu_uuids(client, node.name)
         if process.returncode is not None:
             text = (node.work_dir / "scheduler.log").read_text(errors="replace")
@@ -232,6 +284,9 @@ async def measure(scheduler: str, arrivals: list[Arrival], devices: str, limit_s
             for name, one in seen.items()
             if name in held and (written := one.metadata.annotations.get("dovetail.dev/devices", ""))
         }
+        for name, one in seen.items():
+            if one.status.phase == "Failed":
+                print(f"{scheduler}: {name}: {one.status.reason}: {one.status.message}", file=sys.stderr)
         refused = Counter(one.status.reason or "Failed" for one in seen.values() if one.status.phase == "Failed")
         return Outcome(
             scheduler=scheduler,
@@ -281,6 +336,10 @@ def main() -> int:
     parser.add_argument("--run-s", type=int, default=3, help="longest run of a pod (%(default)s)")
     parser.add_argument("--limit-s", type=float, default=300, help="how long to wait after the last pod (%(default)s)")
     parser.add_argument("--devices", choices=("agent", "plain"), default="agent", help="who offers GPUs (%(default)s)")
+    parser.add_argument("--policy", default="single-numa-node", help="of the Topology Manager (%(default)s)")
+    parser.add_argument("--kubelet-restarts", type=int, default=0, metavar="N", help="how often the kubelet is killed")
+    parser.add_argument("--agent-restarts", type=int, default=0, metavar="N", help="how often the agent is killed")
+    parser.add_argument("--down-s", type=float, default=2, help="how long it is away each time (%(default)s)")
     parser.add_argument("--logs", type=Path, metavar="DIR", help="keep logs there")
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
     options = parser.parse_args()
@@ -288,11 +347,14 @@ def main() -> int:
         print("".join(f"error: a real node needs {line}\n" for line in lacking), file=sys.stderr, end="")
         return 1
     arrivals = stream(options.pods, options.seed, options.every_s, options.run_s)
+    kills = Kills(options.kubelet_restarts, options.agent_restarts, options.down_s)
     outcomes = []
     with TemporaryDirectory(prefix="dovetail-churn-") as folder, suppress(KeyboardInterrupt):
         for scheduler in options.scheduler:
             logs = options.logs or Path(folder)
-            outcomes.append(asyncio.run(measure(scheduler, arrivals, options.devices, options.limit_s, logs)))
+            outcomes.append(
+                asyncio.run(measure(scheduler, arrivals, options.devices, options.policy, kills, options.limit_s, logs))
+            )
     print(json.dumps([asdict(run) for run in outcomes]) if options.output == "json" else table(outcomes))
     return 0
 

@@ -57,6 +57,11 @@ class Bench:
     def __init__(self, api: Playground, client: Client) -> None:
         self.api, self.client = api, client
         self.heard: list[Config] = []
+        self.faults: list[str] = []
+        self.configuring: Configuring
+
+    def said(self) -> None:
+        self.faults.append(self.configuring.fault.partition(":")[0])
 
     def label(self, value: str) -> None:
         labels = {LABEL: value} if value else {}
@@ -78,9 +83,9 @@ async def test_a_change_of_the_label_or_of_the_file_counts_at_once_and_a_bad_one
 ) -> None:
     bench.label("")
     folder = files(tmp_path / "configs", default="", mixed=MIXED, single=SINGLE)
-    configuring = Configuring(bench.client, "n1", folder)
+    configuring = bench.configuring = Configuring(bench.client, "n1", folder)
     assert await configuring.first() == Config()
-    task = asyncio.create_task(configuring.run(bench.heard.append))
+    task = asyncio.create_task(configuring.run(bench.heard.append, bench.said))
     try:
         bench.label("mixed")
         await until(lambda: [one.mig_strategy for one in bench.heard] == ["mixed"])
@@ -96,6 +101,8 @@ async def test_a_change_of_the_label_or_of_the_file_counts_at_once_and_a_bad_one
         bench.label("default")
         await until(lambda: len(bench.heard) == 3)
         assert bench.heard[-1] == Config() and configuring.fault == ""
+        # Each is told once, and that it is over.
+        assert bench.faults == ["the configuration of before stays", "the configuration of before stays", ""]
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -103,9 +110,9 @@ async def test_a_change_of_the_label_or_of_the_file_counts_at_once_and_a_bad_one
 
 async def test_where_things_are_is_settled_at_the_start(bench: Bench, tmp_path: Path) -> None:
     folder = files(tmp_path / "configs", one="flags: {nvidiaDriverRoot: /a}\n")
-    configuring = Configuring(bench.client, "n1", folder / "one")
+    configuring = bench.configuring = Configuring(bench.client, "n1", folder / "one")
     assert (await configuring.first()).driver_root == Path("/a")
-    task = asyncio.create_task(configuring.run(bench.heard.append))
+    task = asyncio.create_task(configuring.run(bench.heard.append, bench.said))
     try:
         files(folder, one="flags: {nvidiaDriverRoot: /b, migStrategy: mixed}\n")
         await until(lambda: bool(bench.heard))
@@ -121,9 +128,9 @@ async def test_a_file_that_is_written_in_place_is_found_by_looking(
 ) -> None:
     monkeypatch.setattr(module, "_LOOK_EVERY_S", 0.05)
     file = files(tmp_path / "configs", one=SINGLE) / "one"
-    configuring = Configuring(bench.client, "n1", file)
+    configuring = bench.configuring = Configuring(bench.client, "n1", file)
     await configuring.first()
-    task = asyncio.create_task(configuring.run(bench.heard.append))
+    task = asyncio.create_task(configuring.run(bench.heard.append, bench.said))
     try:
         file.write_text(MIXED)
         await until(lambda: [one.mig_strategy for one in bench.heard] == ["mixed"])

@@ -13,10 +13,12 @@ import pytest
 import yaml
 
 from dovetail.agent import fence as module
+from dovetail.agent import settling
 from dovetail.agent.config import Config, Shared
 from dovetail.agent.fence import Fencing
 from dovetail.agent.host import Host
 from dovetail.agent.podresources import PodResources
+from dovetail.agent.settling import Settling
 from dovetail.kube.client import Client
 from dovetail.kube.config import ClusterConfig
 from dovetail.kube.resources import PODS
@@ -31,8 +33,8 @@ SHARED = f"{GPU}.shared"
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that it falls for a reason."""
     monkeypatch.setattr(module, "_STANDS_S", 60.0)
-    monkeypatch.setattr(module, "_SETTLED_AFTER_S", 0.05)
-    monkeypatch.setattr(module, "_SHOWN_EVERY_S", 0.01)
+    for name, seconds in (("_SETTLED_AFTER_S", 0.05), ("_UNSEEN_AFTER_S", 0.05), ("_LOOK_EVERY_S", 0.01)):
+        monkeypatch.setattr(settling, name, seconds)
 
 
 @pytest.fixture
@@ -50,12 +52,19 @@ class Fenced:
         self._client = client
         self._last = 0
         self.fencing: Fencing
+        self.settling: Settling
         node.api.put(yaml.safe_load(DEFINITION.read_text()))
         self.tell()
 
-    def begin(self) -> Fencing:
-        kubelet = PodResources(self.node.kubelet.pod_resources)
-        return Fencing(self._client, "n1", self.node.chosen, kubelet, self.node.plugins, lambda: None)
+    async def begin(self) -> list[asyncio.Task[None]]:
+        """The part that puts up fences, as soon as the kubelet has settled; what it runs."""
+        kubelet, chosen, plugins = PodResources(self.node.kubelet.pod_resources), self.node.chosen, self.node.plugins
+        self.settling = Settling(chosen, kubelet, plugins)
+        self.fencing = Fencing(self._client, "n1", chosen, kubelet, plugins, self.settling)
+        tasks = [asyncio.create_task(one.run()) for one in (self.settling, self.fencing)]
+        await self.node.kubelet.restart()
+        await until(lambda: self.settling.settled and self.fencing.synced.is_set())
+        return tasks
 
     def document(self) -> dict[str, object]:
         found = self.node.api.store.get("gpunodes.dovetail.dev", "", "n1")
@@ -115,12 +124,11 @@ class Fenced:
 async def fencing(place: Path, config: Config = NVIDIAS_BUT_CDI, of: Host | None = None) -> AsyncIterator[Fenced]:
     async with running(place, config, of) as node, Client(ClusterConfig(node.api.url)) as client:
         bench = Fenced(node, client)
-        bench.fencing = one = bench.begin()
-        task = asyncio.create_task(one.run())
-        await until(lambda: one.ready and one.synced.is_set())
+        tasks = await bench.begin()
         yield bench
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def test_a_pod_that_ends_in_between_leads_the_kubelet_to_others_unless_there_is_a_fence(place: Path) -> None:
@@ -196,9 +204,9 @@ async def test_a_kubelet_that_begins_anew_is_told_everything_until_it_shows_all_
         too_soon = bench.ask("b", "0")
         await until(lambda: "no fence for pod b: the kubelet may look again" in caplog.text)
         await asyncio.sleep(0.3)
-        assert not bench.fencing.ready and len(bench.numa()) == 8 and not bench.stands(too_soon)
+        assert not bench.settling.settled and len(bench.numa()) == 8 and not bench.stands(too_soon)
         bench.node.kubelet.books.pods = kept
-        await until(lambda: bench.fencing.ready)
+        await until(lambda: bench.settling.settled)
         fence_id = bench.ask("b", "0")
         await until(lambda: bench.stands(fence_id))
 
@@ -207,15 +215,14 @@ async def test_what_was_asked_before_this_process_began_stands_no_more(place: Pa
     async with running(place) as node, Client(ClusterConfig(node.api.url)) as client:
         bench = Fenced(node, client)
         old = bench.ask("a", "0")
-        one = bench.begin()
-        task = asyncio.create_task(one.run())
-        await until(lambda: one.ready and one.synced.is_set())
+        tasks = await bench.begin()
         new = f"{old}-new"
         bench.tell(fence={"id": new, "pod": "b", "devices": "7"})
         await until(lambda: bench.stands(new))
         assert set(bench.numa()) == {uuid(7)}
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def test_without_the_kubelet_s_word_it_is_not_said_to_stand(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

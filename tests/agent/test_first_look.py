@@ -11,6 +11,7 @@ import pynvml
 import pytest
 
 from dovetail.agent import known as knowing
+from dovetail.agent import settling
 from dovetail.agent.checkpoint import Checkpoint
 from dovetail.agent.host import Gpu, Host, Unread
 from dovetail.agent.known import PATIENCE_S, Known
@@ -18,6 +19,7 @@ from dovetail.agent.mig.change import Change, Division, Journal
 from dovetail.agent.nvml import Nvml
 from dovetail.kube.config import load_kubeconfig
 from tests.agent.agents import until
+from tests.agent.fake_kubelet import pod
 from tests.agent.whole_agent import Seat
 from tests.docs.pages import ROOT
 from tools.controlplane.plane import Plane
@@ -104,16 +106,60 @@ async def test_a_kubelet_that_leaves_is_told_at_once_and_beside_it_nothing_chang
             await asyncio.sleep(down_s)
             await seat.kubelet.start()
             began_s = clock()
+            await seat.kubelet.devices("nvidia.com/gpu", 8)
+            assert clock() - began_s < 2.0
+            # Where no pod works it cannot be seen when the kubelet has taken up its pods: it is given two seconds.
             await seat.offers(8)
-            assert clock() - began_s < 3.0
+            assert clock() - began_s < 5.0
             await until(lambda: seat.plugin[-1] == "Registered")
-        assert {*seat.plugin} <= {"Registered", "NotRegistered", "KubeletGone"}
-        # Fences are put up again a second after the kubelet has settled, and what went wrong is said meanwhile.
+        assert {*seat.plugin} <= {"Registered", "NotRegistered", "KubeletGone", "KubeletBegins"}
+        # What went wrong is said meanwhile.
         for told in seat.told:
-            told["agent"].pop("fences")
             told.pop("unread")
         others = [{key: value for key, value in told.items() if value != before[0][key]} for told in seat.told]
         assert not any(others) and seat.labels == [before[1]]
+
+
+@pytest.mark.plane
+async def test_pods_are_sent_again_when_the_kubelet_shows_those_that_work_and_fences_are_put_up(
+    crd: Plane, standin: Machine
+) -> None:
+    old = pod("settling", {"nvidia.com/gpu": 1})
+    async with Seat(load_kubeconfig([crd.kubeconfig]), standin("dgx-a100"), "settling") as seat, seat.agent():
+        await seat.offers(8)
+        await seat.runs(old)
+        seat.forget()
+        # It hears of its pods later than of the plugin.
+        kept, seat.kubelet.books.pods = seat.kubelet.books.pods, {}
+        await seat.kubelet.restart()
+        await until(lambda: seat.plugin[-1] == "KubeletBegins")
+        await asyncio.sleep(3)
+        assert seat.plugin[-1] == "KubeletBegins"
+        seat.kubelet.books.pods = kept
+        await until(lambda: seat.plugin[-1] == "Registered")
+        assert seat.fences and all(seat.fences)
+        await seat.ends(old)
+
+
+@pytest.mark.plane
+async def test_a_pod_that_the_kubelet_never_shows_keeps_others_away_for_seconds_only(
+    crd: Plane, standin: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert settling._PATIENCE_S == 10.0
+    monkeypatch.setattr(settling, "_PATIENCE_S", 1.5)
+    old = pod("unshown", {"nvidia.com/gpu": 1})
+    async with Seat(load_kubeconfig([crd.kubeconfig]), standin("dgx-a100"), "unshown") as seat, seat.agent():
+        await seat.offers(8)
+        await seat.runs(old)
+        seat.forget()
+        seat.kubelet.books.pods = {}
+        await seat.kubelet.restart()
+        await until(lambda: seat.plugin[-1] == "KubeletBegins")
+        await until(lambda: seat.plugin[-1] == "Registered", 4.0)
+        assert not any(seat.fences)
+        # It works no more: nothing is in the way of fences.
+        await seat.ends(old)
+        await until(lambda: any(seat.fences))
 
 
 @pytest.mark.plane

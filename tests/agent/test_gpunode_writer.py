@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -255,10 +256,33 @@ async def test_that_the_plugin_is_gone_is_told_beside_all_that_was_told(api: Api
     assert conditions(api)["PluginRegistered"] == ("True", "Registered")
 
 
+async def test_what_was_cut_off_while_it_was_sent_is_not_taken_back(api: Api, clocks: Clocks) -> None:
+    mine = writer(api, clocks)
+    await mine.write(status())
+    answer = api.request
+
+    async def cut_off(*arguments: Any, **options: Any) -> Any:
+        await answer(*arguments, **options)
+        raise asyncio.CancelledError
+
+    api.request = cut_off  # type: ignore[method-assign]
+    with pytest.raises(asyncio.CancelledError):
+        await mine.write(status(ill=SICK))
+    api.request = answer  # type: ignore[method-assign]
+    await mine.amend(GONE)
+    assert conditions(api)["HealthOk"] == ("False", "GpuIll")
+    api.down = True
+    with pytest.raises(Unreachable):
+        await mine.write(status())
+    api.down = False
+    await mine.amend(plugin_condition("AgentEnds", "it ends"))
+    assert conditions(api)["HealthOk"] == ("False", "GpuIll"), "this did not arrive"
+
+
 async def test_where_nothing_was_told_a_plugin_that_is_gone_is_not_either(api: Api, clocks: Clocks) -> None:
     mine = writer(api, clocks)
     for _ in range(2):
-        await mine.amend(GONE)
+        assert not await mine.amend(GONE)
     assert "status" not in api.objects["gpu-1"] and len(api.calls) == 1
 
 

@@ -47,8 +47,7 @@ async def test_a_gpu_that_a_pod_holds_as_a_whole_one_is_shared_when_the_pod_has_
         async with seat.agent() as agent:
             await seat.offers(8)
             running = pod("running", {GPU: 2})
-            running["metadata"]["uid"] = "u-1"
-            given = await seat.kubelet.admit(running)
+            given = await seat.runs(running)
             held = {id for container in given.values() for id in container[GPU].ids}
             await label("shared")
             await seat.kubelet.until(lambda: seat.kubelet.capacity(SHARED)[0] == 16)
@@ -58,10 +57,11 @@ async def test_a_gpu_that_a_pod_holds_as_a_whole_one_is_shared_when_the_pod_has_
             assert seat.kubelet.capacity(GPU)[1] == 0
             await until(lambda: sum(gpu["healthy"] for gpu in seat.told[-1]["gpus"]) == 6)
             assert seat.told[-1]["sharing"]["replicas"] == 2
-            seat.kubelet.remove("u-1")
-            # Something has the agent look: here it is the label of one that is not there, which changes nothing else.
+            # A configuration that is not there changes nothing else, and is told at once.
             await label("nowhere")
-            await until(lambda: "names nowhere" in str(seat.told[-1]["unread"]))
+            await until(lambda: "names nowhere" in str(seat.told[-1]["unread"]), 5.0)
             await label("shared")
-            await seat.kubelet.until(lambda: seat.kubelet.capacity(SHARED)[1] == 16, 60)
+            await until(lambda: "names nowhere" not in str(seat.told[-1]["unread"]), 5.0)
+            await seat.ends(running)
+            await seat.kubelet.until(lambda: seat.kubelet.capacity(SHARED)[1] == 16)
             assert not agent.done()

@@ -21,15 +21,16 @@ from msgspec.structs import replace
 from dovetail.agent.apis import deviceplugin_pb2 as plugin
 from dovetail.agent.options import Options
 from dovetail.agent.run import run
-from dovetail.kube.client import Client
+from dovetail.kube.client import MERGE_PATCH, Client
 from dovetail.kube.config import ClusterConfig
+from dovetail.kube.decoding import Identified
 from dovetail.kube.errors import NotFound
 from dovetail.kube.objects import Node
 from dovetail.kube.objects_topology import PLUGIN_REGISTERED, Condition, GPUNode
 from dovetail.kube.reflector import Change, Reflector
-from dovetail.kube.resources import GPU_NODES, NODES
+from dovetail.kube.resources import GPU_NODES, NODES, PODS
 from tests.agent.agents import until
-from tests.agent.fake_kubelet import FakeKubelet
+from tests.agent.fake_kubelet import Allocation, FakeKubelet, Pod
 from tools.standin import Standin
 
 KUBELET_CONFIG = "{apiVersion: kubelet.config.k8s.io/v1beta1, kind: KubeletConfiguration}\n"
@@ -59,6 +60,8 @@ class Seat:
         """The reasons of the condition PluginRegistered."""
         self.told: list[dict[str, Any]] = []
         """All else."""
+        self.fences: list[bool] = []
+        """Whether fences were told to be put up, in each version that says that the plugin is registered."""
         self.labels: list[dict[str, str]] = []
         (folder / "kubelet.yaml").write_text(KUBELET_CONFIG)
         self.options = Options(
@@ -118,6 +121,8 @@ class Seat:
             for one in status.conditions:
                 if one.type == PLUGIN_REGISTERED and one.reason not in self.plugin[-1:]:
                     self.plugin.append(one.reason)
+                if one.type == PLUGIN_REGISTERED and one.status == "True" and status.agent is not None:
+                    self.fences.append(status.agent.fences)
             conditions = tuple(_beside_the_plugin(status.conditions))
             told = msgspec.to_builtins(replace(status, conditions=conditions))
             if change.kind != "deleted" and told not in self.told[-1:]:
@@ -148,7 +153,28 @@ class Seat:
     def forget(self) -> None:
         """From now on only what is new is noted, the last of each aside."""
         self.told, self.labels, self.plugin = self.told[-1:], self.labels[-1:], self.plugin[-1:]
-        self.kubelet.heard = []
+        self.fences, self.kubelet.heard = [], []
+
+    async def runs(self, told: Pod) -> dict[str, dict[str, Allocation]]:
+        """The pod is one of this node, and works; what each container is given."""
+        meta = told["metadata"]
+        made = await self._client.request(
+            "POST",
+            PODS.path(meta["namespace"]),
+            {**told, "spec": {**told["spec"], "nodeName": self.name}},
+            decode=Identified,
+        )
+        meta["uid"] = made.metadata.uid
+        given = await self.kubelet.admit(told)
+        path = PODS.path(meta["namespace"], meta["name"], "status")
+        await self._client.request("PATCH", path, {"status": {"phase": "Running"}}, content_type=MERGE_PATCH)
+        return given
+
+    async def ends(self, told: Pod) -> None:
+        """It is gone, for the kubelet and for the API server."""
+        meta = told["metadata"]
+        self.kubelet.remove(meta["uid"])
+        await self._client.request("DELETE", PODS.path(meta["namespace"], meta["name"]), {"gracePeriodSeconds": 0})
 
 
 def _beside_the_plugin(conditions: Iterable[Condition]) -> Iterator[Condition]:

@@ -84,16 +84,19 @@ class Configuring:
         self._now = read(chosen(self._path, self._label))
         return self._now
 
-    async def run(self, changed: Callable[[Config], None]) -> None:
-        """Until cancelled: `changed` is called with every configuration that counts from then on."""
+    async def run(self, changed: Callable[[Config], None], said: Callable[[], None]) -> None:
+        """Until cancelled: `changed` is called with every configuration that counts from then on, `said` when `fault`
+        is another one."""
         self._folder.open()
         try:
             async with asyncio.TaskGroup() as tasks:
                 if self._path.is_dir():
                     tasks.create_task(self._nodes.run())
                 while True:
-                    turn = self._folder.turn
+                    turn, fault = self._folder.turn, self.fault
                     self._look(changed)
+                    if self.fault != fault:
+                        said()
                     await self._folder.changed(turn, _LOOK_EVERY_S)
         finally:
             self._folder.close()

@@ -12,18 +12,18 @@ Rules
 - It falls when the pod has been given its devices, or has ended, or another one comes; after ten seconds in any case,
   since pods of other schedulers may find too few devices with a NUMA node meanwhile and are refused then.
 - A kubelet that begins anew admits again the pods that run, and refuses those that do not find the NUMA nodes of their
-  devices: they would be ended. So whenever a plugin registers there are no fences until the kubelet shows all pods that
-  work with our devices, and a second more. (It takes them up one by one and decides on each before the next.)
+  devices: they would be ended. So there are no fences before it has settled (see `settling`), and one that stands falls
+  when a plugin registers.
 - What was asked for before this process began stands no more.
 Source: pkg/kubelet/cm/devicemanager of Kubernetes 1.37: topology_hints.go (generateDeviceTopologyHints), manager.go
-(devicesToAllocate, filterByAffinity); pkg/kubelet/kubelet.go (HandlePodAdditions).
+(devicesToAllocate, filterByAffinity).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import msgspec
@@ -32,6 +32,7 @@ from dovetail.agent.apis import podresources_pb2 as wire
 from dovetail.agent.apis.serving import SocketError
 from dovetail.agent.chosen import Chosen, parts_of
 from dovetail.agent.podresources import PodResources
+from dovetail.agent.settling import Settling
 from dovetail.kube.client import MERGE_PATCH, Client
 from dovetail.kube.errors import KubeError
 from dovetail.kube.objects_topology import Fence, GPUNode
@@ -43,31 +44,23 @@ log = logging.getLogger(__name__)
 _UP_WITHIN_S = 1.0
 _STANDS_S = 10.0
 _LOOK_EVERY_S = 0.003
-_SETTLED_AFTER_S = 1.0
-_SHOWN_EVERY_S = 0.5
 
 
 class Fenced(Protocol):
     """The device plugins of the node. `fence` names the parts that keep their NUMA nodes, () that all do; `fenced` says
-    whether the kubelet has heard of it. `registering` is called before one of them is registered."""
+    whether the kubelet has heard of it."""
 
-    registering: Callable[[], None]
-
-    @property
-    def resources(self) -> Collection[str]: ...
     def fence(self, parts: Sequence[str]) -> None: ...
     def fenced(self, told: wire.AllocatableResourcesResponse) -> bool: ...
 
 
 class Fencing:
-    """Follows the GPUNode of the node `node_name`. `ready` says whether fences are put up now, `changed` is called
-    when that has changed."""
+    """Follows the GPUNode of the node `node_name`."""
 
     def __init__(
         self, client: Client, node_name: str, chosen: Chosen, kubelet: PodResources, plugins: Fenced,
-        changed: Callable[[], None],
+        settling: Settling,
     ) -> None:  # fmt: skip
-        self.ready = False
         self._client, self._chosen, self._kubelet, self._plugins = client, chosen, kubelet, plugins
         self._path = GPU_NODES.path(name=node_name, subresource="status")
         params = {"fieldSelector": f"metadata.name={node_name}"}
@@ -75,11 +68,9 @@ class Fencing:
         self._wanted: Fence | None = None
         self._last = ""
         self._news = asyncio.Event()
-        self._changed = changed
-        self._registering = asyncio.Event()
-        self._registering.set()
-        plugins.registering = self._begin_anew
+        self._settling = settling
         chosen.on_change(self._news.set)
+        settling.on_change(self._news.set)
 
     @property
     def synced(self) -> asyncio.Event:
@@ -93,41 +84,10 @@ class Fencing:
                 self._wanted = wanted
                 self._news.set()
 
-    def _begin_anew(self) -> None:
-        self.ready = False
-        self._registering.set()
-        self._news.set()
-        self._changed()
-
-    async def _settle(self) -> None:
-        while True:
-            await self._registering.wait()
-            self._registering.clear()
-            await self._chosen.synced.wait()
-            await self._all_shown()
-            await asyncio.sleep(_SETTLED_AFTER_S)
-            if not self._registering.is_set():
-                self.ready = True
-                self._changed()
-
-    async def _all_shown(self) -> None:
-        """Wait until the kubelet shows every pod that works with devices of ours."""
-        while True:
-            ours = {*self._plugins.resources}
-            try:
-                shown = {(one.namespace, one.name) for one in await self._kubelet.list()}
-            except SocketError:
-                shown = set()
-            working = [pod for pod in self._chosen.pods if pod.at_work and ours & pod.asks.keys()]
-            if ours and all((pod.namespace, pod.name) in shown for pod in working):
-                return
-            await asyncio.sleep(_SHOWN_EVERY_S)
-
     async def run(self) -> None:
         """Until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._gpu_nodes.run())
-            tasks.create_task(self._settle())
             while True:
                 while (wanted := self._wanted) is None:
                     await self._heard()
@@ -144,9 +104,10 @@ class Fencing:
         if parts is None:
             log.warning("no fence for pod %s: %r is no list of devices", wanted.pod, wanted.devices)
             return
-        if not self.ready:
+        if not self._settling.settled:
             log.warning("no fence for pod %s: the kubelet may look again at the pods that run", wanted.pod)
             return
+        turn = self._settling.turn
         self._plugins.fence(parts)
         fate = f"was not put up within {_UP_WITHIN_S:g} s"
         try:
@@ -156,7 +117,7 @@ class Fencing:
                 await self._client.request("PATCH", self._path, body, content_type=MERGE_PATCH)
             fate = f"fell after {_STANDS_S:g} s, before the pod was given its devices"
             async with asyncio.timeout(_STANDS_S):
-                await self._over(wanted)
+                await self._over(wanted, turn)
         except TimeoutError:
             log.warning("the fence for pod %s %s", wanted.pod, fate)
         except (KubeError, SocketError) as error:
@@ -170,10 +131,11 @@ class Fencing:
                 return
             await asyncio.sleep(_LOOK_EVERY_S)
 
-    async def _over(self, wanted: Fence) -> None:
-        """Wait until the pod has been given what it asks for, or has ended, or until another one is to come."""
+    async def _over(self, wanted: Fence, turn: int) -> None:
+        """Wait until the pod has been given what it asks for, or has ended, or until another one is to come, or a
+        plugin has registered since this turn."""
         seen = False
-        while self._wanted is wanted and self.ready:
+        while self._wanted is wanted and self._settling.turn == turn:
             pod = self._chosen.pod(wanted.pod)
             if (seen and pod is None) or (pod is not None and (pod.at_work or not any(pod.open.values()))):
                 return

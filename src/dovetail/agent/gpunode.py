@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -27,7 +26,7 @@ from dovetail.agent.host import Host, Unread
 from dovetail.core.devices.layout import LEVELS, UNKNOWN
 from dovetail.kube.client import APPLY_PATCH, Client
 from dovetail.kube.decoding import Identified
-from dovetail.kube.errors import NotFound
+from dovetail.kube.errors import KubeError, NotFound
 from dovetail.kube.objects_topology import (
     PLUGIN_REGISTERED,
     AgentState,
@@ -223,6 +222,7 @@ class GPUNodeWriter:
         self._there = False
         self._conditions: tuple[Condition, ...] = ()
         self._before = GPUNodeStatus()
+        self._sent: GPUNodeStatus | None = None
         self._written: GPUNodeStatus | None = None
         self._written_s = 0.0
 
@@ -247,18 +247,23 @@ class GPUNodeWriter:
             await self._make()
         return self._before
 
-    async def amend(self, condition: Condition) -> None:
+    async def amend(self, condition: Condition) -> bool:
         """Make the object tell this condition, and that it is not Ready, beside all that it told before, by an earlier
-        process too; nothing where none has told anything. Raises ApiError."""
-        # Which fence stands is told by itself.
-        told = self._written or msgspec.structs.replace(await self.before(), fence="")
-        if told.agent is None or any(_alike(condition, one) for one in told.conditions):
-            return
+        process too. False, and nothing is told, where none has told anything. Raises ApiError."""
+        # Which fence stands is told by itself. What was cut off while it was sent may have arrived.
+        told = self._sent or msgspec.structs.replace(await self.before(), fence="")
+        if told.agent is None:
+            return False
+        if any(_alike(condition, one) for one in told.conditions):
+            return True
         ready = next((one for one in told.conditions if one.type == "Ready" and one.status == "False"), None)
         ready = ready or _condition("Ready", "PluginNotRegistered", condition.message)
         now = {one.type: one for one in (*told.conditions, ready, condition)}
-        with suppress(NotFound):
+        try:
             await self._tell(msgspec.structs.replace(told, conditions=(*now.values(),)))
+        except NotFound:
+            return False
+        return True
 
     async def _make(self) -> None:
         """The object with its owner, whatever was there; and since when its conditions are as they are."""
@@ -276,7 +281,12 @@ class GPUNodeWriter:
             for one in status.conditions
         )
         whole = msgspec.structs.replace(status, observed_time=now, conditions=conditions)
-        await self._apply({}, {"status": document(whole)}, "status")
+        sent, self._sent = self._sent, status
+        try:
+            await self._apply({}, {"status": document(whole)}, "status")
+        except KubeError:
+            self._sent = sent
+            raise
         self._conditions = conditions
         self._written, self._written_s = status, self._clock_s()
 

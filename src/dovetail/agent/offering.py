@@ -31,6 +31,7 @@ from dovetail.agent.nvml import Nvml
 from dovetail.agent.options import Options
 from dovetail.agent.plugin.plugins import Counts, DevicePlugins
 from dovetail.agent.podresources import PodResources
+from dovetail.agent.settling import BEGINS, Settling
 from dovetail.kube.client import Client
 from dovetail.kube.objects_topology import DeviceDifference
 
@@ -44,7 +45,7 @@ Names = frozenset[tuple[str, str]]
 
 class Offering:
     """`changed` is called when something has to be looked at anew, `registered` when the kubelet has other resources
-    from us, `differed` with all pods that have other devices than were chosen."""
+    from us, or has settled, `differed` with all pods that have other devices than were chosen."""
 
     def __init__(
         self,
@@ -83,14 +84,19 @@ class Offering:
         self._plugins: DevicePlugins | None = None
         self._driver: Driver | None = None
         self.fencing: Fencing | None = None
-        """What is to run where pods are fenced."""
+        self.settling: Settling | None = None
+        """Both are to run where they are."""
         if options.device_plugin:
             self._plugins = DevicePlugins(
                 options.kubelet_folder / "device-plugins", config, chosen, self._edits, self._mps.client,
                 pod_resources=self._kubelet, differences=differed, changed=registered,
             )  # fmt: skip
+            self.settling = Settling(chosen, self._kubelet, self._plugins)
+            self.settling.on_change(registered)
+            # What the kubelet did not tell of its pods while it was gone it tells now.
+            self.settling.on_change(changed)
             if options.fence:
-                self.fencing = Fencing(client, options.node_name, chosen, self._kubelet, self._plugins, changed)
+                self.fencing = Fencing(client, options.node_name, chosen, self._kubelet, self._plugins, self.settling)
         if options.claims:
             folders = Folders(
                 options.kubelet_folder / "plugins_registry",
@@ -115,8 +121,16 @@ class Offering:
 
     @property
     def unregistered(self) -> tuple[str, str] | None:
-        """As of `DevicePlugins`; None where none is run."""
-        return self._plugins.unregistered if self._plugins is not None else None
+        """As of `DevicePlugins`, or that the kubelet, which has the plugin, takes up its pods; None where none runs."""
+        if self._plugins is None or self.settling is None:
+            return None
+        found = self._plugins.unregistered
+        return found if any(found) or not self.settling.awaited else BEGINS
+
+    @property
+    def fences(self) -> bool:
+        """Whether fences are put up now."""
+        return self.fencing is not None and self.settling is not None and self.settling.settled
 
     @property
     def offered(self) -> frozenset[str]:

@@ -135,7 +135,7 @@ class Agent:
                 tasks.create_task(self._chosen.run())
                 tasks.create_task(self._telling.begin())
                 if self._configuring is not None:
-                    tasks.create_task(self._configuring.run(self._configure))
+                    tasks.create_task(self._configuring.run(self._configure, self._telling.tell))
                 tasks.create_task(self._tell())
                 recovered = self._mig is None or await self._recover(self._mig)
                 tasks.create_task(self._health.run())
@@ -143,7 +143,7 @@ class Agent:
                 await self._complete.wait()
                 if self._mig is not None and not recovered:
                     await self._recover(self._mig)
-                for part in (self._dividing, self._offering.fencing):
+                for part in (self._dividing, self._offering.settling, self._offering.fencing):
                     if part is not None:
                         tasks.create_task(part.run())
         finally:
@@ -275,7 +275,7 @@ class Agent:
                 *(f"the events of {uuid} cannot be watched: {why}" for uuid, why in self._health.unwatched),
             ),
             self._dividing.state if self._dividing is not None else None,
-            self._offering.fencing is not None and self._offering.fencing.ready,
+            self._offering.fences,
             self._offering.unregistered,
         )
 

@@ -6,8 +6,9 @@ it manages. Who else writes the same labels or the same object is said, and then
 not answer it is tried again, ever later. While the device plugin is being registered it is waited for, ten seconds at
 most, since a scheduler would believe what is still missing; but that the kubelet does not have the plugin is told at
 once, beside what was told before: pods that are bound meanwhile would be rejected. So it is when this process begins
-and before it ends. Of a machine whose GPUs nobody has seen yet the GPUNode alone tells, and only that they do not
-answer: what was told of them before stays.
+and before it ends, and until a kubelet that has begun anew has settled, ten seconds at most (see `settling`). Of a
+machine whose GPUs nobody has seen yet the GPUNode alone tells, and only that they do not answer: what was told of them
+before stays.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from dovetail.agent.kubelet_state import KubeletConfig, KubeletConfigError, ask_
 from dovetail.agent.labels import NodeLabels, labels_of, pci_of
 from dovetail.agent.options import Options
 from dovetail.agent.podresources import PodResources
+from dovetail.agent.settling import BEGINS
 from dovetail.agent.sysfs import Sysfs, SysfsError
 from dovetail.agent.zones import NodeZones, zones_of_node
 from dovetail.core.model import GPU
@@ -142,7 +144,9 @@ class Telling:
         seen, sysfs = self._seen(), self._sysfs()
         plugin = plugin_condition(*seen.unregistered) if seen.unregistered is not None else None
         if plugin is not None and plugin.status == "False":
-            await self._writer.amend(plugin)
+            amended = await self._writer.amend(plugin)
+            if amended and seen.unregistered == BEGINS:
+                return RENEW_S
         allocatable, pods = await self._kubelet_tells()
         complete = self._is_complete(seen, allocatable)
         if not complete and time.monotonic() - (self._incomplete_since_s or 0) < _REGISTRATION_MAX_S:

@@ -26,7 +26,7 @@ from dovetail.agent.plugin.folder import Folder
 from dovetail.agent.plugin.offers import Offer, offers
 from dovetail.agent.plugin.preferring import CannotPrefer
 from dovetail.agent.plugin.readback import ReadBack
-from dovetail.agent.plugin.registration import Registration, clear_stale
+from dovetail.agent.plugin.registration import KUBELET, Registration, clear_stale, identity
 from dovetail.agent.plugin.server import Answers, PluginServer, Refused
 from dovetail.agent.podresources import PodResources
 from dovetail.core.devices.layout import Layout
@@ -59,7 +59,8 @@ class DevicePlugins:
     """`folder` is the kubelet's for device plugins. `gpu_edits` says what GPUs and instances need in a container (for
     `passDeviceSpecs`), `mps` what replicas of a resource that is shared by MPS need; both by uuid. `differences` is
     called with all differences between chosen and given whenever they change, `registering` before a resource is
-    registered: the kubelet may have begun anew. `changed` is called when a resource was registered or is no more."""
+    registered, with whether the kubelet is another one than before, and `has_registered` when the kubelet has it.
+    `changed` is called when a resource was registered or is no more."""
 
     def __init__(
         self,
@@ -75,7 +76,9 @@ class DevicePlugins:
     ) -> None:
         self._changed = changed
         self.counts = Counts()
-        self.registering: Callable[[], None] = _no_matter
+        self.registering: Callable[[bool], None] = lambda anew: None
+        self.has_registered: Callable[[], None] = _no_matter
+        self._socket: tuple[int, int] | None = None
         self._config, self._chosen = config, chosen
         self._folder = Folder(folder)
         self._kubelet = pod_resources or PodResources()
@@ -216,12 +219,15 @@ class DevicePlugins:
         return found
 
     def _server(self, path: Path, offer: Offer) -> PluginServer:
-        self.registering()
+        socket = identity(self._folder.path / KUBELET)
+        anew, self._socket = socket != self._socket, socket
+        self.registering(anew)
         return PluginServer(path, offer, self._answers, self._prefer, self._on_allocated, self._folder.wake)
 
     def _on_registered(self) -> None:
         self.counts.registrations += 1
         self._readback.registered()
+        self.has_registered()
         self._changed()
 
     def _on_allocated(self, offer: Offer, ids: tuple[str, ...]) -> None:

@@ -122,7 +122,7 @@ class Registration:
                 await self._folder.changed(turn, min(_LATEST_S, delay_s))
 
     def _kubelet_now(self) -> tuple[int, int] | None:
-        return _identity(self._folder.path / KUBELET)
+        return identity(self._folder.path / KUBELET)
 
     async def _another_kubelet(self, known: tuple[int, int] | None, timeout_s: float) -> bool:
         """Waits so long, or until another kubelet than the known one has opened its socket: whether it has."""
@@ -148,7 +148,7 @@ class Registration:
         """One registration, from its begin to its end; whether that is because the kubelet began anew, or ended.
         Raises SocketError, _Rival."""
         kubelet = self._folder.path / KUBELET
-        began = _identity(kubelet)
+        began = identity(kubelet)
         if began is None:
             raise _KubeletGone(f"{kubelet} is not there: the kubelet does not run, or keeps its sockets elsewhere")
         await self._look_for_rivals()
@@ -174,8 +174,8 @@ class Registration:
             self._registered()
             while True:
                 turn = self._folder.turn
-                anew = _identity(kubelet) != began
-                if anew or server.gone or _identity(server.path) is None:
+                anew = identity(kubelet) != began
+                if anew or server.gone or identity(server.path) is None:
                     return anew
                 await self._folder.changed(turn)
         finally:
@@ -209,7 +209,7 @@ class Registration:
                 )
 
 
-def _identity(socket: Path) -> tuple[int, int] | None:
+def identity(socket: Path) -> tuple[int, int] | None:
     """Tells one socket of a name from the next; None where there is none."""
     try:
         found = socket.stat()
@@ -227,7 +227,7 @@ def clear_stale(folder: Path) -> None:
     """Remove the sockets of ours at which nobody listens: what killed agents left."""
     for socket in folder.glob(f"{_OURS}*{_SUFFIX}"):
         try:
-            if _identity(socket) is not None and not answers(socket):
+            if identity(socket) is not None and not answers(socket):
                 socket.unlink(missing_ok=True)
         except OSError as error:
             log.warning("%s, which an earlier agent left, cannot be removed: %s", socket, error.strerror)
