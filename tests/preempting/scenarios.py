@@ -3,12 +3,13 @@
 
 A table has a scenario after each line `= NAME`:
 
-    nodes 4 4@zone1 4:100      GPUs of each node; its zone; its memory in MB
+    nodes 4 4@zone1 4:100      GPUs of each node; its zone; its memory in MB; `2mig`: so many MIG instances
     q0 2 limit=6 weight=1      a queue: GPUs guaranteed; `parent=`, `priority=`, `cpu=`: CPU and memory, all or none
     r0 q0 1: 0 0/1 > 1 -       a job: its queue, GPUs of each pod, where its pods are, where they are in the end
     evicted 1                  how many pods are evicted (0 where it does not say so)
 
-GPUs of a pod are whole ones, a fraction (`0.5`), or memory (`20MiB`); after a `+` come its CPUs and MB (`0+2c50m`).
+GPUs of a pod are whole ones, a fraction (`0.5`), memory (`20MiB`), or MIG instances (`2mig`), each a seventh of one;
+after a `+` come its CPUs and MB (`0+2c50m`).
 Words before them: `build` cannot be preempted and `inference` neither, `interactive` can; each is of a higher priority
 than the other jobs; `low` and `lower` are of a lower one. `zone`: the gang wants to be in one; `least=1`: so many of
 its pods are enough; `groups=1,2`: so many of each of its sub-gangs.
@@ -34,6 +35,7 @@ _TABLES = Path(__file__).parent / "kai"
 _GPU_MEMORY_MIB = 100
 _MB = 10**6
 _ZONE = "zone"
+_INSTANCE = "nvidia.com/mig-1g.10gb"
 _PRIORITIES = {"lower": 48, "low": 49, "train": 50, "interactive": 75, "build": 100, "inference": 125}
 _NOT_PREEMPTIBLE = {"build", "inference"}
 
@@ -134,6 +136,10 @@ def _task(name: str, place: str, size: str, runs: bool) -> Task:
 def _node(name: str, spec: str) -> Node:
     spec, _, zone = spec.partition("@")
     gpus, _, memory = spec.partition(":")
+    if gpus.endswith("mig"):
+        gpus = gpus.removesuffix("mig")
+        made = node(name, int(gpus))
+        return replace(made, allocatable=tuple((_INSTANCE if of == GPU else of, own) for of, own in made.allocatable))
     made = replace(node(name, int(gpus), {_ZONE: zone} if zone else None), gpu_memory_mib=_GPU_MEMORY_MIB)
     if memory:
         amounts = {CPU: 100_000, MEMORY: int(memory) * _MB}
@@ -147,9 +153,11 @@ def _pod(task: Task, job: Job, now_ms: int, checkpoint_interval_ms: int, order: 
     amounts = {name: amount * share // 1000 for name, amount in record.request.resources if share}
     size, _, more = task.size.partition("+")
     memory_mib = int(size.removesuffix("MiB")) if size.endswith("MiB") else 0
-    milli = share if share % 1000 and not memory_mib else 0
+    milli = share if share % 1000 and not memory_mib and not size.endswith("mig") else 0
     if milli or memory_mib:
         del amounts[GPU]
+    if size.endswith("mig"):
+        amounts = {_INSTANCE: int(size.removesuffix("mig"))}
     if more:
         cpus, _, megabytes = more.removesuffix("m").partition("c")
         amounts |= {CPU: 1000 * int(cpus), MEMORY: int(megabytes) * _MB}
@@ -169,6 +177,8 @@ def _pod(task: Task, job: Job, now_ms: int, checkpoint_interval_ms: int, order: 
 def milli_gpus(size: str) -> int:
     """What a pod has of GPUs."""
     size = size.partition("+")[0]
+    if size.endswith("mig"):
+        return round(1000 * int(size.removesuffix("mig")) / 7)
     if size.endswith("MiB"):
         return 1000 * int(size.removesuffix("MiB")) // _GPU_MEMORY_MIB
     return round(1000 * float(size))
