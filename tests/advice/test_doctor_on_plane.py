@@ -76,7 +76,7 @@ def sick(plane: Plane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pla
     file = tmp_path_factory.mktemp("doctor") / "objects.yaml"
     file.write_text(OBJECTS)
     plane.kubectl("apply", f"--filename={file}")
-    plane.kubectl("wait", "--namespace=doctor", "--for=create", "serviceaccount/default", "--timeout=20s")
+    plane.kubectl("wait", "--namespace=doctor", "--for=create", "serviceaccount/default", "--timeout=60s")
     status = {"status": yaml.safe_load(OBJECTS.split("---")[1])["status"]}
     plane.kubectl("patch", "node", NODE, "--subresource=status", "--type=merge", f"--patch={json.dumps(status)}")
     pods = file.with_name("pod.yaml")

@@ -23,6 +23,7 @@ from dovetail.kube.client import Client
 from dovetail.kube.config import ClusterConfig
 from dovetail.playground import Playground
 from tests.agent.fake_kubelet import FakeKubelet, Pod
+from tests.patience import PATIENCE_S
 
 GPU = "nvidia.com/gpu"
 NVIDIAS_BUT_CDI = Config()
@@ -88,7 +89,7 @@ def no_mps(resource: str, uuids: Sequence[str]) -> Edits:
     raise AssertionError("there is no MPS here")
 
 
-async def until(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
+async def until(condition: Callable[[], bool], timeout_s: float = PATIENCE_S) -> None:
     """Waits until it is so."""
     async with asyncio.timeout(timeout_s):
         while not condition():  # noqa: ASYNC110 - there is nothing to wait for: files and other processes change
@@ -195,7 +196,7 @@ class Node:
         self.kubelet.remove(meta["uid"])
         self.api.delete("pods", meta["namespace"], meta["name"])
 
-    async def settled(self, condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
+    async def settled(self, condition: Callable[[], bool], timeout_s: float = PATIENCE_S) -> None:
         """Waits until it is so."""
         await until(condition, timeout_s)
 

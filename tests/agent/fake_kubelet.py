@@ -32,6 +32,7 @@ from dovetail.agent.apis import deviceplugin_pb2 as plugin
 from dovetail.agent.apis import podresources_pb2 as resources
 from dovetail.agent.apis.serving import serve, service
 from tests.bound import bound
+from tests.patience import PATIENCE_S
 
 Pod = dict[str, Any]
 CHECKPOINT = "kubelet_internal_checkpoint"
@@ -232,7 +233,7 @@ class FakeKubelet:
         """The last list, by id."""
         return self._all.get(resource, {})
 
-    async def until(self, condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
+    async def until(self, condition: Callable[[], bool], timeout_s: float = PATIENCE_S) -> None:
         """Waits for what the lists and endpoints lead to."""
         async with asyncio.timeout(timeout_s):
             while not condition():

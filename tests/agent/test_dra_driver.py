@@ -27,6 +27,7 @@ from dovetail.kube.config import ClusterConfig
 from dovetail.playground import Playground
 from dovetail.playground.faults import Fault
 from tests.agent.dra_node import Node, gpu, host, register
+from tests.patience import PATIENCE_S
 from tests.scheduler.scripted import until
 
 SLICES = "resourceslices.resource.k8s.io"
@@ -69,7 +70,7 @@ class Bench:
         await self.settled()
 
     async def settled(self) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             await self.driver.settled.wait()
 
     async def restart(self) -> None:

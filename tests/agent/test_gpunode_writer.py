@@ -332,7 +332,7 @@ WHOLE = {
 @pytest.fixture(scope="module")
 def defined(plane: Plane) -> Iterator[Plane]:
     plane.kubectl("apply", f"--filename={DEFINITION}")
-    plane.kubectl("wait", "--for=condition=Established", "crd/gpunodes.dovetail.dev", "--timeout=30s")
+    plane.kubectl("wait", "--for=condition=Established", "crd/gpunodes.dovetail.dev", "--timeout=60s")
     yield plane
     plane.kubectl("delete", "node", "gpu-w", "--ignore-not-found")
 

@@ -22,6 +22,7 @@ from dovetail.agent.gpu_events import Event, GpuEvents, Look
 from dovetail.agent.health import HealthWatch, Illness
 from dovetail.agent.nvml import Nvml
 from dovetail.agent.xids import IGNORED, XIDS, Remedy, Watched, WatchedError, meaning, watched
+from tests.patience import PATIENCE_S
 from tools.standin import Standin
 from tools.standin.fixture import MakeStandin
 from tools.standin.standin import RIGHTS
@@ -104,7 +105,7 @@ class Machine:
                 await asyncio.to_thread(thread.join, 0.05)
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             while not holds():
                 if self._task is not None and self._task.done():
                     self._task.result()
@@ -114,7 +115,7 @@ class Machine:
 
     async def looks(self, number: int = 2) -> None:
         """So many more looks of the watch are over."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             for _ in range(number):
                 self.standin.set(0, utilization=1)
                 await asyncio.sleep(0.12)

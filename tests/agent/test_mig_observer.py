@@ -26,6 +26,7 @@ from dovetail.agent.known import MIG_UNREAD, Known
 from dovetail.agent.mig.observer import ObserverError, ask
 from dovetail.agent.nvml import NO_PERMISSION, Nvml, NvmlError
 from dovetail.agent.sysfs import Sysfs
+from tests.patience import PATIENCE_S
 from tools.standin import Standin
 from tools.standin.standin import RIGHTS
 
@@ -57,7 +58,7 @@ async def observing(machine: Standin, rights: str = "monitor") -> AsyncIterator[
         words = (sys.executable, "-c", code, "agent", "observe", f"--socket={path}", "--log-level=warning")
         process = await asyncio.create_subprocess_exec(*words, env=os.environ | machine.environment | {RIGHTS: rights})
         try:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(PATIENCE_S):
                 while not path.exists():  # noqa: ASYNC110 - another process makes it
                     await asyncio.sleep(0.02)
             yield path

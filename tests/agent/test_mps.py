@@ -27,6 +27,7 @@ from dovetail.agent.mps.daemons import MpsDaemons
 from dovetail.agent.mps.keeper import Keeper
 from dovetail.agent.mps.shares import SOCKET
 from dovetail.agent.nvml import NO_PERMISSION, NOT_FOUND, Nvml, NvmlError
+from tests.patience import PATIENCE_S
 from tools.standin import Standin
 
 GPU = "nvidia.com/gpu"
@@ -116,7 +117,7 @@ class World:
         await asyncio.gather(keeper, return_exceptions=True)
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + PATIENCE_S
         while not holds():
             self.heard.clear()
             assert time.monotonic() < deadline
@@ -225,6 +226,7 @@ async def test_a_gpu_whose_mode_cannot_be_set_keeps_nobody_from_the_others(world
     assert not daemons.ill and len(world.pids) == 1, "and the daemon went on"
 
 
+@pytest.mark.slow
 async def test_a_daemon_that_was_killed_comes_back_with_its_limits(world: World) -> None:
     daemons = await world.daemons()
     await daemons.update(host(), mps())
@@ -241,6 +243,7 @@ async def test_a_daemon_that_was_killed_comes_back_with_its_limits(world: World)
     assert json.loads(world.ask("client"))["limits"]["GPU-0"] == "10240M"
 
 
+@pytest.mark.slow
 async def test_a_daemon_that_hangs_is_killed_and_started_anew(world: World) -> None:
     daemons = await world.daemons(answer_s=1.0)
     await daemons.update(host(), mps())
@@ -280,6 +283,7 @@ async def test_without_the_program_it_says_where_it_comes_from(world: World) -> 
     await world.until(lambda: "driver capability `compute`" in daemons.problem(GPU, "GPU-0"))
 
 
+@pytest.mark.slow
 async def test_a_daemon_of_a_keeper_that_was_killed_is_kept(world: World) -> None:
     """Its clients go on."""
     with world.begin() as old:
@@ -332,6 +336,7 @@ async def test_it_goes_on_while_a_gpu_is_lost(world: World) -> None:
     assert not daemons.ill and len(world.pids) == 1
 
 
+@pytest.mark.slow
 async def test_it_ends_with_its_keeper_and_the_agent_says_what_is_missing(world: World) -> None:
     keeper = await world.keeper()
     daemons = world.agent()
@@ -370,6 +375,7 @@ async def test_a_keeper_takes_no_nonsense(world: World) -> None:
     await world.ready(daemons)
 
 
+@pytest.mark.slow
 async def test_an_update_that_changes_nothing_leaves_it_alone_and_other_limits_are_a_new_daemon(world: World) -> None:
     daemons = await world.daemons()
     await daemons.update(host(), mps())
@@ -456,7 +462,7 @@ async def test_the_keeper_is_a_process_of_its_own_and_an_agent_that_is_killed_le
         sys.executable, *words, env=os.environ | machine.environment | {"PATH": path}
     )
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             while not (world.folder / SOCKET).exists():  # noqa: ASYNC110 - another process makes it
                 await asyncio.sleep(0.05)
         daemons = world.agent()

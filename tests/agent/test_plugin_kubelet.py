@@ -19,6 +19,7 @@ from dovetail.agent.plugin import DeviceDifference, folder, plugins, preferring,
 from dovetail.agent.plugin.folder import Folder
 from tests.agent.agents import GPU, Node, host, ill, mig_uuid, running, until, uuid, without
 from tests.agent.fake_kubelet import Rejected, left_behind, pod
+from tests.patience import PATIENCE_S
 
 SHARED = f"{GPU}.shared"
 
@@ -388,7 +389,7 @@ async def test_a_folder_that_comes_and_goes_wakes_who_waits(place: Path) -> None
         waiting = asyncio.create_task(watched.changed(watched.turn, 60))
         await asyncio.sleep(0.01)
         step()
-        await asyncio.wait_for(waiting, 10)
+        await asyncio.wait_for(waiting, PATIENCE_S)
     assert watched.fault == ""
     watched.close()
 
@@ -399,5 +400,5 @@ async def test_a_kernel_that_does_not_watch_is_said(place: Path, monkeypatch: py
     monkeypatch.setattr("dovetail.agent.plugin.folder.BLIND_S", 0.01)
     watched.open()
     assert watched.fault.startswith("inotify_init1")
-    await asyncio.wait_for(watched.changed(watched.turn, 3600), 10)
+    await asyncio.wait_for(watched.changed(watched.turn, 3600), PATIENCE_S)
     watched.close()

@@ -222,7 +222,7 @@ def deployed(plane: Plane, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     (copied / "kustomization.yaml").write_text(listed.replace("  # - functions", "  - functions"))
     plane.kubectl("apply", f"--filename={ROOT / 'deploy/crds/gpunode.yaml'}")
     plane.kubectl("apply", "--filename=-", input=json.dumps(TOPOLOGIES))
-    plane.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")
+    plane.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
     plane.kubectl("apply", "-k", str(copied))
     for name in ("agent-a", "agent-b"):
         node = {
@@ -518,7 +518,7 @@ def test_its_pod_is_taken_and_one_like_it_elsewhere_is_not(deployed: Plane) -> N
     }
     deployed.kubectl("apply", "--filename=-", input=json.dumps(labelled))
     del spec["serviceAccountName"], spec["serviceAccount"]
-    deployed.kubectl("wait", "--namespace=restricted", "--for=create", "serviceaccount/default", "--timeout=20s")
+    deployed.kubectl("wait", "--namespace=restricted", "--for=create", "serviceaccount/default", "--timeout=60s")
     with pytest.raises(KubectlFailed, match="violates PodSecurity"):
         deployed.kubectl("create", "--namespace=restricted", "--dry-run=server", "--filename=-", input=json.dumps(pod))
     deployed.kubectl("delete", "namespace", "restricted", "--wait=false")

@@ -27,7 +27,7 @@ TWO = "sharing: {timeSlicing: {renameByDefault: true, resources: [{name: nvidia.
 @pytest.fixture(scope="module")
 def crd(plane: Plane) -> Iterator[Plane]:
     plane.kubectl("apply", f"--filename={ROOT / 'deploy/crds/gpunode.yaml'}")
-    plane.kubectl("wait", "--for=condition=Established", "crd", "gpunodes.dovetail.dev", "--timeout=30s")
+    plane.kubectl("wait", "--for=condition=Established", "crd", "gpunodes.dovetail.dev", "--timeout=60s")
     yield plane
 
 

@@ -25,6 +25,7 @@ from tests.agent.agents import host, until
 from tests.agent.test_privileges import BASE, container
 from tests.agent.whole_agent import Seat
 from tests.docs.pages import ROOT
+from tests.patience import PATIENCE_S
 from tools.controlplane.plane import Plane
 from tools.standin import Standin
 
@@ -116,13 +117,13 @@ async def test_an_agent_is_not_ready_before_the_kubelet_has_what_it_offers(
     plane: Plane, standin: Callable[[Any], Standin]
 ) -> None:
     plane.kubectl("apply", f"--filename={ROOT / 'deploy/crds/gpunode.yaml'}")
-    plane.kubectl("wait", "--for=condition=Established", "crd", "gpunodes.dovetail.dev", "--timeout=30s")
+    plane.kubectl("wait", "--for=condition=Established", "crd", "gpunodes.dovetail.dev", "--timeout=60s")
     machine, port = standin("dgx-a100"), 23552
     machine.slow("nvmlInit", 1500)
     seen: list[tuple[int, str]] = []
 
     async def until_ready(wanted: bool) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             while not seen or (seen[-1][0] == 200) != wanted:
                 await asyncio.sleep(0.05)
                 with contextlib.suppress(aiohttp.ClientError):

@@ -223,7 +223,7 @@ NODE = "zoned"
 @pytest.fixture
 def zoned(plane: Plane) -> Iterator[Plane]:
     plane.kubectl("create", "--filename=-", input=json.dumps(CRD))
-    plane.kubectl("wait", "--for=condition=Established", f"crd/{CRD['metadata']['name']}", "--timeout=30s")
+    plane.kubectl("wait", "--for=condition=Established", f"crd/{CRD['metadata']['name']}", "--timeout=60s")
     node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}}
     plane.kubectl("create", "--filename=-", input=json.dumps(node))
     yield plane

@@ -31,6 +31,7 @@ from dovetail.kube.reflector import Change, Reflector
 from dovetail.kube.resources import GPU_NODES, NODES, PODS
 from tests.agent.agents import until
 from tests.agent.fake_kubelet import Allocation, FakeKubelet, Pod
+from tests.patience import PATIENCE_S
 from tools.standin import Standin
 
 KUBELET_CONFIG = "{apiVersion: kubelet.config.k8s.io/v1beta1, kind: KubeletConfiguration}\n"
@@ -139,7 +140,7 @@ class Seat:
                 # Why it ended by itself, if it did.
                 await task
 
-    async def offers(self, healthy: int, timeout_s: float = 30.0) -> None:
+    async def offers(self, healthy: int, timeout_s: float = PATIENCE_S) -> None:
         """Waits until the kubelet has so many healthy devices from the agent, and the GPUNode says so."""
 
         def so() -> bool:

@@ -10,12 +10,13 @@ from typing import Any
 import aiohttp
 from msgspec import Struct
 
+from tests.patience import PATIENCE_S
+
 Json = dict[str, Any]
 MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
 APPLY = "application/apply-patch+yaml"
-EVENT_WITHIN_S = 10.0
 
 
 class Reply(Struct, frozen=True):
@@ -42,14 +43,14 @@ class Events:
 
     async def next(self) -> Json:
         """The next event. Fails the test if there is none in time, or if the watch ended."""
-        async with asyncio.timeout(EVENT_WITHIN_S):
+        async with asyncio.timeout(PATIENCE_S):
             line = await self._response.content.readline()
         assert line, "the watch has ended"
         return json.loads(line)
 
     async def rest(self) -> list[Json]:
         """All events until the watch ends."""
-        async with asyncio.timeout(EVENT_WITHIN_S):
+        async with asyncio.timeout(PATIENCE_S):
             return [json.loads(line) async for line in self._response.content]
 
 

@@ -4,6 +4,7 @@
 import asyncio
 
 from tests.contract.api import MERGE, STRATEGIC, Api, Json, pod
+from tests.patience import PATIENCE_S
 
 READY = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
 
@@ -36,7 +37,7 @@ async def running(api: Api, name: str, **spec: object) -> Json:
 
 async def settled(api: Api, name: str, reason: str = "", **wanted: object) -> Json:
     """The status of a budget, once the disruption controller has made these of its fields, and why that is allowed."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             found = (await api.get(f"{budgets(api)}/{name}")).body
             status = found.get("status", {})
@@ -98,7 +99,7 @@ async def test_a_budget_of_the_unavailable_allows_nothing_of_jobs(api: Api) -> N
     job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "train"}, "spec": spec}
     await api.create(api.path("jobs", version="batch/v1"), job)
     names: list[str] = []
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while len(names) < 2:
             names = (await api.get(api.path("pods"), labelSelector="app=one")).names
             await asyncio.sleep(0.02)

@@ -64,7 +64,7 @@ async def kubectl(server: str, request: pytest.FixtureRequest, tmp_path: Path) -
     manifest = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
     await run("create", "-f-", text=json.dumps(manifest))
     if server == "plane":
-        await run("wait", "--for=create", "serviceaccount/default", "--timeout=20s")
+        await run("wait", "--for=create", "serviceaccount/default", "--timeout=60s")
     yield run
     await playground.stop()
 
@@ -109,7 +109,7 @@ async def test_a_node_is_cordoned_and_described(kubectl: Kubectl) -> None:
 
 async def test_waiting_for_a_condition_is_a_watch(kubectl: Kubectl) -> None:
     await kubectl("apply", "-f-", text=MANIFEST)
-    waiting = asyncio.create_task(kubectl("wait", "--for=condition=Example", "pod/one", "--timeout=20s"))
+    waiting = asyncio.create_task(kubectl("wait", "--for=condition=Example", "pod/one", "--timeout=60s"))
     patch = {"status": {"conditions": [{"type": "Example", "status": "True"}]}}
     await kubectl("patch", "pod", "one", "--subresource=status", f"-p={json.dumps(patch)}")
     assert await waiting == "pod/one condition met\n"

@@ -29,6 +29,7 @@ from dovetail.kube.resources import (
     WORKLOADS,
     Resource,
 )
+from tests.patience import PATIENCE_S
 from tools.controlplane.plane import Plane
 
 pytestmark = pytest.mark.plane
@@ -44,7 +45,7 @@ def pod(name: str, **labels: str) -> dict[str, object]:
 @pytest.fixture(scope="module")
 def namespace(plane: Plane) -> str:
     plane.kubectl("create", "namespace", NAMESPACE)
-    plane.kubectl("wait", f"--namespace={NAMESPACE}", "--for=create", "serviceaccount/default", "--timeout=20s")
+    plane.kubectl("wait", f"--namespace={NAMESPACE}", "--for=create", "serviceaccount/default", "--timeout=60s")
     return NAMESPACE
 
 
@@ -152,7 +153,7 @@ async def test_a_restart_of_the_server_loses_nothing(client: Client, plane: Plan
         assert await followed.next() == [("added", "before")]
         await asyncio.to_thread(plane.restart_apiserver)
         await create(client, "after")
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             change = await followed.told.get()
         assert (change.kind, change.object.metadata.name) == ("added", "after")
         await delete(client, "before")
@@ -184,7 +185,7 @@ async def test_one_of_two_electors_leads_and_then_the_other(client: Client) -> N
         return elector, started
 
     (first, first_started), (second, second_started) = stand("first"), stand("second")
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         running = [asyncio.create_task(first.run())]
         await first_started.wait()
         running.append(asyncio.create_task(second.run()))
@@ -214,7 +215,7 @@ async def test_a_watch_whose_server_is_gone_behind_a_balancer_is_found_out(
             assert seen.errors.empty(), seen.errors.get_nowait()
             balancer.deaf = True
             plane.kubectl(f"--namespace={namespace}", "create", "configmap", "behind")
-            async with asyncio.timeout(45):
+            async with asyncio.timeout(PATIENCE_S):
                 while "behind" not in seen.names():
                     await seen.told.get()
 

@@ -35,6 +35,7 @@ from dovetail.kube.lease import (
     resign,
     step,
 )
+from tests.patience import PATIENCE_S
 
 TERMS = Terms(15_000, 10_000, 2_000)
 
@@ -180,6 +181,7 @@ class World:
 clocks = st.tuples(st.integers(-(10**9), 10**9), st.integers(90, 110))
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(st.integers(0, 2**64), clocks, clocks)
 def test_never_two_leaders_at_one_instant(seed: int, a: tuple[int, int], b: tuple[int, int]) -> None:
@@ -193,6 +195,7 @@ def test_never_two_leaders_at_one_instant(seed: int, a: tuple[int, int], b: tupl
     World([Candidate("a", *a), Candidate("b", *b)], delay_ms, lambda: draw.choice([5_000, 30_000])).run(300)
 
 
+@pytest.mark.slow
 @given(st.lists(st.sampled_from([0, 10, 200]), min_size=400, max_size=400))
 def test_where_nothing_is_held_up_for_long_one_of_them_leads_all_the_time(delays_ms: list[int]) -> None:
     world = World([Candidate("a", 0, 100), Candidate("b", 5_000, 105)], delays_ms.pop, lambda: 5_000)
@@ -237,7 +240,8 @@ class LeaseServer:
         return self.lease["spec"]["holderIdentity"]
 
 
-QUICK = Terms(duration_ms=60_000, renew_deadline_ms=300, retry_period_ms=20)
+QUICK = Terms(duration_ms=60_000, renew_deadline_ms=10_000, retry_period_ms=20)
+SOON_GONE = Terms(duration_ms=60_000, renew_deadline_ms=300, retry_period_ms=20)
 
 
 class Running:
@@ -252,8 +256,7 @@ class Running:
             "host",
             on_started_leading=self.started.set,
             on_stopped_leading=self.stopped.set,
-            terms=QUICK,
-            **options,
+            **{"terms": QUICK, **options},
         )
         self.task = asyncio.create_task(self.elector.run())
 
@@ -274,7 +277,7 @@ async def client(lease_server: LeaseServer) -> AsyncIterator[Client]:
 
 
 async def test_a_leader_hands_over_without_a_wait(client: Client, lease_server: LeaseServer) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         first = Running(client)
         await first.started.wait()
         assert first.elector.is_leader
@@ -295,8 +298,8 @@ async def test_a_leader_hands_over_without_a_wait(client: Client, lease_server: 
 
 
 async def test_a_leader_that_cannot_renew_stops_and_comes_back(client: Client, lease_server: LeaseServer) -> None:
-    async with asyncio.timeout(5):
-        running = Running(client)
+    async with asyncio.timeout(PATIENCE_S):
+        running = Running(client, terms=SOON_GONE)
         await running.started.wait()
         running.started.clear()
         lease_server.faults = [status(500, "InternalError")] * 100
@@ -323,7 +326,7 @@ async def test_a_stalled_process_is_not_leader_even_before_it_has_noticed(
 async def test_a_namespace_that_is_not_there_is_named(caplog: pytest.LogCaptureFixture) -> None:
     async with serve(status(404, "NotFound")) as url, Client(ClusterConfig(url), jitter=lambda: 0.0) as client:
         running = Running(client)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             while not caplog.records:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         await running.stop()

@@ -17,6 +17,7 @@ from dovetail.kube.errors import KubeError
 from dovetail.kube.reflector import Change, Drift, Reflector
 from dovetail.kube.resources import PODS, Resource
 from dovetail.kube.watching import HEARTBEAT_S
+from tests.patience import PATIENCE_S
 
 
 class Followed:
@@ -46,7 +47,7 @@ class Followed:
 
     async def next(self, count: int = 1) -> list[tuple[str, str]]:
         """The next changes, as (kind, name), sorted."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             changes = [await self.told.get() for _ in range(count)]
         return sorted((change.kind, change.object.metadata.name) for change in changes)
 
@@ -59,7 +60,7 @@ async def follow(client: Client, resource: Resource = PODS, **options: object) -
     followed = Followed(client, resource, **options)
     task = asyncio.create_task(followed.reflector.run())
     try:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             await followed.reflector.synced.wait()
         yield followed
         assert followed.told.empty(), "everything told was expected"
@@ -173,11 +174,9 @@ async def test_what_is_kept_is_less_than_what_is_told(client: Client, collection
 
 async def until(condition: Callable[[], bool]) -> None:
     """For what has no event of its own."""
-    for _ in range(1_000):
-        if condition():
-            return
-        await asyncio.sleep(0.005)
-    raise AssertionError("it did not come to pass within five seconds")
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
 
 
 async def nobody(kind: str, obj: dict) -> None:
@@ -199,10 +198,10 @@ async def test_other_failures_are_reported_and_waited_out(
 async def test_what_comes_in_short_succession_is_told_together_and_who_comes_alone_does_not_wait(
     client: Client, collection: Collection
 ) -> None:
-    async with follow(client, apart_s=0.3) as followed:
-        await asyncio.sleep(0.4)
+    async with follow(client, apart_s=1.5) as followed:
+        await asyncio.sleep(1.6)
         await collection.put("alone")
-        async with asyncio.timeout(0.2):
+        async with asyncio.timeout(1.0):
             assert await followed.next() == [("added", "alone")]
         for name in ("a", "b", "c"):
             await collection.put(name)

@@ -108,7 +108,7 @@ def test_an_object_of_the_wrong_type_is_left_out_of_the_list_and_named() -> None
 @pytest.fixture(scope="module")
 def defined(plane: Plane) -> Plane:
     plane.kubectl("apply", f"--filename={DEFINITION}")
-    plane.kubectl("wait", "--for=condition=Established", "crd/gpunodes.dovetail.dev", "--timeout=30s")
+    plane.kubectl("wait", "--for=condition=Established", "crd/gpunodes.dovetail.dev", "--timeout=60s")
     return plane
 
 
@@ -184,7 +184,7 @@ def test_a_real_server_refuses_what_does_not_fit(
 @pytest.mark.plane
 async def test_a_real_server_copies_what_a_binding_carries_to_the_pod(defined: Plane) -> None:
     defined.kubectl("create", "namespace", "carried")
-    defined.kubectl("wait", "--namespace=carried", "--for=create", "serviceaccount/default", "--timeout=20s")
+    defined.kubectl("wait", "--namespace=carried", "--for=create", "serviceaccount/default", "--timeout=60s")
     spec = {"schedulerName": "dovetail", "containers": [{"name": "main", "image": "none"}]}
     # Other tests may have put up the policy by which the scheduler alone binds so.
     scheduler = defined.kubeconfig_for("system:serviceaccount:dovetail-system:dovetail-scheduler", ["system:masters"])

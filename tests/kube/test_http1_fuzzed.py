@@ -24,6 +24,7 @@ from dovetail.kube.errors import ApiError
 from dovetail.kube.http1 import Connection, Dropped, Pool
 from dovetail.kube.resources import PODS
 from dovetail.kube.watching import watch
+from tests.patience import PATIENCE_S
 
 OK = b"HTTP/1.1 200 OK\r\n"
 WHOLE = [
@@ -105,6 +106,7 @@ def theirs(wire: bytes) -> tuple[Outcome, bool]:
         return None, False
 
 
+@pytest.mark.slow
 @settings(max_examples=400)
 @given(damaged(), st.sets(st.integers(1, 200)))
 @example(OK + b"Transfer-Encoding: chunked\r\n\r\n-5\r\nhello\r\n", set())
@@ -223,11 +225,11 @@ async def sound(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 def test_the_next_request_gets_its_own_answer(wire: bytes, cuts: set[int]) -> None:
     async def check() -> None:
         async with serve_raw(tampering(pieces(wire, cuts)), sound) as url, Client(ClusterConfig(url)) as client:
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(PATIENCE_S):
                 with contextlib.suppress(ApiError):
                     await client.fetch("GET", "/first", timeout_s=0.2, retries=0)
                 await asyncio.sleep(0.002)
-                assert await client.fetch("GET", "/second", timeout_s=2.0, retries=0) == b"second"
+                assert await client.fetch("GET", "/second", timeout_s=PATIENCE_S, retries=0) == b"second"
 
     asyncio.run(check())
 
@@ -267,7 +269,7 @@ def test_a_damaged_watch_ends_and_says_so(start: int, length: int, instead: byte
         await reader.read()
 
     async def check() -> None:
-        async with serve_raw(play) as url, Client(ClusterConfig(url)) as client, asyncio.timeout(5):
+        async with serve_raw(play) as url, Client(ClusterConfig(url)) as client, asyncio.timeout(PATIENCE_S):
             with contextlib.suppress(ApiError):
                 async for _ in watch(client, Reader(PODS, Pod), "1", heartbeat_s=0.05):
                     pass
@@ -286,7 +288,7 @@ def test_a_damaged_watch_of_another_kind(wire: bytes, cuts: set[int]) -> None:
         await reader.read()
 
     async def check() -> None:
-        async with serve_raw(play) as url, Client(ClusterConfig(url)) as client, asyncio.timeout(5):
+        async with serve_raw(play) as url, Client(ClusterConfig(url)) as client, asyncio.timeout(PATIENCE_S):
             with contextlib.suppress(ApiError):
                 async with client.stream("/x", {}, timeout_s=0.1) as connection:
                     connection.watch(0.05)
@@ -307,7 +309,7 @@ async def test_a_drip_of_chunk_extensions_is_silence(monkeypatch: pytest.MonkeyP
 
     async with serve_raw(drip) as url, Client(ClusterConfig(url)) as client:
         with pytest.raises(ApiError, match="nothing came for"):
-            async with asyncio.timeout(5), client.stream("/x", {}) as connection:
+            async with asyncio.timeout(PATIENCE_S), client.stream("/x", {}) as connection:
                 connection.watch(0.1)
                 await connection.read()
 

@@ -100,7 +100,7 @@ def test_the_example_of_the_reference_says_all_that_a_spec_can() -> None:
 @pytest.fixture(scope="module")
 def defined(plane: Plane) -> Plane:
     plane.kubectl("apply", f"--filename={DEFINITION}")
-    plane.kubectl("wait", "--for=condition=Established", "crd/queues.dovetail.dev", "--timeout=30s")
+    plane.kubectl("wait", "--for=condition=Established", "crd/queues.dovetail.dev", "--timeout=60s")
     return plane
 
 

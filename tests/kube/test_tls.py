@@ -26,6 +26,7 @@ from dovetail.kube.config import ClusterConfig
 from dovetail.kube.credentials import Files
 from dovetail.kube.errors import ConfigError, Unreachable
 from dovetail.kube.http1 import Dropped
+from tests.patience import PATIENCE_S
 
 
 class Authority:
@@ -161,7 +162,7 @@ def test_a_server_that_says_farewell_and_stays_has_gone(cluster: Cluster, run: C
     async def main(port: int) -> None:
         source = Files(client_pem=cluster.authority.issue("scheduler"))
         config = ClusterConfig(f"https://127.0.0.1:{port}", ca_pem=cluster.authority.pem, source=source)
-        async with Client(config) as client, asyncio.timeout(5), client.stream("/x", {}) as connection:
+        async with Client(config) as client, asyncio.timeout(PATIENCE_S), client.stream("/x", {}) as connection:
             assert await connection.read() == b"x"
             with pytest.raises(Dropped, match="closed"):
                 await connection.read()

@@ -19,6 +19,7 @@ from dovetail.kube.config import ClusterConfig, load_config
 from dovetail.kube.errors import AlreadyExists, ApiError, NotFound
 from dovetail.playground import Playground
 from dovetail.scheduler.serve import Options, run
+from tests.patience import PATIENCE_S
 
 Document = dict[str, Any]
 _numbers = itertools.count(1)
@@ -161,7 +162,7 @@ class Cluster:
             await self.delete(f"/api/v1/nodes/{node['metadata']['name']}")
 
 
-async def eventually(question: Callable[[], Any], wanted: Callable[[Any], bool], within_s: float = 20.0) -> Any:
+async def eventually(question: Callable[[], Any], wanted: Callable[[Any], bool], within_s: float = PATIENCE_S) -> Any:
     """Ask until the answer is as wanted; fails with the last answer."""
     answer = None
     with suppress(TimeoutError):

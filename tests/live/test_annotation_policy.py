@@ -66,7 +66,7 @@ class Admin:
 @pytest.fixture(scope="module")
 def admin(deployed_plane: Plane) -> Admin:
     deployed_plane.kubectl("create", "namespace", HERE)
-    deployed_plane.kubectl("wait", f"--namespace={HERE}", "--for=create", "serviceaccount/default", "--timeout=20s")
+    deployed_plane.kubectl("wait", f"--namespace={HERE}", "--for=create", "serviceaccount/default", "--timeout=60s")
     admin = Admin(deployed_plane)
     # A policy is in force some time after it was written.
     for _ in range(200):

@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from tests.patience import PATIENCE_S
+
 pytestmark = pytest.mark.plane
 DOVETAIL = str(Path(sys.executable).with_name("dovetail"))
 NODES = """
@@ -47,10 +49,10 @@ def _port() -> int:
 
 
 def _get(url: str) -> str:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
-            with urllib.request.urlopen(url, timeout=5) as reply:
+            with urllib.request.urlopen(url, timeout=PATIENCE_S) as reply:
                 return str(reply.read().decode())
         except OSError:
             if time.monotonic() > deadline:
@@ -71,9 +73,9 @@ def test_schedule_explain_and_replay(deployed_plane: Any, tmp_path: Path) -> Non
         try:
             assert _get(f"http://{listen}/readyz") == "ok\n"
             assert _get(f"http://{listen}/healthz") == "ok\n"
-            plane.kubectl("wait", "pod/cmd-fits", "--for=condition=PodScheduled", "--timeout=20s")
+            plane.kubectl("wait", "pod/cmd-fits", "--for=condition=PodScheduled", "--timeout=60s")
             plane.kubectl("apply", "-f", "-", input=POD.format(name="cmd-waits", gpus=4))
-            plane.kubectl("wait", "pod/cmd-waits", "--for=condition=PodScheduled=False", "--timeout=20s")
+            plane.kubectl("wait", "pod/cmd-waits", "--for=condition=PodScheduled=False", "--timeout=60s")
             scraped = _get(f"http://{listen}/metrics")
             # Others may have left pods on this plane.
             assert re.search(r'^dovetail_binds_total\{result="bound"\} [1-9]', scraped, re.MULTILINE)
@@ -82,7 +84,7 @@ def test_schedule_explain_and_replay(deployed_plane: Any, tmp_path: Path) -> Non
             assert "NoNodeFits (NotYet): 0/" in described
         finally:
             process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=20) == 0
+        assert process.wait(timeout=PATIENCE_S) == 0
     replayed = subprocess.run(
         [DOVETAIL, "replay", str(tmp_path / "recording"), "-o", "json"], capture_output=True, text=True, check=True
     )
@@ -147,10 +149,10 @@ def test_nodes_are_chosen_by_the_policy_that_is_named(
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
             plane.kubectl("apply", "-f", "-", input=json.dumps(pods[0]))
-            plane.kubectl("wait", "pod/cmd-0", "--for=condition=PodScheduled", "--timeout=20s")
+            plane.kubectl("wait", "pod/cmd-0", "--for=condition=PodScheduled", "--timeout=60s")
         finally:
             process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=20) == 0
+        assert process.wait(timeout=PATIENCE_S) == 0
     assert plane.kubectl("get", "pod", "cmd-0", "-o", "jsonpath={.spec.nodeName}") == node
     plane.kubectl("delete", "pod", "-l", f"cmd={policy}", "--force", "--grace-period=0")
     plane.kubectl("delete", "node", "cmd-tight", "cmd-roomy")

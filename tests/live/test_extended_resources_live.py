@@ -179,7 +179,7 @@ async def test_what_is_written_is_what_the_stock_scheduler_writes(
     try:
         for name, (amounts, init) in pods.items():
             await devices.extended_pod(name, *amounts, init=init, schedulerName="default-scheduler")
-        await eventually(cluster.bound, lambda bound: bound.keys() == pods.keys(), within_s=60)
+        await eventually(cluster.bound, lambda bound: bound.keys() == pods.keys())
     finally:
         stock.terminate()
         await stock.wait()

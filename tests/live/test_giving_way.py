@@ -17,6 +17,7 @@ from dovetail.core.state import State
 from dovetail.playground.faults import Fault
 from dovetail.scheduler import driver, evictor
 from tests.live.conftest import NAMESPACE, Cluster, Document, eventually, stays
+from tests.patience import PATIENCE_S
 
 WITH_FAULTS = pytest.mark.parametrize("cluster", ["playground"], indirect=True)
 KEPT = {"finalizers": ["dovetail.dev/test"]}
@@ -203,7 +204,7 @@ async def test_a_server_that_fails_between_the_evictions_and_the_bind_delays_it(
         playground.faults.add(Fault("drop-before", "PATCH", "pods/status", "big"))
         playground.faults.add(Fault("answer", "POST", "pods/binding", "big", status=500, times=2))
         stage.evict("v0", "v1")
-        await eventually(cluster.bound, lambda bound: bound.keys() == {"big"}, within_s=30)
+        await eventually(cluster.bound, lambda bound: bound.keys() == {"big"})
         await eventually(stage.nominated, lambda node: not node)
         assert not stage.hand.failed()
 
@@ -219,7 +220,7 @@ async def test_a_victim_that_has_just_gone_is_no_failure(stage: Stage) -> None:
         stage.evict("v0", "v1")
         await eventually(lambda: cluster.events("Preempted"), bool)
         playground.faults.watches_flow.set()
-        await eventually(cluster.bound, lambda bound: bound.keys() == {"big"}, within_s=30)
+        await eventually(cluster.bound, lambda bound: bound.keys() == {"big"})
         assert [event["regarding"]["name"] for event in await cluster.events("Preempted")] == ["v1"]
         assert not stage.hand.failed()
 
@@ -244,7 +245,7 @@ async def test_a_lease_that_is_lost_between_two_evictions_ends_them(
         assert await stage.nominated() == stage.node
         path = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/dovetail-scheduler"
         await cluster.patch(path, {"spec": {"holderIdentity": "thief", "leaseTransitions": 9}})
-        done, _ = await asyncio.wait([task], timeout=30)
+        done, _ = await asyncio.wait([task], timeout=PATIENCE_S)
         assert done
         evictions.clear()
         await stays(lambda: stage.target("v1"), lambda condition: not condition, for_s=1.0)

@@ -107,9 +107,7 @@ async def test_who_borrowed_everything_gives_back_what_a_gang_is_guaranteed(team
         await cluster.pod_group("g", 2)
         for number in range(2):
             await teams.pod("red", f"r{number}", 4, schedulingGroup={"podGroupName": "g"})
-        ending = await eventually(
-            teams.ending, lambda found: list(found.values()) == ["PreemptionByScheduler"] * 2, within_s=30
-        )
+        ending = await eventually(teams.ending, lambda found: list(found.values()) == ["PreemptionByScheduler"] * 2)
         assert all(name.startswith("b") for name in ending)
         assert (await eventually(teams.nominated, bool)).keys() == {"r0", "r1"}
         group = await eventually(
@@ -121,7 +119,7 @@ async def test_who_borrowed_everything_gives_back_what_a_gang_is_guaranteed(team
         assert waiting["head"]["name"] == f"{cluster.namespace}/g"
 
         await teams.let_go(*ending)
-        bound = await eventually(cluster.bound, lambda bound: {"r0", "r1"} <= bound.keys(), within_s=30)
+        bound = await eventually(cluster.bound, lambda bound: {"r0", "r1"} <= bound.keys())
         assert len(bound) == 4
         assert not await teams.nominated()
         red = await eventually(lambda: teams.status("red"), lambda status: status["allocated"].get("gpu") == "8")

@@ -12,6 +12,7 @@ from dovetail.core.policy import Policy
 from dovetail.playground.faults import Fault
 from dovetail.scheduler.serve import LeadershipLost
 from tests.live.conftest import NAMESPACE, Cluster, eventually, stays
+from tests.patience import PATIENCE_S
 
 WITH_FAULTS = pytest.mark.parametrize("cluster", ["playground"], indirect=True)
 
@@ -42,7 +43,7 @@ async def test_only_the_leader_writes_and_another_takes_over(cluster: Cluster) -
             first.cancel()
             await asyncio.gather(first, return_exceptions=True)
             await cluster.pod("p2", 1)
-            await eventually(cluster.bound, lambda bound: len(bound) == 3, within_s=30)
+            await eventually(cluster.bound, lambda bound: len(bound) == 3)
             assert (await cluster.get(lease_path))["spec"]["holderIdentity"].startswith("two")
 
 
@@ -87,7 +88,7 @@ async def test_a_gang_that_starts_by_half_is_released_by_the_deadline(cluster: C
         await cluster.pod(f"p{number}", 4, schedulingGroup={"podGroupName": "g"})
     async with cluster.scheduler(policy=Policy(attempts_per_step=64, start_deadline_ms=2_000)):
         await eventually(cluster.bound, lambda bound: bound.keys() == {"p0"})
-        released = await eventually(lambda: cluster.events("GangReleased"), bool, within_s=15)
+        released = await eventually(lambda: cluster.events("GangReleased"), bool)
         assert released[0]["regarding"]["name"] == "p0"
         await eventually(cluster.bound, lambda bound: not bound)
 
@@ -104,7 +105,7 @@ async def test_the_server_goes_away_and_comes_back(cluster: Cluster) -> None:
         cluster.playground.faults.expire_history()
         await cluster.playground.faults.come_back()
         await cluster.pod("after", 1)
-        await eventually(cluster.bound, lambda bound: bound.keys() == {"before", "after"}, within_s=60)
+        await eventually(cluster.bound, lambda bound: bound.keys() == {"before", "after"})
 
 
 @WITH_FAULTS
@@ -116,7 +117,7 @@ async def test_losing_the_lease_ends_the_process(cluster: Cluster) -> None:
         await eventually(cluster.bound, lambda bound: len(bound) == 1)
         path = "/apis/coordination.k8s.io/v1/namespaces/dovetail-system/leases/dovetail-scheduler"
         await cluster.patch(path, {"spec": {"holderIdentity": "thief", "leaseTransitions": 9}})
-        done, _ = await asyncio.wait([task], timeout=30)
+        done, _ = await asyncio.wait([task], timeout=PATIENCE_S)
         assert done
         error = task.exception()
         while isinstance(error, BaseExceptionGroup):

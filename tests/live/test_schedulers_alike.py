@@ -139,7 +139,7 @@ async def test_a_volume_that_waits_for_its_first_consumer(cluster: Cluster) -> N
     async with cluster.scheduler():
         await cluster.told("p", "VolumeClaimMissing (NotYet)")
         await cluster.create(claims, claim)
-        await eventually(cluster.bound, lambda bound: bound.get("p") == free, within_s=40)
+        await eventually(cluster.bound, lambda bound: bound.get("p") == free)
         bound_claim = await cluster.get(f"{claims}/data")
         assert bound_claim["spec"]["volumeName"] == f"disk-{free}"
     await cluster.delete(cluster.pods_path("p"))
@@ -174,4 +174,4 @@ async def test_the_real_server_goes_away_and_comes_back(plane_factory: Callable[
             await asyncio.sleep(2)
             await asyncio.to_thread(plane.restart_apiserver)
             await cluster.pod("after", 1)
-            await eventually(cluster.bound, lambda bound: bound == {"before": node, "after": node}, within_s=60)
+            await eventually(cluster.bound, lambda bound: bound == {"before": node, "after": node})

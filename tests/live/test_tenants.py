@@ -160,10 +160,10 @@ async def test_who_borrows_cannot_keep_what_is_guaranteed_to_others(teams: Teams
             await tenant.patch(f"b{number}", patch)
         await eventually(lambda: teams.status("blue"), lambda status: status.get("allocated", {}).get("gpu") == "16")
         await teams.pod("red", "r0", 8)
-        ending = await eventually(teams.ending, lambda found: len(found) == 2, within_s=30)
+        ending = await eventually(teams.ending, lambda found: len(found) == 2)
         assert set(ending.values()) == {"PreemptionByScheduler"}
         await teams.let_go(*ending)
-        await eventually(cluster.bound, lambda bound: "r0" in bound, within_s=30)
+        await eventually(cluster.bound, lambda bound: "r0" in bound)
 
 
 @pytest.mark.parametrize("to", ["nosuch", "theirs"])

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tests.patience import PATIENCE_S
 from tools.node.gpus import real_devices, start_agent, start_scheduler
 from tools.node.node import IMAGE, Node
 from tools.standin import Standin
@@ -32,7 +33,7 @@ class Cluster:
         self.folder = folder
         self.children: list[subprocess.Popen[bytes]] = []
         self._kubectl("apply", "-k", str(REPOSITORY / "deploy/crds"))
-        self._kubectl("wait", "--for=condition=Established", "crd/gpunodes.dovetail.dev", "--timeout=30s")
+        self._kubectl("wait", "--for=condition=Established", "crd/gpunodes.dovetail.dev", "--timeout=60s")
         self._kubectl("create", "namespace", namespace)
 
     def _kubectl(self, *arguments: str, **more: Any) -> str:
@@ -144,7 +145,7 @@ class Cluster:
     def phase(self, name: str) -> str:
         return str(self.get("pod", name)["status"].get("phase"))
 
-    def until(self, condition: Callable[[], object], what: str, timeout_s: float = 60.0) -> None:
+    def until(self, condition: Callable[[], object], what: str, timeout_s: float = PATIENCE_S) -> None:
         deadline_s = time.monotonic() + timeout_s
         while not condition():
             if time.monotonic() > deadline_s:

@@ -17,6 +17,7 @@ import pytest
 from dovetail.agent.apis import deviceplugin_pb2 as deviceplugin
 from dovetail.agent.apis import podresources_pb2 as podresources
 from dovetail.agent.apis.serving import call
+from tests.patience import PATIENCE_S
 from tools.node import plugin
 from tools.node.configuration import CDI, KubeletOptions
 from tools.node.node import IMAGE, Node, NodeFailed
@@ -173,7 +174,7 @@ def test_a_spawned_program_sees_the_nodes_paths_and_is_a_child_like_any_other(re
         time.sleep(0.05)
     assert text == "kubelet.sock\nyes\n0-1\n"
     program.send_signal(signal.SIGTERM)
-    assert program.wait(timeout=5) == -signal.SIGTERM
+    assert program.wait(timeout=PATIENCE_S) == -signal.SIGTERM
     assert not Path("/var/lib/kubelet/pod-resources").exists()
 
 
@@ -237,12 +238,13 @@ with Plane(controllers=False) as plane, Node(plane) as node:
         assert cgroups and Path(folder).exists() and pids
         holder.kill()
     left = [Path(folder), *cgroups, *(Path(f"/proc/{pid}") for pid in pids)]
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE_S
     while remaining := [path for path in left if path.exists()]:
         assert time.monotonic() < deadline, remaining
         time.sleep(0.1)
 
 
+@pytest.mark.slow
 def test_a_machine_that_cannot_carry_a_node_skips_its_tests_and_says_what_it_lacks_even_in_ci(tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("without root the missing commands are not what is said")

@@ -10,6 +10,7 @@ from tempfile import mkdtemp
 
 import pytest
 
+from tests.patience import PATIENCE_S
 from tools.node.space import Space, SpaceFailed
 
 Open = Callable[..., Space]
@@ -31,7 +32,7 @@ def open_space(tmp_path: Path) -> Iterator[Open]:
 
 def run(space: Space, script: str) -> str:
     process = space.start(["sh", "-c", script], os.environ, subprocess.PIPE)
-    printed, said = process.communicate(timeout=30)
+    printed, said = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, said
     return printed.decode()
 

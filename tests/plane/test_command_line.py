@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE_S
 from tools.controlplane import binaries, referee
 
 REPOSITORY = Path(__file__).parents[2]
@@ -59,7 +60,7 @@ def test_two_builders_build_once(tmp_path: Path) -> None:
     builders = [
         subprocess.Popen(argv, cwd=REPOSITORY, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(2)
     ]
-    printed = {builder.communicate(timeout=30)[0].strip() for builder in builders}
+    printed = {builder.communicate(timeout=PATIENCE_S)[0].strip() for builder in builders}
     assert len(printed) == 1
     names = sorted([*binaries.PACKAGES, *referee.PACKAGES])
     assert sorted(path.name for line in printed.pop().splitlines() for path in Path(line).iterdir()) == names
@@ -77,6 +78,7 @@ def test_a_failed_build_says_what_why_and_what_to_do_and_leaves_nothing_behind(
     assert not binaries.binaries_dir().exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("ci", "outcome"), [("false", "1 skipped"), ("true", "1 error")])
 def test_without_binaries_a_plane_test_is_skipped_but_an_error_in_ci(tmp_path: Path, ci: str, outcome: str) -> None:
     go = fake_go(tmp_path, "echo 'no such host' >&2; exit 1")

@@ -48,7 +48,7 @@ def served(plane: Plane, group_version: str) -> set[str]:
 @pytest.fixture(scope="module")
 def namespace(plane: Plane) -> str:
     plane.kubectl("create", "namespace", "control-plane")
-    plane.kubectl("wait", "--namespace=control-plane", "--for=create", "serviceaccount/default", "--timeout=20s")
+    plane.kubectl("wait", "--namespace=control-plane", "--for=create", "serviceaccount/default", "--timeout=60s")
     return "control-plane"
 
 
@@ -108,7 +108,7 @@ def test_a_node_without_a_kubelet_stays_schedulable_and_the_stock_scheduler_uses
     assert plane.kubectl("get", "node", "fake", "--output=jsonpath={.spec.taints}") == ""
     gpu = {"limits": {"nvidia.com/gpu": "8"}}
     create(plane, pod("bound", containers=[{"name": "main", "image": "none", "resources": gpu}]), "default")
-    plane.kubectl("wait", "pod/bound", "--for=condition=PodScheduled", "--timeout=20s")
+    plane.kubectl("wait", "pod/bound", "--for=condition=PodScheduled", "--timeout=60s")
     assert plane.kubectl("get", "pod", "bound", "--output=jsonpath={.spec.nodeName}") == "fake"
 
 
@@ -139,7 +139,7 @@ def test_the_api_server_can_go_away_and_come_back(plane_factory: Callable[..., P
     assert plane.pids["etcd"] == pids["etcd"] and plane.pids["kube-apiserver"] != pids["kube-apiserver"]
     assert plane.kubectl("get", "podgroup", "--output=name") == "podgroup.scheduling.k8s.io/gang\n"
     # Without controllers nothing would ever take a finalizer off again.
-    plane.kubectl("delete", "podgroup", "gang", "--timeout=20s")
+    plane.kubectl("delete", "podgroup", "gang", "--timeout=60s")
     records = [json.loads(line) for line in audit_log.read_text().splitlines()]
     about_gang = [record["verb"] for record in records if record["objectRef"].get("name") == "gang"]
     assert about_gang == ["create", "delete"]

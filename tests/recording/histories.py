@@ -22,6 +22,7 @@ from dovetail.recording.recorder import Recorder
 from dovetail.recording.replay import Replay, replay
 from tests.core.gang_oracle import FABRIC, gpu_node, random_tree
 from tests.core.worlds import Dice, told
+from tests.patience import PATIENCE_S
 
 KIB = 2**10
 POLICY = Policy(
@@ -59,7 +60,7 @@ class Recorded(Struct, dict=True):
 
     def settle(self) -> None:
         """Wait until everything is in the files."""
-        deadline_s = time.monotonic() + 10
+        deadline_s = time.monotonic() + PATIENCE_S
         while self.recorder.waiting and not self.stopped:
             assert time.monotonic() < deadline_s
             time.sleep(0.001)

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from dovetail.kube.errors import ApiError, Conflict, Forbidden, NotFound, TooManyRequests, Unreachable
+from tests.patience import PATIENCE_S
 
 Answer = dict[str, Any] | Exception | Callable[[], Awaitable[Any]] | None
 
@@ -22,7 +23,7 @@ BUSY = TooManyRequests(429, "TooManyRequests", "come back later", "POST /x")
 AWAY = Unreachable(0, "NotConnected", "connection refused", "POST /x")
 
 
-async def until(condition: Callable[[], bool], within_s: float = 5.0) -> None:
+async def until(condition: Callable[[], bool], within_s: float = PATIENCE_S) -> None:
     """Wait for what nothing announces."""
     deadline_s = time.monotonic() + within_s
     while not condition():

@@ -31,6 +31,7 @@ from dovetail.playground import Playground
 from dovetail.scheduler import binder as module
 from dovetail.scheduler.binder import Binder, NotLeader, Target
 from dovetail.scheduler.clock import Clock
+from tests.patience import PATIENCE_S
 from tests.scheduler.scripted import AWAY, BROKEN, BUSY, FORBIDDEN, GONE, TAKEN, Scripted, until
 
 pytestmark = pytest.mark.usefixtures("short_waits")
@@ -103,7 +104,7 @@ class Bench:
         """Bind the pod and wait until it is over."""
         async with self.running():
             self.binder.put(bind, POD, "{}")
-            await asyncio.wait_for(self.binder.idle.wait(), 5)
+            await asyncio.wait_for(self.binder.idle.wait(), PATIENCE_S)
 
     async def prepare(self, bind: Bind) -> None:
         """The same where volumes come first: until the core was told."""
@@ -228,7 +229,7 @@ async def test_nothing_is_written_after_the_lease_is_lost(bench: Bench, server: 
     async with bench.running() as task:
         for number in range(10_000):
             bench.binder.put(Bind(f"u{number}", "n", 1), Target("d", f"p{number}", f"u{number}"), "{}")
-        await asyncio.wait([task], timeout=10)
+        await asyncio.wait([task], timeout=PATIENCE_S)
         error = task.exception()
         assert isinstance(error, BaseExceptionGroup)
         assert error.subgroup(NotLeader) is not None
@@ -248,7 +249,7 @@ async def test_a_server_that_stays_away_does_not_outlast_the_lease(bench: Bench,
         await asyncio.sleep(0.05)
         assert not task.done()
         bench.leads = False
-        done, _ = await asyncio.wait([task], timeout=5)
+        done, _ = await asyncio.wait([task], timeout=PATIENCE_S)
         assert done
 
 
@@ -355,7 +356,7 @@ async def test_pods_that_wait_for_volumes_hold_up_nobody(bench: Bench) -> None:
             waits = Bind(f"w{number}", "n", 1, volumes=PROVISION.volumes)
             bench.binder.put(waits, Target("d", f"w{number}", f"w{number}"), "{}")
         bench.binder.put(Bind("u", "n", 1), POD, "{}")
-        await asyncio.wait_for(bench.binder.idle.wait(), 5)
+        await asyncio.wait_for(bench.binder.idle.wait(), PATIENCE_S)
         assert bench.bound == ["u to n"]
         bench.mirror.claims.known["d", "data"] = claim("made", **DONE)
         await until(lambda: len(bench.bound) == 1 + 2 * module.WORKERS)
@@ -380,7 +381,7 @@ async def test_an_error_of_our_own_ends_it_loudly(bench: Bench, server: Scripted
     server.will("POST", "binding", ZeroDivisionError("a bug"))
     async with bench.running() as task:
         bench.binder.put(Bind("u", "n", 1), POD, "{}")
-        await asyncio.wait([task], timeout=5)
+        await asyncio.wait([task], timeout=PATIENCE_S)
         error = task.exception()
         assert isinstance(error, BaseExceptionGroup)
         assert error.subgroup(ZeroDivisionError) is not None

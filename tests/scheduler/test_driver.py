@@ -27,6 +27,7 @@ from dovetail.scheduler.clock import Clock
 from dovetail.scheduler.driver import Driver
 from dovetail.scheduler.mirror import Mirror
 from tests.bound import bound
+from tests.patience import PATIENCE_S
 from tests.scheduler.scripted import FORBIDDEN, TAKEN, Scripted, until
 
 BOUND = {"type": "PodScheduled", "status": "True", "lastTransitionTime": "2024-01-01T00:00:10Z"}
@@ -249,7 +250,7 @@ async def test_an_error_in_work_that_nobody_waits_for_ends_everything_loudly(ben
     bench.pod("p", node="a", group="g")
     bench.pod("q", group="g")
     async with bench.running() as task:
-        await asyncio.wait([task], timeout=5)
+        await asyncio.wait([task], timeout=PATIENCE_S)
         error = task.exception()
         assert isinstance(error, BaseExceptionGroup)
         assert error.subgroup(ZeroDivisionError) is not None

@@ -115,7 +115,7 @@ async def test_who_follows_records_what_it_is_told_and_then_what_it_decides(
             put_pods(playground, 10)
             await until(lambda: bound(playground).total() == 10)
         put_pods(playground, 10, first=10)
-        await until(lambda: bound(playground).total() == 20, within_s=10)
+        await until(lambda: bound(playground).total() == 20)
     (led,), (followed,) = replays(tmp_path / "one"), replays(tmp_path / "two")
     assert [(done.verdict, done.decisions) for done in (led, followed)] == [("equal", 10), ("equal", 10)]
     assert "told" in files(tmp_path / "two")[0].read_text()

@@ -20,6 +20,7 @@ from dovetail.kube.config import ClusterConfig
 from dovetail.playground import Playground
 from dovetail.playground.faults import Fault
 from dovetail.scheduler.serve import LEASE_NAMESPACE, LeadershipLost, Options, run
+from tests.patience import PATIENCE_S
 from tests.scheduler.scripted import until
 
 DOVETAIL = str(Path(sys.executable).with_name("dovetail"))
@@ -102,7 +103,7 @@ async def test_a_stop_with_binds_under_way_gives_the_lease_back_and_doubles_noth
         await until(lambda: holder(playground).startswith("one"))
         await until(lambda: bool(bound(playground)))
         one.cancel()
-        await asyncio.wait([one], timeout=3)
+        await asyncio.wait([one], timeout=PATIENCE_S)
         assert one.cancelled()
         assert holder(playground) == ""
     async with scheduler(playground, identity="two"):
@@ -110,6 +111,7 @@ async def test_a_stop_with_binds_under_way_gives_the_lease_back_and_doubles_noth
     assert bound(playground) == {"a": 60, "b": 60}
 
 
+@pytest.mark.slow
 async def test_a_stolen_lease_ends_it_with_thousands_of_binds_in_the_queue(playground: Playground) -> None:
     for number in range(40):
         put_node(playground, f"n{number}")
@@ -118,7 +120,7 @@ async def test_a_stolen_lease_ends_it_with_thousands_of_binds_in_the_queue(playg
     async with scheduler(playground, identity="one") as one:
         await until(lambda: bool(bound(playground)))
         steal_lease(playground)
-        done, _ = await asyncio.wait([one], timeout=10)
+        done, _ = await asyncio.wait([one], timeout=PATIENCE_S)
         assert done
         error = one.exception()
         assert isinstance(error, BaseExceptionGroup)
@@ -154,7 +156,7 @@ async def test_an_api_server_that_is_away_at_the_start_is_waited_for(playground:
         assert "waiting for the API server at http" in await _get(port, "/readyz")
         await asyncio.sleep(3.0)
         await playground.faults.come_back()
-        await until(lambda: bound(playground).total() == 1, 20)
+        await until(lambda: bound(playground).total() == 1)
 
 
 async def test_it_listens_where_it_is_told(playground: Playground) -> None:
@@ -173,7 +175,7 @@ def _answers(host: str, port: int, family: int = socket.AF_INET6) -> bool:
 async def _get(port: int, path: str) -> str:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
-    reply = await asyncio.wait_for(reader.read(), 5)
+    reply = await asyncio.wait_for(reader.read(), PATIENCE_S)
     writer.close()
     return reply.decode()
 
@@ -192,21 +194,22 @@ async def _command(kubeconfig: Path, *arguments: str) -> asyncio.subprocess.Proc
 
 async def _ended(process: asyncio.subprocess.Process) -> tuple[int | None, list[str]]:
     """The exit code, and the lines on stderr that are no log lines."""
-    _, said = await asyncio.wait_for(process.communicate(), 20)
+    _, said = await asyncio.wait_for(process.communicate(), PATIENCE_S)
     lines = said.decode().splitlines()
     return process.returncode, [line for line in lines if " dovetail." not in line]
 
 
+@pytest.mark.slow
 async def test_sigterm_is_no_error_and_a_stolen_lease_is_one_clear_line(playground: Playground, tmp_path: Path) -> None:
     kubeconfig = playground.kubeconfig(tmp_path / "config")
     put_node(playground, "a")
     first = await _command(kubeconfig, "--listen", "")
-    await until(lambda: bool(holder(playground)), 15)
+    await until(lambda: bool(holder(playground)))
     first.send_signal(signal.SIGTERM)
     assert await _ended(first) == (0, [])
     assert holder(playground) == ""
     second = await _command(kubeconfig, "--listen", "")
-    await until(lambda: bool(holder(playground)), 15)
+    await until(lambda: bool(holder(playground)))
     steal_lease(playground)
     code, said = await _ended(second)
     assert code == 1
@@ -215,6 +218,7 @@ async def test_sigterm_is_no_error_and_a_stolen_lease_is_one_clear_line(playgrou
     assert "the lease was lost" in said[0]
 
 
+@pytest.mark.slow
 async def test_a_server_that_cannot_be_used_is_one_clear_line(tmp_path: Path) -> None:
     server = hint = "ftp://example.org"
     kubeconfig = tmp_path / "config"

@@ -23,6 +23,7 @@ from dovetail.kube import doors
 from dovetail.kube import resources as kinds
 from dovetail.kube.doors import opened
 from dovetail.scheduler.endpoints import Endpoints, Review
+from tests.patience import PATIENCE_S
 
 
 def reflector(resource: Any, *, synced: bool = True, staleness_s: float = 0.0) -> Any:
@@ -54,7 +55,7 @@ class Client:
         self.port = port
 
     async def get(self, path: str, token: str = "", method: str = "GET") -> tuple[int, str]:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             reader, writer = await self.connect()
             header = f"Authorization: Bearer {token}\r\n" if token else ""
             writer.write(f"{method} {path} HTTP/1.1\r\nHost: x\r\n{header}\r\n".encode())
@@ -144,7 +145,7 @@ async def test_idle_and_slow_clients_keep_no_probe_from_its_answer(said: bytes) 
             assert await client.get("/healthz") == (200, "ok\n")
         with contextlib.suppress(ConnectionError):
             # The oldest had to go.
-            assert (await asyncio.wait_for(idle[0][0].read(), 5))[:12] in (b"", b"HTTP/1.1 405")
+            assert (await asyncio.wait_for(idle[0][0].read(), PATIENCE_S))[:12] in (b"", b"HTTP/1.1 405")
         for _, writer in idle:
             writer.close()
 
@@ -155,7 +156,7 @@ async def test_no_connection_lives_for_long(monkeypatch: pytest.MonkeyPatch) -> 
         _, writer = await client.connect()
         writer.write(b"GET /healthz HTTP/1.1\r\nX: ")
         with pytest.raises(ConnectionError):
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(PATIENCE_S):
                 while True:
                     writer.write(b"x")
                     await writer.drain()
@@ -167,7 +168,7 @@ async def test_a_connection_is_for_one_request() -> None:
     async with serving(driver()) as client:
         reader, writer = await client.connect()
         writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n" * 2)
-        reply = await asyncio.wait_for(reader.read(), 5)
+        reply = await asyncio.wait_for(reader.read(), PATIENCE_S)
         assert reply.count(b"HTTP/1.1") == 1
         writer.close()
 

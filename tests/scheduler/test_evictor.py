@@ -21,6 +21,7 @@ from dovetail.scheduler.binder import Target
 from dovetail.scheduler.clock import Clock
 from dovetail.scheduler.evictor import Evictor, Victim
 from dovetail.scheduler.mirror import Mirror
+from tests.patience import PATIENCE_S
 from tests.scheduler.scripted import AWAY, BROKEN, BUSY, FORBIDDEN, GONE, TAKEN, Scripted, until
 
 _WHY = "The disruption budget b needs 1 healthy pods and has 1 currently"
@@ -121,7 +122,7 @@ async def test_a_pod_made_again_under_the_name_is_left_alone(bench: Bench) -> No
     work = asyncio.create_task(bench.evictor.evict(bench.victims("p")))
     await until(lambda: len(bench.asked()) > 1)
     bench.pod("p", kind="deleted")
-    await asyncio.wait_for(work, 5)
+    await asyncio.wait_for(work, PATIENCE_S)
     assert not bench.evicted and not bench.failed
 
 
@@ -155,7 +156,7 @@ async def test_at_most_so_many_are_on_their_way(bench: Bench) -> None:
     await until(lambda: under_way == evictor._IN_FLIGHT)
     await asyncio.sleep(0.01)
     release.set()
-    await asyncio.wait_for(work, 5)
+    await asyncio.wait_for(work, PATIENCE_S)
     assert most == evictor._IN_FLIGHT and len(bench.evicted) == 40
 
 
@@ -175,7 +176,7 @@ async def test_nothing_more_is_written_when_it_is_not_ours_or_nobody_s_wish_any_
     work = asyncio.create_task(bench.evictor.evict(bench.victims("p", "q")))
     await until(lambda: bench.asked().count("q") > 1)
     end(bench)
-    await asyncio.wait_for(work, 5)
+    await asyncio.wait_for(work, PATIENCE_S)
     assert not bench.evicted and not bench.failed
     asked = len(bench.server.asked)
     await bench.evictor.evict([]) if end is _give_up else await bench.evictor.evict(bench.victims("r"))
@@ -187,5 +188,5 @@ async def test_giving_up_for_one_leaves_those_of_another(bench: Bench) -> None:
     work = asyncio.create_task(bench.evictor.evict(bench.victims("p")))
     await until(lambda: bool(bench.asked()))
     bench.evictor.withdraw("gang/d/other")
-    await asyncio.wait_for(work, 5)
+    await asyncio.wait_for(work, PATIENCE_S)
     assert bench.evicted == ["p"]

@@ -16,6 +16,7 @@ from dovetail.kube.feed import Feed
 from dovetail.kube.objects_topology import GPUNode
 from dovetail.scheduler import fences as module
 from dovetail.scheduler.fences import Fences
+from tests.patience import PATIENCE_S
 from tests.translate.yaml_objects import Change
 
 
@@ -77,7 +78,7 @@ async def test_a_bind_waits_until_the_fence_for_it_stands() -> None:
     await asyncio.sleep(0)
     assert not task.done()
     bench.see(gpu_node(stood="run-1"))
-    await asyncio.wait_for(task, 1)
+    await asyncio.wait_for(task, PATIENCE_S)
 
 
 async def test_each_fence_has_a_name_of_its_own() -> None:

@@ -19,6 +19,7 @@ from dovetail.playground import Playground
 from dovetail.playground.faults import Fault
 from dovetail.scheduler import mirror as module
 from dovetail.scheduler.mirror import Mirror
+from tests.patience import PATIENCE_S
 from tests.scheduler.scripted import until
 
 JOB = {
@@ -64,7 +65,7 @@ async def test_it_says_when_the_first_picture_is_whole(playground: Playground) -
     for number in range(30):
         playground.put({"apiVersion": "v1", "kind": "Node", "metadata": {"name": f"n{number}"}})
     async with mirrored(playground) as (mirror, _):
-        await asyncio.wait_for(mirror.synced(), 10)
+        await asyncio.wait_for(mirror.synced(), PATIENCE_S)
         assert sum(type(event).__name__ == "NodeChanged" for event in mirror.drain()) == 30
         assert len(mirror.nodes.known) == 30
         assert mirror.drain() == []
@@ -88,7 +89,7 @@ async def test_what_kubelets_rejected_comes_after_the_nodes(playground: Playgrou
     async with mirrored(playground) as (mirror, _):
         await until(lambda: bool(mirror.inbox) and isinstance(mirror.inbox[-1], PodRejected))
         assert not any(isinstance(event, NodeChanged) for event in mirror.inbox)
-        await asyncio.wait_for(mirror.synced(), 10)
+        await asyncio.wait_for(mirror.synced(), PATIENCE_S)
         told = [event for event in mirror.drain() if isinstance(event, NodeChanged | PodRejected)]
         assert told[1] == PodRejected("default/o-1", "n", "TopologyAffinityError")
 
@@ -131,10 +132,10 @@ async def test_an_error_of_our_own_ends_it(playground: Playground, monkeypatch: 
         raise ZeroDivisionError("a bug")
 
     async with mirrored(playground) as (mirror, task):
-        await asyncio.wait_for(mirror.synced(), 10)
+        await asyncio.wait_for(mirror.synced(), PATIENCE_S)
         monkeypatch.setattr(mirror.feed, "nodes", broken)
         playground.put({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}})
-        await asyncio.wait([task], timeout=5)
+        await asyncio.wait([task], timeout=PATIENCE_S)
         error = task.exception()
         assert isinstance(error, BaseExceptionGroup)
         assert error.subgroup(ZeroDivisionError) is not None

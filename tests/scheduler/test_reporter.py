@@ -11,6 +11,7 @@ import pytest
 from dovetail.kube.errors import ApiError, KubeError, NotFound, StatusDetails, Unreachable
 from dovetail.scheduler import reporter
 from dovetail.scheduler.reporter import Report, Reporter
+from tests.patience import PATIENCE_S
 
 
 class Server:
@@ -61,7 +62,7 @@ async def test_while_binds_are_under_way_late_reports_are_written_one_at_a_time(
         subject.put(str(number), _report(str(number)))
     await asyncio.sleep(0.01)
     assert server.written == []
-    await asyncio.wait_for(subject.idle.wait(), 5)
+    await asyncio.wait_for(subject.idle.wait(), PATIENCE_S)
     assert server.written == [str(number).encode() for number in range(50)]
     assert server.most_at_once == 1
 
@@ -78,7 +79,7 @@ async def test_what_is_due_a_little_later_goes_with_what_is_due(parts: Any, monk
     assert server.written == []
     await asyncio.sleep(0.15)
     assert server.written == [b"first", b"soon after"]
-    await asyncio.wait_for(subject.idle.wait(), 5)
+    await asyncio.wait_for(subject.idle.wait(), PATIENCE_S)
     assert server.written[2:] == [b"later"]
 
 
@@ -94,7 +95,7 @@ async def test_the_end_of_the_binds_lets_all_reports_go_at_once(parts: Any) -> N
     await asyncio.sleep(0.01)
     assert server.at_once == reporter.WORKERS
     server.open.set()
-    await asyncio.wait_for(subject.idle.wait(), 5)
+    await asyncio.wait_for(subject.idle.wait(), PATIENCE_S)
     assert len(server.written) == 50
 
 
@@ -107,7 +108,7 @@ async def test_the_last_word_about_an_object_is_the_newest(parts: Any) -> None:
         subject.put("pod", _report(word))
     await asyncio.sleep(0.01)
     server.open.set()
-    await asyncio.wait_for(subject.idle.wait(), 5)
+    await asyncio.wait_for(subject.idle.wait(), PATIENCE_S)
     assert server.written == [b"first", b"third"]
 
 
@@ -125,7 +126,7 @@ async def test_an_unreachable_server_is_tried_again_and_a_refusal_is_not(
     for key, failure in failures.items():
         server.failures = [failure]
         subject.put(key, _report(key))
-        await asyncio.wait_for(subject.idle.wait(), 5)
+        await asyncio.wait_for(subject.idle.wait(), PATIENCE_S)
     assert server.written == [b"a"]
 
 
@@ -133,7 +134,7 @@ async def test_nothing_is_written_without_the_lease(parts: Any) -> None:
     server, _, leads, subject = parts
     leads[0] = False
     subject.put("a", _report("a"))
-    await asyncio.wait_for(subject.idle.wait(), 5)
+    await asyncio.wait_for(subject.idle.wait(), PATIENCE_S)
     assert server.written == []
 
 
@@ -149,5 +150,5 @@ async def test_the_end_comes_even_in_the_moment_when_the_binds_end(moments: int)
     for _ in range(moments):
         await asyncio.sleep(0)
     task.cancel()
-    done, _ = await asyncio.wait([task], timeout=5)
+    done, _ = await asyncio.wait([task], timeout=PATIENCE_S)
     assert done == {task}

@@ -12,6 +12,7 @@ import pytest
 from dovetail.kube.errors import ApiError
 from dovetail.scheduler import reporter as module
 from dovetail.scheduler.reporter import Report, Reporter
+from tests.patience import PATIENCE_S
 from tests.scheduler.scripted import AWAY, BUSY, TAKEN, Scripted, until
 
 GATEWAY = ApiError(502, "BadGateway", "the balancer has no server", "PATCH /x")
@@ -42,7 +43,7 @@ async def test_a_server_that_has_too_much_to_do_is_asked_again(
 ) -> None:
     server.will("PATCH", "status", failure, failure, None)
     reporter.put("p", CONDITION)
-    await asyncio.wait_for(reporter.idle.wait(), 5)
+    await asyncio.wait_for(reporter.idle.wait(), PATIENCE_S)
     assert len(server.asked) == 3
 
 
@@ -62,12 +63,12 @@ async def test_a_report_that_fails_while_it_is_taken_back_is_not_tried_again(
     await asyncio.sleep(0)
     assert not taking_back.done()
     fail.set()
-    await asyncio.wait_for(taking_back, 5)
+    await asyncio.wait_for(taking_back, PATIENCE_S)
     asked = len(server.asked)
     await asyncio.sleep(0.03)
     assert len(server.asked) == asked
     assert not reporter.writes("p")
-    await asyncio.wait_for(reporter.idle.wait(), 5)
+    await asyncio.wait_for(reporter.idle.wait(), PATIENCE_S)
 
 
 async def test_nothing_is_left_to_do_once_the_last_report_is_taken_back(server: Scripted) -> None:
@@ -86,6 +87,6 @@ async def test_a_pod_that_was_made_again_is_nothing_to_log(
     """The patch names the uid of the old one: the server answers with a conflict."""
     server.will("PATCH", "status", TAKEN)
     reporter.put("p", CONDITION)
-    await asyncio.wait_for(reporter.idle.wait(), 5)
+    await asyncio.wait_for(reporter.idle.wait(), PATIENCE_S)
     assert len(server.asked) == 1
     assert caplog.records == []

@@ -17,6 +17,7 @@ from dovetail.kube.config import ClusterConfig
 from dovetail.kube.resources import EVENTS, GPU_NODES, NODES, PODS, RESOURCE_SLICES
 from dovetail.playground import Playground
 from dovetail.scheduler.serve import Options, run
+from tests.patience import PATIENCE_S
 
 DEFINITION = yaml.safe_load((Path(__file__).parents[2] / "deploy/crds/gpunode.yaml").read_text())
 ISLANDS = [[0, 0, 4, 0], [0, 0, 0, 4], [4, 0, 0, 0], [0, 4, 0, 0]]
@@ -59,7 +60,7 @@ async def pod(client: Client, name: str, gpus: int, **annotations: str) -> None:
 
 
 async def seen(client: Client, path: str, wanted: Callable[[Document], bool]) -> Document:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             found = await client.request("GET", path, decode=Document)
             if found is not None and wanted(found):

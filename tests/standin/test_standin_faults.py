@@ -16,6 +16,7 @@ from pathlib import Path
 import pynvml as nvml
 import pytest
 
+from tests.patience import PATIENCE_S
 from tools.standin import HostError, Standin
 from tools.standin.fixture import MakeStandin
 
@@ -283,7 +284,7 @@ def test_another_process_sees_what_happens_here(standin: MakeStandin) -> None:
     assert watcher.stdout is not None
     assert watcher.stdout.readline() == "ready\n"
     machine.xid(6, 95)
-    assert watcher.communicate(timeout=30)[0] == "95\n"
+    assert watcher.communicate(timeout=PATIENCE_S)[0] == "95\n"
 
 
 def test_a_layout_outlives_the_process_that_made_it(standin: MakeStandin) -> None:
@@ -297,7 +298,7 @@ def test_a_layout_outlives_the_process_that_made_it(standin: MakeStandin) -> Non
         print(nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, 0)))
         """,
     )
-    uuid = maker.communicate(timeout=30)[0].strip()
+    uuid = maker.communicate(timeout=PATIENCE_S)[0].strip()
     nvml.nvmlInit()
     device = nvml.nvmlDeviceGetHandleByUUID(uuid.encode())
     assert nvml.nvmlDeviceGetName(device).endswith("MIG 3g.20gb")
@@ -315,6 +316,7 @@ def test_whoever_is_first_makes_the_machine_and_the_others_use_it(tmp_path: Path
     assert sorted(path.name for path in tmp_path.iterdir()) == ["dev", "host.json", "proc", "state"]
 
 
+@pytest.mark.slow
 def test_killed_at_any_point_the_machine_is_whole_and_nobody_is_locked_out(standin: MakeStandin) -> None:
     machine = standin("small-2numa")
     nvml.nvmlInit()

@@ -464,10 +464,10 @@ spec:
 @pytest.fixture(scope="module")
 def dumped(plane: Plane) -> Iterator[Plane]:
     plane.kubectl("create", "namespace", "manifests")
-    plane.kubectl("wait", "--namespace=manifests", "--for=create", "serviceaccount/default", "--timeout=20s")
+    plane.kubectl("wait", "--namespace=manifests", "--for=create", "serviceaccount/default", "--timeout=60s")
     plane.kubectl("create", "--filename=-", input=DUMPED)
     active = "--for=jsonpath={.status.active}=2"
-    plane.kubectl("wait", "--namespace=manifests", active, "job/train", "--timeout=20s")
+    plane.kubectl("wait", "--namespace=manifests", active, "job/train", "--timeout=60s")
     yield plane
     plane.kubectl("delete", "node", "manifests-node")
 

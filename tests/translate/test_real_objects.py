@@ -65,7 +65,7 @@ NODE = "{apiVersion: v1, kind: Node, metadata: {name: translate-node}, spec: {un
 @pytest.fixture(scope="module")
 def namespace(plane: Plane) -> str:
     plane.kubectl("create", "namespace", NAMESPACE)
-    plane.kubectl("wait", f"--namespace={NAMESPACE}", "--for=create", "serviceaccount/default", "--timeout=20s")
+    plane.kubectl("wait", f"--namespace={NAMESPACE}", "--for=create", "serviceaccount/default", "--timeout=60s")
     return NAMESPACE
 
 
