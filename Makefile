@@ -7,7 +7,7 @@ IMAGE ?= dovetail:0.1.0
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint check format lock protos controlplane node bench image clean
+.PHONY: help demo test quick lint check format lock protos controlplane node bench image clean
 
 help: ## show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -18,6 +18,9 @@ demo: .venv/.run ## run a small cluster on this machine and show what Dovetail d
 test: .venv/.native lint ## all tests, with those on a real kube-apiserver (first time: builds it, some minutes)
 	@$(BIN)/python -m tools.controlplane build || echo "going on without the real control plane: the end of the test run says what was left out" >&2
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+
+quick: lint ## after each change, within two minutes: lint, and the tests that are quick and need no control plane
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m "not plane and not node and not slow" --durations=10 --durations-min=1
 
 lint: .venv/.dev ## ruff and mypy --strict
 	$(BIN)/ruff check .

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run says of tests that could not run, in one process and in several."""
+"""What a run in several processes says of tests that could not run, and of a process that dies."""
 
 from __future__ import annotations
 
@@ -21,16 +21,18 @@ def run(*arguments: str | Path, **environment: str) -> subprocess.CompletedProce
     return subprocess.run(argv, cwd=ROOT, env=os.environ | environment, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize(("how", "ci"), [((), "false"), (WORKERS, "true")])
-def test_tests_whose_control_plane_cannot_be_had_are_listed_at_the_end(how: tuple[str, ...], ci: str) -> None:
-    ended = run(*how, NEEDS_PLANE, CI=ci, XDG_CACHE_HOME=os.devnull)
+@pytest.mark.slow
+def test_workers_list_at_the_end_which_tests_had_no_control_plane() -> None:
+    """In one process tests/plane/test_command_line.py has it."""
+    ended = run(*WORKERS, NEEDS_PLANE, CI="true", XDG_CACHE_HOME=os.devnull)
     _, _, left_out = ended.stdout.partition("CONTROL PLANE TESTS DID NOT RUN")
     assert "1 tests need a real kube-apiserver and were not run:" in left_out, ended.stdout
     assert f"{NEEDS_PLANE}::" in left_out
     assert "set XDG_CACHE_HOME to a writable one" in left_out
-    assert ended.returncode == (1 if ci == "true" else 0)
+    assert ended.returncode == 1
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_fails_the_test_it_ran_and_the_others_are_run(tmp_path: Path) -> None:
     (tmp_path / "test_dies.py").write_text("import os\n\n\ndef test_dies():\n    os.abort()\n")
     (tmp_path / "test_lives.py").write_text("def test_lives():\n    pass\n")

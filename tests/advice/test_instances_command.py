@@ -147,6 +147,7 @@ def test_where_nothing_is_ever_finished() -> None:
     assert "never ends" in run(*SPOT, "--nodes", "60000").stdout
 
 
+@pytest.mark.slow
 def test_the_picture(tmp_path: Path) -> None:
     assert run(*SPOT, "--plot", str(tmp_path / "a.png")).exit_code == 0
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
@@ -210,6 +211,7 @@ def test_what_is_no_manifest_of_a_job(text: str) -> None:
     assert result.exit_code == 1 and result.output.startswith("Error: -")
 
 
+@pytest.mark.slow
 def test_matplotlib_is_loaded_for_a_picture_alone() -> None:
     code = "import sys, dovetail.cli.spot, dovetail.cli.instances; print('matplotlib' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

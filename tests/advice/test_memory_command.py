@@ -56,6 +56,7 @@ def test_an_exact_gpu_and_all_of_a_kind() -> None:
     assert [room["gpu"] for room in answer("gpt2", "--gpu", "h200")["gpus"]] == ["H200-SXM5", "H200-NVL"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "changed"),
     [
@@ -99,6 +100,7 @@ def test_each_option_of_adapters_does_something(arguments: list[str]) -> None:
     assert answer(*base)["model"]["trained"] > answer(*base, *arguments)["model"]["trained"] > 0
 
 
+@pytest.mark.slow
 def test_what_is_to_stay_free_and_the_size_of_a_node() -> None:
     base = ["llama-3.1-405b", "--gpu", "B200"]
     need = answer(*base)["need"]
@@ -174,6 +176,7 @@ def test_the_models_that_are_built_in() -> None:
     assert all(one["name"] in shown and f"{one['parameters'] / 1e9:.2f} B" in shown for one in told)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [["deepseek-v3"], ["llama-3.1-405b", "--train", "full", "--fsdp"]])
 def test_the_tables_are_no_wider_than_a_page(arguments: list[str]) -> None:
     shown = CliRunner().invoke(cli, ["memory", *arguments], env=environment(120)).stdout

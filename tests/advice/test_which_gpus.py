@@ -33,6 +33,7 @@ def test_the_largest_that_fits(known: int, spare: int, most: int) -> None:
     assert largest(lambda n: n <= known + spare, known, most) == min(known + spare, most)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plan", PLANS, ids=lambda plan: f"{type(plan).__name__}-{plan.context}")
 @given(usable_mib=st.integers(1100, 4000), headroom=st.integers(0, 50))
 def test_rooms_agree_with_a_search_of_everything(plan: Serving | Training, usable_mib: int, headroom: int) -> None:
@@ -56,6 +57,7 @@ def test_rooms_agree_with_a_search_of_everything(plan: Serving | Training, usabl
         assert not holds(room.fewest, batch=room.largest_batch + 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plan", [Serving(8192, 8), Training(4096, zero=3), Training(4096, checkpointing="full")])
 def test_more_memory_never_needs_more_gpus(plan: Serving | Training) -> None:
     answer = memory(Asked(model("llama-3.1-70b"), plan))
@@ -66,6 +68,7 @@ def test_more_memory_never_needs_more_gpus(plan: Serving | Training) -> None:
         assert room.need is None or (room.need.memory_per_gpu_mib <= room.usable_mib and room.need.gpus > 0)
 
 
+@pytest.mark.slow
 def test_the_layout_is_that_of_the_fewest_of_a_gpu() -> None:
     """70 billion parameters are 131 GiB: two cards of 80 GB hold them, unless a quarter of these is to be free."""
     answer = memory(Asked(model("llama-3.1-70b"), Serving(8192)), H100)
@@ -75,6 +78,7 @@ def test_the_layout_is_that_of_the_fewest_of_a_gpu() -> None:
     assert memory(Asked(model("llama-3.1-70b"), Serving(8192), headroom_percent=25), H100).layout == Layout(tp=4)
 
 
+@pytest.mark.slow
 def test_the_need_of_several_nodes() -> None:
     answer = memory(Asked(model("deepseek-v3"), Serving(8192, weights="bf16")), H100)
     assert answer.layout == Layout(tp=8, pp=answer.need.nodes)

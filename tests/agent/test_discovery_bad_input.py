@@ -69,6 +69,7 @@ def test_without_a_driver_the_kernel_tells_what_it_can(standin: Machine, monkeyp
     assert condition(host, "Ready")[:2] == ("False", "DriverNotReady")
 
 
+@pytest.mark.slow
 def test_kernel_module_and_library_of_different_versions(standin: Machine) -> None:
     machine = standin("dgx-a100")
     machine.mismatch()
@@ -82,6 +83,7 @@ def test_kernel_module_and_library_of_different_versions(standin: Machine) -> No
     assert len(look(machine).gpus) == 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("call", "field", "lost"),
     [

@@ -392,6 +392,7 @@ CHANGES: dict[str, tuple[Work, Work]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("before, change", CHANGES.values(), ids=CHANGES)
 def test_a_process_that_stops_before_any_step_leaves_all_in_order(before: Work, change: Work, tmp_path: Path) -> None:
     at = 0
@@ -415,6 +416,7 @@ def test_a_process_that_stops_before_any_step_leaves_all_in_order(before: Work, 
         return
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["another allocation", "a time slice is put back"])
 def test_a_start_that_stops_before_any_step_is_made_up_for_by_the_next(name: str, tmp_path: Path) -> None:
     before, change = CHANGES[name]

@@ -114,6 +114,7 @@ def node(standin: Make) -> Iterator[Callable[..., Node]]:
 OFF = Division(False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("host", CAPABLE)
 async def test_every_layout_follows_every_other(host: str, node: Callable[..., Node]) -> None:
     here = node(host)
@@ -321,6 +322,7 @@ async def test_a_machine_without_mig_has_no_layouts(node: Callable[..., Node]) -
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 async def test_whichever_step_fails_the_gpu_is_as_it_was(after: bool, node: Callable[..., Node]) -> None:
     nvml = Faulty()
@@ -494,6 +496,7 @@ async def test_where_a_step_cannot_be_written_down_the_next_start_finishes(
     assert len(here.division().instances) == 7
 
 
+@pytest.mark.slow
 def test_however_often_it_is_killed_the_layout_is_the_old_or_the_new_one() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tests.agent.mig_rounds", "--rounds", "24", "--seed", "5", "--hosts", *SMALL],

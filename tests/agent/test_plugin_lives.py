@@ -117,6 +117,7 @@ async def test_no_device_twice_none_lost_and_what_was_chosen_is_given(world: str
             assert life.names >= 8
 
 
+@pytest.mark.slow
 async def test_an_agent_that_is_killed_at_any_moment_gives_nothing_twice_and_loses_nothing() -> None:
     result = await run(rounds=25, seed=11)
     assert result.rounds == 25 and result.admitted > 0

@@ -141,6 +141,7 @@ def test_a_size_that_cannot_be_is_said(size: int) -> None:
 OFFERS = {"whole": whole(), "replicas": replicas(), "slices": slices()}
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(st.sampled_from(sorted(OFFERS)), st.data(), st.booleans())
 def test_every_answer_has_the_size_includes_what_it_must_and_is_the_same_again(

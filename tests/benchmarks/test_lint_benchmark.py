@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 
 from benchmarks import lint_speed
@@ -20,6 +21,7 @@ def test_every_tenth_file_has_a_fault_that_is_mended(tmp_path: Path) -> None:
     assert json.loads(CliRunner().invoke(cli, [*run, "--fix"]).stdout) == []
 
 
+@pytest.mark.slow
 def test_each_kind_of_run_is_measured() -> None:
     taken = lint_speed.measured(12, 1)
     assert list(taken) == ["folder", "folder, --fix", "one file", "--help"]

@@ -33,6 +33,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *op
     return capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_lists_of_the_published_table_are_run_or_those_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], traces: Path
 ) -> None:
@@ -57,6 +58,7 @@ def test_all_policies_see_the_same_arrivals_and_best_fit_leaves_nothing_of_halve
     assert packing.arrivals(traces, "default", 42).jobs != packing.arrivals(traces, "default", 43).jobs
 
 
+@pytest.mark.slow
 def test_the_table_has_the_means_beside_what_was_published(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], traces: Path
 ) -> None:

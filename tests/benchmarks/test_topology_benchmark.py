@@ -175,6 +175,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *op
     return topology.main(), capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_small_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     status, out = run(monkeypatch, capsys, "--by", "layout", "-o", "json")
     answer: dict[str, Any] = json.loads(out)

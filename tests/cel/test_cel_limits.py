@@ -50,6 +50,7 @@ WALKS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("body", WALKS.values(), ids=WALKS)
 @pytest.mark.parametrize("depth", [20, 30])
 def test_lists_that_hold_each_other_twice_are_not_walked_to_the_end(body: str, depth: int) -> None:
@@ -79,6 +80,7 @@ def test_the_count_itself_ends_soon_after_the_limit() -> None:
     assert 1000 < costs.work_of([value], 1000) <= 1002
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("made", "called"),
     [("optional.of(i)", "unwrapOpt().size() > 0"), ("''", "join() == ''"), ("''", "max() == ''"),
@@ -90,6 +92,7 @@ def test_a_list_can_be_gone_through_and_at_little_cost_not_for_ever(made: str, c
     assert TOO_MANY in ended(selector % 1000) or TOO_COSTLY in ended(selector % 1000)
 
 
+@pytest.mark.slow
 def test_a_map_inserted_time_and_again_counts_each_time() -> None:
     selector = (
         "cel.bind(m, lists.range(1000).transformMap(i, v, v), "
@@ -122,6 +125,7 @@ def test_a_long_text_is_not_gone_through_for_ever_at_little_cost(asked: str) -> 
     assert TOO_MANY in ended(long_text(asked)) or TOO_COSTLY in ended(long_text(asked))
 
 
+@pytest.mark.slow
 def test_a_url_is_as_much_to_look_at_as_it_is_long() -> None:
     asked = "cel.bind(u, url('http://a/?' + $), lists.range(9000).all(i, u.getQuery().size() == 1))"
     assert TOO_MANY in ended(grown("'a&'", "$ + $", 8, asked))

@@ -164,6 +164,7 @@ def test_what_is_known_of_gangs_goes_with_them() -> None:
     assert (world.state.broken.failed, world.state.broken.succeeded, world.state.broken.since_ms) == ({}, {}, {})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(20))
 def test_lives_of_gangs_with_owners_that_replace_and_owners_that_do_not(seed: int) -> None:
     """Pods fail at random for two days. Gangs whose owner replaces them within the longest back-off are never touched;

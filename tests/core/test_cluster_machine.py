@@ -2,6 +2,7 @@
 """Everything that can happen to a cluster, in any order, with the books audited after every step."""
 
 import numpy as np
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -446,7 +447,7 @@ def free(state: State, node: str) -> dict[str, int]:
 
 
 Machine.TestCase.settings = settings(max_examples=300, stateful_step_count=50, deadline=None, derandomize=True)
-TestClusterMachine = Machine.TestCase
+TestClusterMachine = pytest.mark.slow(Machine.TestCase)
 
 
 def test_books_and_rows_survive_more_nodes_resources_and_gpus_than_there_was_room_for() -> None:

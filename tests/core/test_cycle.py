@@ -408,6 +408,7 @@ def digest() -> str:
     return hashlib.sha256(repr(scenario(lambda i: f"n{i}")).encode()).hexdigest()
 
 
+@pytest.mark.slow
 def test_the_same_events_lead_to_the_same_decisions_in_every_process() -> None:
     command = [sys.executable, "-c", "from tests.core.test_cycle import digest; print(digest())"]
     runs = [

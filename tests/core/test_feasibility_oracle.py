@@ -47,6 +47,7 @@ def of_seed(seed: int) -> tuple[World, Pod, State]:
     return world, pod, state
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunk", range(16))
 def test_the_core_accepts_and_refuses_exactly_as_the_oracle(chunk: int) -> None:
     for seed in range(250 * chunk, 250 * (chunk + 1)):
@@ -60,6 +61,7 @@ def test_the_core_accepts_and_refuses_exactly_as_the_oracle(chunk: int) -> None:
             assert sorted([*refused, *want]) == sorted(node.name for node in world.nodes), seed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunk", range(4))
 def test_a_pod_is_bound_where_the_oracle_lets_it_or_held_with_counts_that_add_up(chunk: int) -> None:
     for seed in range(250 * chunk, 250 * (chunk + 1)):
@@ -76,6 +78,7 @@ def test_a_pod_is_bound_where_the_oracle_lets_it_or_held_with_counts_that_add_up
             assert refusal.total_nodes in (0, len(world.nodes)), seed
 
 
+@pytest.mark.slow
 def test_every_rule_refuses_somewhere_and_never_means_that_no_leaving_pod_helps() -> None:
     refused: Counter[Reason] = Counter()
     for seed in range(2500):

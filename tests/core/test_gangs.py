@@ -54,6 +54,7 @@ def gang_of(uid: str) -> str:
     return uid.rpartition("-")[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunk", range(4))
 def test_a_gang_of_one_shape_is_placed_exactly_where_an_assignment_exists(chunk: int) -> None:
     for seed in range(500 * chunk, 500 * (chunk + 1)):
@@ -62,6 +63,7 @@ def test_a_gang_of_one_shape_is_placed_exactly_where_an_assignment_exists(chunk:
         assert is_placed(tree, nodes) == placeable(tree, nodes), seed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunk", range(4))
 def test_sub_gangs_of_one_shape_are_placed_exactly_where_an_assignment_exists(chunk: int) -> None:
     for seed in range(500 * chunk, 500 * (chunk + 1)):
@@ -70,6 +72,7 @@ def test_sub_gangs_of_one_shape_are_placed_exactly_where_an_assignment_exists(ch
         assert is_placed(tree, nodes) == placeable(tree, nodes), seed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("with_sub_gangs", [False, True])
 def test_mixed_shapes_are_placed_soundly_and_nearly_always_where_an_assignment_exists(with_sub_gangs: bool) -> None:
     placed = possible = 0
@@ -111,6 +114,7 @@ def wishes(preferred: tuple[str, ...]) -> list[str]:
     return [*preferred, *reversed(FABRIC[:widest])]
 
 
+@pytest.mark.slow
 def test_the_first_level_with_a_domain_that_holds_the_gang_holds_it() -> None:
     honoured = dict.fromkeys(FABRIC, 0)
     for seed in range(1500):

@@ -196,6 +196,7 @@ SCORINGS = [pytest.param(Tightest, id="tightest"), pytest.param(lambda: Expected
 """What scores the nodes: a new one for each cluster."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scoring_of", SCORINGS)
 @pytest.mark.parametrize("seed", range(30))
 def test_the_kernel_scores_as_numpy_does(seed: int, scoring_of: Callable[[], Scoring]) -> None:
@@ -262,6 +263,7 @@ def decided(seed: int, scoring: Scoring) -> list[list[Decision]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scoring_of", SCORINGS)
 @pytest.mark.parametrize("seed", range(15))
 def test_with_the_kernel_the_same_is_decided(

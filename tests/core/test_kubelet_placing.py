@@ -225,6 +225,7 @@ def test_the_books_of_nodes_with_parts_are_restored_and_put_back_after_a_trial()
     assert books[0] is last and state.cluster.check() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["none", "best-effort", "restricted", "single-numa-node"])
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("parts", [False, True])

@@ -198,17 +198,20 @@ def gpu_hours(seed: int, sleeps: bool, boasts: int) -> dict[str, float]:
     return got
 
 
+@pytest.mark.slow
 def test_queues_that_always_want_more_get_their_part() -> None:
     got = gpu_hours(1, sleeps=False, boasts=8)
     assert all(used == pytest.approx(sum(got.values()) / 3, rel=0.05) for used in got.values())
     assert sum(got.values()) > 0.95 * 8 * HORIZON_MS / HOUR_MS
 
 
+@pytest.mark.slow
 def test_to_ask_for_more_gains_nothing() -> None:
     honest, boasting = gpu_hours(2, sleeps=False, boasts=8), gpu_hours(2, sleeps=False, boasts=80)
     assert boasting["a"] <= 1.05 * honest["a"]
 
 
+@pytest.mark.slow
 def test_to_wait_and_then_burst_gains_nothing_and_costs_the_others_nothing() -> None:
     honest, bursting = gpu_hours(3, sleeps=False, boasts=8), gpu_hours(3, sleeps=True, boasts=80)
     assert bursting["a"] <= 1.05 * honest["a"]

@@ -11,6 +11,7 @@ from math import exp, expm1, log
 from random import Random
 from typing import TypeVar
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
@@ -800,4 +801,4 @@ def alike(some: Iterable[tuple[Key, int]], others: Iterable[tuple[Key, int]]) ->
 
 
 Machine.TestCase.settings = settings(max_examples=250, stateful_step_count=40, deadline=None, derandomize=True)
-TestQueueMachine = Machine.TestCase
+TestQueueMachine = pytest.mark.slow(Machine.TestCase)

@@ -97,6 +97,7 @@ def jobs(dice: random.Random, life: Life, name: str, queue: str, count: int, whe
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(25))
 def test_what_is_guaranteed_is_there_in_time(seed: int) -> None:
     """Others hold everything and want more; who is within its guarantee starts when these have ended that ran long
@@ -121,6 +122,7 @@ def test_what_is_guaranteed_is_there_in_time(seed: int) -> None:
     assert all(ran_ms >= least_ms for _, ran_ms in life.evicted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(20))
 def test_who_comes_later_does_not_delay_the_head_beyond_its_promise(seed: int) -> None:
     """All run exactly as long as they may. Nobody has a guarantee, and priorities are the same, so that nobody may take
@@ -144,6 +146,7 @@ def test_who_comes_later_does_not_delay_the_head_beyond_its_promise(seed: int) -
     assert not late
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
 def test_nobody_gives_way_again_and_again(seed: int) -> None:
     """All want more than there is, for ever, and nobody ever ends. What is due moves with what was used all the time,
@@ -188,6 +191,7 @@ def test_a_team_that_asks_for_little_gets_it_from_one_that_holds_everything(gpus
     assert driven.at(12 * MINUTE_MS, *map(ev.PodRemoved, evict.uids)).keys() == {"x0"}
 
 
+@pytest.mark.slow
 def test_who_is_due_something_later_takes_it_back_later_although_nothing_happens() -> None:
     """x has used much, so that nothing is due to it when its jobs come, and half when that has faded."""
     driven, start_ms, half = Driven(gpu_node("a", 8)), 1000 * HOUR_MS, {"half_life_ms": HOUR_MS}

@@ -128,6 +128,7 @@ def live_through(seed: int) -> Live:
     return live
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunk", range(4))
 def test_what_was_lived_through_is_what_is_read_at_every_level(chunk: int) -> None:
     compared = 0
@@ -218,6 +219,7 @@ def test_a_queue_that_moves_is_charged_where_it_is_and_what_was_before_stays() -
     assert found["t"] == pytest.approx(0, abs=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunk", range(2))
 def test_what_began_since_statuses_were_last_written_is_charged_alike(chunk: int) -> None:
     """Nothing can be written for days, while queues are made and pods start."""

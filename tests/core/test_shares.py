@@ -441,4 +441,4 @@ def arrays(state: State, name: str) -> dict[str, list[int]]:
 
 
 Machine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None, derandomize=True)
-TestShares = Machine.TestCase
+TestShares = pytest.mark.slow(Machine.TestCase)

@@ -394,6 +394,7 @@ def test_an_extended_resource_by_claim_counts_after_a_restart_too() -> None:
         assert restarted.shares.allocated("default")[MILLI] == 2000
 
 
+@pytest.mark.slow
 def test_nobody_waits_with_more_than_what_is_held_in_the_end() -> None:
     """Random clusters, in which cards differ: of each class what waits is no more than what is held afterwards."""
     compared = equal = 0
@@ -416,6 +417,7 @@ def test_nobody_waits_with_more_than_what_is_held_in_the_end() -> None:
     assert equal > compared // 2
 
 
+@pytest.mark.slow
 def test_books_of_what_waits_agree_with_a_new_count() -> None:
     """Pods come, go and start, nodes and slices change; what waits is counted anew each time and compared."""
     for seed in range(30):

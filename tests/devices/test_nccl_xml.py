@@ -328,6 +328,7 @@ def layouts(draw: st.DrawFn) -> Layout:
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(layouts())
 def test_what_is_written_is_read_back(layout: Layout) -> None:

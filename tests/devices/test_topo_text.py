@@ -267,6 +267,7 @@ def test_the_truncated_sample_names_the_rows_that_are_missing() -> None:
     assert caught.value.field == "after line 5"
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(st.data())
 def test_a_damaged_text_is_read_or_refused_and_nothing_else(data: st.DataObject) -> None:

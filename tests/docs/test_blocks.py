@@ -146,6 +146,7 @@ def test_commands_exist(line: str) -> None:
         assert {word.partition("=")[0] for word in own if re.match("--?[a-z]", word)} <= known
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("section", "command"),
     [

@@ -61,6 +61,7 @@ def test_formats_are_explained() -> None:
     assert explained == set(FORMATS)
 
 
+@pytest.mark.slow
 def test_the_how_to_shows_what_is_printed() -> None:
     commands = [line for block in HOW_TO.blocks if block.language == "console" for line, _ in block.commands]
     shown = [block.text for block in HOW_TO.blocks if block.language == "text"]

@@ -19,6 +19,7 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from dovetail.cli.cluster import now_ms, snapshot
@@ -92,7 +93,7 @@ class Reader:
 
     async def ask(self, pod: str, printed: list[str]) -> None:
         wanted = lines("\n".join(printed))
-        await eventually(lambda: self.why(pod), lambda answer: lines(answer) == wanted, within_s=5)
+        await eventually(lambda: self.why(pod), lambda answer: lines(answer) == wanted)
 
     async def why(self, pod: str) -> str:
         state = await snapshot(ClusterConfig(self.playground.url), unhurried(Policy()), "dovetail")
@@ -120,6 +121,7 @@ async def test_the_tutorial() -> None:
                 await reader.follow(command, printed)
 
 
+@pytest.mark.slow
 def test_the_readme_shows_what_the_demo_prints() -> None:
     (shown,) = [block.text for block in page("README.md").blocks if block.language == "text"]
     demo = subprocess.run(

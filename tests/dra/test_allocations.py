@@ -14,6 +14,7 @@ from tests.dra.allocation_oracle import Oracle, assignment_of
 from tests.dra.device_worlds import World, random_spec, random_world
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(300))
 def test_random_claims_fit_exactly_where_an_allocation_exists(seed: int) -> None:
     dice = random.Random(seed)

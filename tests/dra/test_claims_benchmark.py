@@ -17,6 +17,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *op
     return capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_all_claims_of_each_case_are_allocated(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -25,6 +26,7 @@ def test_all_claims_of_each_case_are_allocated(
     assert all(row["claims_per_s"] > 0 and row["first_ms"] > 0 for row in rows)
 
 
+@pytest.mark.slow
 def test_the_table_has_a_row_for_each_case(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     rows = run(monkeypatch, capsys, "--cases", "8 GPUs", "linked pairs").splitlines()
     assert [row.split(" | ")[0] for row in rows[2:]] == ["| 8 GPUs", "| linked pairs"]

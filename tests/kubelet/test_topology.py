@@ -42,6 +42,7 @@ def questions(draw: st.DrawFn) -> tuple[Inventory, list[Hints]]:
     return machine, draw(st.lists(st.dictionaries(st.sampled_from("abc"), found, max_size=2), max_size=3))
 
 
+@pytest.mark.slow
 @settings(max_examples=1500, deadline=None)
 @given(questions())
 def test_the_decision_is_that_of_comparing_every_combination(question: tuple[Inventory, list[Hints]]) -> None:

@@ -223,6 +223,7 @@ def test_a_geometry_that_cannot_be_is_refused(change: dict[str, object], field: 
         Geometry("card", (), 8, 7, Engines(1), (replace(profile, **change),))  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_a_geometry_with_too_many_ways_is_refused() -> None:
     def profile(name: str, starts: int) -> Profile:
         return Profile(name, 0, 1, 1, tuple(range(starts)), starts, 1024)

@@ -110,6 +110,7 @@ def test_more_than_is_due_is_not_taken_behind_a_limit() -> None:
     assert world.refusals["x0"].reclaim
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
 def test_behind_limits_guarantees_are_kept(seed: int) -> None:
     """Everybody wants more than there is, at every level a limit is full, and nobody ends. All teams get what they are

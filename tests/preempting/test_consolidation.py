@@ -265,6 +265,7 @@ def test_moves_come_before_evictions_that_take_something_away() -> None:
     assert world.gpus("x", "y") == [4, 4]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
 def test_over_days_moves_are_few_and_worth_it(seed: int) -> None:
     """Jobs of many sizes come and end for a day. In any hour no more pods move than the policy allows, no job moves

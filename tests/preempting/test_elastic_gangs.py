@@ -102,6 +102,7 @@ def test_what_is_pledged_is_what_is_nominated() -> None:
     assert world.state.reservations.pledged()["x"]["gpu"] == 2000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
 def test_gangs_of_many_sizes_come_to_rest_at_what_is_due(seed: int) -> None:
     """Two queues with gangs that can grow, and one that takes what is left. In 12 hours each GPU changes hands a few

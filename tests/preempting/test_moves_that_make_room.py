@@ -127,6 +127,7 @@ def contest_of_lone_pods(seed: int) -> Contest:
     return contest
 
 
+@pytest.mark.slow
 def test_moves_can_be_carried_out_in_their_order_and_lose_the_least_in_most_cases() -> None:
     kinds: Counter[str] = Counter()
     for seed in range(1500):
@@ -148,6 +149,7 @@ def test_moves_can_be_carried_out_in_their_order_and_lose_the_least_in_most_case
     assert kinds["least"] > 8 * (kinds["missed"] + kinds["more"])
 
 
+@pytest.mark.slow
 def test_gangs_move_whole_and_in_order() -> None:
     plans = 0
     for seed in range(1500):

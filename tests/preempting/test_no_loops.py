@@ -90,6 +90,7 @@ def random_jobs(dice: random.Random, leaves: list[str]) -> list[ev.Event]:
     return events
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunk", range(4))
 def test_queues_and_priorities_come_to_rest(chunk: int) -> None:
     gave_way = 0

@@ -72,6 +72,7 @@ def test_a_guarantee_is_given_back_at_once_and_stays_there() -> None:
     assert all(made.started_ms[f"x{i}"] <= 4 * MINUTE_MS for i in range(4))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("queues", [2, 10])
 @pytest.mark.parametrize("half_life_ms", [HOUR_MS, 7 * 24 * HOUR_MS])
 def test_jobs_larger_than_what_is_due_do_not_take_turns_where_all_work_would_be_lost(
@@ -85,6 +86,7 @@ def test_jobs_larger_than_what_is_due_do_not_take_turns_where_all_work_would_be_
     assert made.evicted == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("queues", [2, 5])
 def test_jobs_larger_than_what_is_due_take_turns_where_they_save_their_work(queues: int) -> None:
     work = Work(checkpoint_interval_ms=10 * MINUTE_MS, startup_ms=5 * MINUTE_MS)
@@ -98,6 +100,7 @@ def test_jobs_larger_than_what_is_due_take_turns_where_they_save_their_work(queu
     assert 10 * sum(lost for _, lost in made.losses) <= made.used_milli_ms
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("gpus", "queues"), [(1, 2), (8, 3), (8, 10)])
 @pytest.mark.parametrize("half_life_ms", [HOUR_MS, 7 * 24 * HOUR_MS])
 def test_the_odd_gpu_does_not_change_hands(gpus: int, queues: int, half_life_ms: int) -> None:
@@ -144,6 +147,7 @@ def random_life(dice: random.Random, hours: int) -> tuple[Life, int]:
     return made, sum(sizes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(16))
 def test_evictions_are_few_and_cost_little_whatever_the_queues_and_jobs(seed: int) -> None:
     hours = 24

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import combinations, permutations
 
+import pytest
 from msgspec.structs import replace
 
 from dovetail.core import events as ev
@@ -86,6 +87,7 @@ def least_weight(state: State, group: Group, contest: Contest) -> int | None:
     return best
 
 
+@pytest.mark.slow
 def test_a_queue_takes_back_only_what_it_may_and_the_least_there_is_but_for_one_in_forty() -> None:
     kinds: Counter[str] = Counter()
     for seed in range(1200):

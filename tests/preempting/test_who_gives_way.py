@@ -114,6 +114,7 @@ def test_a_job_finds_lawful_victims_exactly_where_there_are_some_and_needs_every
     assert min(kinds["Found"], kinds["Impossible"]) > 50
 
 
+@pytest.mark.slow
 def test_the_lost_work_is_the_least_there_is_but_for_one_in_a_hundred_random_jobs() -> None:
     best = worse = 0
     for seed in range(1000):
@@ -129,6 +130,7 @@ def test_the_lost_work_is_the_least_there_is_but_for_one_in_a_hundred_random_job
     assert worse * 100 <= best
 
 
+@pytest.mark.slow
 def test_trees_of_gangs_find_victims_that_are_all_needed_and_mostly_the_cheapest() -> None:
     kinds: Counter[str] = Counter()
     for seed in range(700):

@@ -18,6 +18,7 @@ from tests.recording.histories import Recorded, live
 DAYS = 40
 
 
+@pytest.mark.slow
 def test_days_lived_with_the_native_parts_replay_equal_without_them(tmp_path: Path) -> None:
     if not dovetail.__runs__.startswith("compiled core"):
         pytest.skip(dovetail.__runs__)

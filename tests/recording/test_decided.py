@@ -97,6 +97,7 @@ def test_room_that_is_held_is_shown_with_its_start(recording: Path) -> None:
     assert room.evicting == ()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_every_step_of_a_day_can_be_looked_at(tmp_path: Path, seed: int) -> None:
     """To look around between the events and the decisions changes nothing."""

@@ -84,6 +84,7 @@ st.register_type_strategy(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(st.from_type(Event), max_size=3).map(tuple))  # type: ignore[arg-type]
 def test_events_come_back(events: tuple[Event, ...]) -> None:
     data = EVENTS.encode(events)
@@ -91,6 +92,7 @@ def test_events_come_back(events: tuple[Event, ...]) -> None:
     assert EVENTS.encode(EVENTS.decode(data)) == data
 
 
+@pytest.mark.slow
 @given(st.lists(st.from_type(Decision), max_size=3).map(tuple))  # type: ignore[arg-type]
 def test_decisions_come_back(decisions: tuple[Decision, ...]) -> None:
     data = DECISIONS.encode(decisions)
@@ -101,6 +103,7 @@ def test_decisions_come_back(decisions: tuple[Decision, ...]) -> None:
 FEW = {"events": st.lists(st.from_type(Event), max_size=2).map(tuple)}  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("field", [field.name for field in fields(Checkpoint)])
 @given(data=st.data())
 def test_checkpoints_come_back(field: str, data: st.DataObject) -> None:

@@ -34,6 +34,7 @@ SMALL = 256 * KIB
 """So little that a day takes several segments; mostly more than one is left."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(60))
 def test_a_day_replays_equal(tmp_path: Path, seed: int) -> None:
     recorded = Recorded(tmp_path)
@@ -45,6 +46,7 @@ def test_a_day_replays_equal(tmp_path: Path, seed: int) -> None:
     assert recorded.stopped == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(15))
 def test_a_day_of_many_segments_replays_equal(tmp_path: Path, seed: int) -> None:
     """The state is made anew from a checkpoint again and again, and the oldest segments go."""
@@ -59,6 +61,7 @@ def test_a_day_of_many_segments_replays_equal(tmp_path: Path, seed: int) -> None
     assert recorded.state.cluster.check() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_a_day_on_which_it_was_learned_which_pods_come_replays_equal(tmp_path: Path, seed: int) -> None:
     recorded = Recorded(tmp_path, bound_bytes=SMALL, policy=replace(POLICY, scoring=ExpectedFill()))
@@ -71,6 +74,7 @@ def test_a_day_on_which_it_was_learned_which_pods_come_replays_equal(tmp_path: P
     assert recorded.state.cluster.check() == []
 
 
+@pytest.mark.slow
 def test_each_segment_can_be_replayed_on_its_own(tmp_path: Path) -> None:
     recorded = Recorded(tmp_path, bound_bytes=2 * SMALL)
     live(recorded, 1, steps=350)
@@ -103,6 +107,7 @@ def test_what_two_runs_decide_shows_in_their_digests(tmp_path: Path) -> None:
     assert digests[0] == digests[1] != digests[2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hash_seed", ["1", "2"])
 def test_another_process_decides_the_same_whatever_its_hashes_are(tmp_path: Path, hash_seed: str) -> None:
     for seed in range(12):

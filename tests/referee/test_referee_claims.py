@@ -85,6 +85,7 @@ def test_dovetail_allocates_where_kube_scheduler_does_and_what_it_could(
             assert [configurations(one) for one in mine.allocations] == told, f"case {seed}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("features", ALL_FEATURES)
 def test_one_world_after_the_other_leaves_nothing_behind(features: Features) -> None:
     world = dra_ours.World()

@@ -75,6 +75,7 @@ def name_of(item: str, root: Path) -> str:
     return f"mount {item.partition(' at ')[2].partition(' with ')[0]}" if item.startswith("mount ") else item
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="device nodes are made by root alone")
 def test_a_container_gets_what_nvidias_toolkit_gives_it_but_for_what_is_listed(
     nvidia_ctk: Path, shelf: Shelf, tmp_path: Path

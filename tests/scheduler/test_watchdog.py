@@ -70,6 +70,7 @@ def test_a_loop_that_turns_is_left_alone_however_long_it_goes_on() -> None:
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
+@pytest.mark.slow
 def test_the_command_watches_itself(tmp_path: Path) -> None:
     config = tmp_path / "config"
     config.write_text(KUBECONFIG)

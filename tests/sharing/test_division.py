@@ -95,6 +95,7 @@ def worlds(draw: st.DrawFn, grain: int = 1, priorities: int = 2) -> tuple[int, l
 ks = st.sampled_from([0, 0, 250, 1000, 3000])
 
 
+@pytest.mark.slow
 @MODEST
 @given(worlds(), ks)
 def test_it_is_the_division_in_fractions_to_the_grain(world: tuple[int, list[Claimant]], k: int) -> None:
@@ -138,6 +139,7 @@ def test_the_order_in_which_they_are_told_does_not_matter(
     assert divide(total, shuffled, k, 1) == [due[c.name] for c in shuffled]
 
 
+@pytest.mark.slow
 @settings(MODEST, max_examples=500)
 @given(worlds(grain=FINE), ks, st.integers(0, 4), st.integers(1, 5))
 def test_more_weight_never_gets_less(world: tuple[int, list[Claimant]], k: int, which: int, more: int) -> None:
@@ -148,6 +150,7 @@ def test_more_weight_never_gets_less(world: tuple[int, list[Claimant]], k: int, 
     assert divide(total, heavier, k, 1)[i] >= divide(total, claimants, k, 1)[i] - 1
 
 
+@pytest.mark.slow
 @settings(MODEST, max_examples=500)
 @given(worlds(grain=FINE), ks, st.integers(0, 4), st.integers(1, 500_000))
 def test_who_used_more_never_gets_more(world: tuple[int, list[Claimant]], k: int, which: int, more: int) -> None:
@@ -158,6 +161,7 @@ def test_who_used_more_never_gets_more(world: tuple[int, list[Claimant]], k: int
     assert divide(total, greedier, k, 1)[i] <= divide(total, claimants, k, 1)[i] + 1
 
 
+@pytest.mark.slow
 @settings(MODEST, max_examples=500)
 @given(worlds(grain=FINE), ks, st.integers(0, 4), st.integers(1, 8))
 def test_who_asks_for_more_never_gets_less(world: tuple[int, list[Claimant]], k: int, which: int, more: int) -> None:
@@ -178,6 +182,7 @@ def test_of_all_divisions_among_equals_it_is_the_one_where_the_least_get_most(wi
     assert tuple(among(total, *claimants)) == max(d for d in all_divisions if sorted(d) == best)
 
 
+@pytest.mark.slow
 @MODEST
 @given(worlds(grain=FINE, priorities=3), ks)
 def test_a_lower_priority_gets_only_what_higher_ones_leave(world: tuple[int, list[Claimant]], k: int) -> None:

@@ -216,6 +216,7 @@ def either(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(kernel, "BUILT", request.param == "native")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("either")
 @pytest.mark.parametrize("leave_percent", [0, 50, 90])
 @pytest.mark.parametrize("seed", range(12))

@@ -46,6 +46,7 @@ def compared(told: Workload, policy: str, seed: int) -> int:
     return len(dropped)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", POLICIES)
 def test_it_is_the_impatient_simulation(policy: str) -> None:
     assert sum(compared(workload(seed), policy, seed) for seed in range(10)) > 10

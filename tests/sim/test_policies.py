@@ -69,6 +69,7 @@ def simulated(policy: str, machines: list[Machine], tasks: list[Task]) -> list[t
     return [(placed[uid], held[uid].devices) if uid in placed else ("", ()) for uid in uids]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", published.POLICIES)
 @pytest.mark.parametrize("chunk", range(4))
 def test_every_decision_is_the_published_formula_s(policy: str, chunk: int) -> None:
@@ -79,6 +80,7 @@ def test_every_decision_is_the_published_formula_s(policy: str, chunk: int) -> N
         assert got == want, seed
 
 
+@pytest.mark.slow
 def test_the_scenes_tell_the_policies_apart() -> None:
     alike = Counter[str]()
     for seed in range(30):

@@ -68,6 +68,7 @@ def told(line: str) -> dict[str, object]:
     return answer
 
 
+@pytest.mark.slow
 def test_without_arguments_the_sample_is_packed_to_130_percent() -> None:
     answer = told("")
     assert (answer["nodes"], answer["gpus"], answer["policy"], answer["seed"]) == (1213, 6212, "dovetail", 42)

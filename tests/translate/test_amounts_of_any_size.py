@@ -63,6 +63,7 @@ def starts(state: State) -> set[str]:
     return {decision.uid for decision in step(state, [], NOW_MS) if isinstance(decision, Bind)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("resource", ["cpu", "memory", "ephemeral-storage", "example.com/x"])
 def test_whatever_is_asked_for_fits_where_there_is_as_much(tmp_path: Path, resource: str) -> None:
     """In the core's unit, and up to the most that is counted."""
@@ -119,6 +120,7 @@ def test_a_pool_stays_usable_whatever_its_devices_say_of_themselves(tmp_path: Pa
         assert state.shares.meter.capacity()["gpu"] == 3000
 
 
+@pytest.mark.slow
 def test_a_share_of_a_device_can_be_had_up_to_what_there_is(tmp_path: Path) -> None:
     for asked, there in product(SIZES, SIZES):
         objects = device_pool(str(there), "1", allowMultipleAllocations=True)
@@ -228,6 +230,7 @@ def exact(state: State) -> list[str]:
     return wrong
 
 
+@pytest.mark.slow
 def test_nothing_overflows_whatever_objects_say(tmp_path: Path) -> None:
     bound = 0
     for seed in range(300):

@@ -52,6 +52,7 @@ def translated() -> str:
     return "\n".join(lines)
 
 
+@pytest.mark.slow
 def test_pods_and_nodes_are_translated_alike_with_and_without_the_native_parts() -> None:
     if not dovetail.__runs__.startswith("compiled core"):
         pytest.skip(dovetail.__runs__)

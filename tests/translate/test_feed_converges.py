@@ -4,6 +4,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from yaml_objects import Change, pod, wire
@@ -78,6 +79,7 @@ class Core:
         assert self.feed.wanted_owners() == []
 
 
+@pytest.mark.slow
 @given(STEPS)
 def test_only_the_final_objects_matter(steps: list[tuple[str, str, int]]) -> None:
     lived = Core()

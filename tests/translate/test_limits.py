@@ -92,6 +92,7 @@ def test_levels_have_a_limit() -> None:
     assert refused.problems[0].rule.endswith(f"separated by commas, 16 at most; nearest valid value: {few}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("field", "spec"),
     [
@@ -162,12 +163,14 @@ def test_pods_of_other_schedulers_keep_others_away_once_they_have_a_node() -> No
     assert translate.pod(nominated).request == placed
 
 
+@pytest.mark.slow
 def test_of_too_many_terms_of_a_running_pod_the_first_count() -> None:
     found = translate.pod(large(anti_affinity(10_000, schedulerName="other", nodeName="n1"))).request.anti_affinity
     assert 64 <= len(found) <= 256
     assert [min(term.namespaces) for term in found] == [f"n{n}" for n in range(len(found))]
 
 
+@pytest.mark.slow
 def test_gpus_count_however_many_containers_stand_before_them() -> None:
     containers = [{"name": f"c{n}", "resources": {"limits": {"cpu": f"{n}m"}}} for n in range(2_000)]
     containers.append({"name": "last", "resources": {"limits": {f"x/a{n}": 1 for n in range(2_000)} | {GPU: 4}}})

@@ -36,12 +36,14 @@ def table(rows: list[tuple[str, str, str, str]]) -> Table:
     return made
 
 
+@pytest.mark.slow
 @given(ROWS, st.integers(20, 300))
 def test_every_name_of_a_table_stands_whole_in_one_line(rows: list[tuple[str, str, str, str]], width: int) -> None:
     for printed in (piped(lambda out: out.print(table(rows))), on_terminal(lambda out: out.print(table(rows)), width)):
         assert {word for row in rows for cell in row for word in cell.split()} <= set(printed.split())
 
 
+@pytest.mark.slow
 @given(ROWS)
 def test_a_row_is_one_line_of_a_pipe(rows: list[tuple[str, str, str, str]]) -> None:
     lines = piped(lambda out: out.print(table(rows))).splitlines()

@@ -57,6 +57,7 @@ def test_why_names_the_nearest(metadata: str, scheduler: str, said: str) -> None
     assert shown.exit_code == 0 and said in shown.stdout, shown.output
 
 
+@pytest.mark.slow
 def test_a_hostile_name_costs_no_more_than_any_other() -> None:
     began_s = time.process_time()
     for _ in range(100):

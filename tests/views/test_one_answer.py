@@ -208,6 +208,7 @@ def check_submitted(told: list[Told], seed: int) -> None:
     assert mine.places == said.places
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", range(10))
 def test_all_views_give_one_answer(block: int) -> None:
     for seed in range(12 * block, 12 * (block + 1)):

@@ -251,6 +251,7 @@ def named(edits: list[Edit]) -> set[FieldPath]:
     return places
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(st.sampled_from(LAYOUTS), st.integers(0, 2**32))
 def test_all_faults_are_mended_and_nothing_else_changes(layout: str, seed: int) -> None:
@@ -278,6 +279,7 @@ def test_all_faults_are_mended_and_nothing_else_changes(layout: str, seed: int) 
         assert after.text.count("\n") == after.text.count("\r\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("fault", "rule"), [(fault, rule) for fault, rule in FAULTS.items() if rule in BY_ID])
 def test_every_fault_is_one_that_its_rule_mends(fault: Break, rule: str) -> None:
     dice = random.Random(7)

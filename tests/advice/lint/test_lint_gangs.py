@@ -68,6 +68,7 @@ def test_a_group_of_bare_pods_may_have_more_members_elsewhere() -> None:
     assert [one.guess for one in findings(group + pod, "G12")] == [True]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", MINE)
 @pytest.mark.parametrize("seed", range(20))
 def test_values_of_a_wrong_type_stop_nothing(rule: str, seed: int) -> None:

@@ -18,6 +18,7 @@ _REGISTRY = st.sampled_from(["", "registry.example.com/", "registry.example.com:
 _DIGEST = "sha256:" + "0123456789abcdef" * 4
 
 
+@pytest.mark.slow
 @given(_REGISTRY, st.lists(_WORD, min_size=1, max_size=3), st.just("") | _TAG, st.sampled_from(["", _DIGEST]))
 def test_a_reference_comes_apart_as_it_was_put_together(registry: str, path: list[str], tag: str, digest: str) -> None:
     name = registry + "/".join(path)

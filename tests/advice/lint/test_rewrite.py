@@ -55,6 +55,7 @@ def an_edit(document: Any, dice: random.Random, new: Any) -> Edit:
     return Edit(what, path, new if what == "put" else None)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @settings(max_examples=1500, deadline=None)
 @given(DOCUMENTS, st.sampled_from(LAYOUTS), st.one_of(SCALARS, VALUES), st.randoms(use_true_random=False))
 def test_means_what_the_edit_means(document: Any, layout: str, new: Any, dice: random.Random) -> None:
@@ -74,6 +75,7 @@ def test_means_what_the_edit_means(document: Any, layout: str, new: Any, dice: r
         assert after.count("\n") == after.count("\r\n")
 
 
+@pytest.mark.slow
 @settings(max_examples=500, deadline=None)
 @given(DOCUMENTS, st.sampled_from(LAYOUTS), SCALARS, st.randoms(use_true_random=False))
 def test_a_new_field_changes_no_other_line(document: Any, layout: str, new: Any, dice: random.Random) -> None:
@@ -87,6 +89,7 @@ def test_a_new_field_changes_no_other_line(document: Any, layout: str, new: Any,
     assert any(after[:i] + after[i + put :] == text for i in range(max(0, at - put), at + 1)), (text, after)
 
 
+@pytest.mark.slow
 @settings(max_examples=500, deadline=None)
 @given(DOCUMENTS, st.one_of(SCALARS, VALUES), st.randoms(use_true_random=False))
 def test_json_patch_says_the_same(document: Any, new: Any, dice: random.Random) -> None:

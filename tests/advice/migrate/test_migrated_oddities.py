@@ -6,6 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -33,6 +34,7 @@ def replaced(value: Any, path: tuple[str | int, ...], new: Any) -> Any:
     return [replaced(inner, path[1:], new) if at == path[0] else inner for at, inner in enumerate(value)]
 
 
+@pytest.mark.slow
 @given(st.data(), st.sampled_from(CASES), ODD, TARGETS)
 @settings(max_examples=400, deadline=None)
 def test_odd_values(data: st.DataObject, value: Any, odd: Any, targets: set[Target]) -> None:
