@@ -172,7 +172,7 @@ def test_what_is_submitted_may_name_what_the_cluster_has(cluster: str, tmp_path:
     assert "QueueMissing" in _shown(cluster, "whatif", "submit", str(file))
 
 
-@pytest.mark.parametrize(("policy", "node"), [((), "tight"), (("--policy", "expected-fill"), "roomy")])
+@pytest.mark.parametrize(("policy", "node"), [(("--policy", "tightest"), "tight"), ((), "roomy")])
 def test_nodes_are_chosen_by_the_policy_that_is_named(tmp_path: Path, policy: tuple[str, ...], node: str) -> None:
     """Seventy pods that want eight cores beside each GPU will come. Who wants eight cores alone takes them from the
     node that is the fuller one, or from the one that has cores to spare."""

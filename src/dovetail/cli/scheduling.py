@@ -20,8 +20,10 @@ _LABEL_KEY = re.compile(r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-SCORINGS: dict[str, Scoring] = {"dovetail": Tightest(), "expected-fill": ExpectedFill()}
-"""Those that learn, if at all, from what they are told: an oracle has no place in a live cluster."""
+SCORINGS: dict[str, Scoring] = {"expected-fill": ExpectedFill(), "tightest": Tightest()}
+"""Policies of a live cluster, the default first: those that learn, if at all, from the pods that came."""
+_OTHER_NAMES = {"dovetail": "expected-fill"}
+"""`dovetail` is whatever the default is."""
 
 
 def scheduler_name_option(command: F) -> F:
@@ -43,11 +45,11 @@ def policy_option(command: F) -> F:
     return click.option(
         "--policy",
         "scoring",
-        type=click.Choice(list(SCORINGS)),
-        default="dovetail",
+        type=click.Choice([*SCORINGS, *_OTHER_NAMES]),
+        default="expected-fill",
         show_default=True,
         help="How a node is chosen among those that fit, as in `dovetail simulate`.",
-        callback=lambda _ctx, _param, value: SCORINGS[value],
+        callback=lambda _ctx, _param, value: SCORINGS[_OTHER_NAMES[value] if value in _OTHER_NAMES else value],
     )(command)
 
 

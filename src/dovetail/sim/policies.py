@@ -165,7 +165,8 @@ def _kind(request: Request) -> int:
 
 
 POLICIES: dict[str, Callable[[int, Iterable[Request]], Scoring]] = {
-    "dovetail": lambda seed, requests: Tightest(),
+    "dovetail": lambda seed, requests: ExpectedFill(),
+    "tightest": lambda seed, requests: Tightest(),
     "expected-fill": lambda seed, requests: ExpectedFill(learn_from=1),
     "fgd": lambda seed, requests: FragmentationGradientDescent(requests),
     "bestfit": lambda seed, requests: BestFit(),

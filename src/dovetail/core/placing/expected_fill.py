@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 _EVERY_POD_UP_TO = 64
 _MOST_BETWEEN = 500
+_NODES_PER_LOOK = 32
+"""Prices are looked at again after one change for each so many nodes."""
 _FIRST_BITS = 42
 _CHANGE_BITS = 27
 _FEWER_BITS = 10
@@ -58,8 +60,13 @@ class _Learned:
         self.kinds = kinds
         self.gpus = gpu_counts(nodes, everywhere)
         self.resizes = nodes.resizes
+        self._records_seen, self._priced_at = nodes.records_journal.end, -1
+        self._changes_between = max(1, nodes.used // _NODES_PER_LOOK)
+        self._with_prices(nodes)
+
+    def _with_prices(self, nodes: Nodes) -> None:
         self.native = kernel.worth(nodes, (self.kinds, self.gpus, *self.worth.arrays))
-        self._records_seen, self._amounts_seen = nodes.records_journal.end, -1
+        self._amounts_seen = -1
 
     def follow(self, nodes: Nodes) -> bool:
         """Catch up with nodes that changed; False where one is of a kind that is not known."""
@@ -74,6 +81,25 @@ class _Learned:
             self.gpus[changed] = gpu_counts(nodes, changed)
             self._records_seen = nodes.records_journal.end
         return True
+
+    def reprice(self, nodes: Nodes) -> None:
+        """Count the places of the priced classes again, and work the prices out anew where they changed enough."""
+        end = nodes.amounts_journal.end
+        if not self.worth.moving or end < self._priced_at + self._changes_between:
+            return
+        changed: Index | None = nodes.amounts_journal.since(self._priced_at) if self._priced_at >= 0 else None
+        if changed is None:
+            changed = slice(0, nodes.size)
+            self._places = np.zeros((self.worth.priced, nodes.size), dtype=np.int64)
+            self._idle_milli = np.zeros(nodes.size, dtype=np.int64)
+        rooms, cpu_milli = gpu_rooms(nodes, changed), nodes.free[nodes.resources[CPU], changed]
+        kinds = self.kinds[changed]
+        self._places[:, changed] = self.worth.places(kinds, cpu_milli, rooms)
+        self._idle_milli[changed] = np.where(kinds < self.worth.kinds, rooms.sum(axis=1), 0)
+        self._priced_at = end
+        if self.worth.reprice(self._places.sum(axis=1).tolist(), int(self._idle_milli.sum())):
+            self.version += 1
+            self._with_prices(nodes)
 
     def measure(self, nodes: Nodes) -> None:
         """Catch up with what is idle."""
@@ -103,6 +129,8 @@ class ExpectedFill:
         learned = cluster.learned.get(self)
         if learned is None or seen > learned.due or not learned.follow(cluster.nodes):
             learned = cluster.learned[self] = _Learned(cluster, learned.version + 1 if learned is not None else 1)
+        else:
+            learned.reprice(cluster.nodes)
         return learned.version
 
     def native(self, cluster: Cluster) -> tuple[NativeWorth, ...] | None:

@@ -13,8 +13,15 @@ Rules
 - Beside that the places for pods that may not go where most pods may have a price: each that a node has adds what the
   pod asks for, times the square of the part (at most 1) that is wanted of all such places in the cluster: by the pods
   of the class that come before it is full, and by those that come while as many pods end as an eighth of those that
-  are there; a full cluster goes on, and who comes later finds other places. So have the places for pods of several
-  GPUs, at half of that: their GPUs are in the fill as well, and whoever breaks such a place up still uses them.
+  are there; a full cluster goes on, and who comes later finds other places.
+- So have the places for pods of several GPUs. Where k places are left, whoever breaks one up takes it from the k-th pod
+  that comes before the place is whole again: the price is what the pod asks for times the chance of that (Littlewood's
+  rule: the protection levels of revenue management, 1972). Run times taken as exponential, that is (n p / (n p + e))^k:
+  n pods of the class came and e pods with GPUs ended in the same time, and p are there. Or, if it is more, half the
+  square of the part that is wanted before the cluster is full: the GPUs are in the fill as well, and whoever breaks a
+  place up then still uses them. Pods that ask for as many GPUs but more cores compete for the same places, so they
+  count in n; a place is worth no less for having cores for them.
+- k changes with every pod, so these prices are worked out again when one of them changed by `REPRICE_PERMILLE`.
 - A place for several GPUs of which b are busy yet adds its price times the chance that it is whole before the next pod
   of the class comes: the product over i = 1 .. b of i e / (i e + n p), where n pods of the class came and e pods with
   GPUs ended in the same time, and p are there. Each of p is taken to end as soon as any other, and to hold one GPU. Of
@@ -53,6 +60,9 @@ _PART_BITS = 10
 _TIMES_FULL = 10
 _CPU_ONLY_PERCENT = 10
 _SEVERAL_GPUS_PERCENT = 50
+REPRICE_PERMILLE = 60
+"""Of what a pod of the class asks for."""
+_CHANCE_BITS = 30
 _MOST_BUSY = 16
 _LOOK_AHEAD = 8
 """Places are kept for pods that come while one of so many that are there ends."""
@@ -113,10 +123,25 @@ class Worth:
                 table[kind, :, :-1, at] = amounts
                 table[kind, :, :-2, at + 1] = amounts[:, 1:] - amounts[:, :-1]
         self._table = table.reshape(-1, 4)
-        priced, ended = _priced(classes), cluster.mix.ended
-        present = sum(1 for one in cluster.placements.values() if one.has_gpus)
-        self._price(priced, of_kind, rooms, cpu_milli, (idle, asked), (present, ended * _LOOK_AHEAD))
-        self._chances = _chances(priced, ended, present)
+        self._priced = _priced(classes)
+        self._may = np.zeros((len(self._priced), self.kinds + 1), dtype=np.int64)
+        for i, one in enumerate(self._priced):
+            self._may[i, : self.kinds] = [may[one.selection] for may in of_kind]
+        self._ended = cluster.mix.ended
+        self._present = sum(1 for one in cluster.placements.values() if one.has_gpus)
+        self._asked = asked
+        sizes = sorted({one.milli for one in self._priced})
+        self._sizes = np.array(sizes, dtype=np.int64)
+        self._size_of = np.array([sizes.index(one.milli) for one in self._priced], dtype=np.intp)
+        self._cpu_milli = np.array([one.cpu_milli for one in self._priced], dtype=np.int64)[:, None]
+        self._gpus = np.array([one.gpus for one in self._priced], dtype=np.int64)[:, None]
+        self._full_prices = np.array([one.gpus * one.milli * SCALE for one in self._priced], dtype=np.int64)
+        self._demand = [_demand(one, self._priced) for one in self._priced]
+        self._price_of = np.zeros(len(self._priced), dtype=np.int64)
+        allowed_here = np.array([one.allowed for one in self._priced], dtype=np.bool_).reshape(-1, len(slots))
+        places = np.where(allowed_here, self._places(self._idle(rooms), np.maximum(cpu_milli, 0)), 0).sum(axis=1)
+        self.reprice(places.tolist(), idle, at_once=True)
+        self._chances = _chances(self._priced, self._ended, self._present)
 
     @property
     def arrays(self) -> tuple[Ints, ...]:
@@ -143,32 +168,48 @@ class Worth:
         found = [feasibility.suitable(nodes, selection, index) for selection in self._selections]
         return np.array(found, dtype=np.bool_).reshape(len(self._selections), -1)
 
-    def _price(
-        self,
-        priced: Sequence[_Class],
-        of_kind: list[list[int]],
-        rooms: Ints,
-        cpu_milli: Ints,
-        until_full: tuple[int, int],
-        meanwhile: tuple[int, int],
-    ) -> None:
-        """Two fractions say how many pods come for each that was counted: until the cluster is full (what is idle, of
-        what all that were counted asked for, in thousandths of a GPU), and while a part of the pods that are there ends
-        (how many these are, of how many ended times how many parts there are)."""
-        sizes = sorted({one.milli for one in priced})
-        self._sizes = np.array(sizes, dtype=np.int64)
-        self._size_of = np.array([sizes.index(one.milli) for one in priced], dtype=np.intp)
-        self._cpu_milli = np.array([one.cpu_milli for one in priced], dtype=np.int64)[:, None]
-        self._gpus = np.array([one.gpus for one in priced], dtype=np.int64)[:, None]
-        self._prices = np.zeros((len(priced), self.kinds + 1), dtype=np.int64)
-        places = self._places(self._idle(rooms), cpu_milli) if priced else np.zeros((0, len(cpu_milli)), dtype=np.int64)
-        for i, one in enumerate(priced):
-            wanted = sum((one.count * n << _PART_BITS) // of for n, of in (until_full, meanwhile) if of)
-            part = min(wanted // max(int(places[i][one.allowed].sum()), 1), 1 << _PART_BITS)
-            price = one.gpus * one.milli * part * part * SCALE >> 2 * _PART_BITS
-            if one.gpus > 1:
-                price = price * _SEVERAL_GPUS_PERCENT // 100
-            self._prices[i, : self.kinds] = [price * may[one.selection] for may in of_kind]
+    @property
+    def priced(self) -> int:
+        """How many classes have prices."""
+        return len(self._priced)
+
+    @property
+    def moving(self) -> bool:
+        """Whether there are prices that follow what is idle."""
+        return any(one.gpus > 1 for one in self._priced)
+
+    def places(self, kinds: Ints, cpu_milli: Ints, rooms: Ints) -> Ints:
+        """How many pods of each priced class nodes of these kinds could take, by class and node."""
+        return self._places(self._idle(rooms), np.maximum(cpu_milli, 0)) * self._may[:, kinds]
+
+    def reprice(self, places: Sequence[int], idle_milli: int, *, at_once: bool = False) -> bool:
+        """Work out the prices from how many places each priced class has, and what is idle in thousandths of a GPU.
+        False, with the prices as they were, where none changed enough; `at_once` takes any change."""
+        price_of = self._price_of.copy()
+        for i, one in enumerate(self._priced):
+            if one.gpus > 1 or at_once:
+                price_of[i] = int(self._full_prices[i]) * self._wanted(i, max(places[i], 1), idle_milli) >> _CHANCE_BITS
+        if not at_once and (abs(price_of - self._price_of) * 1000 < self._full_prices * REPRICE_PERMILLE).all():
+            return False
+        self._price_of = price_of
+        added = np.array(_marginal(self._priced, price_of.tolist()), dtype=np.int64)
+        self._prices = added[:, None] * self._may
+        return True
+
+    def _wanted(self, i: int, places: int, idle_milli: int) -> int:
+        """The chance that the last of so many places is wanted, in 1/2^_CHANCE_BITS."""
+        one, demand = self._priced[i], self._demand[i]
+        wanted = (demand * idle_milli << _PART_BITS) // self._asked
+        chance = 0
+        if one.gpus > 1:
+            arrivals, ends = demand * self._present, self._ended
+            if ends:
+                chance = _power((arrivals << _CHANCE_BITS) // max(arrivals + ends, 1), places)
+        elif self._ended:
+            wanted += (demand * self._present << _PART_BITS) // (self._ended * _LOOK_AHEAD)
+        part = min(wanted // places, 1 << _PART_BITS)
+        square = part * part << _CHANCE_BITS - 2 * _PART_BITS
+        return max(chance, square * _SEVERAL_GPUS_PERCENT // 100 if one.gpus > 1 else square)
 
     def _idle(self, rooms: Ints) -> Ints:
         """In how many parts of GPUs each priced class could take what is idle of nodes, by class and node."""
@@ -220,6 +261,43 @@ class Worth:
             total += use + further_use * rest // UNIT_MILLI
             cores = np.maximum(cores - taken - further_taken * rest // UNIT_MILLI, 0)
         return total
+
+
+def _demand(one: _Class, priced: Sequence[_Class]) -> int:
+    """How many pods were counted that want the places of a class: its own, and those of as many GPUs and more cores."""
+    if one.gpus <= 1:
+        return one.count
+    return sum(other.count for other in priced if _rival(one, other) and other.cpu_milli >= one.cpu_milli)
+
+
+def _marginal(priced: Sequence[_Class], price_of: Sequence[int]) -> list[int]:
+    """What each class adds to the price of a place, so that a place has the highest price of the classes that it has
+    the cores for."""
+    added = list(price_of)
+    for i, one in enumerate(priced):
+        if one.gpus > 1:
+            less = [
+                price_of[j]
+                for j, other in enumerate(priced)
+                if _rival(one, other) and (other.cpu_milli, j) < (one.cpu_milli, i)
+            ]
+            added[i] = max(price_of[i] - max(less, default=0), 0)
+    return added
+
+
+def _rival(one: _Class, other: _Class) -> bool:
+    return (one.gpus, one.milli, one.selection) == (other.gpus, other.milli, other.selection)
+
+
+def _power(chance: int, times: int) -> int:
+    """The power of a chance in 1/2^_CHANCE_BITS, rounded down at each step."""
+    power = 1 << _CHANCE_BITS
+    while times:
+        if times & 1:
+            power = power * chance >> _CHANCE_BITS
+        chance = chance * chance >> _CHANCE_BITS
+        times >>= 1
+    return power
 
 
 def _chances(priced: Sequence[_Class], ended: int, present: int) -> Ints:
