@@ -146,8 +146,9 @@ class World:
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
-    made = World(tmp_path)
+async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
+    # With the name of the test, and of a worker, paths of sockets are longer than the kernel takes.
+    made = World(tmp_path_factory.mktemp("mps"))
     yield made
     for fault in ("hang", "broken", "deaf"):
         (made.pipe / fault).unlink(missing_ok=True)
