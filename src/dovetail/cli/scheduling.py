@@ -20,10 +20,8 @@ _LABEL_KEY = re.compile(r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-SCORINGS: dict[str, Scoring] = {"expected-fill": ExpectedFill(), "tightest": Tightest()}
-"""Policies of a live cluster, the default first: those that learn, if at all, from the pods that came."""
-_OTHER_NAMES = {"dovetail": "expected-fill"}
-"""`dovetail` is whatever the default is."""
+SCORINGS: dict[str, Scoring] = {"expected-fill": ExpectedFill(), "tightest": Tightest(), "dovetail": ExpectedFill()}
+"""Policies of a live cluster: those that learn, if at all, from the pods that came. `dovetail` is the default."""
 
 
 def scheduler_name_option(command: F) -> F:
@@ -45,11 +43,11 @@ def policy_option(command: F) -> F:
     return click.option(
         "--policy",
         "scoring",
-        type=click.Choice([*SCORINGS, *_OTHER_NAMES]),
+        type=click.Choice(list(SCORINGS)),
         default="expected-fill",
         show_default=True,
         help="How a node is chosen among those that fit, as in `dovetail simulate`.",
-        callback=lambda _ctx, _param, value: SCORINGS[_OTHER_NAMES[value] if value in _OTHER_NAMES else value],
+        callback=lambda _ctx, _param, value: SCORINGS[value],
     )(command)
 
 
