@@ -65,7 +65,6 @@ def sizes(state: State) -> dict[str, int]:
         "counts": len(cluster.peers.counts),
         "carriers": len(cluster.peers.carriers),
         "ports": len(cluster.ports),
-        "kinds": len(state.roster._kinds),
         "classes": len(cluster.mix._classes) + len(cluster.mix.counts),
         "known": len(state.failures._known) + len(state.failures._roots) + len(state.failures.no_room),
     }

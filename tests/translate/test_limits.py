@@ -16,11 +16,11 @@ from dovetail.core.dra.records import ClaimSpec
 from dovetail.core.labels import as_int64
 from dovetail.core.model import GPU, Problem, Request, Requirement
 from dovetail.core.parts import BROAD, LIGHT, TERM, parts
+from dovetail.core.remembered import Remembered, same
 from dovetail.core.roster import MOST_DEPTH
 from dovetail.core.sharing.run_times import KEPT
 from dovetail.kube import annotations, budgets, limits, objects, objects_storage, owners, translate, volumes
 from dovetail.kube import resources as kinds
-from dovetail.kube import translate_requests as requests
 from dovetail.kube.annotations import PREFIX, wishes_of
 from dovetail.kube.decoding import BadObject, Event, Reader
 from dovetail.kube.errors import BadReply
@@ -179,13 +179,9 @@ def test_gpus_count_however_many_containers_stand_before_them() -> None:
 
 
 def test_nothing_large_is_remembered() -> None:
-    remembered = (translate._request, requests._remembered, annotations._remembered, translate._few_tolerations)
-    before = [cache.cache_info().currsize for cache in remembered]
-    spec = anti_affinity(50, tolerations=[{"key": f"k{n}", "operator": "Exists"} for n in range(20)])
-    spec["containers"] = [{"name": f"c{n}", "resources": {"limits": {"cpu": f"{n}m"}}} for n in range(50)]
-    request = translate.pod(large(spec, annotations={f"{PREFIX}gang": "g" * 3_000})).request
-    assert parts(request) > LIGHT
-    assert [cache.cache_info().currsize for cache in remembered] == before
+    kept = Remembered(64, same)
+    assert kept("y" * 5_000) == "y" * 5_000 and len(kept) == 0
+    assert kept("y" * 3_000) == "y" * 3_000 and len(kept) == 1
 
 
 def test_of_a_pod_that_was_translated_little_is_kept() -> None:

@@ -47,6 +47,10 @@ class Remembered(Generic[T]):
     def __len__(self) -> int:
         return len(self._young) + len(self._old)
 
+    def __bool__(self) -> bool:
+        """It is a function, also while it remembers nothing."""
+        return True
+
 
 def remembered(kib: int) -> Callable[[Callable[..., T]], Remembered[T]]:
     """The function remembers so much."""
