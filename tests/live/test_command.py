@@ -119,7 +119,7 @@ def test_schedule_explain_and_replay(deployed_plane: Any, tmp_path: Path) -> Non
     plane.kubectl("delete", "node", "cmd-node")
 
 
-@pytest.mark.parametrize(("policy", "node"), [("dovetail", "cmd-tight"), ("expected-fill", "cmd-roomy")])
+@pytest.mark.parametrize(("policy", "node"), [("tightest", "cmd-tight"), ("expected-fill", "cmd-roomy")])
 def test_nodes_are_chosen_by_the_policy_that_is_named(
     deployed_plane: Any, tmp_path: Path, policy: str, node: str
 ) -> None:
