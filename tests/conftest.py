@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from dovetail.core import cycle
 from dovetail.core.attempt import Attempt
@@ -23,8 +23,13 @@ from tools.node import programs
 from tools.node.configuration import KubeletOptions
 from tools.node.node import Node
 
-# How long an example takes says more about the machine than about the project.
-settings.register_profile("dovetail", settings.get_profile(settings.get_current_profile_name()), deadline=None)
+# How long an example takes, or takes to be drawn, says more about the machine than about the project.
+settings.register_profile(
+    "dovetail",
+    settings.get_profile(settings.get_current_profile_name()),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("dovetail")
 
 Decide = Callable[[Attempt], list[Decision]]
