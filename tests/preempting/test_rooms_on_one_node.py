@@ -52,14 +52,20 @@ def test_a_gang_and_a_pod_reclaim_on_nodes_that_they_share() -> None:
     assert started_ms(world, "g0", "g1", "g2", "x") == [from_ms + 30 * SECOND_MS] * 4
 
 
-def test_what_an_eviction_leaves_is_for_others_who_may_evict_and_evict_nobody() -> None:
-    """The gang on a goes as a whole; it lost less than the large job on b."""
+def a_large_job_and_a_gang() -> World:
+    """Each has a node of eight GPUs; the gang began a minute later."""
     world = World(node("a", 8), node("b", 8))
     world.submit(pod("big", 8))
     world.live(MINUTE_MS)
     world.tell(gang("low", 8))
     world.submit(*(pod(f"low{i}", gang="low") for i in range(8)))
     world.live(MINUTE_MS)
+    return world
+
+
+def test_what_an_eviction_leaves_is_for_others_who_may_evict_and_evict_nobody() -> None:
+    """The gang on a goes as a whole; it lost less than the large job on b."""
+    world = a_large_job_and_a_gang()
     from_ms = world.now_ms
     world.submit(*(pod(f"high{i}", priority=1) for i in range(8)))
     world.live(SECOND_MS)
@@ -72,12 +78,7 @@ def test_what_an_eviction_leaves_is_for_others_who_may_evict_and_evict_nobody() 
 
 def test_who_counts_on_an_eviction_that_is_taken_back_looks_for_others() -> None:
     """high0 is deleted, and nobody was told to end yet."""
-    world = World(node("a", 8), node("b", 8))
-    world.submit(pod("big", 8))
-    world.live(MINUTE_MS)
-    world.tell(gang("low", 8))
-    world.submit(*(pod(f"low{i}", gang="low") for i in range(8)))
-    world.live(MINUTE_MS)
+    world = a_large_job_and_a_gang()
     world.submit(*(pod(f"high{i}", priority=1) for i in range(2)))
     world.live(0)
     [first, second] = world.state.reservations.evictors()

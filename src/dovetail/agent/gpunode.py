@@ -249,7 +249,7 @@ class GPUNodeWriter:
 
     async def amend(self, condition: Condition) -> bool:
         """Make the object tell this condition, and that it is not Ready, beside all that it told before, by an earlier
-        process too. False, and nothing is told, where none has told anything. Raises ApiError."""
+        process too. Returns False, and writes nothing, where none has told anything. Raises ApiError."""
         # Which fence stands is told by itself. What was cut off while it was sent may have arrived.
         told = self._sent or msgspec.structs.replace(await self.before(), fence="")
         if told.agent is None:

@@ -85,7 +85,7 @@ class _Learned:
     def reprice(self, nodes: Nodes) -> None:
         """Count the places of the priced classes again, and work the prices out anew where they changed enough."""
         end = nodes.amounts_journal.end
-        if not self.worth.moving or end < self._priced_at + self._changes_between:
+        if end < self._priced_at + self._changes_between or not self.worth.moving:
             return
         changed: Index | None = nodes.amounts_journal.since(self._priced_at) if self._priced_at >= 0 else None
         if changed is None:
