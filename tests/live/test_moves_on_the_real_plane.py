@@ -99,11 +99,11 @@ def of(bound: dict[str, str], name: str) -> set[str]:
     return {node for pod, node in bound.items() if pod.startswith(f"{name}-")}
 
 
-async def half_used(cluster: Cluster, kinds: dict[str, str], movable: str) -> list[str]:
+async def half_used(cluster: Cluster, kinds: dict[str, str], *movable: str) -> list[str]:
     """As many nodes of four GPUs as there are workloads, each half used by one of them. `kinds` by name."""
     nodes = [await cluster.node(f"n{number}", gpus=4) for number in range(len(kinds))]
     for name, kind in kinds.items():
-        path, document = workload(cluster, kind, name, 2, movable="true" if name == movable else "false")
+        path, document = workload(cluster, kind, name, 2, movable="true" if name in movable else "false")
         await cluster.create(path, document)
         await eventually(cluster.bound, lambda bound, name=name: bool(of(bound, name)))
         await cluster.pod(f"fill-{name}", 2)
@@ -201,16 +201,7 @@ async def test_nothing_goes_to_and_fro(cluster: Cluster) -> None:
     kinds = {"j0": "Job", "d0": "Deployment", "j1": "Job", "d1": "Deployment"}
     moves: Counter[str] = Counter()
     async with kubelets(cluster), cluster.scheduler(policy=policy):
-        for number in range(4):
-            await cluster.node(f"n{number}", gpus=4)
-        for name, kind in kinds.items():
-            path, document = workload(cluster, kind, name, 2, movable="true")
-            await cluster.create(path, document)
-            await eventually(cluster.bound, lambda bound, name=name: bool(of(bound, name)))
-            await cluster.pod(f"fill-{name}", 2)
-            await eventually(cluster.bound, lambda bound, name=name: f"fill-{name}" in bound)
-        for name in kinds:
-            await cluster.delete(cluster.pods_path(f"fill-{name}"))
+        await half_used(cluster, kinds, *kinds)
         for number in range(6):
             big = f"big{number}"
             await cluster.pod(big, 4)
