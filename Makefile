@@ -7,7 +7,7 @@ IMAGE ?= dovetail:0.1.0
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick lint check format lock protos controlplane node bench image clean
+.PHONY: help demo test quick lint format pictures lock protos controlplane node bench image clean
 
 help: ## show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -30,6 +30,9 @@ lint: .venv/.dev ## ruff and mypy --strict
 format: .venv/.dev ## put the sources into shape
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+pictures: .venv/.run ## draw the pictures of a terminal in docs/pictures anew
+	$(BIN)/python -m tools.pictures
 
 controlplane: .venv/.dev ## build and start a real control plane in the foreground
 	$(BIN)/python -m tools.controlplane up

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tutorial and the README's demo print what the pages say.
+"""The tutorial and the demo print what the pages and the pictures say.
 
 The tutorial is carried out on the playground: its files are the YAML blocks, its commands the console blocks, and each
 `dovetail why` must answer what stands below it. Which of several equal nodes or pods is taken depends on uids, so
@@ -29,9 +29,10 @@ from dovetail.kube.config import ClusterConfig
 from dovetail.playground import Playground
 from dovetail.scheduler.serve import Options, run
 from dovetail.views.why import why
-from tests.docs.pages import Block, page
+from tests.docs.pages import ROOT, Block, page
 from tests.live.conftest import eventually
 from tests.terminal import environment, on_terminal
+from tools import pictures
 
 WIDTH = 100
 
@@ -122,8 +123,10 @@ async def test_the_tutorial() -> None:
 
 
 @pytest.mark.slow
-def test_the_readme_shows_what_the_demo_prints() -> None:
-    (shown,) = [block.text for block in page("README.md").blocks if block.language == "text"]
+def test_the_demo_prints_what_the_readme_and_the_tutorial_show() -> None:
+    (shown,) = [block.text for block in page("docs/tutorial.md").blocks if block.language == "text"]
+    (drawn,) = [picture for picture in pictures.PICTURES if picture.title == "make demo"]
+    assert str(drawn.path.relative_to(ROOT)) in page("README.md").links
     demo = subprocess.run(
         [Path(sys.executable).with_name("dovetail"), "demo"],
         env=os.environ | environment(WIDTH),
@@ -131,4 +134,25 @@ def test_the_readme_shows_what_the_demo_prints() -> None:
         text=True,
         check=True,
     )
-    assert set(lines(shown)) <= set(lines(demo.stdout))
+    printed = set(lines(without_examples(demo.stdout)))
+    assert set(lines(shown)) <= printed
+    assert set(lines(without_examples(pictures.text(drawn.path.read_text())))) <= printed
+
+
+def without_examples(text: str) -> str:
+    """The tables of rules name any of several equal nodes, and break their lines accordingly. Times differ too."""
+    text = re.sub(r"nodes +can it change.*?(?=What is missing|Cards and|\Z)", "", text, flags=re.DOTALL)
+    return re.sub(r"─+ +After [0-9.]+ s +─+", "", text)
+
+
+@pytest.mark.parametrize("picture", [p for p in pictures.PICTURES if "--at" in p.command], ids=lambda p: p.name)
+def test_pictures_show_what_is_printed(picture: pictures.Picture) -> None:
+    drawn = [line.split() for line in pictures.text(picture.path.read_text()).splitlines() if line.strip()]
+    assert drawn == [line.split() for line in pictures.printed(picture).plain.splitlines() if line.strip()], (
+        "make pictures draws them"
+    )
+
+
+def test_pictures_fetch_nothing() -> None:
+    for path in sorted(pictures.FOLDER.glob("*.svg")):
+        assert set(re.findall(r"\w+://[^\"')\s]+", path.read_text())) == {"http://www.w3.org/2000/svg"}
