@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from dovetail.core import events as ev
 from dovetail.core.checkpoint import restore, take
-from dovetail.core.cycle import step
+from dovetail.core.cycle import step, tell
 from dovetail.core.decisions import Bind
 from dovetail.core.devices.layout import BOARD, NODE, SYS, Layout
 from dovetail.core.model import (
@@ -122,8 +122,7 @@ class Machine(RuleBasedStateMachine):
         self.count = 0
 
     def tell(self, *events: ev.Event) -> None:
-        for event in events:
-            self.state.apply(event)
+        tell(self.state, events, self.now_ms)
 
     def put(self, pod: Pod) -> None:
         self.pods[pod.uid] = pod
@@ -283,7 +282,17 @@ class Machine(RuleBasedStateMachine):
     @rule(data=st.data())
     def confirm(self, data: st.DataObject) -> None:
         pod = self.one_of(list(self.decided), data)
-        self.put(replace(pod, node=self.decided.pop(pod.uid).node, bound_ms=max(1, self.now_ms)))
+        bind = self.decided.pop(pod.uid)
+        devices = bind.devices or None
+        if not pod.request.gpu_milli and self.nodes_layout(bind.node) is None:
+            # They were only counted off: nothing is written down.
+            devices = None
+            self.told.pop(pod.uid, None)
+        self.put(replace(pod, node=bind.node, bound_ms=max(1, self.now_ms), devices=devices))
+
+    def nodes_layout(self, name: str) -> Layout | None:
+        nodes = self.state.cluster.nodes
+        return nodes.layout(nodes.slots[name]) if name in nodes.slots else None
 
     @precondition(lambda self: self.decided)
     @rule(data=st.data(), wait_ms=st.sampled_from([0, 500, 5000]), everywhere=st.booleans())

@@ -193,6 +193,7 @@ def restore(policy: Policy, checkpoint: Checkpoint) -> State:
             cluster.claims.assume(held.grants, claim_key(state.roster.pods[held.uid]) if held.by_claim else "")
     cluster.gpus.hold_exactly({held.uid: held.devices for held in checkpoint.held})
     cluster.slices.hold_exactly(cluster.placements, {held.uid: held.slices for held in checkpoint.held})
+    cluster.unsettled.clear()
     for avoided in checkpoint.avoided:
         cluster.avoided.setdefault(avoided.uid, {})[avoided.node] = avoided.until_ms
     state.roster.starting = dict(checkpoint.starting)

@@ -17,6 +17,7 @@ def tell(state: State, events: Iterable[Event], now_ms: int) -> None:
     state.advance(now_ms)
     for event in events:
         state.apply(event)
+    state.cluster.settle()
 
 
 def step(state: State, events: Iterable[Event], now_ms: int) -> list[Decision]:

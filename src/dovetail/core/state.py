@@ -4,7 +4,7 @@
 Rules: an event for an object replaces what was known of it. A pod that was decided but not yet seen bound keeps its
 place ("assumed") until it is seen bound, reported as failed, or gone. Everything here can be rebuilt from the API
 server's objects: a restart loses no pod and gives no room twice. Which of a node's GPUs a pod holds is among them where
-it was written down at the bind; else it is handed out anew.
+it was written down at the bind; who names none gets what these leave, and in whatever order pods are told, the same.
 """
 
 from __future__ import annotations
@@ -275,7 +275,9 @@ class State:
         if placement is None or placement.slot != slot or placement.shape.request != request:
             picks = placement.picks if placement is not None else ()
             cluster.unplace(pod.uid)
-            cluster.place(pod, slot, picks)
+            if placement is not None:
+                cluster.leave(placement.slot)
+            cluster.seat(pod, slot, picks)
             return
         contradicts = placement.contradicts(pod)
         if _seen_alike(placement.pod, pod):
@@ -283,7 +285,7 @@ class State:
         else:
             cluster.recount(placement, pod)
         if contradicts:
-            cluster.rewrite(placement)
+            cluster.unsettled[slot] = None
 
     def _remove_pod(self, event: ev.PodRemoved) -> None:
         cluster = self.cluster
@@ -301,7 +303,7 @@ class State:
         cluster.unplace(event.uid)
         if placement is not None:
             cluster.mix.end(placement)
-            cluster.vacate_if_gone(placement.slot)
+            cluster.leave(placement.slot)
         self._release(pod)
         cluster.claims.forget(pod)
         cluster.avoided.pop(event.uid, None)
@@ -337,7 +339,7 @@ class State:
         placement = self.cluster.placements.get(event.uid)
         self.cluster.unplace(event.uid)
         if placement is not None:
-            self.cluster.vacate_if_gone(placement.slot)
+            self.cluster.leave(placement.slot)
         self.cluster.avoided.setdefault(event.uid, {})[event.node] = event.retry_at_ms
         self.sync(pod)
         self.touch(self.roster.root_of(pod))

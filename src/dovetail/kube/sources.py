@@ -21,7 +21,7 @@ from dovetail.core import events as ev
 from dovetail.core.events import Event
 from dovetail.kube import records
 from dovetail.kube import resources as kinds
-from dovetail.kube.annotations import BOUND, LONGEST, MOST_KEYS, PREFIX
+from dovetail.kube.annotations import LONGEST, MOST_KEYS, PREFIX
 from dovetail.kube.client import Client
 from dovetail.kube.discovery import Served
 from dovetail.kube.errors import BadReply, KubeError, NotFound
@@ -59,8 +59,8 @@ class Source(Struct, frozen=True):
 def sources(feed: Feed, served: Served) -> Iterator[Source]:
     """The table. Finished pods are read too: who leaves a selection is told as deleted, as it was before, and how it
     ended is lost. Nodes of one batch are told from the oldest to the newest, so the order of the core's slots does not
-    come from names. Of pods those come first for which was written down what they have: the others get what these
-    leave. What tells of the inside of nodes comes before the nodes: who reads once then tells each node once."""
+    come from names. What tells of the inside of nodes comes before the nodes: who reads once then tells each node
+    once."""
     yield Source(kinds.GPU_NODES, GPUNode, feed.gpu_nodes)
     yield Source(kinds.NODE_TOPOLOGIES, NodeResourceTopology, feed.node_topologies)
     yield Source(kinds.TAINT_RULES, DeviceTaintRule, feed.taint_rules)
@@ -78,7 +78,7 @@ def sources(feed: Feed, served: Served) -> Iterator[Source]:
         yield Source(resource, dialect.kind, partial(feed.pod_groups, dialect))
     yield Source(kinds.QUEUES, Queue, feed.records.queues)
     yield Source(kinds.PDBS, PodDisruptionBudget, feed.records.budgets)
-    yield Source(kinds.PODS, Pod, lambda changes: feed.pods(_written_first(changes)), keep=outline)
+    yield Source(kinds.PODS, Pod, feed.pods, keep=outline)
 
 
 _RANKS: dict[type[Event], int] = {
@@ -154,12 +154,6 @@ def outline(pod: Pod) -> Pod:
     ours = [item for item in meta.annotations.items() if item[0].startswith(PREFIX) and len(item[1]) <= LONGEST]
     known = ObjectMeta(meta.name, meta.namespace, meta.uid, meta.resource_version, meta.creation_timestamp)
     return Pod(replace(known, annotations=dict(ours[:MOST_KEYS])) if ours else known)
-
-
-def _written_first(changes: list[Change[Pod]]) -> list[Change[Pod]]:
-    """The changes of one pod stay in their order."""
-    written = {change.object.metadata.uid for change in changes if BOUND in change.object.metadata.annotations}
-    return sorted(changes, key=lambda change: change.object.metadata.uid not in written) if written else changes
 
 
 def _age(change: records.Change[Node]) -> tuple[datetime, str]:

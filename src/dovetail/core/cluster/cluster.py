@@ -16,6 +16,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from dovetail.core.cluster import shares
 from dovetail.core.cluster.audit import differences
 from dovetail.core.cluster.claims import Claims
 from dovetail.core.cluster.fabric import Fabric
@@ -113,6 +114,8 @@ class Cluster:
         self.learned: dict[object, Any] = {}
         """What a scoring remembers of the cluster, by the scoring."""
         self.freed = 0
+        self.unsettled: dict[int, None] = {}
+        """Slots of which the devices are to be handed out anew: see `settle`."""
         self.undo: list[Placement | _Evicted] | None = None
         """What the running trial has done, in order; None where none runs."""
 
@@ -159,17 +162,71 @@ class Cluster:
             self.rejections.forget_node(name)
             self.claims.node_changed(slot)
             self._hand_out_again(slot)
-            self.vacate_if_gone(slot)
+            self._vacate_if_gone(slot)
+
+    def seat(self, pod: Pod, slot: int, picks: tuple[VolumePick, ...]) -> None:
+        """The world has put a pod on a slot. In whatever order pods are told, they end with the same devices."""
+        placement = self.place(pod, slot, picks)
+        shape = placement.shape
+        if len(self.on_slot[slot]) > 1 and (
+            shape.gpus or shape.slices or shares.concerns(self.nodes, shape) or slot in self.kubelets.books
+        ):
+            self.unsettled[slot] = None
+
+    def leave(self, slot: int) -> None:
+        """The world has taken a pod off a slot: another one there may get now what it asks for, and what was written
+        down for it. If the node is gone too and nobody is on it, the slot can be used again."""
+        if any(self._lacks(self.placements[uid]) for uid in self.on_slot.get(slot, ())):
+            self.unsettled[slot] = None
+        self._vacate_if_gone(slot)
+
+    def _lacks(self, placement: Placement) -> bool:
+        """Whether the pod has less than it asks for, or others than were written down for it."""
+        pod, shape, held = placement.pod, placement.shape, placement.devices
+        if shape.gpus > len(held) or (shape.fraction and not held) or (pod.devices or held) != held:
+            return True
+        if shape.slices and (not placement.slices or pod.instances not in ((), self.slices.instances(placement))):
+            return True
+        return placement.entry is None and placement.slot in self.kubelets.books and shape.request.managed is not None
+
+    def settle(self) -> None:
+        """Hand out anew the devices of the slots where who is there, or what was written down for it, has changed."""
+        for slot in self.unsettled:
+            before = self._handed_out(slot)
+            self._hand_out_again(slot)
+            self.freed += self._handed_out(slot) != before
+        self.unsettled.clear()
+
+    def _handed_out(self, slot: int) -> tuple[object, ...]:
+        nodes = self.nodes
+        return (
+            int(nodes.gpu_free_bits[slot]), nodes.gpu_parts[:, slot].tolist(), int(nodes.book_numbers[slot]),
+            self.slices.used.get(slot),
+        )  # fmt: skip
 
     def _hand_out_again(self, slot: int) -> None:
-        placements = [self.placements[uid] for uid in self.on_slot.get(slot, ())]
+        """What was written down comes first; of those that claim the same, and of the others, who was bound first."""
+        placements = sorted([self.placements[uid] for uid in self.on_slot.get(slot, ())], key=_precedence)
         for placement in placements:
             if not placement.pod.node:
                 # What was decided is being written down.
                 devices, instances = placement.devices or None, self.slices.instances(placement)
                 placement.pod = replace(placement.pod, devices=devices, instances=instances)
-        self.gpus.hold_again(slot)
-        self.slices.hold_again(slot, placements)
+        self.gpus.let_go(slot)
+        self.slices.let_go(slot, placements)
+        others = []
+        for placement in placements:
+            if self.gpus.honours(placement) and self.slices.honours(placement):
+                self._hold_devices(placement)
+            else:
+                others.append(placement)
+        for placement in others:
+            self._hold_devices(placement)
+
+    def _hold_devices(self, placement: Placement) -> None:
+        self.gpus.hold(placement, placement.shape)
+        if placement.shape.slices:
+            self.slices.hold(placement, placement.shape)
 
     def placed(self) -> Iterator[tuple[Pod, int]]:
         for placement in self.placements.values():
@@ -345,18 +402,12 @@ class Cluster:
         self._count(pod, placement.slot)
         self.freed += 1
 
-    def rewrite(self, placement: Placement) -> None:
-        """What was written down for a bound pod has changed: the devices of its node are handed out anew."""
-        self._hand_out_again(placement.slot)
-        self.freed += 1
-
     def unplace_if_bound(self, pod: Pod) -> None:
         """Take a bound pod off its node before its request is replaced; an assumed one keeps its place."""
         if pod.node:
             self.unplace(pod.uid)
 
-    def vacate_if_gone(self, slot: int) -> None:
-        """A pod left: if its node is gone too and nobody is on it, the slot can be used again."""
+    def _vacate_if_gone(self, slot: int) -> None:
         if self.nodes.records[slot] is None and slot not in self.on_slot and self.nodes.names[slot]:
             self.nodes.vacate(self.nodes.names[slot])
 
@@ -407,3 +458,9 @@ class Cluster:
     def check(self) -> list[str]:
         """Recount everything from the placements; each difference in a sentence, none where the state is sound."""
         return differences(self)
+
+
+def _precedence(placement: Placement) -> tuple[bool, int, int, str]:
+    """Who was bound first; who is not bound yet comes last. The same in whatever order pods are told."""
+    pod = placement.pod
+    return not pod.node, pod.bound_ms, pod.created_ms, pod.uid

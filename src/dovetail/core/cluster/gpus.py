@@ -3,7 +3,7 @@
 
 Rules: what was written down for a pod is held again if it is free; else what the node's kubelet will give out, else the
 best by the node's wiring, else the lowest numbers. A pod may have a part of a GPU, or of several. When a node's devices
-change, they are handed out anew to the pods on it, in the order they came.
+are handed out anew, what was written down comes first, and the other pods get what is left.
 """
 
 from __future__ import annotations
@@ -66,16 +66,11 @@ class Gpus:
         """Give a pod its GPUs: those that were written down for it if they are free, else those that the kubelet will
         give it, else the best; fewer than it wants where the node has fewer."""
         slot, nodes, kubelets = placement.slot, self._cluster.nodes, self._cluster.kubelets
-        free = held_still = int(nodes.gpu_free_bits[slot])
-        written = written_bits(placement.pod) if placement.pod.devices else 0
-        if written:
-            held_still = free | (self._out(slot) if written & ~free else 0)
-            if written.bit_count() != shape.gpus or written & ~held_still:
-                written = 0
+        free, written = int(nodes.gpu_free_bits[slot]), self._written(placement, shape)
         answer = kubelets.ask(slot, shape) if kubelets.books else None
         if answer is not None:
             given = written or answer.gpu_bits
-            if given.bit_count() == shape.gpus and not given & ~held_still:
+            if written or (given.bit_count() == shape.gpus and not given & ~free):
                 placement.entry = kubelets.enter(slot, answer, given)
                 written = given
             elif not nodes.gpu_count(slot):
@@ -86,6 +81,21 @@ class Gpus:
         elif shape.gpus:
             placement.gpu_bits = written or self._best_gpus(slot, free, shape)
             nodes.gpu_free_bits[slot] = free & ~placement.gpu_bits
+
+    def honours(self, placement: Placement) -> bool:
+        """Whether nothing is to be chosen for the pod: it gets no GPUs, or those that were written down for it."""
+        slot, shape = placement.slot, placement.shape
+        if shares.concerns(self._cluster.nodes, shape) and (share := self._share_of(slot, shape)):
+            return bool(self._written_shares(placement, shape, share))
+        return not shape.gpus or bool(self._written(placement, shape))
+
+    def _written(self, placement: Placement, shape: Shape) -> int:
+        """The whole GPUs that were written down for a pod; 0 for none, and where it cannot have them now."""
+        written = written_bits(placement.pod) if placement.pod.devices else 0
+        if written.bit_count() != shape.gpus:
+            return 0
+        missing = written & ~int(self._cluster.nodes.gpu_free_bits[placement.slot])
+        return 0 if missing and missing & ~self._out(placement.slot) else written
 
     def _out(self, slot: int) -> int:
         """The GPUs that the node offers no more and that nobody holds. A pod that has one keeps it."""
@@ -128,14 +138,20 @@ class Gpus:
         pods could still take from, so that the last of them find different ones; none where there is no room."""
         nodes, slot = self._cluster.nodes, placement.slot
         sharing = nodes.sharing(slot)
-        count = shape.replicas(sharing) if sharing is not None else 1
-        chosen = indices(written_bits(placement.pod))
-        if len(chosen) != count or not all(self._room(slot, gpu) >= share for gpu in chosen):
-            if sharing is None:
-                chosen = (self._scoring.share_gpu(self._cluster, slot, placement.pod, share),)
-            else:
-                chosen = _replicas(nodes, slot, share, count)
+        chosen = self._written_shares(placement, shape, share)
+        if not chosen and sharing is None:
+            chosen = (self._scoring.share_gpu(self._cluster, slot, placement.pod, share),)
+        elif not chosen and sharing is not None:
+            chosen = _replicas(nodes, slot, share, shape.replicas(sharing))
         self._take_shares(placement, sum(1 << gpu for gpu in chosen if gpu >= 0), share)
+
+    def _written_shares(self, placement: Placement, shape: Shape, share: int) -> tuple[int, ...]:
+        """The GPUs that were written down for a pod that gets a share of each; none where it cannot have that now."""
+        slot, sharing = placement.slot, self._cluster.nodes.sharing(placement.slot)
+        chosen = indices(written_bits(placement.pod))
+        if len(chosen) != (shape.replicas(sharing) if sharing is not None else 1):
+            return ()
+        return chosen if all(self._room(slot, gpu) >= share for gpu in chosen) else ()
 
     def _room(self, slot: int, gpu: int) -> int:
         nodes = self._cluster.nodes
@@ -186,15 +202,10 @@ class Gpus:
             self._take_shares(placement, placement.share_bits, placement.share)
         self._cluster.nodes.gpu_free_bits[placement.slot] &= ~placement.gpu_bits
 
-    def hold_again(self, slot: int) -> None:
-        """The node has other devices now: hand them out anew to the pods on it, in the order they came."""
-        for placement in self._let_go(slot):
-            self.hold(placement, placement.shape)
-
     def hold_exactly(self, devices: Mapping[str, tuple[int, ...]]) -> None:
         """Give every placed pod the GPUs of its node that it is told to hold, by index."""
         for slot in self._cluster.on_slot:
-            for placement in self._let_go(slot):
+            for placement in self.let_go(slot):
                 held, shape = devices[placement.pod.uid], placement.shape
                 share, bits = 0, sum(1 << gpu for gpu in held)
                 if shares.concerns(self._cluster.nodes, shape):
@@ -207,8 +218,9 @@ class Gpus:
                 if answer is not None:
                     placement.entry = self._cluster.kubelets.enter(slot, answer, placement.gpu_bits)
 
-    def _let_go(self, slot: int) -> list[Placement]:
-        """Make every GPU of the slot wholly free. Returns the pods there, in the order they came."""
+    def let_go(self, slot: int) -> list[Placement]:
+        """Make every GPU of the slot wholly free, and begin its kubelet's books anew. Returns the pods there, which
+        have to hold theirs again."""
         nodes = self._cluster.nodes
         placements = [self._cluster.placements[uid] for uid in self._cluster.on_slot.get(slot, ())]
         for placement in placements:

@@ -62,8 +62,8 @@ class Slices:
         self._openings: WeakValueDictionary[Asked, Opening] = WeakValueDictionary()
         self.used: dict[int, Used] = {}
 
-    def hold_again(self, slot: int, placements: Iterable[Placement]) -> None:
-        """The node has other instances now: hand them out anew to the pods on it, in the order they came."""
+    def let_go(self, slot: int, placements: Iterable[Placement]) -> None:
+        """Make every instance that the node has now free. These are the pods there, which have to hold theirs again."""
         record = self._nodes.records[slot]
         cards = record.mig if record is not None else ()
         self._cards.pop(slot, None)
@@ -73,8 +73,6 @@ class Slices:
             self.used[slot] = (0,) * len(cards)
         for placement in placements:
             placement.slices = ()
-            if placement.shape.slices:
-                self.hold(placement, placement.shape)
 
     def cards(self, slot: int) -> Cards | None:
         """The cards in MIG mode of a node, where they are known."""
@@ -92,6 +90,13 @@ class Slices:
         if chosen is not None:
             placement.slices = chosen
             self.used[slot] = tuple([held | more for held, more in zip(used, chosen, strict=True)])
+
+    def honours(self, placement: Placement) -> bool:
+        """Whether nothing is to be chosen for the pod: it gets no instances, or those that were written down for it."""
+        shape = placement.shape
+        if not shape.slices or placement.slot not in self.used:
+            return True
+        return bool(placement.pod.instances) and self._written(placement.slot, placement, shape) is not None
 
     def free(self, placement: Placement) -> None:
         if placement.slices:
