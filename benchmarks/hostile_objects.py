@@ -150,16 +150,30 @@ def _composites(i: str) -> Iterator[Told]:
     yield from _group(i, "composite", {"schedulingPolicy": {"basic": {}}} | parent)
 
 
-def _containers(i: str) -> Iterator[Told]:
-    defaults = {
-        "image": "a", "imagePullPolicy": "Always", "terminationMessagePath": "/dev/termination-log",
-        "terminationMessagePolicy": "File",
-    }  # fmt: skip
-    made = upto(
-        WHOLE,
-        lambda n: {"name": f"c{n}", "resources": {"limits": {"cpu": f"{n}m", f"example.com/r{i}-{n}": 1}}} | defaults,
-    )
-    yield "pods", pod(i, spec={"containers": made})
+_DEFAULTS = {
+    "image": "a", "imagePullPolicy": "Always", "terminationMessagePath": "/dev/termination-log",
+    "terminationMessagePolicy": "File",
+}  # fmt: skip
+
+
+def _asking(n: int, amounts: Document) -> Document:
+    return {"name": f"c{n}", "resources": {"limits": amounts}} | _DEFAULTS
+
+
+def _containers(i: str, **spec: Any) -> Iterator[Told]:
+    made = upto(WHOLE, lambda n: _asking(n, {"cpu": f"{n}m", f"example.com/r{i}-{n}": 1}))
+    yield "pods", pod(i, spec={"containers": made} | spec)
+
+
+def _gpu_containers(i: str, **spec: Any) -> Iterator[Told]:
+    """Each of them asks for something that counts always, and for something else than the others."""
+    made = upto(WHOLE, lambda n: _asking(n, {"cpu": f"{n}m", "memory": f"{n}Mi", f"nvidia.com/mig-{i}-{n % 50}": 1}))
+    yield "pods", pod(i, spec={"containers": made} | spec)
+
+
+def _wide_containers(i: str, **spec: Any) -> Iterator[Told]:
+    made = upto(WHOLE, lambda n: _asking(n, {f"example.com/r{i}-{n}-{m}": 1 for m in range(2_000)}))
+    yield "pods", pod(i, spec={"containers": made} | spec)
 
 
 def _resources(i: str) -> Iterator[Told]:
@@ -345,6 +359,9 @@ HOSTILE: dict[str, Callable[[str], Iterator[Told]]] = {
         for source, one in _ports(i)
     ),
     "containers": _containers,
+    "containers, running": lambda i: _containers(i, nodeName="node-1"),
+    "containers with GPUs, running": lambda i: _gpu_containers(i, nodeName="node-1"),
+    "containers of many resources, running": lambda i: _wide_containers(i, nodeName="node-1"),
     "resources": _resources,
     "amounts of MIG slices": _gpu_names,
     "containers, the last with a GPU": _last_has_gpu,

@@ -9,9 +9,11 @@ import pytest
 from msgspec.json import encode as json_of
 
 from dovetail.core.model import GPU
+from dovetail.core.quantities import MAX_AMOUNT
 from dovetail.kube import resources as kinds
 from dovetail.kube import translate
 from dovetail.kube.decoding import BadObject, Event, Reader
+from dovetail.kube.limits import MOST_CONTAINERS, MOST_RESOURCES, MOST_SUMMED
 from dovetail.kube.long_objects import LONG, LONGEST
 from dovetail.kube.objects_claims import DeviceRequest, ResourceClaim
 from dovetail.kube.objects_pod import Pod
@@ -103,11 +105,49 @@ def test_what_containers_hold_counts_however_much_they_say() -> None:
     found = read(merged(PLAIN, "spec.containers", [busy | {"ports": [{"hostPort": n} for n in range(9_000)]}]))
     assert found.unread == ("spec.containers[*].ports",)
     assert found.spec.containers[0].resources == read(PLAIN).spec.containers[0].resources
-    many = [{"name": f"c{n}", "image": "x" * 100} for n in range(5_000)]
-    many.append({"name": "last", "resources": {"limits": {GPU: 4}}})
-    found = read(merged(PLAIN, "spec.containers", many))
-    assert len(found.spec.containers) < 300
-    assert dict(translate.pod(found).request.resources)[GPU] == 4
+
+
+def of_each(n: int, **more: Any) -> dict[str, Any]:
+    amounts = {"cpu": f"{n}m", "memory": "1.5Ki", "ephemeral-storage": 7, f"x/r{n}": "1"}
+    return {"name": f"c{n}", "resources": {"requests": amounts, "limits": {f"x/r{n}": "1"}}} | more
+
+
+@pytest.mark.parametrize("padding", ["", "x" * LONGEST])
+def test_what_containers_of_a_pod_on_a_node_ask_for_is_added_up_beyond_the_limit(padding: str) -> None:
+    count = 300
+    env = [{"name": "A", "value": padding}]
+    slices = {"limits": {"nvidia.com/mig-1g.5gb": "1"}, "requests": {"nvidia.com/mig-1g.5gb": "1"}}
+    every = [of_each(n, env=env if n == 3 else []) for n in range(count)]
+    every += [{"name": f"g{n}", "resources": slices} for n in range(200)]
+    amounts = dict(translate.pod(read(merged(PLAIN, "spec.containers", every))).request.resources)
+    assert amounts["cpu"] == 100 + sum(range(count))
+    assert amounts["memory"] == 2**30 + 1536 * count
+    assert amounts["ephemeral-storage"] == 7 * count
+    assert amounts["nvidia.com/mig-1g.5gb"] == 200
+    assert len(amounts) <= MOST_RESOURCES
+
+
+@pytest.mark.parametrize("decoy", [{"image": "nvidia.com/gpu"}, {"resources": {"limits": {GPU: "0"}}}])
+def test_gpus_count_behind_thousands_of_containers_that_have_none(decoy: dict[str, Any]) -> None:
+    every: list[dict[str, Any]] = [{"name": f"c{n}", "workingDir": "x" * 100} | decoy for n in range(5_000)]
+    every.append({"name": "last", "resources": {"limits": {GPU: 4}}})
+    found = read(merged(PLAIN, "spec.containers", every))
+    assert len(found.spec.containers) <= MOST_SUMMED + 1
+    amounts = dict(translate.pod(found).request.resources)
+    # Nobody reads what all of them ask for: it may be as much as there is.
+    assert (amounts[GPU], amounts["cpu"], amounts["memory"]) == (4, MAX_AMOUNT, MAX_AMOUNT)
+
+
+def test_of_a_pod_without_a_node_no_more_containers_are_read_than_tell_that_they_are_too_many() -> None:
+    pending = merged(PLAIN, "spec.nodeName", "")
+    found = read(merged(pending, "spec.containers", [of_each(n, env=[{"value": "x" * 100}]) for n in range(5_000)]))
+    assert len(found.spec.containers) <= MOST_CONTAINERS + 1
+    record = translate.pod(found)
+    assert record.problem is not None
+    assert record.problem.field == "spec.containers"
+    nominated = pending | {"status": {"nominatedNodeName": "n1"}}
+    found = read(merged(nominated, "spec.containers", [{"name": "a", "resources": {"limits": {GPU: 1}}}] * 300))
+    assert dict(translate.pod(found).request.resources)[GPU] == 300
 
 
 def test_a_long_status_tells_what_the_pod_does() -> None:

@@ -35,6 +35,7 @@ from dovetail.core.devices.layout import UNKNOWN, Layout
 from dovetail.core.model import GPU, Problem
 from dovetail.core.quantities import QuantityError, parse
 from dovetail.kube.layouts import Finding
+from dovetail.kube.limits import is_native
 from dovetail.kube.objects_topology import (
     Gpu,
     GPUNode,
@@ -45,7 +46,6 @@ from dovetail.kube.objects_topology import (
     Zone,
 )
 from dovetail.kube.translate_problems import nearest
-from dovetail.kube.translate_requests import is_native
 
 _CLOSEST, _MAX_NUMA = "prefer-closest-numa-nodes", "max-allowable-numa-nodes"
 _ALIGNED = {"SingleNUMANode": "single-numa-node", "Restricted": "restricted", "BestEffort": "best-effort"}

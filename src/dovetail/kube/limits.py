@@ -5,7 +5,9 @@ Rules
 - Far more fits into every limit than anybody needs. The API server has none of its own but the size of an object.
 - A pod of this scheduler with more of something than its limit stays pending with a Problem that names the field.
 - Of a pod that is on a node, whoever put it there, the first ones count, in the order in which they are written: its
-  labels, required anti-affinity terms, host ports, claims, and what its containers ask for; containers with GPUs first.
+  labels, required anti-affinity terms, host ports and claims. Too many containers count as one that asks for all that
+  they ask for, as if init containers ran beside the others: a kubelet gives it to them. Of more than MOST_SUMMED not
+  everything is read, but all GPUs: then the pod counts as one that takes all CPU and memory of its node.
 - What a pod says of where it may go counts in parts, as in `core.parts`. Where they are too many, nothing of it is read
   but required anti-affinity terms.
 """
@@ -13,28 +15,36 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
+from fractions import Fraction
 from itertools import islice
+from math import ceil
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from dovetail.core.devices.mig.geometry import RESOURCE_PREFIX
-from dovetail.core.model import GPU, SHARED_GPU, Problem
+from dovetail.core.model import CPU, GPU, MEMORY, SHARED_GPU, Problem
 from dovetail.core.parts import BROAD, NEGATIVE, TERM, TEXT
-from dovetail.kube.objects import LabelSelector, NodeSelectorTerm, Quantities, SelectorRequirement
+from dovetail.core.quantities import MAX_AMOUNT, QuantityError, parse
+from dovetail.kube.objects import LabelSelector, NodeSelectorTerm, Quantities, Quantity, SelectorRequirement
 from dovetail.kube.objects_pod import (
+    SIDECAR,
     Affinity,
     Container,
     Pod,
     PodAffinity,
     PodAffinityTerm,
     PodSpec,
+    ResourceRequirements,
     TopologySpreadConstraint,
 )
 
 MOST_PARTS = 4096
 MOST_LABELS = 256
 MOST_CONTAINERS = 64
+MOST_SUMMED = 512
+"""Containers, those with GPUs first: no node has GPUs for more."""
 MOST_AMOUNTS = 256
 MOST_RESOURCES = 64
 MOST_PORTS = 256
@@ -44,6 +54,8 @@ MOST_LEVELS = 16
 MOST_SUBGANGS = 256
 MOST_EXPRESSIONS = 8 * 1024
 _LONGEST_NAME = 253
+_MOST_DIGITS = 64
+_STORAGE = "ephemeral-storage"
 _NVIDIA = "nvidia.com/"
 
 
@@ -89,7 +101,10 @@ def bounded(obj: Pod) -> Bounded:
     if said > MOST_PARTS:
         rule = "nodeSelector, affinity, tolerations and topologySpreadConstraints have too many terms and values: they"
         problems.append(Problem("spec.affinity", str(said), f"{rule} count as so many, the limit is {MOST_PARTS}"))
-    return Bounded(_cut(obj, said) if problems else obj, tuple(problems))
+    if not problems:
+        return Bounded(obj, ())
+    too_wide = len(every) > MOST_CONTAINERS or amounts > MOST_AMOUNTS
+    return Bounded(_cut(obj, said, too_wide), tuple(problems))
 
 
 def too_many(field: str, count: int, most: int) -> Problem | None:
@@ -97,7 +112,7 @@ def too_many(field: str, count: int, most: int) -> Problem | None:
     return Problem(field, str(count), f"are too many; the limit is {most}") if count > most else None
 
 
-def _cut(obj: Pod, said: int) -> Pod:
+def _cut(obj: Pod, said: int, too_wide: bool) -> Pod:
     meta, spec = obj.metadata, obj.spec
     if len(meta.labels) > MOST_LABELS:
         meta = replace(meta, labels=dict(islice(meta.labels.items(), MOST_LABELS)))
@@ -106,45 +121,66 @@ def _cut(obj: Pod, said: int) -> Pod:
         terms = _first(far.required) if far is not None else ()
         affinity = Affinity(pod_anti_affinity=PodAffinity(required=terms)) if terms else None
         spec = replace(spec, affinity=affinity, node_selector={}, tolerations=(), topology_spread_constraints=())
-    first = _containers((*spec.init_containers, *spec.containers))
-    return replace(
-        obj,
-        metadata=meta,
-        spec=replace(
-            spec,
-            init_containers=tuple([first[id(one)] for one in spec.init_containers if id(one) in first]),
-            containers=tuple([first[id(one)] for one in spec.containers if id(one) in first]),
-            volumes=spec.volumes[:MOST_VOLUMES],
-            resource_claims=spec.resource_claims[:MOST_CLAIMS],
-        ),
-    )
+    if too_wide:
+        placed = bool(spec.node_name or obj.status.nominated_node_name)
+        spec = replace(spec, init_containers=(), containers=(_together(spec),) if placed else ())
+    volumes, claims = spec.volumes[:MOST_VOLUMES], spec.resource_claims[:MOST_CLAIMS]
+    return replace(obj, metadata=meta, spec=replace(spec, volumes=volumes, resource_claims=claims))
 
 
-def _containers(every: tuple[Container, ...]) -> dict[int, Container]:
-    """As much of the first containers as is read, by the ids of the objects."""
-    found: dict[int, Container] = {}
-    left = MOST_AMOUNTS
-    for one in (*filter(_has_gpus, every), *every[:MOST_CONTAINERS]):
-        if id(one) in found:
-            continue
-        asked = one.resources
-        if len(asked.requests) + len(asked.limits) > left:
-            requests, limits = _some(asked.requests, left // 2), _some(asked.limits, left // 2)
-            asked = replace(asked, requests=requests, limits=limits)
-        left -= len(asked.requests) + len(asked.limits)
-        found[id(one)] = replace(one, resources=asked) if asked is not one.resources else one
-        if len(found) == MOST_CONTAINERS:
-            break
-    return found
+def _together(spec: PodSpec) -> Container:
+    """All containers as one."""
+    every = (*spec.containers, *spec.init_containers)
+    whole: dict[str, dict[str, int]] = {}
+    for container in every:
+        requests = container.resources.requests
+        for name, quantity in requests.items():
+            _add(whole, name, quantity)
+        for name, quantity in container.resources.limits.items():
+            if name not in requests:
+                _add(whole, name, quantity)
+    amounts: Quantities = {name: _total(by_unit) for name, by_unit in whole.items()}
+    if len(every) > MOST_SUMMED:
+        amounts[CPU] = amounts[MEMORY] = amounts[_STORAGE] = str(MAX_AMOUNT)
+    equal: Quantities = {name: amount for name, amount in amounts.items() if not is_native(name)}
+    beside = (*spec.containers, *[one for one in spec.init_containers if one.restart_policy == SIDECAR])
+    ports = tuple(islice((port for container in beside for port in container.ports), MOST_PORTS))
+    return Container(every[0].name, every[0].image, ResourceRequirements(amounts, equal), ports)
 
 
-def _has_gpus(container: Container) -> bool:
-    return any(map(counts_first, container.resources.limits))
+def _add(whole: dict[str, dict[str, int]], name: str, quantity: Quantity) -> None:
+    """Whole numbers of one unit are added up as they are written."""
+    by_unit = whole.get(name)
+    if by_unit is None:
+        if len(whole) >= MOST_RESOURCES and not counts_always(name):
+            return
+        by_unit = whole[name] = {}
+    text = str(quantity)
+    unit = text.lstrip("0123456789")
+    number = text[: len(text) - len(unit)]
+    if not number or unit[:1] == ".":
+        with suppress(QuantityError):
+            by_unit["m"] = by_unit.get("m", 0) + ceil(1000 * max(parse(text), Fraction(0)))
+    elif len(number) <= _MOST_DIGITS:
+        by_unit[unit] = by_unit.get(unit, 0) + int(number)
 
 
-def _some(amounts: Quantities, most: int) -> Quantities:
-    first = {name: amount for name, amount in amounts.items() if counts_first(name)}
-    return dict(islice({**first, **amounts}.items(), most)) if first else dict(islice(amounts.items(), most))
+def _total(by_unit: dict[str, int]) -> str:
+    total = Fraction(0)
+    for unit, number in by_unit.items():
+        with suppress(QuantityError):
+            total += parse(f"{number}{unit}")
+    return f"{ceil(1000 * total)}m"
+
+
+def counts_always(resource: str) -> bool:
+    """Whether it is read however many others there are."""
+    return is_native(resource) or counts_first(resource)
+
+
+def is_native(resource: str) -> bool:
+    """A resource of Kubernetes itself; all others are extended resources, counted in whole numbers."""
+    return "/" not in resource or resource.partition("/")[0].endswith("kubernetes.io")
 
 
 def counts_first(resource: str) -> bool:

@@ -4,7 +4,8 @@
 Rules
 - Of a pod everything counts that says what it holds: where it is, and what its containers ask for of CPU, memory and
   GPUs. Any other part that is longer than LONGEST_PART is not read, and named in `Pod.unread`: then a pod of this
-  scheduler waits (see `limits`). Of more containers than the limit those with GPUs come first.
+  scheduler waits (see `limits`). Of more containers than `limits` adds up those with GPUs come first; of a pod that
+  has no node no more are read than tell that they are too many.
 - Of a claim the parameters that are only handed on stay as they are written.
 - Other objects of the table are not read at all: whoever needs them waits, and the reflector reports it.
 What is not in the table is written by nobody but administrators, or its length is bounded by the API server.
@@ -13,8 +14,9 @@ What is not in the table is written by nobody but administrators, or its length 
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Callable, Iterable
-from itertools import islice
+from itertools import accumulate, islice
 from typing import Any
 
 from msgspec import Raw, Struct, field
@@ -22,7 +24,7 @@ from msgspec.json import decode
 from msgspec.structs import fields
 
 from dovetail.core.model import GPU, SHARED_GPU
-from dovetail.kube.limits import MOST_CONTAINERS, MOST_RESOURCES
+from dovetail.kube.limits import MOST_CONTAINERS, MOST_RESOURCES, MOST_SUMMED
 from dovetail.kube.objects import ObjectMeta, OwnerReference, PodDisruptionBudget, Quantities, Quantity, Wire
 from dovetail.kube.objects_claims import (
     ClaimConfiguration,
@@ -54,9 +56,15 @@ from dovetail.kube.objects_storage import PersistentVolumeClaim
 LONGEST = 256 * 1024
 """Bytes of the JSON of an object that is read like any other."""
 LONGEST_PART = 64 * 1024
-_MOST_CONTAINERS = MOST_CONTAINERS + 1
+_LONGEST_AMOUNTS = 16 * 1024
+"""Bytes of what all containers ask for that is read whole."""
+_SHORT = 1024
+"""Bytes of a container, or of what it asks for, that is read like any other."""
 _NOTHING = Raw(b"null")
-_GPUS = b'"nvidia.com/'
+_GPUS = re.compile(rb'"nvidia\.com/(?:gpu|gpu\.shared|mig-[A-Za-z0-9._+-]{1,63})"\s*:\s*"?[1-9]')
+"""An amount of GPUs, or of parts of one, that is not zero."""
+_OURS = b'"nvidia.com/'
+_MIG = b'"nvidia.com/mig-'
 _SLICES = re.compile(rb'"(nvidia\.com/mig-[A-Za-z0-9._+-]{1,63})"\s*:\s*(?:"([^"\\]{1,64})"|([0-9.]{1,64}))')
 """Amounts of MIG slices. Every name that the API server takes is found, so that no more are looked at than are read."""
 _LONGEST_QUANTITY = 64
@@ -130,7 +138,8 @@ def _long_pod(long: _Long) -> Pod:
             return instead
         return decode(raw, type=kind)
 
-    meta, spec = long.metadata, long.spec
+    meta, spec, status = long.metadata, long.spec, _status(long.status)
+    init, main = _containers(spec, bool(spec.node_name or status.nominated_node_name), unread)
     gates: tuple[SchedulingGate, ...] = part(
         spec.scheduling_gates, "spec.schedulingGates", tuple[SchedulingGate, ...], (SchedulingGate("..."),)
     )
@@ -142,8 +151,8 @@ def _long_pod(long: _Long) -> Pod:
             ),
         }),
         PodSpec(**_fields(spec) | {
-            "containers": tuple(_containers(spec.containers, unread)),
-            "init_containers": tuple(_containers(spec.init_containers, unread)),
+            "containers": main,
+            "init_containers": init,
             "node_selector": part(spec.node_selector, "spec.nodeSelector", dict[str, str], {}),
             "affinity": part(spec.affinity, "spec.affinity", Affinity, None),
             "tolerations": part(spec.tolerations, "spec.tolerations", tuple[Toleration, ...], ()),
@@ -155,7 +164,7 @@ def _long_pod(long: _Long) -> Pod:
             "resource_claims": part(spec.resource_claims, "spec.resourceClaims", tuple[PodResourceClaim, ...], ()),
             "volumes": part(spec.volumes, "spec.volumes", tuple[Volume, ...], ()),
         }),
-        _status(long.status),
+        status,
         tuple(unread),
     )  # fmt: skip
 
@@ -178,31 +187,67 @@ def _status(raw: Raw) -> PodStatus:
     return PodStatus(short.phase, short.reason, short.start_time, short.conditions, short.nominated_node_name)
 
 
-def _containers(every: tuple[Raw, ...], unread: list[str]) -> Iterable[Container]:
-    some = every
-    if len(every) > _MOST_CONTAINERS:
-        first = tuple[Raw, ...]()
-        if _GPUS in b"".join(every):
-            first = tuple(islice((one for one in every if _GPUS in bytes(one)), _MOST_CONTAINERS))
-        some = (*first, *every[: _MOST_CONTAINERS - len(first)])
-    for raw in some:
-        if len(raw) <= LONGEST_PART:
-            yield decode(raw, type=Container)
-            continue
-        long = decode(raw, type=_Container)
-        asked, ports = long.resources, tuple[ContainerPort, ...]()
-        if len(long.ports) > LONGEST_PART:
-            unread.append(_PORTS)
-        elif not _absent(long.ports):
-            ports = decode(long.ports, type=tuple[ContainerPort, ...])
-        if len(asked.requests) + len(asked.limits) > LONGEST_PART:
-            unread.append(_AMOUNTS)
-            read = ResourceRequirements(_counted(asked.requests), _counted(asked.limits))
-        else:
-            read = ResourceRequirements(
-                *[{} if _absent(one) else decode(one, type=Quantities) for one in (asked.requests, asked.limits)]
-            )
-        yield Container(long.name, long.image, read, ports, long.restart_policy)
+def _containers(spec: _Spec, placed: bool, unread: list[str]) -> tuple[tuple[Container, ...], tuple[Container, ...]]:
+    """The init containers and the containers, as many as are read."""
+    every = (*spec.init_containers, *spec.containers)
+    some: Iterable[int] = range(len(every))
+    if len(every) > MOST_CONTAINERS:
+        some = _first(every) if placed else range(MOST_CONTAINERS + 1)
+    chosen = [every[i] for i in some]
+    if max(map(len, chosen), default=0) <= _SHORT:
+        read = decode(b"[%b]" % b",".join(chosen), type=tuple[Container, ...])
+    else:
+        read = _one_by_one(chosen, unread)
+    inits = sum([i < len(spec.init_containers) for i in some])
+    return read[:inits], read[inits:]
+
+
+def _one_by_one(chosen: list[Raw], unread: list[str]) -> tuple[Container, ...]:
+    found = list[Container]()
+    left = _LONGEST_AMOUNTS
+    for raw in chosen:
+        container, size = _container(raw, left, unread)
+        left -= size
+        found.append(container)
+    return tuple(found)
+
+
+def _first(every: tuple[Raw, ...]) -> Iterable[int]:
+    """The places of the first ones, those with GPUs before others, in their order."""
+    ends = list(accumulate(map(len, every)))
+    joined = b"".join(every)
+    found = set[int]()
+    match = _GPUS.search(joined) if _OURS in joined else None
+    while match is not None and len(found) < MOST_SUMMED:
+        place = bisect_right(ends, match.start())
+        found.add(place)
+        match = _GPUS.search(joined, ends[place])
+    for place in range(len(every)):
+        if len(found) > MOST_SUMMED:
+            break
+        found.add(place)
+    return sorted(found)
+
+
+def _container(raw: Raw, left: int, unread: list[str]) -> tuple[Container, int]:
+    """With the bytes of what it asks for, of which so many are left to be read whole."""
+    if len(raw) <= _SHORT:
+        return decode(raw, type=Container), len(raw)
+    long = decode(raw, type=_Container)
+    asked, ports = long.resources, tuple[ContainerPort, ...]()
+    if len(long.ports) > LONGEST_PART:
+        unread.append(_PORTS)
+    elif not _absent(long.ports):
+        ports = decode(long.ports, type=tuple[ContainerPort, ...])
+    size = len(asked.requests) + len(asked.limits)
+    if size > max(left, _SHORT):
+        unread.append(_AMOUNTS)
+        read = ResourceRequirements(_counted(asked.requests), _counted(asked.limits))
+    else:
+        read = ResourceRequirements(
+            *[{} if _absent(one) else decode(one, type=Quantities) for one in (asked.requests, asked.limits)]
+        )
+    return Container(long.name, long.image, read, ports, long.restart_policy), size
 
 
 def _counted(raw: Raw) -> Quantities:
@@ -214,8 +259,9 @@ def _counted(raw: Raw) -> Quantities:
         for field in fields(_Counted)
         if (value := getattr(said, field.name)) is not None and len(str(value)) <= _LONGEST_QUANTITY
     }
-    for name, text, number in islice((one.groups() for one in _SLICES.finditer(raw)), MOST_RESOURCES):
-        found[name.decode()] = (text or number).decode()
+    if _MIG in bytes(raw):
+        for name, text, number in islice((one.groups() for one in _SLICES.finditer(raw)), MOST_RESOURCES):
+            found[name.decode()] = (text or number).decode()
     return found
 
 

@@ -18,11 +18,11 @@ from math import ceil
 from dovetail.core.devices.kubelet.pods import CPU, Amounts, Asked, Container, Kind, Pod, Qos, managed
 from dovetail.core.quantities import MAX_AMOUNT, QuantityError, parse
 from dovetail.core.remembered import Remembered
+from dovetail.kube.limits import is_native
 from dovetail.kube.objects import Quantity
 from dovetail.kube.objects_pod import SIDECAR, ResourceRequirements
 from dovetail.kube.objects_pod import Container as WireContainer
 from dovetail.kube.objects_pod import Pod as PodObject
-from dovetail.kube.translate_requests import is_native
 
 _Items = tuple[tuple[str, Quantity], ...]
 _Parts = tuple[_Items, _Items, Kind]

@@ -30,7 +30,7 @@ from dovetail.core.dra.extended import IMPLICIT
 from dovetail.core.model import CPU, MEMORY, Problem
 from dovetail.core.quantities import MAX_AMOUNT, QuantityError, parse
 from dovetail.core.remembered import Remembered
-from dovetail.kube.limits import MOST_RESOURCES, counts_first
+from dovetail.kube.limits import MOST_RESOURCES, counts_always, is_native
 from dovetail.kube.objects import Quantities, Quantity
 from dovetail.kube.objects_pod import SIDECAR, Container, ContainerStatus, Pod
 
@@ -125,7 +125,7 @@ def _effective(
         # The kubelet's sums for the whole pod; they include pod-level requests and the overhead.
         _raise_to(total, allocated)
         _raise_to(total, in_force)
-    else:
+    elif any(one.in_force is not one.spec or one.allocated is not one.spec for one in (*main, *init)):
         _raise_to(total, _together(main, init, lambda c: c.allocated))
         _raise_to(total, _together(main, init, lambda c: c.in_force))
 
@@ -141,16 +141,12 @@ def _effective(
     if len(total) > MOST_RESOURCES:
         rule = f"ask for too many resources; the limit is {MOST_RESOURCES}"
         problems.insert(0, Problem("spec.containers[*].resources", str(len(total)), rule))
-        total = dict(sorted(total.items(), key=lambda item: (not _counts_always(item[0]), item[0]))[:MOST_RESOURCES])
+        total = dict(sorted(total.items(), key=lambda item: (not counts_always(item[0]), item[0]))[:MOST_RESOURCES])
     # Nobody reads more of them, and a pod can have thousands.
     return Effective(_rounded(total), tuple(problems[:MOST_RESOURCES]), _told(init, main))
 
 
 _remembered: Remembered[Effective] = Remembered(8192, _effective)
-
-
-def _counts_always(name: str) -> bool:
-    return is_native(name) or counts_first(name)
 
 
 def _told(init: list[_Container], main: list[_Container]) -> tuple[model.Container, ...]:
@@ -200,11 +196,6 @@ def _at_pod_level(name: str) -> bool:
     return name in (CPU, MEMORY) or name.startswith("hugepages-")
 
 
-def is_native(name: str) -> bool:
-    """A resource of Kubernetes itself; all others are extended resources, counted in whole numbers."""
-    return "/" not in name or name.partition("/")[0].endswith("kubernetes.io")
-
-
 def _together(main: list[_Container], init: list[_Container], view: Callable[[_Container], Amounts]) -> Amounts:
     """What one view of the containers sums up to at the moment when most runs together."""
     total: Amounts = {}
@@ -227,12 +218,13 @@ def _together(main: list[_Container], init: list[_Container], view: Callable[[_C
 
 def _add(total: Amounts, more: Mapping[str, Fraction]) -> None:
     for name, value in more.items():
-        total[name] = total.get(name, Fraction(0)) + value
+        total[name] = total[name] + value if name in total else value
 
 
 def _raise_to(total: Amounts, floor: Mapping[str, Fraction]) -> None:
     for name, value in floor.items():
-        total[name] = max(total.get(name, value), value)
+        if name not in total or total[name] < value:
+            total[name] = value
 
 
 def _amounts(items: Iterable[tuple[str, Quantity]], path: str, problems: list[Problem]) -> Amounts:
