@@ -132,6 +132,19 @@ async def test_a_bind_names_the_pod_by_uid_and_the_decision(bench: Bench, server
     assert (bench.bound, bench.failed) == (["u to n"], [])
 
 
+@pytest.mark.parametrize("stands", [True, False])
+async def test_whose_turn_is_next_depends_on_whether_the_fence_stood(bench: Bench, stands: bool) -> None:
+    behind: list[str] = []
+
+    async def put_up(bind: Bind) -> bool:
+        return stands
+
+    bench.binder._fences.put_up = put_up  # type: ignore[method-assign]
+    bench.binder._turns.fence_stands = behind.append  # type: ignore[method-assign]
+    await bench.carry_out()
+    assert bench.bound == ["u to n"] and behind == (["u"] if stands else [])
+
+
 async def test_a_bind_carries_the_gpus_and_the_rank(bench: Bench, server: Scripted) -> None:
     await bench.carry_out(Bind("u", "n", 17, gang="g", devices=(0, 1, 10), rank=0))
     (body,) = server.bodies("POST", "/namespaces/d/pods/p/binding")

@@ -58,7 +58,7 @@ class Bench:
             raise self.error
         self.asked.append(msgspec.json.decode(body)["spec"]["fence"])
 
-    async def put_up(self, bind: Bind) -> asyncio.Task[None]:
+    async def put_up(self, bind: Bind) -> asyncio.Task[bool]:
         """Under way, as far as it comes by itself."""
         task = asyncio.create_task(self.fences.put_up(bind))
         for _ in range(5):
@@ -78,7 +78,7 @@ async def test_a_bind_waits_until_the_fence_for_it_stands() -> None:
     await asyncio.sleep(0)
     assert not task.done()
     bench.see(gpu_node(stood="run-1"))
-    await asyncio.wait_for(task, PATIENCE_S)
+    assert await asyncio.wait_for(task, PATIENCE_S)
 
 
 async def test_each_fence_has_a_name_of_its_own() -> None:
@@ -106,7 +106,8 @@ async def test_instances_are_named_as_in_the_annotation() -> None:
 )
 async def test_where_there_is_nothing_to_fence_nobody_waits_and_nothing_is_written(node: GPUNode) -> None:
     bench = Bench(node)
-    assert (await bench.put_up(bind(0))).done() and bench.asked == []
+    task = await bench.put_up(bind(0))
+    assert task.done() and not task.result() and bench.asked == []
 
 
 async def test_a_pod_without_devices_or_of_an_unknown_node_does_not_wait() -> None:
@@ -120,7 +121,7 @@ async def test_nobody_waits_longer_than_patience_lasts(monkeypatch: pytest.Monke
     bench = Bench()
     late = module.metrics.FENCES.labels("late")
     before = late._value.get()
-    await bench.fences.put_up(bind(0))
+    assert not await bench.fences.put_up(bind(0))
     assert bench.asked and late._value.get() == before + 1
     # Who comes late finds nobody.
     bench.see(gpu_node(stood="run-1"))
@@ -131,5 +132,5 @@ async def test_a_server_that_refuses_holds_up_nobody() -> None:
     bench.error = Unreachable(0, "NotConnected", "away", "PATCH /x")
     failed = module.metrics.FENCES.labels("failed")
     before = failed._value.get()
-    await bench.fences.put_up(bind(0))
+    assert not await bench.fences.put_up(bind(0))
     assert failed._value.get() == before + 1

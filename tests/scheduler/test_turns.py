@@ -202,8 +202,9 @@ async def test_who_waits_is_decided_anew_when_the_books_of_the_node_change(align
 
 
 @pytest.fixture
-async def fenced(bench: Bench) -> Bench:
+async def fenced(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Bench:
     """The node's kubelet aligns, and is left no choice."""
+    monkeypatch.setattr(module, "_READ_BACK_S", 0.05)
     bench.feed.gpu_nodes([Change("modified", gpu_node("n", policy="restricted", fences=True))])
     return bench
 
@@ -212,12 +213,31 @@ async def test_behind_fences_all_go_one_by_one_without_waiting_for_more(fenced: 
     fenced.decide("a", {GPU: "1"})
     fenced.decide("b", {GPU: "2"})
     assert fenced.gone == ["a"]
+    fenced.turns.fence_stands("a")
     fenced.see(pod("a", {GPU: "1"}, node="n", started=True))
     assert fenced.gone == ["a", "b"]
 
 
+@pytest.mark.parametrize("how", ["before there were fences", "its fence did not stand in time", "by somebody else"])
+async def test_what_a_pod_was_given_that_came_without_a_fence_is_waited_for(aligned: Bench, how: str) -> None:
+    with_fences = Change("modified", gpu_node("n", policy="restricted", fences=True))
+    if how != "before there were fences":
+        aligned.feed.gpu_nodes([with_fences])
+    if how == "by somebody else":
+        aligned.see(pod("a", {GPU: "1"}, node="n"), "added")
+    else:
+        aligned.decide("a", {GPU: "1"})
+    aligned.decide("b", {GPU: "2"})
+    aligned.feed.gpu_nodes([with_fences])
+    aligned.see(pod("a", {GPU: "1"}, node="n", started=True))
+    assert "b" not in aligned.gone
+    await asyncio.sleep(0.1)
+    assert aligned.gone[-1] == "b"
+
+
 async def test_behind_fences_a_pod_that_leaves_changes_nothing_and_others_that_were_given_do(fenced: Bench) -> None:
     fenced.see(pod("old", {GPU: "4"}, node="n", started=True), "added")
+    await asyncio.sleep(0.1)
     fenced.decide("a", {GPU: "1"})
     fenced.decide("b", {GPU: "2"})
     fenced.see(pod("old", {GPU: "4"}, node="n", started=True, phase="Succeeded"))

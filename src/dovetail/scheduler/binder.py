@@ -189,7 +189,8 @@ class Binder:
             await self._reservations.reserve(bind, target.name, target.uid)
         except (KubeError, NotReady) as error:
             return await self._not_reserved(bind, target, error)
-        await self._fences.put_up(bind)
+        if await self._fences.put_up(bind):
+            self._turns.fence_stands(bind.uid)
         self._check_leader()
         if self._turns.barred(bind.node, bind.uid):
             return await self._withdraw(bind)

@@ -64,11 +64,12 @@ class Fences:
         if stands is not None:
             stands.set()
 
-    async def put_up(self, bind: Bind) -> None:
-        """Returns when the fence for this pod stands, where it needs one, and after a second at the latest."""
+    async def put_up(self, bind: Bind) -> bool:
+        """Whether a fence stands for this pod. Returns at once where it needs none, and after a second at the
+        latest."""
         chosen = wire.devices(bind)
         if not chosen or not fenced(self._feed.gpu_node(bind.node)):
-            return
+            return False
         self._number += 1
         fence_id = f"{self._run_id}-{self._number}"
         stands = self._awaited[fence_id] = asyncio.Event()
@@ -78,6 +79,7 @@ class Fences:
                 await self._client.request("PATCH", GPU_NODES.path(name=bind.node), body, content_type=MERGE_PATCH)
                 await stands.wait()
             metrics.count(metrics.FENCES, "stood")
+            return True
         except TimeoutError:
             metrics.count(metrics.FENCES, "late")
             metrics.log.warning("%s: no fence within %g s, a pod is bound without", bind.node, _PATIENCE_S)
@@ -86,3 +88,4 @@ class Fences:
             metrics.log.warning("%s: no fence, a pod is bound without: %s", bind.node, error)
         finally:
             del self._awaited[fence_id]
+        return False

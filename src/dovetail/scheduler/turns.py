@@ -7,8 +7,9 @@ Rules
 - A kubelet that aligns devices to NUMA nodes decides by itself on which, from what is free at that moment. What it will
   say was worked out for pods that come in the order in which they were decided: so all go there one by one, and the
   next only when there was time to hear what the one before was given. When a pod leaves the node, or was given others
-  than were chosen, who still waits is handed back, to be decided anew. Where a fence leaves the kubelet no choice (see
-  `fences`), they go one by one as well, and there is nothing else to wait for.
+  than were chosen, who still waits is handed back, to be decided anew. Where a fence left the kubelet no choice (see
+  `fences`), they go one by one as well, and there is nothing else to wait for; of a pod that came without one, what it
+  was given is waited for, whatever the agent can do by then.
 - Nobody waits longer than half a minute, as a kubelet may admit nobody. The plugin then goes by the order in which pods
   were bound, and finds out afterwards what it cannot know before.
 - Nodes whose plugin does not honour what was chosen are not concerned.
@@ -44,6 +45,8 @@ class Turns(Generic[T]):
         self._sent: dict[str, dict[str, Sizes]] = {}
         """Who was let go to each node and is not admitted yet."""
         self._sent_to: dict[str, str] = {}
+        self._behind_fence: set[str] = set()
+        """Those of them for which a fence stood when they were bound."""
         self._settling: dict[str, int] = {}
         """Of how many pods of a node it may still be told that they were given others."""
         feed.admissions.listener = self
@@ -72,6 +75,10 @@ class Turns(Generic[T]):
             for _, _, item in self._waiting.pop(node.metadata.name, ()):
                 self._hand_back(item)
 
+    def fence_stands(self, uid: str) -> None:
+        """For a pod that was let go, which is bound now."""
+        self._behind_fence.add(uid)
+
     def failed(self, uid: str) -> None:
         """It does not go there after all."""
         if uid in self._sent_to:
@@ -79,8 +86,9 @@ class Turns(Generic[T]):
 
     def admitted(self, uid: str, node: str) -> None:
         """As of `admissions.Listener`."""
+        behind_fence = uid in self._behind_fence
         self._arrived(uid)
-        if self._aligns(node) and not fenced(self._feed.gpu_node(node)):
+        if self._aligns(node) and not behind_fence:
             self._settling[node] = self._settling.get(node, 0) + 1
             asyncio.get_running_loop().call_later(_READ_BACK_S, self._settled, node)
         self._next(node)
@@ -101,6 +109,7 @@ class Turns(Generic[T]):
         return aligns(self._feed.gpu_node(node))
 
     def _arrived(self, uid: str) -> str:
+        self._behind_fence.discard(uid)
         node = self._sent_to.pop(uid, "")
         if node:
             del self._sent[node][uid]
