@@ -49,7 +49,7 @@ from dovetail.sim.workload import Workload
 
 RUNTIME_MS = 2 * 3_600_000
 LOOK_MS = 600_000
-POLICIES_SHOWN = ["bestfit", "fgd", "dovetail", "expected-fill"]
+POLICIES_SHOWN = ["bestfit", "fgd", "tightest", "expected-fill"]
 WARM_RUNTIMES, MEASURED_RUNTIMES = 3, 5
 
 

@@ -30,6 +30,7 @@ from msgspec.structs import asdict
 
 from dovetail.core.events import NodeChanged
 from dovetail.core.model import CPU, GPU, MEMORY, NO_WORK, PODS, Node, Pod, Request, Work
+from dovetail.core.placing.expected_fill import ExpectedFill
 from dovetail.core.policy import Policy
 from dovetail.core.sharing.records import GPU as GPU_CLASS
 from dovetail.core.sharing.records import MODEL_LABEL, Queue
@@ -54,7 +55,7 @@ class Counted(Simulation):
     """Notes when which job is evicted."""
 
     def __init__(self, workload: Workload) -> None:
-        super().__init__(workload, Policy())
+        super().__init__(workload, Policy(scoring=ExpectedFill()))
         self.evictions: list[tuple[int, int]] = []
 
     def evict(self, fate: Fate, grace_ms: int) -> None:

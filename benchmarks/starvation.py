@@ -24,6 +24,7 @@ from typing import Any
 
 from dovetail.core.events import NodeChanged
 from dovetail.core.model import GPU, Gang, Pod, Request, Work
+from dovetail.core.placing.expected_fill import ExpectedFill
 from dovetail.core.policy import Policy
 from dovetail.core.sharing.records import Queue
 from dovetail.sim.clock import Clock, Result
@@ -75,7 +76,7 @@ def _plain(order: str) -> dict[str, Callable[[Workload], Clock]]:
 
 
 def _core(**choices: Any) -> Callable[[Workload], Clock]:
-    return lambda workload: Simulation(workload, Policy(**choices))
+    return lambda workload: Simulation(workload, Policy(scoring=ExpectedFill(), **choices))
 
 
 SCHEDULERS: dict[str, dict[str, Callable[[Workload], Clock]]] = {

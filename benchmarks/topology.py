@@ -7,8 +7,8 @@ Load: so many nodes of each published layout in tests/devices/samples, in a draw
 come by a Poisson process and run for exponential times, one hour on average. Whoever fits starts, the oldest first. All
 contestants get the same nodes and arrivals:
 
-- dovetail: the core, told the layouts.
-- expected-fill: the same with another scoring, which learns what comes (`placing/expected_fill.py`).
+- dovetail: the core with its default policy, `expected-fill`, told the layouts.
+- tightest: the same with that policy.
 - best-effort: the core without layouts chooses the node, NVIDIA's published policy the GPUs.
 - blind: the core without layouts chooses the node, and chance the GPUs, as a kubelet whose plugin prefers none.
 - oracle: for each job, of all sets of free GPUs of all nodes one of the best ratio, on the node with the fewest GPUs
@@ -239,8 +239,8 @@ def pair_score(layout: Layout, i: int, j: int) -> int:
 
 
 CONTESTANTS: dict[str, Callable[[Machines, random.Random], Core | Oracle]] = {
-    "dovetail": lambda machines, chance: Core(machines),
-    "expected-fill": lambda machines, chance: Core(machines, scoring=ExpectedFill()),
+    "dovetail": lambda machines, chance: Core(machines, scoring=ExpectedFill()),
+    "tightest": lambda machines, chance: Core(machines),
     "best-effort": lambda machines, chance: Core(machines, best_effort),
     "blind": lambda machines, chance: Core(machines, lambda _, free, size: _mask(chance.sample(_gpus(free), size))),
     "oracle": lambda machines, chance: Oracle(machines),

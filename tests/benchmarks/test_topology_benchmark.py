@@ -188,7 +188,7 @@ def test_a_small_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
         assert total["wide"] == sum(part["wide"] for part in parts) == groups["all"][0]["wide"]
         assert 0 < total["worst"] <= total["mean"] <= 1
         assert 0 < total["utilisation"] < 1
-        assert (total["missed"] == 0) == (name in ("dovetail", "expected-fill", "oracle"))
+        assert (total["missed"] == 0) == (name in ("dovetail", "tightest", "oracle"))
     means = {each["gpus_by"]: each["mean"] for each in groups["all"]}
     assert means["blind"] < means["best-effort"] < means["dovetail"]
     assert answer["of_oracle"] == means["dovetail"] / means["oracle"]
