@@ -7,7 +7,7 @@ IMAGE ?= dovetail:0.1.0
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick lint format pictures lock protos controlplane node bench image clean
+.PHONY: help demo test quick lint format docs pictures lock protos controlplane node bench image clean
 
 help: ## show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -30,6 +30,10 @@ lint: .venv/.dev ## ruff and mypy --strict
 format: .venv/.dev ## put the sources into shape
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+docs: .venv/.dev ## the documentation as a site in build/site; every link is checked
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "look at it: $(BIN)/python -m http.server -d build/site"
 
 pictures: .venv/.run ## draw the pictures of a terminal in docs/pictures anew
 	$(BIN)/python -m tools.pictures
