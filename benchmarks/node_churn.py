@@ -92,6 +92,8 @@ class Outcome(Struct, frozen=True):
 class Meta(Struct, frozen=True):
     name: str
     namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
     annotations: dict[str, str] = {}
 
 

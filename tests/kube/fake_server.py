@@ -61,11 +61,13 @@ class Collection:
         self._hang_up = 0
         self._ended = 0
 
-    async def put(self, name: str, *, priority: object = 0, uid: str = "", namespace: str = "ns") -> None:
+    async def put(
+        self, name: str, *, priority: object = 0, uid: str = "", namespace: str = "ns", padding: str = ""
+    ) -> None:
         self.version += 1
         old = self.objects.get((namespace, name))
         meta = {"name": name, "namespace": namespace, "uid": uid or name, "resourceVersion": str(self.version)}
-        self.objects[namespace, name] = {"metadata": meta, "spec": {"priority": priority}}
+        self.objects[namespace, name] = {"metadata": meta, "spec": {"priority": priority, "padding": padding}}
         await self._tell("MODIFIED" if old else "ADDED", self.objects[namespace, name])
 
     async def delete(self, name: str, namespace: str = "ns") -> None:

@@ -175,7 +175,7 @@ async def test_a_late_reply_drops_its_connection_and_not_the_next_one() -> None:
 async def test_the_reply_to_a_cancelled_request_is_not_taken_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     arrived = asyncio.Event()
 
-    async def body(self: Connection) -> bytes:
+    async def body(self: Connection, most_bytes: int) -> bytes:
         arrived.set()
         return await asyncio.Future()
 

@@ -2,13 +2,16 @@
 """Whole collections: pages, an expired list, objects that do not decode, and what a server serves."""
 
 import gc
+from typing import Any
 
 import pytest
 from aiohttp import web
 from fake_server import Collection, Pod, serve, status
 
+from dovetail.kube import listing as listing_module
 from dovetail.kube.client import Client
 from dovetail.kube.config import ClusterConfig
+from dovetail.kube.decoding import Reader
 from dovetail.kube.discovery import discover
 from dovetail.kube.errors import BadReply, Gone
 from dovetail.kube.listing import gc_paused, list_all
@@ -56,6 +59,30 @@ async def test_a_bad_object_is_left_out_and_named(client: Client, collection: Co
     (bad,) = listing.bad
     assert bad.key == ("ns", "bad")
     assert bad.problem == "Expected `int`, got `str` - at `$.spec.priority`"
+
+
+async def test_pages_become_shorter_where_objects_are_long(
+    client: Client, collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    most = 64 * 1024
+    monkeypatch.setattr(listing_module, "MOST_PAGE_BYTES", most)
+    read: list[int] = []
+    page = Reader.page
+
+    def counted(self: Reader[Pod], body: bytes) -> Any:
+        read.append(len(body))
+        return page(self, body)
+
+    monkeypatch.setattr(Reader, "page", counted)
+    for number in range(300):
+        # Short ones, long ones, one that is longer than a page may be, and short ones again.
+        long = 3 * most if number == 150 else 8 * 1024 if 100 <= number < 200 else 10
+        await collection.put(f"p{number:03}", padding="x" * long)
+    listing = await list_all(client, PODS, Pod, limit=100)
+    assert [name for _, name in listing.objects] == [f"p{number:03}" for number in range(300)]
+    assert sorted(read)[-2] <= most < sorted(read)[-1]
+    assert len(collection.requests) < 60
+    assert int(collection.requests[-1].query["limit"]) > 20, "short pages have become longer again"
 
 
 async def test_what_is_no_list_is_a_bad_reply(client: Client, collection: Collection) -> None:

@@ -3,13 +3,17 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from yaml_objects import Change, added, deleted, pod
 
 from dovetail.core import events as ev
 from dovetail.kube.feed import Feed
+from dovetail.kube.finished import Finished
+from dovetail.kube.objects import OwnerReference
 from dovetail.kube.objects_pod import Pod
 from dovetail.kube.translate import owner_of, rejection
 
@@ -85,6 +89,25 @@ def test_of_what_had_failed_before_two_count() -> None:
     assert feed.pods(added(failed("x", reason="OutOfcpu"))) == [ev.PodRejected("ml/rs-1", "n1", "OutOfcpu")]
     feed.pods(added(of("late")))
     assert feed.pods(modified(failed("late"))) == [REJECTED, ev.PodRemoved("late", failed=True)]
+
+
+@pytest.mark.slow
+def test_what_is_remembered_of_pods_that_had_failed_before_is_bounded() -> None:
+    finished, one = Finished("dovetail"), failed()
+
+    def told(number: int) -> int:
+        owner = OwnerReference(uid=f"{number}-{'u' * 170}", controller=True)
+        obj = replace(one, metadata=replace(one.metadata, owner_references=(owner,)))
+        return len(list(finished.rejection(Change("added", obj), known=False)))
+
+    tracemalloc.start()
+    try:
+        assert [told(n) for n in range(40_000)] == [1] * 40_000
+        mib = tracemalloc.get_traced_memory()[0] / 2**20
+    finally:
+        tracemalloc.stop()
+    assert mib < 12
+    assert [told(39_999) for _ in range(3)] == [1, 0, 0]
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ Does not know: kinds of object, watches.
 import asyncio
 import logging
 import random
+import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from types import TracebackType
@@ -28,13 +29,14 @@ from dovetail.kube.errors import (
     ApiError,
     BadReply,
     ConfigError,
+    TooLarge,
     TooManyRequests,
     Unauthorized,
     Unreachable,
     no_reply,
     reply_error,
 )
-from dovetail.kube.http1 import Connection, Dropped, NotConnected, Pool
+from dovetail.kube.http1 import Connection, Dropped, NotConnected, Pool, TooLong
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -78,6 +80,7 @@ class Options(TypedDict, total=False):
     retries     attempts after the first, the client's own number unless given
     idempotent  whether the write may be sent twice; worked out from the method and the kind of patch unless given
     urgent      goes past the limit on concurrency; for what must not wait behind a burst of writes (a lease)
+    most_bytes  of the reply's body: TooLarge is raised where there are more, and they are not read
     """
 
     params: Mapping[str, str | int] | None
@@ -87,6 +90,7 @@ class Options(TypedDict, total=False):
     retries: int | None
     idempotent: bool | None
     urgent: bool
+    most_bytes: int
 
 
 class Client:
@@ -171,6 +175,7 @@ class Client:
         retries: int | None = None,
         idempotent: bool | None = None,
         urgent: bool = False,
+        most_bytes: int = sys.maxsize,
     ) -> bytes:
         """As `request`, but the reply as it came. Options are those of `Options`."""
         payload = b"" if body is None else body if isinstance(body, bytes) else _encode(body)
@@ -183,7 +188,7 @@ class Client:
             identity = await self._identify()
             request = self._compose(method, path, params, content_type, accept, payload)
             try:
-                return await self._exchange(request, f"{method} {path}", timeout_s, idempotent, urgent)
+                return await self._exchange(request, f"{method} {path}", timeout_s, idempotent, urgent, most_bytes)
             except Unauthorized:
                 if refused or not await self._reidentify(identity):
                     raise
@@ -221,9 +226,13 @@ class Client:
         except (NotConnected, Dropped, TimeoutError) as error:
             raise no_reply(type(error).__name__, str(error), where, harmless=True) from error
 
-    async def _exchange(self, request: bytes, where: str, timeout_s: float, harmless: bool, urgent: bool) -> bytes:
+    async def _exchange(
+        self, request: bytes, where: str, timeout_s: float, harmless: bool, urgent: bool, most_bytes: int
+    ) -> bytes:
         try:
-            status, headers, body = await self._pool.exchange(request, timeout_s, urgent=urgent)
+            status, headers, body = await self._pool.exchange(request, timeout_s, urgent=urgent, most_bytes=most_bytes)
+        except TooLong as error:
+            raise TooLarge(0, "TooLarge", str(error), where) from error
         except NotConnected as error:
             raise no_reply("NotConnected", str(error), where, harmless=True) from error
         except Dropped as error:

@@ -9,6 +9,7 @@
         Unreachable             no reply, and nothing was changed: repeating the call is harmless
         OutcomeUnknown          a write was sent and no reply came: it may or may not have taken effect
         BadReply                success by status, but the body is not what was asked for
+        TooLarge                the reply is longer than the caller takes: ask for less
 
 Conflict and AlreadyExists share a status; the reason tells them apart, and neither is a subclass of the other, because
 "read again and retry" is right for the first and wrong for the second.
@@ -120,6 +121,10 @@ class OutcomeUnknown(ApiError):
 
 class BadReply(ApiError):
     hint = "a proxy may be answering instead of the API server, or our type does not match this version"
+
+
+class TooLarge(ApiError):
+    pass
 
 
 _BY_STATUS: dict[int, type[ApiError]] = {

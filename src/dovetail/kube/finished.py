@@ -13,16 +13,18 @@ Rules
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 
 from dovetail.core import events as ev
+from dovetail.core.remembered import Remembered
 from dovetail.kube import translate
 from dovetail.kube.objects_pod import Pod
 from dovetail.kube.records import Change
 
 _FAILED_BEFORE = 2
 _NEWEST = 10_000
+_TOLD_KIB = 4 * 1024
+"""Of owner, node and reason, as of so many thousand pods; of whom was forgotten two more count."""
 
 
 class Finished:
@@ -30,7 +32,8 @@ class Finished:
 
     def __init__(self, scheduler_name: str) -> None:
         self._scheduler_name = scheduler_name
-        self._failed_before: Counter[ev.PodRejected] = Counter()
+        self._told = Remembered[list[ev.PodRejected]](_TOLD_KIB, lambda *_: [])
+        """Of pods that had failed before they were first seen: what was told, by owner, node and reason."""
 
     def rejection(self, change: Change[Pod], known: bool) -> Iterable[ev.PodRejected]:
         """That a kubelet did not admit the pod, told once; `known` is one that was told before."""
@@ -41,9 +44,11 @@ class Finished:
         rejected = ev.PodRejected(owner, obj.spec.node_name, reason)
         if known:
             yield rejected
-        elif change.kind == "added" and self._failed_before[rejected] < _FAILED_BEFORE:
-            self._failed_before[rejected] += 1
-            yield rejected
+        elif change.kind == "added":
+            told = self._told(owner, obj.spec.node_name, reason)
+            if len(told) < _FAILED_BEFORE:
+                told.append(rejected)
+                yield rejected
 
     def missed(self, changes: Iterable[Change[Pod]]) -> list[Pod]:
         """The pods that ran while nobody followed, in the order in which they ended."""

@@ -22,6 +22,7 @@ import asyncio
 import select
 import socket
 import ssl
+import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, nullcontext
@@ -52,6 +53,10 @@ class Dropped(ConnectionError):
 
 class Silent(Dropped):
     """Nothing has come for longer than a sound server is silent."""
+
+
+class TooLong(Exception):
+    """The body of the reply is longer than the caller takes."""
 
 
 class NotConnected(ConnectionError):
@@ -125,14 +130,17 @@ class Connection(asyncio.BufferedProtocol):
         self._buffered_bytes = 0
         return data
 
-    async def body(self) -> bytes:
-        """The whole body."""
+    async def body(self, most_bytes: int = sys.maxsize) -> bytes:
+        """The whole body. Raises TooLong, once more than so much has come."""
         body = await self.read()
-        if self.complete and not self._pieces:
+        if self.complete and not self._pieces and len(body) <= most_bytes:
             return body
-        pieces = [body]
-        while piece := await self.read():
+        pieces, come = [body], len(body)
+        while come <= most_bytes and (piece := await self.read()):
             pieces.append(piece)
+            come += len(piece)
+        if come > most_bytes:
+            raise TooLong(f"the body has more than {most_bytes} bytes")
         return b"".join(pieces)
 
     def watch(self, silence_s: float) -> None:
@@ -298,8 +306,10 @@ class Pool:
         finally:
             self._put(connection)
 
-    async def exchange(self, request: bytes, timeout_s: float, *, urgent: bool) -> tuple[int, dict[str, str], bytes]:
-        """Status, headers and body of the reply. Raises NotConnected or, once anything was sent, Dropped.
+    async def exchange(
+        self, request: bytes, timeout_s: float, *, urgent: bool, most_bytes: int = sys.maxsize
+    ) -> tuple[int, dict[str, str], bytes]:
+        """Status, headers and body of the reply. Raises NotConnected or, once anything was sent, Dropped or TooLong.
 
         `timeout_s` is for the reply, and bounds the time to connect; the wait for a free place does not count. What is
         `urgent` needs no place.
@@ -311,7 +321,7 @@ class Pool:
             timer = asyncio.get_running_loop().call_later(timeout_s, connection.connection_lost, late)
             try:
                 connection.send(request)
-                reply = await connection.head(), connection.headers, await connection.body()
+                reply = await connection.head(), connection.headers, await connection.body(most_bytes)
             except BaseException:
                 # Also when cancelled: the reply may arrive yet, and must not be taken for that of the next request.
                 connection.close()
