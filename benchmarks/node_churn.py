@@ -28,7 +28,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, convert
 from msgspec.structs import asdict
 
 if __name__ == "__main__":
@@ -76,13 +76,16 @@ class Kills(Struct, frozen=True):
 
 
 class Outcome(Struct, frozen=True):
-    """What became of the pods under one scheduler. For `chosen` of those whose devices were read devices had been
-    chosen, and `different` have others. `left` had not ended when the time was up; `seconds` in all."""
+    """What became of the pods under one scheduler. Of the `refused`, by reason, so many were `caught`: bound and not
+    running yet when the kubelet was killed, which may fail them by its own races when it begins anew. For `chosen` of
+    those whose devices were read devices had been chosen, and `different` have others. `left` had not ended when the
+    time was up; `seconds` in all."""
 
     scheduler: str
     pods: int
     finished: int
     refused: dict[str, int]
+    caught: int
     chosen: int
     different: int
     left: int
@@ -103,11 +106,16 @@ class Status(Struct, frozen=True):
     message: str = ""
 
 
+class Spec(Struct, frozen=True, rename="camel"):
+    node_name: str = ""
+
+
 class Seen(Struct, frozen=True):
     """What is read of a pod to see how it ended."""
 
     metadata: Meta
     status: Status = Status()
+    spec: Spec = Spec()
 
     @property
     def ended(self) -> bool:
@@ -222,6 +230,13 @@ async def killed(
         await asyncio.to_thread(begin)
 
 
+def caught(plane: Plane) -> set[str]:
+    """The pods that are bound and do not run yet."""
+    listed = json.loads(plane.kubectl("get", "pods", "--namespace=default", "-o=json"))["items"]
+    seen = convert(listed, list[Seen])
+    return {one.metadata.name for one in seen if one.spec.node_name and one.status.phase == "Pending"}
+
+
 class Agent:
     """The agent of a node, which may be killed."""
 
@@ -270,7 +285,16 @@ async def measure(
         stack.callback(process.kill)
         started = time.monotonic()
         length_s = arrivals[-1].at_s
-        kubelet = killed(node.stop_kubelet, node.start_kubelet, kills.kubelet, kills.down_s, length_s)
+        on_the_way: set[str] = set()
+
+        def kill_kubelet() -> None:
+            node.stop_kubelet()
+            # In this time the agent tells that it is gone, and nobody is bound any more.
+            time.sleep(told_s)
+            on_the_way.update(caught(plane))
+
+        told_s = min(1.0, kills.down_s)
+        kubelet = killed(kill_kubelet, node.start_kubelet, kills.kubelet, kills.down_s - told_s, length_s)
         killing = [asyncio.create_task(kubelet)]
         if agent is not None:
             killing.append(asyncio.create_task(killed(agent.kill, agent.begin, kills.agent, kills.down_s, length_s)))
@@ -286,15 +310,16 @@ async def measure(
             for name, one in seen.items()
             if name in held and (written := one.metadata.annotations.get("dovetail.dev/devices", ""))
         }
-        for name, one in seen.items():
-            if one.status.phase == "Failed":
-                print(f"{scheduler}: {name}: {one.status.reason}: {one.status.message}", file=sys.stderr)
-        refused = Counter(one.status.reason or "Failed" for one in seen.values() if one.status.phase == "Failed")
+        failed = {name: one.status for name, one in seen.items() if one.status.phase == "Failed"}
+        for name, status in failed.items():
+            when = " (on its way when the kubelet was killed)" if name in on_the_way else ""
+            print(f"{scheduler}: {name}: {status.reason}: {status.message}{when}", file=sys.stderr)
         return Outcome(
             scheduler=scheduler,
             pods=len(arrivals),
             finished=sum(one.status.phase == "Succeeded" for one in seen.values()),
-            refused=dict(refused),
+            refused=dict(Counter(status.reason or "Failed" for status in failed.values())),
+            caught=len(failed.keys() & on_the_way),
             chosen=len(chosen),
             different=sum(held[name] != devices for name, devices in chosen.items()),
             left=len(arrivals) - sum(one.ended for one in seen.values()),
@@ -319,10 +344,10 @@ def table(outcomes: list[Outcome]) -> str:
     """The outcomes as lines; a reason that nobody met is shown as 0 where it is one of REFUSALS."""
     others = sorted({reason for outcome in outcomes for reason in outcome.refused} - set(REFUSALS))
     reasons = [*REFUSALS, *others]
-    rows = [["scheduler", "pods", "finished", *reasons, "chosen", "different", "left", "s"]]
+    rows = [["scheduler", "pods", "finished", *reasons, "caught", "chosen", "different", "left", "s"]]
     for run in outcomes:
         counts = [str(run.refused.get(reason, 0)) for reason in reasons]
-        given = [str(run.chosen), str(run.different)]
+        given = [str(run.caught), str(run.chosen), str(run.different)]
         left = [str(run.left), f"{run.seconds:.0f}"]
         rows.append([run.scheduler, str(run.pods), str(run.finished), *counts, *given, *left])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

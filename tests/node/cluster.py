@@ -44,8 +44,9 @@ class Cluster:
         log = self.folder / "agent.log"
         return self._start(start_agent(self.node, self.standin, self.folder / "state", *options, log=log))
 
-    def scheduler(self, *options: str) -> subprocess.Popen[bytes]:
-        return self._start(start_scheduler(self.node.plane, self.folder / "scheduler.log", *options))
+    def scheduler(self, *options: str, recording: Path | None = None) -> subprocess.Popen[bytes]:
+        log = self.folder / "scheduler.log"
+        return self._start(start_scheduler(self.node.plane, log, *options, recording=recording))
 
     def _start(self, child: subprocess.Popen[bytes]) -> subprocess.Popen[bytes]:
         self.children.append(child)
@@ -166,6 +167,29 @@ class Cluster:
 
     def uuids(self, indices: str) -> set[str]:
         return {self.gpu_node()["gpus"][int(index)]["uuid"] for index in indices.split(",")}
+
+
+def pods(cluster: Cluster) -> dict[str, Any]:
+    """All of its namespace, by name."""
+    text = cluster.node.plane.kubectl("get", "pods", f"-n={cluster.namespace}", "-o=json")
+    return {one["metadata"]["name"]: one for one in json.loads(text)["items"]}
+
+
+def on_the_way(cluster: Cluster) -> set[str]:
+    """The pods that are bound and do not run yet. Where the kubelet is killed just then it fails some of them when it
+    begins anew, by its own races: who was not admitted may find devices taken by pods that have ended, and a container
+    that was being made is not made again."""
+    return {
+        name
+        for name, pod in pods(cluster).items()
+        if pod["spec"].get("nodeName") and pod["status"]["phase"] == "Pending"
+    }
+
+
+def registered(cluster: Cluster) -> str:
+    """Whether the GPUNode says that the kubelet has a device plugin: the status of the condition, "" for none."""
+    conditions = cluster.gpu_node().get("conditions", ())
+    return next((str(one["status"]) for one in conditions if one["type"] == "PluginRegistered"), "")
 
 
 @contextmanager

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from tests.node.cluster import GPU, Cluster, running
+from tests.node.cluster import GPU, Cluster, pods, registered, running
 from tools.node.node import Node
 
 pytestmark = [pytest.mark.node, pytest.mark.slow]
 RESTARTS = 3
+ENDED = ("Succeeded", "Failed")
 
 
 @pytest.fixture(scope="module")
@@ -26,14 +27,8 @@ def cluster(real_node: Node, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         yield cluster
 
 
-def pods(cluster: Cluster) -> dict[str, Any]:
-    text = cluster.node.plane.kubectl("get", "pods", f"-n={cluster.namespace}", "-o=json")
-    return {one["metadata"]["name"]: one["status"] for one in json.loads(text)["items"]}
-
-
-def registered(cluster: Cluster) -> str:
-    conditions = cluster.gpu_node().get("conditions", ())
-    return next((str(one["status"]) for one in conditions if one["type"] == "PluginRegistered"), "")
+def statuses(cluster: Cluster) -> dict[str, Any]:
+    return {name: pod["status"] for name, pod in pods(cluster).items()}
 
 
 def test_pods_that_come_while_the_kubelet_restarts_all_run(cluster: Cluster) -> None:
@@ -44,14 +39,12 @@ def test_pods_that_come_while_the_kubelet_restarts_all_run(cluster: Cluster) -> 
         for i in range(6):
             cluster.pod(f"stream-{restart}-{i}", {GPU: 1, "cpu": "10m", "memory": "16Mi"}, args=("show", "1"))
         time.sleep(3)
-        mine = {name: status for name, status in pods(cluster).items() if name.startswith(f"stream-{restart}-")}
+        mine = {name: status for name, status in statuses(cluster).items() if name.startswith(f"stream-{restart}-")}
         assert {status["phase"] for status in mine.values()} == {"Pending"}
         assert all("PodScheduled" not in json.dumps(s) or '"False"' in json.dumps(s) for s in mine.values())
         cluster.node.start_kubelet()
         cluster.until(lambda: registered(cluster) == "True", "the kubelet has the plugin again")
-        cluster.until(
-            lambda: all(status["phase"] in ("Succeeded", "Failed") for status in pods(cluster).values()), "they end", 90
-        )
-    found = pods(cluster)
+        cluster.until(lambda: all(one["phase"] in ENDED for one in statuses(cluster).values()), "they end", 90)
+    found = statuses(cluster)
     failed = {name: status.get("message") for name, status in found.items() if status["phase"] == "Failed"}
     assert failed == {} and set(found) == set(names)

@@ -36,10 +36,11 @@ def start_agent(node: Node, standin: Standin, state: Path, *options: str, log: P
     return node.spawn(argv, standin.environment, log)
 
 
-def start_scheduler(plane: Plane, log: Path, *options: str) -> subprocess.Popen[bytes]:
-    """`dovetail scheduler` of the plane, as a process of this machine."""
+def start_scheduler(plane: Plane, log: Path, *options: str, recording: Path | None = None) -> subprocess.Popen[bytes]:
+    """`dovetail scheduler` of the plane, as a process of this machine, which may record into a folder."""
+    recorded = f"--recording={recording}" if recording is not None else "--no-recording"
     argv = dovetail(
-        "scheduler", f"--kubeconfig={plane.kubeconfig}", "--no-leader-elect", "--no-recording", "--listen=", *options
+        "scheduler", f"--kubeconfig={plane.kubeconfig}", "--no-leader-elect", recorded, "--listen=", *options
     )
     with log.open("ab") as output:
         return subprocess.Popen(argv, stdout=output, stderr=output)
