@@ -112,5 +112,9 @@ def page(name: str) -> Page:
     return Page(ROOT / name, (ROOT / name).read_text())
 
 
+AT_THE_ROOT = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
+
+
 def every_page() -> list[Page]:
-    return [page(str(path.relative_to(ROOT))) for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]]
+    below = sorted((ROOT / "docs").rglob("*.md"))
+    return [page(name) for name in (*AT_THE_ROOT, *(str(path.relative_to(ROOT)) for path in below))]

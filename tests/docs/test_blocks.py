@@ -9,6 +9,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 import click
@@ -27,7 +28,7 @@ from dovetail.kube.objects import ObjectMeta
 from dovetail.kube.objects_pod import Pod
 from dovetail.kube.reflector import Change
 from dovetail.kube.resources import Resource
-from tests.docs.pages import REFUSED, ROOT, Block, every_page, page
+from tests.docs.pages import AT_THE_ROOT, REFUSED, ROOT, Block, Page, every_page, page
 
 Document = dict[str, Any]
 BLOCKS = [block for found in every_page() for block in found.blocks]
@@ -56,6 +57,35 @@ def test_every_page_is_in_the_index() -> None:
     index = page("docs/index.md")
     linked = {(index.path.parent / link.partition("#")[0]).resolve() for link in index.links}
     assert {found.path for found in every_page()} - linked == {index.path, ROOT / "README.md"}
+
+
+def named(where: Page) -> Iterator[str]:
+    """The paths of the repository that a page names: in code spans, and as arguments of its commands."""
+    spans = re.findall(r"`([^`\n]+)`", where.prose)
+    lines = [line for block in where.blocks for line, _ in block.commands]
+    for word in chain.from_iterable(map(str.split, [*spans, *lines])):
+        if re.match(r"(src|tests|docs|deploy|tools|benchmarks)/", word):
+            yield word
+
+
+@pytest.mark.parametrize("name", AT_THE_ROOT)
+def test_paths_exist(name: str) -> None:
+    missing = [path for path in named(page(name)) if not (ROOT / path).exists()]
+    assert not missing
+
+
+def test_contributing_names_paths_and_targets() -> None:
+    contributing = page("CONTRIBUTING.md")
+    assert len(set(named(contributing))) > 50
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert {word.split()[1] for word in re.findall(r"`(make [a-z]+)`", contributing.prose)} <= targets
+
+
+def test_modules_of_the_glossary_exist() -> None:
+    """Who renames a module ticks it off there."""
+    modules = [span for row in page("docs/glossary.md").rows("term") for span in row.code[3]]
+    assert len(modules) > 30
+    assert not [module for module in modules if not (ROOT / "src/dovetail" / module).exists()]
 
 
 def test_the_readme_begins_with_the_demo_and_the_tests() -> None:
