@@ -149,6 +149,18 @@ def test_what_would_be_lost_must_be_less_than_what_is_gained() -> None:
     assert "w" in asks(cheap, work=short).running
 
 
+def test_a_longer_job_is_not_answered_as_an_equal_shorter_one() -> None:
+    """For a job of a minute nobody moves; for one of an hour that asks for the same and comes later, somebody does."""
+    world = world_of(4, 4)
+    for i in range(2):
+        runs(world, f"r{i}", 2, f"n{i}")
+    world.live(SECOND_MS)
+    world.submit(pod("short", 4, work=Work(max_runtime_ms=MINUTE_MS)))
+    world.submit(pod("long", 4, work=Work(max_runtime_ms=HOUR_MS)))
+    world.live(world.now_ms + 5 * SECOND_MS)
+    assert len(world.gave_way) == 1
+
+
 def test_nobody_moves_for_who_starts_soon_anyway() -> None:
     """What runs ends in two minutes at the latest."""
     world = world_of(4, 4)

@@ -322,8 +322,10 @@ class Attempt:
     def _alike(self, group: Group) -> object | None:
         """What the group wants; None where its pods differ beyond their shapes."""
         cluster = self._state.cluster
+        if not self._state.policy.remember_refusals:
+            return None
         pods: Sequence[Pod] = group.pods[:1] if group.alike else self._state.roster.distinct(group.pods)
-        if cluster.peers.counts or group.groups or group.held:
+        if group.groups or group.held:
             return None
         if cluster.avoided or cluster.rejections or cluster.peers.carriers:
             # Which nodes refused them, and who keeps them away, tells pods of one kind apart.
@@ -354,7 +356,9 @@ class Attempt:
             return None
         precedence = self._state.precedence(self._root)
         preempts = all(pod.work.preempts for pod in self._kinds)
-        kind = Kind(alike, self._queue, precedence, self._fixed(group.pods), preempts)
+        first = next(iter(fewest(group)), group.pods[0])
+        work = first.work if self._state.policy.moves_per_hour else None
+        kind = Kind(alike, self._queue, precedence, self._fixed(group.pods), preempts, work)
         self._failures.know(self._root, kind, group)
         return kind
 

@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from dovetail.core.cluster.shapes import Shape
 from dovetail.core.decisions import Decision, Hold
+from dovetail.core.model import Work
 from dovetail.core.parts import parts
 from dovetail.core.placing.gangs import Group, fewest, shapes_of
 from dovetail.core.reasons import Refusal
@@ -31,13 +32,14 @@ _AGAIN_MS = 60_000
 
 class Kind(NamedTuple):
     """Roots of one kind are refused alike. `fixed`: they must not be preempted. `preempts`: others may give way to
-    them."""
+    them. `work` is what pods that may be moved for them are weighed against; None where nobody is moved."""
 
     alike: Hashable
     queue: str
     precedence: Precedence
     fixed: bool
     preempts: bool
+    work: Work | None
 
 
 class _Known(Struct, eq=False):
@@ -90,6 +92,11 @@ class Failures:
         self._refused.clear()
         self._version += 1
 
+    def room_given_up(self) -> None:
+        """Room is held no more: others may start there, and others may give way there."""
+        self.recheck()
+        self.sought.clear()
+
     def concern(self, alike: object) -> bool:
         """Whether anything is known by which a root that wants this could be refused."""
         return alike in self.no_room or alike in self._refused
@@ -114,6 +121,11 @@ class Failures:
                 self._parts = 0
             known = self._known[kind] = _Known(kind, shapes, self._state.shares.wanted(fewest(group)))
         self._roots[root] = known
+
+    def kind(self, root: str) -> Kind | None:
+        """The kind of the root, where it is known."""
+        known = self._roots.get(root)
+        return known.kind if known is not None else None
 
     def forget(self, root: str) -> None:
         """Something about the root has changed."""

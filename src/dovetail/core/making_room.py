@@ -118,7 +118,8 @@ class MakingRoom:
 
     def _evict(self, group: Group, refusal: Refusal, kind: object) -> tuple[list[Decision], Refusal]:
         state = self._state
-        key = kind or self._root
+        # Parts of a root are searched for one by one.
+        key = kind or (self._root, next(iter(group.all_pods())).uid)
         if not state.policy.preempt or key in state.failures.sought:
             return [], replace(refusal, reclaim=state.failures.sought.get(key, ""))
         limited, precedence = refusal.reason is Reason.QUEUE_LIMIT, state.precedence(self._root)

@@ -37,6 +37,8 @@ class Policy(Struct, frozen=True):
     At most `moves_per_hour` pods are moved in an hour so that others fit (0: nobody is), and those of a job again only
     after `move_again_ms` (see `placing.consolidation`).
 
+    `remember_refusals` refuses a job by what was found out about an equal one, as long as that holds; False tries each.
+
     `model_milli` weighs what GPU models are charged, by the value of nvidia.com/gpu.product (1000 where it is not
     there)."""
 
@@ -53,6 +55,7 @@ class Policy(Struct, frozen=True):
     searches_per_step: int = 1
     probes: int = 64
     eviction_deadline_ms: int = 120_000
+    remember_refusals: bool = True
     moves_per_hour: int = 0
     move_again_ms: int = 14_400_000
     model_milli: tuple[tuple[str, int], ...] = ()

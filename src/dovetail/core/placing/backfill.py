@@ -123,6 +123,8 @@ class Reservations:
         if self.by_root.pop(root, None) is not None:
             self._version += 1
             self._state.cluster.freed += 1
+            # For those that are tried later in this step, too.
+            self._state.failures.room_given_up()
 
     def may_hold(self, precedence: Precedence) -> bool:
         """Whether room may be held for jobs of this precedence."""

@@ -68,11 +68,12 @@ def _may_move(state: State, pod: Pod, elastic: bool) -> bool:
 
 
 def _gained(state: State, root: str, group: Group, own: Reservation | None) -> int:
-    """What the job is charged while it runs earlier than it would, in milli-GPU times ms."""
+    """What the job is charged while it runs earlier than it would, in milli-GPU times ms. Of jobs that want the same
+    the first counts: what is held for others is not in the way."""
     pods = fewest(group)
     run = state.run_times.estimate(pods[0].work, state.shares.queue_of(pods[0]))
     for_ms = [run.ran_ms] if run.sure is not Sure.UNKNOWN else []
-    held = own or state.reservations.plan(group, state.reservations.others(root))
+    held = own or state.reservations.plan(group, ())
     if held is not None and held.expected.sure is not Sure.UNKNOWN:
         for_ms.append(max(0, held.expected.start_ms - state.now_ms))
     rate = state.shares.rates.of(tuple(state.shares.wanted(pods).items()))

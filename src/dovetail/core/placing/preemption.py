@@ -15,7 +15,7 @@ and for 94 trees of gangs.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import numpy as np
 from msgspec import Struct
@@ -103,6 +103,14 @@ def find(
     return other if isinstance(other, Found) or isinstance(found, Impossible) else found
 
 
+def victim_queues(state: State, root: str, queue: str, wanted: Mapping[str, int]) -> list[str]:
+    """The queues whose pods may have to give way to a root of the queue that wants so much: its own last."""
+    shares = state.shares
+    # Those of a lower precedence in its queue may give way, too: then it has less.
+    own = shares.allocated(queue) if shares.holds_below(queue, state.precedence(root)) else None
+    return [*shares.entitlements.debtors(queue, wanted, own), queue]
+
+
 class _Finding:
     def __init__(
         self, state: State, root: str, group: Group, scope: Scope | None, ending: Collection[str],
@@ -122,9 +130,7 @@ class _Finding:
         self._queue = shares.queue_of(self._pods[0])
         self._wanted = shares.wanted(self._pods)
         self._shapes = [shape for shape, _ in shapes_of(state.cluster, group)]
-        # Those of a lower precedence in its queue may give way, too: then it has less.
-        own = shares.allocated(self._queue) if shares.holds_below(self._queue, state.precedence(root)) else None
-        queues = [*shares.entitlements.debtors(self._queue, self._wanted, own), self._queue]
+        queues = victim_queues(state, root, self._queue, self._wanted)
         queues = queues if only is None else [name for name in queues if name in only]
         self._victims = Victims(state, self._queue, root, ending, queues)
 

@@ -49,7 +49,7 @@ class _Finding:
         self._wanted = shares.wanted(pods)
         pledged = state.reservations.pledged_beside(root)
         self._excess = shares.entitlements.excess(self._queue, self._wanted, pledged)
-        self._queues = [*shares.entitlements.debtors(self._queue, self._wanted), self._queue]
+        self._queues = preemption.victim_queues(state, root, self._queue, self._wanted)
         self._victims = Victims(state, self._queue, root, ending, self._queues)
         self._proof = Proof(state.cluster, state.rows, group, scope, state.policy.search_limit, state.policy.probes)
 

@@ -39,6 +39,17 @@ class Dues:
         self._divided_ms = 0
         self._moved: dict[tuple[str, str], int] = {}
         """How much more each queue holds and waits for, of each class, than when it was last divided."""
+        self._last: dict[str, dict[str, int]] = {}
+        self._version = 0
+
+    @property
+    def version(self) -> int:
+        """A number that changes when what is due to some queue, in whole GPUs, changes."""
+        due = self._divided()
+        if due is not self._last:
+            self._version += due != self._last
+            self._last = due
+        return self._version
 
     def changed(self) -> None:
         """What there is, or how it is to be divided, has changed."""
@@ -97,11 +108,13 @@ class Dues:
     @contextmanager
     def looked_at(self) -> Iterator[None]:
         """Who only looks must not change when it is divided next."""
-        before = self._due, self._exact, self._lasting, self._divided_ms, dict(self._moved)
+        before = self._due, self._exact, self._lasting, self._divided_ms, dict(self._moved), self._last, self._version
         try:
             yield
         finally:
-            self._due, self._exact, self._lasting, self._divided_ms, self._moved = before
+            (
+                self._due, self._exact, self._lasting, self._divided_ms, self._moved, self._last, self._version,
+            ) = before  # fmt: skip
 
     def owed(self, name: str) -> bool:
         """Whether the queue has used less than its weight gives it of what its parent is due."""

@@ -29,6 +29,8 @@ class Order:
         self._wanted = wanted
         self._best: dict[str, tuple[Line, Mapping[str, int]] | None] = {}
         self._keys: dict[str, tuple[Mapping[str, int], tuple[int, int, int, int]]] = {}
+        self._dues_version = -1
+        """What was due to the queues when their keys were worked out."""
         self._ratios: dict[Line, int] = {}
         self._turns: dict[str, list[tuple[int, str]]] = {}
         """By queue those who wait, as heaps: what they used, and who. Entries that are true no more stay until they
@@ -83,6 +85,11 @@ class Order:
 
     def first_in(self, queue: str, lines: Mapping[str, Mapping[Line, str]]) -> Line | None:
         """The line whose turn it is in a queue and below it."""
+        version = self._shares.dues.version
+        if version != self._dues_version:
+            self._dues_version = version
+            self._best.clear()
+            self._keys.clear()
         best = self._first(queue, lines)
         return best[0] if best is not None else None
 
