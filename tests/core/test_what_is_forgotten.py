@@ -58,7 +58,8 @@ def sizes(state: State) -> dict[str, int]:
     cluster, shapes = state.cluster, state.cluster.shapes
     return {
         "shapes": len(list(shapes.known())),
-        "users": len(shapes._users),
+        "requests": len(shapes._asked),
+        "users": sum(1 for asked in shapes._asked.values() if asked.users),
         "rows": len(state.rows._rows),
         "resources": len(cluster.nodes.resources),
         "columns": len(cluster.nodes.columns._by_key),

@@ -101,6 +101,18 @@ class Shape:
         return self.request.nvlink_required and self.gpus > 1
 
 
+class _Asked:
+    """What is known of a request: how many pods have it, its shapes by what their claims want, and the requests that
+    are left of it where pods have some of the resources by a claim."""
+
+    __slots__ = ("less", "shapes", "users")
+
+    def __init__(self) -> None:
+        self.users = 0
+        self.shapes: dict[tuple[ClaimSpec, ...], Shape] = {}
+        self.less: dict[tuple[str, ...], Request] = {}
+
+
 class Shapes:
     """`retain` and `release` a request as pods with it become known and are gone. Of the requests that nobody has any
     more the last ones are remembered, unless they say a lot."""
@@ -108,78 +120,74 @@ class Shapes:
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
         self._made = 0
-        self._users: dict[Request, int] = {}
+        self._asked: dict[Request, _Asked] = {}
         self._unused: dict[Request, None] = {}
         """Requests without users, who lost theirs first at first."""
-        self._of: dict[Request, dict[tuple[ClaimSpec, ...], Shape]] = {}
-        self._plain: dict[Request, Shape] = {}
-        """Those of them without claims, who are asked for most."""
         self._by_stand_ins: dict[int, dict[tuple[Classes, tuple[Container, ...], bool], Shape]] = {}
         """By the number of the plain shape."""
-        self._less: dict[Request, dict[tuple[str, ...], Request]] = {}
         self.forgotten: Callable[[int], None] = _nobody
         """Hears the number of each shape that is forgotten."""
 
     def retain(self, request: Request) -> None:
         """A pod with this request became known."""
-        users = self._users.get(request, 0)
-        self._users[request] = users + 1
-        if not users:
-            self._unused.pop(request, None)
+        asked = self._asked.get(request)
+        if asked is None:
+            asked = self._asked[request] = _Asked()
+        elif not asked.users:
+            del self._unused[request]
+        asked.users += 1
 
     def release(self, request: Request) -> None:
         """A pod with this request is gone, or has another one."""
-        users = self._users[request] - 1
-        if users:
-            self._users[request] = users
+        asked = self._asked[request]
+        asked.users -= 1
+        if asked.users:
             return
-        del self._users[request]
-        if request in self._of:
-            self._unused[request] = None
-            self._forget_some()
+        self._unused[request] = None
+        if not (asked.shapes or asked.less) or not light(request):
+            # There is nothing to remember, or too much.
+            self._forget(request)
+        self._forget_some()
 
     def _forget_some(self) -> None:
-        """Those at once that say a lot, of the others those that are unused for longest."""
-        last = next(reversed(self._unused))
-        if not light(last):
-            self._forget(last)
+        """Those that are unused for longest."""
         while len(self._unused) > MOST_UNUSED:
             self._forget(next(iter(self._unused)))
 
     def _forget(self, request: Request) -> None:
-        self._unused.pop(request, None)
-        self._plain.pop(request, None)
-        for shape in self._of.pop(request, {}).values():
+        """Nobody has it."""
+        del self._unused[request]
+        asked = self._asked.pop(request)
+        for shape in asked.shapes.values():
             self.forgotten(shape.id)
             for other in self._by_stand_ins.pop(shape.id, {}).values():
                 self.forgotten(other.id)
-        for less in self._less.pop(request, {}).values():
-            if less not in self._users:
+        for less in asked.less.values():
+            if less in self._unused:
                 self._forget(less)
 
     def of(self, request: Request, wants: tuple[ClaimSpec, ...] = ()) -> Shape:
         """The shape of a request and of what its claims ask for: the same object for equal ones."""
-        if not wants and (plain := self._plain.get(request)) is not None:
-            return plain
-        shapes = self._of.get(request)
-        if shapes is None:
-            shapes = self._of[request] = {}
-            if request not in self._users:
-                self._unused[request] = None
-                while len(self._unused) > MOST_UNUSED:
-                    self._forget(next(iter(self._unused)))
+        shapes = self._known(request).shapes
         shape = shapes.get(wants)
         if shape is None:
             shape = shapes[wants] = Shape(self._next_id(), request, self._nodes, wants)
-            if not wants:
-                self._plain[request] = shape
         return shape
+
+    def _known(self, request: Request) -> _Asked:
+        asked = self._asked.get(request)
+        if asked is None:
+            # First of all: what is forgotten may take along what is left of it.
+            self._forget_some()
+            asked = self._asked[request] = _Asked()
+            self._unused[request] = None
+        return asked
 
     def without(self, request: Request, names: tuple[str, ...], wants: tuple[ClaimSpec, ...] = ()) -> Shape:
         """The shape of a pod that has these resources by a claim."""
         if not names:
             return self.of(request, wants)
-        known = self._less.setdefault(request, {})
+        known = self._known(request).less
         less = known.get(names)
         if less is None:
             resources = tuple(amount for amount in request.resources if amount[0] not in names)
@@ -197,8 +205,8 @@ class Shapes:
 
     def known(self) -> Iterator[Shape]:
         """All that are remembered."""
-        for shapes in self._of.values():
-            yield from shapes.values()
+        for asked in self._asked.values():
+            yield from asked.shapes.values()
         for several in self._by_stand_ins.values():
             yield from several.values()
 
