@@ -33,11 +33,12 @@ COMPILED = (
     "core.devices.kubelet.devices", "core.devices.kubelet.hints", "core.devices.kubelet.memory",
     "core.devices.kubelet.shortcut", "core.devices.kubelet.subsets", "core.devices.kubelet.topology",
     "core.placing.feasibility", "core.placing.gangs", "core.placing.links", "core.placing.pods", "core.placing.rows",
-    "core.placing.scores", "core.sharing.accounts", "core.sharing.attained", "core.sharing.books", "core.sharing.dues",
-    "core.sharing.entitlements", "core.sharing.ledger", "core.sharing.meter", "core.sharing.order",
-    "core.sharing.rates", "core.sharing.shares", "core.sharing.tree", "kube.admissions", "kube.limits", "kube.owners",
-    "kube.selectors", "kube.translate", "kube.translate_managed", "kube.translate_problems", "kube.translate_requests",
-    "kube.translate_shares", "kube.work",
+    "core.placing.scores", "core.sharing.accounts", "core.sharing.attained", "core.sharing.books",
+    "core.sharing.demand", "core.sharing.dues", "core.sharing.entitlements", "core.sharing.ledger",
+    "core.sharing.meter", "core.sharing.order", "core.sharing.parts", "core.sharing.rates", "core.sharing.shares",
+    "core.sharing.tree", "kube.admissions", "kube.limits", "kube.owners", "kube.selectors", "kube.translate",
+    "kube.translate_managed", "kube.translate_problems", "kube.translate_requests", "kube.translate_shares",
+    "kube.work",
 )  # fmt: skip
 """Modules of this package. They call each other's C functions, so all of them are compiled or none is."""
 

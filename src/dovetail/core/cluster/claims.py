@@ -290,11 +290,15 @@ class Claims:
 
     # What nodes can allocate.
 
-    def own(self, slot: int) -> list[tuple[str, Device]]:
-        """The devices that the node alone is offered, each by its driver."""
+    def own(self, slots: Iterable[int]) -> dict[int, list[tuple[str, Device]]]:
+        """The devices that these nodes are offered alone, each by its driver, for those that are offered any."""
         self._catch_up()
-        place = self.offers.places.get(slot)
-        return [(pool[0], offer.device) for pool, offer in place.offers if offer.node] if place is not None else []
+        found = {}
+        for slot in slots:
+            place = self.offers.places.get(slot)
+            if place is not None and (devices := [(pool[0], one.device) for pool, one in place.offers if one.node]):
+                found[slot] = devices
+        return found
 
     def view(self, slot: int, wants: tuple[ClaimSpec, ...]) -> tuple[View, Sequence[tuple[PoolId, Offer]]]:
         """What of these claims the node could give if nothing were allocated, and the devices by their bits."""

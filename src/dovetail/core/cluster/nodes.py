@@ -200,8 +200,8 @@ class Nodes:
 
     def gpu_count(self, slot: int) -> int:
         """How many whole GPUs the node has, as far as they can be told apart; those that are out count with them."""
-        sharing = self.sharing(slot)
-        if self.sliced[slot] or (sharing is not None and sharing.resource == GPU):
+        record = self.records[slot]
+        if record is None or record.sliced or (record.sharing is not None and record.sharing.resource == GPU):
             return 0
         offered = int(self.allocatable[self.resources[GPU], slot])
         return min(offered + self.gpus_out(slot).bit_count(), MAX_GPUS)
@@ -216,7 +216,8 @@ class Nodes:
 
     def sharing(self, slot: int) -> Sharing | None:
         """How the node offers GPUs to several pods, if it does."""
-        return self.sharings[int(self.sharing_ids[slot])]
+        record = self.records[slot]
+        return record.sharing if record is not None else None
 
     def reset_gpus(self, slot: int) -> None:
         """Make every GPU of the slot free; whoever holds one, or a part of one, has to hold it again."""

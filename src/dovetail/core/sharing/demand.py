@@ -12,7 +12,7 @@ digits of their names, and the rest as nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -35,8 +35,10 @@ class Demand:
     """`version` grows when what was answered counts no more. Tell `put` of each slot whose node, or whose devices by
     claim, changed, and `renew` when other devices are meant by the same claims."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, kinds: Mapping[int, int]) -> None:
+        """kinds: a number by slot for what counts of the node there itself (`parts.kind`)."""
         self._cluster = cluster
+        self._kinds = kinds
         self.version = 0
         self._wanted: dict[int, Amounts] = {}
         self._on: dict[tuple[int, int], Amounts | None] = {}
@@ -91,8 +93,7 @@ class Demand:
             if len(self._named) >= _REMEMBERED:
                 self._named.clear()
             resources = self._named[record.allocatable, shared] = _resources(record.allocatable, shared)
-        cards = tuple(dict.fromkeys(parts.geometries(record)))
-        kind = parts.product(record), record.gpu_memory_mib, record.sliced, record.sharing, cards, resources, devices
+        kind = self._kinds[slot], record.sharing, resources, devices
         number = self._numbers.get(kind)
         if number is None:
             if len(self._numbers) >= _REMEMBERED:

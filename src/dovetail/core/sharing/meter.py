@@ -31,7 +31,7 @@ class Meter:
         self._cluster = cluster
         self._held: dict[tuple[int, int, int, int, Part], Amounts] = {}
         self._kinds: dict[int, int] = {}
-        """By slot a number for what the amounts of pods there depend on."""
+        """By slot a number for what the amounts of pods there depend on (`parts.kind`)."""
         self._numbers: dict[object, int] = {}
         self._devices: dict[int, list[tuple[str, Device]]] = {}
         """The GPUs that are offered by claim, each by its driver."""
@@ -41,7 +41,7 @@ class Meter:
         """What nodes have without devices by claim, by all that this depends on: thousands of nodes are alike."""
         self._seen = -1
         self._devices_seen = -1
-        self.demand = Demand(cluster)
+        self.demand = Demand(cluster, self._kinds)
         self.counted_for: dict[str, str] = {}
         """The pod, by uid, for which each claim counts that is used; kept by `Shares`."""
         self.moved: list[int] = []
@@ -49,7 +49,10 @@ class Meter:
 
     def held(self, placement: Placement) -> Amounts:
         """What a placed pod is counted with."""
-        return self.held_by((placement,))[0]
+        if self.behind:
+            self.capacity()
+        claimed = self._granted(placement, set()) if _claims(placement) else NOTHING
+        return self._held_on(placement, self._kinds.get(placement.slot, 0), claimed)
 
     def held_by(self, placements: Sequence[Placement]) -> list[Amounts]:
         """What each of these placed pods is counted with."""
@@ -61,9 +64,7 @@ class Meter:
         last = 0
         seen: set[str] = set()
         for placement in placements:
-            kind = self._kinds.get(placement.slot, 0)
-            pod = placement.pod
-            claims = bool(placement.grants or pod.device_claims or pod.by_claim)
+            kind, claims = self._kinds.get(placement.slot, 0), _claims(placement)
             # Pods of a gang mostly have the same, on nodes of one kind.
             if placement.shape is not shape or kind != last or claims or placement.share_bits:
                 amounts = self._held_on(placement, kind, self._granted(placement, seen) if claims else NOTHING)
@@ -111,21 +112,20 @@ class Meter:
 
     def capacity(self) -> Mapping[str, int]:
         """What the nodes have in all; nodes with a problem have nothing."""
-        nodes = self._cluster.nodes
-        for slot in self._changed():
+        nodes, changed = self._cluster.nodes, self._changed()
+        own = self._cluster.claims.own(changed) if changed else {}
+        for slot in changed:
             old, record = self._of_slot.pop(slot, ()), nodes.records[slot]
-            devices = [each for each in self._cluster.claims.own(slot) if parts.is_gpu(each[0])]
+            devices = [each for each in own.get(slot, ()) if parts.is_gpu(each[0])]
+            before, kind = self._kinds.pop(slot, 0), 0
+            if record is not None:
+                kind = self._kinds[slot] = self._numbers.setdefault(parts.kind(record), len(self._numbers) + 1)
             new: Amounts = ()
             if record is not None and nodes.usable[slot]:
-                new = self._offered(record, int(nodes.gpu_count(slot)), devices)
+                new = self._offered(record, kind, int(nodes.gpu_count(slot)), devices)
             if new:
                 self._of_slot[slot] = new
-            before = self._kinds.pop(slot, 0)
-            if record is not None:
-                cards = tuple(dict.fromkeys(card.geometry for card in record.mig))
-                kind = parts.product(record), record.gpu_memory_mib, record.sliced, cards, record.geometry
-                self._kinds[slot] = self._numbers.setdefault(kind, len(self._numbers) + 1)
-            if self._kinds.get(slot, 0) != before or self._devices.get(slot, []) != devices:
+            if kind != before or self._devices.get(slot, []) != devices:
                 self.moved.append(slot)
             if devices:
                 self._devices[slot] = devices
@@ -137,13 +137,11 @@ class Meter:
             self.demand.put(slot)
         return self._capacity
 
-    def _offered(self, record: Node, gpus: int, devices: Sequence[tuple[str, Device]]) -> Amounts:
-        """What a node has, with so many whole GPUs, and with these by claim."""
+    def _offered(self, record: Node, kind: int, gpus: int, devices: Sequence[tuple[str, Device]]) -> Amounts:
+        """What a node of the kind has, with so many whole GPUs, and with these by claim."""
         if devices:
             return _offered(record, gpus, devices)
-        geometries = tuple(parts.geometries(record))
-        kind = parts.product(record), record.gpu_memory_mib, record.sliced, record.sharing, geometries
-        key = record.allocatable, gpus, kind
+        key = record.allocatable, gpus, kind, record.sharing
         found = self._alike.get(key)
         if found is None:
             if len(self._alike) >= _REMEMBERED:
@@ -164,6 +162,11 @@ class Meter:
         if records is None or devices is None:
             return list(range(nodes.used))
         return list(dict.fromkeys([*records.tolist(), *devices.tolist()]))
+
+
+def _claims(placement: Placement) -> bool:
+    """Whether the pod has devices by claim, or may have."""
+    return bool(placement.grants or placement.pod.device_claims or placement.pod.by_claim)
 
 
 def _offered(record: Node, gpus: int, devices: Sequence[tuple[str, Device]]) -> Amounts:

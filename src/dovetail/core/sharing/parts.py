@@ -58,6 +58,11 @@ def product(record: Node) -> str:
     return ""
 
 
+def kind(record: Node) -> tuple[object, ...]:
+    """What `counted` looks at of a node: on those of equal kinds a pod counts alike."""
+    return product(record), record.gpu_memory_mib, record.sliced, tuple(dict.fromkeys(geometries(record)))
+
+
 def geometries(record: Node | None) -> list[Geometry]:
     """Of the node's cards."""
     if record is None:
