@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar
 from msgspec import Struct
 
 T = TypeVar("T")
+_NOT_KNOWN: Any = object()
 _OBJECT, _ITEM = 56, 8
 """Bytes of an object without its content, and of an item of one."""
 
@@ -31,15 +32,18 @@ class Remembered(Generic[T]):
         self._old: dict[Any, T] = {}
 
     def __call__(self, *key: Any) -> T:
-        young = self._young
-        if key in young:
-            return young[key]
-        found = self._old[key] if key in self._old else self._make(*key)
+        # Keys are long: each look-up hashes one.
+        young: T = self._young.get(key, _NOT_KNOWN)
+        if young is not _NOT_KNOWN:
+            return young
+        found: T = self._old.get(key, _NOT_KNOWN)
+        if found is _NOT_KNOWN:
+            found = self._make(*key)
         size = weight(key)
         if size > self._most // 8:
             return found
         if size > self._left:
-            self._old, self._young, self._left = young, {}, self._most
+            self._old, self._young, self._left = self._young, {}, self._most
         self._left -= size
         self._young[key] = found
         return found

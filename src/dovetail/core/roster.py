@@ -156,6 +156,8 @@ class Roster:
 
     def tree(self, root: str) -> list[str]:
         """The ids of a root's gangs, the root first."""
+        if not self._children.get(root):
+            return [root]
         order: list[str] = []
         seen = {root}
         stack = [(root, 1)]

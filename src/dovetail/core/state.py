@@ -243,8 +243,8 @@ class State:
         self.roster.put_pod(pod)
         if pod.node:
             self._hold(pod)
-        ours = pod.managed and self.roster.root_of(pod) in self.reservations.by_root
-        if pod.nominated_node and not pod.node and pod.uid not in cluster.placements and not ours:
+        nominated = pod.nominated_node and not pod.node and pod.uid not in cluster.placements
+        if nominated and not (pod.managed and self.roster.root_of(pod) in self.reservations.by_root):
             cluster.nominated[pod.uid] = pod
         elif cluster.nominated.pop(pod.uid, None) is not None:
             cluster.freed += 1
@@ -257,7 +257,7 @@ class State:
                 self.roster.note_start(root)
             if pod.gang:
                 self.broken.look(root, self.now_ms)
-            if startable(pod) or (old is not None and startable(old)) or not pod.node:
+            if not pod.node or (old is not None and startable(old)):
                 self.touch(root)
 
     def _release(self, pod: Pod) -> None:
@@ -271,8 +271,11 @@ class State:
         cluster = self.cluster
         slot = cluster.nodes.slot_of(pod.node)
         placement = cluster.placements.get(pod.uid)
-        request = cluster.shapes.without(pod.request, pod.by_claim).request
-        if placement is None or placement.slot != slot or placement.shape.request != request:
+        if (
+            placement is None
+            or placement.slot != slot
+            or placement.shape.request != cluster.shapes.without(pod.request, pod.by_claim).request
+        ):
             picks = placement.picks if placement is not None else ()
             cluster.unplace(pod.uid)
             if placement is not None:
