@@ -150,6 +150,15 @@ def _composites(i: str) -> Iterator[Told]:
     yield from _group(i, "composite", {"schedulingPolicy": {"basic": {}}} | parent)
 
 
+def _composite(i: str) -> Iterator[Told]:
+    """One more group below another that has hundreds, and its pod."""
+    tag, _, number = i.rpartition("-")
+    gang = {"schedulingPolicy": {"gang": {"minCount": 1}}, "parentCompositePodGroupName": f"root-{tag}"}
+    for name in (i, *[f"{i}-{n}" for n in range(300 if number == "0" else 0)]):
+        yield from _group(name, "native", gang)
+        yield "pods", pod(name, spec={"schedulingGroup": {"podGroupName": f"g-{name}"}})
+
+
 _DEFAULTS = {
     "image": "a", "imagePullPolicy": "Always", "terminationMessagePath": "/dev/termination-log",
     "terminationMessagePolicy": "File",
@@ -382,6 +391,7 @@ HOSTILE: dict[str, Callable[[str], Iterator[Told]]] = {
          "schedulingConstraints": {"topology": upto(WHOLE, lambda n: {"key": f"l{i}-{n}"})}},
     ),
     "a chain of groups": _composites,
+    "one more group below another": _composite,
     "JobSet": _jobset,
     "a Job 900 deep": _deep_job,
     "CEL selectors": lambda i: _selectors(i, whole=True),
@@ -433,6 +443,11 @@ class World:
             self.tell(
                 "nodes", {"metadata": {"name": f"node-{n}", "labels": labels}, "status": {"allocatable": amounts}}
             )
+        for tag in range(8):
+            policy = {"gang": {"minGroupCount": 1_000_000}}
+            self.tell("composite", {
+                "metadata": {"name": f"root-r{tag}", "namespace": "tenant"}, "spec": {"schedulingPolicy": policy},
+            })  # fmt: skip
         self.tell("queues", {"metadata": {"name": BY_USER, "uid": BY_USER}, "spec": {"byUser": True}})
         self.tell("device_classes", {"metadata": {"name": "gpu"}, "spec": {}})
         self.tell("classes", {

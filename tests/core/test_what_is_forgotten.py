@@ -26,7 +26,7 @@ from dovetail.core.model import (
     Spread,
 )
 from dovetail.core.reasons import Reason
-from dovetail.core.roster import MOST_DEPTH
+from dovetail.core.roster import MOST_DEPTH, MOST_GANGS
 from dovetail.core.state import State
 
 HOST = "kubernetes.io/hostname"
@@ -191,6 +191,26 @@ def test_who_is_rejected_by_kubelets_is_not_remembered_for_ever() -> None:
         step(state, [ev.PodRejected(f"owner-{n}", "n0", "OutOfcpu")], n + 1)
     assert len(list(state.cluster.rejections)) == MOST_OWNERS
     assert state.cluster.rejections.nodes(f"owner-{3 * MOST_OWNERS - 1}", 3 * MOST_OWNERS)
+
+
+@pytest.mark.parametrize("below", [MOST_GANGS - 1, MOST_GANGS, 3 * MOST_GANGS])
+def test_gangs_of_one_root_have_a_limit(below: int) -> None:
+    state = world()
+    gangs = [Gang("root", "t", "root", 0, min_groups=2)]
+    gangs += [Gang(f"g{n}", "t", f"g{n}", 1, parent="root") for n in range(below)]
+    pods = [pod(f"p{n}", Request(((CPU, 1),)), gang=f"g{n}") for n in range(below)]
+    decisions = step(state, [ev.GangChanged(gang) for gang in gangs] + [ev.PodChanged(one) for one in pods], 1)
+    if below < MOST_GANGS:
+        assert sum(isinstance(one, Bind) for one in decisions) == 250, "as many as a node takes"
+        return
+    (hold,) = decisions
+    assert isinstance(hold, Hold)
+    assert (hold.refusal.reason, len(hold.uids)) == (Reason.INVALID, MOST_GANGS)
+    assert "the limit is 255" in str(hold.refusal)
+    assert len(state.roster.tree("root")) == MOST_GANGS + 1
+    # Once they are few enough they start.
+    gone = [ev.PodRemoved(one.uid) for one in pods[100:]] + [ev.GangRemoved(gang.id) for gang in gangs[101:]]
+    assert sum(isinstance(one, Bind) for one in step(state, gone, 2)) == 100
 
 
 @pytest.mark.parametrize("depth", [MOST_DEPTH, MOST_DEPTH + 1, 2_000])

@@ -10,7 +10,7 @@ import numpy as np
 from dovetail.core.model import Pod
 from dovetail.core.placing.pods import Scope
 from dovetail.core.reasons import Reason, Refusal, When
-from dovetail.core.roster import LONE, MOST_DEPTH
+from dovetail.core.roster import LONE, MOST_DEPTH, MOST_GANGS
 from dovetail.core.sharing.records import GPU, MODEL_LABEL, MODEL_PREFIX
 from dovetail.core.sharing.tree import display
 from dovetail.core.state import State
@@ -39,7 +39,12 @@ def _in_gang(state: State, root: str, waiting: Iterable[Pod]) -> Refusal | None:
             if pod.deleting:
                 return Refusal(Reason.DELETING, When.NEVER)
         return None
-    for gang_id in state.roster.tree(root):
+    tree = state.roster.tree(root)
+    if len(tree) > MOST_GANGS:
+        return Refusal(
+            Reason.INVALID, When.NEVER, f"{root!r} has too many gangs below it; the limit is {MOST_GANGS - 1}"
+        )
+    for gang_id in tree:
         gang = gangs.get(gang_id)
         if gang is None:
             return Refusal(Reason.GANG_MISSING, When.NOT_YET, repr(gang_id))

@@ -10,6 +10,7 @@ what runs, and each sub-gang that comes later starts on its own.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -30,6 +31,8 @@ _ALIKE = attrgetter(
 _KINDS_KIB = 16 * 1024
 MOST_DEPTH = 8
 """Gangs below each other. What lies deeper waits, and is told so."""
+MOST_GANGS = 256
+"""Gangs of one root. Of more so many and one are looked at, whenever one of them changes, and they wait."""
 Precedence = tuple[int, int]
 """Priority, and how little the job had (a level, negative): who has less gives way within a queue."""
 
@@ -155,17 +158,18 @@ class Roster:
         return False
 
     def tree(self, root: str) -> list[str]:
-        """The ids of a root's gangs, the root first."""
+        """The ids of a root's gangs, the root first; of more than MOST_GANGS one more than that."""
         if not self._children.get(root):
             return [root]
         order: list[str] = []
         seen = {root}
         stack = [(root, 1)]
-        while stack:
+        while stack and len(order) <= MOST_GANGS:
             gang_id, depth = stack.pop()
             order.append(gang_id)
-            below = self._children.get(gang_id)
-            if below and depth < MOST_DEPTH:
+            children = self._children.get(gang_id)
+            if children and depth < MOST_DEPTH:
+                below = list(islice(children, MOST_GANGS))
                 stack += [(child, depth + 1) for child in below if child not in seen]
                 seen.update(below)
         return order
@@ -268,7 +272,7 @@ class Roster:
                 yield replace(running, groups=[part])
 
     def _subgangs(self, gang_id: str) -> list[str]:
-        return [child for child in self._children.get(gang_id, ()) if child in self.gangs]
+        return [child for child in islice(self._children.get(gang_id, ()), MOST_GANGS) if child in self.gangs]
 
     def _least(self, gang: Gang) -> int:
         """How many pods of its own a gang needs; one that only holds sub-gangs needs none."""
