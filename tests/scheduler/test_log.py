@@ -51,6 +51,27 @@ def test_lines_for_programs() -> None:
     assert second["error"].endswith("ValueError: no")
 
 
+def test_every_way_to_say_something_makes_a_line() -> None:
+    program = """
+import logging, sys
+from dovetail.cli.log import start_log
+start_log("info", sys.argv[1])
+log = logging.getLogger("somebody.else")
+log.info("plain")
+log.info("%(one)s and %(two)s", {"one": 1, "two": 2})
+log.info("%s is left over")
+log.info("%d is no number", "x")
+log.info("the last")
+"""
+    for form in ("text", "json"):
+        done = subprocess.run([sys.executable, "-c", program, form], capture_output=True, text=True, check=True)
+        told = [line for line in done.stderr.splitlines() if "somebody.else" in line]
+        wanted = ("plain", "1 and 2", "%s is left over", "the last")
+        assert all(text in line for text, line in zip(wanted, told, strict=True))
+        # What cannot be formatted is told, with its message, and is no end.
+        assert "--- Logging error ---" in done.stderr and "Message: '%d is no number'" in done.stderr
+
+
 @pytest.mark.parametrize(("level", "count"), [("debug", 3), ("info", 2), ("warning", 1)])
 def test_levels(level: str, count: int) -> None:
     assert len(lines(level, "json")) == count

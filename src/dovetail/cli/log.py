@@ -6,16 +6,16 @@ Rules
   (RFC 3339, UTC), `level`, `logger`, `message`, `error` where there is a traceback, and what the record says more
   (`extra={"fields": ...}`), such as `pod` and `node` of a bind.
 - A scheduler logs each bind, so a line costs microseconds: of the time only what is below a second is written anew, and
-  nobody asks which line of the source, thread or process it is.
+  a record holds what a line shows, not which line of the source, thread or process it is of.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any, TextIO, TypeVar
 
 import click
 import msgspec
@@ -44,12 +44,36 @@ def log_options(command: F) -> F:
 
 def start_log(level: str, form: str = TEXT) -> None:
     """To standard error, from this level on."""
-    # As Python's documentation has it under "Optimization".
-    for asked in ("logThreads", "logProcesses", "logMultiprocessing", "logAsyncioTasks", "_srcfile"):
-        setattr(logging, asked, None)
-    handler = logging.StreamHandler()
+    # Of Python's own optimizations the one that spares looking for the line of the source.
+    logging._srcfile = None
+    logging.setLogRecordFactory(_Record)
+    handler = _Lines()
     handler.setFormatter(_Json() if form == JSON else _Text())
     logging.basicConfig(level=level.upper(), handlers=[handler])
+
+
+class _Record(logging.LogRecord):
+    """What the formatters below read of one; that it is of no file is for reports of errors in formatting it."""
+
+    filename, lineno = "", 0
+
+    def __init__(
+        self, name: str, level: int, path: str, line: int, msg: object, args: Any, exc_info: Any, *_: object
+    ) -> None:
+        self.name, self.levelno, self.levelname = name, level, logging.getLevelName(level)
+        # A mapping is for names in the message.
+        self.msg, self.args, self.exc_info = msg, args[0] if args and isinstance(args[0], Mapping) else args, exc_info
+        self.created = time.time()
+
+
+class _Lines(logging.StreamHandler[TextIO]):
+    """Standard error writes each line at once, so nothing is to be flushed."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self.stream.write(f"{self.format(record)}\n")
+        except Exception:
+            self.handleError(record)
 
 
 class _Text(logging.Formatter):
@@ -63,7 +87,7 @@ class _Text(logging.Formatter):
         second = int(record.created)
         if second != self._second:
             self._second, self._shown = second, time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(second))
-        return f"{self._shown},{int(record.msecs):03d}"
+        return f"{self._shown},{int(record.created * 1000) % 1000:03d}"
 
     def format(self, record: logging.LogRecord) -> str:
         line = f"{self.formatTime(record)} {record.levelname} {record.name} {record.getMessage()}"

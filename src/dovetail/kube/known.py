@@ -45,10 +45,11 @@ class Known(Struct):
         added = self._of_bound(declared) if self.bound is not None else self._of_waiting(declared)
         told = self.told
         # Mostly nothing, and to build a record anew is a tenth of what a change of a pod costs.
-        if not any(getattr(told, field) != value for field, value in added.items()):
-            return False
-        self.told = replace(told, **added)
-        return True
+        for field, value in added.items():
+            if getattr(told, field) != value:
+                self.told = replace(told, **added)
+                return True
+        return False
 
     def _of_waiting(self, declared: Declared | None) -> dict[str, Any]:
         own, theirs, deadline_ms = self.wishes, NOTHING, 0

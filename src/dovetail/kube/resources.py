@@ -6,6 +6,7 @@ a server has. Nothing here knows what is inside an object, and no version number
 """
 
 import re
+from functools import lru_cache
 from urllib.parse import quote
 
 from msgspec import Struct
@@ -35,18 +36,24 @@ class Resource(Struct, frozen=True, cache_hash=True):
 
         Without a namespace, a namespaced kind means all namespaces; to name an object of such a kind raises ValueError.
         """
-        path = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
-        if self.namespaced and namespace:
-            path += f"/namespaces/{quote(namespace, safe='')}"
-        elif self.namespaced and name:
-            raise ValueError(f"{self.plural} {name!r}: a namespace is needed to name an object of this kind")
-        path = f"{path}/{self.plural}"
+        path = _collection(self, namespace)
         if name:
-            path = f"{path}/{quote(name, safe=':')}"
+            if self.namespaced and not namespace:
+                raise ValueError(f"{self.plural} {name!r}: a namespace is needed to name an object of this kind")
+            # Four times as fast as to quote what has nothing to quote.
+            path = f"{path}/{name if NAME.fullmatch(name) else quote(name, safe=':')}"
         return f"{path}/{subresource}" if subresource else path
 
     def __str__(self) -> str:
         return f"{self.plural}.{self.group}/{self.version}" if self.group else f"{self.plural}/{self.version}"
+
+
+@lru_cache(maxsize=1024)
+def _collection(resource: Resource, namespace: str | None) -> str:
+    path = f"/apis/{resource.group}/{resource.version}" if resource.group else f"/api/{resource.version}"
+    if resource.namespaced and namespace:
+        path += f"/namespaces/{quote(namespace, safe='')}"
+    return f"{path}/{resource.plural}"
 
 
 PODS = Resource("", "v1", "pods", True, "Pod")

@@ -152,8 +152,11 @@ def outline(pod: Pod) -> Pod:
     memory."""
     meta = pod.metadata
     ours = [item for item in meta.annotations.items() if item[0].startswith(PREFIX) and len(item[1]) <= LONGEST]
-    known = ObjectMeta(meta.name, meta.namespace, meta.uid, meta.resource_version, meta.creation_timestamp)
-    return Pod(replace(known, annotations=dict(ours[:MOST_KEYS])) if ours else known)
+    kept = dict(ours[:MOST_KEYS])
+    known = ObjectMeta(
+        meta.name, meta.namespace, meta.uid, meta.resource_version, meta.creation_timestamp, None, {}, kept
+    )
+    return Pod(known)
 
 
 def _age(change: records.Change[Node]) -> tuple[datetime, str]:

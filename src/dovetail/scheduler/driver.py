@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable
 
 from msgspec.structs import replace
@@ -113,6 +114,8 @@ class Driver:
             self.last_step_s = time.monotonic()
             self._count_rejections(events)
             self._note_starts(events)
+            for kind, times in Counter(map(type, decisions)).items():
+                metrics.count(metrics.DECISIONS, kind.__name__.lower(), times=times)
             for decision in decisions:
                 self._carry_out(decision)
             self._preemptions.note(events, self.state.roster)
@@ -142,7 +145,6 @@ class Driver:
             timer.cancel()
 
     def _carry_out(self, decision: Decision) -> None:
-        metrics.count(metrics.DECISIONS, type(decision).__name__.lower())
         match decision:
             case Bind():
                 ref = self._mirror.feed.pod_ref(decision.uid)

@@ -51,9 +51,9 @@ RESERVED_WAIT_SECONDS = Gauge(
 )
 
 
-def count(counter: Counter, *labels: str) -> None:
-    """One more of what has these labels."""
-    _labelled(counter, *labels).inc()
+def count(counter: Counter, *labels: str, times: int = 1) -> None:
+    """So many more of what has these labels."""
+    _labelled(counter, *labels).inc(times)
 
 
 @cache

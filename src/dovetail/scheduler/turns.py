@@ -53,11 +53,11 @@ class Turns(Generic[T]):
         feed.given.changed = self._changed
 
     def take(self, node: str, uid: str, item: T) -> None:
-        sizes = self._feed.admissions.sizes(uid)
-        if self.barred(node, uid):
+        sizes, told = self._feed.admissions.sizes(uid), self._feed.gpu_node(node)
+        if sizes and plugin_gone(told):
             self._hand_back(item)
             return
-        if not sizes or not self._honours(node):
+        if not sizes or not honours(told):
             self._go(item)
             return
         self._waiting.setdefault(node, []).append((uid, sizes, item))
@@ -67,7 +67,7 @@ class Turns(Generic[T]):
 
     def barred(self, node: str, uid: str) -> bool:
         """Whether the kubelet of the node would reject the pod, as it has no device plugin."""
-        return bool(self._feed.admissions.sizes(uid)) and plugin_gone(self._feed.gpu_node(node))
+        return plugin_gone(self._feed.gpu_node(node)) and bool(self._feed.admissions.sizes(uid))
 
     def told(self, node: GPUNode) -> None:
         """Hears of every GPUNode."""
@@ -101,9 +101,6 @@ class Turns(Generic[T]):
             self._next(left)
         else:
             self._changed(left)
-
-    def _honours(self, node: str) -> bool:
-        return honours(self._feed.gpu_node(node))
 
     def _aligns(self, node: str) -> bool:
         return aligns(self._feed.gpu_node(node))

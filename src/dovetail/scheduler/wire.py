@@ -26,6 +26,8 @@ _encode = msgspec.json.Encoder().encode
 
 def devices(bind: Bind) -> str:
     """What was chosen, as the annotation dovetail.dev/devices has it; "" for nothing."""
+    if not bind.devices and not bind.instances:
+        return ""
     return ",".join([*map(str, bind.devices), *map(shown, bind.instances)])
 
 
