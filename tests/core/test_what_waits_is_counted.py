@@ -417,6 +417,38 @@ def test_nobody_waits_with_more_than_what_is_held_in_the_end() -> None:
     assert equal > compared // 2
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_books_of_what_waits_are_right_however_seldom_they_are_asked(seed: int) -> None:
+    """Pods come, start and go, and queues come, go and are put elsewhere; all that between two questions is as if the
+    books had been asked after each of them."""
+    dice = random.Random(seed)
+    cluster, asked = Cluster(whole(gpus=8)), 0
+    state = cluster.state
+    for number in range(300):
+        name = dice.choice("xyz")
+        options: list[ev.Event] = [
+            ev.PodChanged(pod(f"p{number}", {GPU: dice.choice([1, 8])}, name)),
+            ev.PodChanged(pod(f"p{number}", {GPU: 8}, name)),
+            ev.PodRemoved(dice.choice([*state.roster.pods, "nobody"])),
+            ev.QueueChanged(Queue(name, parent=dice.choice(["", *"abxy"]))),
+            ev.QueueChanged(Queue(dice.choice("ab"), parent=dice.choice(["", "c"]))),
+            ev.QueueRemoved(dice.choice("abxyz")),
+        ]
+        if dice.random() < 0.3:
+            cluster.now_ms += dice.choice([0, 1_000])
+            cluster.run(0, dice.choice(options))
+        else:
+            state.apply(dice.choice(options))
+        if dice.random() < 0.1:
+            asked += 1
+            for queue in state.shares.tree.in_order():
+                below = [q for q in "xyz" if queue in state.shares.path(q)]
+                placed = state.cluster.placements
+                own = [one for one in state.roster.pods.values() if one.queue in below and one.uid not in placed]
+                assert {n: a for n, a in state.shares.pending(queue).items() if a} == state.shares.wanted(own)
+    assert asked > 10
+
+
 @pytest.mark.slow
 def test_books_of_what_waits_agree_with_a_new_count() -> None:
     """Pods come, go and start, nodes and slices change; what waits is counted anew each time and compared."""

@@ -113,6 +113,8 @@ class Accounts:
         self._charge_since(queue, user, rate, since_ms, begun)
 
     def _charge_since(self, queue: str, user: str, rate: int, since_ms: int, begun: str = "") -> None:
+        if since_ms >= self.now_ms:
+            return
         path = self._tree.path(queue) if queue in self._tree.written else ()
         if begun and begun not in path:
             return

@@ -89,6 +89,7 @@ class Dues:
         return self._lasting.get(queue, {})
 
     def _divided(self) -> dict[str, dict[str, int]]:
+        self._shares.enter_waits()
         now_ms = self._shares.now_ms
         if self._due is None or self._moved or now_ms - self._divided_ms >= _AGAIN_MS:
             self._due, self._exact, self._lasting = self._divide(DIVIDED, self._history_milli), None, None
@@ -108,6 +109,7 @@ class Dues:
     @contextmanager
     def looked_at(self) -> Iterator[None]:
         """Who only looks must not change when it is divided next."""
+        self._shares.enter_waits()
         before = self._due, self._exact, self._lasting, self._divided_ms, dict(self._moved), self._last, self._version
         try:
             yield

@@ -48,13 +48,19 @@ class _Held(Struct):
     rate: int
 
 
-class _Awaited(Struct):
-    """So many pods that wait in a queue and are counted alike."""
+class _Awaited:
+    """So many pods that wait in a queue and are counted alike. The books know of `entered`; `moved` where that may be
+    another number."""
 
-    queue: str
-    shape: Shape
-    amounts: Amounts
-    pods: int
+    __slots__ = ("amounts", "entered", "moved", "pods", "queue", "shape")
+
+    def __init__(self, queue: str, shape: Shape, amounts: Amounts) -> None:
+        self.queue = queue
+        self.shape = shape
+        self.amounts = amounts
+        self.pods = 0
+        self.entered = 0
+        self.moved = False
 
 
 class Shares:
@@ -78,6 +84,8 @@ class Shares:
         """What pods of a kind (`Roster.kinds`) are counted as that have these amounts, since queues last changed."""
         self._waiting: dict[str, _Awaited] = {}
         self._awaited: dict[tuple[str, int], _Awaited] = {}
+        self._moved: list[_Awaited] = []
+        """Those of which the books may not know all: most pods that come are placed at once, before anybody asks."""
         self._awaited_version = 0
         self._rights: dict[tuple[str, str], bool] = {}
         """Which queues (and namespaces) it was asked about, since queues or namespaces last changed."""
@@ -144,8 +152,8 @@ class Shares:
         uids = [*self._held, *self._waiting]
         for uid in list(self._held):
             self._release(uid, self._held[uid])
-        for uid in list(self._waiting):
-            self._unwait([uid])
+        self._unwait(list(self._waiting))
+        self.enter_waits()
         change()
         self._rights.clear()
         for uid in uids:
@@ -245,7 +253,8 @@ class Shares:
         """What a placed pod (as it is known now) is counted by."""
         if not pod.managed:
             return "", pod.user, pod.priority, amounts, False
-        return self.queue_of(pod), pod.user, pod.priority, amounts, not self.preemptible(pod)
+        queue = self.queue_of(pod)
+        return queue, pod.user, pod.priority, amounts, not self._preemptible(pod, queue)
 
     def ended(self, uid: str, ended_ms: int) -> None:
         """The pod, which is counted still, had ended at that time."""
@@ -256,6 +265,8 @@ class Shares:
 
     def advance(self, now_ms: int) -> None:
         """Time passes."""
+        if now_ms != self.now_ms:
+            self.enter_waits()
         self.accounts.advance(now_ms)
         self.attained.tidy()
         self._follow_capacity()
@@ -325,7 +336,7 @@ class Shares:
         queue, shape = self.queue_of(pod), self._counted_as(pod)
         waits = self._awaited.get((queue, shape.id))
         if waits is None:
-            waits = self._awaited[queue, shape.id] = _Awaited(queue, shape, self.meter.demand.wanted(shape), 0)
+            waits = self._awaited[queue, shape.id] = _Awaited(queue, shape, self.meter.demand.wanted(shape))
         return waits
 
     def _unwait(self, uids: Iterable[str]) -> None:
@@ -344,21 +355,36 @@ class Shares:
             self._wait_for(last, -times)
 
     def _wait_for(self, waits: _Awaited, times: int) -> None:
-        self.dues.moved(waits.queue, waits.amounts, times)
-        self.books.wait(waits.queue, waits.amounts, times)
         waits.pods += times
-        if not waits.pods:
-            del self._awaited[waits.queue, waits.shape.id]
+        if not waits.moved:
+            waits.moved = True
+            self._moved.append(waits)
+
+    def enter_waits(self) -> None:
+        """Enter in the books who waits: before they are asked, before queues change, and when time has passed."""
+        for waits in self._moved:
+            waits.moved = False
+            times = waits.pods - waits.entered
+            if times:
+                self._enter_wait(waits, waits.amounts, times)
+            waits.entered = waits.pods
+            if not waits.pods:
+                del self._awaited[waits.queue, waits.shape.id]
+        self._moved.clear()
+
+    def _enter_wait(self, waits: _Awaited, amounts: Amounts, times: int) -> None:
+        self.dues.moved(waits.queue, amounts, times)
+        self.books.wait(waits.queue, amounts, times)
 
     def _wait_again(self) -> None:
         """What is waited for may be counted with other amounts now: there are other nodes."""
+        self.enter_waits()
         self._awaited_version = self.meter.demand.version
         for waits in list(self._awaited.values()):
             amounts = self.meter.demand.wanted(waits.shape)
             if amounts != waits.amounts:
-                for sign, each in ((-1, waits.amounts), (1, amounts)):
-                    self.dues.moved(waits.queue, each, sign * waits.pods)
-                    self.books.wait(waits.queue, each, sign * waits.pods)
+                self._enter_wait(waits, waits.amounts, -waits.pods)
+                self._enter_wait(waits, amounts, waits.pods)
                 waits.amounts = amounts
 
     def _since(self, uid: str) -> int:
@@ -400,10 +426,14 @@ class Shares:
 
     def preemptible(self, pod: Pod) -> bool:
         """Whether the pod may be made to give way: it says so itself, or its queue does."""
-        if pod.work.preemptible is not None:
-            return pod.work.preemptible
-        queue = self.tree.written.get(self.queue_of(pod))
-        return queue is None or queue.preemptible
+        return self._preemptible(pod, self.queue_of(pod))
+
+    def _preemptible(self, pod: Pod, queue: str) -> bool:
+        preemptible = pod.work.preemptible
+        if preemptible is not None:
+            return preemptible
+        record = self.tree.written.get(queue)
+        return record is None or record.preemptible
 
     def wanted(self, pods: Iterable[Pod]) -> dict[str, int]:
         """What pods that wait will be counted with at least, by the nodes as they were when time was last told."""
@@ -422,7 +452,7 @@ class Shares:
     def _counted_as(self, pod: Pod) -> Shape:
         """What a pod that waits is counted as: of its claims with those that will count for it."""
         if not pod.device_claims:
-            return self._cluster.shape_of(pod)
+            return self._cluster.shape_with(pod, ())
         counted = self.meter.counted_for
         specs = self._cluster.claims.specs(pod)
         return self._cluster.shape_with(pod, tuple([s for key, s in specs if counted.get(key, pod.uid) == pod.uid]))
@@ -454,6 +484,7 @@ class Shares:
 
     def pending(self, queue: str) -> Mapping[str, int]:
         """What is waited for in the queue and below it."""
+        self.enter_waits()
         return self.books.pending.get(queue, {})
 
     def level(self, pod: Pod) -> int:
