@@ -234,8 +234,7 @@ class Attempt:
         if not placed:
             return [], self._no_room(group, scope)
         state.shares.placed(placed)
-        for pod in state.roster.distinct([placement.pod for placement in placed]):
-            state.order.changed(state.shares.line_of(pod))
+        state.order.counted(state.roster.distinct([placement.pod for placement in placed]))
         return binds, None if len(binds) == len(pods) else self._left_over(group)
 
     def _over(self, placed: Sequence[Placement]) -> Refusal | None:

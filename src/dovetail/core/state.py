@@ -193,7 +193,7 @@ class State:
     def sync(self, pod: Pod) -> None:
         """Count the pod for its queue as it is now."""
         self.shares.sync(pod)
-        self.order.changed(self.shares.line_of(pod))
+        self.order.counted((pod,))
 
     def _waiting(self) -> dict[str, tuple[str, int]]:
         """Who is first of those that wait in each queue and below it, and how many they are."""

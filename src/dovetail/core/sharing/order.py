@@ -9,10 +9,11 @@ the queue changes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from heapq import heapify, heappop, heappush
 
+from dovetail.core.model import Pod
 from dovetail.core.sharing.accounts import Line
 from dovetail.core.sharing.shares import Shares
 
@@ -56,6 +57,12 @@ class Order:
         if self._best:
             for name in (*(self._shares.path(queue) or (queue,)), ""):
                 self._best.pop(name, None)
+
+    def counted(self, pods: Iterable[Pod]) -> None:
+        """The queues of these pods, and their users, do not hold what they held."""
+        if self._best or self._keys or self._ratios or self._turns:
+            for line in dict.fromkeys([self._shares.line_of(pod) for pod in pods]):
+                self.changed(line)
 
     def changed(self, line: Line) -> None:
         """The queue, and its user, do not hold what they held."""
