@@ -24,6 +24,7 @@ import random
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import asdict
@@ -75,7 +76,7 @@ def job(
 ) -> Job:  # fmt: skip
     amounts = {CPU: gpus * 8000, GPU: gpus, MEMORY: gpus * 32 * GIB}
     request = Request(tuple(amounts.items()), node_selector=((MODEL_LABEL, model),) if model else ())
-    about = {"owner": f"job-{name}", "queue": queue, "work": work, "priority": priority}
+    about: dict[str, Any] = {"owner": f"job-{name}", "queue": queue, "work": work, "priority": priority}
     pod = Pod(name, "team", name, request, created_ms=at_ms + 1, **about)
     return Job(at_ms, (pod,), duration_ms=minutes * MINUTE_MS or None)
 

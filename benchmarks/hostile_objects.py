@@ -21,6 +21,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -38,7 +39,7 @@ from dovetail.kube.decoding import Event as Line
 from dovetail.kube.decoding import Reader
 from dovetail.kube.errors import BadReply
 from dovetail.kube.feed import Feed
-from dovetail.kube.gangs_dialects import COMPOSITE, COSCHEDULING, NATIVE, VOLCANO
+from dovetail.kube.gangs_dialects import COMPOSITE, COSCHEDULING, NATIVE, VOLCANO, Dialect
 from dovetail.kube.objects_pod import Pod
 from dovetail.kube.reflector import Change, whole
 from dovetail.kube.sources import claim_outline, outline, owner_document
@@ -204,7 +205,7 @@ def _selectors(i: str, whole: bool) -> Iterator[Told]:
         parts = [f'device.attributes["{i}-{n}-{m}.example"].model == "x"' for m in range(180)]
         return " || ".join(parts)[: 10_000 if whole else 300].rpartition(" || ")[0]
 
-    requests = [
+    requests: list[Any] = [
         {
             "name": f"r{r}",
             "exactly": {
@@ -432,10 +433,11 @@ class World:
             "budgets": (kinds.PDBS, objects.PodDisruptionBudget, records.budgets),
             "queues": (kinds.QUEUES, objects_queue.Queue, records.queues),
         }
-        for name, dialect in (
-            ("native", NATIVE), ("composite", COMPOSITE), ("coscheduling", COSCHEDULING), ("volcano", VOLCANO),
-        ):  # fmt: skip
-            rows[name] = dialect.resources[0], dialect.kind, lambda c, d=dialect: self.feed.pod_groups(d, c)
+        dialects: dict[str, Dialect[Any]] = {
+            "native": NATIVE, "composite": COMPOSITE, "coscheduling": COSCHEDULING, "volcano": VOLCANO,
+        }  # fmt: skip
+        for name, dialect in dialects.items():
+            rows[name] = dialect.resources[0], dialect.kind, partial(self.feed.pod_groups, dialect)
         self._rows = {name: (Reader(where, kind), told) for name, (where, kind, told) in rows.items()}
         for n in range(NODES):
             amounts = {"cpu": "128", "memory": "2Ti", "pods": 250, "nvidia.com/gpu": 8}
@@ -478,8 +480,7 @@ class World:
             self.known.pop(key, None)
         else:
             self.known[key] = _KEPT.get(source, whole)(event.object)
-        changed = "deleted" if event.type == "DELETED" else "added"
-        self.run(told([Change(changed, event.object)]))
+        self.run(told([Change("deleted" if event.type == "DELETED" else "added", event.object)]))
 
     def run(self, events: list[Event] | None = None) -> int:
         """Steps until nothing is left to try; how many pods were bound."""

@@ -249,7 +249,8 @@ def steady(case: str, node_count: int, waiting: int, steps: int, seed: int) -> d
 
 
 def ended(day: Day, dice: random.Random) -> list[Event]:
-    pods, gone = day.state.roster.pods, []
+    pods = day.state.roster.pods
+    gone: list[Event] = []
     running = [root for root, uids in day.jobs.items() if uids[0] in pods and pods[uids[0]].node]
     for root in dice.sample(running, ENDED):
         gone += [PodRemoved(uid, day.now_ms, True) for uid in day.jobs.pop(root)]

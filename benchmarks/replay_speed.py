@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -94,7 +95,7 @@ def measure(node_count: int, pod_count: int, mib: int, folder: Path) -> dict[str
     began_s = time.process_time()
     _, steps = live(cycle.step, lambda state: state, node_count, pod_count)
     plain_s = time.process_time() - began_s
-    written, problems = 0, []
+    written, problems = 0, list[Any]()
 
     def wrote(count: int) -> None:
         nonlocal written

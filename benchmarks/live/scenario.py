@@ -13,6 +13,7 @@ from math import ceil
 from msgspec import Struct
 from msgspec.structs import replace
 
+from benchmarks.live.hostile import parts
 from dovetail.kube.objects_pod import SchedulingGroup
 from dovetail.kube.resources import NODES, POD_GROUPS, PODS, Resource
 
@@ -86,6 +87,7 @@ class Scenario(Struct, frozen=True):
     unplaceable: further pods, evenly among the others, that ask for more GPUs than a node has.
     stream, per_s: further pods that come at this rate once the others are bound.
     run_s: how long a pod runs from its bind on; 0 is for ever.
+    hostile_per_s: pods that are meant to hurt, and never fit, come at this rate beside the stream.
     alone: the scenario that differs from this one in what stands in the way of its pods.
     """
 
@@ -100,6 +102,7 @@ class Scenario(Struct, frozen=True):
     stream: int = 0
     per_s: float = 1.0
     run_s: float = 0.0
+    hostile_per_s: float = 0.0
     alone: str = ""
 
     def scaled(self, scale: float) -> "Scenario":
@@ -156,8 +159,16 @@ class Scenario(Struct, frozen=True):
             yield self._pod(f"pod-{number:05}", scheduler_name, self.gpus, **group)
 
     def arrivals(self, scheduler_name: str) -> Arrivals:
+        hostile, hostile_s = parts(), 0.0
         for number in range(self.stream):
-            yield number / self.per_s, self._pod(f"late-{number:05}", scheduler_name, self.gpus)
+            due_s = number / self.per_s
+            if self.hostile_per_s and due_s >= hostile_s:
+                hostile_s += 1 / self.hostile_per_s
+                meta, spec = next(hostile)
+                name = f"hostile-{number:05}{UNPLACEABLE}"
+                document = self._pod(name, scheduler_name, 2 * GPUS_PER_NODE, **spec)
+                yield due_s, document | {"metadata": {"name": name, "namespace": NAMESPACE} | meta}
+            yield due_s, self._pod(f"late-{number:05}", scheduler_name, self.gpus)
 
     def _pod(self, name: str, scheduler_name: str, gpus: int, **more: object) -> Document:
         amounts = {"cpu": str(8 * self.gpus), "memory": f"{64 * self.gpus}Gi", "nvidia.com/gpu": str(gpus)}
@@ -191,6 +202,10 @@ class Scenario(Struct, frozen=True):
         return [text for wrong, text in checks if wrong]
 
 
+_CALM = Scenario(
+    "20 pods of 1 GPU a second for 60 s, each for 30 s, on 500 nodes",
+    nodes=500, pods=8, gpus=1, stream=1_200, per_s=20.0, run_s=30.0,
+)  # fmt: skip
 _AMONG = Scenario("2,000 pods of 1 GPU on 500 nodes", nodes=500, pods=2_000, gpus=1)
 SCENARIOS = {
     "singles": Scenario("10,000 pods of 1 GPU on 1,500 nodes", nodes=1500, pods=10_000, gpus=1),
@@ -203,6 +218,10 @@ SCENARIOS = {
     "alone": _AMONG,
     "among": replace(
         _AMONG, title=f"{_AMONG.title}, among them 200 pods that fit nowhere", unplaceable=200, alone="alone",
+    ),
+    "calm": _CALM,
+    "storm": replace(
+        _CALM, title=f"{_CALM.title}, and 2 pods a second that are meant to hurt", hostile_per_s=2.0, alone="calm",
     ),
     "stream": Scenario(
         "200 pods of 1 GPU a second for 120 s, each for 30 s, on 1,500 nodes",

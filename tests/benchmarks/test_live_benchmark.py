@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from msgspec.json import encode
 from msgspec.structs import replace
 
 from benchmarks.live.contestants import contestants
@@ -73,6 +74,17 @@ class TestScenarios:
         whole = SCENARIOS["stream"]
         part = whole.scaled(0.1)
         assert (part.per_s, part.stream, part.run_s, part.nodes) == (200.0, 2_400, 3.0, whole.nodes // 10)
+
+    def test_a_storm_is_a_calm_stream_with_pods_that_hurt(self) -> None:
+        storm = SCENARIOS["storm"]
+        calm = SCENARIOS[storm.alone]
+        assert replace(storm, hostile_per_s=0.0, alone="", title=calm.title) == calm
+        some = storm.scaled(0.2)
+        due_s, pods = zip(*some.arrivals("dovetail"), strict=True)
+        hurt = [pod for pod in pods if pod["metadata"]["name"].endswith(UNPLACEABLE)]
+        assert (len(pods) - len(hurt), len(hurt)) == (some.stream, 2 * some.stream / some.per_s)
+        assert list(due_s) == sorted(due_s)
+        assert sum(len(encode(pod)) > 200_000 for pod in hurt) == sum(n % 7 != 6 for n in range(len(hurt)))
 
 
 class TestProblems:
