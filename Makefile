@@ -5,6 +5,8 @@ BUILDER ?= podman
 IMAGE ?= dovetail:0.1.0
 # Test files are handed out to so many processes; each may start a control plane of its own (about 1 GiB).
 WORKERS ?= 2
+# The quick tests wait for more than half of their time, and start nothing large.
+QUICK_WORKERS ?= 4
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test quick lint format docs pictures lock protos controlplane node bench image clean
@@ -20,7 +22,7 @@ test: .venv/.native lint ## all tests, with those on a real kube-apiserver (firs
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 quick: lint ## after each change, within two minutes: lint, and the tests that are quick and need no control plane
-	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m "not plane and not node and not slow" --durations=10 --durations-min=1
+	$(BIN)/python -m pytest -q -n $(QUICK_WORKERS) --dist worksteal -m "not plane and not node and not slow" --durations=10 --durations-min=1
 
 lint: .venv/.dev ## ruff and mypy --strict
 	$(BIN)/ruff check .

@@ -390,6 +390,7 @@ async def test_our_schedulers_mark_their_leases_for_it(playground: Playground, t
     assert all(f"lease {namespace}/dovetail-scheduler is held by" in finding["evidence"] for namespace in namespaces)
 
 
+@pytest.mark.slow
 async def test_a_cluster_that_does_not_answer(playground: Playground, tmp_path: Path) -> None:
     kubeconfig = playground.kubeconfig(tmp_path / "kubeconfig")
     await playground.stop()

@@ -245,6 +245,7 @@ async def test_slices_of_an_earlier_driver_are_taken_away_and_those_of_other_nod
     assert found == {f"0000{i}-{DRIVER}-n1": 8 for i in range(2)}
 
 
+@pytest.mark.slow
 async def test_an_api_server_that_fails_is_asked_again(bench: Bench) -> None:
     bench.playground.faults.add(Fault("answer", "POST", "resourceslices", times=2, status=500))
     bench.playground.faults.add(Fault("answer", "GET", "nodes", times=1, status=403))

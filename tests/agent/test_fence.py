@@ -131,6 +131,7 @@ async def fencing(place: Path, config: Config = NVIDIAS_BUT_CDI, of: Host | None
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
+@pytest.mark.slow
 async def test_a_pod_that_ends_in_between_leads_the_kubelet_to_others_unless_there_is_a_fence(place: Path) -> None:
     async with fencing(place) as bench:
         for i, with_fence in enumerate((False, True)):

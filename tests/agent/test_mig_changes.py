@@ -186,6 +186,7 @@ async def test_who_got_the_gpu_at_the_last_moment_keeps_it(node: Callable[..., N
     assert here.division() == before
 
 
+@pytest.mark.slow
 async def test_of_a_layout_idle_gpus_change_and_the_others_are_waited_for(node: Callable[..., Node]) -> None:
     here = node("pcie-a100-bridged")
     await here.manager.apply(NamedLayout("all-1g.10gb"))

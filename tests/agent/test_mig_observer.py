@@ -67,6 +67,7 @@ async def observing(machine: Standin, rights: str = "monitor") -> AsyncIterator[
             assert await process.wait() == 0
 
 
+@pytest.mark.slow
 async def test_with_an_observer_all_is_known_as_to_a_privileged_agent(
     divided: Standin, monkeypatch: pytest.MonkeyPatch
 ) -> None:

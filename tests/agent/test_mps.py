@@ -450,6 +450,7 @@ async def test_what_was_never_shared_is_not_given_out(world: World) -> None:
         daemons.client(GPU, ["GPU-0"])
 
 
+@pytest.mark.slow
 async def test_the_keeper_is_a_process_of_its_own_and_an_agent_that_is_killed_leaves_it_alone(
     world: World, standin: Callable[[Any], Standin]
 ) -> None:

@@ -170,6 +170,7 @@ async def test_a_stale_socket_of_the_kubelet_is_said_and_waited_out(place: Path)
         await node.kubelet.devices(GPU, 8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kill", [False, True], ids=["stopped", "killed"])
 async def test_that_the_kubelet_has_left_is_said_at_once_and_it_has_the_plugin_as_soon_as_it_is_back(
     place: Path, kill: bool
@@ -227,6 +228,7 @@ async def test_stale_sockets_of_ours_are_cleared_and_those_of_others_are_not(pla
         assert not ours.exists() and theirs.exists()
 
 
+@pytest.mark.slow
 async def test_a_second_plugin_for_a_resource_says_so_and_waits_for_the_first_to_go(place: Path) -> None:
     async with running(place) as first, Node(place / "other") as second:
         await first.kubelet.devices(GPU, 8)
@@ -277,6 +279,7 @@ BAD_CHOICES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", BAD_CHOICES)
 async def test_a_choice_that_cannot_be_had_is_said_and_the_pod_runs_elsewhere(
     place: Path, case: str, caplog: pytest.LogCaptureFixture
@@ -332,6 +335,7 @@ async def test_a_pod_that_nobody_has_heard_of_is_served_after_a_while(place: Pat
         assert len((await node.kubelet.admit(ghost))["c0"][GPU].ids) == 1
 
 
+@pytest.mark.slow
 async def test_a_difference_is_found_again_by_the_next_agent(place: Path) -> None:
     async with running(place) as node:
         await node.run(pod("busy", {GPU: 1}, devices="0"))

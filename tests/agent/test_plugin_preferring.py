@@ -172,6 +172,7 @@ def test_a_host_that_contradicts_itself_has_none_and_gpus_of_a_node_stay_togethe
     assert of_all(whole(4), uuids(1, 2, 3), uuids(2), 2, packed=False, layout=None) == uuids(2, 3)
 
 
+@pytest.mark.slow
 def test_the_process_of_its_own_answers_as_this_one_and_its_failure_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     near = layout_of(host(8))
     assert near is not None

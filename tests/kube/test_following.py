@@ -195,6 +195,7 @@ async def test_other_failures_are_reported_and_waited_out(
         assert followed.errors.qsize() == 1
 
 
+@pytest.mark.slow
 async def test_what_comes_in_short_succession_is_told_together_and_who_comes_alone_does_not_wait(
     client: Client, collection: Collection
 ) -> None:

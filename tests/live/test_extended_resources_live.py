@@ -103,6 +103,7 @@ async def test_restarts_at_any_moment_leave_one_claim_for_each_pod(cluster: Clus
     assert {user: pool for pool, _, (user,) in allocated} == bound
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cluster", ["playground"], indirect=True)
 @pytest.mark.parametrize(
     ("effect", "verb", "resource"),

@@ -225,6 +225,7 @@ async def test_a_victim_that_has_just_gone_is_no_failure(stage: Stage) -> None:
         assert not stage.hand.failed()
 
 
+@pytest.mark.slow
 @WITH_FAULTS
 async def test_a_lease_that_is_lost_between_two_evictions_ends_them(
     stage: Stage, monkeypatch: pytest.MonkeyPatch

@@ -171,6 +171,7 @@ def as_of_ms(status: Document) -> float:
     return datetime.fromisoformat(status["usage"]["asOf"]).timestamp() * 1000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["told to stop", "killed"])
 async def test_a_history_goes_on_where_the_last_scheduler_left_it(
     teams: Teams, end: str, monkeypatch: pytest.MonkeyPatch
@@ -198,6 +199,7 @@ async def test_a_history_goes_on_where_the_last_scheduler_left_it(
     assert math.isclose(int(after["usage"]["used"]), used_at(before, as_of_ms(after)), rel_tol=1e-6)
 
 
+@pytest.mark.slow
 @WITH_FAULTS
 async def test_a_status_that_is_refused_is_written_later(teams: Teams, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = teams.cluster
@@ -209,6 +211,7 @@ async def test_a_status_that_is_refused_is_written_later(teams: Teams, monkeypat
         await eventually(lambda: teams.status("red"), bool)
 
 
+@pytest.mark.slow
 async def test_a_quiet_cluster_is_not_written_to(teams: Teams) -> None:
     cluster = teams.cluster
     await teams.prepare()

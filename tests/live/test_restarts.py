@@ -93,6 +93,7 @@ async def test_a_gang_that_starts_by_half_is_released_by_the_deadline(cluster: C
         await eventually(cluster.bound, lambda bound: not bound)
 
 
+@pytest.mark.slow
 @WITH_FAULTS
 async def test_the_server_goes_away_and_comes_back(cluster: Cluster) -> None:
     assert cluster.playground is not None
@@ -108,6 +109,7 @@ async def test_the_server_goes_away_and_comes_back(cluster: Cluster) -> None:
         await eventually(cluster.bound, lambda bound: bound.keys() == {"before", "after"})
 
 
+@pytest.mark.slow
 @WITH_FAULTS
 async def test_losing_the_lease_ends_the_process(cluster: Cluster) -> None:
     await cluster.node("a")

@@ -166,6 +166,7 @@ async def test_who_borrows_cannot_keep_what_is_guaranteed_to_others(teams: Teams
         await eventually(cluster.bound, lambda bound: "r0" in bound)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("to", ["nosuch", "theirs"])
 async def test_a_limit_holds_whatever_is_written_on_pods_that_run(cluster: Cluster, tenant: Tenant, to: str) -> None:
     for name in "abcd":
@@ -231,6 +232,7 @@ async def test_the_gpu_of_a_pod_that_runs_is_promised_to_nobody_else(
     await cluster.delete(f"{GPU_NODES}/{node}")
 
 
+@pytest.mark.slow
 async def test_of_a_shared_card_no_more_is_promised_than_there_is(cluster: Cluster, tenant: Tenant) -> None:
     node = await cluster.node("a", gpus=1, labels={"nvidia.com/gpu.memory": "81920"})
     await gpu_node(cluster, node, 1, sharing={"strategy": "time-slicing", "replicas": 10})

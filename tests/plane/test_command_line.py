@@ -53,6 +53,7 @@ def test_a_detached_plane_is_up_until_down(tmp_path: Path) -> None:
     assert controlplane("down").returncode == 1
 
 
+@pytest.mark.slow
 def test_two_builders_build_once(tmp_path: Path) -> None:
     go = fake_go(tmp_path, f'sleep 0.1; echo "$2" >> {tmp_path}/built; touch "$2"')
     environment = os.environ | {"PATH": f"{go.parent}:{os.environ['PATH']}", "XDG_CACHE_HOME": str(tmp_path)}

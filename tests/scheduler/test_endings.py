@@ -142,6 +142,7 @@ async def test_a_taken_port_ends_it_before_it_does_anything(playground: Playgrou
             await run(ClusterConfig(playground.url), Options(listen=f"127.0.0.1:{taken.getsockname()[1]}"))
 
 
+@pytest.mark.slow
 async def test_an_api_server_that_is_away_at_the_start_is_waited_for(playground: Playground) -> None:
     """A start for each look would be 17 in a minute, and the kubelet would wait longer after each."""
     put_node(playground, "n")

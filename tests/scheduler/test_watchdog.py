@@ -56,6 +56,7 @@ def run(program: str, *args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=60)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", ["spins", "keeps_the_interpreter"])
 def test_a_step_that_does_not_end_ends_the_process_with_its_stack(step: str) -> None:
     """Also one during which no other thread of Python's can run, as in compiled code."""
@@ -65,6 +66,7 @@ def test_a_step_that_does_not_end_ends_the_process_with_its_stack(step: str) -> 
     assert f"in {step}" in ended.stderr
 
 
+@pytest.mark.slow
 def test_a_loop_that_turns_is_left_alone_however_long_it_goes_on() -> None:
     ended = run(SERVING.format(step="await turns()", limit_s=0.5))
     assert (ended.returncode, ended.stderr) == (0, "")
@@ -79,6 +81,7 @@ def test_the_command_watches_itself(tmp_path: Path) -> None:
     assert "Timeout (0:00:01)!" in ended.stderr
 
 
+@pytest.mark.slow
 def test_no_limit_is_no_watch() -> None:
     command = [sys.executable, "-c", SERVING.format(step="spins()", limit_s=0.0)]
     with subprocess.Popen(command, stderr=subprocess.PIPE) as process:
