@@ -114,16 +114,16 @@ def of_each(n: int, **more: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("padding", ["", "x" * LONGEST])
 def test_what_containers_of_a_pod_on_a_node_ask_for_is_added_up_beyond_the_limit(padding: str) -> None:
-    count = 300
+    count = 150
     env = [{"name": "A", "value": padding}]
     slices = {"limits": {"nvidia.com/mig-1g.5gb": "1"}, "requests": {"nvidia.com/mig-1g.5gb": "1"}}
     every = [of_each(n, env=env if n == 3 else []) for n in range(count)]
-    every += [{"name": f"g{n}", "resources": slices} for n in range(200)]
+    every += [{"name": f"g{n}", "resources": slices} for n in range(100)]
     amounts = dict(translate.pod(read(merged(PLAIN, "spec.containers", every))).request.resources)
     assert amounts["cpu"] == 100 + sum(range(count))
     assert amounts["memory"] == 2**30 + 1536 * count
     assert amounts["ephemeral-storage"] == 7 * count
-    assert amounts["nvidia.com/mig-1g.5gb"] == 200
+    assert amounts["nvidia.com/mig-1g.5gb"] == 100
     assert len(amounts) <= MOST_RESOURCES
 
 
@@ -146,8 +146,8 @@ def test_of_a_pod_without_a_node_no_more_containers_are_read_than_tell_that_they
     assert record.problem is not None
     assert record.problem.field == "spec.containers"
     nominated = pending | {"status": {"nominatedNodeName": "n1"}}
-    found = read(merged(nominated, "spec.containers", [{"name": "a", "resources": {"limits": {GPU: 1}}}] * 300))
-    assert dict(translate.pod(found).request.resources)[GPU] == 300
+    found = read(merged(nominated, "spec.containers", [{"name": "a", "resources": {"limits": {GPU: 1}}}] * 200))
+    assert dict(translate.pod(found).request.resources)[GPU] == 200
 
 
 def test_a_long_status_tells_what_the_pod_does() -> None:

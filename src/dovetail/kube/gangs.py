@@ -88,8 +88,9 @@ class Declared(Struct, frozen=True):
 
 
 def divided(field: str, parts: Sequence[Part]) -> tuple[tuple[Part, ...], Problem | None]:
-    """The parts of a declared thing; of too many the first, with what is wrong."""
-    return tuple(parts[:MOST_SUBGANGS]), too_many(field, len(parts), MOST_SUBGANGS)
+    """The parts of a declared thing; of too many none, and what is wrong: then it waits as one gang."""
+    problem = too_many(field, len(parts), MOST_SUBGANGS)
+    return (() if problem is not None else tuple(parts)), problem
 
 
 class Begun(Struct, frozen=True):
