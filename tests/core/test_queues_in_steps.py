@@ -40,6 +40,14 @@ def test_queues_take_turns_by_what_they_hold() -> None:
     assert driven.at(0, queue("x"), queue("y"), *jobs).keys() == {"x0", "x1", "y0", "y1"}
 
 
+def test_what_is_due_is_not_divided_where_queues_are_not_compared() -> None:
+    """It takes as long as many pods, and nobody asks for it who waits in the only queue."""
+    driven = Driven(gpu_node("a", 4))
+    for number in range(3):
+        assert driven.at(number, lone(f"p{number}", queue="x"), queue("x")).keys() == {f"p{number}"}
+        assert driven.state.shares.dues._due is None
+
+
 def test_weights_count() -> None:
     driven = Driven(gpu_node("a", 6))
     jobs = [lone(f"{name}{i}", queue=name) for name in "xy" for i in range(6)]

@@ -92,8 +92,8 @@ class Order:
 
     def first_in(self, queue: str, lines: Mapping[str, Mapping[Line, str]]) -> Line | None:
         """The line whose turn it is in a queue and below it."""
-        version = self._shares.dues.version
-        if version != self._dues_version:
+        # What is due counts only where queues were compared; to divide it takes longer than to place a pod.
+        if self._keys and (version := self._shares.dues.version) != self._dues_version:
             self._dues_version = version
             self._best.clear()
             self._keys.clear()
