@@ -93,6 +93,7 @@ def test_moves_never_leave_less_running(name: str) -> None:
     assert lived("consolidation", name).gpus_milli >= still.gpus_milli
 
 
+@pytest.mark.slow
 def test_what_moves_bring_is_told() -> None:
     gains = []
     for table, name in SCENARIOS:
@@ -107,6 +108,7 @@ def words() -> str:
     return " ".join(DOC.read_text().split())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("table", TABLES)
 def test_the_docs_count_them(table: str) -> None:
     counts = dict.fromkeys(("all", "same", "more", "as many", "fewer"), 0)

@@ -214,6 +214,7 @@ def random_pod(dice: random.Random, name: str, **about: object) -> Pod:
     return replace(pod(name, work=work, **about), request=request)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [9, 23, 42, 45, 51])
 def test_evictions_are_needed_and_every_job_that_evicts_starts_when_its_victims_are_gone(seed: int) -> None:
     dice = random.Random(seed)
