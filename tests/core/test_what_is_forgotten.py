@@ -193,6 +193,17 @@ def test_who_is_rejected_by_kubelets_is_not_remembered_for_ever() -> None:
     assert state.cluster.rejections.nodes(f"owner-{3 * MOST_OWNERS - 1}", 3 * MOST_OWNERS)
 
 
+def test_what_did_not_fit_is_forgotten_although_no_room_is_freed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dovetail.core.failures._MOST_PARTS", 100)
+    state = world()
+    most = 0
+    for n in range(400):
+        step(state, [ev.PodChanged(pod(f"p{n}", Request(((CPU, 10**9 + n),))))], n + 1)
+        step(state, [ev.PodRemoved(f"p{n}")], n + 1)
+        most = max(most, len(state.failures.no_room))
+    assert 0 < most <= 100
+
+
 @pytest.mark.parametrize("below", [MOST_GANGS - 1, MOST_GANGS, 3 * MOST_GANGS])
 def test_gangs_of_one_root_have_a_limit(below: int) -> None:
     state = world()

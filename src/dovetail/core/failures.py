@@ -116,9 +116,12 @@ class Failures:
             shapes = [shape for shape, _ in shapes_of(self._state.cluster, group)]
             self._parts += 1 + sum([parts(shape.request) for shape in shapes])
             if self._parts > _MOST_PARTS:
-                # Roots that are of these kinds keep them.
+                # Roots that are of these kinds keep them; what they want is tried once more.
                 self._known.clear()
                 self._parts = 0
+                self.no_room.clear()
+                self.reserved.clear()
+                self.beside.clear()
             known = self._known[kind] = _Known(kind, shapes, self._state.shares.wanted(fewest(group)))
         self._roots[root] = known
 
