@@ -9,7 +9,8 @@ first after 4 hours: all of them find a full cluster. Everybody says truly how l
 same, usage counts half after 6 hours, and nothing is preempted unless that is said. `no hold`: whoever fits starts.
 `hold`: room is held for the first that does not fit, and others pass it only if they do not delay it (EASY backfill).
 `dovetail` is the scheduler's own core, with a queue for each agent. The waits are of the gangs that started: the mean,
-and the mean over the seeds of each seed's longest. What is used is the mean over the time from the first arrival on.
+and the mean over the seeds of each seed's longest. What is lost is
+work that is done again. What is used is the mean over the time from the first arrival on.
 """
 
 from __future__ import annotations
@@ -95,6 +96,7 @@ def measure(result: Result) -> dict[str, float | None]:
             waits[kind].append((fate.started_ms - fate.job.at_ms) / MINUTE_MS)
     moments, end_ms = result.moments, HOURS * HOUR_MS
     ends_ms = [moment.at_ms for moment in moments[1:]] + [end_ms]
+    lost_ms = sum(fate.lost_ms * len(fate.job.pods) for fate in result.fates)
     busy = sum(now.allocated_milli * (until_ms - now.at_ms) for now, until_ms in zip(moments, ends_ms, strict=True))
     return {
         "gangs_started": len(waits["large"]),
@@ -102,6 +104,7 @@ def measure(result: Result) -> dict[str, float | None]:
         "gang_wait_max_min": max(waits["large"], default=None),
         "small_wait_min": statistics.fmean(waits["small"]),
         "evictions": result.evicted,
+        "lost_percent": 100 * 1000 * lost_ms / busy,
         "utilisation_percent": 100 * busy / (result.capacity_milli * (end_ms - moments[0].at_ms)),
     }
 
@@ -124,8 +127,9 @@ def main() -> None:
     if args.output == "json":
         print(json.dumps(found, indent=1))
         return
-    print("| order | line | gangs started of 9 | gang wait, mean | mean of max | small jobs wait | evictions | used |")
-    print("|---|---|---:|---:|---:|---:|---:|---:|")
+    waits = "gangs started of 9 | gang wait, mean | mean of max | small jobs wait"
+    print(f"| order | line | {waits} | evictions | lost of used | used |")
+    print("|---|---|---:|---:|---:|---:|---:|---:|---:|")
     for order in args.orders:
         for line in SCHEDULERS[order]:
             runs = [run for run in found if (run["order"], run["line"]) == (order, line)]
@@ -138,6 +142,7 @@ _COLUMNS = {
     "gang_wait_max_min": "{:.0f} min",
     "small_wait_min": "{:.0f} min",
     "evictions": "{:.0f}",
+    "lost_percent": "{:.1f} %",
     "utilisation_percent": "{:.1f} %",
 }
 

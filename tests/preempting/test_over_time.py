@@ -159,3 +159,26 @@ def test_evictions_are_few_and_cost_little_whatever_the_queues_and_jobs(seed: in
     assert max(times.values(), default=0) <= hours / 2
     lost = sum(lost for _, lost in made.losses)
     assert 5 * lost <= made.used_milli_ms + 5 * HOUR_MS * 1000 * gpus
+
+
+@pytest.mark.parametrize(("jobs", "gpus", "after_min"), [(1, 4, 20), (2, 2, 40), (4, 1, 80)])
+def test_a_larger_job_is_left_alone_longer_by_smaller_ones(jobs: int, gpus: int, after_min: int) -> None:
+    """Most of what it holds, and loses, would be of no use to them."""
+    made = life(node("a"), queue("x"), queue("y"))
+    made.at(0, ev.PodChanged(pod("x", 8, "x", created_ms=1)))
+    made.at(MINUTE_MS, *(ev.PodChanged(pod(f"y{i}", gpus, "y", created_ms=MINUTE_MS)) for i in range(jobs)))
+    made.live(2 * HOUR_MS)
+    assert [name for name, _ in made.evicted] == ["x"]
+    assert after_min <= made.evicted[0][1] / MINUTE_MS <= after_min + 2
+
+
+@pytest.mark.parametrize(("runs_min", "evicted"), [(30, False), (120, True)])
+def test_a_job_that_ends_sooner_than_it_could_do_its_work_again_is_left_alone(runs_min: int, evicted: bool) -> None:
+    made = life(node("a"), queue("x"), queue("y"))
+    work = Work(max_runtime_ms=runs_min * MINUTE_MS)
+    made.runs_ms["x"] = work.max_runtime_ms
+    made.at(0, ev.PodChanged(pod("x", 8, "x", created_ms=1, work=work)))
+    made.at(MINUTE_MS, ev.PodChanged(pod("y", 4, "y", created_ms=MINUTE_MS)))
+    made.live(HOUR_MS)
+    assert [name for name, _ in made.evicted] == (["x"] if evicted else [])
+    assert (made.started_ms["y"] >= work.max_runtime_ms) is not evicted

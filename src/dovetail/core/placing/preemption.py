@@ -246,7 +246,7 @@ class _Finding:
         """Which of the units, all of queues as near to the job's, the claim takes, each on its own. All that it takes
         of them together counts as taken."""
         found: set[int] = set()
-        known: dict[tuple[str, bool, bool, tuple[Amounts, ...]], bool] = {}
+        known: dict[tuple[str, int, bool, tuple[Amounts, ...]], bool] = {}
         for unit in units:
             amounts = tuple([self._shares.amounts(uid) for uid in unit.uids])
             key = unit.queue, unit.settled, unit.cheap, amounts

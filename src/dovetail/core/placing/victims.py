@@ -23,8 +23,9 @@ from dovetail.core import labels
 from dovetail.core.cluster.placement import Placement
 from dovetail.core.model import Pod
 from dovetail.core.placing.cascades import follow, follow_beyond
+from dovetail.core.reasons import Sure
 from dovetail.core.roster import Precedence, Roster
-from dovetail.core.sharing.claim_back import ClaimBack
+from dovetail.core.sharing.claim_back import LONG_SETTLED, ClaimBack
 from dovetail.core.sharing.records import Budget
 from dovetail.core.sharing.shares import Shares
 from dovetail.core.state import State
@@ -53,7 +54,7 @@ class Unit(Struct, eq=False):
     started_ms: int
     pool: int = -1
     covers: tuple[int, ...] = ()
-    settled: bool = True
+    settled: int = LONG_SETTLED
     cheap: bool = False
     rate_milli: int = 0
     preempts: bool = True
@@ -269,13 +270,26 @@ class Victims:
             self.ripe_ms = min(self.ripe_ms, ripe_ms) if self.ripe_ms else ripe_ms
         if ran_ms < least_ms or not self._allowances.admit(pods):
             return
+        settled = 0 if ran_ms < settled_ms or self._ends_soon(pods, name, lost) else LONG_SETTLED
+        if settled and settled_ms:
+            settled = min(settled, ran_ms // settled_ms)
         unit = Unit(
             len(self.units), root, name, self._precedence, tuple([pod.uid for pod in pods]), tuple(slots), lost,
-            max(started_ms), pool, covers, ran_ms >= settled_ms, _CHEAP * cost <= done,
+            max(started_ms), pool, covers, settled, _CHEAP * cost <= done,
             sum([shares.rate(pod.uid) for pod in pods]), all(pod.work.preempts for pod in pods),
             core=self._core(pods, covers) if covers else {},
         )  # fmt: skip
         self.units.append(unit)
+
+    def _ends_soon(self, pods: Iterable[Pod], queue: str, lost_milli_ms: int) -> bool:
+        """Whether no more is left to do than would be lost, as far as run times are declared or learned."""
+        run_times, shares, left_milli_ms = self._state.run_times, self._state.shares, 0
+        for pod in pods:
+            left = run_times.left_ms(pod.work, queue, max(0, self._state.now_ms - (pod.bound_ms or pod.created_ms)))
+            if left.sure is Sure.UNKNOWN:
+                return False
+            left_milli_ms += shares.rate(pod.uid) * left.ran_ms
+        return left_milli_ms <= lost_milli_ms
 
     def _core(self, pods: Iterable[Pod], covers: Iterable[int]) -> dict[str, int]:
         """What these pods are counted with, without as many of the units among them as there are to spare."""

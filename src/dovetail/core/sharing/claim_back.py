@@ -10,13 +10,14 @@ With `due` the exact amount that a queue is due, `after` is what the job's queue
    takes nothing away from the classes that it does name. Of a unit that others of its root could go on without (its
    `pieces`) these count as gone first: a gang that can shrink is taken as a whole only where the rest of it could be.
 2. A job that stays within its queue's guarantee takes whatever other queues hold beyond theirs.
-3. Any other job takes units that ran for the least run time of their queue (`settled`), and of which at least half is
-   excess, if
+3. Any other job takes units that ran for the least run time of their queue (`settled` says how many times), that have
+   more left to do than they lose as far as that is known, and of which at least half is excess, if
 
    - `after < excess`, and the unit is `cheap`: it loses at most a tenth of what it did since it started; or
    - it settles things, by what is due now and by what is due with history left out (`Dues.lasting`): both queues end up
      where they should be, `after <= 0 <= rest` (a job of several GPUs may be off by an eighth), or the job's queue gets
-     less than a whole GPU beyond its due and `after < excess`, `rest > 0`, or it holds nothing and `after <= 0`.
+     less than a whole GPU beyond its due and `after < excess`, `rest > 0`, or it holds nothing and `after <= 0`: from a
+     unit n times as large as the job once it ran for n times the least run time.
 
    A job that is larger than all that its queue is due takes only cheap units, and only while its queue holds nothing.
 
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     from dovetail.core.sharing.shares import Shares
 
 _NOTHING: Mapping[str, int] = {}
+LONG_SETTLED = 1024
+"""A unit that ran so many times the least run time of its queue, or where there is none, is settled for any job."""
 
 
 class Right(IntEnum):
@@ -79,7 +82,7 @@ class ClaimBack:
         return -1 if level is None else level
 
     def takes(
-        self, queue: str, amounts: Mapping[str, int], *, settled: bool = True, cheap: bool = True,
+        self, queue: str, amounts: Mapping[str, int], *, settled: int = LONG_SETTLED, cheap: bool = True,
         pieces: Mapping[str, int] = _NOTHING,
     ) -> bool:  # fmt: skip
         """Whether a unit of the queue with these amounts may be taken, of which the `pieces` could be taken one by one.
@@ -101,7 +104,7 @@ class ClaimBack:
             mine = self._path[level]
             allowed = all(
                 any(
-                    self._improves(mine, name, one, amounts.get(one, 0), pieces.get(one, 0), cheap, turn)
+                    self._improves(mine, name, one, amounts.get(one, 0), pieces.get(one, 0), settled, cheap, turn)
                     for one in judged
                 )
                 and not self._kept(name, judged, pieces)
@@ -187,7 +190,7 @@ class ClaimBack:
         return any(self._left(name, r) - pieces.get(r, 0) > guarantee.get(r, 0) for r in named)
 
     def _improves(
-        self, mine: str, name: str, resource: str, amount: int, pieces: int, cheap: bool, turn: bool
+        self, mine: str, name: str, resource: str, amount: int, pieces: int, settled: int, cheap: bool, turn: bool
     ) -> bool:  # fmt: skip
         """Whether both queues are better served once the job runs and the unit does not (rule 3)."""
         dues, core = self._shares.dues, amount - pieces
@@ -198,17 +201,17 @@ class ClaimBack:
             return False
         if cheap and after < rest:
             return True
-        if turn or not self._settles(mine, resource, amount, after, excess):
+        if turn or not self._settles(mine, resource, amount, after, excess, settled):
             return False
         after = self._after(mine, resource, dues.lasting)
         excess = self._left(name, resource) - dues.lasting(name).get(resource, 0)
-        return 2 * (excess - pieces) >= core and self._settles(mine, resource, amount, after, excess)
+        return 2 * (excess - pieces) >= core and self._settles(mine, resource, amount, after, excess, settled)
 
-    def _settles(self, mine: str, resource: str, amount: int, after: int, excess: int) -> bool:
+    def _settles(self, mine: str, resource: str, amount: int, after: int, excess: int, settled: int) -> bool:
         """Whether the swap leaves both queues about where they should be, so that nothing asks for the opposite one."""
         rest, slack = excess - amount, self._slack(resource)
         return (
             (after <= slack and rest >= -slack)
             or (0 < after < DIVIDED[resource] and rest > 0 and after < excess)
-            or (after <= 0 and not self._holds(mine, resource))
+            or (after <= 0 and not self._holds(mine, resource) and amount <= settled * self._amounts.get(resource, 0))
         )
