@@ -27,11 +27,12 @@ def real_devices(folder: Path) -> None:
 
 
 def start_agent(node: Node, standin: Standin, state: Path, *options: str, log: Path) -> subprocess.Popen[bytes]:
-    """`dovetail agent run` in the node, which finds the stand-in's machine; what it keeps is in the folder `state`."""
+    """`dovetail agent run` in the node, which finds the stand-in's machine; what it keeps is in the folder `state`. It
+    has no endpoints: several nodes of this machine would want one port."""
     roots = {"sysfs": standin.sysfs, "proc": standin.proc, "dev": standin.dev, "driver": standin.driver_root}
     argv = dovetail(
         "agent", "run", f"--node-name={node.name}", f"--kubeconfig={node.plane.kubeconfig}",
-        f"--state-folder={state}", *(f"--{name}-root={path}" for name, path in roots.items()), *options,
+        "--listen=", f"--state-folder={state}", *(f"--{name}-root={path}" for name, path in roots.items()), *options,
     )  # fmt: skip
     return node.spawn(argv, standin.environment, log)
 
