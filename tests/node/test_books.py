@@ -119,6 +119,8 @@ class Scene:
         self._begin_scheduler()
 
     def restart_kubelet(self) -> None:
+        # The kubelet itself fails pods whose containers it was making: also while it is stopped.
+        self.caught |= on_the_way(self.cluster)
         self.cluster.node.stop_kubelet()
         self.cluster.until(lambda: registered(self.cluster) == "False", "it is told that the kubelet is gone", 10)
         # Who is not bound by now waits until there is a kubelet.
