@@ -154,7 +154,7 @@ class Client:
             return None
         try:
             return msgspec.json.decode(reply, type=decode)
-        except (msgspec.DecodeError, RecursionError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise BadReply(200, "BadReply", str(error), f"{method} {path}") from error
 
     async def apply(self, path: str, body: object, *, force: bool = False, field_manager: str = "dovetail") -> None:

@@ -115,7 +115,7 @@ class ExecPlugin:
         except subprocess.CalledProcessError as error:
             said = error.stderr.decode(errors="replace").strip()[:300]
             raise ConfigError(f"{self.where}: {self.command!r} exited with {error.returncode}: {said}") from error
-        except (OSError, subprocess.TimeoutExpired, DecodeError) as error:
+        except (OSError, subprocess.TimeoutExpired, DecodeError, UnicodeDecodeError) as error:
             # A decode error quotes positions and types, never the token itself.
             raise ConfigError(f"{self.where}: {self.command!r} gave no credential: {error}") from error
         status = credential.status

@@ -26,7 +26,7 @@ from dovetail.kube.resources import Resource
 # (namespace, name); the namespace of a cluster-scoped object is "".
 Key = tuple[str, str]
 
-_UNREADABLE = DecodeError, RecursionError
+_UNREADABLE = DecodeError, UnicodeDecodeError, RecursionError
 _DEEPEST = 12_000
 CHANGES = frozenset({"ADDED", "MODIFIED", "DELETED"})
 

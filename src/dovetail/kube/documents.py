@@ -97,7 +97,7 @@ def _documents(file: str, data: bytes) -> Iterator[Document]:
     try:
         yield from _flat(Document(file, _without_nulls(msgspec.json.decode(data))))
         return
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         # It is YAML, or broken JSON: the YAML reader knows in which line.
         pass
     try:

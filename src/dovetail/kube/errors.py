@@ -158,7 +158,7 @@ def reply_error(code: int, headers: dict[str, str], body: bytes, path: str, *, h
     """The error for a reply whose status is not 2xx. The body may be anything: load balancers answer in HTML."""
     try:
         status = json.decode(body, type=Status)
-    except DecodeError:
+    except (DecodeError, UnicodeDecodeError):
         status = Status(message=body[:300].decode(errors="replace").strip() or "no message")
     after = headers.get("retry-after", "")
     status = Status(status.reason, status.message, code, status.details)

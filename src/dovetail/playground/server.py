@@ -288,7 +288,7 @@ def _decoded(body: bytes) -> Object:
 def _json(body: bytes) -> object:
     try:
         return msgspec.json.decode(body)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise failures.bad_request(f"the body is not JSON: {error}") from error
 
 

@@ -210,11 +210,13 @@ def test_directives_belong_to_the_document_behind_them() -> None:
 def test_what_is_no_text(tmp_path: Path) -> None:
     (tmp_path / "binary.yaml").write_bytes(b"\x7fELF\0\0")
     (tmp_path / "latin.yaml").write_bytes("a: 1\nb: ü\n".encode("latin-1"))
+    (tmp_path / "latin.json").write_bytes('{"a": "ü"}\n'.encode("latin-1"))
     (tmp_path / "large.yaml").write_bytes(b"a: 1\n" * (10 << 20))
     (tmp_path / "packed.yaml.gz").write_bytes(b"\x1f\x8bbroken")
     said = {Path(one["file"]).name: (one["message"], one["line"]) for one in found(tmp_path)}
     assert said["binary.yaml"] == ("is a binary file, no manifest", 0)
     assert said["latin.yaml"] == ("is not UTF-8 text: invalid start byte", 2)
+    assert said["latin.json"] == ("is not UTF-8 text: invalid start byte", 1)
     assert said["large.yaml"][0].startswith("50 MiB is too large: files up to 32 MiB")
     assert "gzip data" in said["packed.yaml.gz"][0]
 

@@ -100,7 +100,7 @@ def _parameters(found: Any, at: str) -> _Parameters:
         # Those of a long claim are as they were written.
         written = isinstance(found, msgspec.Raw)
         parameters = msgspec.json.decode(found, type=_Parameters) if written else msgspec.convert(found, _Parameters)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ClaimError(f"{at}: {error}") from None
     if parameters.api_version != API_VERSION:
         raise ClaimError(f"{at}.apiVersion: {parameters.api_version!r} is not known; it must be {API_VERSION}")
