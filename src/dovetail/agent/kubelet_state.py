@@ -141,7 +141,7 @@ def read_file(path: Path) -> KubeletConfig:
     except msgspec.ValidationError as error:
         message, _, at = str(error).partition(" - at `$.")
         raise KubeletConfigError(f"{path}: {at.rstrip('`') or 'top level'}: {message}") from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except msgspec.DecodeError as error:
         raise KubeletConfigError(f"{path}: not YAML: {error}") from error
     if config.kind != "KubeletConfiguration":
         raise KubeletConfigError(f"{path}: kind: {config.kind!r} is not KubeletConfiguration")

@@ -107,7 +107,7 @@ def _wanted(ctx: click.Context, options: dict[str, Any]) -> Wanted:
 def _need(file: str) -> Need:
     try:
         need = msgspec.json.decode(text_of(file, _TEXT), type=_Answer).need
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except msgspec.DecodeError as error:
         raise click.ClickException(f"{file}: is not what `dovetail memory -o json` prints: {error}") from error
     for field, least in (("gpus", 1), ("memory_per_gpu_mib", 0), ("nodes", 1)):
         if getattr(need, field) < least:

@@ -355,8 +355,7 @@ class Attempt:
             return None
         precedence = self._state.precedence(self._root)
         preempts = all(pod.work.preempts for pod in self._kinds)
-        first = next(iter(fewest(group)), group.pods[0])
-        work = first.work if self._state.policy.moves_per_hour else None
+        work = next(iter(fewest(group)), group.pods[0]).work if self._state.policy.moves_per_hour else None
         kind = Kind(alike, self._queue, precedence, self._fixed(group.pods), preempts, work)
         self._failures.know(self._root, kind, group)
         return kind

@@ -160,7 +160,7 @@ class Player:
         """What was decided by one side alone; where only the order differs, everything."""
         try:
             recorded = list(DECISIONS.decode(line.decisions))
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except msgspec.DecodeError as error:
             raise BadRecording(segment.file, number, f"in the decisions: {error}") from error
         only_recorded = [decision for decision in recorded if decision not in replayed]
         only_replayed = [decision for decision in replayed if decision not in recorded]

@@ -115,7 +115,7 @@ class Cluster:
         """What a scoring remembers of the cluster, by the scoring."""
         self.freed = 0
         self.unsettled: dict[int, None] = {}
-        """Slots of which the devices are to be handed out anew: see `settle`."""
+        """Slots whose devices `settle` hands out again."""
         self.undo: list[Placement | _Evicted] | None = None
         """What the running trial has done, in order; None where none runs."""
 
@@ -165,7 +165,7 @@ class Cluster:
             self._vacate_if_gone(slot)
 
     def seat(self, pod: Pod, slot: int, picks: tuple[VolumePick, ...]) -> None:
-        """The world has put a pod on a slot. In whatever order pods are told, they end with the same devices."""
+        """Place a bound pod on its node. The order of the events does not change which devices the pods get."""
         placement = self.place(pod, slot, picks)
         shape = placement.shape
         if len(self.on_slot[slot]) > 1 and (
@@ -190,7 +190,7 @@ class Cluster:
         return placement.entry is None and placement.slot in self.kubelets.books and shape.request.managed is not None
 
     def settle(self) -> None:
-        """Hand out anew the devices of the slots where who is there, or what was written down for it, has changed."""
+        """Hand out the devices again on slots where the pods, or the devices written down for them, have changed."""
         for slot in self.unsettled:
             before = self._handed_out(slot)
             self._hand_out_again(slot)
@@ -461,6 +461,6 @@ class Cluster:
 
 
 def _precedence(placement: Placement) -> tuple[bool, int, int, str]:
-    """Who was bound first; who is not bound yet comes last. The same in whatever order pods are told."""
+    """Pods by the time of their bind, pods that are not bound last. The order of the events does not change it."""
     pod = placement.pod
     return not pod.node, pod.bound_ms, pod.created_ms, pod.uid

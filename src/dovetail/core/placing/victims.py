@@ -270,9 +270,9 @@ class Victims:
             self.ripe_ms = min(self.ripe_ms, ripe_ms) if self.ripe_ms else ripe_ms
         if ran_ms < least_ms or not self._allowances.admit(pods):
             return
-        settled = 0 if ran_ms < settled_ms or self._ends_soon(pods, name, lost) else LONG_SETTLED
-        if settled and settled_ms:
-            settled = min(settled, ran_ms // settled_ms)
+        settled = min(LONG_SETTLED, ran_ms // settled_ms) if settled_ms else LONG_SETTLED
+        if settled and self._ends_soon(pods, name, lost):
+            settled = 0
         unit = Unit(
             len(self.units), root, name, self._precedence, tuple([pod.uid for pod in pods]), tuple(slots), lost,
             max(started_ms), pool, covers, settled, _CHEAP * cost <= done,
