@@ -8,6 +8,8 @@ import pytest
 
 from dovetail.agent.plugin import best, preferring
 from dovetail.core.devices.layout import Layout
+from tests.docs.pages import ROOT
+from tools.controlplane.plane import Plane
 from tools.standin.fixture import standin
 
 __all__ = ["standin"]
@@ -23,3 +25,10 @@ def _best(layout: Layout, free: int, having: int, size: int) -> int:
 def best_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process for each question takes long, and one test has it."""
     monkeypatch.setattr(preferring, "best", _best)
+
+
+@pytest.fixture(scope="module")
+def crd(plane: Plane) -> Plane:
+    plane.kubectl("apply", f"--filename={ROOT / 'deploy/crds/gpunode.yaml'}")
+    plane.kubectl("wait", "--for=condition=Established", "crd", "gpunodes.dovetail.dev", "--timeout=60s")
+    return plane

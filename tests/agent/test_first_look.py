@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pynvml
@@ -21,7 +21,6 @@ from dovetail.kube.config import load_kubeconfig
 from tests.agent.agents import until
 from tests.agent.fake_kubelet import pod
 from tests.agent.whole_agent import Seat
-from tests.docs.pages import ROOT
 from tools.controlplane.plane import Plane
 from tools.standin import Standin
 
@@ -52,13 +51,6 @@ STARTS: dict[str, Fault] = {
     "one GPU is late": failing("nvmlDeviceGetHandleByIndex", LOST, 4, gpu=3),
     "no GPU has a name": failing("nvmlDeviceGetUUID", UNKNOWN, 16),
 }  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def crd(plane: Plane) -> Iterator[Plane]:
-    plane.kubectl("apply", f"--filename={ROOT / 'deploy/crds/gpunode.yaml'}")
-    plane.kubectl("wait", "--for=condition=Established", "crd", "gpunodes.dovetail.dev", "--timeout=60s")
-    yield plane
 
 
 @pytest.mark.plane

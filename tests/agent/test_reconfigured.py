@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +16,11 @@ from dovetail.kube.resources import NODES
 from tests.agent.agents import GPU, until
 from tests.agent.fake_kubelet import pod
 from tests.agent.whole_agent import Seat
-from tests.docs.pages import ROOT
 from tools.controlplane.plane import Plane
 from tools.standin import Standin
 
 SHARED = "nvidia.com/gpu.shared"
 TWO = "sharing: {timeSlicing: {renameByDefault: true, resources: [{name: nvidia.com/gpu, replicas: 2}]}}\n"
-
-
-@pytest.fixture(scope="module")
-def crd(plane: Plane) -> Iterator[Plane]:
-    plane.kubectl("apply", f"--filename={ROOT / 'deploy/crds/gpunode.yaml'}")
-    plane.kubectl("wait", "--for=condition=Established", "crd", "gpunodes.dovetail.dev", "--timeout=60s")
-    yield plane
 
 
 @pytest.mark.plane

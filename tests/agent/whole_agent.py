@@ -156,8 +156,8 @@ class Seat:
         self.told, self.labels, self.plugin = self.told[-1:], self.labels[-1:], self.plugin[-1:]
         self.fences, self.kubelet.heard = [], []
 
-    async def runs(self, told: Pod) -> dict[str, dict[str, Allocation]]:
-        """The pod is one of this node, and works; what each container is given."""
+    async def bind(self, told: Pod) -> None:
+        """The pod is one of this node."""
         meta = told["metadata"]
         made = await self._client.request(
             "POST",
@@ -166,6 +166,11 @@ class Seat:
             decode=Identified,
         )
         meta["uid"] = made.metadata.uid
+
+    async def runs(self, told: Pod) -> dict[str, dict[str, Allocation]]:
+        """The pod is one of this node, and works; what each container is given."""
+        await self.bind(told)
+        meta = told["metadata"]
         given = await self.kubelet.admit(told)
         path = PODS.path(meta["namespace"], meta["name"], "status")
         await self._client.request("PATCH", path, {"status": {"phase": "Running"}}, content_type=MERGE_PATCH)

@@ -24,7 +24,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from msgspec import Struct, field
 
@@ -166,6 +166,22 @@ class Chosen:
             return next((pod for pod in self._bereft(resource, size) if fits(pod)), None)
         pod.serve(resource, size)
         return pod
+
+    async def drained(self, resources: Collection[str], *, quiet_s: float, within_s: float) -> None:
+        """Until no pod has waited for one of the resources for `quiet_s`; `within_s` at most. The kubelet asks which
+        devices to take and then hands them over: who stops listening in between fails the pod for good."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                while True:
+                    news = self._news
+                    if any(not pod.at_work and pod.open.get(one) for pod in self._pods.values() for one in resources):
+                        await news.wait()
+                        continue
+                    try:
+                        async with asyncio.timeout(quiet_s):
+                            await news.wait()
+                    except TimeoutError:
+                        return
 
     def _in_flight(self, resource: str, size: int) -> list[BoundPod]:
         return [pod for pod in self._pods.values() if not pod.at_work and pod.wants(resource, size)]

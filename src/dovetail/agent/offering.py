@@ -39,6 +39,8 @@ log = logging.getLogger(__name__)
 
 _SPECIFICATION = "dovetail.dev-gpu"
 _OURS = "nvidia.com/"
+_QUIET_S, _DRAIN_S = 0.5, 5.0
+"""At the end, no pod has waited for devices for so long; it is waited for no longer than so."""
 _FAILURES = (CdiError, CheckpointError, DriverError, SocketError, OSError)
 Names = frozenset[tuple[str, str]]
 
@@ -70,6 +72,7 @@ class Offering:
         self._missing: tuple[str, ...] = ()
         self._kubelet = PodResources(options.pod_resources)
         self._changed = changed
+        self._chosen = chosen
         chosen.on_change(self._pods_changed)
         self._cdi = CdiFolder(options.cdi_folder)
         self._files = DriverFiles(
@@ -265,7 +268,10 @@ class Offering:
         return frozenset(claim for pod in await self._kubelet.list() for claim in pod.claims)
 
     async def close(self) -> None:
-        """Withdraw what is offered. Claims stay prepared, and the CDI specification where it is."""
+        """Withdraw what is offered, when the pods that are bound have their devices. Claims stay prepared, and the CDI
+        specification where it is."""
+        if self._plugins is not None:
+            await self._chosen.drained(self._plugins.resources, quiet_s=_QUIET_S, within_s=_DRAIN_S)
         for part in (self._plugins, self._driver, self._mps):
             if part is not None:
                 with suppress(*_FAILURES):

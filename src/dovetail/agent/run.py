@@ -129,26 +129,31 @@ class Agent:
             self._chosen.on_change(self._telling.tell)
 
     async def run(self) -> None:
-        """Until cancelled."""
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._chosen.run())
-                tasks.create_task(self._telling.begin())
-                if self._configuring is not None:
-                    tasks.create_task(self._configuring.run(self._configure, self._telling.tell))
-                tasks.create_task(self._tell())
-                recovered = self._mig is None or await self._recover(self._mig)
-                tasks.create_task(self._health.run())
-                tasks.create_task(self._keep_looking())
-                await self._complete.wait()
-                if self._mig is not None and not recovered:
-                    await self._recover(self._mig)
-                for part in (self._dividing, self._offering.settling, self._offering.fencing):
-                    if part is not None:
-                        tasks.create_task(part.run())
-        finally:
-            await self._telling.end()
-            await self._offering.close()
+        """Until cancelled. The node's pods are followed to the end: some may still wait for their devices."""
+        async with asyncio.TaskGroup() as following:
+            chosen = following.create_task(self._chosen.run())
+            try:
+                await self._work()
+            finally:
+                await self._telling.end()
+                await self._offering.close()
+                chosen.cancel()
+
+    async def _work(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._telling.begin())
+            if self._configuring is not None:
+                tasks.create_task(self._configuring.run(self._configure, self._telling.tell))
+            tasks.create_task(self._tell())
+            recovered = self._mig is None or await self._recover(self._mig)
+            tasks.create_task(self._health.run())
+            tasks.create_task(self._keep_looking())
+            await self._complete.wait()
+            if self._mig is not None and not recovered:
+                await self._recover(self._mig)
+            for part in (self._dividing, self._offering.settling, self._offering.fencing):
+                if part is not None:
+                    tasks.create_task(part.run())
 
     def _configure(self, config: Config) -> None:
         self._offering.configure(config)

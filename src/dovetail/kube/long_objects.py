@@ -54,7 +54,7 @@ from dovetail.kube.objects_pod import (
 from dovetail.kube.objects_storage import PersistentVolumeClaim
 
 LONGEST = 256 * 1024
-"""Bytes of the JSON of an object that is read like any other."""
+"""Bytes of the JSON of a pod that is read like any other."""
 LONGEST_PART = 64 * 1024
 _LONGEST_AMOUNTS = 16 * 1024
 """Bytes of what all containers ask for that is read whole."""
@@ -311,7 +311,7 @@ class Long(Struct, frozen=True):
     short: Callable[[Any], Any] = _whole
 
 
-_UNREAD = Long(LONGEST)
+_UNREAD = Long(LONGEST_PART)
 LONG: dict[type, Long] = {
     Pod: Long(LONGEST, _Long, _long_pod),
     ResourceClaim: Long(16 * 1024, _Claim, _long_claim),

@@ -40,7 +40,7 @@ from dovetail.kube.reflector import Change, whole
 from dovetail.kube.resources import Resource
 from dovetail.kube.translate_claims import MOST_RESULTS
 
-LONGEST_OWNER = 512 * 1024
+LONGEST_OWNER = 192 * 1024
 _OLDEST = datetime(1970, 1, 1, tzinfo=UTC)
 Changes = list[Change[Any]]
 

@@ -33,6 +33,8 @@ from dovetail.agent.plugin.offers import Device, Offer
 Context = grpc.aio.ServicerContext[Any, Any]
 Prefer = Callable[[Offer, Sequence[str], Sequence[str], int], Awaitable[Sequence[str]]]
 
+_GRACE_S = 3.0
+"""What the kubelet has asked is answered before the server ends: an answer may wait for the watch of the pods."""
 OPTIONS = wire.DevicePluginOptions(get_preferred_allocation_available=True)
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 _VOID = "void"
@@ -176,7 +178,7 @@ class PluginServer:
         self._closing = True
         self._wake()
         if self._server is not None:
-            await self._server.stop(grace=0.5)
+            await self._server.stop(grace=_GRACE_S)
         self.path.unlink(missing_ok=True)
 
     def offer(self, offer: Offer) -> None:

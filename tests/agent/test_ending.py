@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An agent that is told to end: the pods that are bound by then get their devices first."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from dovetail.agent.chosen import Chosen
+from dovetail.kube.annotations import DEVICES
+from dovetail.kube.config import load_kubeconfig
+from tests.agent.fake_kubelet import pod
+from tests.agent.test_chosen import GPU, bind, change, named
+from tests.agent.test_chosen import chosen as chosen
+from tests.agent.test_chosen import pod as bound
+from tests.agent.whole_agent import Seat
+from tools.controlplane.plane import Plane
+from tools.standin import Standin
+
+Machine = Callable[[Any], Standin]
+
+
+@pytest.mark.plane
+async def test_a_pod_that_waits_for_its_devices_gets_them_before_the_agent_ends(crd: Plane, standin: Machine) -> None:
+    async with Seat(load_kubeconfig([crd.kubeconfig]), standin("dgx-a100"), "ending") as seat:
+        async with seat.agent() as agent:
+            await seat.offers(8)
+            seat.forget()
+            one = pod("ending", {GPU: 2})
+            one["metadata"]["annotations"] = {DEVICES: "2,5"}
+            await seat.bind(one)
+            agent.cancel()
+            await asyncio.sleep(2)
+            given = await seat.kubelet.admit(one)
+            began_s = asyncio.get_running_loop().time()
+        assert asyncio.get_running_loop().time() - began_s < 10
+        assert [len(found.ids) for container in given.values() for found in container.values()] == [2]
+        assert seat.plugin[-1] == "AgentEnds"
+        await seat.ends(one)
+
+
+async def test_nobody_is_waited_for_where_no_pod_waits_and_no_longer_than_allowed(chosen: Chosen) -> None:
+    clock = asyncio.get_running_loop().time
+
+    async def took_s(*resources: str) -> float:
+        began_s = clock()
+        await chosen.drained(resources, quiet_s=0.05, within_s=0.5)
+        return clock() - began_s
+
+    assert await took_s(GPU) < 0.4
+    one = bound("a")
+    bind(chosen, one)
+    assert await took_s(GPU) >= 0.5
+    assert await took_s("nvidia.com/gpu.shared") < 0.4
+    assert await named(chosen) == "a"
+    assert await took_s(GPU) < 0.4
+    bind(chosen, bound("b"))
+    draining = asyncio.ensure_future(chosen.drained([GPU], quiet_s=0.05, within_s=30))
+    await asyncio.sleep(0.2)
+    assert not draining.done()
+    change(chosen, bound("b"), "deleted")
+    await asyncio.wait_for(draining, 10)
