@@ -15,7 +15,7 @@ import statistics
 import time
 
 from dovetail.core.dra import cel
-from dovetail.core.dra.records import Capacity, Device, Version
+from dovetail.core.dra.types import Capacity, Device, Version
 
 DRIVER = "gpu.nvidia.com"
 ATTRIBUTES = f'device.attributes["{DRIVER}"]'

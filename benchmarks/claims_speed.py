@@ -29,7 +29,7 @@ from msgspec.structs import replace
 from dovetail.core.cycle import step
 from dovetail.core.decisions import Bind
 from dovetail.core.devices.products import assumed_layout
-from dovetail.core.dra.records import (
+from dovetail.core.dra.types import (
     Capacity,
     Claim,
     ClaimSpec,

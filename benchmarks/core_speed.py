@@ -36,13 +36,13 @@ from msgspec.structs import replace
 from dovetail import __runs__ as runs_on
 from dovetail.core.cycle import step
 from dovetail.core.decisions import Bind
+from dovetail.core.devices.gpu_sharing import Sharing
 from dovetail.core.devices.kubelet.inventory import Cpu, Device, DevicePool, Inventory, MemoryPool
 from dovetail.core.devices.kubelet.pods import Container
 from dovetail.core.devices.kubelet.pods import Pod as ManagedPod
 from dovetail.core.devices.layout import BOARD, NODE, SYS, UNKNOWN, Layout
 from dovetail.core.devices.mig.products import GEOMETRIES
 from dovetail.core.devices.mig.static import Card
-from dovetail.core.devices.sharing import Sharing
 from dovetail.core.events import GangChanged, NodeChanged, PodChanged
 from dovetail.core.model import CPU, GPU, MEMORY, PODS, SHARED_GPU, Gang, Node, Pod, Request
 from dovetail.core.placing.expected_fill import ExpectedFill

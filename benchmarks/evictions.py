@@ -33,8 +33,8 @@ from dovetail.core.events import NodeChanged
 from dovetail.core.model import CPU, GPU, MEMORY, NO_WORK, PODS, Node, Pod, Request, Work
 from dovetail.core.placing.expected_fill import ExpectedFill
 from dovetail.core.policy import Policy
-from dovetail.core.sharing.records import GPU as GPU_CLASS
-from dovetail.core.sharing.records import MODEL_LABEL, Queue
+from dovetail.core.queues.types import GPU as GPU_CLASS
+from dovetail.core.queues.types import MODEL_LABEL, Queue
 from dovetail.sim.clock import Fate
 from dovetail.sim.engine import Simulation
 from dovetail.sim.workload import Job, Workload

@@ -33,8 +33,8 @@ from dovetail.core.decisions import Bind
 from dovetail.core.events import Event, PodChanged, PodRemoved
 from dovetail.core.model import Pod
 from dovetail.core.policy import Policy
-from dovetail.core.roster import LONE
 from dovetail.core.state import State
+from dovetail.core.workloads.index import LONE
 
 NODES, SHAPES, PODS, ENDED, STEPS = 5_000, 48, 10_000, 20, 20
 EVERYTHING = 10**6

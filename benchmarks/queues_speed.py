@@ -43,8 +43,8 @@ from dovetail.core.decisions import Bind, Decision, Evict, Hold
 from dovetail.core.events import Event, GangChanged, NodeChanged, PodChanged, PodRemoved, QueueChanged
 from dovetail.core.model import CPU, GPU, MEMORY, PODS, Gang, Node, Pod, Request, Work
 from dovetail.core.policy import Policy
-from dovetail.core.sharing.records import GPU as GPUS
-from dovetail.core.sharing.records import Queue, Usage
+from dovetail.core.queues.types import GPU as GPUS
+from dovetail.core.queues.types import Queue, Usage
 from dovetail.core.state import State
 
 GIB = 2**30

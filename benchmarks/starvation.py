@@ -27,7 +27,7 @@ from dovetail.core.events import NodeChanged
 from dovetail.core.model import GPU, Gang, Pod, Request, Work
 from dovetail.core.placing.expected_fill import ExpectedFill
 from dovetail.core.policy import Policy
-from dovetail.core.sharing.records import Queue
+from dovetail.core.queues.types import Queue
 from dovetail.sim.clock import Clock, Result
 from dovetail.sim.engine import Simulation
 from dovetail.sim.orders import ORDERS

@@ -39,7 +39,6 @@ from msgspec.structs import replace
 
 from dovetail.core.cycle import step
 from dovetail.core.decisions import Bind
-from dovetail.core.devices import topo_text
 from dovetail.core.devices.bandwidth import sets_of
 from dovetail.core.devices.layout import BOARD, NODE, PHB, PIX, PXB, SYS, UNKNOWN, Layout
 from dovetail.core.events import Event, NodeChanged, PodChanged, PodRemoved
@@ -48,6 +47,7 @@ from dovetail.core.placing.expected_fill import ExpectedFill
 from dovetail.core.placing.scores import Scoring, Tightest
 from dovetail.core.policy import Policy
 from dovetail.core.state import State
+from dovetail.topology import nvidia_smi
 
 SAMPLES = Path(__file__).parent.parent / "tests" / "devices" / "samples"
 PRODUCTS = {
@@ -96,7 +96,7 @@ Pick = Callable[[Layout, int, int], int]
 
 
 def layouts() -> dict[str, Layout]:
-    return {name: topo_text.parse((SAMPLES / f"{name}.txt").read_text(), gpu) for name, gpu in PRODUCTS.items()}
+    return {name: nvidia_smi.parse((SAMPLES / f"{name}.txt").read_text(), gpu) for name, gpu in PRODUCTS.items()}
 
 
 def arrivals(count: int, gpus: int, load: float, chance: random.Random) -> list[Job]:

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from dovetail.core import cycle
-from dovetail.core.attempt import Attempt
 from dovetail.core.decisions import Decision
+from dovetail.core.pipeline.attempt import Attempt
 from dovetail.core.state import State
 from tests.needs import Need
 from tools.controlplane import binaries

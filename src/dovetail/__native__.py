@@ -24,21 +24,21 @@ KERNEL_SOURCES = "kernel.c", "worth.h", "arrange.h"
 PACKAGE = Path(__file__).parent
 FOLDER = PACKAGE / "core" / "placing"
 COMPILED = (
-    "core.attempt", "core.eligible", "core.failures", "core.making_room", "core.members", "core.parts", "core.pending",
-    "core.remembered", "core.roster", "core.state", "core.cluster.cluster", "core.cluster.columns",
-    "core.cluster.fabric", "core.cluster.gpus", "core.cluster.journal", "core.cluster.kubelets", "core.cluster.mix",
-    "core.cluster.nodes", "core.cluster.placement", "core.cluster.shapes", "core.cluster.shares",
+    "core.bounded_cache", "core.cluster.cluster", "core.cluster.columns", "core.cluster.fabric", "core.cluster.gpus",
+    "core.cluster.journal", "core.cluster.kubelets", "core.cluster.mix", "core.cluster.nodes",
+    "core.cluster.placement", "core.cluster.shapes", "core.cluster.shares", "core.complexity",
     "core.devices.kubelet.admission", "core.devices.kubelet.cpu_assignment", "core.devices.kubelet.cpu_distributed",
     "core.devices.kubelet.cpu_packed", "core.devices.kubelet.cpu_topology", "core.devices.kubelet.cpus",
     "core.devices.kubelet.devices", "core.devices.kubelet.hints", "core.devices.kubelet.memory",
     "core.devices.kubelet.shortcut", "core.devices.kubelet.subsets", "core.devices.kubelet.topology",
-    "core.placing.feasibility", "core.placing.gangs", "core.placing.links", "core.placing.pods", "core.placing.rows",
-    "core.placing.scores", "core.sharing.accounts", "core.sharing.attained", "core.sharing.books",
-    "core.sharing.demand", "core.sharing.dues", "core.sharing.entitlements", "core.sharing.ledger",
-    "core.sharing.meter", "core.sharing.order", "core.sharing.parts", "core.sharing.rates", "core.sharing.shares",
-    "core.sharing.tree", "kube.admissions", "kube.limits", "kube.owners", "kube.selectors", "kube.translate",
-    "kube.translate_managed", "kube.translate_problems", "kube.translate_requests", "kube.translate_shares",
-    "kube.work",
+    "core.pipeline.attempt", "core.pipeline.equivalence", "core.pipeline.post_filter", "core.pipeline.pre_enqueue",
+    "core.pipeline.queue", "core.placing.filters", "core.placing.gangs", "core.placing.links", "core.placing.pods",
+    "core.placing.score_cache", "core.placing.scores", "core.queues.accounting", "core.queues.accounts",
+    "core.queues.attained", "core.queues.demand", "core.queues.device_units", "core.queues.fair_share",
+    "core.queues.queue_order", "core.queues.quota", "core.queues.rates", "core.queues.shares", "core.queues.totals",
+    "core.queues.tree", "core.queues.usage", "core.state", "core.workloads.index", "core.workloads.members",
+    "kube.admissions", "kube.limits", "kube.owners", "kube.selectors", "kube.translate", "kube.translate_managed",
+    "kube.translate_problems", "kube.translate_requests", "kube.translate_shares", "kube.work",
 )  # fmt: skip
 """Modules of this package. They call each other's C functions, so all of them are compiled or none is."""
 

@@ -18,10 +18,11 @@ from dovetail.agent.gpunode import document, status_of
 from dovetail.agent.host import Fabric, Host
 from dovetail.agent.nvml import Nvml
 from dovetail.agent.sysfs import Sysfs
-from dovetail.core.devices import products, topo_text
+from dovetail.core.devices import products
 from dovetail.core.devices.layout import BOARD, NODE, PHB, PIX, SYS, UNKNOWN, Layout
 from dovetail.kube.layouts import Description, layout_of, of_gpu_node
 from dovetail.kube.objects_topology import GPUNode
+from dovetail.topology import nvidia_smi
 from tools.standin import HOSTS, Standin
 
 Machine = Callable[[Any], Standin]
@@ -73,7 +74,7 @@ def test_the_scheduler_reads_the_wiring_that_was_found(standin: Machine, name: s
 @pytest.mark.parametrize(("name", "sample"), SAMPLE_OF.items())
 def test_it_is_what_nvidia_smi_shows_on_such_a_machine(standin: Machine, name: str, sample: str) -> None:
     host = look(standin(name))
-    shown = topo_text.parse((SAMPLES / sample).read_text())
+    shown = nvidia_smi.parse((SAMPLES / sample).read_text())
     assert tuple(gpu.numa for gpu in host.gpus) == shown.numa
     assert host.nvlinks == shown.nvlinks
     # nvidia-smi shows no PCIe where there are NVLinks.

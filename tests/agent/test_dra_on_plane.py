@@ -19,7 +19,7 @@ from dovetail.agent.apis.serving import call
 from dovetail.agent.dra.driver import Driver, Folders
 from dovetail.agent.dra.publishing import Publisher
 from dovetail.agent.illness import Illness
-from dovetail.core.dra.records import DeviceClass
+from dovetail.core.dra.types import DeviceClass
 from dovetail.kube.client import Client
 from dovetail.kube.config import load_kubeconfig
 from dovetail.kube.errors import AlreadyExists

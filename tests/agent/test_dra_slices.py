@@ -16,7 +16,7 @@ from dovetail.agent.dra.slices import contents, taint
 from dovetail.agent.host import Fabric, Host, Instance
 from dovetail.agent.illness import Illness
 from dovetail.core.dra.cel import compile
-from dovetail.core.dra.records import Constraint, Slice, Version
+from dovetail.core.dra.types import Constraint, Slice, Version
 from dovetail.kube.objects_claims import DeviceClass as WireClass
 from dovetail.kube.objects_claims import ResourceSlice
 from dovetail.kube.translate_claims import device_class

@@ -2,7 +2,7 @@
 """A device, and what a selector says of it."""
 
 from dovetail.core.dra import cel
-from dovetail.core.dra.records import Capacity, Device, Version
+from dovetail.core.dra.types import Capacity, Device, Version
 
 DRIVER = "gpu.example.com"
 GPU = Device(

@@ -4,8 +4,8 @@
 import pytest
 
 from dovetail.core.dra import cel
-from dovetail.core.dra.records import Capacity, Device, Version
 from dovetail.core.dra.selectors import Read, SelectorError
+from dovetail.core.dra.types import Capacity, Device, Version
 from tests.cel.cel_devices import DRIVER, GPU, holds
 from tests.referee.cel_expressions import Expressions
 

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dovetail.core.dra.records import Allocation, Grant
+from dovetail.core.dra.types import Allocation, Grant
 from dovetail.core.model import NodeTerm, Requirement
 from dovetail.kube.objects_claims import DeviceClass, ResourceClaim
 from dovetail.kube.translate_claims import claim as record_of

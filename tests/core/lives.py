@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from dovetail.core import events as ev
 from dovetail.core.cycle import step
 from dovetail.core.decisions import Bind, Decision, Evict
-from dovetail.core.placing.victims import lost_milli_ms
+from dovetail.core.preemption.victims import lost_milli_ms
 from dovetail.core.reasons import Sure
 from dovetail.core.state import State
 

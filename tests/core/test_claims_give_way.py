@@ -6,11 +6,11 @@ from msgspec.structs import replace
 from dovetail.core import events as ev
 from dovetail.core.cycle import step
 from dovetail.core.decisions import Bind, Evict, Hold
-from dovetail.core.dra.records import Allocation, Claim, Device, DeviceClass, Grant, Slice
+from dovetail.core.dra.types import Allocation, Claim, Device, DeviceClass, Grant, Slice
 from dovetail.core.model import CPU, PODS, Node, Pod, Request
 from dovetail.core.policy import Policy
+from dovetail.core.queues.types import GPU, GPU_MEMORY
 from dovetail.core.reasons import Reason, When
-from dovetail.core.sharing.records import GPU, GPU_MEMORY
 from dovetail.core.state import State
 from tests.dra.device_worlds import ask, claim
 

@@ -30,7 +30,7 @@ from dovetail.core.model import (
     Requirement,
     Taint,
 )
-from dovetail.core.placing.rows import Rows
+from dovetail.core.placing.score_cache import Rows
 from dovetail.core.placing.scores import INFEASIBLE
 from dovetail.core.policy import Policy
 from dovetail.core.state import State

@@ -12,7 +12,6 @@ import pytest
 from msgspec.structs import replace
 
 from dovetail.core import events as ev
-from dovetail.core.attempt import Attempt
 from dovetail.core.cycle import step
 from dovetail.core.decisions import Bind, Decision
 from dovetail.core.model import (
@@ -31,9 +30,10 @@ from dovetail.core.model import (
     Requirement,
     Taint,
 )
+from dovetail.core.pipeline.attempt import Attempt
 from dovetail.core.policy import Policy
+from dovetail.core.queues.types import Queue
 from dovetail.core.reasons import Reason, When
-from dovetail.core.sharing.records import Queue
 from dovetail.core.state import State
 from tests.conftest import Decide
 from tests.core.driven import DEADLINE_MS, POLICY, TELL_AGAIN_MS, Driven, foreign, gang, lone, members

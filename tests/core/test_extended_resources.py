@@ -16,9 +16,9 @@ from dovetail.core.devices.kubelet.inventory import Cpu, Inventory
 from dovetail.core.devices.kubelet.pods import Container as ManagedContainer
 from dovetail.core.devices.kubelet.pods import Pod as ManagedPod
 from dovetail.core.dra.extended import IMPLICIT, Use, claim_key
-from dovetail.core.dra.records import Claim, Device, DeviceClass, Slice
+from dovetail.core.dra.types import Claim, Device, DeviceClass, Slice
 from dovetail.core.model import CPU, GPU, MEMORY, PODS, Container, Node, Pod, Request
-from dovetail.core.placing.rows import Rows
+from dovetail.core.placing.score_cache import Rows
 from dovetail.core.policy import Policy
 from dovetail.core.state import State
 from tests.dra.device_worlds import ask, claim

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from dovetail.core.cycle import step
 from dovetail.core.decisions import Bind, Hold
 from dovetail.core.model import Pod
-from dovetail.core.placing import feasibility, refusals, scores
+from dovetail.core.placing import filters, refusals, scores
 from dovetail.core.reasons import Reason, When
 from dovetail.core.state import State
 from tests.core.oracle import World, allows, claims_allow, feasible
@@ -32,7 +32,7 @@ def accepted(state: State, pod: Pod) -> set[str]:
         return set()
     shape = cluster.shapes.of(pod.request)
     mask = state.rows.of(shape).score != scores.INFEASIBLE
-    for _, satisfied in feasibility.hindrances(cluster, pod, shape):
+    for _, satisfied in filters.hindrances(cluster, pod, shape):
         mask &= satisfied
     names = cluster.nodes.names
     return {names[slot] for slot in np.flatnonzero(mask) if cluster.volumes.pick(pod, int(slot)) is not None}

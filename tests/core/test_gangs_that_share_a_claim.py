@@ -8,7 +8,7 @@ import pytest
 from dovetail.core import events as ev
 from dovetail.core.cycle import step
 from dovetail.core.decisions import Bind
-from dovetail.core.dra.records import Claim, Device, DeviceClass, Slice
+from dovetail.core.dra.types import Claim, Device, DeviceClass, Slice
 from dovetail.core.model import CPU, PODS, Gang, Node, Pod, Request
 from dovetail.core.policy import Policy
 from dovetail.core.state import State

@@ -14,13 +14,13 @@ from dovetail.core import events as ev
 from dovetail.core.cluster import Cluster
 from dovetail.core.cycle import step
 from dovetail.core.decisions import Bind, Decision
+from dovetail.core.devices.gpu_sharing import Sharing
 from dovetail.core.devices.kubelet.inventory import Cpu, Device, DevicePool, Inventory
 from dovetail.core.devices.kubelet.pods import Container
 from dovetail.core.devices.kubelet.pods import Pod as ManagedPod
 from dovetail.core.devices.layout import BOARD, NODE, Layout
 from dovetail.core.devices.mig.products import GEOMETRIES
 from dovetail.core.devices.mig.static import Card
-from dovetail.core.devices.sharing import Sharing
 from dovetail.core.model import (
     CPU,
     GPU,
@@ -39,7 +39,7 @@ from dovetail.core.model import (
 )
 from dovetail.core.placing import kernel
 from dovetail.core.placing.expected_fill import ExpectedFill
-from dovetail.core.placing.rows import Row
+from dovetail.core.placing.score_cache import Row
 from dovetail.core.placing.scores import INFEASIBLE, Scoring, Tightest
 from dovetail.core.policy import Policy
 from dovetail.core.state import State

@@ -7,8 +7,8 @@ from dovetail.core import checkpoint
 from dovetail.core import events as ev
 from dovetail.core.decisions import Evict
 from dovetail.core.model import Work
+from dovetail.core.queues.types import Queue, Usage
 from dovetail.core.reasons import Reason
-from dovetail.core.sharing.records import Queue, Usage
 from tests.core.driven import POLICY, Driven, gang, lone, members
 from tests.core.gang_oracle import gpu_node
 

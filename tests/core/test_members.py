@@ -7,10 +7,10 @@ import pytest
 from msgspec.structs import replace
 
 from dovetail.core.cluster import Cluster
-from dovetail.core.members import Members
 from dovetail.core.model import GPU, Gang, Node, Pod, Request
 from dovetail.core.placing.scores import Tightest
-from dovetail.core.roster import Roster
+from dovetail.core.workloads.index import Roster
+from dovetail.core.workloads.members import Members
 
 ASKED = (Request(((GPU, 1),)), Request(((GPU, 2),)))
 

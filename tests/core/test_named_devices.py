@@ -16,16 +16,16 @@ from msgspec.structs import replace
 from dovetail.core import events as ev
 from dovetail.core.cluster.placement import Placement, indices
 from dovetail.core.cycle import step
+from dovetail.core.devices.gpu_sharing import Sharing
 from dovetail.core.devices.kubelet.inventory import Cpu, Device, DevicePool, Inventory
 from dovetail.core.devices.kubelet.pods import Container
 from dovetail.core.devices.kubelet.pods import Pod as ManagedPod
 from dovetail.core.devices.layout import BOARD, NODE, SYS, Layout
 from dovetail.core.devices.mig.products import of_product
 from dovetail.core.devices.mig.static import Card
-from dovetail.core.devices.sharing import Sharing
 from dovetail.core.dra.extended import claim_key
-from dovetail.core.dra.records import Allocation, Claim, ClaimSpec, DeviceClass, DeviceRequest, Grant, Slice
-from dovetail.core.dra.records import Device as Offered
+from dovetail.core.dra.types import Allocation, Claim, ClaimSpec, DeviceClass, DeviceRequest, Grant, Slice
+from dovetail.core.dra.types import Device as Offered
 from dovetail.core.model import CPU, GPU, PODS, SHARED_GPU, Instance, Node, Pod, Request
 from dovetail.core.policy import Policy
 from dovetail.core.state import State

@@ -11,8 +11,8 @@ from dovetail.core import events as ev
 from dovetail.core.cycle import step
 from dovetail.core.decisions import Bind
 from dovetail.core.policy import Policy
-from dovetail.core.sharing.records import DAY_MS, Queue, Usage
-from dovetail.core.sharing.standing import Standing
+from dovetail.core.queues.status import Standing
+from dovetail.core.queues.types import DAY_MS, Queue, Usage
 from dovetail.core.state import State
 from tests.core.driven import Driven, lone
 from tests.core.gang_oracle import gpu_node, gpu_pod

@@ -38,8 +38,8 @@ from dovetail.core.model import (
     Work,
 )
 from dovetail.core.policy import Policy
-from dovetail.core.sharing.records import MODEL_LABEL, QUEUE_LABEL, Budget, Queue, Usage
-from dovetail.core.sharing.standing import Standing
+from dovetail.core.queues.status import Standing
+from dovetail.core.queues.types import MODEL_LABEL, QUEUE_LABEL, Budget, Queue, Usage
 from dovetail.core.state import State
 
 MINUTE_MS, HOUR_MS, DAY_MS = 60_000, 3_600_000, 86_400_000

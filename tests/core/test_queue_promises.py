@@ -11,7 +11,7 @@ from dovetail.core import events as ev
 from dovetail.core.decisions import Evict, Unnominate
 from dovetail.core.model import CPU, Gang, Node, Request, Work
 from dovetail.core.policy import Policy
-from dovetail.core.sharing.records import Queue, Usage
+from dovetail.core.queues.types import Queue, Usage
 from dovetail.core.state import State
 from tests.core.driven import Driven, gang, lone
 from tests.core.gang_oracle import gpu_node, gpu_pod

@@ -7,8 +7,8 @@ from msgspec.structs import replace
 from dovetail.core import events as ev
 from dovetail.core.decisions import Evict, Unnominate
 from dovetail.core.model import LabelSelector, Namespace, Problem, Requirement, Work
+from dovetail.core.queues.types import GPU, Budget, Queue, Usage
 from dovetail.core.reasons import Reason, Sure, When
-from dovetail.core.sharing.records import GPU, Budget, Queue, Usage
 from tests.core.driven import POLICY, Driven, gang, lone, members
 from tests.core.gang_oracle import gpu_node
 

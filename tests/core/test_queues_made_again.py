@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from dovetail.core import events as ev
 from dovetail.core.checkpoint import restore, take
-from dovetail.core.sharing.records import DAY_MS, Queue, Usage
-from dovetail.core.sharing.standing import Standing
+from dovetail.core.queues.status import Standing
+from dovetail.core.queues.types import DAY_MS, Queue, Usage
 from tests.core.driven import Driven, lone
 from tests.core.gang_oracle import gpu_node
 

@@ -13,7 +13,6 @@ from msgspec.structs import fields, replace
 from dovetail.core import events as ev
 from dovetail.core.cycle import step
 from dovetail.core.decisions import Bind, Decision, Evict, Release
-from dovetail.core.failures import Kind
 from dovetail.core.model import (
     CPU,
     GPU,
@@ -32,10 +31,11 @@ from dovetail.core.model import (
     Spread,
     Work,
 )
-from dovetail.core.placing import consolidation, preemption, within_limit
+from dovetail.core.pipeline.equivalence import Kind
 from dovetail.core.placing.gangs import fewest
 from dovetail.core.policy import Policy, unhurried
-from dovetail.core.sharing.records import Queue
+from dovetail.core.preemption import consolidation, search, within_limit
+from dovetail.core.queues.types import Queue
 from dovetail.core.state import State
 
 LABELS = (("app", "x"),)
@@ -235,7 +235,7 @@ class World:
             groups = state.roster.groups(root)
             if (known := state.failures.kind(root)) is None or not groups or not fewest(groups[0]):
                 continue
-            results: list[object] = [find(state, root, groups[0]) for find in (preemption.find, within_limit.find)]
+            results: list[object] = [find(state, root, groups[0]) for find in (search.find, within_limit.find)]
             if state.policy.moves_per_hour:
                 results.append(consolidation.find(state, root, groups[0], None, (), None))
             found.setdefault(known, []).append(tuple(map(type, results)))

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from dovetail.core import events as ev
 from dovetail.core.model import Work
-from dovetail.core.sharing.records import Queue
+from dovetail.core.queues.types import Queue
 from tests.core.driven import POLICY, Driven, gang, lone, members
 from tests.core.gang_oracle import gpu_node
 

@@ -19,12 +19,12 @@ from dovetail.core.checkpoint import restore, take
 from dovetail.core.cluster.placement import Placement
 from dovetail.core.cycle import step
 from dovetail.core.decisions import Bind, Hold
+from dovetail.core.devices.gpu_sharing import Sharing
 from dovetail.core.devices.kubelet.inventory import Device, DevicePool, Inventory
 from dovetail.core.devices.kubelet.pods import Container
 from dovetail.core.devices.kubelet.pods import Pod as ManagedPod
-from dovetail.core.devices.sharing import Sharing
 from dovetail.core.model import CPU, GPU, PODS, SHARED_GPU, Gang, Node, Pod, Request
-from dovetail.core.placing.rows import Rows
+from dovetail.core.placing.score_cache import Rows
 from dovetail.core.placing.scores import INFEASIBLE
 from dovetail.core.reasons import Reason, Refusal, When
 from dovetail.core.state import State

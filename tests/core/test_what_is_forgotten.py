@@ -26,8 +26,8 @@ from dovetail.core.model import (
     Spread,
 )
 from dovetail.core.reasons import Reason
-from dovetail.core.roster import MOST_DEPTH, MOST_GANGS
 from dovetail.core.state import State
+from dovetail.core.workloads.index import MOST_DEPTH, MOST_GANGS
 
 HOST = "kubernetes.io/hostname"
 
@@ -194,7 +194,7 @@ def test_who_is_rejected_by_kubelets_is_not_remembered_for_ever() -> None:
 
 
 def test_what_did_not_fit_is_forgotten_although_no_room_is_freed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dovetail.core.failures._MOST_PARTS", 100)
+    monkeypatch.setattr("dovetail.core.pipeline.equivalence._MOST_PARTS", 100)
     state = world()
     most = 0
     for n in range(400):

@@ -12,11 +12,11 @@ from msgspec.structs import replace
 from dovetail.core import events as ev
 from dovetail.core.cycle import step
 from dovetail.core.decisions import Bind, Decision, Evict
+from dovetail.core.devices.gpu_sharing import Sharing
 from dovetail.core.devices.mig.products import of_product
 from dovetail.core.devices.mig.static import Card
-from dovetail.core.devices.sharing import Sharing
 from dovetail.core.dra.kinds import BUS_ID
-from dovetail.core.dra.records import (
+from dovetail.core.dra.types import (
     Allocation,
     Capacity,
     Claim,
@@ -41,8 +41,8 @@ from dovetail.core.model import (
     Requirement,
 )
 from dovetail.core.policy import Policy
-from dovetail.core.sharing.records import GPU as MILLI
-from dovetail.core.sharing.records import GPU_MEMORY, GPU_SLICES, Queue
+from dovetail.core.queues.types import GPU as MILLI
+from dovetail.core.queues.types import GPU_MEMORY, GPU_SLICES, Queue
 from dovetail.core.state import State
 from tests.core.worlds import Dice, told
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from dovetail.core import events as ev
-from dovetail.core.devices.sharing import Isolation, Sharing
+from dovetail.core.devices.gpu_sharing import Isolation, Sharing
 from dovetail.core.model import (
     CPU,
     GPU,

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from dovetail.core.devices import topo_text
 from dovetail.core.devices.layout import BOARD, NODE, PHB, PIX, PXB, SYS, UNKNOWN, Layout, LayoutError, Nic
-from dovetail.core.devices.nccl_xml import parse, read
-from dovetail.core.devices.nccl_xml_write import coarse, write
 from dovetail.core.devices.products import assumed_layout
+from dovetail.topology import nvidia_smi
+from dovetail.topology.nccl_xml import parse, read
+from dovetail.topology.nccl_xml_write import coarse, write
 
 SAMPLES = Path(__file__).parent / "samples"
 CLASS = 'class="0x030200"'
@@ -346,12 +346,12 @@ def test_what_is_written_is_read_back(layout: Layout) -> None:
     ),
 )
 def test_a_layout_from_nvidia_smi_survives_as_far_as_nccl_tells_levels_apart(name: str) -> None:
-    layout = coarse(topo_text.parse((SAMPLES / f"{name}.txt").read_text()))
+    layout = coarse(nvidia_smi.parse((SAMPLES / f"{name}.txt").read_text()))
     assert parse(write(layout)) == layout
 
 
 def test_coarse_takes_unknown_levels_from_third_devices_and_numa_nodes() -> None:
-    layout = coarse(topo_text.parse((SAMPLES / "dgx-a100-12nic.txt").read_text()))
+    layout = coarse(nvidia_smi.parse((SAMPLES / "dgx-a100-12nic.txt").read_text()))
     assert layout.pcie[0][:3] == (BOARD, PXB, SYS)
     assert {level for row in layout.pcie for level in row} == {BOARD, PXB, SYS}
     flat = Layout(

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.core.devices import nccl_xml, topo_text
 from dovetail.core.devices.layout import BOARD, NODE, PIX, PXB, SYS, UNKNOWN, LayoutError
 from dovetail.core.devices.products import PRODUCTS, Rates, assumed_layout, find, rates
+from dovetail.topology import nccl_xml, nvidia_smi
 
 SAMPLES = Path(__file__).parent / "samples"
 HALVES = (0, 0, 0, 0, 1, 1, 1, 1)
@@ -100,7 +100,7 @@ def test_all_pairs_have_the_links_of_the_product(product: str, gpus: int, count:
 
 
 def test_the_cube_mesh_is_that_of_a_dgx_1() -> None:
-    real = topo_text.parse((SAMPLES / "dgx1-v100.txt").read_text())
+    real = nvidia_smi.parse((SAMPLES / "dgx1-v100.txt").read_text())
     layout = assumed_layout("Tesla-V100-SXM2-16GB", 8)
     assert layout is not None
     assert (layout.nvlinks, layout.numa) == (real.nvlinks, real.numa)
@@ -177,7 +177,7 @@ def test_a_known_host_is_as_its_maker_publishes_it(host: str, product: str, samp
 
 
 def test_a_dgx_a100_is_as_it_was_seen() -> None:
-    real = topo_text.parse((SAMPLES / "dgx-a100-12nic.txt").read_text())
+    real = nvidia_smi.parse((SAMPLES / "dgx-a100-12nic.txt").read_text())
     layout = assumed_layout("NVIDIA-A100-SXM4-80GB", 8, "DGXA100-920-23687-2530-000")
     assert layout is not None
     assert (layout.numa, layout.nvlinks) == (real.numa, real.nvlinks)

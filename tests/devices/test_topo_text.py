@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dovetail.core.devices import topo_text
 from dovetail.core.devices.layout import BOARD, NODE, PHB, PIX, PXB, SYS, UNKNOWN, LayoutError
-from dovetail.core.devices.topo_text import parse, read
+from dovetail.topology import nvidia_smi
+from dovetail.topology.nvidia_smi import parse, read
 
 SAMPLES = Path(__file__).parent / "samples"
 HALVES = (0, 0, 0, 0, 1, 1, 1, 1)
@@ -276,7 +276,7 @@ def test_a_damaged_text_is_read_or_refused_and_nothing_else(data: st.DataObject)
     cut = data.draw(st.integers(0, 12))
     text = text[:at] + data.draw(st.text("\t\n X019-,NVGPUSYBH#\u0661", max_size=6)) + text[at + cut :]
     try:
-        layout = topo_text.parse(text)
+        layout = nvidia_smi.parse(text)
     except LayoutError:
         return
     assert layout.gpus >= 1

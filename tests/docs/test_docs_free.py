@@ -11,7 +11,7 @@ from msgspec.structs import fields
 
 from dovetail.cli.console import Console
 from dovetail.cli.free import show
-from dovetail.core.devices.sharing import Sharing
+from dovetail.core.devices.gpu_sharing import Sharing
 from dovetail.core.model import GPU, SHARED_GPU
 from dovetail.views.free import ClassDevices, Free, Gpus, Instances, MigCards, Share, SharedCards, Size, free
 from dovetail.views.holders import Holder, Part, Refused

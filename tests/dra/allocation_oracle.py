@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from itertools import combinations, product
 
-from dovetail.core.dra.records import Claim, ClaimSpec, Device, DeviceRequest, Slice, Value
+from dovetail.core.dra.types import Claim, ClaimSpec, Device, DeviceRequest, Slice, Value
 from dovetail.core.labels import holds
 from tests.dra.device_worlds import Plain, World
 

@@ -18,7 +18,8 @@ from dovetail.core.cluster.claims import Claims
 from dovetail.core.cluster.nodes import Nodes
 from dovetail.core.cluster.shapes import Shape, Shapes
 from dovetail.core.devices.layout import Layout
-from dovetail.core.dra.records import (
+from dovetail.core.dra.selectors import Read, SelectorError
+from dovetail.core.dra.types import (
     Capacity,
     Claim,
     ClaimSpec,
@@ -33,7 +34,6 @@ from dovetail.core.dra.records import (
     Slice,
     Value,
 )
-from dovetail.core.dra.selectors import Read, SelectorError
 from dovetail.core.model import Node, NodeTerm, Pod, Request, Requirement, Toleration
 
 DRIVER = "gpu.test"

@@ -4,8 +4,8 @@
 from dovetail.core.dra import asks
 from dovetail.core.dra.asks import Asks
 from dovetail.core.dra.kinds import Kinds
-from dovetail.core.dra.records import ClaimSpec, DeviceClass, DeviceRequest
 from dovetail.core.dra.selectors import Selector, SelectorError
+from dovetail.core.dra.types import ClaimSpec, DeviceClass, DeviceRequest
 
 
 def test_of_many_expressions_the_last_ones_are_remembered() -> None:

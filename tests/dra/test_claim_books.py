@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from dovetail.core.dra.records import (
+from dovetail.core.dra.types import (
     Allocation,
     Constraint,
     CounterSet,

@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from dovetail.core.dra.capacity import CapacityError, draw_of
-from dovetail.core.dra.records import Capacity, Device, RequestPolicy
+from dovetail.core.dra.types import Capacity, Device, RequestPolicy
 from tests.dra.device_worlds import DRIVER, ask, claim, device, pool, world
 
 FREE = RequestPolicy(2000)

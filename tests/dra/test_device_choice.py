@@ -13,7 +13,7 @@ from benchmarks.core_speed import cube_mesh
 from dovetail.core.devices.bandwidth import sets_of
 from dovetail.core.devices.mig.geometry import NO_ENGINES, Geometry, Profile
 from dovetail.core.devices.mig.instances import best_start
-from dovetail.core.dra.records import (
+from dovetail.core.dra.types import (
     Capacity,
     ClaimSpec,
     Constraint,

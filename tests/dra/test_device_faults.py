@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from dovetail.core.dra.records import ClaimSpec, Constraint, DeviceClass
+from dovetail.core.dra.types import ClaimSpec, Constraint, DeviceClass
 from dovetail.core.model import Problem, Request
 from tests.dra.device_worlds import DRIVER, World, ask, claim, device, every, first, pool, world
 

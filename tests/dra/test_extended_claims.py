@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dovetail.core.dra.extended import Use, claim_for
-from dovetail.core.dra.records import DeviceClass
+from dovetail.core.dra.types import DeviceClass
 from dovetail.core.model import Container
 from tests.dra.device_worlds import World
 

@@ -15,8 +15,8 @@ from dovetail.core.devices.products import assumed_layout
 from dovetail.core.dra import kinds
 from dovetail.core.dra.kinds import BUS_ID, Kind, Kinds
 from dovetail.core.dra.pools import Offer, PoolHere
-from dovetail.core.dra.records import Capacity, CounterUse, Device, DeviceTaint, RequestPolicy, Value
 from dovetail.core.dra.selectors import Read
+from dovetail.core.dra.types import Capacity, CounterUse, Device, DeviceTaint, RequestPolicy, Value
 
 DRIVER = "gpu.test"
 MODEL = f"{DRIVER}/model"

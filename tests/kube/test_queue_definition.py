@@ -16,8 +16,8 @@ import msgspec
 import pytest
 import yaml
 
+from dovetail.core.queues.status import Standing
 from dovetail.core.reasons import Expected, Sure
-from dovetail.core.sharing.standing import Standing
 from dovetail.kube import queues
 from dovetail.kube.client import Client
 from dovetail.kube.config import load_kubeconfig

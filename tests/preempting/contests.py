@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from dovetail.core import events as ev
 from dovetail.core.model import GPU, Gang, Node, Pod, Work
 from dovetail.core.policy import Policy
-from dovetail.core.sharing.records import Queue
+from dovetail.core.queues.types import Queue
 from dovetail.core.state import State
 from tests.core.gang_oracle import FABRIC, RACK, ZONE, Tree, gpu_node, gpu_pod, placeable
 

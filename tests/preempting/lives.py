@@ -16,8 +16,8 @@ from dovetail.core.cycle import step
 from dovetail.core.decisions import Bind, Decision, Evict, Hold, Release
 from dovetail.core.model import CPU, GPU, MEMORY, PODS, Gang, Node, Pod, Request
 from dovetail.core.policy import Policy
+from dovetail.core.queues.types import Amounts, Queue
 from dovetail.core.reasons import Refusal
-from dovetail.core.sharing.records import Amounts, Queue
 from dovetail.core.state import State
 
 SECOND_MS, MINUTE_MS, HOUR_MS = 1000, 60_000, 3_600_000

@@ -15,10 +15,10 @@ from msgspec.structs import replace
 from dovetail.core import checkpoint
 from dovetail.core import events as ev
 from dovetail.core.decisions import Evict
-from dovetail.core.devices.sharing import Sharing
+from dovetail.core.devices.gpu_sharing import Sharing
 from dovetail.core.model import GPU, LabelSelector, Pod, Request, Work
 from dovetail.core.policy import Policy
-from dovetail.core.sharing.records import Budget
+from dovetail.core.queues.types import Budget
 from tests.preempting.lives import HOUR_MS, MINUTE_MS, SECOND_MS, World, gang, node, pod, queue
 
 MOVES = Policy(fabric=(), moves_per_hour=20)

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from dovetail.core.placing.backfill import Reservation
+from dovetail.core.reservations.backfill import Reservation
 from tests.preempting.lives import HOUR_MS, MINUTE_MS, World, gang, node, pod, queue
 
 

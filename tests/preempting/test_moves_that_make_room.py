@@ -10,10 +10,10 @@ from msgspec.structs import replace
 
 from dovetail.core import events as ev
 from dovetail.core.model import GPU, Gang, LabelSelector, Pod, Request, Requirement, Work
-from dovetail.core.placing import defragmentation
-from dovetail.core.placing.defragmentation import Moves, NoPlan
 from dovetail.core.placing.gangs import Group
-from dovetail.core.sharing.records import Budget, Queue
+from dovetail.core.preemption import defragmentation
+from dovetail.core.preemption.defragmentation import Moves, NoPlan
+from dovetail.core.queues.types import Budget, Queue
 from dovetail.core.state import State
 from tests.core.gang_oracle import RACK, gpu_node, gpu_pod, placeable
 from tests.preempting.contests import NOW_MS, POLICY, Contest, gpus_of, lost_of, random_contest

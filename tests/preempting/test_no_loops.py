@@ -11,7 +11,7 @@ from dovetail.core.cycle import step
 from dovetail.core.decisions import Bind, Evict
 from dovetail.core.model import Gang
 from dovetail.core.policy import Policy
-from dovetail.core.sharing.records import Queue
+from dovetail.core.queues.types import Queue
 from dovetail.core.state import State
 from tests.core.gang_oracle import FABRIC, gpu_node, gpu_pod
 

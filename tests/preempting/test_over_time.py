@@ -10,7 +10,7 @@ import pytest
 from dovetail.core import events as ev
 from dovetail.core.model import CPU, GPU, MEMORY, PODS, Gang, Node, Pod, Request, Work
 from dovetail.core.policy import Policy
-from dovetail.core.sharing.records import MODEL_LABEL, Queue
+from dovetail.core.queues.types import MODEL_LABEL, Queue
 from dovetail.core.state import State
 from tests.core.lives import Life
 

@@ -10,12 +10,12 @@ import pytest
 from msgspec.structs import replace
 
 from dovetail.core import events as ev
-from dovetail.core.placing import preemption
-from dovetail.core.placing.clearing import easiest_part
 from dovetail.core.placing.gangs import Group
-from dovetail.core.placing.preemption import Found, Impossible
-from dovetail.core.placing.victims import Unit, Victims, reclaims, uncovered, weight
-from dovetail.core.sharing.records import Queue
+from dovetail.core.preemption import search
+from dovetail.core.preemption.candidates import easiest_part
+from dovetail.core.preemption.search import Found, Impossible
+from dovetail.core.preemption.victims import Unit, Victims, reclaims, uncovered, weight
+from dovetail.core.queues.types import Queue
 from dovetail.core.state import State
 from tests.preempting.contests import NOW_MS, POLICY, Contest, random_contest
 
@@ -96,7 +96,7 @@ def test_a_queue_takes_back_only_what_it_may_and_the_least_there_is_but_for_one_
             continue
         state = state_of(contest)
         group = state.roster.groups("big")[0]
-        found = preemption.find(state, "big", group)
+        found = search.find(state, "big", group)
         assert state.cluster.check() == []
         least = least_weight(state, group, contest)
         if isinstance(found, Found):

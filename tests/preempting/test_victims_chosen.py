@@ -6,8 +6,8 @@ from msgspec.structs import replace
 from dovetail.core import events as ev
 from dovetail.core.decisions import Evict
 from dovetail.core.model import CPU, GPU, MEMORY, PODS, Node, Pod, Request, Work
+from dovetail.core.queues.types import Queue
 from dovetail.core.reasons import Reason
-from dovetail.core.sharing.records import Queue
 from tests.core.driven import Driven
 
 MINUTE_MS, HOUR_MS = 60_000, 3_600_000

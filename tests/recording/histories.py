@@ -15,7 +15,7 @@ from dovetail.core import events as ev
 from dovetail.core.decisions import Bind, Decision, Evict
 from dovetail.core.model import LabelSelector, Namespace, Pod, Problem, Requirement, Work
 from dovetail.core.policy import Policy
-from dovetail.core.sharing.records import CPU, GPU, QUEUE_LABEL, Amounts, Budget, Queue, Usage
+from dovetail.core.queues.types import CPU, GPU, QUEUE_LABEL, Amounts, Budget, Queue, Usage
 from dovetail.core.state import State
 from dovetail.recording.reader import find
 from dovetail.recording.recorder import Recorder

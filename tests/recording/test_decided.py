@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from dovetail.cli import replay as replay_command
 from dovetail.core import events as ev
 from dovetail.core.model import Gang, Work
-from dovetail.core.sharing.records import GPU, Queue
+from dovetail.core.queues.types import GPU, Queue
 from dovetail.core.state import _HANDLERS
 from dovetail.recording.decided import Decided, NotRecorded, decided
 from dovetail.recording.reader import find

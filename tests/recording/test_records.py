@@ -21,7 +21,7 @@ from dovetail.core.devices.mig.geometry import Geometry
 from dovetail.core.devices.mig.instances import states
 from dovetail.core.devices.mig.products import GEOMETRIES
 from dovetail.core.devices.mig.static import Card
-from dovetail.core.dra.records import Value, Version
+from dovetail.core.dra.types import Value, Version
 from dovetail.core.events import Event, PodChanged, PodRemoved
 from dovetail.core.model import GPU, Pod, Request, Toleration
 from dovetail.core.placing.expected_fill import ExpectedFill

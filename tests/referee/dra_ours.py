@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from dovetail.core.dra.records import Allocation
+from dovetail.core.dra.types import Allocation
 from dovetail.core.state import State
 from dovetail.kube import resources as kinds
 from dovetail.kube.decoding import Reader

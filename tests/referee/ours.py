@@ -14,7 +14,7 @@ from dovetail.core.cluster.columns import Mask
 from dovetail.core.cluster.selection import matches_affinity
 from dovetail.core.events import Event
 from dovetail.core.model import Pod
-from dovetail.core.placing import feasibility, refusals, scores
+from dovetail.core.placing import filters, refusals, scores
 from dovetail.core.reasons import Reason
 from dovetail.core.state import State
 from dovetail.kube import resources as kinds
@@ -92,7 +92,7 @@ def _accepted(state: State, pod: Pod) -> set[str]:
     """The nodes that the core would put the pod on, as a step finds them."""
     cluster, shape = state.cluster, state.cluster.shapes.of(pod.request)
     mask = state.rows.of(shape).score != scores.INFEASIBLE
-    for _, satisfied in feasibility.hindrances(cluster, pod, shape):
+    for _, satisfied in filters.hindrances(cluster, pod, shape):
         mask &= satisfied
     names = cluster.nodes.names
     return {names[slot] for slot in np.flatnonzero(mask) if cluster.volumes.pick(pod, int(slot)) is not None}
@@ -103,10 +103,10 @@ def _rules(state: State, pod: Pod) -> Iterator[tuple[Reason, Mask]]:
     nodes, shape = cluster.nodes, cluster.shapes.of(pod.request)
     everywhere = slice(0, nodes.size)
     yield Reason.NODE_INVALID, nodes.usable
-    yield Reason.TAINT, feasibility.tolerated(nodes, pod.request, everywhere)
+    yield Reason.TAINT, filters.tolerated(nodes, pod.request, everywhere)
     yield Reason.NODE_AFFINITY, matches_affinity(nodes, pod.request, everywhere)
-    yield Reason.INSUFFICIENT, feasibility.has_room(nodes, shape, everywhere)
-    yield from feasibility.hindrances(cluster, pod, shape)
+    yield Reason.INSUFFICIENT, filters.has_room(nodes, shape, everywhere)
+    yield from filters.hindrances(cluster, pod, shape)
     if cluster.volumes.refusal(pod) is None:
         served = [cluster.volumes.pick(pod, slot) is not None for slot in range(len(nodes.names))]
         yield Reason.VOLUME_NODE, np.array(served)

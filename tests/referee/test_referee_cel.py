@@ -10,8 +10,8 @@ import pytest
 
 from dovetail.core import quantities
 from dovetail.core.dra import cel
-from dovetail.core.dra.records import Capacity, Device, Value, Version
 from dovetail.core.dra.selectors import SelectorError
+from dovetail.core.dra.types import Capacity, Device, Value, Version
 from tests.referee.cel_expressions import DRIVER, Expressions, device
 from tools.controlplane import referee
 

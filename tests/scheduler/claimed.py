@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 from dovetail.core.decisions import Bind, ClaimGrant
-from dovetail.core.dra.records import Allocation, Grant
+from dovetail.core.dra.types import Allocation, Grant
 from dovetail.core.events import BindFailed
 from dovetail.kube.client import Client
 from dovetail.kube.config import ClusterConfig

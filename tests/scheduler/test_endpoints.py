@@ -17,7 +17,7 @@ import pytest
 from dovetail.core import cycle
 from dovetail.core.events import NodeChanged, PodChanged, QueueChanged, QueueRemoved
 from dovetail.core.model import Node, Pod, Request, Work
-from dovetail.core.sharing.records import Queue
+from dovetail.core.queues.types import Queue
 from dovetail.core.state import State
 from dovetail.kube import doors
 from dovetail.kube import resources as kinds

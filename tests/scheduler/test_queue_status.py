@@ -13,7 +13,7 @@ import pytest
 from dovetail.core import cycle
 from dovetail.core.events import Event, NodeChanged, PodChanged, PodRemoved, QueueChanged
 from dovetail.core.model import Node, Pod, Request
-from dovetail.core.sharing.records import DEFAULT_QUEUE
+from dovetail.core.queues.types import DEFAULT_QUEUE
 from dovetail.core.state import State
 from dovetail.kube.discovery import Served
 from dovetail.kube.feed import Feed

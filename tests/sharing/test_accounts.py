@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from dovetail.core.sharing.accounts import Accounts
-from dovetail.core.sharing.records import Queue, Usage
-from dovetail.core.sharing.tree import Tree
+from dovetail.core.queues.accounts import Accounts
+from dovetail.core.queues.tree import Tree
+from dovetail.core.queues.types import Queue, Usage
 
 HOUR_OF_A_GPU = 1_000 * 3_600_000
 

@@ -6,7 +6,7 @@ from collections import defaultdict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.core.sharing.attained import Attained, level, level_after_ms
+from dovetail.core.queues.attained import Attained, level, level_after_ms
 
 HOUR_MS = 3_600_000
 GPU_HOUR = 1000 * HOUR_MS

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from dovetail.core.sharing.division import Claimant, divide
+from dovetail.core.queues.division import Claimant, divide
 
 MODEST = settings(max_examples=200, deadline=None, derandomize=True)
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dovetail.core.sharing.ledger import Ledger, accrued, decayed, steady
-from dovetail.core.sharing.records import DAY_MS
+from dovetail.core.queues.types import DAY_MS
+from dovetail.core.queues.usage import Ledger, accrued, decayed, steady
 
 MODEST = settings(max_examples=150, deadline=None, derandomize=True)
 HOUR_MS = 3_600_000

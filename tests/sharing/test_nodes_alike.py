@@ -10,9 +10,9 @@ import pytest
 
 from dovetail.core import events as ev
 from dovetail.core.cycle import step
+from dovetail.core.devices.gpu_sharing import Sharing
 from dovetail.core.devices.mig.products import of_product
 from dovetail.core.devices.mig.static import Card
-from dovetail.core.devices.sharing import Sharing
 from dovetail.core.model import CPU, GPU, PODS, SHARED_GPU, Node
 from dovetail.core.policy import Policy
 from dovetail.core.state import State

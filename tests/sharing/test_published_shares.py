@@ -13,10 +13,10 @@ from random import Random
 
 import pytest
 
-from dovetail.core.sharing.division import Claimant, divide
-from dovetail.core.sharing.ledger import Ledger, accrued, steady
-from dovetail.core.sharing.records import Queue
-from dovetail.core.sharing.tree import Tree
+from dovetail.core.queues.division import Claimant, divide
+from dovetail.core.queues.tree import Tree
+from dovetail.core.queues.types import Queue
+from dovetail.core.queues.usage import Ledger, accrued, steady
 
 MINUTE_MS = 60_000
 HOUR_MS = 3_600_000

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail.core.model import LabelSelector, Problem, Requirement
-from dovetail.core.sharing.records import CPU, DEFAULT_QUEUE, GPU, GPU_MEMORY, GPU_SLICES, MEMORY, Queue
-from dovetail.core.sharing.tree import Tree
+from dovetail.core.queues.tree import Tree
+from dovetail.core.queues.types import CPU, DEFAULT_QUEUE, GPU, GPU_MEMORY, GPU_SLICES, MEMORY, Queue
 
 
 def tree(*queues: Queue) -> Tree:

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from dovetail.core import events as ev
 from dovetail.core.checkpoint import restore, take
 from dovetail.core.model import LabelSelector, Namespace, Node, Requirement
+from dovetail.core.queues.types import GPU, Queue
 from dovetail.core.reasons import Reason
-from dovetail.core.sharing.records import GPU, Queue
 from dovetail.core.state import State
 from tests.core.driven import POLICY, Driven, gang, members
 from tests.core.gang_oracle import gpu_pod

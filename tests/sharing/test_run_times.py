@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail.core.model import Work
+from dovetail.core.queues.run_times import KEPT, RunTimes
 from dovetail.core.reasons import Sure
-from dovetail.core.sharing.run_times import KEPT, RunTimes
 
 HOUR_MS = 3_600_000
 TRAIN = Work(family="train")

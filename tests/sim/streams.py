@@ -7,7 +7,7 @@ import random
 
 from dovetail.core.events import NodeChanged
 from dovetail.core.model import CPU, GPU, PODS, Gang, Node, Pod, Request, Work
-from dovetail.core.sharing.records import Queue
+from dovetail.core.queues.types import Queue
 from dovetail.sim.clock import Clock
 from dovetail.sim.workload import Job, Outage, Workload
 

@@ -8,7 +8,7 @@ import random
 import pytest
 from msgspec.structs import replace
 
-from dovetail.core.dra.records import Device, DeviceClass, Slice
+from dovetail.core.dra.types import Device, DeviceClass, Slice
 from dovetail.core.events import DeviceClassChanged, Event, NodeChanged, PodChanged, SliceChanged
 from dovetail.core.model import GPU, Container, Pod, Request
 from dovetail.core.policy import Policy

@@ -15,8 +15,8 @@ from msgspec.structs import replace
 from dovetail.core.checkpoint import restore, take
 from dovetail.core.cycle import step
 from dovetail.core.decisions import Bind, Decision
+from dovetail.core.devices.gpu_sharing import Sharing
 from dovetail.core.devices.layout import Layout
-from dovetail.core.devices.sharing import Sharing
 from dovetail.core.events import NodeChanged, PodChanged, PodRemoved
 from dovetail.core.model import CPU, GPU, MEMORY, PODS, Node, NodeTerm, Pod, PreferredNodes, Request, Requirement, Taint
 from dovetail.core.placing import kernel

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from dovetail.core.events import NodeChanged, PodChanged
 from dovetail.core.model import CPU, GPU, PODS, Gang, HostPort, Node, Pod, Request
 from dovetail.core.policy import Policy
-from dovetail.core.sharing.records import Queue
+from dovetail.core.queues.types import Queue
 from dovetail.sim import sample
 from dovetail.sim.arrivals import inflated
 from dovetail.sim.engine import Simulation

@@ -8,7 +8,7 @@ import pynvml as nvml
 import pytest
 
 from dovetail.core.devices.layout import LEVELS, UNKNOWN
-from dovetail.core.devices.topo_text import parse
+from dovetail.topology.nvidia_smi import parse
 from tools.standin import HOSTS, HostError, Standin, StandinUnavailable, library
 from tools.standin.description import level, load
 from tools.standin.fixture import MakeStandin

@@ -8,7 +8,7 @@ from yaml_objects import Change, added, deleted, wire
 
 from dovetail.core import events as ev
 from dovetail.core.model import LabelSelector, Requirement
-from dovetail.core.sharing.records import Budget
+from dovetail.core.queues.types import Budget
 from dovetail.kube.budgets import budget
 from dovetail.kube.feed import Feed
 from dovetail.kube.objects import PodDisruptionBudget

@@ -8,7 +8,7 @@ import yaml
 from yaml_objects import Change, added, deleted, pod, wire
 
 from dovetail.core import events as ev
-from dovetail.core.dra.records import Allocation, ClaimSpec, Constraint, DeviceRequest, Grant
+from dovetail.core.dra.types import Allocation, ClaimSpec, Constraint, DeviceRequest, Grant
 from dovetail.core.model import NodeTerm, Requirement, Toleration
 from dovetail.kube import translate, translate_claims
 from dovetail.kube.feed import Feed

@@ -9,16 +9,16 @@ import pytest
 from yaml_objects import added, deleted, pod, wire
 
 from dovetail.core import events as ev
+from dovetail.core.bounded_cache import Remembered, same
 from dovetail.core.cluster.columns import Columns
 from dovetail.core.cluster.rejections import MOST_OWNERS
 from dovetail.core.cluster.shapes import MOST_UNUSED
-from dovetail.core.dra.records import ClaimSpec
+from dovetail.core.complexity import BROAD, LIGHT, TERM, parts
+from dovetail.core.dra.types import ClaimSpec
 from dovetail.core.labels import as_int64
 from dovetail.core.model import GPU, Problem, Request, Requirement
-from dovetail.core.parts import BROAD, LIGHT, TERM, parts
-from dovetail.core.remembered import Remembered, same
-from dovetail.core.roster import MOST_DEPTH
-from dovetail.core.sharing.run_times import KEPT
+from dovetail.core.queues.run_times import KEPT
+from dovetail.core.workloads.index import MOST_DEPTH
 from dovetail.kube import annotations, budgets, limits, objects, objects_storage, owners, translate, volumes
 from dovetail.kube import resources as kinds
 from dovetail.kube.annotations import PREFIX, wishes_of

@@ -14,7 +14,7 @@ from dovetail.kube import resources as kinds
 from dovetail.kube import translate
 from dovetail.kube.decoding import BadObject, Event, Reader
 from dovetail.kube.limits import MOST_CONTAINERS, MOST_RESOURCES, MOST_SUMMED
-from dovetail.kube.long_objects import LONG, LONGEST
+from dovetail.kube.long_objects import LONG, LONGEST, LONGEST_PART
 from dovetail.kube.objects_claims import DeviceRequest, ResourceClaim
 from dovetail.kube.objects_pod import Pod
 from dovetail.kube.objects_storage import PersistentVolumeClaim
@@ -160,10 +160,10 @@ def test_a_long_status_tells_what_the_pod_does() -> None:
 @pytest.mark.parametrize("kind", [kind for kind, long in LONG.items() if long.wire is None])
 def test_other_long_objects_are_reported(kind: type) -> None:
     reader: Reader[Any] = Reader(kinds.PVCS, kind)
-    document = {"metadata": {"name": "a", "namespace": "ml"}, "spec": {"nobodyReads": "x" * LONGEST}}
+    document = {"metadata": {"name": "a", "namespace": "ml"}, "spec": {"nobodyReads": "x" * LONGEST_PART}}
     found = read(document, reader)
     assert found.key == ("ml", "a")
-    assert f"the limit is {LONGEST}" in found.problem
+    assert f"the limit is {LONGEST_PART}" in found.problem
 
 
 def test_short_ones_of_them_are_read() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from dovetail.core import events as ev
 from dovetail.core.model import LabelSelector, Requirement
-from dovetail.core.sharing.records import Budget, Usage
+from dovetail.core.queues.types import Budget, Usage
 from dovetail.kube.manifests import Manifests, read
 
 QUEUE = """

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.core.model import Problem
+from dovetail.core.queues.status import Standing
+from dovetail.core.queues.types import Usage
 from dovetail.core.reasons import Expected, Sure
-from dovetail.core.sharing.records import Usage
-from dovetail.core.sharing.standing import Standing
 from dovetail.kube import queues
 from dovetail.kube.objects_queue import Queue, QueueSpec
 

@@ -12,7 +12,7 @@ from inside import GPU_NODE, feed_of, gpu_node, zones
 from yaml_objects import added
 
 from dovetail.core import events as ev
-from dovetail.core.devices.sharing import Sharing
+from dovetail.core.devices.gpu_sharing import Sharing
 from dovetail.core.model import GPU, SHARED_GPU
 from dovetail.kube.feed import Feed
 from dovetail.kube.objects import Node

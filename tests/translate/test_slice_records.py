@@ -8,16 +8,7 @@ import yaml
 from yaml_objects import Change, added, deleted, wire
 
 from dovetail.core import events as ev
-from dovetail.core.dra.records import (
-    Capacity,
-    CounterSet,
-    CounterUse,
-    Device,
-    DeviceTaint,
-    RequestPolicy,
-    Slice,
-    Version,
-)
+from dovetail.core.dra.types import Capacity, CounterSet, CounterUse, Device, DeviceTaint, RequestPolicy, Slice, Version
 from dovetail.core.model import NodeTerm, Requirement
 from dovetail.kube import translate_slices
 from dovetail.kube.feed import Feed

@@ -7,13 +7,13 @@ from random import Random
 
 import msgspec
 
+from dovetail.core.bounded_cache import Remembered, same
 from dovetail.core.model import GPU
-from dovetail.core.remembered import Remembered, same
-from dovetail.core.sharing.accounts import USERS_KEPT
-from dovetail.core.sharing.attained import JOBS_KEPT, Attained
-from dovetail.core.sharing.order import Order
-from dovetail.core.sharing.records import Queue
-from dovetail.core.sharing.shares import Shares
+from dovetail.core.queues.accounts import USERS_KEPT
+from dovetail.core.queues.attained import JOBS_KEPT, Attained
+from dovetail.core.queues.queue_order import Order
+from dovetail.core.queues.shares import Shares
+from dovetail.core.queues.types import Queue
 from dovetail.core.state import State
 from dovetail.kube import resources as kinds
 from dovetail.kube import translate

@@ -6,10 +6,10 @@ from __future__ import annotations
 from typing import Any
 
 from dovetail.core import events as ev
+from dovetail.core.devices.gpu_sharing import Sharing
 from dovetail.core.devices.mig.products import of_product
 from dovetail.core.devices.mig.static import Card
-from dovetail.core.devices.sharing import Sharing
-from dovetail.core.dra.records import (
+from dovetail.core.dra.types import (
     Allocation,
     Claim,
     ClaimSpec,

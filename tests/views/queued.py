@@ -9,7 +9,7 @@ from dovetail.core import events as ev
 from dovetail.core.cycle import tell
 from dovetail.core.model import CPU, GPU, MEMORY, PODS, Gang, Namespace, Node, Pod, Request, Work
 from dovetail.core.policy import Policy, unhurried
-from dovetail.core.sharing.records import Budget, Queue, Usage
+from dovetail.core.queues.types import Budget, Queue, Usage
 from dovetail.core.state import State
 
 NOW, MINUTE, HOUR, DAY = 20_000 * 86_400_000, 60_000, 3_600_000, 86_400_000

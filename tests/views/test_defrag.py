@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from dovetail.core.model import Gang, LabelSelector, Pod, Requirement
-from dovetail.core.sharing.records import Budget
+from dovetail.core.queues.types import Budget
 from dovetail.core.state import State
 from dovetail.views.defrag import Defrag, for_job, for_shape
 from dovetail.views.jobs import NotFound

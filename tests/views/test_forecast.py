@@ -10,8 +10,8 @@ from dovetail.core.cycle import tell
 from dovetail.core.events import Event, GangChanged, NodeChanged, PodChanged
 from dovetail.core.model import CPU, GPU, MEMORY, PODS, Gang, Node, Pod, Request, Work
 from dovetail.core.policy import Policy
+from dovetail.core.queues.run_times import OVERTIME_MS
 from dovetail.core.reasons import Sure
-from dovetail.core.sharing.run_times import OVERTIME_MS
 from dovetail.core.state import State
 from dovetail.views.forecast import Forecast, forecast
 

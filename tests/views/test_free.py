@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from dovetail.core.cycle import step
 from dovetail.core.decisions import Bind
-from dovetail.core.devices.sharing import Sharing
-from dovetail.core.dra.records import Capacity, Device, DeviceClass, DeviceTaint
+from dovetail.core.devices.gpu_sharing import Sharing
+from dovetail.core.dra.types import Capacity, Device, DeviceClass, DeviceTaint
 from dovetail.core.events import ClaimChanged, PodChanged
 from dovetail.core.model import CPU, GPU, SHARED_GPU, Node, Pod, Problem, Taint
 from dovetail.core.state import State

@@ -17,8 +17,8 @@ from click.testing import CliRunner, Result
 from msgspec.structs import fields
 
 from dovetail.cli import cli
-from dovetail.core.devices import nccl_xml
 from dovetail.playground import Playground
+from dovetail.topology import nccl_xml
 from dovetail.views.gpus import PodGpus
 from dovetail.views.node import NodeInside, Policies
 from tests.bound import bound

@@ -21,8 +21,8 @@ from dovetail.cli import cli
 from dovetail.core import events as ev
 from dovetail.core.checkpoint import restore, take
 from dovetail.core.model import CPU, GPU, MEMORY, Gang, Node, Pod, Problem, Request
+from dovetail.core.queues.types import Queue
 from dovetail.core.reasons import When
-from dovetail.core.sharing.records import Queue
 from dovetail.core.state import State
 from dovetail.sim.once import Once
 from dovetail.sim.report import Run, of_snapshot

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from dovetail.core.checkpoint import take
 from dovetail.core.events import GangChanged, PodChanged
 from dovetail.core.model import Gang, LabelSelector, Node, Requirement, Toleration
+from dovetail.core.queues.types import Budget
 from dovetail.core.reasons import Sure
-from dovetail.core.sharing.records import Budget
 from dovetail.core.state import State
 from dovetail.views.jobs import NotFound
 from dovetail.views.whatif import (

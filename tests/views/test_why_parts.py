@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from dovetail.cli.console import Console
 from dovetail.cli.why import show
-from dovetail.core.devices.sharing import Sharing
-from dovetail.core.dra.records import (
+from dovetail.core.devices.gpu_sharing import Sharing
+from dovetail.core.dra.types import (
     Capacity,
     Claim,
     Constraint,

@@ -32,7 +32,7 @@ from dovetail.advice.doctor.records import (
     Webhook,
 )
 from dovetail.core.quantities import QuantityError, units
-from dovetail.core.sharing.tree import Tree
+from dovetail.core.queues.tree import Tree
 from dovetail.kube import protection
 from dovetail.kube.client import Client
 from dovetail.kube.discovery import Served, discover

@@ -11,8 +11,8 @@ from rich.markup import escape
 from dovetail.cli.console import Console, Table, prose
 from dovetail.cli.output import count
 from dovetail.core.quantities import display
-from dovetail.core.sharing.records import CPU, GPU, Amounts
-from dovetail.core.sharing.standing import Standing
+from dovetail.core.queues.status import Standing
+from dovetail.core.queues.types import CPU, GPU, Amounts
 from dovetail.recording.decided import Decided, Room, Waiting
 
 _SHOWN = 20

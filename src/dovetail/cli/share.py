@@ -9,7 +9,7 @@ from rich.markup import escape
 from dovetail.cli.cluster import Source, cluster_options
 from dovetail.cli.console import Console, Table
 from dovetail.cli.output import gpus, output_option, write_json
-from dovetail.core.sharing.records import GPU, Amounts
+from dovetail.core.queues.types import GPU, Amounts
 from dovetail.views.amounts import listed
 from dovetail.views.jobs import NotFound
 from dovetail.views.standings import QueueShare, share

@@ -18,7 +18,7 @@ from dovetail.cli.scheduling import fabric_option
 from dovetail.cli.simulate_report import compare, show
 from dovetail.cli.simulate_tasks import QUEUES_BY, UNTIL_PERCENT, Churn, Habits, Task, of_jobs, of_manifests, of_pods
 from dovetail.core.policy import Policy
-from dovetail.core.sharing.records import DEFAULT_HALF_LIFE_MS
+from dovetail.core.queues.types import DEFAULT_HALF_LIFE_MS
 from dovetail.kube import manifests
 from dovetail.kube.annotations import DURATION_RULE, duration_ms
 from dovetail.kube.documents import ManifestError

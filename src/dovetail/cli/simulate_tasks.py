@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from dovetail.core.events import NodeChanged
 from dovetail.core.model import GPU, Node, Pod
-from dovetail.core.sharing.records import DEFAULT_QUEUE
+from dovetail.core.queues.types import DEFAULT_QUEUE
 from dovetail.kube.manifests import Manifests
 from dovetail.sim import sample
 from dovetail.sim.arrivals import inflated

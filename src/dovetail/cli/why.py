@@ -11,8 +11,8 @@ from rich.markup import escape
 from dovetail.cli.cluster import Source, cluster_options
 from dovetail.cli.console import Console, Table, prose
 from dovetail.cli.output import count, key_of, looking_ahead, namespace_option, output_option, start, write_json
+from dovetail.core.queues.types import MODEL_PREFIX, Amounts
 from dovetail.core.reasons import When
-from dovetail.core.sharing.records import MODEL_PREFIX, Amounts
 from dovetail.views.amounts import listed, shown
 from dovetail.views.holders import Holder, Part
 from dovetail.views.jobs import NotFound

@@ -19,14 +19,14 @@ from dovetail.core.cluster.mix import Record as Counted
 from dovetail.core.cluster.rejections import Rejection
 from dovetail.core.decisions import ClaimGrant, VolumePick
 from dovetail.core.dra.extended import claim_key
-from dovetail.core.moves import Room
-from dovetail.core.placing.backfill import Reservation
 from dovetail.core.policy import Policy
+from dovetail.core.preemption.moves import Room
+from dovetail.core.queues.eviction_counts import Evictions, GivenWay
+from dovetail.core.queues.types import History
 from dovetail.core.reasons import Expected, Refusal
-from dovetail.core.roster import Precedence
-from dovetail.core.sharing.given_way import Evictions, GivenWay
-from dovetail.core.sharing.records import History
+from dovetail.core.reservations.backfill import Reservation
 from dovetail.core.state import State
+from dovetail.core.workloads.index import Precedence
 
 
 class Held(Struct, frozen=True):
@@ -86,9 +86,9 @@ class Checkpoint(Struct, frozen=True):
     each queue has used, `run_times` what was learned (kind, name, ms), `mix` what kinds of pods came and how many,
     `ended` how many with GPUs are gone, `rooms` what is held for whom, the oldest first; `spared` are pods that are not
     asked to give way until then, `unknown` roots for which no start can be given. `failed` and `succeeded` are how many
-    pods of each gang ended so, `broken` roots with since when (see `core.broken`). `kept` is room for pods that are on
-    the move, `moved` when each job was moved last, `moves` when pods were moved in the last hour (see `core.moves`),
-    `given_way` how often jobs were evicted.
+    pods of each gang ended so, `broken` roots with since when (see `core.workloads.broken`). `kept` is room for pods
+    that are on the move, `moved` when each job was moved last, `moves` when pods were moved in the last hour (see
+    `core.preemption.moves`), `given_way` how often jobs were evicted.
     """
 
     steps: int

@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 
-from dovetail.core.attempt import Attempt
 from dovetail.core.decisions import Decision
 from dovetail.core.events import Event
+from dovetail.core.pipeline.attempt import Attempt
 from dovetail.core.state import State
 
 

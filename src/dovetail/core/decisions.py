@@ -11,7 +11,7 @@ from typing import Literal
 from msgspec import Struct
 
 from dovetail.core.dra.extended import Use
-from dovetail.core.dra.records import Allocation, ClaimSpec
+from dovetail.core.dra.types import Allocation, ClaimSpec
 from dovetail.core.model import Instance
 from dovetail.core.reasons import Refusal
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from dovetail.core.dra.records import Claim, DeviceClass, Slice
+from dovetail.core.dra.types import Claim, DeviceClass, Slice
 from dovetail.core.model import Gang, Namespace, Node, Pod, StorageClass, Volume, VolumeClaim
-from dovetail.core.sharing.records import Budget, Queue
+from dovetail.core.queues.types import Budget, Queue
 
 
 class NodeChanged(Struct, frozen=True):

@@ -14,12 +14,12 @@ from typing import Literal
 
 from msgspec import Struct
 
+from dovetail.core.devices.gpu_sharing import Isolation, Sharing
 from dovetail.core.devices.kubelet.inventory import Inventory
 from dovetail.core.devices.kubelet.pods import Pod as ManagedPod
 from dovetail.core.devices.layout import Layout
 from dovetail.core.devices.mig.geometry import Geometry
 from dovetail.core.devices.mig.static import Card
-from dovetail.core.devices.sharing import Isolation, Sharing
 
 CPU = "cpu"
 MEMORY = "memory"

@@ -25,7 +25,7 @@ class Policy(Struct, frozen=True):
     """`attempts_per_step` bounds the work of one step (gangs and lone pods tried, pods decided, and each pod that looks
     at other pods), so that the driver can begin to bind.
     `search_limit` bounds the domains tried for one gang. A half-started gang is released after `start_deadline_ms`,
-    and one of which a pod failed for good after `broken_deadline_ms` (0: never; see `core.broken`).
+    and one of which a pod failed for good after `broken_deadline_ms` (0: never; see `core.workloads.broken`).
     A pending gang whose reason stays the same is told again at most every `tell_again_ms`. `scoring` chooses among the
     nodes that fit.
 
@@ -35,7 +35,7 @@ class Policy(Struct, frozen=True):
     Who was to give way and is not gone after its own grace and `eviction_deadline_ms` is given up on.
 
     At most `moves_per_hour` pods are moved in an hour so that others fit (0: nobody is), and those of a job again only
-    after `move_again_ms` (see `placing.consolidation`).
+    after `move_again_ms` (see `preemption.consolidation`).
 
     `remember_refusals` refuses a job by what was found out about an equal one, as long as that holds; False tries each.
 

@@ -12,7 +12,7 @@ import re
 from fractions import Fraction
 from math import ceil, floor
 
-from dovetail.core.remembered import remembered
+from dovetail.core.bounded_cache import remembered
 
 _SUFFIX: dict[str, Fraction] = {
     "n": Fraction(1, 10**9), "u": Fraction(1, 10**6), "m": Fraction(1, 1000), "": Fraction(1),

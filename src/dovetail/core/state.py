@@ -15,23 +15,23 @@ from typing import Any
 from msgspec.structs import replace
 
 from dovetail.core import events as ev
-from dovetail.core.broken import Broken
 from dovetail.core.cluster import Cluster
 from dovetail.core.cluster.rejections import FOR_EVER_MS
-from dovetail.core.failures import Failures
 from dovetail.core.model import Pod
-from dovetail.core.moves import Moves
-from dovetail.core.pending import Pending
-from dovetail.core.placing.backfill import Reservations
-from dovetail.core.placing.rows import Rows
+from dovetail.core.pipeline.equivalence import Failures
+from dovetail.core.pipeline.queue import Pending
+from dovetail.core.placing.score_cache import Rows
 from dovetail.core.policy import Policy
-from dovetail.core.roster import LONE, Precedence, Rank, Roster, startable
-from dovetail.core.sharing.accounts import Line
-from dovetail.core.sharing.given_way import GivenWay
-from dovetail.core.sharing.order import NOWHERE, Order
-from dovetail.core.sharing.records import QUEUE_LABEL, Budget
-from dovetail.core.sharing.run_times import RunTimes
-from dovetail.core.sharing.shares import Shares
+from dovetail.core.preemption.moves import Moves
+from dovetail.core.queues.accounts import Line
+from dovetail.core.queues.eviction_counts import GivenWay
+from dovetail.core.queues.queue_order import NOWHERE, Order
+from dovetail.core.queues.run_times import RunTimes
+from dovetail.core.queues.shares import Shares
+from dovetail.core.queues.types import QUEUE_LABEL, Budget
+from dovetail.core.reservations.backfill import Reservations
+from dovetail.core.workloads.broken import Broken
+from dovetail.core.workloads.index import LONE, Precedence, Rank, Roster, startable
 
 _RENEWED_MS = 1000
 """How often queues are compared anew although nothing happened: what they used changes with time."""

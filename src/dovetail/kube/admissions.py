@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from dovetail.core.bounded_cache import Remembered, same
 from dovetail.core.devices.mig.geometry import RESOURCE_PREFIX
 from dovetail.core.model import GPU, SHARED_GPU
-from dovetail.core.remembered import Remembered, same
 from dovetail.kube.objects_pod import Pod as PodObject
 
 Sizes = frozenset[tuple[str, str]]

@@ -28,10 +28,10 @@ from typing import Any, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dovetail.core.devices.sharing import ISOLATIONS, Isolation
+from dovetail.core.bounded_cache import Remembered
+from dovetail.core.devices.gpu_sharing import ISOLATIONS, Isolation
 from dovetail.core.model import MAX_GPUS, WHOLE_GPU_MILLI, Problem
 from dovetail.core.quantities import parse
-from dovetail.core.remembered import Remembered
 from dovetail.kube.limits import MOST_LEVELS
 from dovetail.kube.objects import ObjectMeta, epoch_ms
 from dovetail.kube.translate_problems import nearest, shown

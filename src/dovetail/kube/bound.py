@@ -20,10 +20,10 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta, Struct
 
+from dovetail.core.bounded_cache import remembered
+from dovetail.core.devices.gpu_sharing import Isolation
 from dovetail.core.devices.mig.geometry import RESOURCE_PREFIX
-from dovetail.core.devices.sharing import Isolation
 from dovetail.core.model import GPU, SHARED_GPU, WHOLE_GPU_MILLI, Gang, Instance, Pod, Problem
-from dovetail.core.remembered import remembered
 from dovetail.kube import instances
 from dovetail.kube.annotations import BOUND, Wishes, indices_of
 from dovetail.kube.layouts import Finding

@@ -10,7 +10,7 @@ Source: k8s.io/kubernetes pkg/registry/core/pod/storage/eviction.go.
 from __future__ import annotations
 
 from dovetail.core.model import Problem
-from dovetail.core.sharing.records import Budget
+from dovetail.core.queues.types import Budget
 from dovetail.kube.layouts import Finding
 from dovetail.kube.limits import MOST_PARTS, of_selector
 from dovetail.kube.objects import PodDisruptionBudget

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dovetail.core import events as ev
-from dovetail.core.remembered import Remembered
+from dovetail.core.bounded_cache import Remembered
 from dovetail.kube import translate
 from dovetail.kube.objects_pod import Pod
 from dovetail.kube.records import Change

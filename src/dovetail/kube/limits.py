@@ -8,8 +8,8 @@ Rules
   labels, required anti-affinity terms, host ports and claims. Too many containers count as one that asks for all that
   they ask for, as if init containers ran beside the others: a kubelet gives it to them. Of more than MOST_SUMMED not
   everything is read, but all GPUs: then the pod counts as one that takes all CPU and memory of its node.
-- What a pod says of where it may go counts in parts, as in `core.parts`. Where they are too many, nothing of it is read
-  but required anti-affinity terms.
+- What a pod says of where it may go counts in parts, as in `core.complexity`. Where they are too many, nothing of it is
+  read but required anti-affinity terms.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from dovetail.core.complexity import BROAD, NEGATIVE, TERM, TEXT
 from dovetail.core.devices.mig.geometry import RESOURCE_PREFIX
 from dovetail.core.model import CPU, GPU, MEMORY, SHARED_GPU, Problem
-from dovetail.core.parts import BROAD, NEGATIVE, TERM, TEXT
 from dovetail.core.quantities import MAX_AMOUNT, QuantityError, parse
 from dovetail.kube.objects import LabelSelector, NodeSelectorTerm, Quantities, Quantity, SelectorRequirement
 from dovetail.kube.objects_pod import (

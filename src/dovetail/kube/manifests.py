@@ -27,7 +27,7 @@ from msgspec import Struct, structs
 
 from dovetail.core import events as ev
 from dovetail.core.model import Gang, Node, Pod, Problem
-from dovetail.core.sharing.records import DEFAULT_QUEUE, QUEUE_LABEL, Queue
+from dovetail.core.queues.types import DEFAULT_QUEUE, QUEUE_LABEL, Queue
 from dovetail.kube import admission, translate
 from dovetail.kube.admission import PRIORITY_CLASSES, Key, Object, PriorityClass, key_of, of_kind
 from dovetail.kube.discovery import Served

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dovetail.core import events as ev
-from dovetail.core.dra.records import Slice
+from dovetail.core.dra.types import Slice
 from dovetail.kube import translate_slices
 from dovetail.kube.layouts import Finding
 from dovetail.kube.objects_claims import DeviceTaintRule, ResourceSlice

@@ -26,7 +26,7 @@ from msgspec import Struct
 
 from dovetail.core.model import LabelSelector, Problem
 from dovetail.core.quantities import QuantityError, display, parse
-from dovetail.core.sharing.records import (
+from dovetail.core.queues.types import (
     CPU,
     DEFAULT_HALF_LIFE_MS,
     GPU,
@@ -47,8 +47,8 @@ from dovetail.kube.texts import MESSAGE_BYTES, clipped
 from dovetail.kube.translate_problems import first_of, nearest
 
 if TYPE_CHECKING:
+    from dovetail.core.queues.status import Standing
     from dovetail.core.reasons import Expected
-    from dovetail.core.sharing.standing import Standing
 
 MAX_WEIGHT = 1_000_000
 MAX_PRIORITY = 1_000_000_000

@@ -15,8 +15,8 @@ from typing import Any, Literal, Protocol, TypeVar
 from msgspec.structs import replace
 
 from dovetail.core import events as ev
-from dovetail.core.dra.records import Claim
-from dovetail.core.sharing.records import Budget, Queue
+from dovetail.core.dra.types import Claim
+from dovetail.core.queues.types import Budget, Queue
 from dovetail.kube import budgets, objects, objects_queue, objects_storage, queues, translate, volumes
 from dovetail.kube.layouts import Finding
 from dovetail.kube.objects_claims import DeviceClass, ResourceClaim

@@ -20,10 +20,10 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from dovetail.core.devices.gpu_sharing import Isolation, Sharing
 from dovetail.core.devices.mig import names
 from dovetail.core.devices.mig.geometry import Geometry
 from dovetail.core.devices.mig.static import Card
-from dovetail.core.devices.sharing import Isolation, Sharing
 from dovetail.core.model import GPU, MAX_GPUS, SHARED_GPU, WHOLE_GPU_MILLI, Problem
 from dovetail.core.quantities import QuantityError, units
 from dovetail.kube import objects
@@ -36,7 +36,7 @@ MEMORY, MIG_STRATEGY = "nvidia.com/gpu.memory", "nvidia.com/mig.strategy"
 _UNSHARED = "none"
 _MPS = "mps"
 _ISOLATION: dict[str, Isolation] = {"time-slicing": "none", _MPS: "memory"}
-"""By strategy; see `core.devices.sharing`."""
+"""By strategy; see `core.devices.gpu_sharing`."""
 _SLICED = re.compile(r".+-MIG-(.+?)(?:-SHARED)?")
 _INVALID = "INVALID"
 _MOST_MIB = 2**21

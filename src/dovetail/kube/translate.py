@@ -28,6 +28,7 @@ from typing import Literal
 from msgspec.structs import replace
 
 from dovetail.core import model
+from dovetail.core.bounded_cache import Remembered, remembered, same
 from dovetail.core.devices.kubelet.inventory import Inventory
 from dovetail.core.devices.layout import Layout
 from dovetail.core.model import (
@@ -42,7 +43,6 @@ from dovetail.core.model import (
     Taint,
     Toleration,
 )
-from dovetail.core.remembered import Remembered, remembered, same
 from dovetail.kube import objects, selectors, volumes
 from dovetail.kube.annotations import NOTHING, Wishes, last_checkpoint_ms, wishes_of
 from dovetail.kube.bound import Bound, devices_of

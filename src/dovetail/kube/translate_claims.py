@@ -15,8 +15,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from dovetail.core.dra import records
-from dovetail.core.dra.records import (
+from dovetail.core.bounded_cache import Remembered, same
+from dovetail.core.dra import types
+from dovetail.core.dra.types import (
     SHARED,
     Allocation,
     AllocationMode,
@@ -27,7 +28,6 @@ from dovetail.core.dra.records import (
     Grant,
 )
 from dovetail.core.model import Effect, NodeTerm, Problem, Requirement, Toleration
-from dovetail.core.remembered import Remembered, same
 from dovetail.kube import objects_claims as wire
 from dovetail.kube.limits import MOST_EXPRESSIONS
 from dovetail.kube.objects import epoch_ms
@@ -47,10 +47,10 @@ _OPERATORS: dict[str, Literal["Exists", "Equal"]] = {"": "Equal", "Equal": "Equa
 _TOLERATED: dict[str, Effect] = {"NoSchedule": "NoSchedule", "NoExecute": "NoExecute"}
 
 
-def device_class(obj: wire.DeviceClass) -> records.DeviceClass:
+def device_class(obj: wire.DeviceClass) -> types.DeviceClass:
     """A selector that is of another language than CEL is an empty expression, which no device matches."""
     meta, spec = obj.metadata, obj.spec
-    return records.DeviceClass(
+    return types.DeviceClass(
         meta.name,
         tuple(selector.cel.expression if selector.cel is not None else "" for selector in spec.selectors),
         spec.extended_resource_name,

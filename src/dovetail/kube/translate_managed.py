@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import ceil
 
+from dovetail.core.bounded_cache import Remembered
 from dovetail.core.devices.kubelet.pods import CPU, Amounts, Asked, Container, Kind, Pod, Qos, managed
 from dovetail.core.quantities import MAX_AMOUNT, QuantityError, parse
-from dovetail.core.remembered import Remembered
 from dovetail.kube.limits import is_native
 from dovetail.kube.objects import Quantity
 from dovetail.kube.objects_pod import SIDECAR, ResourceRequirements

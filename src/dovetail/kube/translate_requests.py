@@ -26,10 +26,10 @@ from math import ceil
 from typing import NamedTuple
 
 from dovetail.core import model
+from dovetail.core.bounded_cache import Remembered
 from dovetail.core.dra.extended import IMPLICIT
 from dovetail.core.model import CPU, MEMORY, Problem
 from dovetail.core.quantities import MAX_AMOUNT, QuantityError, parse
-from dovetail.core.remembered import Remembered
 from dovetail.kube.limits import MOST_RESOURCES, counts_always, is_native
 from dovetail.kube.objects import Quantities, Quantity
 from dovetail.kube.objects_pod import SIDECAR, Container, ContainerStatus, Pod

@@ -17,11 +17,11 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
+from dovetail.core.bounded_cache import Remembered, remembered
+from dovetail.core.devices.gpu_sharing import STRONG
 from dovetail.core.devices.mig import names
 from dovetail.core.devices.mig.products import GEOMETRIES
-from dovetail.core.devices.sharing import STRONG
 from dovetail.core.model import GPU, SHARED_GPU, Problem, Request
-from dovetail.core.remembered import Remembered, remembered
 from dovetail.kube.annotations import FRACTION, ISOLATION, MEMORY, PREFIX, Wishes
 from dovetail.kube.objects_pod import Pod
 from dovetail.kube.translate_problems import shown

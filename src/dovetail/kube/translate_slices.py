@@ -22,7 +22,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from dovetail.core.dra.records import (
+from dovetail.core.dra.types import (
     Capacity,
     CounterSet,
     CounterUse,

@@ -18,8 +18,8 @@ from __future__ import annotations
 
 import re
 
+from dovetail.core.bounded_cache import Remembered, remembered, same
 from dovetail.core.model import Work
-from dovetail.core.remembered import Remembered, remembered, same
 from dovetail.kube.annotations import Wishes
 from dovetail.kube.gangs import OwnerRef
 from dovetail.kube.objects_pod import Pod

@@ -23,16 +23,16 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar, Union, get_args, 
 import msgspec
 from msgspec import structs
 
+from dovetail.core.bounded_cache import Remembered
 from dovetail.core.devices.kubelet.inventory import Inventory
 from dovetail.core.devices.layout import Layout
 from dovetail.core.devices.mig.geometry import Geometry
 from dovetail.core.devices.mig.products import GEOMETRIES
-from dovetail.core.dra.records import ClaimSpec
+from dovetail.core.dra.types import ClaimSpec
 from dovetail.core.model import Request, Work
 from dovetail.core.placing.expected_fill import ExpectedFill
 from dovetail.core.placing.scores import Scoring, Tightest
 from dovetail.core.policy import Policy
-from dovetail.core.remembered import Remembered
 
 T = TypeVar("T")
 Convert = Callable[[Any], Any]

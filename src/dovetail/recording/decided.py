@@ -19,11 +19,11 @@ from msgspec.structs import fields, replace
 from dovetail.core.cycle import tell
 from dovetail.core.decisions import Bind, Decision, Evict
 from dovetail.core.events import Event
-from dovetail.core.placing.backfill import Reservation
+from dovetail.core.queues.status import Standing
 from dovetail.core.reasons import Sure
-from dovetail.core.roster import LONE
-from dovetail.core.sharing.standing import Standing
+from dovetail.core.reservations.backfill import Reservation
 from dovetail.core.state import State
+from dovetail.core.workloads.index import LONE
 from dovetail.recording.format import LINE, Line
 from dovetail.recording.reader import Run, Segment
 from dovetail.recording.replay import Player, Replay, described, pod_names, refused

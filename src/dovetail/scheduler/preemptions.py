@@ -14,7 +14,7 @@ from typing import Literal
 
 from dovetail.core.decisions import Evict, Release, Unnominate
 from dovetail.core.events import Event, EvictionFailed, PodChanged, PodRemoved
-from dovetail.core.roster import Roster
+from dovetail.core.workloads.index import Roster
 from dovetail.kube.client import Client
 from dovetail.scheduler import metrics
 from dovetail.scheduler.binder import Target

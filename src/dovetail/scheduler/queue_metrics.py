@@ -7,7 +7,7 @@ gauge any more.
 
 from __future__ import annotations
 
-from dovetail.core.sharing.records import CPU, GPU, GPU_MEMORY, MODEL_PREFIX
+from dovetail.core.queues.types import CPU, GPU, GPU_MEMORY, MODEL_PREFIX
 from dovetail.core.state import State
 from dovetail.scheduler import metrics
 

@@ -21,8 +21,8 @@ from typing import Any
 
 from msgspec import Struct
 
+from dovetail.core.queues.status import Standing
 from dovetail.core.reasons import Expected
-from dovetail.core.sharing.standing import Standing
 from dovetail.core.state import State
 from dovetail.kube.client import JSON_PATCH, Client
 from dovetail.kube.errors import Invalid, KubeError, NotFound

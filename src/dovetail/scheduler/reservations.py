@@ -26,7 +26,7 @@ from msgspec import Struct, field
 
 from dovetail.core.cluster.claims import BINDING_TIMEOUT_MS
 from dovetail.core.decisions import Bind, ClaimToMake
-from dovetail.core.dra.records import Allocation
+from dovetail.core.dra.types import Allocation
 from dovetail.kube import resources as kinds
 from dovetail.kube.client import MERGE_PATCH, STRATEGIC_PATCH, Client
 from dovetail.kube.errors import AlreadyExists, ApiError, Conflict, Invalid, KubeError, NotFound

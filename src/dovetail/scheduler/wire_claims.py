@@ -22,7 +22,7 @@ import msgspec
 
 from dovetail.core.decisions import ClaimToMake
 from dovetail.core.dra.extended import name_base
-from dovetail.core.dra.records import Allocation, Grant
+from dovetail.core.dra.types import Allocation, Grant
 from dovetail.core.model import Requirement
 from dovetail.kube.objects_claims import (
     ClaimMeta,

@@ -28,7 +28,7 @@ from dovetail.core.cluster.columns import Index
 from dovetail.core.cluster.selection import matches_affinity
 from dovetail.core.cluster.shapes import Shape
 from dovetail.core.model import CPU, GPU, WHOLE_GPU_MILLI, Pod, Request
-from dovetail.core.placing.rows import Row
+from dovetail.core.placing.score_cache import Row
 from dovetail.core.placing.scores import Offer, Scores
 
 _COVERED_PERCENT = 95

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import random
 
-from dovetail.core.sharing.attained import level, level_after_ms
+from dovetail.core.queues.attained import level, level_after_ms
 from dovetail.sim.clock import Fate
 from dovetail.sim.plain import Line, Order, Plain
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dovetail.core.cluster import Cluster
 from dovetail.core.events import NodeChanged
 from dovetail.core.placing.pods import fill
-from dovetail.core.placing.rows import Rows
+from dovetail.core.placing.score_cache import Rows
 from dovetail.core.policy import Policy
 from dovetail.sim.clock import Clock, Fate
 from dovetail.sim.workload import Job, Workload

@@ -24,7 +24,7 @@ from typing import Any
 from msgspec import Struct
 
 from dovetail.core.model import WHOLE_GPU_MILLI
-from dovetail.core.sharing.records import DEFAULT_HALF_LIFE_MS
+from dovetail.core.queues.types import DEFAULT_HALF_LIFE_MS
 from dovetail.sim.clock import Clock, Fate
 from dovetail.sim.workload import Workload, gpu_milli
 

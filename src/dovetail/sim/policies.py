@@ -21,7 +21,7 @@ from dovetail.core.cluster import Cluster
 from dovetail.core.cluster.shapes import Shape
 from dovetail.core.model import CPU, GPU, WHOLE_GPU_MILLI, Pod, Request
 from dovetail.core.placing.expected_fill import ExpectedFill
-from dovetail.core.placing.rows import Row
+from dovetail.core.placing.score_cache import Row
 from dovetail.core.placing.scores import Offer, Scores, Scoring, Tightest, tightest_gpu
 from dovetail.sim.fgd import FragmentationGradientDescent
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from dovetail.core.events import Event, NodeChanged, PodChanged
 from dovetail.core.model import GPU, WHOLE_GPU_MILLI, Gang, Node, Pod, Request
-from dovetail.core.sharing.records import Queue
+from dovetail.core.queues.types import Queue
 
 
 class Job(Struct, frozen=True):

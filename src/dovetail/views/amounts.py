@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Amounts by resource class for people: `gpu=40`, as one writes them and as one reads them.
 
-Rules: classes and units are those of `core.sharing.records`. GPUs are written as numbers (0.5 is half of one), memory
+Rules: classes and units are those of `core.queues.types`. GPUs are written as numbers (0.5 is half of one), memory
 and CPUs as quantities, slices as whole numbers. `none` takes a class away.
 """
 
@@ -11,15 +11,7 @@ from collections.abc import Iterable
 
 from dovetail.core import quantities
 from dovetail.core.quantities import QuantityError
-from dovetail.core.sharing.records import (
-    CPU,
-    GPU,
-    GPU_MEMORY,
-    GPU_SLICES,
-    MEMORY,
-    MODEL_PREFIX,
-    Amounts,
-)
+from dovetail.core.queues.types import CPU, GPU, GPU_MEMORY, GPU_SLICES, MEMORY, MODEL_PREFIX, Amounts
 from dovetail.views.jobs import nearest
 
 CLASSES = (CPU, MEMORY, GPU, GPU_SLICES, GPU_MEMORY)

@@ -18,7 +18,7 @@ from dovetail.core.dra import cel
 from dovetail.core.dra.asks import Alternative, Asks, Option
 from dovetail.core.dra.kinds import Kind, Kinds
 from dovetail.core.dra.pools import Offer, PoolHere, PoolId, pools_on, uses_of
-from dovetail.core.dra.records import SHARED, Allocation, ClaimSpec, Device, DeviceTaint, Grant, Slice
+from dovetail.core.dra.types import SHARED, Allocation, ClaimSpec, Device, DeviceTaint, Grant, Slice
 from dovetail.core.model import NodeTerm
 from dovetail.views.holders import device_of
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Moves that make room for a job or a shape: the core's own plan (`placing.defragmentation`), for people. A dry run.
+"""Moves that make room for a job or a shape: the core's own plan (`preemption.defragmentation`), for people. A dry run.
 
 Rules: nothing is moved. Whoever carries a plan out evicts the pods of one step after another; their owners make them
 anew, and the scheduler places them. So a pod without a controller can be moved by nobody but who made it: it is told.
@@ -15,13 +15,13 @@ from collections.abc import Iterator, Mapping
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dovetail.core.eligible import beyond, blocked
 from dovetail.core.model import GPU
-from dovetail.core.placing.defragmentation import Move, Moves, NoPlan, plan
+from dovetail.core.pipeline.pre_enqueue import beyond, blocked
 from dovetail.core.placing.gangs import Group
+from dovetail.core.preemption.defragmentation import Move, Moves, NoPlan, plan
 from dovetail.core.reasons import Reason
-from dovetail.core.roster import complete
 from dovetail.core.state import State
+from dovetail.core.workloads.index import complete
 from dovetail.views.forecast import Place
 from dovetail.views.jobs import Job, NotFound, find_jobs, name_of, not_waiting
 from dovetail.views.probe import Beside, Probe

@@ -2,9 +2,10 @@
 """When everybody who waits will start: the scheduler's own steps on a copy of the cluster, while time runs ahead.
 
 Rules
-- When a pod ends is what the core holds room by (`placing.backfill`): by the limit of its run time, or else by what was
-  learned from others like it. Up to a minute past its limit it ends any moment. Later its end is unknown, as is that of
-  who has neither: such pods stay for ever here. So an expected start is one at the latest, as far as estimates hold.
+- When a pod ends is what the core holds room by (`reservations.backfill`): by the limit of its run time, or else by
+  what was learned from others like it. Up to a minute past its limit it ends any moment. Later its end is unknown, as
+  is that of who has neither: such pods stay for ever here. So an expected start is one at the latest, as far as
+  estimates hold.
 - Who is being deleted ends after its grace.
 - Who gives way to others in the next steps ends after its grace, and waits again if something makes it anew. Who would
   have to give way later is not foreseen.
@@ -31,8 +32,8 @@ from dovetail.core.events import Event, PodChanged, PodRemoved
 from dovetail.core.model import Pod
 from dovetail.core.placing import refusals
 from dovetail.core.policy import Policy, unhurried
+from dovetail.core.queues.types import GPU
 from dovetail.core.reasons import Expected, Reason, Refusal, Sure, When
-from dovetail.core.sharing.records import GPU
 from dovetail.core.state import State
 from dovetail.views.gpus import gpus_of
 from dovetail.views.jobs import Job, job_of, name_of, restarted, some, waiting_jobs

@@ -19,11 +19,11 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from dovetail.core.cluster.columns import ABSENT, Mask
+from dovetail.core.devices.gpu_sharing import Isolation
 from dovetail.core.devices.mig.geometry import RESOURCE_PREFIX, Geometry, Profile
 from dovetail.core.devices.mig.slices import slices
-from dovetail.core.devices.sharing import Isolation
 from dovetail.core.dra.asks import MOST_RESULTS
-from dovetail.core.dra.records import Claim, ClaimSpec, DeviceRequest
+from dovetail.core.dra.types import Claim, ClaimSpec, DeviceRequest
 from dovetail.core.model import GPU, WHOLE_GPU_MILLI, Pod
 from dovetail.core.state import State
 from dovetail.views.claimed import Claimed

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from dovetail.core.cluster import Cluster
 from dovetail.core.cluster.placement import Placement, indices
 from dovetail.core.devices.mig.geometry import RESOURCE_PREFIX
-from dovetail.core.dra.records import Allocation, Grant
+from dovetail.core.dra.types import Allocation, Grant
 from dovetail.core.model import CPU, GPU, MEMORY, WHOLE_GPU_MILLI
 from dovetail.core.placing.refusals import Verdict
 from dovetail.core.quantities import display

@@ -14,9 +14,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dovetail.core.model import Pod
-from dovetail.core.roster import LONE
-from dovetail.core.sharing.records import GPU
+from dovetail.core.queues.types import GPU
 from dovetail.core.state import State
+from dovetail.core.workloads.index import LONE
 
 OWNER_LABELS = (
     "batch.kubernetes.io/job-name",

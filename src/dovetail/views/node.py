@@ -14,12 +14,12 @@ from msgspec.structs import replace
 from dovetail.core.devices import products
 from dovetail.core.devices.kubelet.inventory import Inventory
 from dovetail.core.devices.layout import Layout, LayoutError
-from dovetail.core.devices.nccl_xml_write import coarse, write
-from dovetail.core.devices.reading import Reading
 from dovetail.core.model import GPU
 from dovetail.core.state import State
 from dovetail.kube.feed import Feed
 from dovetail.kube.wiring import Wiring
+from dovetail.topology.nccl_xml_write import coarse, write
+from dovetail.topology.reading import Reading
 from dovetail.views.gpus import PodGpus, gpus_of
 from dovetail.views.jobs import find_pod
 from dovetail.views.topology import Topology, of_reading

@@ -17,9 +17,9 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from dovetail.core.cluster.columns import Mask
-from dovetail.core.devices.sharing import Sharing
+from dovetail.core.devices.gpu_sharing import Sharing
 from dovetail.core.model import CPU, GPU, MEMORY, NodeTerm, Pod, Request, Requirement, Toleration
-from dovetail.core.placing import feasibility, refusals, repartition
+from dovetail.core.placing import filters, refusals, repartition
 from dovetail.core.placing.refusals import Verdict
 from dovetail.core.quantities import display
 from dovetail.core.reasons import Reason, Repartition, When
@@ -63,7 +63,7 @@ class Probe:
         self._beside = beside
         self.there = np.array([record is not None for record in self.nodes.records], dtype=np.bool_)
         self.there = np.append(self.there, np.zeros(self.nodes.size - len(self.there), dtype=np.bool_))
-        open_ = feasibility.suitable(self.nodes, Request(tolerations=_TOLERATED), slice(0, self.nodes.size))
+        open_ = filters.suitable(self.nodes, Request(tolerations=_TOLERATED), slice(0, self.nodes.size))
         self.open: Mask = self.there & open_
 
     def by_model(self, where: Mask) -> Iterator[tuple[str, Mask]]:

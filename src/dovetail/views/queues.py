@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dovetail.core.sharing.records import Queue
+from dovetail.core.queues.types import Queue
 from dovetail.core.state import State
 from dovetail.views.jobs import NotFound, nearest
 

@@ -2,8 +2,8 @@
 """Why a job has its place in the line: the terms of each comparison, from the top of the tree to the job itself.
 
 Rules
-- Terms are the core's own (`core.sharing.order`): at each level the queues in which somebody waits are compared by how
-  they stand with their own first job, then by priority, by what they used per weight, and by age.
+- Terms are the core's own (`core.queues.queue_order`): at each level the queues in which somebody waits are compared by
+  how they stand with their own first job, then by priority, by what they used per weight, and by age.
 - What a queue used is told as GPUs: the mean that it was charged, the past counting less and less, with what it holds
   now projected a few minutes ahead, for each unit of weight.
 - When somebody comes before somebody else by usage alone is worked out as if nobody started or ended until then.
@@ -16,9 +16,9 @@ from typing import Literal
 
 from msgspec import Struct
 
-from dovetail.core.sharing.accounts import AHEAD_MS
-from dovetail.core.sharing.ledger import steady
-from dovetail.core.sharing.records import DAY_MS, GPU
+from dovetail.core.queues.accounts import AHEAD_MS
+from dovetail.core.queues.types import DAY_MS, GPU
+from dovetail.core.queues.usage import steady
 from dovetail.core.state import State
 from dovetail.views.jobs import Job, NotFound, find_jobs, job_of, name_of, not_waiting
 from dovetail.views.queues import heads

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from dovetail.core.sharing.records import DAY_MS, Amounts
-from dovetail.core.sharing.standing import Standing
+from dovetail.core.queues.status import Standing
+from dovetail.core.queues.types import DAY_MS, Amounts
 from dovetail.core.state import State
 from dovetail.views.jobs import name_of, waiting_jobs
 from dovetail.views.queues import heads, inside, queue_named
@@ -29,7 +29,7 @@ class UserShare(Struct, frozen=True):
 
 
 class QueueShare(Struct, frozen=True):
-    """`depth` is 0 at the top. Amounts are by class, as in `core.sharing.records`. `charged_milli` is what the queue is
+    """`depth` is 0 at the top. Amounts are by class, as in `core.queues.types`. `charged_milli` is what the queue is
     charged now, in milli-GPU. The GPU-hours of days are as they were used, `gpu_hours` are decayed. `usage_ppm` is the
     part of the cluster that these are, `weight_ppm` the part that its weight is worth among its siblings. `head` is the
     job that is tried first of it, "" where nobody waits. `problem` says why it cannot be used as it is written."""

@@ -11,10 +11,10 @@ from itertools import groupby
 
 from msgspec import Struct
 
-from dovetail.core.devices import nccl_xml, topo_text
 from dovetail.core.devices.bandwidth import sets_of
 from dovetail.core.devices.layout import LEVELS, MAX_LINKED_GPUS, UNKNOWN, Layout
-from dovetail.core.devices.reading import Reading
+from dovetail.topology import nccl_xml, nvidia_smi
+from dovetail.topology.reading import Reading
 
 NVIDIA_SMI, NCCL = "nvidia-smi topo -m", "NCCL XML"
 SIZES = (2, 4, 8)
@@ -63,7 +63,7 @@ def topology(text: str, product: str | None = None) -> Topology:
     text = text.removeprefix("\ufeff")
     if text.lstrip().startswith("<"):
         return of_reading(NCCL, nccl_xml.read(text, product))
-    return of_reading(NVIDIA_SMI, topo_text.read(text, product))
+    return of_reading(NVIDIA_SMI, nvidia_smi.read(text, product))
 
 
 def of_reading(source: str, reading: Reading) -> Topology:

@@ -22,8 +22,8 @@ from dovetail.core.cycle import tell
 from dovetail.core.events import Event, GangChanged, NodeChanged, PodChanged, PodRemoved, QueueChanged
 from dovetail.core.labels import matches, untolerated
 from dovetail.core.model import GPU, Node, Pod
+from dovetail.core.queues.types import MODEL_LABEL, Queue
 from dovetail.core.reasons import Expected, When
-from dovetail.core.sharing.records import MODEL_LABEL, Queue
 from dovetail.core.state import State
 from dovetail.views.forecast import Forecast, Place, Start, Victim, Watch, forecast
 from dovetail.views.jobs import NotFound, nearest, restarted

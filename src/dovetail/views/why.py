@@ -22,10 +22,10 @@ from dovetail.core.decisions import Bind
 from dovetail.core.model import Pod
 from dovetail.core.placing import refusals
 from dovetail.core.policy import unhurried
+from dovetail.core.queues.types import Amounts
 from dovetail.core.reasons import Expected, Reason, Refusal, Repartition, When
-from dovetail.core.roster import LONE
-from dovetail.core.sharing.records import Amounts
 from dovetail.core.state import State
+from dovetail.core.workloads.index import LONE
 from dovetail.views.forecast import Watch, forecast
 from dovetail.views.gpus import gpus_of
 from dovetail.views.holders import Holder, Part, Refused, holders, parts_of

@@ -16,7 +16,7 @@ from dovetail.advice.migrate.engine import Migrated, migrate
 from dovetail.advice.migrate.step import Outcome, Target, World
 from dovetail.core import events as ev
 from dovetail.core.model import Gang, Pod
-from dovetail.core.sharing.records import Queue
+from dovetail.core.queues.types import Queue
 from dovetail.kube.documents import Document, Loader
 from dovetail.kube.manifests import of_documents
 

@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from dovetail.core.dra.records import Slice
+from dovetail.core.dra.types import Slice
 from dovetail.kube.client import Client
 from dovetail.kube.errors import KubeError, NotFound
 from dovetail.kube.listing import list_all

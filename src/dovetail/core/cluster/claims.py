@@ -25,22 +25,14 @@ from dovetail.core.cluster.shapes import Classes, Shape
 from dovetail.core.decisions import ClaimGrant, ClaimToMake
 from dovetail.core.devices.choose import PERMILLE
 from dovetail.core.dra.allocate import Outcome, allocate
+from dovetail.core.dra.allocations import Pools, enter
 from dovetail.core.dra.asks import Ask, Asks, Fault, View
-from dovetail.core.dra.books import Pools, enter
 from dovetail.core.dra.extended import IMPLICIT, claim_for, claim_key
 from dovetail.core.dra.grants import allocation
 from dovetail.core.dra.pools import Offer, PoolId
-from dovetail.core.dra.records import (
-    SHARED,
-    Allocation,
-    Claim,
-    ClaimSpec,
-    Device,
-    DeviceClass,
-    Slice,
-)
 from dovetail.core.dra.search import Taken
 from dovetail.core.dra.selectors import Compile
+from dovetail.core.dra.types import SHARED, Allocation, Claim, ClaimSpec, Device, DeviceClass, Slice
 from dovetail.core.model import Pod
 from dovetail.core.reasons import Reason, Refusal, When
 

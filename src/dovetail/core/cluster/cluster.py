@@ -33,7 +33,7 @@ from dovetail.core.cluster.volumes import Volumes
 from dovetail.core.decisions import ClaimGrant, VolumePick
 from dovetail.core.dra import cel
 from dovetail.core.dra.extended import claim_key
-from dovetail.core.dra.records import Allocation, ClaimSpec
+from dovetail.core.dra.types import Allocation, ClaimSpec
 from dovetail.core.model import Node, Pod, Request
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dovetail.core.cluster.placement import Placement
+from dovetail.core.complexity import light
 from dovetail.core.model import CPU, GPU, Pod, Request
-from dovetail.core.parts import light
 
 MOST_COUNTED = 65_536
 MOST_CLASSES = 4_096

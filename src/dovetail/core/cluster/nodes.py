@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from dovetail.core.cluster.columns import Columns, Index
 from dovetail.core.cluster.journal import Journal
+from dovetail.core.devices.gpu_sharing import Sharing
 from dovetail.core.devices.kubelet.inventory import Inventory
 from dovetail.core.devices.layout import MAX_LINKED_GPUS, Layout
-from dovetail.core.devices.sharing import Sharing
 from dovetail.core.model import CPU, GPU, MAX_GPUS, MEMORY, PODS, WHOLE_GPU_MILLI, Node, Taint
 
 Amounts = NDArray[np.int64]

@@ -14,12 +14,12 @@ from msgspec import Struct
 
 from dovetail.core.cluster.nodes import Nodes
 from dovetail.core.cluster.selection import matches_terms
-from dovetail.core.dra.books import Pool, Pools, enter
+from dovetail.core.dra.allocations import Pool, Pools, enter
 from dovetail.core.dra.capacity import Draw
 from dovetail.core.dra.kinds import Kind, Kinds
 from dovetail.core.dra.pools import Offer, PoolHere, PoolId, pools_on
-from dovetail.core.dra.records import Allocation, Device, Slice
 from dovetail.core.dra.search import Taken
+from dovetail.core.dra.types import Allocation, Device, Slice
 from dovetail.core.model import NodeTerm
 
 

@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 
 from dovetail.core.cluster.columns import Index
 from dovetail.core.cluster.nodes import UNOFFERED, Nodes
+from dovetail.core.complexity import light
+from dovetail.core.devices.gpu_sharing import Sharing
 from dovetail.core.devices.mig.geometry import RESOURCE_PREFIX
-from dovetail.core.devices.sharing import Sharing
 from dovetail.core.dra.extended import claim_for
-from dovetail.core.dra.records import ClaimSpec
+from dovetail.core.dra.types import ClaimSpec
 from dovetail.core.model import GPU, PODS, SHARED_GPU, Container, Request
-from dovetail.core.parts import light
 
 UNASKED = -(2**62)
 """The floor of a resource that is not asked for: what is left may be anything. Zero requests never fail, even where

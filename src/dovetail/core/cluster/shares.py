@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from dovetail.core.cluster.columns import Index, Mask
 from dovetail.core.cluster.nodes import Nodes
 from dovetail.core.cluster.shapes import Shape
-from dovetail.core.devices.sharing import ISOLATIONS, Sharing
+from dovetail.core.devices.gpu_sharing import ISOLATIONS, Sharing
 from dovetail.core.model import GPU, MAX_GPUS, WHOLE_GPU_MILLI
 from dovetail.core.reasons import Reason
 

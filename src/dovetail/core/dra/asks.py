@@ -15,8 +15,8 @@ from msgspec import Struct
 
 from dovetail.core.dra.capacity import CapacityError, Draw, draw_of
 from dovetail.core.dra.kinds import Kind, Kinds, Profile
-from dovetail.core.dra.records import ClaimSpec, DeviceClass, DeviceRequest, DeviceTaint
 from dovetail.core.dra.selectors import Compile, Selector, SelectorError
+from dovetail.core.dra.types import ClaimSpec, DeviceClass, DeviceRequest, DeviceTaint
 from dovetail.core.model import Toleration
 
 _REMEMBERED = 16_384

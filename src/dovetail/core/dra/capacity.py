@@ -10,7 +10,7 @@ has amounts whose thousandths do not fit into 64 bits, it is worked out in whole
 
 from __future__ import annotations
 
-from dovetail.core.dra.records import Capacity, Device, RequestPolicy
+from dovetail.core.dra.types import Capacity, Device, RequestPolicy
 
 _MOST = 2**63 - 1
 

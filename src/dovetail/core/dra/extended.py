@@ -15,9 +15,9 @@ from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import NamedTuple
 
-from dovetail.core.dra.records import ClaimSpec, DeviceRequest
+from dovetail.core.bounded_cache import remembered
+from dovetail.core.dra.types import ClaimSpec, DeviceRequest
 from dovetail.core.model import Container, Pod
-from dovetail.core.remembered import remembered
 
 IMPLICIT = "deviceclass.resource.kubernetes.io/"
 """Before the name of any device class, an extended resource for it."""

@@ -13,8 +13,8 @@ from hashlib import sha256
 
 from dovetail.core.dra.capacity import written
 from dovetail.core.dra.pools import Offer, PoolId
-from dovetail.core.dra.records import SHARED, Allocation, Claim, Device, Grant
 from dovetail.core.dra.search import Pick
+from dovetail.core.dra.types import SHARED, Allocation, Claim, Device, Grant
 from dovetail.core.model import NodeTerm, Requirement
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from msgspec import Struct
 
-from dovetail.core.dra.records import SHARED, CounterSet, Device, Slice
+from dovetail.core.dra.types import SHARED, CounterSet, Device, Slice
 from dovetail.core.model import NodeTerm
 
 PoolId = tuple[str, str]

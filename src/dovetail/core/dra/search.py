@@ -24,7 +24,7 @@ from dovetail.core.devices.bandwidth import sets_of
 from dovetail.core.dra.asks import MOST_RESULTS, Fault, Option, View
 from dovetail.core.dra.capacity import Draw
 from dovetail.core.dra.kinds import Kind, bits
-from dovetail.core.dra.records import DeviceRequest
+from dovetail.core.dra.types import DeviceRequest
 
 MOST_STEPS = 50_000
 _PERCENT = 100

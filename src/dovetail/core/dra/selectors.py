@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal, NamedTuple, Protocol
 
-from dovetail.core.dra.records import Device
+from dovetail.core.dra.types import Device
 
 
 class SelectorError(Exception):

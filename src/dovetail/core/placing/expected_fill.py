@@ -22,7 +22,7 @@ from dovetail.core.cluster.shapes import Shape
 from dovetail.core.devices.choose import PERMILLE
 from dovetail.core.model import CPU, MEMORY, WHOLE_GPU_MILLI, Pod
 from dovetail.core.placing import kernel
-from dovetail.core.placing.rows import Row
+from dovetail.core.placing.score_cache import Row
 from dovetail.core.placing.scores import Offer, Scores, Tightest, tightest_gpu
 from dovetail.core.placing.worth import Worth, emptiest_first, gpu_counts, gpu_rooms, gpu_units
 

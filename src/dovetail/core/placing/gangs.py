@@ -22,7 +22,7 @@ from dovetail.core.cluster.columns import ABSENT
 from dovetail.core.cluster.shapes import Shape
 from dovetail.core.model import Pod
 from dovetail.core.placing.pods import Scope, fill
-from dovetail.core.placing.rows import Rows
+from dovetail.core.placing.score_cache import Rows
 from dovetail.core.placing.scores import INFEASIBLE
 
 

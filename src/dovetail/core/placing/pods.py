@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from dovetail.core.cluster import Cluster
 from dovetail.core.cluster.shapes import Shape
 from dovetail.core.model import Pod
-from dovetail.core.placing import arrangement, feasibility, kernel, scores
-from dovetail.core.placing.rows import Row, Rows
+from dovetail.core.placing import arrangement, filters, kernel, scores
+from dovetail.core.placing.score_cache import Row, Rows
 
 Scope = NDArray[np.int64]
 """Node slots, ascending."""
@@ -26,7 +26,7 @@ Placed = tuple[tuple[str, int], ...]
 def fill(cluster: Cluster, rows: Rows, shape: Shape, pods: list[Pod], scope: Scope | None, alike: bool = False) -> int:
     """Place as many of the pods (all of this shape) as fit inside `scope` (None: anywhere), first ones first. `alike`
     says that they are known to be of one kind. Returns how many; the caller holds the trial."""
-    if feasibility.hindered(cluster, shape, pods, alike):
+    if filters.hindered(cluster, shape, pods, alike):
         return sum(_place_hindered(cluster, rows, pod, scope) for pod in pods)
     row = rows.of(shape)
     if len(pods) == 1:
@@ -82,10 +82,10 @@ def _place_hindered(cluster: Cluster, rows: Rows, pod: Pod, scope: Scope | None)
     row = rows.of(shape)
     score = row.score
     allowed = score != scores.INFEASIBLE
-    for _, satisfied in feasibility.hindrances(cluster, pod, shape):
+    for _, satisfied in filters.hindrances(cluster, pod, shape):
         allowed &= satisfied
     if shape.request.preferred_peers or shape.request.spread:
-        score = score + scores.further_preference(row.preference, feasibility.preferred_peers(cluster, pod))
+        score = score + scores.further_preference(row.preference, filters.preferred_peers(cluster, pod))
     score = np.where(allowed, score, scores.INFEASIBLE)
     nominated = cluster.nodes.slots.get(pod.nominated_node, -1)
     if nominated >= 0 and allowed[nominated] and (scope is None or nominated in scope):

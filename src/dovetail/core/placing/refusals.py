@@ -26,10 +26,10 @@ from dovetail.core.devices.mig import names as mig
 from dovetail.core.devices.mig.products import GEOMETRIES
 from dovetail.core.labels import untolerated
 from dovetail.core.model import GPU, PODS, WHOLE_GPU_MILLI, Pod, Taint
-from dovetail.core.placing import feasibility, links
+from dovetail.core.placing import filters, links
 from dovetail.core.placing.gangs import Group, Search, shapes_of
 from dovetail.core.placing.pods import Scope
-from dovetail.core.placing.rows import Rows
+from dovetail.core.placing.score_cache import Rows
 from dovetail.core.reasons import NodeCount, Reason, Refusal, When
 
 _VERY_MANY = 2**31
@@ -105,11 +105,11 @@ def _rules(cluster: Cluster, pod: Pod, remaining: Mask) -> Iterator[_Rule]:
             value = f"={taint.value}" if taint.value else ""
             yield Reason.TAINT, When.NEVER, refused, f"{{{taint.key}{value}:{taint.effect}}}", ""
     yield Reason.NODE_AFFINITY, When.NEVER, ~matches_affinity(nodes, pod.request, everywhere), "", ""
-    if feasibility.asks_plugin(pod.request):
+    if filters.asks_plugin(pod.request):
         yield Reason.PLUGIN_GONE, When.NOT_YET, nodes.plugin_gone, "", ""
     yield from _amounts(cluster, shape, remaining)
     never = _ALWAYS_NEVER if cluster.volumes.settled(pod) else _ALWAYS_NEVER - {Reason.VOLUME_NODE}
-    for reason, satisfied in feasibility.hindrances(cluster, pod, shape):
+    for reason, satisfied in filters.hindrances(cluster, pod, shape):
         yield reason, When.NEVER if reason in never else When.NOT_YET, ~satisfied, "", ""
     yield from _devices(cluster, shape, remaining)
     yield from _kubelets(cluster, shape, remaining)
@@ -319,7 +319,7 @@ def _most_when_empty(cluster: Cluster, wanted: list[tuple[Shape, int]], level: s
         copies = np.minimum(copies, shares.copies_when_empty(nodes, shape))
         if shape.needs_links:
             copies = np.minimum(copies, links.times(nodes, everywhere, links.all_gpus(nodes), shape))
-        copies = np.where(feasibility.selected(nodes, shape.request, everywhere), copies, 0)
+        copies = np.where(filters.selected(nodes, shape.request, everywhere), copies, 0)
         domains = cluster.fabric.domains(level) if level else np.zeros(nodes.size, dtype=np.int64)
         inside = domains >= 0
         for domain, copied in enumerate(np.bincount(domains[inside], weights=copies[inside]).astype(np.int64)):

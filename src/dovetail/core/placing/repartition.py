@@ -17,7 +17,7 @@ from dovetail.core.cluster.nodes import Nodes
 from dovetail.core.cluster.placement import indices
 from dovetail.core.cluster.shapes import UNASKED, Shape
 from dovetail.core.devices.mig.plan import Divided, Impossible, Plan, plan
-from dovetail.core.placing import feasibility
+from dovetail.core.placing import filters
 from dovetail.core.reasons import Repartition
 
 _MOST_TRIED = 32
@@ -28,7 +28,7 @@ def proposal(cluster: Cluster, shape: Shape) -> Repartition | None:
     if not shape.slices:
         return None
     nodes, wanted = cluster.nodes, dict(shape.slices)
-    fits = feasibility.suitable(nodes, shape.request, slice(0, nodes.size)) & _rest_fits(nodes, shape)
+    fits = filters.suitable(nodes, shape.request, slice(0, nodes.size)) & _rest_fits(nodes, shape)
     best: tuple[tuple[int, int, int, int], Plan] | None = None
     seen: set[tuple[Divided, ...]] = set()
     for slot in np.flatnonzero(fits).tolist():

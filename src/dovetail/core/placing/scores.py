@@ -29,7 +29,7 @@ from dovetail.core.model import Pod
 if TYPE_CHECKING:
     from dovetail.core.cluster import Cluster
     from dovetail.core.placing._kernel import Worth
-    from dovetail.core.placing.rows import Row
+    from dovetail.core.placing.score_cache import Row
 
 INFEASIBLE = -(2**62)
 _PREFERENCE_BITS = 53

@@ -43,7 +43,7 @@ from dovetail.core.cluster import Cluster
 from dovetail.core.cluster.columns import Index, Mask
 from dovetail.core.cluster.nodes import Nodes
 from dovetail.core.model import CPU, GPU, WHOLE_GPU_MILLI, Request
-from dovetail.core.placing import feasibility, kernel
+from dovetail.core.placing import filters, kernel
 
 Ints = NDArray[np.int64]
 SCALE = 256
@@ -165,7 +165,7 @@ class Worth:
 
     def _allowed(self, nodes: Nodes, index: Index) -> Mask:
         """Which of the selections let a pod go to each node."""
-        found = [feasibility.suitable(nodes, selection, index) for selection in self._selections]
+        found = [filters.suitable(nodes, selection, index) for selection in self._selections]
         return np.array(found, dtype=np.bool_).reshape(len(self._selections), -1)
 
     @property

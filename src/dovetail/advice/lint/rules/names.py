@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.pods import Template
 from dovetail.advice.lint.rule import Facts, Found, Level, Rule
-from dovetail.core.sharing.records import DEFAULT_QUEUE, QUEUE_LABEL
+from dovetail.core.queues.types import DEFAULT_QUEUE, QUEUE_LABEL
 from dovetail.kube.annotations import PREFIX, TABLE, wishes_of
 from dovetail.kube.objects import ObjectMeta
 from dovetail.kube.owners import OWNER_KINDS

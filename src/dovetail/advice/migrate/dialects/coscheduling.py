@@ -14,7 +14,7 @@ from dovetail.advice.lint.pods import Template
 from dovetail.advice.migrate.dialects import queues
 from dovetail.advice.migrate.dialects.pods import READ, native, native_member, scheduled
 from dovetail.advice.migrate.step import Dialect, Left, Step, Target, World, group_of, left, namespace_of, unknown
-from dovetail.core.sharing.records import QUEUE_LABEL
+from dovetail.core.queues.types import QUEUE_LABEL
 
 _GROUP = "scheduling.x-k8s.io"
 _GROUP_NAMES = ("scheduling.x-k8s.io/pod-group", "pod-group.scheduling.sigs.k8s.io")

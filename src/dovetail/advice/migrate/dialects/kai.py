@@ -25,7 +25,7 @@ from dovetail.advice.migrate.dialects.pods import (
 )
 from dovetail.advice.migrate.step import Dialect, Left, Step, World, group_of, left, namespace_of, unknown
 from dovetail.core.model import SHARED_GPU
-from dovetail.core.sharing.records import QUEUE_LABEL
+from dovetail.core.queues.types import QUEUE_LABEL
 from dovetail.kube.annotations import PREFIX, TABLE
 
 _GROUP = "scheduling.run.ai"

@@ -13,7 +13,7 @@ from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.pods import Template, count, templates_of
 from dovetail.advice.migrate.step import Left, Step, group_of, left, without_status
 from dovetail.core.model import GPU, SHARED_GPU
-from dovetail.core.sharing.records import QUEUE_LABEL
+from dovetail.core.queues.types import QUEUE_LABEL
 from dovetail.kube.annotations import NAME, PREFIX, level
 from dovetail.kube.owners import OWNER_KINDS
 

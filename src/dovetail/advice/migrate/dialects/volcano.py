@@ -39,7 +39,7 @@ from dovetail.advice.migrate.step import (
     unknown,
     without_status,
 )
-from dovetail.core.sharing.records import QUEUE_LABEL
+from dovetail.core.queues.types import QUEUE_LABEL
 from dovetail.kube.annotations import LEVELS, PREFIX, level
 
 _GROUP, _BATCH = "scheduling.volcano.sh", "batch.volcano.sh"

@@ -17,9 +17,9 @@ from dovetail.core.dra.cel.paths import Frame, Link, Run
 from dovetail.core.dra.cel.program import Planner
 from dovetail.core.dra.cel.syntax import Parser
 from dovetail.core.dra.cel.values import Abort, Err, Map, Value, type_of
-from dovetail.core.dra.records import Device, Version
-from dovetail.core.dra.records import Value as Attribute
 from dovetail.core.dra.selectors import Read, SelectorError
+from dovetail.core.dra.types import Device, Version
+from dovetail.core.dra.types import Value as Attribute
 
 MAX_LENGTH: Final = 10 * 1024
 """Bytes of an expression, as the API allows."""

@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is done for a root that does not fit: others give way to it, or room is held for it until they end.
+
+Rules: it is first searched whether jobs could give way (`preemption.search`); if so their eviction is decided, and
+the room is held until they are gone, which ends in a start or is given up, its nominations cleared. Else the first in
+the order of the queues that does not fit holds room (`reservations.backfill`); who comes later and wants the same nodes
+may not, except by displacing it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+from msgspec.structs import replace
+
+from dovetail.core.decisions import Decision, Evict, Unnominate
+from dovetail.core.model import Pod
+from dovetail.core.pipeline.pre_enqueue import within_models
+from dovetail.core.placing.gangs import Group, fewest, shapes_of
+from dovetail.core.placing.pods import Scope
+from dovetail.core.preemption import consolidation, nominated_room, search, within_limit
+from dovetail.core.preemption.defragmentation import Moves
+from dovetail.core.reasons import Expected, Reason, Refusal, Sure, When
+from dovetail.core.reservations.backfill import Reservation
+from dovetail.core.state import State
+from dovetail.core.workloads.index import LONE, startable
+
+_NOBODY_WAITS = "those for whom room was made do not wait for it any more"
+_IN_PIECES = {Reason.NO_NODE_FITS, Reason.GANG_DOES_NOT_FIT}
+_ROOM_HELPS = {Reason.NO_NODE_FITS, Reason.GANG_DOES_NOT_FIT, Reason.RESERVED}
+
+
+class MakingRoom:
+    """`again` says that the root is to be tried in the next step, since this one had no time for it."""
+
+    def __init__(self, state: State, root: str, queue: str) -> None:
+        self._state = state
+        self._root = root
+        self._queue = queue
+        self.again = False
+        self._lacking = False
+        """Whether somebody lacks room for whom it is held, or tried to be."""
+        self._why = _NOBODY_WAITS
+
+    @property
+    def _gang(self) -> str:
+        return "" if self._root.startswith(LONE) else self._root
+
+    def close(self) -> list[Decision]:
+        """All of the root was tried: what is held stays only for who lacks room still."""
+        return [] if self._lacking else self.give_up(self._why)
+
+    def give_up(self, why: str) -> list[Decision]:
+        """Hold nothing for the root any more."""
+        own = self._state.reservations.by_root.get(self._root)
+        left = tuple(pod.uid for pod in self._nominated(own)) if own is not None else ()
+        self._state.reservations.drop(self._root)
+        if own is not None and left:
+            self._state.reservations.withdrawn(own)
+        if own is not None and own.moving:
+            self._state.moves.give_up(own.evicting)
+        evicted = own is not None and own.evicting
+        return [Unnominate(self._gang, left, why, self._state.steps)] if left and evicted else []
+
+    def _nominated(self, own: Reservation) -> list[Pod]:
+        """Those that were told a node and have none."""
+        pods, placements = self._state.roster.pods, self._state.cluster.placements
+        return [pods[uid] for uid, _ in own.nominated if uid in pods and uid not in placements]
+
+    def make(self, group: Group, refusal: Refusal, kind: object) -> tuple[list[Decision], Refusal]:
+        """Decisions that make room, and why the root waits now. For roots of one `kind` (None: of its own) the search
+        for who could give way ends alike."""
+        decisions: list[Decision] = []
+        own = self._state.reservations.by_root.get(self._root)
+        if own is not None and own.nominated:
+            waiting = {pod.uid for pod in self._nominated(own) if startable(pod)}
+            if not waiting:
+                decisions = self.give_up(_NOBODY_WAITS)
+                own = None
+            elif waiting.isdisjoint(pod.uid for pod in group.all_pods()):
+                # Others of the gang wait for those that give way: one after another.
+                return [], refusal
+        limited = refusal.reason is Reason.QUEUE_LIMIT
+        if not (limited or refusal.reason in _ROOM_HELPS) or refusal.when is When.NEVER or not group.all_pods():
+            # Others of the gang may lack room all the same: `close` knows.
+            self._why = str(refusal)
+            return decisions, refusal
+        if own is not None and own.nominated:
+            why = self._failed(own)
+            if not why:
+                self._lacking = True
+                return [], self._evicting(own, refusal)
+            decisions += self.give_up(why)
+            refusal = replace(refusal, reclaim=why)
+        evictions, refusal = self._evict(group, refusal, kind)
+        making = refusal.reason is Reason.EVICTING
+        self._lacking |= making or not limited
+        if making:
+            return [*decisions, *evictions], refusal
+        return decisions, refusal if limited else self._hold(group, refusal)
+
+    def _failed(self, own: Reservation) -> str:
+        """Why the eviction for the root has come to nothing, "" where it has not."""
+        if own.failure:
+            return f"an eviction failed: {own.failure}"
+        left = sorted(own.leaving.intersection(self._state.cluster.placements))
+        if left and self._state.now_ms >= own.deadline_ms:
+            self._state.reservations.spare(left)
+            return f"of {_pods(len(own.leaving))} to give way {len(left)} did not end"
+        # All are gone and it does not fit all the same: somebody else has come, or a node has gone.
+        return "" if left else "the room that was made is not there any more"
+
+    def _evicting(self, own: Reservation, refusal: Refusal) -> Refusal:
+        left = own.leaving.intersection(self._state.cluster.placements)
+        detail = f"of {_pods(len(own.leaving))} {len(left)} still to end"
+        return replace(refusal, reason=Reason.EVICTING, detail=detail, nodes=(), expected=own.expected)
+
+    def _evict(self, group: Group, refusal: Refusal, kind: object) -> tuple[list[Decision], Refusal]:
+        state = self._state
+        # Parts of a root are searched for one by one.
+        key = kind or (self._root, next(iter(group.all_pods())).uid)
+        if not state.policy.preempt or key in state.failures.sought:
+            return [], replace(refusal, reclaim=state.failures.sought.get(key, ""))
+        limited, precedence = refusal.reason is Reason.QUEUE_LIMIT, state.precedence(self._root)
+        wanted = state.shares.wanted(fewest(group))
+        if not state.failures.may_ask(self._queue, precedence, wanted):
+            return [], refusal
+        if state.searches >= state.policy.searches_per_step:
+            self.again = True
+            return [], refusal
+        state.searches += 1
+        others = state.reservations.others(self._root)
+        ending = state.reservations.left_alone(others)
+        moves: Moves | str = ""
+        if state.policy.moves_per_hour and refusal.reason in _IN_PIECES:
+            own = state.reservations.by_root.get(self._root)
+            moves = consolidation.find(state, self._root, group, self._away_from(others, wanted), ending, own)
+            if isinstance(moves, Moves):
+                return self._moved(moves, refusal)
+        find = within_limit.find if limited else search.find
+        with nominated_room.ahead(state, others):
+            scope = self._away_from([one for one in others if not one.nominated], wanted)
+            found = find(state, self._root, group, scope, ending)
+        if isinstance(found, search.Found):
+            evict = self._evicted(found)
+            if (own := self._made(evict, others)) is not None:
+                return self._make(evict, own, refusal)
+            found = search.Impossible("others that have room made for them on the same nodes would be delayed")
+        why = f"{found}; {moves}" if moves else str(found)
+        state.failures.search_failed(key, why, found.ripe_ms)
+        return [], replace(refusal, reclaim=why)
+
+    def _away_from(self, others: Sequence[Reservation], wanted: Mapping[str, int]) -> Scope | None:
+        """The nodes that none of these holds, of models that the queue may have."""
+        beside = self._state.reservations.beside(others) if others else None
+        return within_models(self._state, self._queue, wanted, beside)
+
+    def _evicted(self, found: search.Found) -> Evict:
+        what = "takes back what is due to it" if found.cause == "reclaim" else "has jobs of a higher priority"
+        message = f"queue {self._queue!r} {what}: {self._state.roster.name_of(self._root)} is to start here"
+        names = self._state.cluster.nodes.names
+        nominations = tuple([(uid, names[slot]) for uid, slot in found.nominations])
+        return Evict(self._gang, found.uids, found.cause, nominations, found.lost_milli_ms, message, self._state.steps)
+
+    def _moved(self, found: Moves, refusal: Refusal) -> tuple[list[Decision], Refusal]:
+        state = self._state
+        moves = [move for step in found.steps for move in step.moves]
+        uids, targets = tuple([move.uid for move in moves]), tuple([move.target for move in moves])
+        message = f"it has room elsewhere, and where it was {state.roster.name_of(self._root)} is to start"
+        lost = found.lost_milli_ms
+        evict = Evict(self._gang, uids, "move", found.placed, lost, message, state.steps, targets)
+        # Its owner has as long to make each anew as it may take to end.
+        until_ms = state.now_ms + self._grace_ms(uids) + 2 * state.policy.eviction_deadline_ms
+        pairs = zip(uids, targets, strict=True)
+        state.moves.begin(pairs, state.now_ms, until_ms, state.policy.move_again_ms)
+        return self._make(evict, self._alone(evict), refusal)
+
+    def _grace_ms(self, uids: Iterable[str]) -> int:
+        placements = self._state.cluster.placements
+        return max([placements[uid].pod.work.grace_ms for uid in uids], default=0)
+
+    def _alone(self, evict: Evict, start_ms: int = 0, waits_for: frozenset[str] = frozenset()) -> Reservation:
+        """The room that is held until those that are evicted are gone, and those that give way to others until
+        `start_ms` and whom it `waits_for`, too."""
+        state = self._state
+        start_ms = max(start_ms, state.now_ms + self._grace_ms(evict.uids))
+        nominated = tuple([(uid, state.cluster.nodes.slots[node]) for uid, node in evict.nominations])
+        return Reservation(
+            self._root,
+            self._queue,
+            np.array(sorted({slot for _, slot in nominated}), dtype=np.int64),
+            Expected(Sure.LEARNED, start_ms, f"when the {_pods(len(evict.uids) + len(waits_for))} to give way ended"),
+            state.now_ms,
+            state.now_ms,
+            state.precedence(self._root),
+            guaranteed=True,
+            waits_for=waits_for,
+            evicting=frozenset(evict.uids),
+            nominated=nominated,
+            deadline_ms=start_ms + state.policy.eviction_deadline_ms,
+            moving=evict.cause == "move",
+        )
+
+    def _made(self, evict: Evict, others: Sequence[Reservation]) -> Reservation | None:
+        """The room that is made beside that of others; None where one of them would be delayed, or nobody gives way."""
+        state, own = self._state, self._alone(evict)
+        awaited = nominated_room.awaited(state, own, others)
+        if awaited is None or not (awaited or evict.uids):
+            return None
+        placements, held = state.cluster.placements, set(own.slots.tolist())
+        leaving = {uid for one in awaited for uid in one.leaving if uid in placements}
+        waits_for = frozenset([uid for uid in leaving if placements[uid].slot in held])
+        return self._alone(evict, max([one.start_ms for one in awaited], default=0), waits_for)
+
+    def _make(self, evict: Evict, own: Reservation, refusal: Refusal) -> tuple[list[Decision], Refusal]:
+        """Have these go, and hold the room until they are gone."""
+        state = self._state
+        state.reservations.put(own)
+        state.given_way.note((state.roster.job_of(state.roster.pods[uid]) for uid in evict.uids), state.now_ms)
+        for uid, _ in own.nominated:
+            state.cluster.nominated.pop(uid, None)
+        return [evict] if evict.uids else [], self._evicting(own, refusal)
+
+    def _hold(self, group: Group, refusal: Refusal) -> Refusal:
+        """Hold room for the root if it is its turn; the refusal with when it starts then."""
+        state = self._state
+        reservations = state.reservations
+        own = reservations.by_root.get(self._root)
+        precedence = state.precedence(self._root)
+        if not reservations.may_hold(precedence):
+            reservations.drop(self._root)
+            return refusal
+        shapes = [shape for shape, _ in shapes_of(state.cluster, group)]
+        until_ms, unknown = reservations.unknown.get(self._root, (0, None))
+        if state.now_ms < until_ms:
+            reservations.deny(shapes)
+            return replace(refusal, expected=unknown)
+        if own is None or reservations.stale(own):
+            wanted, line = state.wanted(self._root), state.line(self._root)
+            guaranteed = state.shares.entitlements.within_guarantee(self._queue, wanted)
+            others = reservations.others(self._root)
+            displaced = [one for one in others if reservations.displaced(one, line, precedence, wanted, guaranteed)]
+            staying = [one for one in others if not any(one is other for other in displaced)]
+            if own is None and reservations.denies(shapes, staying):
+                if displaced and state.pending.refusal(self._root) is None:
+                    # It has just come, and may be before those who were refused: they are tried in their order.
+                    state.cluster.freed += 1
+                return refusal
+            plan = reservations.plan(group, staying)
+            if plan is None or plan.expected.sure is Sure.UNKNOWN:
+                # It is still before the others, who would be worked out for nothing.
+                reservations.deny(shapes)
+                reservations.drop(self._root)
+                expected = plan.expected if plan is not None else None
+                reservations.unknown[self._root] = state.now_ms + state.policy.tell_again_ms, expected
+                return replace(refusal, expected=expected)
+            for one in displaced:
+                if np.intersect1d(one.slots, plan.slots).size:
+                    reservations.drop(one.root)
+            own = Reservation(
+                self._root, self._queue, plan.slots, plan.expected, own.made_ms if own is not None else state.now_ms,
+                state.now_ms, precedence, guaranteed, waits_for=plan.waits_for,
+            )  # fmt: skip
+            reservations.put(own)
+        return replace(refusal, expected=own.expected)
+
+
+def _pods(count: int) -> str:
+    return "1 pod" if count == 1 else f"{count} pods"

@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Those who wait: a line for each queue, in the order of `Rank`; who failed waits aside until something is freed."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Iterator
+
+from msgspec import Struct
+
+from dovetail.core.queues.accounts import Line
+from dovetail.core.queues.queue_order import Order
+from dovetail.core.reasons import Reason, Refusal
+from dovetail.core.workloads.index import Rank
+
+Place = tuple[int, ...]
+"""Priority, level and time of creation as they are compared, and the number of the arrival: it stands for the root."""
+_ROOM_LACKS = {Reason.NO_NODE_FITS, Reason.GANG_DOES_NOT_FIT, Reason.SEARCH_LIMIT, Reason.RESERVED}
+_COUNTED = {Reason.GANG_INCOMPLETE, Reason.GANG_TOO_LARGE, Reason.EVICTING, Reason.QUEUE_LIMIT, Reason.BEYOND_GUARANTEE}
+"""Reasons whose details are numbers, which change all the time; the details of all others name what is wrong. That
+there is no room has several, of which now one is true and now another."""
+
+
+class _Told(Struct):
+    """What was said about a root, when, and of which pods."""
+
+    refusal: Refusal
+    at_ms: int
+    uids: set[str]
+
+
+class Pending:
+    """Roots to try, each in the line of its queue (and user). A root that failed is parked and comes back when `wake`
+    says that room was freed, or when something about itself changes (`push`)."""
+
+    def __init__(self, order: Order) -> None:
+        self._order = order
+        self._heaps: dict[Line, list[Place]] = {}
+        self._heads: dict[str, dict[Line, str]] = {}
+        """The lines in which somebody waits, by queue, with the root that is first in each."""
+        self._ranks: dict[str, Place] = {}
+        self._parked: dict[str, Place] = {}
+        self._lines: dict[str, Line] = {}
+        self._told: dict[str, _Told] = {}
+        self._arrivals: dict[str, int] = {}
+        self._arrived: dict[int, str] = {}
+        """The roots by the numbers of their arrivals."""
+        self._count = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._ranks)
+
+    def push(self, root: str, of: Rank, line: Line) -> None:
+        """Try the root in its turn."""
+        rank = self._rank(root, of)
+        self._parked.pop(root, None)
+        if self._ranks.get(root) != rank or self._lines[root] != line:
+            self._leave(root)
+            self._enter(root, rank, line)
+
+    def _enter(self, root: str, rank: Place, line: Line) -> None:
+        self._ranks[root], self._lines[root] = rank, line
+        heap = self._heaps.setdefault(line, [])
+        if len(heap) > 64 + 2 * len(self._ranks):
+            # A process that does not lead pushes and forgets, and never pops.
+            heap[:] = sorted([one for one in heap if self._who(one, line)])
+        heapq.heappush(heap, rank)
+        if heap[0] is rank:
+            self._put_head(line, root)
+
+    def _who(self, rank: Place, line: Line) -> str:
+        """The root that has this place in this line; "" where none has it any more."""
+        root = self._arrived.get(rank[-1], "")
+        return root if root and self._ranks.get(root) is rank and self._lines[root] == line else ""
+
+    def _leave(self, root: str) -> None:
+        """Out of its line; the heap keeps a rank that counts no more."""
+        if self._ranks.pop(root, None) is not None:
+            line = self._lines[root]
+            if self._heads[line[0]][line] == root:
+                self._next(line)
+
+    def _next(self, line: Line) -> None:
+        """Who is first in a line now."""
+        heap = self._heaps[line]
+        while heap:
+            root = self._who(heap[0], line)
+            if root:
+                self._put_head(line, root)
+                return
+            heapq.heappop(heap)
+        del self._heaps[line]
+        own = self._heads[line[0]]
+        del own[line]
+        if not own:
+            del self._heads[line[0]]
+        self._order.moved(line)
+
+    def _put_head(self, line: Line, root: str) -> None:
+        self._heads.setdefault(line[0], {})[line] = root
+        self._order.moved(line)
+
+    def pop(self, hopeless: Callable[[str], bool] = lambda _: False) -> str | None:
+        """The next root to try. Those before it in its line that are `hopeless` are parked, and not tried."""
+        while (line := self._order.first(self._heads)) is not None:
+            heap, ranks = self._heaps[line], self._ranks
+            while heap:
+                rank = heapq.heappop(heap)
+                root = self._who(rank, line)
+                if not root:
+                    continue
+                del ranks[root]
+                if not hopeless(root):
+                    self._next(line)
+                    return root
+                self._parked[root] = rank
+            self._next(line)
+        return None
+
+    def park(self, root: str, of: Rank, line: Line) -> None:
+        self._lines[root] = line
+        self._parked[root] = self._rank(root, of)
+
+    def _rank(self, root: str, of: Rank) -> Place:
+        """Creation times are whole seconds, so then who came first."""
+        arrival = self._arrivals.get(root)
+        if arrival is None:
+            self._count += 1
+            arrival = self._arrivals[root] = self._count
+            self._arrived[arrival] = root
+        return -of.priority, of.level, of.created_ms, arrival
+
+    def forget(self, root: str) -> None:
+        """The root is placed or gone."""
+        self._leave(root)
+        self._parked.pop(root, None)
+        self._lines.pop(root, None)
+        self._told.pop(root, None)
+        arrival = self._arrivals.pop(root, None)
+        if arrival is not None:
+            del self._arrived[arrival]
+
+    def wake(self, roots: Iterable[str] | None = None) -> None:
+        """These who are parked are tried again; everybody (None) where room was freed."""
+        back: dict[Line, list[Place]] = {}
+        for root in list(self._parked) if roots is None else roots:
+            rank = self._ranks[root] = self._parked.pop(root)
+            back.setdefault(self._lines[root], []).append(rank)
+        for line, ranks in back.items():
+            heap = self._heaps.setdefault(line, [])
+            heap += ranks
+            heapq.heapify(heap)
+            self._next(line)
+
+    def tell(self, root: str, refusal: Refusal, uids: tuple[str, ...], now_ms: int, again_ms: int) -> tuple[str, ...]:
+        """Which of the pods this refusal is news for: all of them for another reason than last told, or for other
+        numbers after a while; else those that were not told yet."""
+        if self.old_news(root, refusal, now_ms, again_ms):
+            last = self._told[root]
+            untold = tuple([uid for uid in uids if uid not in last.uids])
+            last.uids.update(untold)
+            return untold
+        self._told[root] = _Told(refusal, now_ms, set(uids))
+        return uids
+
+    def old_news(self, root: str, refusal: Refusal, now_ms: int, again_ms: int) -> bool:
+        """Whether this refusal is no news for those pods of a root that were told before."""
+        last = self._told.get(root)
+        if last is None:
+            return False
+        if last.refusal is refusal:
+            return True
+        lately = now_ms - last.at_ms < again_ms
+        return (lately and _numbers_only(last.refusal, refusal)) or last.refusal == refusal
+
+    def tellings(self) -> Iterator[tuple[str, Refusal, int, tuple[str, ...]]]:
+        """What was told: root, refusal, when, and of which pods; `retell` takes it."""
+        return ((root, told.refusal, told.at_ms, tuple(sorted(told.uids))) for root, told in self._told.items())
+
+    def retell(self, root: str, refusal: Refusal, at_ms: int, uids: tuple[str, ...]) -> None:
+        """Remember what was told before."""
+        self._told[root] = _Told(refusal, at_ms, set(uids))
+
+    def refusal(self, root: str) -> Refusal | None:
+        """What was last told about a root."""
+        told = self._told.get(root)
+        return told.refusal if told is not None else None
+
+    def told_lately(self, root: str, now_ms: int, again_ms: int) -> Refusal | None:
+        """What the root was told, where that is not `again_ms` ago."""
+        told = self._told.get(root)
+        return told.refusal if told is not None and now_ms - told.at_ms < again_ms else None
+
+    def roots(self) -> list[str]:
+        """All who wait, those aside with them."""
+        return [*self._ranks, *self._parked]
+
+    def ordered(self) -> list[str]:
+        """All who wait, those aside with them, in the order in which they would be tried if none of them fitted."""
+        lines: dict[Line, list[Place]] = {}
+        for root, rank in (*self._ranks.items(), *self._parked.items()):
+            lines.setdefault(self._lines[root], []).append(rank)
+        for ranks in lines.values():
+            ranks.sort(reverse=True)
+        heads: dict[str, dict[Line, str]] = {}
+        for line, ranks in lines.items():
+            heads.setdefault(line[0], {})[line] = self._arrived[ranks[-1][-1]]
+        order = []
+        with self._order.looked_at() as turns:
+            while (first := turns.first(heads)) is not None:
+                ranks = lines[first]
+                order.append(self._arrived[ranks.pop()[-1]])
+                if ranks:
+                    heads[first[0]][first] = self._arrived[ranks[-1][-1]]
+                else:
+                    del heads[first[0]][first]
+                    if not heads[first[0]]:
+                        del heads[first[0]]
+                turns.moved(first)
+        return order
+
+    def heads(self) -> tuple[dict[str, dict[Line, str]], dict[str, int]]:
+        """Who is first in each line, those aside with them, by queue; and how many wait in each queue."""
+        first: dict[Line, Place] = {}
+        counts: dict[str, int] = {}
+        for root, rank in (*self._ranks.items(), *self._parked.items()):
+            line = self._lines[root]
+            counts[line[0]] = counts.get(line[0], 0) + 1
+            if line not in first or rank < first[line]:
+                first[line] = rank
+        heads: dict[str, dict[Line, str]] = {}
+        for line, rank in first.items():
+            heads.setdefault(line[0], {})[line] = self._arrived[rank[-1]]
+        return heads, counts
+
+    def before(self, root: str) -> int:
+        """How many are tried before this one if none of them fits; 0 where it does not wait."""
+        order = self.ordered()
+        return order.index(root) if root in order else 0
+
+    def line(self, root: str) -> Line | None:
+        """Where a root waits."""
+        return self._lines.get(root)
+
+    def lengths(self) -> tuple[int, int]:
+        """How many roots are in the line, and how many wait aside."""
+        return len(self._ranks), len(self._parked)
+
+
+def _numbers_only(told: Refusal, refusal: Refusal) -> bool:
+    """Whether one refusal differs from another in numbers at most."""
+    if told.when is not refusal.when or (told.expected is None) != (refusal.expected is None):
+        return False
+    if told.reason is refusal.reason and told.reason in _COUNTED:
+        return True
+    return told.reason in _ROOM_LACKS and refusal.reason in _ROOM_LACKS

@@ -1,0 +1,334 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One row of answers per shape: every node's score, and how many such pods it could take.
+
+Rules: a row is brought up to date only when it is asked, by redoing the nodes that changed since it was last asked.
+Feasibility here is everything that depends on the node and the shape alone; what depends on other pods is added by
+`feasibility.hindrances`. A shape of several forms has on each node what the row of its form there says. Rows that were
+not asked for longest are dropped when they would take too much memory. Where the native kernel was built it works out
+the scores of plain shapes; what is here says the same and says what is right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.core.cluster import Cluster, shares
+from dovetail.core.cluster.columns import ABSENT, Index, Mask
+from dovetail.core.cluster.nodes import BLOCK
+from dovetail.core.cluster.shapes import Shape
+from dovetail.core.placing import filters, kernel, links, scores
+from dovetail.core.placing.scores import Scoring
+
+if TYPE_CHECKING:
+    from dovetail.core.placing._kernel import Kernel
+
+_ROWS_BYTES = 2**28
+_NO_DOMAINS: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+_CHUNK = 8192
+"""Slots worked on at a time when a whole row is made: temporary arrays then stay in the processor's cache."""
+
+
+class Row:
+    """`score[slot]` is INFEASIBLE where the shape does not fit now."""
+
+    __slots__ = (
+        "_amounts_seen", "_asked", "_cluster", "_copies", "_kernel", "_made_for", "_opening", "_parts", "_records_seen",
+        "_refused", "_resizes", "_scoring", "_stale", "_tallies", "_tallies_of", "_tops", "_version", "preference",
+        "score", "shape", "suitable",
+    )  # fmt: skip
+
+    def __init__(self, cluster: Cluster, scoring: Scoring, shape: Shape) -> None:
+        self._cluster = cluster
+        self._scoring = scoring
+        self.shape = shape
+        self._resizes = -1
+        self._amounts_seen = -1
+        self._records_seen = -1
+        self._version = 0
+        self.suitable: Mask
+        self._parts: shares.Parts | None = None
+        self._opening = cluster.slices.opening(shape.slices) if shape.slices else None
+        self.preference: scores.Scores
+        self.score: scores.Scores
+        self._asked: NDArray[np.intp]
+        self._tops: scores.Scores
+        self._stale: Mask
+        self._copies: NDArray[np.int64] | None = None
+        self._refused: NDArray[np.int64]
+        """The number of the books with which the kubelet of the slot refused the shape; -1 where it did not. (Who is
+        refused can be let in after others came: hints that vanish are no opinion.)"""
+        self._tallies: dict[str, NDArray[np.int64]] = {}
+        self._tallies_of = -1
+        self._kernel: Kernel | None = None
+        self._made_for = (-1, -1)
+        """How many layouts, and which version of the scoring, the kernel is for; -1 where it has to be made anew."""
+
+    def refresh(self) -> None:
+        """Catch up with the cluster."""
+        nodes, version = self._cluster.nodes, self._scoring.version(self._cluster)
+        seen = self._amounts_seen, self._records_seen, self._version
+        if (nodes.amounts_journal.end, nodes.records_journal.end, version) == seen:
+            return
+        if self._opening is not None:
+            self._opening.refresh(nodes)
+        again, self._version = version != self._version, version
+        if not again and self._catch_up():
+            return
+        amounts = nodes.amounts_journal.since(self._amounts_seen)
+        records = nodes.records_journal.since(self._records_seen)
+        late = self._parts is None and shares.concerns(nodes, self.shape)
+        if self._resizes != nodes.resizes or amounts is None or records is None or late:
+            self._start_over()
+        else:
+            if len(records):
+                self.suitable[records] = filters.suitable(nodes, self.shape.request, records)
+                self.preference[records] = scores.preference(nodes, self.shape, records)
+                parts = shares.parts(nodes, self.shape, records)
+                if self._parts is not None and parts is not None:
+                    self._parts.put(records, parts)
+                self._made_for = -1, -1
+            if again:
+                self._redo_all()
+            elif len(amounts):
+                # Mostly it is one, and views of arrays are cheaper than copies.
+                first = int(amounts[0])
+                self._redo(amounts if len(amounts) > 1 else slice(first, first + 1))
+        self._amounts_seen = nodes.amounts_journal.end
+        self._records_seen = nodes.records_journal.end
+
+    def _catch_up(self) -> bool:
+        """Redo the nodes whose amounts changed in the kernel, where nothing else did and it can."""
+        nodes = self._cluster.nodes
+        journal, behind = nodes.amounts_journal, nodes.amounts_journal.end - self._amounts_seen
+        start = len(journal.entries) - behind
+        changed = nodes.records_journal.end != self._records_seen or self._resizes != nodes.resizes
+        copies, by_gpu = self._copies, self._parts is not None or self.shape.needs_links
+        if changed or start < 0 or (copies is not None and by_gpu) or (own := self._native()) is None:
+            return False
+        own.redo(journal.entries, start, bool(self._cluster.kubelets.books))
+        self._amounts_seen = journal.end
+        return True
+
+    def _native(self) -> Kernel | None:
+        """The kernel over the arrays as they are now; None where there is none for this shape."""
+        nodes = self._cluster.nodes
+        now = len(nodes.layouts), self._version
+        if self._made_for != now:
+            self._made_for = now
+            scored = self._scoring.native(self._cluster) if type(self) is Row else None
+            own = self.score, self._tops, self._stale, self.suitable, self.preference, self._refused, self._copies
+            idle = None if self._opening is None else self._opening.idle
+            self._kernel = None
+            if scored is not None:
+                worth, fabric = scored[0] if scored else None, self._cluster.fabric
+                if self._tallies_of != fabric.version:
+                    self._tallies.clear()
+                tallies = tuple([(fabric.domains(key), tally) for key, tally in self._tallies.items()])
+                self._kernel = kernel.over(nodes, self.shape, self._parts, idle, worth, *own, tallies)
+        return self._kernel
+
+    def best(self) -> int:
+        """The slot with the highest score, the lowest of equals; it may be infeasible where all are."""
+        if self._kernel is not None:
+            return self._kernel.best()
+        (stale,) = self._stale.nonzero()
+        if len(stale):
+            self._tops[stale] = self.score.reshape(-1, BLOCK)[stale].max(axis=1)
+            self._stale[stale] = False
+        start = int(self._tops.argmax()) * BLOCK
+        return start + int(self.score[start : start + BLOCK].argmax())
+
+    def refuse(self, slot: int) -> None:
+        """The node's kubelet would reject the shape, and so would those of the nodes with equal books, as long as they
+        have these."""
+        nodes = self._cluster.nodes
+        number = nodes.book_numbers[slot]
+        equal = nodes.book_numbers == number
+        # Those too that have no room now: they are not asked when they have.
+        self._refused[equal] = number
+        alike = np.flatnonzero(equal & (self.score != scores.INFEASIBLE))
+        self.score[alike] = scores.INFEASIBLE
+        self._stale[alike // BLOCK] = True
+        if self._copies is not None:
+            self._move_tallies(alike, -self._copies[alike])
+            self._copies[alike] = 0
+
+    def copies(self) -> NDArray[np.int64]:
+        """How many pods of the shape each slot could take now."""
+        if self._copies is None:
+            nodes = self._cluster.nodes
+            left = nodes.free[: self.shape.width] - self.shape.need
+            self._copies = self._copies_at(slice(0, nodes.size), left, self.score != scores.INFEASIBLE)
+            self._made_for = -1, -1
+        return self._copies
+
+    def tally(self, key: str) -> NDArray[np.int64]:
+        """Copies added up per domain of a node label key."""
+        fabric = self._cluster.fabric
+        if self._tallies_of != fabric.version:
+            self._tallies.clear()
+            self._tallies_of = fabric.version
+        tally = self._tallies.get(key)
+        if tally is None:
+            if not fabric.count(key):
+                return _NO_DOMAINS
+            domains, copies = fabric.domains(key), self.copies()
+            inside = domains != ABSENT
+            # Weighted counts are exact in float64 far beyond any number of pods.
+            tally = np.bincount(domains[inside], weights=copies[inside], minlength=fabric.count(key)).astype(np.int64)
+            self._tallies[key] = tally
+            self._made_for = -1, -1
+        return tally
+
+    def _start_over(self) -> None:
+        nodes = self._cluster.nodes
+        self._resizes = nodes.resizes
+        self._asked = np.flatnonzero(self.shape.need)
+        everywhere = slice(0, nodes.size)
+        self.suitable = filters.suitable(nodes, self.shape.request, everywhere)
+        self.preference = scores.preference(nodes, self.shape, everywhere)
+        self._parts = shares.parts(nodes, self.shape, everywhere)
+        self.score = np.full(nodes.size, scores.INFEASIBLE, dtype=np.int64)
+        self._copies = None
+        self._refused = np.full(nodes.size, -1, dtype=np.int64)
+        self._tallies.clear()
+        self._tops = np.empty(nodes.size // BLOCK, dtype=np.int64)
+        self._stale = np.ones(nodes.size // BLOCK, dtype=np.bool_)
+        self._made_for = -1, -1
+        self._redo_all()
+
+    def _redo_all(self) -> None:
+        used = self._cluster.nodes.used
+        if self._copies is None and (own := self._native()) is not None:
+            own.redo_all(used, bool(self._cluster.kubelets.books))
+            return
+        for start in range(0, used, _CHUNK):
+            self._redo(slice(start, min(start + _CHUNK, used)))
+
+    def _redo(self, index: Index) -> None:
+        nodes, shape = self._cluster.nodes, self.shape
+        left = nodes.free[: shape.width, index] - shape.need
+        fits = np.logical_and.reduce(left >= shape.floor) & self.suitable[index]
+        share = None
+        if self._parts is not None:
+            parts = self._parts.at(index)
+            least = parts.left(nodes, index)
+            fits &= shares.fits(nodes, shape, index, parts, least)
+            share = parts.rank(least)
+        if self._opening is not None:
+            share = self._opening.idle[index]
+        close = None
+        if shape.gpus > 1:
+            close = links.closeness(nodes, index, nodes.gpu_free_bits[index], shape)
+            fits &= close != links.TOO_FAR
+            if share is not None and not shape.fraction:
+                # Several replicas are no GPUs that work together: the last resort.
+                close = np.where(shares.replicated(nodes, shape, index), 0, close)
+        spare = None
+        if shape.wants:
+            able, spare, near = self._cluster.claims.answers(index, shape)
+            fits &= able
+            close = near if close is None else np.minimum(close, near)
+        if self._cluster.kubelets.books:
+            fits &= self._refused[index] != nodes.book_numbers[index]
+        offer = scores.Offer(shape, index, left, share, close, spare)
+        score = self.preference[index] + self._scoring.scores(self._cluster, offer)
+        self._put(index, np.where(fits, score, scores.INFEASIBLE), left, fits)
+
+    def _put(self, index: Index, score: scores.Scores, left: NDArray[np.int64], fits: Mask) -> None:
+        self.score[index] = score
+        if isinstance(index, slice):
+            self._stale[index.start // BLOCK : -(-index.stop // BLOCK)] = True
+        else:
+            self._stale[index // BLOCK] = True
+        if self._copies is not None:
+            new = self._copies_at(index, left, fits)
+            self._move_tallies(index, new - self._copies[index])
+            self._copies[index] = new
+
+    def _copies_at(self, index: Index, left: NDArray[np.int64], fits: Mask) -> NDArray[np.int64]:
+        """How many pods fit, where `left` is what one of them would leave."""
+        nodes = self._cluster.nodes
+        copies = (left[self._asked] // self.shape.need[self._asked]).min(axis=0) + 1
+        if self._parts is not None:
+            copies = np.minimum(copies, shares.copies(nodes, self.shape, index, self._parts.taken[index]))
+        if self.shape.needs_links:
+            copies = np.minimum(copies, links.times(nodes, index, nodes.gpu_free_bits[index], self.shape))
+        if self.shape.wants:
+            slots = np.arange(nodes.size)[index]
+            for i in np.flatnonzero(fits & (copies > 0)):
+                copies[i] = self._cluster.claims.times(int(slots[i]), self.shape, int(copies[i]))
+        return np.where(fits, copies, 0)
+
+    def _move_tallies(self, index: Index, change: NDArray[np.int64]) -> None:
+        if not self._tallies:
+            return
+        fabric = self._cluster.fabric
+        if self._tallies_of != fabric.version:
+            self._tallies.clear()
+        for key, tally in self._tallies.items():
+            domains = fabric.domains(key)[index]
+            inside = domains != ABSENT
+            np.add.at(tally, domains[inside], change[inside])
+
+
+class FormsRow(Row):
+    """The row of a shape of several forms."""
+
+    __slots__ = ("_rows",)
+
+    def __init__(self, cluster: Cluster, rows: Rows, shape: Shape) -> None:
+        super().__init__(cluster, rows.scoring, shape)
+        self._rows = rows
+
+    def refuse(self, slot: int) -> None:
+        self._rows.of(self._cluster.shapes.at(self.shape, slot)).refuse(slot)
+        self._redo(np.arange(self._cluster.nodes.used))
+
+    def _redo(self, index: Index) -> None:
+        score = np.full_like(self.score[index], scores.INFEASIBLE)
+        for row, here in self._by_form(index):
+            score[here] = row.score[index][here]
+        self._put(index, score, self._cluster.nodes.free[:0, index], score != scores.INFEASIBLE)
+
+    def _copies_at(self, index: Index, left: NDArray[np.int64], fits: Mask) -> NDArray[np.int64]:
+        copies = np.zeros_like(self.score[index])
+        for row, here in self._by_form(index):
+            copies[here] = row.copies()[index][here]
+        return copies
+
+    def _by_form(self, index: Index) -> Iterator[tuple[Row, Mask]]:
+        shapes = self._cluster.shapes
+        lacking = shapes.lacking(self.shape, index)
+        for bits in np.unique(lacking).tolist():
+            yield self._rows.of(shapes.form(self.shape, bits)), lacking == bits
+
+
+class Rows:
+    """Rows by shape, least recently asked first."""
+
+    def __init__(self, cluster: Cluster, scoring: Scoring) -> None:
+        self._cluster = cluster
+        self.scoring = scoring
+        self._rows: dict[int, Row] = {}
+
+    def forget(self, number: int) -> None:
+        """Nobody asks for the shape of this number any more."""
+        self._rows.pop(number, None)
+
+    def of(self, shape: Shape) -> Row:
+        """The up-to-date row of a shape."""
+        row = self._rows.pop(shape.id, None)
+        if row is None:
+            several = shape.stand_ins is not None
+            row = FormsRow(self._cluster, self, shape) if several else Row(self._cluster, self.scoring, shape)
+            most = max(16, _ROWS_BYTES // (25 * self._cluster.nodes.size))
+            if len(self._rows) >= most:
+                del self._rows[next(iter(self._rows))]
+        self._rows[shape.id] = row
+        row.refresh()
+        return row

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Moves that the scheduler carries out itself so that a job fits into the room that is free in pieces.
+
+Rules: the plan is that of `preemption.defragmentation`: the job fits afterwards, and each pod that moves has a place.
+Moved is who may be: a pod that a controller makes anew, whose work is saved or to spare (it says when it saves what it
+did, or its gang goes on without it) or that says itself that it may be moved, and that does not look at other pods nor
+has devices by claim. Nobody is moved whose job was moved lately, no more in an hour than the policy allows, and only
+where what is lost is less than what is gained:
+
+- lost is the work that the moved pods have to do again, and what they are charged for while they end and start anew;
+- gained is what the job is charged while it runs earlier: until it would start anyway, where that is known, or until it
+  is over, an hour where neither is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from dovetail.core.model import Pod
+from dovetail.core.placing.gangs import Group, fewest
+from dovetail.core.placing.pods import Scope
+from dovetail.core.preemption.defragmentation import Moves, NoPlan, plan
+from dovetail.core.preemption.victims import Unit
+from dovetail.core.reasons import Sure
+from dovetail.core.reservations.backfill import Reservation
+from dovetail.core.state import State
+
+_UNKNOWN_MS = 3_600_000
+"""How long a job is taken to run earlier where nobody knows."""
+_RESTART_MS = 60_000
+"""How long a pod takes to end and to be made anew, beside what it says about its start."""
+
+
+def find(
+    state: State, root: str, group: Group, scope: Scope | None, ending: Collection[str], own: Reservation | None
+) -> Moves | str:
+    """Moves after which `group`, which is complete and does not fit, fits inside `scope`; else why there are none.
+    `ending` are pods (uid) that give way already, `own` is the room that is held for the root."""
+    left = state.moves.left(state.policy.moves_per_hour, state.now_ms)
+    if not left:
+        return f"as many pods as may be were moved in the last hour: {state.policy.moves_per_hour}"
+    found = plan(state, group, root, scope, movable=lambda unit: _movable(state, unit), ending=ending)
+    if isinstance(found, NoPlan):
+        return f"no moves help: {found}"
+    if not found.steps:
+        return "it fits as it is"
+    uids = [move.uid for step in found.steps for move in step.moves]
+    if len(uids) > left:
+        return f"{len(uids)} pods would have to move, and {left} more may in this hour"
+    lost = found.lost_milli_ms + _RESTART_MS * sum(state.shares.rate(uid) for uid in uids)
+    gained = _gained(state, root, group, own)
+    if lost >= gained:
+        minutes = 60_000_000
+        return f"moves would lose {lost // minutes} GPU-minutes of work, and gain {gained // minutes}"
+    return found
+
+
+def _movable(state: State, unit: Unit) -> bool:
+    pods = [state.roster.pods[uid] for uid in unit.uids]
+    return all(_may_move(state, pod, unit.elastic) for pod in pods)
+
+
+def _may_move(state: State, pod: Pod, elastic: bool) -> bool:
+    saved = bool(pod.checkpoint_ms or pod.work.checkpoint_interval_ms or elastic)
+    may = saved if pod.work.movable is None else pod.work.movable
+    alone = not (pod.request.scattered or pod.device_claims or pod.by_claim)
+    return may and alone and bool(pod.owner) and not state.moves.rests(pod, state.now_ms, state.policy.move_again_ms)
+
+
+def _gained(state: State, root: str, group: Group, own: Reservation | None) -> int:
+    """What the job is charged while it runs earlier than it would, in milli-GPU times ms. Of jobs that want the same
+    the first counts: what is held for others is not in the way."""
+    pods = fewest(group)
+    run = state.run_times.estimate(pods[0].work, state.shares.queue_of(pods[0]))
+    for_ms = [run.ran_ms] if run.sure is not Sure.UNKNOWN else []
+    held = own or state.reservations.plan(group, ())
+    if held is not None and held.expected.sure is not Sure.UNKNOWN:
+        for_ms.append(max(0, held.expected.start_ms - state.now_ms))
+    rate = state.shares.rates.of(tuple(state.shares.wanted(pods).items()))
+    return rate * min(for_ms, default=_UNKNOWN_MS)

@@ -1,0 +1,268 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A plan of moves that makes room for a job, or for a shape that somebody asks about. Nothing is moved here.
+
+Rules: who may be moved, what that loses, and what of a gang goes together is as for victims (`preemption.victims`),
+whatever the queues; who is moved is evicted and made anew by its owner. Each move is placed again in the trial, off the
+nodes that the job is to have where that is possible, and only into room that is free once those before it have moved:
+so the steps can be carried out in their order. At the end the job is placed. Budgets count in sum, as if all moves
+happened at once. Nobody is moved to make room for somebody who is moved. Nodes are tried for a pod on its own from the
+cheapest on, domains of a required level for a gang; of what was found the plan that loses least is taken.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from dovetail.core import quantities
+from dovetail.core.model import GPU, Pod
+from dovetail.core.placing.gangs import Group, Search, SearchLimitReached, shapes_of
+from dovetail.core.placing.pods import Placed, Scope
+from dovetail.core.preemption.candidates import Clearing, easiest_part
+from dovetail.core.preemption.dry_run import OutOfProbes, Proof, evict
+from dovetail.core.preemption.victims import Together, Unit, Victims, subgangs, weight
+from dovetail.core.state import State
+from dovetail.core.workloads.index import LONE
+
+_PLANS = 6
+"""How often room in one place is planned anew without those who could not be moved."""
+
+
+class Move(Struct, frozen=True):
+    """A pod goes from a node to a node, where the GPUs `devices` are free for it by then."""
+
+    uid: str
+    source: str
+    target: str
+    devices: tuple[int, ...]
+
+
+class Step(Struct, frozen=True):
+    """Pods of one root that move at the same time, and the work that is lost by it, in milli-GPU times ms."""
+
+    root: str
+    moves: tuple[Move, ...]
+    lost_milli_ms: int
+
+
+class Moves(Struct, frozen=True):
+    """Steps in the order in which they can be taken; none where the job fits as it is. `placed` is where the job's pods
+    (uid) have room afterwards, by node."""
+
+    steps: tuple[Step, ...]
+    placed: tuple[tuple[str, str], ...]
+    probes: int
+
+    @property
+    def lost_milli_ms(self) -> int:
+        return sum(step.lost_milli_ms for step in self.steps)
+
+
+class NoPlan(Struct, frozen=True):
+    """No moves were found; `proven` where none can help."""
+
+    why: str
+    proven: bool
+
+    def __str__(self) -> str:
+        return self.why
+
+
+def plan(
+    state: State,
+    group: Group,
+    root: str = "",
+    scope: Scope | None = None,
+    movable: Callable[[Unit], bool] | None = None,
+    ending: Collection[str] = (),
+) -> Moves | NoPlan:
+    """Moves after which the fewest pods that complete `group` fit, inside `scope` (None: anywhere), into which those go
+    that move, too. `root` is whose they are, "" where they are only asked about. `movable` says who may be moved
+    (None: whoever may give way), `ending` are pods (uid) that give way to others already."""
+    return _Planning(state, root, easiest_part(state.cluster, group), scope, movable, ending).plan()
+
+
+class _Planning:
+    def __init__(
+        self, state: State, root: str, group: Group, scope: Scope | None, movable: Callable[[Unit], bool] | None,
+        ending: Collection[str],
+    ) -> None:  # fmt: skip
+        self._state = state
+        self._cluster = state.cluster
+        self._group = group
+        self._scope = scope
+        policy = state.policy
+        self._proof = Proof(state.cluster, state.rows, group, scope, policy.search_limit, policy.probes)
+        self._victims = Victims(state, state.shares.queue_of(group.all_pods()[0]), root, ending)
+        self._units = [unit for unit in self._victims.units if movable is None or movable(unit)]
+        self._best: list[Unit] | None = None
+        self._moves: Moves | None = None
+
+    def plan(self) -> Moves | NoPlan:
+        why = "those in its way find no other room"
+        try:
+            with self._cluster.trial():
+                placed = self._proof.placed()
+            if placed is not None:
+                return Moves((), self._by_node(placed), self._proof.probes)
+            if (none := self._search()) is not None:
+                return none
+        except SearchLimitReached:
+            why = f"the search for a placement was stopped after {self._state.policy.search_limit} domains"
+        except OutOfProbes:
+            why = f"no moves were found in {self._proof.probes} trials"
+        return self._moves or NoPlan(why, proven=False)
+
+    def _search(self) -> NoPlan | None:
+        """Leaves the best plan that was found in `_moves`."""
+        cluster, units = self._cluster, self._units
+        if lacking := self._lacking():
+            return NoPlan(f"moves make no more room in all: {lacking}", proven=True)
+        shapes = [shape for shape, _ in shapes_of(cluster, self._group)]
+        with cluster.trial():
+            evict(cluster, units)
+            most = {shape.id: self._state.rows.of(shape).copies().copy() for shape in shapes}
+            if self._proof.placed() is None:
+                pods = len({uid for unit in units for uid in unit.uids})
+                return NoPlan(f"it would not fit if all {pods} pods that may be moved were gone", proven=True)
+        clearing = Clearing(cluster, self._state.rows, units, self._victims.spare, most)
+        for target in clearing.targets(self._group, self._scope):
+            without: set[int] = set()
+            for _ in range(_PLANS):
+                planned = clearing.plans(self._group, target, 1, without=without)
+                if not planned or (self._best is not None and weight(planned[0]) >= weight(self._best)):
+                    break
+                stuck = self._try(planned[0])
+                if stuck is None:
+                    break
+                without.add(stuck.number)
+        return None
+
+    def _lacking(self) -> str:
+        """The first resource of which less is free in the whole cluster than the job asks for, "" for none."""
+        nodes = self._cluster.nodes
+        wanted: Counter[str] = Counter()
+        for shape, count in shapes_of(self._cluster, self._group):
+            if shape.stand_ins is None:
+                wanted.update({name: amount * count for name, amount in shape.request.resources})
+        for name, amount in wanted.items():
+            free = int(np.maximum(nodes.free[nodes.column(name)], 0).sum())
+            if amount > free + (self._gpus_in_parts() if name == GPU else 0):
+                shown = quantities.display
+                return f"it needs {shown(name, amount)} of {name}, {shown(name, free)} are free"
+        return ""
+
+    def _gpus_in_parts(self) -> int:
+        """No fewer whole GPUs than there could be more of if those that have parts of GPUs sat together: what is left
+        of all of these, where GPUs are alike; else as many as there are, since who asked for memory has less of a
+        larger one, and who has a part may find a replica."""
+        nodes, shared = self._cluster.nodes, Counter[int]()
+        for placement in self._cluster.placements.values():
+            shared[placement.slot] |= placement.share_bits
+        slots = [slot for slot, bits in shared.items() if bits]
+        if not slots:
+            return 0
+        memory_mib = nodes.gpu_memory_mib[nodes.allocatable[nodes.column(GPU)] > 0]
+        if len(nodes.sharings) == 1 and (memory_mib == nodes.gpu_memory_mib[slots[0]]).all():
+            return int(nodes.gpu_parts[:, slots].sum() // nodes.gpu_whole[slots[0]])
+        return sum(bits.bit_count() for bits in shared.values())
+
+    def _try(self, units: list[Unit]) -> Unit | None:
+        """Keep the moves of the units, if there are some; else who is in the way."""
+        together = Together(self._state, self._victims.spare)
+        for unit in units:
+            if not together.admits(unit):
+                return unit
+            together.take(unit)
+        needed = self._proof.needed(units)
+        if needed is None or (self._best is not None and weight(needed) >= weight(self._best)):
+            return None
+        placed = self._proof.placed_without(needed)
+        taken = {slot for _, slot in placed or ()}
+        inside = range(self._cluster.nodes.used) if self._scope is None else self._scope.tolist()
+        found = self._carry_out(needed, np.array([slot for slot in inside if slot not in taken], dtype=np.int64))
+        if isinstance(found, Unit):
+            found = self._carry_out(needed, self._scope)
+        if isinstance(found, Unit):
+            return found
+        self._best, self._moves = needed, found
+        return None
+
+    def _carry_out(self, units: Sequence[Unit], where: Scope | None) -> Moves | Unit:
+        """Move all units, each as soon as there is room for it; the first that finds none where that fails."""
+        self._proof.count()
+        cluster = self._cluster
+        steps: list[Step] = []
+        left = sorted(units, key=lambda unit: (-max(self._gpus(uid) for uid in unit.uids), -len(unit.uids)))
+        with cluster.trial():
+            while left:
+                for unit in left:
+                    step = self._move(unit, where)
+                    if step is not None:
+                        steps.append(step)
+                        left = [one for one in left if one is not unit]
+                        break
+                else:
+                    return left[0]
+            placed = self._proof.placed(counted=False)
+        if placed is None:
+            return max(units, key=lambda unit: unit.weight)
+        return Moves(tuple(steps), self._by_node(placed), self._proof.probes)
+
+    def _gpus(self, uid: str) -> int:
+        shape = self._cluster.placements[uid].shape
+        return shape.gpus or shape.shared
+
+    def _move(self, unit: Unit, where: Scope | None) -> Step | None:
+        """Place the unit somewhere else in the running trial; None, and nothing done, where it finds no room."""
+        cluster, names = self._cluster, self._cluster.nodes.names
+        mark = cluster.mark()
+        evict(cluster, [unit])
+        try:
+            moved = Search(cluster, self._state.rows, self._state.policy.search_limit).place(self._anew(unit), where)
+        except SearchLimitReached:
+            moved = False
+        if not moved:
+            cluster.rewind(mark)
+            return None
+        there = [cluster.placements[uid] for uid in unit.uids]
+        moves = (
+            Move(p.pod.uid, names[slot], names[p.slot], p.devices) for p, slot in zip(there, unit.slots, strict=True)
+        )
+        return Step(unit.root, tuple(moves), unit.lost_milli_ms)
+
+    def _anew(self, unit: Unit) -> Group:
+        """The pods of a unit as they will wait, beside the rest of their gangs."""
+        roster, placements = self._state.roster, self._cluster.placements
+        if unit.root.startswith(LONE):
+            return Group(pods=[_unbound(roster.pods[unit.uids[0]])])
+        gone, below = set(unit.uids), subgangs(roster, unit.root)
+        members: dict[str, list[Pod]] = {}
+        for pod in roster.members(unit.root):
+            members.setdefault(pod.gang, []).append(pod)
+
+        def group(gang_id: str) -> Group:
+            gang, own = roster.gangs.get(gang_id), members.get(gang_id, [])
+            pods = [_unbound(pod) for pod in own if pod.uid in gone]
+            held = [placements[pod.uid].slot for pod in own if pod.uid in placements and not pod.deleting]
+            parts = [group(child) for child in below.get(gang_id, ())]
+            for part in parts:
+                held += part.all_held() if not any(part.all_pods()) else ()
+            levels = (gang.required, gang.preferred) if gang is not None else ((), ())
+            moving = [part for part in parts if any(part.all_pods())]
+            return Group(pods, held, len(pods), len(pods), moving, 0, *levels)
+
+        return group(unit.root)
+
+    def _by_node(self, placed: Placed) -> tuple[tuple[str, str], ...]:
+        names = self._cluster.nodes.names
+        return tuple((uid, names[slot]) for uid, slot in placed)
+
+
+def _unbound(pod: Pod) -> Pod:
+    """The pod as its owner makes it anew."""
+    return replace(pod, node="", nominated_node="", devices=None, instances=(), by_claim=())

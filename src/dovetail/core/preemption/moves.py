@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pods on the move: room that is kept for what their owners make anew, and how many were moved when.
+
+Rules: a pod that is moved is evicted, and its owner makes it anew. Until that one has a place the room that was proven
+for it is kept as for a nominated pod before which nobody comes: a record of the old pod, nominated to its new node. It
+is for any pod of the same job, and given up when the old pod stays, or when nobody has come for it by `until_ms`. At
+most `Policy.moves_per_hour` pods are moved in any hour, and a job again only after `Policy.move_again_ms`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from dovetail.core.cluster import Cluster
+from dovetail.core.model import Pod
+from dovetail.core.workloads.index import Roster
+
+_HOUR_MS = 3_600_000
+_FIRST = 2**31 - 1
+"""No pod has a higher priority."""
+_PREFIX = "moved/"
+
+
+class Room(Struct, frozen=True):
+    """Room for a pod of `job` in the place of `pod`, which is the record that keeps it; `old` is the uid of the pod
+    that moves."""
+
+    job: str
+    pod: Pod
+    old: str
+    until_ms: int
+
+
+class Moves:
+    """`rooms` by the uid of the record that keeps each, `moved_ms` when each job was moved last, `times_ms` when pods
+    were moved in the last hour, one for each."""
+
+    def __init__(self, cluster: Cluster, roster: Roster) -> None:
+        self.rooms: dict[str, Room] = {}
+        self.moved_ms: dict[str, int] = {}
+        self.times_ms: list[int] = []
+        self._cluster = cluster
+        self._roster = roster
+
+    def left(self, most: int, now_ms: int) -> int:
+        """How many more pods may be moved now, of so many in an hour."""
+        self.times_ms = [at_ms for at_ms in self.times_ms if now_ms - at_ms < _HOUR_MS]
+        return max(0, most - len(self.times_ms))
+
+    def rests(self, pod: Pod, now_ms: int, for_ms: int) -> bool:
+        """Whether the job of the pod was moved less than so long ago."""
+        at_ms = self.moved_ms.get(self._roster.job_of(pod))
+        return at_ms is not None and now_ms - at_ms < for_ms
+
+    def begin(self, targets: Iterable[tuple[str, str]], now_ms: int, until_ms: int, again_ms: int) -> None:
+        """These pods (uid) are evicted, and go to these nodes."""
+        self.moved_ms = {job: at_ms for job, at_ms in self.moved_ms.items() if now_ms - at_ms < again_ms}
+        for uid, node in targets:
+            pod = self._roster.pods[uid]
+            job = self._roster.job_of(pod)
+            self.times_ms.append(now_ms)
+            self.moved_ms[job] = now_ms
+            record = replace(
+                pod, uid=_PREFIX + uid, node="", bound_ms=0, nominated_node=node, priority=_FIRST, deleting=False,
+                devices=None, instances=(), by_claim=(),
+            )  # fmt: skip
+            self.put(Room(job, record, uid, until_ms))
+
+    def put(self, room: Room) -> None:
+        self.rooms[room.pod.uid] = room
+        self._cluster.nominated[room.pod.uid] = room.pod
+
+    def _drop(self, uids: Collection[str]) -> None:
+        for uid in uids:
+            del self.rooms[uid]
+            if self._cluster.nominated.pop(uid, None) is not None:
+                self._cluster.freed += 1
+
+    def give_up(self, olds: Collection[str]) -> None:
+        """Of these pods those that run still are left where they are."""
+        pods = self._roster.pods
+        staying = {uid for uid in olds if uid in pods and not pods[uid].deleting}
+        self._drop([uid for uid, room in self.rooms.items() if room.old in staying])
+
+    def advance(self, now_ms: int) -> None:
+        """Time passes: nobody has come for some of the rooms."""
+        self._drop([uid for uid, room in self.rooms.items() if room.until_ms <= now_ms])
+
+    def next_ms(self) -> int | None:
+        """When the next room is given up."""
+        return min([room.until_ms for room in self.rooms.values()], default=None)
+
+    @contextmanager
+    def lent(self, pods: Collection[Pod]) -> Iterator[None]:
+        """While these pods of one root are tried, what is kept for their job is theirs."""
+        first = next(iter(pods), None) if self.rooms else None
+        job = self._roster.job_of(first) if first is not None else ""
+        own = [uid for uid, room in self.rooms.items() if room.job == job]
+        for uid in own:
+            del self._cluster.nominated[uid]
+        before = {pod.uid for pod in pods if pod.uid in self._cluster.placements} if own else set()
+        try:
+            yield
+        finally:
+            if own:
+                came = sum(1 for pod in pods if pod.uid not in before and pod.uid in self._cluster.placements)
+                # Who came for it has a place; the record of the first that left goes first.
+                self._drop(own[:came])
+                self._cluster.nominated |= {uid: self.rooms[uid].pod for uid in own[came:]}

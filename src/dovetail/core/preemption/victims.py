@@ -1,0 +1,364 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who could give way: what runs, cut into the units that can be taken away, and what each of them would lose.
+
+Rules: a unit is taken as a whole. A root is one; a pod on its own is a gang of one. Of a gang with more pods than its
+minimum each pod is one, too, and of one with more sub-gangs than it needs each sub-gang: no more of them are taken than
+are to spare (a pool), unless the whole goes. Left alone is who is not ours, who is ending already, whose bind has not
+been seen yet, who must not be preempted, who ran less than its queue grants it, and who has no disruption left in a
+budget.
+
+Lost work is the charged rate times what has to be done again: the time since the last checkpoint (else since the start)
+and the start-up. A checkpoint in the future counts as one of now. Where only the interval between checkpoints is known
+the last one counts as a whole interval ago, or as the start where that is later.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from msgspec import Struct
+
+from dovetail.core import labels
+from dovetail.core.cluster.placement import Placement
+from dovetail.core.model import Pod
+from dovetail.core.preemption.cascades import follow, follow_beyond
+from dovetail.core.queues.reclaim import LONG_SETTLED, ClaimBack
+from dovetail.core.queues.shares import Shares
+from dovetail.core.queues.types import Budget
+from dovetail.core.reasons import Sure
+from dovetail.core.state import State
+from dovetail.core.workloads.index import Precedence, Roster
+
+_PODS_BITS, _ELASTIC_BITS = 32, 128
+_CHEAP = 10
+"""A unit is cheap where what it loses is no more than this part of what it did since it started."""
+_STARTUP_MS = 300_000
+"""What a restart is taken to cost where the pod does not say it, when it is asked whether a unit is cheap."""
+
+
+class Unit(Struct, eq=False):
+    """Pods that give way together. `slots` are their nodes, pod by pod, `started_ms` when the last of them started.
+    `pool` is what it is to spare of (`Victims.spare`), -1 for whole roots. It holds the units with the numbers
+    `covers`. `settled` and `cheap` are what `queues.reclaim` asks for, `rate_milli` is what it is
+    charged, `preempts` whether its pods may evict others, and `follow_milli_ms` the work that these would lose. `core`
+    is what is left of one that holds others once as many of these as may are gone, by resource class."""
+
+    number: int
+    root: str
+    queue: str
+    precedence: Precedence
+    uids: tuple[str, ...]
+    slots: tuple[int, ...]
+    lost_milli_ms: int
+    started_ms: int
+    pool: int = -1
+    covers: tuple[int, ...] = ()
+    settled: int = LONG_SETTLED
+    cheap: bool = False
+    rate_milli: int = 0
+    preempts: bool = True
+    follow_milli_ms: int = 0
+    core: dict[str, int] = {}
+
+    @property
+    def elastic(self) -> bool:
+        """Whether the rest of its gang goes on."""
+        return self.pool >= 0
+
+    @property
+    def weight(self) -> int:
+        """What sets of units are compared by, added up: the lost work of whole roots, with what their jobs evict in
+        turn, then that of what is to spare, then the number of pods."""
+        own = self.lost_milli_ms << (_ELASTIC_BITS if self.pool < 0 else _PODS_BITS)
+        return (self.follow_milli_ms << _ELASTIC_BITS) + own + len(self.uids)
+
+    @property
+    def order(self) -> tuple[bool, int, int, int, int]:
+        """What is to spare and evicts no others first, then the least lost work, then the youngest, then the first."""
+        whole_milli_ms = self.follow_milli_ms if self.elastic else self.follow_milli_ms + self.lost_milli_ms
+        return (
+            bool(whole_milli_ms) or not self.elastic,
+            whole_milli_ms,
+            self.lost_milli_ms,
+            -self.started_ms,
+            self.number,
+        )
+
+
+def lost_milli_ms(pod: Pod, rate_milli: int, now_ms: int) -> int:
+    """The work that the pod loses when it is evicted now, in milli-GPU times ms."""
+    started_ms = min(pod.bound_ms or pod.created_ms, now_ms)
+    ran_ms = now_ms - started_ms
+    if pod.checkpoint_ms:
+        ran_ms = now_ms - max(started_ms, min(pod.checkpoint_ms, now_ms))
+    elif pod.work.checkpoint_interval_ms:
+        ran_ms = min(ran_ms, pod.work.checkpoint_interval_ms)
+    return rate_milli * (ran_ms + pod.work.startup_ms)
+
+
+def subgangs(roster: Roster, root: str) -> dict[str, list[str]]:
+    """The gangs right below each gang of a tree."""
+    below: dict[str, list[str]] = {}
+    for gang_id in roster.tree(root):
+        gang = roster.gangs.get(gang_id)
+        if gang is not None and gang_id != root:
+            below.setdefault(gang.parent, []).append(gang_id)
+    return below
+
+
+class Allowances:
+    """What the budgets still allow. A pod of several budgets is never evicted: the API server refuses that."""
+
+    def __init__(self, budgets: Iterable[Budget]) -> None:
+        self._by_namespace: dict[str, list[Budget]] = {}
+        self._left: dict[str, int] = {}
+        self._known: dict[tuple[str, tuple[tuple[str, str], ...]], tuple[str, ...]] = {}
+        for budget in budgets:
+            self._by_namespace.setdefault(budget.namespace, []).append(budget)
+            self._left[budget.key] = budget.allowed
+
+    def of(self, pod: Pod) -> tuple[str, ...]:
+        """The keys of the budgets that the pod belongs to."""
+        budgets = self._by_namespace.get(pod.namespace)
+        if budgets is None:
+            return ()
+        identity = pod.namespace, pod.labels
+        if identity not in self._known:
+            own = dict(pod.labels)
+            self._known[identity] = tuple(b.key for b in budgets if labels.matches(b.selector, own))
+        return self._known[identity]
+
+    def admit(self, pods: Iterable[Pod]) -> bool:
+        """Whether all these pods together may be evicted now."""
+        if not self._by_namespace:
+            return True
+        wanted: Counter[str] = Counter()
+        for pod in pods:
+            keys = self.of(pod)
+            if len(keys) > 1:
+                return False
+            wanted.update(keys)
+        return all(self._left[key] >= count for key, count in wanted.items())
+
+    def take(self, pods: Iterable[Pod]) -> None:
+        """Count these pods as evicted."""
+        for pod in pods:
+            for key in self.of(pod):
+                self._left[key] -= 1
+
+
+class Victims:
+    """The units of all that runs in the queues `of` (None: in any) but `root`, as jobs of `queue` see them, in the
+    order of `Unit.order`. The pods (uid) `ending` give way already. `spare` is how many units of each pool there are.
+    """
+
+    def __init__(
+        self, state: State, queue: str, root: str, ending: Collection[str] = (), of: Collection[str] | None = None
+    ) -> None:
+        self._state = state
+        self._queue = queue
+        self._ending = ending
+        self._allowances = Allowances(state.budgets.values())
+        self._precedence: Precedence = (0, 0)
+        self.spare: list[int] = []
+        self.units: list[Unit] = []
+        self.ripe_ms = 0
+        """When the first of those that run too short for it can be taken, or with less right; 0 where all can."""
+        root_of, queue_of = state.roster.root_of, state.shares.queue_of
+        queues = None if of is None else frozenset(of)
+        seen = {root}
+        for placement in state.cluster.placements.values():
+            pod = placement.pod
+            if not pod.managed or (queues is not None and queue_of(pod) not in queues):
+                continue
+            other = root_of(pod)
+            if other in seen:
+                continue
+            seen.add(other)
+            self._precedence = state.precedence(other)
+            if pod.gang:
+                self._cut(other, state.roster.members(other))
+            else:
+                self._add(other, [placement])
+        follow(self.units)
+        if queues is not None:
+            shares, entitlements = state.shares, state.shares.entitlements
+            follow_beyond(
+                self.units, queue, entitlements.owes, lambda unit: amounts_of(shares, unit.uids),
+                lambda name, lost: entitlements.claim_back(name, lost, less=lost),
+            )  # fmt: skip
+        self.units.sort(key=lambda unit: unit.order)
+
+    def _cut(self, root: str, members: Sequence[Pod]) -> None:
+        """Add the units of a gang."""
+        state = self._state
+        placements = state.cluster.placements
+        own: dict[str, list[Placement]] = {}
+        for pod in members:
+            placement = placements.get(pod.uid)
+            if placement is not None and not (pod.deleting or pod.uid in self._ending):
+                own.setdefault(pod.gang, []).append(placement)
+        below = subgangs(state.roster, root)
+        first = len(self.units)
+        running, _ = self._parts(root, root, own, below)
+        self._add(root, running, covers=tuple(range(first, len(self.units))))
+
+    def _parts(
+        self, root: str, gang_id: str, own: Mapping[str, list[Placement]], below: Mapping[str, list[str]]
+    ) -> tuple[list[Placement], bool]:
+        """Add what may be spared of the gang and of those below it. Returns all that runs of it, and whether that is
+        enough for it to run."""
+        gang = self._state.roster.gangs.get(gang_id)
+        pods, children = own.get(gang_id, []), below.get(gang_id, [])
+        if gang is None:
+            return pods, False
+        least = gang.min_count if pods or not children else 0
+        pool = self._pool(len(pods) - least)
+        for placement in pods if pool >= 0 else ():
+            self._add(root, [placement], pool)
+        running = list(pods)
+        whole: list[tuple[list[Placement], tuple[int, ...]]] = []
+        for child in children:
+            first = len(self.units)
+            part, enough = self._parts(root, child, own, below)
+            running += part
+            if enough:
+                whole.append((part, tuple(range(first, len(self.units)))))
+        needed = gang.min_groups or len(children)
+        pool = self._pool(len(whole) - needed)
+        for part, covers in whole if pool >= 0 else ():
+            self._add(root, part, pool, covers)
+        return running, len(pods) >= least and len(whole) >= needed
+
+    def _pool(self, spare: int) -> int:
+        if spare <= 0:
+            return -1
+        self.spare.append(spare)
+        return len(self.spare) - 1
+
+    def _add(self, root: str, placements: Sequence[Placement], pool: int = -1, covers: tuple[int, ...] = ()) -> None:
+        """Add a unit, if its pods may be taken at all."""
+        if not placements:
+            return
+        shares, now_ms = self._state.shares, self._state.now_ms
+        first = placements[0].pod
+        name = shares.queue_of(first)
+        queue = shares.tree.queues.get(name)
+        if queue is None:
+            return
+        pods, slots, started_ms, lost, cost, done = [], [], [], 0, 0, 0
+        for placement in placements:
+            pod = placement.pod
+            if not (pod.managed and pod.node and shares.preemptible(pod)) or pod.deleting or pod.uid in self._ending:
+                return
+            pods.append(pod)
+            slots.append(placement.slot)
+            since_ms, rate = pod.bound_ms or pod.created_ms, shares.rate(pod.uid)
+            started_ms.append(since_ms)
+            lost_here = lost_milli_ms(pod, rate, now_ms)
+            lost += lost_here
+            cost += lost_here if pod.work.startup_ms else lost_here + rate * _STARTUP_MS
+            done += rate * max(0, now_ms - since_ms)
+        # A member that came later does not protect those that have run for long.
+        ran_ms, job, given_way = now_ms - min(started_ms), self._state.roster.job_of(first), self._state.given_way
+        least_ms = queue.preempt_min_runtime_ms if name == self._queue else queue.reclaim_min_runtime_ms or 0
+        least_ms = max(least_ms, given_way.spared_ms(job, now_ms))
+        settled_ms = max(least_ms, given_way.settled_ms(job, queue.least_run_ms, now_ms))
+        if ran_ms < settled_ms:
+            ripe_ms = now_ms - ran_ms + (least_ms if ran_ms < least_ms else settled_ms)
+            self.ripe_ms = min(self.ripe_ms, ripe_ms) if self.ripe_ms else ripe_ms
+        if ran_ms < least_ms or not self._allowances.admit(pods):
+            return
+        settled = min(LONG_SETTLED, ran_ms // settled_ms) if settled_ms else LONG_SETTLED
+        if settled and self._ends_soon(pods, name, lost):
+            settled = 0
+        unit = Unit(
+            len(self.units), root, name, self._precedence, tuple([pod.uid for pod in pods]), tuple(slots), lost,
+            max(started_ms), pool, covers, settled, _CHEAP * cost <= done,
+            sum([shares.rate(pod.uid) for pod in pods]), all(pod.work.preempts for pod in pods),
+            core=self._core(pods, covers) if covers else {},
+        )  # fmt: skip
+        self.units.append(unit)
+
+    def _ends_soon(self, pods: Iterable[Pod], queue: str, lost_milli_ms: int) -> bool:
+        """Whether no more is left to do than would be lost, as far as run times are declared or learned."""
+        run_times, shares, left_milli_ms = self._state.run_times, self._state.shares, 0
+        for pod in pods:
+            left = run_times.left_ms(pod.work, queue, max(0, self._state.now_ms - (pod.bound_ms or pod.created_ms)))
+            if left.sure is Sure.UNKNOWN:
+                return False
+            left_milli_ms += shares.rate(pod.uid) * left.ran_ms
+        return left_milli_ms <= lost_milli_ms
+
+    def _core(self, pods: Iterable[Pod], covers: Iterable[int]) -> dict[str, int]:
+        """What these pods are counted with, without as many of the units among them as there are to spare."""
+        gone: set[str] = set()
+        left: dict[int, int] = {}
+        for unit in sorted([self.units[number] for number in covers], key=lambda unit: (-unit.rate_milli, unit.number)):
+            spare = left.get(unit.pool, self.spare[unit.pool])
+            if spare and gone.isdisjoint(unit.uids):
+                gone.update(unit.uids)
+                left[unit.pool] = spare - 1
+        return amounts_of(self._state.shares, [pod.uid for pod in pods if pod.uid not in gone])
+
+
+class Together:
+    """What may be taken at the same time: within all budgets, and of each pool no more than there is to spare."""
+
+    def __init__(self, state: State, spare: Sequence[int]) -> None:
+        self._placements = state.cluster.placements
+        self._allowances = Allowances(state.budgets.values())
+        self._spare = list(spare)
+        self._gone: set[str] = set()
+
+    def left(self, unit: Unit) -> list[str]:
+        """Those of its pods that are not taken yet."""
+        return [uid for uid in unit.uids if uid not in self._gone]
+
+    def admits(self, unit: Unit) -> bool:
+        pods = (self._placements[uid].pod for uid in self.left(unit))
+        return (not unit.elastic or self._spare[unit.pool] > 0) and self._allowances.admit(pods)
+
+    def take(self, unit: Unit) -> None:
+        left = self.left(unit)
+        self._allowances.take(self._placements[uid].pod for uid in left)
+        self._gone.update(left)
+        if unit.elastic:
+            self._spare[unit.pool] -= 1
+
+
+def amounts_of(shares: Shares, uids: Iterable[str]) -> Counter[str]:
+    """What these placed pods are counted with in all, by resource class."""
+    counted: Counter[str] = Counter()
+    for uid in uids:
+        for name, amount in shares.amounts(uid):
+            counted[name] += amount
+    return counted
+
+
+def reclaims(claim: ClaimBack | None, unit: Unit, amounts: Mapping[str, int]) -> bool:
+    """Whether the claim takes the unit, of which these amounts are left. If so, it counts as taken."""
+    pieces = {name: max(0, amount - unit.core.get(name, 0)) for name, amount in amounts.items()} if unit.core else {}
+    return claim is not None and claim.takes(
+        unit.queue, amounts, settled=unit.settled, cheap=unit.cheap, pieces=pieces
+    )  # fmt: skip
+
+
+def lesser(state: State, queue: str) -> str:
+    """Who gives way within a queue, in words."""
+    record = state.shares.tree.queues.get(queue)
+    had_more = ", or that had more already," if record is not None and record.least_served_first else ""
+    return f"of a lower priority{had_more}"
+
+
+def uncovered(units: Iterable[Unit]) -> list[Unit]:
+    """The units without those that others of them hold."""
+    units = list(units)
+    covered = {number for unit in units for number in unit.covers}
+    return [unit for unit in units if unit.number not in covered]
+
+
+def weight(units: Iterable[Unit]) -> int:
+    """What a set of units is compared by."""
+    return sum(unit.weight for unit in uncovered(units))

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who has to give way so that a job fits below a limit that is full: that of its queue, or of a queue above it.
+
+Rules: the same may be taken as where room is lacking: units of lower precedence of the job's own queue, and of other
+queues what `ClaimBack` lets it take back. Below a limit only who is below the queue of that limit makes room. Where the
+nodes lack room, too, it is first searched who makes it there (`preemption.search`), among those below the limit if
+that leads anywhere. Then the units that lose least are added until no limit is in the way; then whoever both can do
+without is left alone, the dearest first. What is freed below a limit is kept for the job until it starts
+(`Reservations.promised_beside`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+
+from msgspec.structs import replace
+
+from dovetail.core.placing.gangs import Group, SearchLimitReached
+from dovetail.core.placing.pods import Placed, Scope
+from dovetail.core.preemption import search
+from dovetail.core.preemption.candidates import easiest_part
+from dovetail.core.preemption.dry_run import OutOfProbes, Proof
+from dovetail.core.preemption.search import Found, GaveUp, Impossible
+from dovetail.core.preemption.victims import Together, Unit, Victims, amounts_of, lesser, reclaims, uncovered
+from dovetail.core.state import State
+
+
+def find(
+    state: State, root: str, group: Group, scope: Scope | None = None, ending: Collection[str] = ()
+) -> Found | GaveUp | Impossible:
+    """Search who has to give way so that the limits above the job, and the room that there is, suffice for it. Pods
+    (uid) that are `ending` give way to others already."""
+    if not all(pod.work.preempts for pod in group.all_pods()):
+        return Impossible("its pods never make others give way (preemptionPolicy Never)")
+    return _Finding(state, root, group, scope, ending).find()
+
+
+class _Finding:
+    def __init__(self, state: State, root: str, group: Group, scope: Scope | None, ending: Collection[str]) -> None:
+        self._state = state
+        self._root = root
+        self._group = group = easiest_part(state.cluster, group)
+        self._scope = scope
+        self._ending = ending
+        self._shares = shares = state.shares
+        pods = list(group.all_pods())
+        self._queue = shares.queue_of(pods[0])
+        self._wanted = shares.wanted(pods)
+        pledged = state.reservations.pledged_beside(root)
+        self._excess = shares.entitlements.excess(self._queue, self._wanted, pledged)
+        self._queues = search.victim_queues(state, root, self._queue, self._wanted)
+        self._victims = Victims(state, self._queue, root, ending, self._queues)
+        self._proof = Proof(state.cluster, state.rows, group, scope, state.policy.search_limit, state.policy.probes)
+
+    def find(self) -> Found | GaveUp | Impossible:
+        found = self._find()
+        return found if isinstance(found, Found) else replace(found, ripe_ms=self._victims.ripe_ms)
+
+    def _find(self) -> Found | GaveUp | Impossible:
+        if not self._excess:
+            return Impossible(
+                "those that give way to others already leave enough below the limit"
+                if self._state.reservations.pledged_beside(self._root)
+                else "only where it would go shows what it has of the limit: of a GPU model, or of memory"
+            )
+        try:
+            room = self._room()
+            if isinstance(room, GaveUp | Impossible):
+                return room
+            units = self._within_limits(room)
+            if units is None:
+                others = f"those {lesser(self._state, self._queue)} in its queue"
+                return Impossible(f"{others}, and those of others that are beyond what is due, do not hold enough")
+            return self._found(units)
+        except SearchLimitReached:
+            why = f"the search for a placement was stopped after {self._state.policy.search_limit} domains"
+        except OutOfProbes:
+            why = "that is as many as are made"
+        return GaveUp(self._proof.probes, why)
+
+    def _room(self) -> list[Unit] | GaveUp | Impossible:
+        """Who has to give way so that the nodes have room, limits aside."""
+        if self._proof.placed_without(()) is not None:
+            return []
+        below = {name for name in self._queues if all(self._helps(name, above) for above, _ in self._excess)}
+        found = self._room_made_by(below)
+        return found if isinstance(found, list) else self._room_made_by(None)
+
+    def _room_made_by(self, only: Collection[str] | None) -> list[Unit] | GaveUp | Impossible:
+        found = search.find(self._state, self._root, self._group, self._scope, self._ending, only)
+        if not isinstance(found, Found):
+            return found
+        there = {unit.uids: unit for unit in self._victims.units}
+        return [there[unit.uids] for unit in found.victims]
+
+    def _helps(self, queue: str, above: str) -> bool:
+        return above in self._shares.path(queue)
+
+    def _within_limits(self, room: Sequence[Unit]) -> list[Unit] | None:
+        """These, and as many more as have to give way so that no limit is in the way; None where there are too few."""
+        state, precedence = self._state, self._state.precedence(self._root)
+        together = Together(state, self._victims.spare)
+        claim = self._shares.entitlements.claim_back(self._queue, self._wanted)
+        taken: list[Unit] = []
+        for unit in [*room, *self._victims.units]:
+            if not self._beyond(taken):
+                return uncovered(taken)
+            if len(taken) >= len(room):
+                left = together.left(unit)
+                useful = any(self._frees(unit.queue, left, name, resource) for name, resource in self._beyond(taken))
+                if not useful or not together.admits(unit):
+                    continue
+                if unit.queue == self._queue:
+                    may = unit.precedence < precedence
+                else:
+                    may = reclaims(claim, unit, amounts_of(self._shares, left))
+                if not may:
+                    continue
+            elif unit.queue != self._queue:
+                reclaims(claim, unit, amounts_of(self._shares, together.left(unit)))
+            together.take(unit)
+            taken.append(unit)
+        return None if self._beyond(taken) else uncovered(taken)
+
+    def _frees(self, queue: str, uids: Iterable[str], name: str, resource: str) -> bool:
+        return self._helps(queue, name) and any(dict(self._shares.amounts(uid)).get(resource, 0) for uid in uids)
+
+    def _beyond(self, gone: Iterable[Unit]) -> list[tuple[str, str]]:
+        """The queues and classes of which a limit would be broken by the job without these."""
+        freed: dict[str, Counter[str]] = {}
+        queues = {uid: unit.queue for unit in gone for uid in unit.uids}
+        for uid, queue in queues.items():
+            for name in self._shares.path(queue):
+                freed.setdefault(name, Counter()).update(dict(self._shares.amounts(uid)))
+        none: Counter[str] = Counter()
+        return [
+            (name, resource)
+            for name, amounts in self._excess
+            for resource, amount in amounts.items()
+            if amount > freed.get(name, none)[resource]
+        ]
+
+    def _found(self, units: list[Unit]) -> Found | Impossible:
+        """Without those that both the limits and the nodes can do without."""
+        nominations: Placed | None = self._proof.placed_without(units)
+        if nominations is None:
+            return Impossible("those who make room and those who fill the limit do not go together")
+        kept = units
+        try:
+            for unit in sorted(units, key=lambda unit: (-unit.weight, -unit.number)):
+                fewer = [one for one in kept if one is not unit]
+                if not self._beyond(fewer) and (placed := self._proof.placed_without(fewer)) is not None:
+                    kept, nominations = fewer, placed
+        except (SearchLimitReached, OutOfProbes):
+            # What could not be tried any more counts as needed.
+            pass
+        own = all(unit.queue == self._queue for unit in kept)
+        return Found(tuple(kept), nominations, "preempt" if own else "reclaim", self._proof.probes)

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How much each job has had, in queues where the job that had least comes first (least attained service).
+
+Rules: a job is a gang, else all pods of one controller, else a pod. What it had is the charged rate times the time that
+its pods ran, in vain or not, those included that are gone: who was stopped and comes back does not begin anew. It
+counts in levels, so that jobs change places a few times in their lives and not all the time: level 0 is what had less
+than 16 GPU hours, and each level begins at 16 times the service of the one below. Within a level age decides, and
+nobody gives way. A pod counts from its start with the rate that it is charged now. Jobs of which nothing has run for a
+day are forgotten, and of which nothing runs where JOBS_KEPT others of the queue had more.
+
+Source: Tiresias (Gu et al., NSDI'19), discretized two-dimensional least attained service.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec import Struct
+
+from dovetail.core.queues.types import DAY_MS
+
+JOBS_KEPT = 500
+"""Of a queue, beside those that run; an object holds them with ease."""
+_LEVEL_MILLI_MS = 16 * 3_600_000 * 1000
+"""Where level 1 begins: 16 GPU hours in milli-GPU times ms."""
+_LEVEL_BITS = 4
+"""Each level begins at 2^4 times the service of the one below."""
+
+
+def level(served_milli_ms: int) -> int:
+    """0 below the first threshold."""
+    return -(-(served_milli_ms // _LEVEL_MILLI_MS).bit_length() // _LEVEL_BITS)
+
+
+def level_after_ms(served_milli_ms: int, rate_milli: int) -> int:
+    """In how long a job that is charged so much reaches its next level."""
+    above = _LEVEL_MILLI_MS << _LEVEL_BITS * level(served_milli_ms)
+    return -(-(above - served_milli_ms) // rate_milli)
+
+
+class _Service(Struct):
+    """What a job had up to now is `past + rate * now - begun`: `past` by pods that are gone, `begun` is the sum of rate
+    times start over those that run."""
+
+    past: int = 0
+    rate: int = 0
+    begun: int = 0
+    ended_ms: int = 0
+
+    def at(self, now_ms: int) -> int:
+        return self.past + max(0, self.rate * now_ms - self.begun)
+
+
+class _Run(Struct, frozen=True):
+    queue: str
+    job: str
+    rate: int
+    since_ms: int
+
+
+class Attained:
+    """By queue, of those alone that order their jobs so."""
+
+    def __init__(self) -> None:
+        self._services: dict[str, dict[str, _Service]] = {}
+        self._idle: dict[str, dict[str, None]] = {}
+        """By queue the jobs of which nothing runs."""
+        self._runs: dict[str, _Run] = {}
+        self._levels: dict[str, tuple[int, int | None]] = {}
+        """The highest level of those that run in a queue, and when one of them reaches its next; until one comes or
+        goes."""
+
+    def put(self, uid: str, queue: str, job: str, rate: int, since_ms: int) -> None:
+        """The pod runs since then."""
+        run = _Run(queue, job, rate, since_ms)
+        if self._runs.get(uid) != run:
+            self.forget(uid)
+            self._runs[uid] = run
+            self._move(run, 1)
+
+    def since_ms(self, uid: str) -> int | None:
+        """Since when the pod counts."""
+        run = self._runs.get(uid)
+        return run.since_ms if run is not None else None
+
+    def uids(self) -> list[str]:
+        """The pods that count."""
+        return list(self._runs)
+
+    def end(self, uid: str, at_ms: int) -> None:
+        """The pod ran until then, and its job keeps what it had."""
+        run = self._runs.get(uid)
+        if run is not None:
+            self.forget(uid)
+            service = self._services[run.queue][run.job]
+            service.past += run.rate * max(0, at_ms - run.since_ms)
+            service.ended_ms = max(service.ended_ms, at_ms)
+
+    def forget(self, uid: str) -> None:
+        """The pod counts as if it had never run."""
+        run = self._runs.pop(uid, None)
+        if run is not None:
+            self._move(run, -1)
+
+    def _move(self, run: _Run, sign: int) -> None:
+        service = self._services.setdefault(run.queue, {}).setdefault(run.job, _Service())
+        service.rate += sign * run.rate
+        service.begun += sign * run.rate * run.since_ms
+        idle = self._idle.setdefault(run.queue, {})
+        if service.rate:
+            idle.pop(run.job, None)
+        else:
+            idle[run.job] = None
+        self._levels.pop(run.queue, None)
+
+    def tidy(self) -> None:
+        """Of many jobs of which nothing runs forget those that had least. All have to be looked at for that: so twice
+        as many are let come together."""
+        for queue, idle in self._idle.items():
+            if len(idle) > 2 * JOBS_KEPT:
+                services = self._services[queue]
+                had = sorted([(-services[job].past, job) for job in idle])
+                for _, job in had[JOBS_KEPT:]:
+                    del services[job], idle[job]
+
+    def level(self, queue: str, job: str, now_ms: int) -> int:
+        """The level of a job."""
+        service = self._services.get(queue, {}).get(job)
+        return level(service.at(now_ms)) if service is not None else 0
+
+    def highest(self, queue: str, now_ms: int) -> int:
+        """The highest level of the jobs that run in the queue."""
+        return self._known(queue, now_ms)[0]
+
+    def next_ms(self, queue: str, now_ms: int) -> int | None:
+        """When a job of the queue that runs reaches its next level."""
+        return self._known(queue, now_ms)[1]
+
+    def turned(self, after_ms: int, now_ms: int) -> list[str]:
+        """The queues in which a job has reached its next level between these times."""
+        known = [(queue, self._known(queue, after_ms)[1]) for queue in self._services]
+        turned = [queue for queue, due_ms in known if due_ms is not None and due_ms <= now_ms]
+        for queue in turned:
+            del self._levels[queue]
+        return turned
+
+    def _known(self, queue: str, now_ms: int) -> tuple[int, int | None]:
+        known = self._levels.get(queue)
+        if known is None:
+            running = [(one.at(now_ms), one.rate) for one in self._services.get(queue, {}).values() if one.rate]
+            highest = max((level(served) for served, _ in running), default=0)
+            soonest = min((level_after_ms(served, rate) for served, rate in running), default=None)
+            known = self._levels[queue] = highest, now_ms + soonest if soonest is not None else None
+        return known
+
+    def queues(self) -> Iterable[str]:
+        """Those in which a job has run."""
+        return self._services
+
+    def past(self, queue: str, now_ms: int) -> tuple[tuple[str, int], ...]:
+        """What the jobs of a queue had by pods that are gone, who had most first; `restore` takes it."""
+        services = self._services.get(queue, {})
+        idle = self._idle.get(queue, {})
+        for job in [job for job in idle if services[job].ended_ms < now_ms - DAY_MS]:
+            del services[job], idle[job]
+        had = ((job, one.past) for job, one in services.items() if one.past)
+        return tuple(sorted(had, key=lambda one: (-one[1], one[0])))
+
+    def restore(self, queue: str, past: Iterable[tuple[str, int]], at_ms: int) -> None:
+        """Go on from what pods had that were gone by then."""
+        services = self._services.setdefault(queue, {})
+        idle = self._idle.setdefault(queue, {})
+        for service in services.values():
+            service.past = 0
+        for job, had in past:
+            if job not in services:
+                services[job], idle[job] = _Service(), None
+            service = services[job]
+            service.past, service.ended_ms = had, at_ms
+        self._levels.pop(queue, None)
+
+    def drop(self, queue: str) -> None:
+        """The queue is gone, or orders its jobs by age."""
+        for uid in [uid for uid, run in self._runs.items() if run.queue == queue]:
+            del self._runs[uid]
+        self._services.pop(queue, None)
+        self._idle.pop(queue, None)
+        self._levels.pop(queue, None)

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What each queue is due of what there is now, level by level.
+
+Rules: at the top what there is without what pods of others hold is divided, below that what the parent is due, by
+what everybody holds and waits for (`division`). It is divided again when that has changed, and once a minute, since
+what was used fades. History weighs alike at every level: what a queue used is measured by what its parent is due by
+weight.
+
+Order and status take what is due in whole GPUs (`of`). Reclaim takes the exact amount (`exact`): which queue gets the
+odd GPU moves with every minute of usage, and no job is evicted for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from dovetail.core.queues.division import Claimant, divide
+from dovetail.core.queues.types import DIVIDED, Amounts
+
+if TYPE_CHECKING:
+    from dovetail.core.queues.shares import Shares
+
+_AGAIN_MS = 60_000
+_EXACT = dict.fromkeys(DIVIDED, 1)
+_MILLION = 1_000_000
+
+
+class Dues:
+    def __init__(self, shares: Shares, history_milli: int) -> None:
+        self._shares = shares
+        self._history_milli = history_milli
+        self._due: dict[str, dict[str, int]] | None = None
+        self._exact: dict[str, dict[str, int]] | None = None
+        """The same with a grain of 1, divided at the same time where it is asked for."""
+        self._lasting: dict[str, dict[str, int]] | None = None
+        """The same without history."""
+        self._divided_ms = 0
+        self._moved: dict[tuple[str, str], int] = {}
+        """How much more each queue holds and waits for, of each class, than when it was last divided."""
+        self._last: dict[str, dict[str, int]] = {}
+        self._version = 0
+
+    @property
+    def version(self) -> int:
+        """A number that changes when what is due to some queue, in whole GPUs, changes."""
+        due = self._divided()
+        if due is not self._last:
+            self._version += due != self._last
+            self._last = due
+        return self._version
+
+    def changed(self) -> None:
+        """What there is, or how it is to be divided, has changed."""
+        self._due = self._exact = self._lasting = None
+
+    def moved(self, queue: str, amounts: Amounts, times: int) -> None:
+        """The queue holds or waits for so much more. Where that is taken back until it is asked, nothing changes."""
+        if self._due is None:
+            # It is divided anew anyway.
+            return
+        moved = self._moved
+        for name, amount in amounts:
+            if name in DIVIDED:
+                key = queue, name
+                left = moved.get(key, 0) + times * amount
+                if left:
+                    moved[key] = left
+                else:
+                    moved.pop(key, None)
+
+    def of(self, queue: str) -> Mapping[str, int]:
+        """What the queue is due, by class, in whole GPUs."""
+        return self._divided().get(queue, {})
+
+    def exact(self, queue: str) -> Mapping[str, int]:
+        """What the queue is due, by class, in milli-GPU."""
+        self._divided()
+        if self._exact is None:
+            self._exact = self._divide(_EXACT, self._history_milli)
+        return self._exact.get(queue, {})
+
+    def lasting(self, queue: str) -> Mapping[str, int]:
+        """What the queue would be due if the past did not count: it moves only with what queues ask for."""
+        self._divided()
+        if self._lasting is None:
+            self._lasting = self._divide(_EXACT, 0)
+        return self._lasting.get(queue, {})
+
+    def _divided(self) -> dict[str, dict[str, int]]:
+        self._shares.enter_waits()
+        now_ms = self._shares.now_ms
+        if self._due is None or self._moved or now_ms - self._divided_ms >= _AGAIN_MS:
+            self._due, self._exact, self._lasting = self._divide(DIVIDED, self._history_milli), None, None
+            self._divided_ms = now_ms
+            self._moved.clear()
+        return self._due
+
+    def drifted(self) -> bool:
+        """Divide again; whether a queue is due something else than when that was done last."""
+        before, exact = self._due, self._exact
+        self.changed()
+        self._divided()
+        if exact is not None:
+            self._exact = self._divide(_EXACT, self._history_milli)
+        return before != self._due or exact != self._exact
+
+    @contextmanager
+    def looked_at(self) -> Iterator[None]:
+        """Who only looks must not change when it is divided next."""
+        self._shares.enter_waits()
+        before = self._due, self._exact, self._lasting, self._divided_ms, dict(self._moved), self._last, self._version
+        try:
+            yield
+        finally:
+            (
+                self._due, self._exact, self._lasting, self._divided_ms, self._moved, self._last, self._version,
+            ) = before  # fmt: skip
+
+    def owed(self, name: str) -> bool:
+        """Whether the queue has used less than its weight gives it of what its parent is due."""
+        parent_ppm = max(1, self.part_ppm(self._shares.tree.queues[name].parent))
+        used_ppm = self._shares.accounts.share_ppm(name, self._shares.whole) * _MILLION // parent_ppm
+        return used_ppm < self.weight_ppm(name)
+
+    def part_ppm(self, name: str) -> int:
+        """The part of the cluster that a queue is due by weight alone, in millionths; all of it for ""."""
+        part = _MILLION
+        for above in self._shares.path(name):
+            part = part * self.weight_ppm(above) // _MILLION
+        return part
+
+    def weight_ppm(self, name: str) -> int:
+        """The weight of a queue among its siblings, in millionths."""
+        tree = self._shares.tree
+        queue = tree.queues[name]
+        total = sum(max(0, tree.queues[other].weight) for other in tree.children(queue.parent))
+        return max(0, queue.weight) * _MILLION // total if total else 0
+
+    def _divide(self, grains: Mapping[str, int], history_milli: int) -> dict[str, dict[str, int]]:
+        shares, tree = self._shares, self._shares.tree
+        due: dict[str, dict[str, int]] = {}
+        capacity, others, usage = shares.meter.capacity(), shares.others(), self._usage()
+        for parent in ("", *tree.in_order()):
+            names = [name for name in tree.children(parent) if tree.problem(name) is None]
+            for resource, grain in grains.items() if names else ():
+                total = max(0, capacity.get(resource, 0) - others.get(resource, 0))
+                if parent:
+                    total = due[parent][resource] if parent in due else 0
+                claimants = [self._claimant(name, resource, usage.get(name, 0)) for name in names]
+                parts = divide(total, claimants, history_milli, grain)
+                for name, part in zip(names, parts, strict=True):
+                    due.setdefault(name, {})[resource] = part
+        return due
+
+    def _usage(self) -> dict[str, int]:
+        """What each queue used, in millionths of what its parent is due by weight: who used just its part has used its
+        weight among its siblings."""
+        shares, queues = self._shares, self._shares.tree.queues
+        if len(queues) == 1:
+            return {}
+        parents = {name: max(1, self.part_ppm(queue.parent)) for name, queue in queues.items()}
+        share_ppm = shares.accounts.share_ppm
+        return {name: share_ppm(name, shares.whole) * _MILLION // part_ppm for name, part_ppm in parents.items()}
+
+    def _claimant(self, name: str, resource: str, usage_ppm: int) -> Claimant:
+        shares, queue = self._shares, self._shares.tree.queues[name]
+        request = shares.allocated(name).get(resource, 0) + shares.pending(name).get(resource, 0)
+        return Claimant(
+            name, dict(queue.guarantee).get(resource, 0), dict(queue.limit).get(resource), queue.weight, request,
+            usage_ppm, queue.priority, queue.created_ms,
+        )  # fmt: skip

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whose turn it is: at each level of the tree the queue that comes first of those in which somebody waits.
+
+Rules: queues are compared by `Entitlements.key` with what their own first job wants, equal ones by age. In a queue that
+tells its users apart, the one who used least comes first; they stand in a heap, as there may be many. Jobs whose queue
+does not exist or holds no jobs come first of all: they only have to be told so. Answers are kept until something about
+the queue changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from heapq import heapify, heappop, heappush
+
+from dovetail.core.model import Pod
+from dovetail.core.queues.accounts import Line
+from dovetail.core.queues.shares import Shares
+
+NOWHERE: Line = ("", "")
+"""Where those wait that no queue takes."""
+_STALE = 64
+"""Entries of a heap, beside one for each who waits and as many again, that are let be true no more."""
+
+
+class Order:
+    def __init__(self, shares: Shares, wanted: Callable[[str], Mapping[str, int]]) -> None:
+        """wanted: what a root will be counted with."""
+        self._shares = shares
+        self._wanted = wanted
+        self._best: dict[str, tuple[Line, Mapping[str, int]] | None] = {}
+        self._keys: dict[str, tuple[Mapping[str, int], tuple[int, int, int, int]]] = {}
+        self._dues_version = -1
+        """What was due to the queues when their keys were worked out."""
+        self._ratios: dict[Line, int] = {}
+        self._turns: dict[str, list[tuple[int, str]]] = {}
+        """By queue those who wait, as heaps: what they used, and who. Entries that are true no more stay until they
+        come up."""
+
+    @contextmanager
+    def looked_at(self) -> Iterator[Order]:
+        """One that remembers nothing, to look with: who only looks must not change who comes next."""
+        with self._shares.dues.looked_at():
+            yield Order(self._shares, self._wanted)
+
+    def line(self, queue: str, user: str) -> Line:
+        """Where jobs of this queue wait."""
+        tree = self._shares.tree
+        usable = queue in tree.written and tree.leaf(queue) and tree.problem(queue) is None
+        return (queue, user) if usable else NOWHERE
+
+    def moved(self, line: Line) -> None:
+        """Somebody else is first in the line."""
+        queue, user = line
+        if (turns := self._turns.get(queue)) is not None:
+            heappush(turns, (self._ratio(line), user))
+        if self._best:
+            for name in (*(self._shares.path(queue) or (queue,)), ""):
+                self._best.pop(name, None)
+
+    def counted(self, pods: Iterable[Pod]) -> None:
+        """The queues of these pods, and their users, do not hold what they held."""
+        if self._best or self._keys or self._ratios or self._turns:
+            for line in dict.fromkeys([self._shares.line_of(pod) for pod in pods]):
+                self.changed(line)
+
+    def changed(self, line: Line) -> None:
+        """The queue, and its user, do not hold what they held."""
+        self._ratios.pop(line, None)
+        self.moved(line)
+        if self._keys:
+            queue = line[0]
+            for name in self._shares.path(queue) or (queue,):
+                self._keys.pop(name, None)
+
+    def renew(self) -> None:
+        """Time has passed, or what is due has changed."""
+        self._best.clear()
+        self._keys.clear()
+        self._ratios.clear()
+        self._turns.clear()
+
+    def first(self, lines: Mapping[str, Mapping[Line, str]]) -> Line | None:
+        """The line whose turn it is. `lines` are those in which somebody waits, by queue, with who is first in each."""
+        if len(lines) == 1:
+            own = next(iter(lines.values()))
+            if len(own) == 1:
+                return next(iter(own))
+        if NOWHERE[0] in lines:
+            return NOWHERE
+        return self.first_in("", lines)
+
+    def first_in(self, queue: str, lines: Mapping[str, Mapping[Line, str]]) -> Line | None:
+        """The line whose turn it is in a queue and below it."""
+        # What is due counts only where queues were compared; to divide it takes longer than to place a pod.
+        if self._keys and (version := self._shares.dues.version) != self._dues_version:
+            self._dues_version = version
+            self._best.clear()
+            self._keys.clear()
+        best = self._first(queue, lines)
+        return best[0] if best is not None else None
+
+    def below(self, counts: Mapping[str, int]) -> dict[str, int]:
+        """Numbers by queue, added up for those above."""
+        found: dict[str, int] = {}
+        for queue, count in counts.items():
+            for name in self._shares.path(queue):
+                found[name] = found.get(name, 0) + count
+        return found
+
+    def _first(self, queue: str, lines: Mapping[str, Mapping[Line, str]]) -> tuple[Line, Mapping[str, int]] | None:
+        if queue in self._best:
+            return self._best[queue]
+        own = lines.get(queue)
+        best: tuple[Line, Mapping[str, int]] | None
+        if own:
+            line = self._first_user(queue, own)
+            best = line, self._wanted(own[line])
+        else:
+            below = [
+                (child, found) for child in self._shares.tree.children(queue) if (found := self._first(child, lines))
+            ]
+            if len(below) > 1:
+                below.sort(key=lambda one: self._key(one[0], one[1][1]))
+            best = below[0][1] if below else None
+        self._best[queue] = best
+        return best
+
+    def _key(self, queue: str, more: Mapping[str, int]) -> tuple[int, int, int, int]:
+        known = self._keys.get(queue)
+        if known is None or known[0] != more:
+            known = self._keys[queue] = more, self._shares.entitlements.key(queue, more)
+        return known[1]
+
+    def _first_user(self, queue: str, own: Collection[Line]) -> Line:
+        if len(own) == 1:
+            return next(iter(own))
+        turns = self._turns.get(queue)
+        if turns is None or len(turns) > _STALE + 2 * len(own):
+            turns = self._turns[queue] = [(self._ratio(line), line[1]) for line in own]
+            heapify(turns)
+        while True:
+            ratio, user = turns[0]
+            line = queue, user
+            if line in own and ratio == self._ratio(line):
+                return line
+            heappop(turns)
+
+    def _ratio(self, line: Line) -> int:
+        ratio = self._ratios.get(line)
+        if ratio is None:
+            ratio = self._ratios[line] = self._shares.accounts.user_ratio(*line)
+        return ratio

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a queue may have: beside its limits, its guarantee and what is due to it, and so before which others it comes.
+
+Rules: guarantees and limits always win over history. Every question is about so much more than what is held now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from dovetail.core.queues.reclaim import ClaimBack
+from dovetail.core.queues.types import DIVIDED, GPU, GPU_CLASSES
+
+if TYPE_CHECKING:
+    from dovetail.core.queues.shares import Shares
+
+
+class Entitlements:
+    def __init__(self, shares: Shares) -> None:
+        self._shares = shares
+        self._limited: dict[str, bool] = {}
+
+    def changed(self) -> None:
+        """There are other queues, or one of them says something else."""
+        self._limited.clear()
+
+    def limited(self, queue: str) -> bool:
+        """Whether there is anything that pods of the queue could go beyond."""
+        limited = self._limited.get(queue)
+        if limited is None:
+            told_ms = self._shares.accounts.told_ms
+            limited = any(self._shares.tree.queues[name].limit or name in told_ms for name in self._shares.path(queue))
+            self._limited[queue] = limited
+        return limited
+
+    def beyond_limit(
+        self, queue: str, more: Mapping[str, int], promised: Mapping[str, Mapping[str, int]]
+    ) -> tuple[str, str, int, int] | None:
+        """The first limit that would be broken on the way up: queue, class, what it would hold, and the limit. What is
+        `promised` to others, by queue and class, counts as held: it is freed for them."""
+        for name in self._shares.path(queue):
+            held = self._shares.allocated(name)
+            kept = promised.get(name) if promised else None
+            for resource, most in self._shares.tree.queues[name].limit:
+                wanted = more.get(resource, 0)
+                has = held.get(resource, 0) + (kept.get(resource, 0) if kept else 0)
+                if wanted and has + wanted > most:
+                    return name, resource, has + wanted, most
+        return None
+
+    def excess(
+        self, queue: str, more: Mapping[str, int], pledged: Mapping[str, Mapping[str, int]]
+    ) -> list[tuple[str, dict[str, int]]]:
+        """By how much each limit on the way up would be broken, by queue and class, for those that would be, once what
+        is `pledged` to others has come true."""
+        found = []
+        for name in self._shares.path(queue):
+            held, soon = self._shares.allocated(name), pledged.get(name, {})
+            limit = self._shares.tree.queues[name].limit
+            over = {r: held.get(r, 0) + soon.get(r, 0) + more[r] - most for r, most in limit if more.get(r, 0)}
+            if over := {resource: amount for resource, amount in over.items() if amount > 0}:
+                found.append((name, over))
+        return found
+
+    def beyond_guarantee(self, queue: str, more: Mapping[str, int]) -> tuple[str, str, int, int] | None:
+        """As `beyond_limit`, for what must not be preempted: it has to stay within the guarantees. A queue that nobody
+        wrote guarantees whatever there is; one above the leaf that names no guarantee leaves it to those below."""
+        for name in self._shares.path(queue):
+            record = self._shares.tree.queues[name]
+            guarantee = dict(record.guarantee)
+            if name not in self._shares.accounts.told_ms or (not guarantee and name != queue):
+                continue
+            held = self._shares.books.fixed.get(name, {})
+            for resource in guarantee or DIVIDED:
+                wanted = more.get(resource, 0)
+                if wanted and held.get(resource, 0) + wanted > guarantee.get(resource, 0):
+                    return name, resource, held.get(resource, 0) + wanted, guarantee.get(resource, 0)
+        return None
+
+    def standing_class(self, queue: str, more: Mapping[str, int]) -> int:
+        """0 where the queue stays within its guarantee with so much more, 1 where within what is due, or where it is
+        its turn with a job that is larger than that, else 2."""
+        if self.guaranteed(queue, more):
+            return 0
+        beyond = self._beyond_due(queue, more)
+        return 2 if beyond and not self._turn(queue, beyond) else 1
+
+    def guaranteed(self, queue: str, more: Mapping[str, int], less: Mapping[str, int] | None = None) -> bool:
+        """Whether the queue stays within its guarantee with so much more, and so much `less` of what it holds, in every
+        class that the guarantee names. A guarantee that names no class of GPUs guarantees nothing to a job with GPUs.
+        """
+        held, guarantee = self._shares.allocated(queue), self._shares.tree.queues[queue].guarantee
+        named = {resource: amount for resource, amount in guarantee if more.get(resource, 0)}
+        if not named or (more.get(GPU, 0) and GPU_CLASSES.isdisjoint(named)):
+            return False
+        gone = less or {}
+        return all(held.get(r, 0) - gone.get(r, 0) + more[r] <= amount for r, amount in named.items())
+
+    def _beyond_due(self, queue: str, more: Mapping[str, int]) -> list[str]:
+        """The classes of which the queue would have more than is due to it."""
+        held, due = self._shares.allocated(queue), self._shares.due(queue)
+        return [r for r in DIVIDED if more.get(r) and held.get(r, 0) + more[r] > due.get(r, 0)]
+
+    def _turn(self, queue: str, beyond: Iterable[str]) -> bool:
+        """Whether a job counts as due that is larger, in these classes, than all that is due to the queue: where it
+        holds nothing else and has used less than its part. So such jobs have their turns in time."""
+        held = self._shares.allocated(queue)
+        return not any(held.get(resource, 0) for resource in beyond) and self._shares.dues.owed(queue)
+
+    def within_guarantee(self, queue: str, more: Mapping[str, int]) -> bool:
+        """Whether all queues on the way up stay within their guarantees, of those that name one."""
+        path = self._shares.path(queue)
+        guaranteed = [name for name in path if self._shares.tree.queues[name].guarantee]
+        return bool(guaranteed) and all(self.standing_class(name, more) == 0 for name in guaranteed)
+
+    def outranks(self, queue: str, more: Mapping[str, int], other: str, others_more: Mapping[str, int]) -> bool:
+        """Whether it is the turn of a job that is larger than all that is due to its queue, and than another one that
+        is beyond what is due to its own: where their queues part in the tree, and below that."""
+        if self._shares.rates.of(tuple(more.items())) <= self._shares.rates.of(tuple(others_more.items())):
+            return False
+        path, others = self._shares.path(queue), self._shares.path(other)
+        mine, theirs = [name for name in path if name not in others], [name for name in others if name not in path]
+        beyond = {name: found for name in mine if (found := self._beyond_due(name, more))}
+        if not beyond or not all(self._turn(name, found) for name, found in beyond.items()):
+            return False
+        return any(self.standing_class(name, others_more) == 2 for name in theirs)
+
+    def key(self, queue: str, more: Mapping[str, int]) -> tuple[int, int, int, int]:
+        """The place of a queue among its siblings if so much more is to be placed next: the least comes first."""
+        record = self._shares.tree.queues[queue]
+        used = self._shares.accounts.ratio(queue)
+        return self.standing_class(queue, more), -record.priority, used, record.created_ms
+
+    def claim_back(
+        self, queue: str, amounts: Mapping[str, int], less: Mapping[str, int] | None = None
+    ) -> ClaimBack | None:  # fmt: skip
+        """What a queue may take from others for so much more, once it has so much `less` of what it holds; None where
+        that is not due to it."""
+        claim = ClaimBack(self._shares, queue, amounts)
+        if less:
+            claim.count(queue, less)
+        return None if claim.hopeless else claim
+
+    def owes(self, queue: str) -> bool:
+        """Whether a queue holds more than is due to it: of GPUs, where it holds some, else of anything."""
+        held, due = self._shares.allocated(queue), self._shares.dues.exact(queue)
+        return any(held.get(r, 0) > due.get(r, 0) for r in ((GPU,) if held.get(GPU, 0) else DIVIDED))
+
+    def debtors(
+        self, queue: str, amounts: Mapping[str, int], less: Mapping[str, int] | None = None
+    ) -> Iterator[str]:  # fmt: skip
+        """The queues from which this one may take something back for so much more, once it has so much `less`: from the
+        nearest ones on, as what is taken of these is taken from those above both, too."""
+        if not self._shares.others_hold(queue) or (claim := self.claim_back(queue, amounts, less)) is None:
+            return
+        levels: dict[int, list[str]] = {}
+        for name, pods in self._shares.books.priorities.items():
+            if pods:
+                levels.setdefault(claim.level(name), []).append(name)
+        for level in sorted(levels):
+            found = [name for name in levels[level] if claim.takes(name, {})]
+            yield from found
+            for name in found:
+                claim.count(name, self._shares.allocated(name))

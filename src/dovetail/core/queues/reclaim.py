@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What one job may reclaim from other queues, one unit (see `preemption.victims`) after another.
+
+The queues of the job and of a unit are compared where they part in the tree, and at every level below that. A unit
+with GPUs is judged by its GPUs if the job asks for GPUs, else by the CPU and memory that it holds and the job asks for.
+With `due` the exact amount that a queue is due, `after` is what the job's queue holds beyond it once the job runs,
+`excess` what the unit's queue holds beyond it now, and `rest` the same without the unit:
+
+1. A queue within its guarantee keeps what it holds. A class that a guarantee does not name is not guaranteed, and
+   takes nothing away from the classes that it does name. Of a unit that others of its root could go on without (its
+   `pieces`) these count as gone first: a gang that can shrink is taken as a whole only where the rest of it could be.
+2. A job that stays within its queue's guarantee takes whatever other queues hold beyond theirs.
+3. Any other job takes units that ran for the least run time of their queue (`settled` says how many times), that have
+   more left to do than they lose as far as that is known, and of which at least half is excess, if
+
+   - `after < excess`, and the unit is `cheap`: it loses at most a tenth of what it did since it started; or
+   - it settles things, by what is due now and by what is due with history left out (`Dues.lasting`): both queues end up
+     where they should be, `after <= 0 <= rest` (a job of several GPUs may be off by an eighth), or the job's queue gets
+     less than a whole GPU beyond its due and `after < excess`, `rest > 0`, or it holds nothing and `after <= 0`: from a
+     unit n times as large as the job once it ran for n times the least run time.
+
+   A job that is larger than all that its queue is due takes only cheap units, and only while its queue holds nothing.
+
+So an eviction that costs work is never undone by history, which swings with what was used: the opposite one is not
+allowed until somebody asks for more or less. One that follows history costs at most a tenth of what was done. What is
+being evicted already, and for which job, counts as done; so does what is taken of the job's own queue and of those
+beside it for those above, up to what the job has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from copy import copy
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+from dovetail.core.queues.types import DIVIDED, GPU
+
+if TYPE_CHECKING:
+    from dovetail.core.queues.shares import Shares
+
+_NOTHING: Mapping[str, int] = {}
+LONG_SETTLED = 1024
+"""A unit that ran so many times the least run time of its queue, or where there is none, is settled for any job."""
+
+
+class Right(IntEnum):
+    """By what right a queue takes so much more: within its guarantee, within what it is due (up to the next whole
+    GPU), or since the job is larger than all of that."""
+
+    GUARANTEED = 0
+    DUE = 1
+    TURN = 2
+
+
+class ClaimBack:
+    def __init__(self, shares: Shares, queue: str, amounts: Mapping[str, int]) -> None:
+        self._shares = shares
+        self._path = shares.path(queue)
+        self._amounts = amounts
+        self._wanted = [resource for resource in DIVIDED if amounts.get(resource, 0)]
+        self._taken: dict[str, dict[str, int]] = {}
+        """What was taken of each queue, and of those above it."""
+        self._pledged = shares.pledged()
+        self._rights = [self._right(name) for name in self._path]
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether the queue may take nothing, whatever others hold."""
+        return not self._rights or self._rights[0] is None
+
+    def copy(self) -> ClaimBack:
+        """The same claim, of which more may be taken on its own."""
+        other = copy(self)
+        other._taken = {name: dict(taken) for name, taken in self._taken.items()}
+        other._rights = list(self._rights)
+        return other
+
+    def level(self, queue: str) -> int:
+        """How far up a queue parts from the job's: its siblings are at 0. -1 where they never part."""
+        level = self._parting(queue, [name for name in self._shares.path(queue) if name not in self._path])
+        return -1 if level is None else level
+
+    def takes(
+        self, queue: str, amounts: Mapping[str, int], *, settled: int = LONG_SETTLED, cheap: bool = True,
+        pieces: Mapping[str, int] = _NOTHING,
+    ) -> bool:  # fmt: skip
+        """Whether a unit of the queue with these amounts may be taken, of which the `pieces` could be taken one by one.
+        If so, it counts as taken. Without amounts: whether there can be any."""
+        theirs = [name for name in self._shares.path(queue) if name not in self._path]
+        level = self._parting(queue, theirs)
+        if level is None:
+            return False
+        rights = [right for right in self._rights[: level + 1] if right is not None]
+        if len(rights) <= level:
+            return False
+        judged = self._judged(amounts)
+        if rights[level] is Right.GUARANTEED:
+            allowed = all(self._beyond_guarantee(name, judged, pieces) for name in theirs)
+        else:
+            allowed = False
+        if not allowed and settled:
+            turn = Right.TURN in rights
+            mine = self._path[level]
+            allowed = all(
+                any(
+                    self._improves(mine, name, one, amounts.get(one, 0), pieces.get(one, 0), settled, cheap, turn)
+                    for one in judged
+                )
+                and not self._kept(name, judged, pieces)
+                for name in theirs
+            )
+        if allowed and amounts:
+            self.count(queue, amounts)
+        return allowed
+
+    def count(self, queue: str, amounts: Mapping[str, int]) -> None:
+        """So much counts as taken of the queue, and of those above it."""
+        names = self._shares.path(queue)
+        for name in names:
+            taken = self._taken.setdefault(name, {})
+            for resource, amount in amounts.items():
+                taken[resource] = taken.get(resource, 0) + amount
+        self._rights = [
+            self._right(name) if name in names else right for name, right in zip(self._path, self._rights, strict=True)
+        ]
+
+    def _parting(self, queue: str, theirs: list[str]) -> int | None:
+        """Where on the job's path its side begins; None where they never part."""
+        if not theirs or queue == self._path[0]:
+            return None
+        queues = self._shares.tree.queues
+        parent = queues[theirs[-1]].parent
+        return next((level for level, name in enumerate(self._path) if queues[name].parent == parent), None)
+
+    def _judged(self, amounts: Mapping[str, int]) -> list[str]:
+        """The classes by which a unit is judged."""
+        if not amounts:
+            return self._wanted
+        if GPU in self._wanted and amounts.get(GPU, 0):
+            return [GPU]
+        return [resource for resource in self._wanted if amounts.get(resource, 0)]
+
+    def _right(self, name: str) -> Right | None:
+        """The right of a queue on the job's path, with what others of the queue have been promised, and without what
+        was taken of it; that counts up to what the job itself has, as no more needs to be in its way."""
+        pledged, taken = self._pledged.get(name, {}), self._taken.get(name, {})
+        more = {resource: amount + pledged.get(resource, 0) for resource, amount in self._amounts.items()}
+        less = {resource: min(amount, self._amounts.get(resource, 0)) for resource, amount in taken.items()}
+        if self._shares.entitlements.guaranteed(name, more, less):
+            return Right.GUARANTEED
+        exact = self._shares.dues.exact
+        beyond = [r for r in self._wanted if self._after(name, r, exact) > max(self._slack(r), DIVIDED[r] - 1)]
+        if not beyond:
+            return Right.DUE
+        return None if any(self._holds(name, one) for one in beyond) else Right.TURN
+
+    def _holds(self, name: str, resource: str) -> int:
+        """What a queue on the job's path holds without the job and what was taken, as far as that counts, with what
+        others of it have been promised."""
+        taken = self._taken.get(name, {}).get(resource, 0)
+        beyond = max(0, taken - self._amounts.get(resource, 0))
+        return self._left(name, resource) + beyond
+
+    def _after(self, name: str, resource: str, due: Callable[[str], Mapping[str, int]]) -> int:
+        """What a queue on the job's path holds beyond its due once the job runs."""
+        return self._holds(name, resource) + self._amounts.get(resource, 0) - due(name).get(resource, 0)
+
+    def _slack(self, resource: str) -> int:
+        """By how much a job of several GPUs may miss what is due, which moves with what was used: an eighth of what is
+        more than one."""
+        return max(0, self._amounts.get(resource, 0) - DIVIDED[resource]) // 8 if resource == GPU else 0
+
+    def _left(self, name: str, resource: str) -> int:
+        """What a queue holds, and others of it have been promised, without what was taken already."""
+        held, pledged = self._shares.allocated(name), self._pledged.get(name, {})
+        return held.get(resource, 0) + pledged.get(resource, 0) - self._taken.get(name, {}).get(resource, 0)
+
+    def _kept(self, name: str, judged: list[str], pieces: Mapping[str, int]) -> bool:
+        """Whether the queue keeps what it holds of these classes, being within its guarantee without the pieces."""
+        guarantee = dict(self._shares.tree.queues[name].guarantee)
+        named = [resource for resource in judged if resource in guarantee]
+        return bool(named) and all(self._left(name, r) - pieces.get(r, 0) <= guarantee[r] for r in named)
+
+    def _beyond_guarantee(self, name: str, judged: list[str], pieces: Mapping[str, int]) -> bool:
+        """Whether the queue holds more than it has guaranteed even without the pieces, of the classes that its
+        guarantee names, if any."""
+        guarantee = dict(self._shares.tree.queues[name].guarantee)
+        named = [resource for resource in judged if resource in guarantee] or judged
+        return any(self._left(name, r) - pieces.get(r, 0) > guarantee.get(r, 0) for r in named)
+
+    def _improves(
+        self, mine: str, name: str, resource: str, amount: int, pieces: int, settled: int, cheap: bool, turn: bool
+    ) -> bool:  # fmt: skip
+        """Whether both queues are better served once the job runs and the unit does not (rule 3)."""
+        dues, core = self._shares.dues, amount - pieces
+        after = self._after(mine, resource, dues.exact)
+        excess = self._left(name, resource) - dues.exact(name).get(resource, 0)
+        rest = excess - pieces
+        if rest <= 0 or 2 * rest < core:
+            return False
+        if cheap and after < rest:
+            return True
+        if turn or not self._settles(mine, resource, amount, after, excess, settled):
+            return False
+        after = self._after(mine, resource, dues.lasting)
+        excess = self._left(name, resource) - dues.lasting(name).get(resource, 0)
+        return 2 * (excess - pieces) >= core and self._settles(mine, resource, amount, after, excess, settled)
+
+    def _settles(self, mine: str, resource: str, amount: int, after: int, excess: int, settled: int) -> bool:
+        """Whether the swap leaves both queues about where they should be, so that nothing asks for the opposite one."""
+        rest, slack = excess - amount, self._slack(resource)
+        return (
+            (after <= slack and rest >= -slack)
+            or (0 < after < DIVIDED[resource] and rest > 0 and after < excess)
+            or (after <= 0 and not self._holds(mine, resource) and amount <= settled * self._amounts.get(resource, 0))
+        )

@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The queues as a tree: who is above whom, who may use what, and what is wrong with it.
+
+Rules: the queue `default` exists where nobody wrote it: of weight 1, nothing guaranteed, no limit, for everybody. Of
+guarantees that are more in all than the queue above can give, a part counts (`guarantees`), and that is said. A queue
+that cannot be used as it is written takes those below it along, and takes nothing from its siblings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from dovetail.core import quantities
+from dovetail.core.labels import matches
+from dovetail.core.model import Problem
+from dovetail.core.queues.guarantees import Guarantees, guarantees
+from dovetail.core.queues.types import CPU, DEFAULT_QUEUE, GPU_MEMORY, GPU_SLICES, MEMORY, MODEL_PREFIX, Queue
+
+_BOUNDS = {"guarantee": "what counts of its own guarantee", "limit": "its limit"}
+_FIELDS = {GPU_SLICES: "gpuSlices", GPU_MEMORY: "gpuMemory"}
+_MIB = 2**20
+
+
+class _Shape(Struct, frozen=True):
+    """What is worked out once after each change."""
+
+    children: dict[str, tuple[str, ...]]
+    order: list[str]
+    problems: dict[str, Problem]
+
+
+class Tree:
+    """Queues by name, `default` always among them, in the order in which they were first told: `written` as they were
+    told, `queues` with what counts of their guarantees."""
+
+    def __init__(self) -> None:
+        self.written: dict[str, Queue] = {DEFAULT_QUEUE: Queue(DEFAULT_QUEUE)}
+        self._shape: _Shape | None = None
+        self._given: Guarantees | None = None
+        self._queues: dict[str, Queue] | None = None
+        self._paths: dict[str, tuple[str, ...]] = {}
+
+    @property
+    def queues(self) -> Mapping[str, Queue]:
+        if self._queues is None:
+            found = self._guarantees()
+            self._queues = {name: found.of(queue) for name, queue in self.written.items()}
+        return self._queues
+
+    def put(self, queue: Queue) -> None:
+        self.written[queue.name] = queue
+        self._changed()
+
+    def remove(self, name: str) -> None:
+        """Forget the queue; `default` is then as if nobody had written it."""
+        if name == DEFAULT_QUEUE:
+            self.written[name] = Queue(name)
+        else:
+            self.written.pop(name, None)
+        self._changed()
+
+    def _changed(self) -> None:
+        self._shape = None
+        self._given = None
+        self._queues = None
+        self._paths.clear()
+
+    def path(self, name: str) -> tuple[str, ...]:
+        """The queue and those above it, up to the top; up to where it breaks off, if it does. Raises KeyError."""
+        known = self._paths.get(name)
+        if known is None:
+            known = self._paths[name] = self._path(name)
+        return known
+
+    def _path(self, name: str) -> tuple[str, ...]:
+        path: dict[str, None] = {}
+        queue: Queue | None = self.written[name]
+        while queue is not None and queue.name not in path:
+            path[queue.name] = None
+            queue = self.written.get(queue.parent)
+        return tuple(path)
+
+    def children(self, name: str) -> tuple[str, ...]:
+        """The queues right below; those at the top for ""."""
+        return self._known().children.get(name, ())
+
+    def leaf(self, name: str) -> bool:
+        """Whether it holds no queues, and so may hold jobs."""
+        return not self.children(name)
+
+    def in_order(self) -> list[str]:
+        """Each queue once, those below it right after it; at the end those that have no way up to the top."""
+        return list(self._known().order)
+
+    def problem(self, name: str) -> Problem | None:
+        """Why the queue cannot be used as it is written, or because of those above it."""
+        return self._known().problems.get(name)
+
+    def admits(self, name: str, namespace: str, labels: Mapping[str, str]) -> bool:
+        """Whether pods of a namespace with these labels may use the queue. Raises KeyError."""
+        queue = self.written[name]
+        if queue.namespaces is None and queue.namespace_selector is None:
+            return True
+        return namespace in (queue.namespaces or ()) or matches(queue.namespace_selector, labels)
+
+    def capacity_problem(self, name: str, capacity: Mapping[str, int]) -> str:
+        """In words, what the queues at the top hold in all where that is more than there is, for one of them that has
+        a part in it; "" for all others. The queues can be used all the same: their jobs wait for nodes."""
+        tops = self.children("")
+        words = []
+        given = self._guarantees().given if name in tops else {}
+        for resource in sorted(given.get(name, {})):
+            held, there = sum(given.get(top, {}).get(resource, 0) for top in tops), capacity.get(resource, 0)
+            if given[name][resource] > 0 and held > there:
+                words.append(f"{display(resource, held)} of {resource}, of which there are {display(resource, there)}")
+        return f"more is guaranteed than the cluster has: {'; '.join(words)}" if words else ""
+
+    def scaled_down(self, name: str) -> str:
+        """In words, what does not count of the guarantees of the queue, or of those right below it; "" for nothing."""
+        words, queue = [], self.written.get(name)
+        written = dict(queue.guarantee) if queue is not None else {}
+        found = self._guarantees()
+        for one in found.scaled:
+            written_below = f"{display(one.resource, one.written)} of {one.resource}"
+            about = f"the queues below {one.parent} are guaranteed {written_below} in all"
+            bound = f"{display(one.resource, one.bound)} ({_BOUNDS[one.by]})"
+            if one.parent == name:
+                words.append(f"{about}, of which {bound} count: each of them gets its part")
+            elif name in found.given and queue is not None and queue.parent == one.parent and one.resource in written:
+                counts = found.given[name][one.resource]
+                if counts == written[one.resource]:
+                    continue
+                own = f"of its guarantee of {display(one.resource, written[one.resource])} {one.resource}"
+                words.append(f"{own} only {display(one.resource, counts)} count: {about}, of which {bound} count")
+        return "; ".join(words)
+
+    def _guarantees(self) -> Guarantees:
+        if self._given is None:
+            shape = self._known()
+            usable = [name for name in shape.order if name not in shape.problems]
+            self._given = guarantees(self.written, usable, shape.children)
+        return self._given
+
+    def _known(self) -> _Shape:
+        if self._shape is None:
+            below: dict[str, list[str]] = {}
+            for queue in self.written.values():
+                below.setdefault(queue.parent, []).append(queue.name)
+            children = {name: tuple(names) for name, names in below.items()}
+            order = self._depth_first(children)
+            problems = {name: problem for name in order if (problem := self._own_problem(name)) is not None}
+            self._pass_on(order, problems)
+            self._shape = _Shape(children, order, problems)
+        return self._shape
+
+    def _depth_first(self, children: dict[str, tuple[str, ...]]) -> list[str]:
+        order: dict[str, None] = {}
+        lost = [queue.name for queue in self.written.values() if queue.parent and queue.parent not in self.written]
+        for start in (*children.get("", ()), *lost, *self.written):
+            if start in order:
+                continue
+            # Only those in a cycle, and below one, are left at the end: the way up leads into it.
+            waiting = [self.path(start)[-1]]
+            while waiting:
+                name = waiting.pop()
+                if name not in order:
+                    order[name] = None
+                    waiting.extend(reversed(children.get(name, ())))
+        return list(order)
+
+    def _own_problem(self, name: str) -> Problem | None:
+        """What is wrong with the queue but for those above and below it."""
+        queue = self.written[name]
+        if queue.problem is not None:
+            return queue.problem
+        if queue.parent and queue.parent not in self.written:
+            return Problem("spec.parent", queue.parent, "no queue of that name exists")
+        cycle = self._cycle(name)
+        if cycle:
+            return Problem("spec.parent", queue.parent, f"the queues are above each other in a cycle: {cycle}")
+        if queue.weight < 1:
+            return Problem("spec.weight", str(queue.weight), "must be 1 or more")
+        if queue.half_life_ms < 1:
+            return Problem("spec.halfLife", f"{queue.half_life_ms}ms", "must be above 0")
+        limit = dict(queue.limit)
+        for resource, amount in queue.guarantee:
+            if amount > limit.get(resource, amount):
+                rule = f"more than the limit of the queue itself, {display(resource, limit[resource])}"
+                return Problem(_field(resource), display(resource, amount), rule)
+        return None
+
+    def _cycle(self, name: str) -> str:
+        """The cycle that the queue is in, from the first of its names on; "" for none. A queue below one is in none."""
+        path = self.path(name)
+        if self.written[path[-1]].parent != name:
+            return ""
+        start = path.index(min(path))
+        return " -> ".join((*path[start:], *path[: start + 1]))
+
+    def _pass_on(self, order: list[str], problems: dict[str, Problem]) -> None:
+        """Whoever is below a queue that cannot be used cannot be used either."""
+        source: dict[str, str] = {}
+        for name in order:
+            parent = self.written[name].parent
+            if name not in problems and parent in problems:
+                source[name] = source.get(parent, parent)
+                rule = f"the queue {source[name]} above it cannot be used: {problems[source[name]]}"
+                problems[name] = Problem("spec.parent", parent, rule)
+
+
+def _field(resource: str) -> str:
+    model = resource.removeprefix(MODEL_PREFIX)
+    return "spec.guarantee." + (f"models.{model}" if model != resource else _FIELDS.get(resource, resource))
+
+
+def display(resource: str, amount: int) -> str:
+    """The amount as it is written in a Queue."""
+    if resource in (MEMORY, GPU_MEMORY):
+        return quantities.display(MEMORY, amount * _MIB if resource == GPU_MEMORY else amount)
+    return str(amount) if resource == GPU_SLICES else quantities.display(CPU, amount)

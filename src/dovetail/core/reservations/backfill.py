@@ -1,0 +1,507 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Room that is held for who waits: for the first that does not fit, and for those that others give way to.
+
+Rules
+- A reservation is sticky: it stays until its root starts, is gone or cannot be tried, or until somebody displaces it:
+  of the same line who is of a higher precedence, of another line who stays within its guarantee where the owner does
+  not, or whose turn it is with a job larger than all that is due to its queue, where the owner is smaller and beyond
+  what is due. In a line precedence alone counts, and only there, as in the order, and elsewhere owners only grow: else
+  two could displace each other for ever.
+  What others give way to is never displaced; it is given up when an eviction fails or takes too long.
+- Its nodes and its start come from one trial: running pods are taken off in the order in which they end, by the limits
+  of their run times or by what was learned, until the root fits. Pods of which nothing is known end last: where their
+  room is needed no start can be given, and none is held, since it could idle for ever. It is worked out anew when the
+  start has passed, or when something on its nodes has changed.
+- Where the job that had least comes first, nothing is held for who had a level of service already: those on the same
+  level pass it, and once they had more than it they give way.
+- Others start beside it, or if they end before its start (not where others give way to it), or if the root would still
+  fit by then with them in place, on its nodes or on others, to which the reservation moves: its time is kept, not its
+  nodes (EASY backfill, Lifka 1995; Mu'alem and Feitelson 2001).
+- Two that wait for others to end never have a node in common that both owners could use: then there is only the first.
+  Those that others give way to hold amounts and devices, not nodes (`preemption.nominated_room`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from dovetail.core.cluster.placement import Placement
+from dovetail.core.cluster.rejections import FOR_EVER_MS
+from dovetail.core.cluster.shapes import Shape
+from dovetail.core.model import Pod
+from dovetail.core.placing.gangs import Group, Search, SearchLimitReached, shapes_of
+from dovetail.core.placing.pods import Placed
+from dovetail.core.queues.accounts import Line
+from dovetail.core.reasons import Expected, Sure
+from dovetail.core.workloads.index import Precedence, startable
+
+if TYPE_CHECKING:
+    from dovetail.core.state import State
+
+Slots = NDArray[np.int64]
+_Changes = dict[str, dict[str, int]]
+"""By queue and class."""
+
+
+class Reservation(Struct, frozen=True):
+    """Room on `slots` (ascending) for `root`, of `queue`, from `expected` on, as it was worked out at `planned_ms`.
+    `waits_for` are the pods on these whose end it waits for. Where others give way to it, `nominated` are its own pods
+    (uid) with the slots that are held for them, `evicting` the pods that have to be gone for it by `deadline_ms`, and
+    `waits_for` those that give way to others and have to be gone, too; `failure` is why one of them does not. With
+    `moving` those that give way come back elsewhere."""
+
+    root: str
+    queue: str
+    slots: Slots
+    expected: Expected
+    made_ms: int
+    planned_ms: int = 0
+    precedence: Precedence = (0, 0)
+    guaranteed: bool = False
+    waits_for: frozenset[str] = frozenset()
+    evicting: frozenset[str] = frozenset()
+    nominated: Placed = ()
+    deadline_ms: int = 0
+    failure: str = ""
+    moving: bool = False
+
+    @property
+    def leaving(self) -> frozenset[str]:
+        """The pods whose end it waits for, to whomever they give way."""
+        return self.evicting | self.waits_for
+
+    @property
+    def start_ms(self) -> int:
+        """When it starts at the latest; for ever where that is not known."""
+        return self.expected.start_ms or FOR_EVER_MS
+
+
+class Plan(Struct, frozen=True):
+    slots: Slots
+    expected: Expected
+    waits_for: frozenset[str]
+
+
+class Reservations:
+    """Reservations by root, in the order in which they were made."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self.by_root: dict[str, Reservation] = {}
+        self.spared: dict[str, int] = {}
+        """Pods that were to give way in vain, with the time until when nobody asks them again."""
+        self.unknown: dict[str, tuple[int, Expected | None]] = {}
+        """Roots for which no start can be given, with why, and the time until when that is not worked out again."""
+        self._version = 0
+        self._pledged: tuple[tuple[int, int], tuple[dict[str, _Changes], _Changes]] = ((-1, -1), ({}, {}))
+        self._pledges_kept = False
+        self._soonest = -1, FOR_EVER_MS
+        self._gone: dict[str, tuple[tuple[int, int], list[tuple[int, Placement]]]] = {}
+        """By root, the pods that ran when the step began and end by its start; with the step and that start."""
+        self._denied: NDArray[np.bool_] | None = None
+        """The slots that somebody could use who may hold none, since another does, and who is before all who come."""
+
+    def __iter__(self) -> Iterator[Reservation]:
+        return iter(self.by_root.values())
+
+    def put(self, reservation: Reservation) -> None:
+        self.by_root[reservation.root] = reservation
+        self._version += 1
+        self._state.failures.recheck()
+
+    def drop(self, root: str) -> None:
+        """Hold nothing for the root any more: who was refused for its sake may start."""
+        self.unknown.pop(root, None)
+        self._gone.pop(root, None)
+        if self.by_root.pop(root, None) is not None:
+            self._version += 1
+            self._state.cluster.freed += 1
+            # For those that are tried later in this step, too.
+            self._state.failures.room_given_up()
+
+    def may_hold(self, precedence: Precedence) -> bool:
+        """Whether room may be held for jobs of this precedence."""
+        return self._state.policy.reserve and precedence[1] == 0
+
+    def others(self, root: str) -> list[Reservation]:
+        """What is held for others than this root."""
+        return [one for one in self.by_root.values() if one.root != root]
+
+    def eviction_failed(self, uid: str, message: str) -> None:
+        """A pod that was to give way stays."""
+        for one in self.evictors():
+            if uid in one.leaving:
+                self.by_root[one.root] = replace(one, failure=message)
+                self.spare([uid])
+                self._state.cluster.freed += 1
+
+    def withdrawn(self, given_up: Reservation) -> None:
+        """Nobody gives way to this one any more: who is not ending yet stays, and who waits for that knows it."""
+        pods = self._state.roster.pods
+        staying = [uid for uid in given_up.evicting if uid in pods and not pods[uid].deleting]
+        for one in self.evictors():
+            if one.root != given_up.root and not one.waits_for.isdisjoint(staying):
+                name = self._state.roster.name_of(given_up.root)
+                self.by_root[one.root] = replace(one, failure=f"{name} needs it no more")
+                self._state.cluster.freed += 1
+
+    def evictors(self) -> list[Reservation]:
+        """Those that others give way to."""
+        return [one for one in self.by_root.values() if one.nominated]
+
+    def spare(self, uids: Iterable[str]) -> None:
+        """These pods did not give way: they are left alone for a while."""
+        until_ms = self._state.now_ms + self._state.policy.eviction_deadline_ms
+        self.spared |= dict.fromkeys(uids, until_ms)
+
+    def left_alone(self, others: Iterable[Reservation]) -> frozenset[str]:
+        """Pods that are not asked to give way: they do already for others, or did not a while ago."""
+        now_ms, placements = self._state.now_ms, self._state.cluster.placements
+        self.spared = {uid: until for uid, until in self.spared.items() if until > now_ms and uid in placements}
+        return frozenset(self.spared).union(*(one.evicting for one in others))
+
+    def pledged(self) -> Mapping[str, Mapping[str, int]]:
+        """What queues will hold more, or less, once everybody has given way who was told to, by queue and class."""
+        return self._pledges()[1]
+
+    def pledged_beside(self, root: str) -> Mapping[str, Mapping[str, int]]:
+        """The same for others than this root."""
+        one = self.by_root.get(root)
+        return self.pledged() if one is None or not one.nominated else _sum(self._pledges()[0], root)
+
+    def promised_beside(self, root: str) -> Mapping[str, Mapping[str, int]]:
+        """What is kept for others than this root, by queue and class: what they will hold, less what those hold still
+        that give way to them."""
+        if not self.evictors():
+            return {}
+        return _sum(self._pledges()[0], root, least=0)
+
+    def _pledges(self) -> tuple[dict[str, _Changes], _Changes]:
+        """By root what changes with those who give way to it, and all of that together."""
+        state = self._state
+        version = self._version, state.cluster.freed
+        if self._pledged[0] != version and not self._pledges_kept:
+            roots: dict[str, _Changes] = {}
+            for one in self.evictors():
+                left = [uid for uid in one.evicting if uid in state.cluster.placements and not one.moving]
+                pods = [pod for uid, _ in one.nominated if (pod := state.roster.pods.get(uid)) is not None]
+                coming = [pod for pod in pods if pod.uid not in state.cluster.placements and startable(pod)]
+                moves: list[tuple[str, Mapping[str, int], int]] = [(one.queue, state.shares.wanted(coming), 1)]
+                moves += [
+                    (state.shares.queue_of(state.roster.pods[uid]), dict(state.shares.amounts(uid)), -1) for uid in left
+                ]
+                changes = roots[one.root] = {}
+                for queue, amounts, sign in moves:
+                    for name in state.shares.path(queue):
+                        books = changes.setdefault(name, {})
+                        for resource, amount in amounts.items():
+                            books[resource] = books.get(resource, 0) + sign * amount
+            self._pledged = version, (roots, _sum(roots))
+        return self._pledged[1]
+
+    @contextmanager
+    def pledges_kept(self) -> Iterator[None]:
+        """Inside, what is pledged is what it was before, whoever is taken off or placed in a trial."""
+        self._pledges()
+        self._pledges_kept = True
+        try:
+            yield
+        finally:
+            self._pledges_kept = False
+
+    def beside(self, others: Iterable[Reservation]) -> Slots:
+        """The slots that nobody holds, of those that ever had a node."""
+        free = np.ones(self._state.cluster.nodes.used, dtype=np.bool_)
+        for one in others:
+            free[one.slots] = False
+        return np.flatnonzero(free)
+
+    def next_ms(self) -> int | None:
+        """When a reservation has to be looked at again."""
+        now_ms = self._state.now_ms
+        times = [t for one in self for t in (one.deadline_ms, one.expected.start_ms) if t > now_ms]
+        return min(times, default=None)
+
+    def stale(self, one: Reservation) -> bool:
+        """Whether its nodes and its start have to be worked out anew: its time has come, a pod that it waits for has
+        gone, or one of its nodes cannot be used any more."""
+        placements, nodes, now_ms = self._state.cluster.placements, self._state.cluster.nodes, self._state.now_ms
+        if now_ms <= one.planned_ms:
+            return False
+        records = (nodes.records[slot] for slot in one.slots.tolist())
+        if any(record is None or record.unschedulable or record.problem is not None for record in records):
+            return True
+        return now_ms >= one.start_ms or any(uid not in placements for uid in one.waits_for)
+
+    def conflicts(self, shapes: Iterable[Shape], others: Iterable[Reservation]) -> bool:
+        """Whether pods of these shapes could use a node that is held for somebody else."""
+        held = {int(slot) for one in others for slot in one.slots}
+        if not held:
+            return False
+        slots = np.array(sorted(held), dtype=np.int64)
+        return any(bool(self._state.rows.of(shape).suitable[slots].any()) for shape in shapes)
+
+    def bar(self, shapes: Sequence[Shape], queue: str, precedence: Precedence, wanted: Mapping[str, int]) -> bool:
+        """Whether a job that has no reservation cannot have one, in whichever line of the queue it waits."""
+        guaranteed = self._state.shares.entitlements.within_guarantee(queue, wanted)
+        staying = [
+            one
+            for one in self
+            if not (any(_beaten(one, queue, precedence, guaranteed)) or self._has_turn(queue, wanted, one))
+        ]
+        return self.denies(shapes, staying)
+
+    def denies(self, shapes: Sequence[Shape], staying: Iterable[Reservation]) -> bool:
+        """Whether a job that wants these shapes may not hold room: what others hold stays, or somebody before it wants
+        the same. If so, it is before whoever comes later."""
+        suitable = self._suitable(shapes)
+        waited = self._denied is not None and bool(
+            (self._denied[: len(suitable)] & suitable[: len(self._denied)]).any()
+        )
+        if not waited and not self.conflicts(shapes, staying):
+            return False
+        self.deny(shapes)
+        return True
+
+    def deny(self, shapes: Sequence[Shape]) -> None:
+        """Nobody who comes later holds room that such a job could use."""
+        suitable = self._suitable(shapes)
+        if self._denied is not None:
+            suitable[: len(self._denied)] |= self._denied
+        self._denied = suitable
+
+    def _suitable(self, shapes: Sequence[Shape]) -> NDArray[np.bool_]:
+        suitable = np.zeros(self._state.cluster.nodes.size, dtype=np.bool_)
+        for shape in shapes:
+            suitable |= self._state.rows.of(shape).suitable
+        return suitable
+
+    def forget_denied(self) -> None:
+        """All who wait are tried again, in their order."""
+        self._denied = None
+
+    def displaced(
+        self, one: Reservation, line: Line, precedence: Precedence, wanted: Mapping[str, int], guaranteed: bool
+    ) -> bool:
+        """Whether a job of this line and precedence takes the place of a reservation; `guaranteed` says that its queue
+        stays within its guarantee with what is `wanted` for it."""
+        within, beyond = _beaten(one, line[0], precedence, guaranteed)
+        if self._state.line(one.root) == line:
+            return within
+        return beyond or self._has_turn(line[0], wanted, one)
+
+    def _has_turn(self, queue: str, wanted: Mapping[str, int], one: Reservation) -> bool:
+        """Whether it is the turn of a job that is larger than all that is due to its queue, so that it takes the place
+        of a smaller one that is beyond what is due; not before jobs that run would have to give way to it."""
+        state = self._state
+        owner = state.shares.tree.queues.get(one.queue)
+        if owner is None or one.nominated or state.now_ms - one.made_ms < (owner.reclaim_min_runtime_ms or 0):
+            return False
+        return state.shares.entitlements.outranks(queue, wanted, one.queue, state.wanted(one.root))
+
+    def plan(self, group: Group, others: Iterable[Reservation]) -> Plan | None:
+        """Where and from when on the group fits beside what is held for others; None where it would not fit either if
+        all others were gone, or where the search was given up. Nothing is changed."""
+        cluster, scope, needed = self._state.cluster, self.beside(others), least(group)
+        ends = [placement for _, placement in self._ends(scope)]
+        with cluster.trial():
+            marks, few, count = [cluster.mark()], -1, 0
+            while (slots := self._fits(needed, scope)) is None:
+                if count == len(ends):
+                    return None
+                # Once many are gone, a few more make little difference: the steps grow with what was taken off.
+                few, count = count, min(len(ends), count + max(1, count // 16))
+                self._take_off(ends, marks, count)
+            while count - few > 1:
+                # Of the last step not all may be needed, and who ends last says when it starts.
+                middle = (few + count) // 2
+                self._take_off(ends, marks, middle)
+                if (found := self._fits(needed, scope)) is None:
+                    few = middle
+                else:
+                    slots, count = found, middle
+        return self._planned(slots, ends[:count])
+
+    def _take_off(self, ends: list[Placement], marks: list[int], count: int) -> None:
+        """Have the first `count` of these gone in the running trial; `marks` are before each that is, and after all."""
+        if count < len(marks) - 1:
+            self._state.cluster.rewind(marks[count])
+            del marks[count + 1 :]
+        for placement in ends[len(marks) - 1 : count]:
+            self._state.cluster.evict(placement.pod.uid)
+            marks.append(self._state.cluster.mark())
+
+    def _planned(self, slots: Slots, gone: list[Placement]) -> Plan:
+        inside = set(slots.tolist())
+        waits = [(placement, self.expected_end(placement)) for placement in gone if placement.slot in inside]
+        uids = frozenset(placement.pod.uid for placement, _ in waits)
+        if not waits:
+            return Plan(slots, Expected(Sure.KNOWN, self._state.now_ms, "it fits beside what is held now"), uids)
+        last, expected = waits[-1]
+        unknown = sum(1 for _, one in waits if one.sure is Sure.UNKNOWN)
+        if unknown:
+            what = "one of which it is" if unknown == 1 else f"{unknown} of which it is"
+            basis = f"waits for {len(waits)} pods, {what} not known when they end: {last.pod.key} ({expected.basis})"
+            return Plan(slots, Expected(Sure.UNKNOWN, 0, basis), uids)
+        sure = Sure.LEARNED if any(one.sure is Sure.LEARNED for _, one in waits) else Sure.KNOWN
+        basis = f"when the last of {len(waits)} pods ends, {last.pod.key}: {expected.basis}"
+        return Plan(slots, Expected(sure, expected.start_ms, basis), uids)
+
+    def _ends(self, scope: Slots) -> list[tuple[int, Placement]]:
+        """The pods that run in the scope, by when they end."""
+        placements, on_slot = self._state.cluster.placements, self._state.cluster.on_slot
+        inside = [placements[uid] for slot in scope.tolist() for uid in on_slot.get(slot, ())]
+        ends = [(self.end_ms(placement), placement) for placement in inside]
+        ends.sort(key=lambda one: (one[0], one[1].slot))
+        return ends
+
+    def end_ms(self, placement: Placement) -> int:
+        """When a placed pod ends; for ever where that is not known."""
+        pod, now_ms = placement.pod, self._state.now_ms
+        if pod.deleting:
+            return now_ms
+        ran_ms = max(0, now_ms - pod.bound_ms) if pod.node and pod.bound_ms else 0
+        if pod.work.max_runtime_ms > ran_ms:
+            return now_ms + pod.work.max_runtime_ms - ran_ms
+        left = self._state.run_times.left_ms(pod.work, self._state.shares.queue_of(pod), ran_ms)
+        return FOR_EVER_MS if left.sure is Sure.UNKNOWN else now_ms + max(1, left.ran_ms)
+
+    def expected_end(self, placement: Placement) -> Expected:
+        """When a placed pod ends, and how that is known."""
+        pod, now_ms = placement.pod, self._state.now_ms
+        if pod.deleting:
+            return Expected(Sure.KNOWN, now_ms, "is ending")
+        ran_ms = max(0, now_ms - pod.bound_ms) if pod.node and pod.bound_ms else 0
+        left = self._state.run_times.left_ms(pod.work, self._state.shares.queue_of(pod), ran_ms)
+        start_ms = 0 if left.sure is Sure.UNKNOWN else self.end_ms(placement)
+        return Expected(left.sure, start_ms, left.basis)
+
+    def soonest_ms(self, root: str) -> int:
+        """When the first of the others starts that waits for others to end; for ever where that is not known."""
+        if root in self.by_root:
+            return min([one.start_ms for one in self.others(root) if not one.nominated], default=FOR_EVER_MS)
+        if self._soonest[0] != self._version:
+            starts_ms = [one.start_ms for one in self if not one.nominated]
+            self._soonest = self._version, min(starts_ms, default=FOR_EVER_MS)
+        return self._soonest[1]
+
+    def ends_before(self, pods: Iterable[Pod], start_ms: int) -> bool:
+        """Whether pods that start now have ended by then."""
+        state = self._state
+        if start_ms == FOR_EVER_MS:
+            return False
+        for pod in pods:
+            ran_ms = pod.work.max_runtime_ms
+            if not ran_ms:
+                run = state.run_times.estimate(pod.work, state.shares.queue_of(pod))
+                ran_ms = FOR_EVER_MS if run.sure is Sure.UNKNOWN else run.ran_ms
+            if state.now_ms + ran_ms > start_ms:
+                return False
+        return True
+
+    def kept(self, others: Iterable[Reservation], groups: Callable[[str], list[Group]]) -> list[Reservation] | None:
+        """Whether each of them that waits for others to end still starts by its time with all that is placed in the
+        running trial: on its nodes, or on others. Those that have to move, as they are then; None where one would be
+        delayed."""
+        moved: dict[str, Reservation] = {}
+        for one in others:
+            if one.nominated:
+                continue
+            needed = next(map(least, groups(one.root)), None)
+            if needed is None or self._fits_there(needed, one):
+                continue
+            staying = [moved.get(other.root, other) for other in self.others(one.root)]
+            plan = self._elsewhere(needed, one, self.beside(staying))
+            if plan is None or plan.expected.start_ms > one.expected.start_ms:
+                return None
+            moved[one.root] = replace(
+                one, slots=plan.slots, expected=plan.expected, waits_for=plan.waits_for, planned_ms=self._state.now_ms
+            )
+        return list(moved.values())
+
+    def _fits_there(self, needed: Group, one: Reservation) -> bool:
+        """Whether the group fits on the nodes of its reservation by its start."""
+        gone, start_ms = one.waits_for, one.expected.start_ms
+        with self._state.cluster.trial():
+            for end_ms, placement in self._ends(one.slots):
+                if end_ms <= start_ms or placement.pod.uid in gone:
+                    self._state.cluster.evict(placement.pod.uid)
+            return self._fits(needed, one.slots) is not None
+
+    def _elsewhere(self, needed: Group, one: Reservation, scope: Slots) -> Plan | None:
+        """Where else the group fits by its start, with twice as many gone each time."""
+        cluster, key = self._state.cluster, (self._state.steps, one.expected.start_ms)
+        known = self._gone.get(one.root)
+        if known is None or known[0] != key:
+            ends = self._ends(np.arange(cluster.nodes.used, dtype=np.int64))
+            known = self._gone[one.root] = key, [end for end in ends if end[0] <= key[1]]
+        inside = np.zeros(cluster.nodes.size, dtype=np.bool_)
+        inside[scope] = True
+        leaving = [p for _, p in known[1] if inside[p.slot] and cluster.placements.get(p.pod.uid) is p]
+        with cluster.trial():
+            marks, count = [cluster.mark()], min(len(leaving), needed.total_missing())
+            self._take_off(leaving, marks, count)
+            while (slots := self._fits(needed, scope)) is None and count < len(leaving):
+                count = min(len(leaving), 2 * count)
+                self._take_off(leaving, marks, count)
+        return self._planned(slots, leaving[:count]) if slots is not None else None
+
+    def _might_fit(self, group: Group, scope: Slots) -> bool:
+        """A bound by count, which is cheap."""
+        rows = self._state.rows
+        room = sum(
+            min(int(rows.of(shape).copies()[scope].sum()), count)
+            for shape, count in shapes_of(self._state.cluster, group)
+        )
+        return room >= group.total_missing()
+
+    def _fits(self, group: Group, scope: Slots) -> Slots | None:
+        """The slots that the group would have now; None where it does not fit or the search was given up."""
+        state = self._state
+        if not self._might_fit(group, scope):
+            return None
+        with state.cluster.trial():
+            try:
+                fits = Search(state.cluster, state.rows, state.policy.search_limit).place(group, scope)
+            except SearchLimitReached:
+                fits = False
+            if not fits:
+                return None
+            placements = state.cluster.placements
+            slots = {placements[pod.uid].slot for pod in group.all_pods() if pod.uid in placements}
+        return np.array(sorted(slots), dtype=np.int64)
+
+
+def _sum(roots: Mapping[str, _Changes], without: str = "", least: int | None = None) -> _Changes:
+    """The changes of all roots but one, each at `least` so much."""
+    total: _Changes = {}
+    for root, changes in roots.items():
+        for name, amounts in changes.items() if root != without else ():
+            books = total.setdefault(name, {})
+            for resource, amount in amounts.items():
+                books[resource] = books.get(resource, 0) + (amount if least is None else max(least, amount))
+    return total
+
+
+def _beaten(one: Reservation, queue: str, precedence: Precedence, guaranteed: bool) -> tuple[bool, bool]:
+    """Whether a job of the queue displaces a reservation if both are of one line, and if they are not."""
+    stays = bool(one.nominated)
+    return (
+        not stays and one.queue == queue and one.precedence < precedence,
+        not stays and guaranteed and not one.guaranteed,
+    )
+
+
+def least(group: Group) -> Group:
+    """A copy of the group that takes on no more than it needs."""
+    return replace(
+        group, groups=[least(sub) for sub in group.groups], room=group.missing, scope=None, chosen=False,
+        pods=list(group.pods), held=list(group.held),
+    )  # fmt: skip

@@ -1,0 +1,354 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who belongs to which gang: all known pods, the gangs, and their trees.
+
+Rules: the unit of decision is a root: the top of a gang tree, or a pod on its own (`pod/<uid>`). A gang may be told
+after its pods; until then its pods wait. A gang has started once it had its minimum on nodes at the same time, and
+enough of its sub-gangs had; from then on each of its pending pods is placed as it comes, since it replaces or extends
+what runs, and each sub-gang that comes later starts on its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from operator import attrgetter
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from dovetail.core.bounded_cache import Remembered
+from dovetail.core.cluster import Cluster
+from dovetail.core.model import Gang, Pod
+from dovetail.core.placing.gangs import Group, fewest
+from dovetail.core.workloads.members import Members
+
+LONE = "pod/"
+_ALIKE = attrgetter(
+    "request", "queue", "namespace", "user", "priority", "work.preemptible", "work.preempts", "managed", "gated",
+    "deleting", "problem", "claims", "nominated_node", "device_claims", "by_claim", "containers", "own_volumes",
+    "own_device_claims",
+)  # fmt: skip
+_KINDS_KIB = 16 * 1024
+MOST_DEPTH = 8
+"""Gangs below each other. What lies deeper waits, and is told so."""
+MOST_GANGS = 256
+"""Gangs of one root. Of more so many and one are looked at, whenever one of them changes, and they wait."""
+Precedence = tuple[int, int]
+"""Priority, and how little the job had (a level, negative): who has less gives way within a queue."""
+
+
+class Rank(NamedTuple):
+    """The place of a root in its line: priority first, then the level of what it had, then age."""
+
+    priority: int
+    level: int
+    created_ms: int
+
+
+class Roster:
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self.pods: dict[str, Pod] = {}
+        self.gangs: dict[str, Gang] = {}
+        self._members: dict[str, Members] = {}
+        self._children: dict[str, dict[str, None]] = {}
+        self.starting: dict[str, int] = {}
+        """Roots that are being bound and do not have their minimum yet, with the time when that is overdue."""
+        self.started: set[str] = set()
+        """Gangs that had their minimum on nodes at the same time."""
+        self.kinds: dict[str, int] = {}
+        """By uid of a pod its kind: pods of one kind differ in nothing but who they are and since when they wait."""
+        self._kinds = Remembered[int](_KINDS_KIB, self._new_kind)
+        self._last_kind = 0
+
+    def put_pod(self, pod: Pod) -> None:
+        old, kind, before = self.pods.get(pod.uid), self._kind(pod), self.kinds.get(pod.uid)
+        if old is not None and before is not None and old.gang != pod.gang:
+            self._leave(old, before)
+            before = None
+        self.pods[pod.uid] = pod
+        self.kinds[pod.uid] = kind
+        if pod.gang:
+            members = self._members.get(pod.gang)
+            if members is None:
+                members = self._members[pod.gang] = Members()
+            members.put(pod, kind, before)
+
+    def remove_pod(self, uid: str) -> Pod | None:
+        pod = self.pods.pop(uid, None)
+        if pod is not None:
+            self._leave(pod, self.kinds.pop(uid))
+        return pod
+
+    def _kind(self, pod: Pod) -> int:
+        return self._kinds(_ALIKE(pod))
+
+    def _new_kind(self, alike: object) -> int:
+        self._last_kind += 1
+        return self._last_kind
+
+    def distinct(self, pods: Sequence[Pod]) -> Sequence[Pod]:
+        """One pod of each kind among them, the first: whoever asks about all of them asks these."""
+        if len(pods) <= 1:
+            return pods
+        kinds, found = self.kinds, dict[int, Pod]()
+        for pod in pods:
+            found.setdefault(kinds[pod.uid], pod)
+        return list(found.values())
+
+    def _leave(self, pod: Pod, kind: int) -> None:
+        members = self._members.get(pod.gang)
+        if members is not None:
+            members.remove(pod, kind)
+            if not members.pods:
+                del self._members[pod.gang]
+
+    def put_gang(self, gang: Gang) -> bool:
+        """Insert or replace; False where nothing changed."""
+        old = self.gangs.get(gang.id)
+        if old == gang:
+            return False
+        if old is not None and old.parent:
+            self._children[old.parent].pop(gang.id, None)
+        self.gangs[gang.id] = gang
+        if gang.parent:
+            self._children.setdefault(gang.parent, {})[gang.id] = None
+        return True
+
+    def remove_gang(self, gang_id: str) -> None:
+        old = self.gangs.pop(gang_id, None)
+        if old is not None and old.parent:
+            self._children[old.parent].pop(gang_id, None)
+
+    def root_of(self, pod: Pod) -> str:
+        return self.top(pod.gang) if pod.gang else LONE + pod.uid
+
+    def job_of(self, pod: Pod) -> str:
+        """What outlives its pods: its gang's root, else the controller that made it, else the pod itself."""
+        return self.top(pod.gang) if pod.gang else pod.owner or pod.uid
+
+    def name_of(self, root: str) -> str:
+        """What people call a root: "namespace/name" of the pod, or of the gang."""
+        pod, gang = self.pods.get(root.removeprefix(LONE)), self.gangs.get(root)
+        if root.startswith(LONE):
+            return pod.key if pod is not None else root
+        return f"{gang.namespace}/{gang.name}" if gang is not None else root
+
+    def top(self, gang_id: str) -> str:
+        """The root above a gang; of gangs that are below themselves one and the same for all of them. One
+        that lies too deep stands alone."""
+        path = [gang_id]
+        while (gang := self.gangs.get(gang_id)) is not None and gang.parent:
+            gang_id = gang.parent
+            if gang_id in path:
+                return min(path[path.index(gang_id) :])
+            if len(path) == MOST_DEPTH:
+                return path[0]
+            path.append(gang_id)
+        return gang_id
+
+    def circles(self, gang_id: str) -> bool:
+        """Whether the gang is below itself, as far as anybody looks."""
+        above = gang_id
+        for _ in range(MOST_DEPTH):
+            gang = self.gangs.get(above)
+            above = gang.parent if gang is not None else ""
+            if above == gang_id:
+                return True
+        return False
+
+    def tree(self, root: str) -> list[str]:
+        """The ids of a root's gangs, the root first; of more than MOST_GANGS one more than that."""
+        if not self._children.get(root):
+            return [root]
+        order: list[str] = []
+        seen = {root}
+        stack = [(root, 1)]
+        while stack and len(order) <= MOST_GANGS:
+            gang_id, depth = stack.pop()
+            order.append(gang_id)
+            children = self._children.get(gang_id)
+            if children and depth < MOST_DEPTH:
+                below = list(islice(children, MOST_GANGS))
+                stack += [(child, depth + 1) for child in below if child not in seen]
+                seen.update(below)
+        return order
+
+    def members(self, root: str) -> list[Pod]:
+        """All known pods of a root, placed or not."""
+        if root.startswith(LONE):
+            pod = self.pods.get(root[len(LONE) :])
+            return [pod] if pod is not None else []
+        return [pod for members in self._below(root) for pod in members.pods.values()]
+
+    def _below(self, root: str) -> list[Members]:
+        """The members of a root's gangs, of those that have any."""
+        return [members for gang_id in self.tree(root) if (members := self._members.get(gang_id)) is not None]
+
+    def kinds_among(self, root: str) -> Sequence[Pod]:
+        """One of all known pods of a root for each kind of them."""
+        if root.startswith(LONE):
+            return self.members(root)
+        below = self._below(root)
+        return below[0].distinct() if len(below) == 1 else self.distinct(self.members(root))
+
+    def first(self, root: str) -> Pod | None:
+        """Who was told first of all known pods of a root; of a tree of gangs, of the first that has any."""
+        if root.startswith(LONE):
+            return self.pods.get(root[len(LONE) :])
+        below = self._below(root)
+        return next(iter(below[0].pods.values())) if below else None
+
+    def created_ms(self, root: str) -> int:
+        """When the oldest of all known pods of a root was made; 0 where it has none."""
+        if root.startswith(LONE):
+            pod = self.pods.get(root[len(LONE) :])
+            return pod.created_ms if pod is not None else 0
+        return min([members.created_ms for members in self._below(root)], default=0)
+
+    def priority(self, root: str) -> int:
+        """The highest of all known pods of a root; 0 where it has none."""
+        if root.startswith(LONE):
+            pod = self.pods.get(root[len(LONE) :])
+            return pod.priority if pod is not None else 0
+        return max([members.priority for members in self._below(root)], default=0)
+
+    def waits(self, root: str) -> bool:
+        """Whether there are pods of a root that this scheduler has to place and has not."""
+        placements = self._cluster.placements
+        if root.startswith(LONE):
+            return bool(self.waiting(root))
+        for members in self._below(root):
+            for uid, pod in members.pods.items():
+                if uid not in placements and pod.managed:
+                    return True
+        return False
+
+    def waiting(self, root: str) -> dict[str, Pod]:
+        """The pods of a root that this scheduler has to place and has not, by uid."""
+        placements = self._cluster.placements
+        found: dict[str, Pod] = {}
+        if root.startswith(LONE):
+            uid = root[len(LONE) :]
+            lone = self.pods.get(uid)
+            if lone is not None and lone.managed and uid not in placements:
+                found[uid] = lone
+            return found
+        for members in self._below(root):
+            every = all(pod.managed for pod in members.distinct())
+            for uid, pod in members.pods.items():
+                if uid not in placements and (every or pod.managed):
+                    found[uid] = pod
+        return found
+
+    def bound(self, root: str) -> list[Pod]:
+        """The pods of a gang that are told to be on a node."""
+        return [pod for members in self._below(root) if members.bound for pod in members.pods.values() if pod.node]
+
+    def groups(self, root: str) -> list[Group]:
+        """What is placed together or not at all, one after another: the whole root; of one that has started, or that
+        lacks nobody it needs, each pending pod, and each sub-gang that has not."""
+        if root.startswith(LONE):
+            return [Group(pods=[self.pods[root[len(LONE) :]]], alike=True)]
+        return list(self._parts(root))
+
+    def next_pods(self, root: str) -> list[Pod]:
+        """The fewest pods of a root that can start next, the others of a gang that can grow left out; nobody where
+        nobody of it can start."""
+        if root.startswith(LONE) or root not in self.gangs:
+            return list(filter(startable, self.waiting(root).values()))
+        return next((pods for group in self._parts(root) if (pods := fewest(group))), [])
+
+    def _parts(self, gang_id: str, depth: int = 1) -> Iterator[Group]:
+        group = self._group(gang_id, depth)
+        if group.total_missing() and not self.has_started(gang_id):
+            yield group
+            return
+        running = replace(group, pods=[], held=list(group.all_held()), missing=0, groups=[], min_groups=0)
+        for pod in group.pods[: group.room]:
+            yield replace(running, pods=[pod], missing=1)
+        for child in self._subgangs(gang_id) if depth < MOST_DEPTH else ():
+            for part in self._parts(child, depth + 1):
+                yield replace(running, groups=[part])
+
+    def _subgangs(self, gang_id: str) -> list[str]:
+        return [child for child in islice(self._children.get(gang_id, ()), MOST_GANGS) if child in self.gangs]
+
+    def _least(self, gang: Gang) -> int:
+        """How many pods of its own a gang needs; one that only holds sub-gangs needs none."""
+        return gang.min_count if gang.id in self._members or not self._subgangs(gang.id) else 0
+
+    def _group(self, gang_id: str, depth: int = 1) -> Group:
+        gang = self.gangs[gang_id]
+        members, placements = self._members.get(gang_id) or Members(), self._cluster.placements
+        known = members.pods
+        pods = [known[uid] for _, _, uid in members.line if uid not in placements]
+        held: list[int] = []
+        if len(pods) < len(known):
+            held = [placements[uid].slot for uid, pod in known.items() if uid in placements and not pod.deleting]
+        if not all(map(startable, members.distinct())):
+            pods = list(filter(startable, pods))
+        below = self._subgangs(gang_id) if depth < MOST_DEPTH else []
+        children = [self._group(child, depth + 1) for child in below]
+        return Group(
+            pods=pods,
+            held=held,
+            missing=max(0, self._least(gang) - len(held)),
+            room=None if gang.max_count is None else max(0, gang.max_count - len(held)),
+            groups=children,
+            min_groups=gang.min_groups,
+            required=gang.required,
+            preferred=gang.preferred,
+            alike=members.alike,
+        )
+
+    def has_started(self, gang_id: str) -> bool:
+        """Whether the gang had its minimum on nodes before. After a restart of the scheduler it shows in the times:
+        whoever is pending was created after the first member was bound, so it is no member of the first start."""
+        if gang_id in self.started or gang_id in self.starting:
+            return gang_id in self.started
+        bound = [pod for pod in self.bound(gang_id) if not pod.deleting]
+        if not bound:
+            return False
+        waiting = [pod for pod in self.members(gang_id) if not pod.node]
+        return all(pod.created_ms > min(b.bound_ms for b in bound) > 0 for pod in waiting)
+
+    def enough(self, gang_id: str, succeeded: Mapping[str, int]) -> bool:
+        """Whether a gang has the pods, and the sub-gangs, that it needs: on nodes, or among those that `succeeded`, of
+        which that is the number by gang."""
+        gang = self.gangs[gang_id]
+        members, placements = self._members.get(gang_id) or Members(), self._cluster.placements
+        there = sum(1 for uid, pod in members.pods.items() if uid in placements and not pod.deleting)
+        children = self._subgangs(gang_id)
+        whole = sum(1 for child in children if self.enough(child, succeeded))
+        least = gang.min_count if gang_id in self._members or not children else 0
+        return there + succeeded.get(gang_id, 0) >= least and whole >= (gang.min_groups or len(children))
+
+    def note_start(self, root: str) -> None:
+        """Remember the gangs of the tree that have their minimum bound, and forget those of which nothing is left."""
+        for gang_id in reversed(self.tree(root)):
+            members = self._members.get(gang_id)
+            bound = members.bound - members.leaving if members is not None else 0
+            children = self._subgangs(gang_id)
+            running = sum(1 for child in children if child in self.started)
+            gang = self.gangs.get(gang_id)
+            if not bound and not running:
+                self.started.discard(gang_id)
+            elif gang is not None and bound >= self._least(gang) and running >= (gang.min_groups or len(children)):
+                self.started.add(gang_id)
+        if root in self.started or not self._below(root):
+            self.starting.pop(root, None)
+
+
+def startable(pod: Pod) -> bool:
+    """A pending pod that this scheduler may place."""
+    return pod.managed and not pod.gated and not pod.deleting and not pod.node and pod.problem is None
+
+
+def complete(group: Group) -> bool:
+    """Whether enough startable pods exist; sub-gangs that lack pods are dropped where fewer are enough."""
+    whole = [child for child in group.groups if complete(child)] if group.groups else group.groups
+    if len(whole) < group.groups_needed or len(group.pods) < group.missing:
+        return False
+    group.groups = whole
+    return True
