@@ -33,16 +33,16 @@ from dovetail.core.cycle import step
 from dovetail.core.decisions import Bind
 from dovetail.core.events import Event
 from dovetail.core.state import State
-from dovetail.kube import objects, objects_claims, objects_queue, objects_storage
-from dovetail.kube import resources as kinds
-from dovetail.kube.decoding import Event as Line
-from dovetail.kube.decoding import Reader
-from dovetail.kube.errors import BadReply
-from dovetail.kube.feed import Feed
-from dovetail.kube.gangs_dialects import COMPOSITE, COSCHEDULING, NATIVE, VOLCANO, Dialect
-from dovetail.kube.objects_pod import Pod
-from dovetail.kube.reflector import Change, whole
-from dovetail.kube.sources import claim_outline, outline, owner_document
+from dovetail.kube.api import resources as kinds
+from dovetail.kube.api.decoding import Event as Line
+from dovetail.kube.api.decoding import Reader
+from dovetail.kube.api.errors import BadReply
+from dovetail.kube.api.reflector import Change, whole
+from dovetail.kube.gangs.dialects import COMPOSITE, COSCHEDULING, NATIVE, VOLCANO, Dialect
+from dovetail.kube.objects import base, claims, queues, storage
+from dovetail.kube.objects.pods import Pod
+from dovetail.kube.translate.sources import claim_outline, outline, owner_document
+from dovetail.kube.translate.translator import Feed
 
 MOST_MS, MOST_MIB = 5.0, 1.0
 """CPU time and memory that one object may cost."""
@@ -424,14 +424,14 @@ class World:
         records = self.feed.records
         rows: dict[str, tuple[kinds.Resource, type[Any], Callable[[Any], list[Event]]]] = {
             "pods": (kinds.PODS, Pod, self.feed.pods),
-            "nodes": (kinds.NODES, objects.Node, self.feed.nodes),
-            "claims": (kinds.PVCS, objects_storage.PersistentVolumeClaim, records.claims),
-            "volumes": (kinds.PVS, objects_storage.PersistentVolume, records.volumes),
-            "classes": (kinds.STORAGE_CLASSES, objects_storage.StorageClass, records.storage_classes),
-            "resource_claims": (kinds.RESOURCE_CLAIMS, objects_claims.ResourceClaim, records.resource_claims),
-            "device_classes": (kinds.DEVICE_CLASSES, objects_claims.DeviceClass, records.device_classes),
-            "budgets": (kinds.PDBS, objects.PodDisruptionBudget, records.budgets),
-            "queues": (kinds.QUEUES, objects_queue.Queue, records.queues),
+            "nodes": (kinds.NODES, base.Node, self.feed.nodes),
+            "claims": (kinds.PVCS, storage.PersistentVolumeClaim, records.claims),
+            "volumes": (kinds.PVS, storage.PersistentVolume, records.volumes),
+            "classes": (kinds.STORAGE_CLASSES, storage.StorageClass, records.storage_classes),
+            "resource_claims": (kinds.RESOURCE_CLAIMS, claims.ResourceClaim, records.resource_claims),
+            "device_classes": (kinds.DEVICE_CLASSES, claims.DeviceClass, records.device_classes),
+            "budgets": (kinds.PDBS, base.PodDisruptionBudget, records.budgets),
+            "queues": (kinds.QUEUES, queues.Queue, records.queues),
         }
         dialects: dict[str, Dialect[Any]] = {
             "native": NATIVE, "composite": COMPOSITE, "coscheduling": COSCHEDULING, "volcano": VOLCANO,

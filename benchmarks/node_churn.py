@@ -36,11 +36,11 @@ if __name__ == "__main__":
 
 from benchmarks.live.contestants import contestants
 from dovetail.agent.apis.serving import SocketError
-from dovetail.kube.client import Client
-from dovetail.kube.config import load_config
-from dovetail.kube.listing import list_all
-from dovetail.kube.objects_topology import GPUNode
-from dovetail.kube.resources import GPU_NODES, PODS
+from dovetail.kube.api.client import Client
+from dovetail.kube.api.config import load_config
+from dovetail.kube.api.listing import list_all
+from dovetail.kube.api.resources import GPU_NODES, PODS
+from dovetail.kube.objects.topology import GPUNode
 from tools.controlplane.binaries import KUBERNETES_VERSION
 from tools.controlplane.plane import Plane
 from tools.node import plugin, programs

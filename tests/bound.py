@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from dovetail.kube.annotations import BOUND, DEVICES
-from dovetail.kube.bound import Bound, text_of
+from dovetail.kube.translate.annotations import BOUND, DEVICES
+from dovetail.kube.translate.bound import Bound, text_of
 
 
 def bound(uid: str, devices: str = "", *, queue: str = "default", **fields: Any) -> dict[str, str]:

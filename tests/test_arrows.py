@@ -72,7 +72,7 @@ def test_a_module_imports_only_what_its_room_may(path: Path) -> None:
 
 
 BAD = [
-    ("core", "import dovetail.kube.client"),
+    ("core", "import dovetail.kube.api.client"),
     ("core", "from dovetail import kube"),
     ("core", "import aiohttp"),
     ("core", "from . import model"),
@@ -101,7 +101,7 @@ def test_a_wrong_arrow_is_found(room: str, source: str) -> None:
 GOOD = [
     ("core", "import re\nimport numpy as np\nfrom dovetail.core.model import Pod\nfrom collections import abc"),
     ("kube", "import asyncio, aiohttp\nfrom dovetail.core import events"),
-    ("scheduler", "from dovetail import __version__\nfrom dovetail.kube.client import Client"),
+    ("scheduler", "from dovetail import __version__\nfrom dovetail.kube.api.client import Client"),
     ("cli", "from dovetail.playground.server import Server\nfrom dovetail.views import why"),
 ]
 

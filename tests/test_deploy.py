@@ -14,12 +14,13 @@ import yaml
 from dovetail import __version__
 from dovetail.cli import scheduler
 from dovetail.core.quantities import units
-from dovetail.kube import protection, resources
-from dovetail.kube.discovery import Served
-from dovetail.kube.feed import Feed
-from dovetail.kube.gangs_dialects import DIALECTS
-from dovetail.kube.owners import OWNER_KINDS
-from dovetail.kube.sources import sources
+from dovetail.kube import protection
+from dovetail.kube.api import resources
+from dovetail.kube.api.discovery import Served
+from dovetail.kube.gangs.dialects import DIALECTS
+from dovetail.kube.gangs.owners import OWNER_KINDS
+from dovetail.kube.translate.sources import sources
+from dovetail.kube.translate.translator import Feed
 from dovetail.recording.folder import MIB
 from dovetail.scheduler.reviews import PATH
 from dovetail.scheduler.serve import Options

@@ -22,7 +22,7 @@ from benchmarks.live.claims import CLAIM_SCENARIOS
 from benchmarks.live.contestants import DOVETAIL, contestants
 from benchmarks.live.measure import Heat, Outcome, measure
 from benchmarks.live.scenario import SCENARIOS as POD_SCENARIOS
-from dovetail.kube.errors import KubeError
+from dovetail.kube.api.errors import KubeError
 from tools.controlplane.binaries import PlaneUnavailable
 from tools.controlplane.plane import ComponentFailed, KubectlFailed
 

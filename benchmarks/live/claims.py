@@ -26,7 +26,7 @@ from benchmarks.live.scenario import (
     SeenPod,
     node_documents,
 )
-from dovetail.kube.resources import CLAIM_TEMPLATES, DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
+from dovetail.kube.api.resources import CLAIM_TEMPLATES, DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 
 DRIVER = "gpu.nvidia.com"
 _CLAIM_CONTROLLER = "resourceclaim-controller"

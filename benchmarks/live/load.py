@@ -12,10 +12,10 @@ from collections.abc import Iterable, Iterator
 
 from benchmarks.live.claims import ClaimScenario
 from benchmarks.live.scenario import NAMESPACE, Document, Scenario, SeenPod
-from dovetail.kube.client import STRATEGIC_PATCH, Client
-from dovetail.kube.decoding import Identified
-from dovetail.kube.listing import list_all
-from dovetail.kube.resources import PODS, Resource
+from dovetail.kube.api.client import STRATEGIC_PATCH, Client
+from dovetail.kube.api.decoding import Identified
+from dovetail.kube.api.listing import list_all
+from dovetail.kube.api.resources import PODS, Resource
 
 CONNECTIONS = 64
 FINISHERS = 64

@@ -24,11 +24,11 @@ from benchmarks.live.claims import ClaimScenario, SeenClaim
 from benchmarks.live.contestants import Contestant, log_in
 from benchmarks.live.load import Stream, fill
 from benchmarks.live.scenario import NAMESPACE, Meta, Scenario, SeenPod
-from dovetail.kube.client import Client
-from dovetail.kube.config import load_config
-from dovetail.kube.listing import list_all
-from dovetail.kube.reflector import Change, Reflector
-from dovetail.kube.resources import EVENTS, PODS, RESOURCE_CLAIMS
+from dovetail.kube.api.client import Client
+from dovetail.kube.api.config import load_config
+from dovetail.kube.api.listing import list_all
+from dovetail.kube.api.reflector import Change, Reflector
+from dovetail.kube.api.resources import EVENTS, PODS, RESOURCE_CLAIMS
 from tools.controlplane.children import Children, tail
 from tools.controlplane.plane import Plane
 

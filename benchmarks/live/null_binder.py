@@ -16,12 +16,12 @@ from datetime import UTC, datetime
 import uvloop
 
 from benchmarks.live.scenario import UNPLACEABLE, SeenPod
-from dovetail.kube.client import Client
-from dovetail.kube.config import ClusterConfig, load_config
-from dovetail.kube.decoding import Identified
-from dovetail.kube.listing import list_all
-from dovetail.kube.reflector import Change, Reflector
-from dovetail.kube.resources import EVENTS, NODES, PODS
+from dovetail.kube.api.client import Client
+from dovetail.kube.api.config import ClusterConfig, load_config
+from dovetail.kube.api.decoding import Identified
+from dovetail.kube.api.listing import list_all
+from dovetail.kube.api.reflector import Change, Reflector
+from dovetail.kube.api.resources import EVENTS, NODES, PODS
 
 SCHEDULER_NAME = "null-binder"
 CONNECTIONS = 96

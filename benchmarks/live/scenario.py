@@ -14,8 +14,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from benchmarks.live.hostile import parts
-from dovetail.kube.objects_pod import SchedulingGroup
-from dovetail.kube.resources import NODES, POD_GROUPS, PODS, Resource
+from dovetail.kube.api.resources import NODES, POD_GROUPS, PODS, Resource
+from dovetail.kube.objects.pods import SchedulingGroup
 
 NAMESPACE = "default"
 POD_GROUP = POD_GROUPS[0]

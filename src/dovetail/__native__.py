@@ -37,8 +37,9 @@ COMPILED = (
     "core.queues.attained", "core.queues.demand", "core.queues.device_units", "core.queues.fair_share",
     "core.queues.queue_order", "core.queues.quota", "core.queues.rates", "core.queues.shares", "core.queues.totals",
     "core.queues.tree", "core.queues.usage", "core.state", "core.workloads.index", "core.workloads.members",
-    "kube.admissions", "kube.limits", "kube.owners", "kube.selectors", "kube.translate", "kube.translate_managed",
-    "kube.translate_problems", "kube.translate_requests", "kube.translate_shares", "kube.work",
+    "kube.gangs.owners", "kube.nodes.admissions", "kube.translate.fractions", "kube.translate.limits",
+    "kube.translate.managed", "kube.translate.pods", "kube.translate.problems", "kube.translate.requests",
+    "kube.translate.selectors", "kube.translate.work",
 )  # fmt: skip
 """Modules of this package. They call each other's C functions, so all of them are compiled or none is."""
 

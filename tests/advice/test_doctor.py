@@ -23,10 +23,10 @@ from dovetail.advice.doctor.records import (
     Seen,
     Webhook,
 )
-from dovetail.cli.doctor import Answer
-from dovetail.cli.doctor_reading import LISTS
+from dovetail.cli.doctor.doctor import Answer
+from dovetail.cli.doctor.reading import LISTS
 from dovetail.core.policy import DEFAULT_FABRIC
-from dovetail.kube.objects import LabelSelector, ObjectMeta
+from dovetail.kube.objects.base import LabelSelector, ObjectMeta
 from dovetail.kube.protection import NAME, Binding, BindingSpec, MatchResources, Policy, PolicySpec
 from tests.docs.pages import page
 

@@ -16,8 +16,8 @@ from click.testing import CliRunner
 
 from dovetail.advice.doctor.examination import CHECKS
 from dovetail.cli import cli
-from dovetail.cli.doctor_reading import LISTS
-from dovetail.kube.config import ClusterConfig
+from dovetail.cli.doctor.reading import LISTS
+from dovetail.kube.api.config import ClusterConfig
 from dovetail.playground import Fault, Playground
 from dovetail.scheduler.serve import Options, run
 from tests.live.conftest import eventually

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from dovetail.advice.doctor.examination import CHECKS
 from dovetail.cli import cli
-from dovetail.cli.doctor_reading import LISTS
+from dovetail.cli.doctor.reading import LISTS
 from tests.docs.pages import page
 from tools.controlplane.plane import KubectlFailed, Plane
 

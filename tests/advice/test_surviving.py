@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from dovetail.advice.fault_tolerance import RULES, Means, lacks
 from dovetail.advice.lint.edits import edited
 from dovetail.advice.lint.field import Field
-from dovetail.advice.surviving import RULES, Means, lacks
-from dovetail.kube.owners import OWNER_KINDS
-from dovetail.kube.templates import HOLDERS
+from dovetail.kube.gangs.owners import OWNER_KINDS
+from dovetail.kube.manifests.templates import HOLDERS
 
 Document = dict[str, Any]
 GPU = {"limits": {"nvidia.com/gpu": "8"}}

@@ -12,15 +12,15 @@ from typing import Any
 from msgspec.structs import replace
 
 from dovetail.agent.cdi import Edits
-from dovetail.agent.chosen import Chosen
 from dovetail.agent.config import Config
-from dovetail.agent.host import Gpu, Host, Instance
-from dovetail.agent.illness import Illness
+from dovetail.agent.health.health import Illness
+from dovetail.agent.kubelet.allocations import Chosen
+from dovetail.agent.kubelet.podresources import PodResources
+from dovetail.agent.machine.host import Gpu, Host, Instance
 from dovetail.agent.plugin import DeviceDifference, DevicePlugins
-from dovetail.agent.podresources import PodResources
 from dovetail.core.devices.layout import BOARD, NODE, SYS
-from dovetail.kube.client import Client
-from dovetail.kube.config import ClusterConfig
+from dovetail.kube.api.client import Client
+from dovetail.kube.api.config import ClusterConfig
 from dovetail.playground import Playground
 from tests.agent.fake_kubelet import FakeKubelet, Pod
 from tests.patience import PATIENCE_S

@@ -6,7 +6,7 @@ from functools import lru_cache
 import msgspec
 import pytest
 
-from dovetail.agent.plugin import best, preferring
+from dovetail.agent.plugin import best, preferred_allocation
 from dovetail.core.devices.layout import Layout
 from tests.docs.pages import ROOT
 from tools.controlplane.plane import Plane
@@ -24,7 +24,7 @@ def _best(layout: Layout, free: int, having: int, size: int) -> int:
 @pytest.fixture(autouse=True)
 def best_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process for each question takes long, and one test has it."""
-    monkeypatch.setattr(preferring, "best", _best)
+    monkeypatch.setattr(preferred_allocation, "best", _best)
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from dovetail.agent.dra.configs import ClaimError
 from dovetail.agent.dra.prepared import Record, Wanted
-from dovetail.agent.nvml import NvmlError
+from dovetail.agent.machine.nvml import NvmlError
 from tests.agent.dra_node import STEP, Node, gpu, host
 
 CLAIMS = 12

@@ -18,9 +18,9 @@ from dovetail.agent.cdi import CdiFolder
 from dovetail.agent.dra.driver import NAME
 from dovetail.agent.dra.offer import Offered, Partition, offered
 from dovetail.agent.dra.prepared import Prepared, Wanted
-from dovetail.agent.driver_files import DriverFiles
-from dovetail.agent.host import Engines, Fabric, Gpu, Host, Instance, Profile
-from dovetail.agent.nvml import IN_USE, INVALID_ARGUMENT, NvmlError
+from dovetail.agent.machine.driver_files import DriverFiles
+from dovetail.agent.machine.host import Engines, Fabric, Gpu, Host, Instance, Profile
+from dovetail.agent.machine.nvml import IN_USE, INVALID_ARGUMENT, NvmlError
 
 STEP = "dovetail.test.step"
 A100 = (

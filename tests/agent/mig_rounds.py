@@ -23,12 +23,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from dovetail.agent.discovery import discover
+from dovetail.agent.machine.discovery import discover
+from dovetail.agent.machine.nvml import Nvml
+from dovetail.agent.machine.sysfs import Sysfs
 from dovetail.agent.mig.geometry import arranged
 from dovetail.agent.mig.layouts import Candidate, Layouts, Wanted
 from dovetail.agent.mig.manager import Decision, MigManager, NamedLayout, Target
-from dovetail.agent.nvml import Nvml
-from dovetail.agent.sysfs import Sysfs
 from dovetail.core.devices.mig.products import of_product
 from tools.standin import Standin, loaded
 

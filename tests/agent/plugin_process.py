@@ -12,12 +12,12 @@ import os
 import sys
 from pathlib import Path
 
-from dovetail.agent.chosen import Chosen
 from dovetail.agent.config import Config
+from dovetail.agent.kubelet.allocations import Chosen
+from dovetail.agent.kubelet.podresources import PodResources
 from dovetail.agent.plugin import DevicePlugins
-from dovetail.agent.podresources import PodResources
-from dovetail.kube.client import Client
-from dovetail.kube.config import ClusterConfig
+from dovetail.kube.api.client import Client
+from dovetail.kube.api.config import ClusterConfig
 from tests.agent.agents import host, no_edits, no_mps
 
 

@@ -11,13 +11,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from dovetail.agent.chosen import DEVICES, BoundPod, Chosen, parts_of
-from dovetail.agent.podresources import ContainerDevices, PodDevices
-from dovetail.kube import annotations, instances
-from dovetail.kube.client import Client
-from dovetail.kube.config import ClusterConfig
-from dovetail.kube.objects_pod import Pod
-from dovetail.kube.reflector import Change
+from dovetail.agent.kubelet.allocations import DEVICES, BoundPod, Chosen, parts_of
+from dovetail.agent.kubelet.podresources import ContainerDevices, PodDevices
+from dovetail.kube.api.client import Client
+from dovetail.kube.api.config import ClusterConfig
+from dovetail.kube.api.reflector import Change
+from dovetail.kube.nodes import instances
+from dovetail.kube.objects.pods import Pod
+from dovetail.kube.translate import annotations
 from dovetail.playground import Playground
 from tests.agent import fake_kubelet
 

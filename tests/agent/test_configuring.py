@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.agent import configuring as module
+from dovetail.agent import config_watch as module
 from dovetail.agent.config import Config, ConfigError
-from dovetail.agent.configuring import LABEL, Configuring, chosen
-from dovetail.kube.client import Client
-from dovetail.kube.config import ClusterConfig
+from dovetail.agent.config_watch import LABEL, Configuring, chosen
+from dovetail.kube.api.client import Client
+from dovetail.kube.api.config import ClusterConfig
 from dovetail.playground import Playground
 from tests.agent.agents import until
 

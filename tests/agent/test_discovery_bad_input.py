@@ -11,15 +11,15 @@ from typing import Any
 import pynvml
 import pytest
 
-from dovetail.agent import nvml as codes
-from dovetail.agent.discovery import discover
-from dovetail.agent.gpunode import document, status_of
-from dovetail.agent.host import Fabric, Host
-from dovetail.agent.nvml import Nvml, NvmlError
-from dovetail.agent.sysfs import Sysfs, SysfsError
+from dovetail.agent.machine import nvml as codes
+from dovetail.agent.machine.discovery import discover
+from dovetail.agent.machine.host import Fabric, Host
+from dovetail.agent.machine.nvml import Nvml, NvmlError
+from dovetail.agent.machine.sysfs import Sysfs, SysfsError
+from dovetail.agent.publish.gpunode import document, status_of
 from dovetail.core.devices.layout import NODE, PXB, SYS, UNKNOWN
-from dovetail.kube.layouts import of_gpu_node
-from dovetail.kube.objects_topology import GPUNode, ObjectMeta
+from dovetail.kube.nodes.layouts import of_gpu_node
+from dovetail.kube.objects.topology import GPUNode, ObjectMeta
 from tools.standin import Standin
 
 Machine = Callable[[Any], Standin]

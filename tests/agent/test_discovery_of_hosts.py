@@ -13,15 +13,15 @@ import msgspec
 import pytest
 import yaml
 
-from dovetail.agent.discovery import discover
-from dovetail.agent.gpunode import document, status_of
-from dovetail.agent.host import Fabric, Host
-from dovetail.agent.nvml import Nvml
-from dovetail.agent.sysfs import Sysfs
+from dovetail.agent.machine.discovery import discover
+from dovetail.agent.machine.host import Fabric, Host
+from dovetail.agent.machine.nvml import Nvml
+from dovetail.agent.machine.sysfs import Sysfs
+from dovetail.agent.publish.gpunode import document, status_of
 from dovetail.core.devices import products
 from dovetail.core.devices.layout import BOARD, NODE, PHB, PIX, SYS, UNKNOWN, Layout
-from dovetail.kube.layouts import Description, layout_of, of_gpu_node
-from dovetail.kube.objects_topology import GPUNode
+from dovetail.kube.nodes.layouts import Description, layout_of, of_gpu_node
+from dovetail.kube.objects.topology import GPUNode
 from dovetail.topology import nvidia_smi
 from tools.standin import HOSTS, Standin
 

@@ -20,10 +20,10 @@ from dovetail.agent.apis import registration_pb2 as registration
 from dovetail.agent.apis.serving import call, serve
 from dovetail.agent.dra.driver import Driver, DriverError, Folders
 from dovetail.agent.dra.publishing import Publisher
-from dovetail.agent.host import Host
-from dovetail.agent.illness import Illness
-from dovetail.kube.client import Client
-from dovetail.kube.config import ClusterConfig
+from dovetail.agent.health.health import Illness
+from dovetail.agent.machine.host import Host
+from dovetail.kube.api.client import Client
+from dovetail.kube.api.config import ClusterConfig
 from dovetail.playground import Playground
 from dovetail.playground.faults import Fault
 from tests.agent.dra_node import Node, gpu, host, register

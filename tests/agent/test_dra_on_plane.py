@@ -18,15 +18,15 @@ from dovetail.agent.apis import dra_pb2 as dra
 from dovetail.agent.apis.serving import call
 from dovetail.agent.dra.driver import Driver, Folders
 from dovetail.agent.dra.publishing import Publisher
-from dovetail.agent.illness import Illness
+from dovetail.agent.health.health import Illness
 from dovetail.core.dra.types import DeviceClass
-from dovetail.kube.client import Client
-from dovetail.kube.config import load_kubeconfig
-from dovetail.kube.errors import AlreadyExists
-from dovetail.kube.listing import list_all
-from dovetail.kube.objects_claims import ResourceSlice
-from dovetail.kube.pools import Pools
-from dovetail.kube.resources import NAMESPACES, NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
+from dovetail.kube.api.client import Client
+from dovetail.kube.api.config import load_kubeconfig
+from dovetail.kube.api.errors import AlreadyExists
+from dovetail.kube.api.listing import list_all
+from dovetail.kube.api.resources import NAMESPACES, NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
+from dovetail.kube.objects.claims import ResourceSlice
+from dovetail.kube.translate.pools import Pools
 from tests.agent.dra_node import Node, gpu, host, register
 from tests.dra.device_worlds import World, ask, claim
 from tools.controlplane.plane import Plane

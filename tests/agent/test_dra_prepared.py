@@ -19,8 +19,8 @@ from dovetail.agent.checkpoint import CheckpointError
 from dovetail.agent.dra.configs import ClaimError
 from dovetail.agent.dra.prepared import Taken
 from dovetail.agent.dra.timeslices import set_slice
-from dovetail.agent.host import Unread
-from dovetail.agent.nvml import DRIVER_NOT_LOADED, NvmlError
+from dovetail.agent.machine.host import Unread
+from dovetail.agent.machine.nvml import DRIVER_NOT_LOADED, NvmlError
 from tests.agent.dra_node import STEP, Node, gpu, host
 
 ROOT = Path(__file__).parents[2]

@@ -13,14 +13,14 @@ from msgspec.structs import replace
 
 from dovetail.agent.dra.offer import Offered, offered
 from dovetail.agent.dra.slices import contents, taint
-from dovetail.agent.host import Fabric, Host, Instance
-from dovetail.agent.illness import Illness
+from dovetail.agent.health.health import Illness
+from dovetail.agent.machine.host import Fabric, Host, Instance
 from dovetail.core.dra.cel import compile
 from dovetail.core.dra.types import Constraint, Slice, Version
-from dovetail.kube.objects_claims import DeviceClass as WireClass
-from dovetail.kube.objects_claims import ResourceSlice
-from dovetail.kube.translate_claims import device_class
-from dovetail.kube.translate_slices import resource_slice
+from dovetail.kube.objects.claims import DeviceClass as WireClass
+from dovetail.kube.objects.claims import ResourceSlice
+from dovetail.kube.translate.claims import device_class
+from dovetail.kube.translate.slices import resource_slice
 from tests.agent.dra_node import gpu, host
 from tests.docs.pages import page
 from tests.dra.device_worlds import World, ask, claim, world

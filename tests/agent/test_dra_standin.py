@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from dovetail.agent.cdi import CdiFolder
-from dovetail.agent.discovery import discover
 from dovetail.agent.dra.offer import Offered, offered
 from dovetail.agent.dra.partitions import NvmlPartitions
 from dovetail.agent.dra.prepared import Prepared, Wanted
-from dovetail.agent.driver_files import DriverFiles
-from dovetail.agent.host import Host
-from dovetail.agent.nvml import IN_USE, Nvml, NvmlError
-from dovetail.agent.sysfs import Sysfs
+from dovetail.agent.machine.discovery import discover
+from dovetail.agent.machine.driver_files import DriverFiles
+from dovetail.agent.machine.host import Host
+from dovetail.agent.machine.nvml import IN_USE, Nvml, NvmlError
+from dovetail.agent.machine.sysfs import Sysfs
 from tools.standin import Standin
 
 

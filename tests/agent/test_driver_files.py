@@ -9,8 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from dovetail.agent.cdi import DeviceNode
-from dovetail.agent.driver_files import DriverFiles, DriverFilesError
-from dovetail.agent.host import Host, Instance
+from dovetail.agent.machine.driver_files import DriverFiles, DriverFilesError
+from dovetail.agent.machine.host import Host, Instance
 from tests.agent.dra_node import driver_tree, gpu, host
 
 HOST = host(gpu(0), gpu(1))

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from dovetail.agent.chosen import Chosen
-from dovetail.kube.annotations import DEVICES
-from dovetail.kube.config import load_kubeconfig
+from dovetail.agent.kubelet.allocations import Chosen
+from dovetail.kube.api.config import load_kubeconfig
+from dovetail.kube.translate.annotations import DEVICES
 from tests.agent.fake_kubelet import pod
 from tests.agent.test_chosen import GPU, bind, change, named
 from tests.agent.test_chosen import chosen as chosen

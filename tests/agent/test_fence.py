@@ -12,16 +12,16 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dovetail.agent import fence as module
-from dovetail.agent import settling
 from dovetail.agent.config import Config, Shared
-from dovetail.agent.fence import Fencing
-from dovetail.agent.host import Host
-from dovetail.agent.podresources import PodResources
-from dovetail.agent.settling import Settling
-from dovetail.kube.client import Client
-from dovetail.kube.config import ClusterConfig
-from dovetail.kube.resources import PODS
+from dovetail.agent.kubelet import numa_guard as module
+from dovetail.agent.kubelet import settling
+from dovetail.agent.kubelet.numa_guard import Fencing
+from dovetail.agent.kubelet.podresources import PodResources
+from dovetail.agent.kubelet.settling import Settling
+from dovetail.agent.machine.host import Host
+from dovetail.kube.api.client import Client
+from dovetail.kube.api.config import ClusterConfig
+from dovetail.kube.api.resources import PODS
 from tests.agent.agents import GPU, NVIDIAS_BUT_CDI, Node, host, mig_uuid, running, until, uuid
 from tests.agent.fake_kubelet import Pod, pod
 

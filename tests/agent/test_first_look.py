@@ -10,14 +10,14 @@ from typing import Any
 import pynvml
 import pytest
 
-from dovetail.agent import known as knowing
-from dovetail.agent import settling
 from dovetail.agent.checkpoint import Checkpoint
-from dovetail.agent.host import Gpu, Host, Unread
-from dovetail.agent.known import PATIENCE_S, Known
+from dovetail.agent.kubelet import settling
+from dovetail.agent.machine import known as knowing
+from dovetail.agent.machine.host import Gpu, Host, Unread
+from dovetail.agent.machine.known import PATIENCE_S, Known
+from dovetail.agent.machine.nvml import Nvml
 from dovetail.agent.mig.change import Change, Division, Journal
-from dovetail.agent.nvml import Nvml
-from dovetail.kube.config import load_kubeconfig
+from dovetail.kube.api.config import load_kubeconfig
 from tests.agent.agents import until
 from tests.agent.fake_kubelet import pod
 from tests.agent.whole_agent import Seat

@@ -16,12 +16,13 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from dovetail.agent.gpunode import GPUNodeWriter, document, plugin_condition, status_of
-from dovetail.agent.host import Fabric, Gpu, Host, Instance, Nic, Unread
-from dovetail.kube.client import Client
-from dovetail.kube.config import load_kubeconfig
-from dovetail.kube.errors import NotFound, Unreachable
-from dovetail.kube.objects_topology import (
+from dovetail.agent.machine.host import Fabric, Gpu, Host, Instance, Nic, Unread
+from dovetail.agent.publish.gpunode import GPUNodeWriter, document, plugin_condition, status_of
+from dovetail.kube.api.client import Client
+from dovetail.kube.api.config import load_kubeconfig
+from dovetail.kube.api.errors import NotFound, Unreachable
+from dovetail.kube.api.resources import GPU_NODES, NODES
+from dovetail.kube.objects.topology import (
     DeviceDifference,
     GPUNode,
     GPUNodeSpec,
@@ -31,7 +32,6 @@ from dovetail.kube.objects_topology import (
     MigState,
     NumaNode,
 )
-from dovetail.kube.resources import GPU_NODES, NODES
 from tools.controlplane.plane import KubectlFailed, Plane
 
 START = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)

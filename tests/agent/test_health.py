@@ -18,10 +18,10 @@ import pytest
 
 from dovetail.agent import checkpoint
 from dovetail.agent.checkpoint import CheckpointError
-from dovetail.agent.gpu_events import Event, GpuEvents, Look
-from dovetail.agent.health import HealthWatch, Illness
-from dovetail.agent.nvml import Nvml
-from dovetail.agent.xids import IGNORED, XIDS, Remedy, Watched, WatchedError, meaning, watched
+from dovetail.agent.health.gpu_events import Event, GpuEvents, Look
+from dovetail.agent.health.watch import HealthWatch, Illness
+from dovetail.agent.health.xids import IGNORED, XIDS, Remedy, Watched, WatchedError, meaning, watched
+from dovetail.agent.machine.nvml import Nvml
 from tests.patience import PATIENCE_S
 from tools.standin import Standin
 from tools.standin.fixture import MakeStandin

@@ -16,8 +16,8 @@ import pynvml
 import pytest
 from click.testing import CliRunner, Result
 
-from dovetail.cli.agent import command
-from dovetail.kube.objects_topology import GPUNode
+from dovetail.cli.agent.group import command
+from dovetail.kube.objects.topology import GPUNode
 from tools.standin import HOSTS, Standin
 
 Machine = Callable[[Any], Standin]

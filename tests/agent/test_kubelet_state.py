@@ -20,8 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from dovetail.agent.apis.podresources_pb2 import AllocatableResourcesResponse
-from dovetail.agent.gpunode import document
-from dovetail.agent.kubelet_state import (
+from dovetail.agent.kubelet.state import (
     KubeletConfig,
     KubeletConfigError,
     KubeletNode,
@@ -29,13 +28,14 @@ from dovetail.agent.kubelet_state import (
     read_file,
     state_of,
 )
-from dovetail.agent.sysfs import Sysfs
+from dovetail.agent.machine.sysfs import Sysfs
+from dovetail.agent.publish.gpunode import document
 from dovetail.core.devices.kubelet.inventory import Cpu, Device, DevicePool, Inventory
-from dovetail.kube.config import ClusterConfig
-from dovetail.kube.credentials import Files
-from dovetail.kube.errors import ConfigError, Forbidden, Unreachable
-from dovetail.kube.inventories import inventory_of
-from dovetail.kube.objects_topology import Gpu, GPUNode, GPUNodeStatus, KubeletState, ObjectMeta
+from dovetail.kube.api.config import ClusterConfig
+from dovetail.kube.api.credentials import Files
+from dovetail.kube.api.errors import ConfigError, Forbidden, Unreachable
+from dovetail.kube.nodes.inventories import inventory_of
+from dovetail.kube.objects.topology import Gpu, GPUNode, GPUNodeStatus, KubeletState, ObjectMeta
 from tools.standin import Standin
 
 Machine = Callable[[Any], Standin]

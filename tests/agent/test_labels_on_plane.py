@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from dovetail.agent.labels import MANAGER, TIMESTAMP, NodeLabels
 from dovetail.agent.mig.manager import Outcome
 from dovetail.agent.mig.node import STATE, StateLabel
-from dovetail.kube.client import Client
-from dovetail.kube.config import load_kubeconfig
+from dovetail.agent.publish.labels import MANAGER, TIMESTAMP, NodeLabels
+from dovetail.kube.api.client import Client
+from dovetail.kube.api.config import load_kubeconfig
 from tools.controlplane.plane import Plane
 
 pytestmark = pytest.mark.plane

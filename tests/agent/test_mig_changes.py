@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 
 from dovetail.agent.checkpoint import Checkpoint, CheckpointError
-from dovetail.agent.discovery import discover
-from dovetail.agent.host import Host
+from dovetail.agent.machine.discovery import discover
+from dovetail.agent.machine.host import Host
+from dovetail.agent.machine.nvml import IN_USE, Nvml, NvmlError
+from dovetail.agent.machine.sysfs import Sysfs
 from dovetail.agent.mig.change import Change, Division, Journal, Step
 from dovetail.agent.mig.layouts import Candidate, Layouts, read_layouts
 from dovetail.agent.mig.manager import Decision, MigManager, NamedLayout
 from dovetail.agent.mig.node import another, target_of
-from dovetail.agent.nvml import IN_USE, Nvml, NvmlError
-from dovetail.agent.sysfs import Sysfs
 from dovetail.core.devices.mig.products import of_product
 from tools.standin import Standin
 

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.agent.host import Engines as ToldEngines
-from dovetail.agent.host import Gpu, Profile
+from dovetail.agent.machine.host import Engines as ToldEngines
+from dovetail.agent.machine.host import Gpu, Profile
 from dovetail.agent.mig.geometry import arranged, geometry_of
 from dovetail.agent.mig.layouts import OFF, Candidate, LayoutError, Layouts, Wanted, exact, read_layouts
 from dovetail.core.devices.mig.geometry import Geometry
 from dovetail.core.devices.mig.instances import states
 from dovetail.core.devices.mig.products import GEOMETRIES, of_product
-from dovetail.kube.documents import ManifestError
+from dovetail.kube.manifests.documents import ManifestError
 
 A100, A30, H100, PRO = (
     of_product(name)

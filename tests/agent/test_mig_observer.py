@@ -17,15 +17,15 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from dovetail.agent.discovery import discover
 from dovetail.agent.dra.offer import Partition, offered
 from dovetail.agent.dra.partitions import NvmlPartitions
-from dovetail.agent.gpunode import status_of
-from dovetail.agent.host import Host
-from dovetail.agent.known import MIG_UNREAD, Known
+from dovetail.agent.machine.discovery import discover
+from dovetail.agent.machine.host import Host
+from dovetail.agent.machine.known import MIG_UNREAD, Known
+from dovetail.agent.machine.nvml import NO_PERMISSION, Nvml, NvmlError
+from dovetail.agent.machine.sysfs import Sysfs
 from dovetail.agent.mig.observer import ObserverError, ask
-from dovetail.agent.nvml import NO_PERMISSION, Nvml, NvmlError
-from dovetail.agent.sysfs import Sysfs
+from dovetail.agent.publish.gpunode import status_of
 from tests.patience import PATIENCE_S
 from tools.standin import Standin
 from tools.standin.standin import RIGHTS

@@ -21,12 +21,12 @@ from msgspec.structs import replace
 
 from dovetail.agent.checkpoint import Checkpoint
 from dovetail.agent.config import Config, Shared
-from dovetail.agent.host import Gpu, Host, Instance
+from dovetail.agent.machine.host import Gpu, Host, Instance
+from dovetail.agent.machine.nvml import NO_PERMISSION, NOT_FOUND, Nvml, NvmlError
 from dovetail.agent.mps.clients import Mps, MpsError
 from dovetail.agent.mps.daemons import MpsDaemons
 from dovetail.agent.mps.keeper import Keeper
 from dovetail.agent.mps.shares import SOCKET
-from dovetail.agent.nvml import NO_PERMISSION, NOT_FOUND, Nvml, NvmlError
 from tests.patience import PATIENCE_S
 from tools.standin import Standin
 

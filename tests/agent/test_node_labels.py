@@ -12,14 +12,14 @@ import pytest
 from msgspec.structs import replace
 
 from dovetail.agent.config import Config, Shared
-from dovetail.agent.discovery import discover
-from dovetail.agent.host import Engines, Fabric, Gpu, Host, Instance
-from dovetail.agent.labels import TIMESTAMP, Pci, Vgpu, labels_of, pci_of, vgpu_of
+from dovetail.agent.machine.discovery import discover
+from dovetail.agent.machine.host import Engines, Fabric, Gpu, Host, Instance
+from dovetail.agent.machine.nvml import Nvml
+from dovetail.agent.machine.sysfs import Sysfs
 from dovetail.agent.mig.node import STATE
-from dovetail.agent.nvml import Nvml
-from dovetail.agent.sysfs import Sysfs
-from dovetail.agent.writers import Written, writers
-from dovetail.kube import layouts
+from dovetail.agent.publish.field_managers import Written, writers
+from dovetail.agent.publish.labels import TIMESTAMP, Pci, Vgpu, labels_of, pci_of, vgpu_of
+from dovetail.kube.nodes import layouts
 from tools.standin import Standin
 
 N = "nvidia.com/"

@@ -12,10 +12,18 @@ from types import ModuleType
 
 import pytest
 
-from dovetail.agent import chosen, podresources
 from dovetail.agent.apis.serving import answers
 from dovetail.agent.config import Config, Shared
-from dovetail.agent.plugin import DeviceDifference, folder, plugins, preferring, readback, registration, server
+from dovetail.agent.kubelet import allocations, podresources
+from dovetail.agent.plugin import (
+    DeviceDifference,
+    folder,
+    plugins,
+    preferred_allocation,
+    readback,
+    registration,
+    server,
+)
 from dovetail.agent.plugin.folder import Folder
 from tests.agent.agents import GPU, Node, host, ill, mig_uuid, running, until, uuid, without
 from tests.agent.fake_kubelet import Rejected, left_behind, pod
@@ -322,7 +330,9 @@ async def test_a_request_that_the_kubelet_makes_before_the_watch_knows_the_pod_w
         assert held[GPU].ids == uuids(4)
 
 
-@pytest.mark.parametrize("module", [chosen, podresources, folder, plugins, preferring, readback, registration, server])
+@pytest.mark.parametrize(
+    "module", [allocations, podresources, folder, plugins, preferred_allocation, readback, registration, server]
+)
 def test_a_clock_that_jumps_changes_nothing_since_nobody_looks_at_it(module: ModuleType) -> None:
     assert not {"time", "datetime"} & {name for name, value in vars(module).items() if isinstance(value, ModuleType)}
 

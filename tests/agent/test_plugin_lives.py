@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dovetail.agent.config import Config, Shared
-from dovetail.agent.host import Host
+from dovetail.agent.machine.host import Host
 from dovetail.agent.plugin.offers import Offer
 from tests.agent.agents import GPU, Node, host, ill, running
 from tests.agent.fake_kubelet import Pod, Rejected, pod

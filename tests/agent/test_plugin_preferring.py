@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from dovetail.agent.config import Config, Shared
 from dovetail.agent.plugin import best
 from dovetail.agent.plugin.offers import Offer, offers
-from dovetail.agent.plugin.preferring import CannotPrefer, layout_of, of_all, of_chosen
+from dovetail.agent.plugin.preferred_allocation import CannotPrefer, layout_of, of_all, of_chosen
 from dovetail.core.devices.choose import choices
 from tests.agent.agents import GPU, host, mig_uuid, uuid
 

@@ -11,7 +11,7 @@ import pytest
 
 from dovetail.agent.apis import podresources_pb2 as wire
 from dovetail.agent.apis.serving import SocketError, serve, service
-from dovetail.agent.podresources import ContainerDevices, PodDevices, PodResources
+from dovetail.agent.kubelet.podresources import ContainerDevices, PodDevices, PodResources
 from tests.agent.fake_kubelet import left_behind
 
 GPU, NIC = "nvidia.com/gpu", "rdma/hca"

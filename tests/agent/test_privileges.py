@@ -17,12 +17,12 @@ import yaml
 
 from dovetail import __version__
 from dovetail.agent.options import Options
-from dovetail.cli.agent_mps import command as mps
-from dovetail.cli.agent_observe import command as observe
-from dovetail.cli.agent_run import command
-from dovetail.kube.client import APPLY_PATCH, MERGE_PATCH, Client
-from dovetail.kube.config import load_config
-from dovetail.kube.errors import ApiError, Forbidden
+from dovetail.cli.agent.mps import command as mps
+from dovetail.cli.agent.observe import command as observe
+from dovetail.cli.agent.run import command
+from dovetail.kube.api.client import APPLY_PATCH, MERGE_PATCH, Client
+from dovetail.kube.api.config import load_config
+from dovetail.kube.api.errors import ApiError, Forbidden
 from tests.docs.pages import ROOT, Row, page
 from tools.controlplane import credentials
 from tools.controlplane.plane import KubectlFailed, Plane

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from dovetail.agent.configuring import LABEL
-from dovetail.kube.client import MERGE_PATCH
-from dovetail.kube.config import load_kubeconfig
-from dovetail.kube.resources import NODES
+from dovetail.agent.config_watch import LABEL
+from dovetail.kube.api.client import MERGE_PATCH
+from dovetail.kube.api.config import load_kubeconfig
+from dovetail.kube.api.resources import NODES
 from tests.agent.agents import GPU, until
 from tests.agent.fake_kubelet import pod
 from tests.agent.whole_agent import Seat

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.agent import settling as module
 from dovetail.agent.config import Config
-from dovetail.agent.podresources import PodResources
-from dovetail.agent.settling import Settling
+from dovetail.agent.kubelet import settling as module
+from dovetail.agent.kubelet.podresources import PodResources
+from dovetail.agent.kubelet.settling import Settling
 from tests.agent.agents import GPU, Node, host, mig_uuid, running, until
 from tests.agent.fake_kubelet import pod
 

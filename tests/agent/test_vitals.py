@@ -14,13 +14,13 @@ from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
 from dovetail.agent.endpoints import serving
-from dovetail.agent.host import Host, Instance
-from dovetail.agent.illness import Illness
+from dovetail.agent.health.health import Illness
+from dovetail.agent.machine.host import Host, Instance
+from dovetail.agent.metrics import STUCK_S, Looks, Vitals, metrics, stuck, waits
 from dovetail.agent.plugin.plugins import Counts
-from dovetail.agent.telling import Seen
-from dovetail.agent.vitals import STUCK_S, Looks, Vitals, metrics, stuck, waits
-from dovetail.cli.agent_run import command
-from dovetail.kube.config import load_kubeconfig
+from dovetail.agent.publish.publisher import Seen
+from dovetail.cli.agent.run import command
+from dovetail.kube.api.config import load_kubeconfig
 from tests.agent.agents import host, until
 from tests.agent.test_privileges import BASE, container
 from tests.agent.whole_agent import Seat

@@ -9,13 +9,13 @@ import msgspec
 import pytest
 
 from dovetail.agent.apis import podresources_pb2 as wire
-from dovetail.agent.sysfs import NumaNode, Sysfs
-from dovetail.agent.zones import NodeZones, zones_of_node
-from dovetail.kube.client import Client
-from dovetail.kube.config import load_kubeconfig
-from dovetail.kube.errors import NotFound
-from dovetail.kube.inventories import zones_of
-from dovetail.kube.objects_topology import NodeResourceTopology
+from dovetail.agent.machine.sysfs import NumaNode, Sysfs
+from dovetail.agent.publish.zones import NodeZones, zones_of_node
+from dovetail.kube.api.client import Client
+from dovetail.kube.api.config import load_kubeconfig
+from dovetail.kube.api.errors import NotFound
+from dovetail.kube.nodes.inventories import zones_of
+from dovetail.kube.objects.topology import NodeResourceTopology
 from tools.controlplane.plane import Plane
 from tools.standin import Standin
 

@@ -21,14 +21,14 @@ from msgspec.structs import replace
 from dovetail.agent.apis import deviceplugin_pb2 as plugin
 from dovetail.agent.options import Options
 from dovetail.agent.run import run
-from dovetail.kube.client import MERGE_PATCH, Client
-from dovetail.kube.config import ClusterConfig
-from dovetail.kube.decoding import Identified
-from dovetail.kube.errors import NotFound
-from dovetail.kube.objects import Node
-from dovetail.kube.objects_topology import PLUGIN_REGISTERED, Condition, GPUNode
-from dovetail.kube.reflector import Change, Reflector
-from dovetail.kube.resources import GPU_NODES, NODES, PODS
+from dovetail.kube.api.client import MERGE_PATCH, Client
+from dovetail.kube.api.config import ClusterConfig
+from dovetail.kube.api.decoding import Identified
+from dovetail.kube.api.errors import NotFound
+from dovetail.kube.api.reflector import Change, Reflector
+from dovetail.kube.api.resources import GPU_NODES, NODES, PODS
+from dovetail.kube.objects.base import Node
+from dovetail.kube.objects.topology import PLUGIN_REGISTERED, Condition, GPUNode
 from tests.agent.agents import until
 from tests.agent.fake_kubelet import Allocation, FakeKubelet, Pod
 from tests.patience import PATIENCE_S

@@ -23,7 +23,7 @@ from benchmarks.live.scenario import (
     SeenSpec,
     SeenStatus,
 )
-from dovetail.kube.resources import PODS
+from dovetail.kube.api.resources import PODS
 
 RUN = Outcome(
     round=1, scenario="among", scheduler="dovetail", alone="alone", pods=2_000, first_bind_s=0.5, last_bind_s=2.2,

@@ -9,8 +9,8 @@ import pytest
 
 from dovetail.core.dra.types import Allocation, Grant
 from dovetail.core.model import NodeTerm, Requirement
-from dovetail.kube.objects_claims import DeviceClass, ResourceClaim
-from dovetail.kube.translate_claims import claim as record_of
+from dovetail.kube.objects.claims import DeviceClass, ResourceClaim
+from dovetail.kube.translate.claims import claim as record_of
 from dovetail.scheduler import wire_claims
 from tests.contract.api import Api, Json
 

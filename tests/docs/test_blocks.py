@@ -20,14 +20,15 @@ import yaml
 from dovetail.cli import cli
 from dovetail.core.events import GangChanged, PodChanged
 from dovetail.core.model import Problem
-from dovetail.kube import gangs, owners
-from dovetail.kube.annotations import wishes_of
-from dovetail.kube.feed import Feed
-from dovetail.kube.gangs_dialects import DIALECTS
-from dovetail.kube.objects import ObjectMeta
-from dovetail.kube.objects_pod import Pod
-from dovetail.kube.reflector import Change
-from dovetail.kube.resources import Resource
+from dovetail.kube.api.reflector import Change
+from dovetail.kube.api.resources import Resource
+from dovetail.kube.gangs import declared as gangs
+from dovetail.kube.gangs import owners
+from dovetail.kube.gangs.dialects import DIALECTS
+from dovetail.kube.objects.base import ObjectMeta
+from dovetail.kube.objects.pods import Pod
+from dovetail.kube.translate.annotations import wishes_of
+from dovetail.kube.translate.translator import Feed
 from tests.docs.pages import AT_THE_ROOT, REFUSED, ROOT, Block, Page, every_page, page
 
 Document = dict[str, Any]

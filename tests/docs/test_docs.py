@@ -14,17 +14,18 @@ from msgspec.structs import fields
 from prometheus_client.metrics import MetricWrapperBase
 
 from dovetail.agent import endpoints as agent_endpoints
-from dovetail.agent import vitals, xids
-from dovetail.agent.host import Host
-from dovetail.agent.illness import Illness
+from dovetail.agent import metrics as vitals
+from dovetail.agent.health import xids
+from dovetail.agent.health.health import Illness
+from dovetail.agent.machine.host import Host
 from dovetail.agent.plugin.plugins import Counts
-from dovetail.agent.telling import Seen
+from dovetail.agent.publish.publisher import Seen
 from dovetail.cli import cli
 from dovetail.core.policy import DEFAULT_FABRIC, Policy
 from dovetail.core.reasons import Reason
-from dovetail.kube.annotations import LEVELS, PREFIX, TABLE, WRITTEN_BY_US
-from dovetail.kube.gangs_dialects import DIALECTS
-from dovetail.kube.owners import OWNER_KINDS
+from dovetail.kube.gangs.dialects import DIALECTS
+from dovetail.kube.gangs.owners import OWNER_KINDS
+from dovetail.kube.translate.annotations import LEVELS, PREFIX, TABLE, WRITTEN_BY_US
 from dovetail.playground import EXIT_CODE, RUN_SECONDS
 from dovetail.scheduler import endpoints, metrics
 from dovetail.scheduler.serve import Options

@@ -11,7 +11,7 @@ from msgspec.structs import fields
 from dovetail.core.reasons import Expected
 from dovetail.views.defrag import Defrag, MoveStep, PodMove
 from dovetail.views.forecast import Place, Victim
-from dovetail.views.line import Line, Waiting
+from dovetail.views.queue_positions import Line, Waiting
 from dovetail.views.rank import Before, Level, Overtaking, Rank, Term
 from dovetail.views.shape import Largest, Shape, ShapeAnswer
 from dovetail.views.shape import Level as ShapeLevel

@@ -16,7 +16,7 @@ from dovetail.advice.formats import FORMATS
 from dovetail.advice.layout import Layout, Parts
 from dovetail.advice.memory import Memory, Model, Need, Room, Slice
 from dovetail.cli import cli
-from dovetail.cli.memory import command
+from dovetail.cli.memory.memory import command
 from tests.docs.pages import page
 from tests.terminal import environment
 

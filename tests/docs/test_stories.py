@@ -25,7 +25,7 @@ import yaml
 from dovetail.cli.cluster import now_ms, snapshot
 from dovetail.cli.why import show
 from dovetail.core.policy import Policy, unhurried
-from dovetail.kube.config import ClusterConfig
+from dovetail.kube.api.config import ClusterConfig
 from dovetail.playground import Playground
 from dovetail.scheduler.serve import Options, run
 from dovetail.views.why import why

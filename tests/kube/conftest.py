@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 import pytest
 from fake_server import Collection, serve
 
-from dovetail.kube.client import Client
-from dovetail.kube.config import ClusterConfig
+from dovetail.kube.api.client import Client
+from dovetail.kube.api.config import ClusterConfig
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from aiohttp import web
 from msgspec import Struct
 
-from dovetail.kube.resources import PODS
+from dovetail.kube.api.resources import PODS
 
 NAMESPACED = "/api/v1/namespaces/{namespace}/pods"
 

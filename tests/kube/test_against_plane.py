@@ -9,15 +9,14 @@ from fake_server import Pod, serve_raw
 from msgspec.structs import replace
 from test_following import Balancer, follow, until
 
-from dovetail.kube import objects_pod, watching
-from dovetail.kube.client import Client
-from dovetail.kube.config import load_kubeconfig
-from dovetail.kube.discovery import discover
-from dovetail.kube.errors import AlreadyExists, Conflict, Forbidden, Invalid, NotFound, TooManyRequests, Unreachable
-from dovetail.kube.lease import Elector
-from dovetail.kube.listing import list_all
-from dovetail.kube.owners import owned_by
-from dovetail.kube.resources import (
+from dovetail.kube.api import watch
+from dovetail.kube.api.client import Client
+from dovetail.kube.api.config import load_kubeconfig
+from dovetail.kube.api.discovery import discover
+from dovetail.kube.api.errors import AlreadyExists, Conflict, Forbidden, Invalid, NotFound, TooManyRequests, Unreachable
+from dovetail.kube.api.lease import Elector
+from dovetail.kube.api.listing import list_all
+from dovetail.kube.api.resources import (
     COMPOSITE_POD_GROUPS,
     CONFIG_MAPS,
     NODES,
@@ -29,6 +28,8 @@ from dovetail.kube.resources import (
     WORKLOADS,
     Resource,
 )
+from dovetail.kube.gangs.owners import owned_by
+from dovetail.kube.objects import pods
 from tests.patience import PATIENCE_S
 from tools.controlplane.plane import Plane
 
@@ -205,7 +206,7 @@ async def test_a_watch_whose_server_is_gone_behind_a_balancer_is_found_out(
     plane: Plane, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A real API server says something by the end of each watch, so that a quiet one is never taken for dead."""
-    monkeypatch.setattr(watching, "_LASTS_S", 2)
+    monkeypatch.setattr(watch, "_LASTS_S", 2)
     balancer = Balancer(plane.url)
     async with serve_raw(balancer.play) as front:
         config = replace(load_kubeconfig([plane.kubeconfig]), server=front.replace("http:", "https:"))
@@ -239,6 +240,6 @@ async def test_a_tenant_may_call_an_owner_anything_and_it_is_never_asked_for(
     made = pod("owned", **{"batch.kubernetes.io/job-completion-index": "0"})
     made["metadata"] = {**made["metadata"], "generateName": "owned-", "ownerReferences": [owner]}
     made["metadata"].pop("name")
-    stored = await client.request("POST", PODS.path(NAMESPACE), made, decode=objects_pod.Pod)
+    stored = await client.request("POST", PODS.path(NAMESPACE), made, decode=pods.Pod)
     assert stored.metadata.owner_references[0].api_version == version
     assert owned_by(stored) is None

@@ -10,13 +10,13 @@ import pytest
 from aiohttp import web
 from fake_server import Collection, Pod, serve, serve_raw, status
 
-from dovetail.kube.client import Client
-from dovetail.kube.config import ClusterConfig
-from dovetail.kube.decoding import BadObject
-from dovetail.kube.errors import KubeError
-from dovetail.kube.reflector import Change, Drift, Reflector
-from dovetail.kube.resources import PODS, Resource
-from dovetail.kube.watching import HEARTBEAT_S
+from dovetail.kube.api.client import Client
+from dovetail.kube.api.config import ClusterConfig
+from dovetail.kube.api.decoding import BadObject
+from dovetail.kube.api.errors import KubeError
+from dovetail.kube.api.reflector import Change, Drift, Reflector
+from dovetail.kube.api.resources import PODS, Resource
+from dovetail.kube.api.watch import HEARTBEAT_S
 from tests.patience import PATIENCE_S
 
 

@@ -17,14 +17,14 @@ import pytest
 import yaml
 
 from dovetail.core.decisions import Bind
-from dovetail.kube.client import Client
-from dovetail.kube.config import load_kubeconfig
-from dovetail.kube.decoding import Reader
-from dovetail.kube.layouts import of_gpu_node
-from dovetail.kube.listing import list_all
-from dovetail.kube.objects import Wire
-from dovetail.kube.objects_topology import GPUNode, GPUNodeSpec, GPUNodeStatus
-from dovetail.kube.resources import GPU_NODES, NODES, PODS
+from dovetail.kube.api.client import Client
+from dovetail.kube.api.config import load_kubeconfig
+from dovetail.kube.api.decoding import Reader
+from dovetail.kube.api.listing import list_all
+from dovetail.kube.api.resources import GPU_NODES, NODES, PODS
+from dovetail.kube.nodes.layouts import of_gpu_node
+from dovetail.kube.objects.base import Wire
+from dovetail.kube.objects.topology import GPUNode, GPUNodeSpec, GPUNodeStatus
 from dovetail.scheduler import wire
 from tests.docs.pages import page
 from tools.controlplane.plane import KubectlFailed, Plane

@@ -9,8 +9,8 @@ from fake_server import read_request, serve_raw
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.kube import http1
-from dovetail.kube.http1 import Connection, Dropped, NotConnected, Pool
+from dovetail.kube.api import http1
+from dovetail.kube.api.http1 import Connection, Dropped, NotConnected, Pool
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 PLAIN = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nX-Some: thing\r\n\r\nhello"

@@ -17,14 +17,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from test_http1 import CHUNKED, GET, INTERIM, PLAIN, Transport, arrive
 
-from dovetail.kube import http1
-from dovetail.kube.client import Client
-from dovetail.kube.config import ClusterConfig
-from dovetail.kube.decoding import Reader
-from dovetail.kube.errors import ApiError
-from dovetail.kube.http1 import Connection, Dropped, Pool
-from dovetail.kube.resources import PODS
-from dovetail.kube.watching import watch
+from dovetail.kube.api import http1
+from dovetail.kube.api.client import Client
+from dovetail.kube.api.config import ClusterConfig
+from dovetail.kube.api.decoding import Reader
+from dovetail.kube.api.errors import ApiError
+from dovetail.kube.api.http1 import Connection, Dropped, Pool
+from dovetail.kube.api.resources import PODS
+from dovetail.kube.api.watch import watch
 from tests.patience import PATIENCE_S
 
 OK = b"HTTP/1.1 200 OK\r\n"

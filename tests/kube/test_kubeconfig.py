@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dovetail.kube.config import in_cluster, load_config, load_kubeconfig
-from dovetail.kube.credentials import Credentials, ExecPlugin, Files
-from dovetail.kube.errors import ConfigError
+from dovetail.kube.api.config import in_cluster, load_config, load_kubeconfig
+from dovetail.kube.api.credentials import Credentials, ExecPlugin, Files
+from dovetail.kube.api.errors import ConfigError
 
 
 def b64(text: str) -> str:
@@ -159,7 +159,7 @@ def test_secrets_do_not_show_in_a_repr(tmp_path: Path) -> None:
 
 async def test_token_files_are_read_again_before_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock_s = 1000.0
-    monkeypatch.setattr("dovetail.kube.credentials.time.monotonic", lambda: clock_s)
+    monkeypatch.setattr("dovetail.kube.api.credentials.time.monotonic", lambda: clock_s)
     credentials = Credentials(Files(token_file=service_account(tmp_path) / "token"))
     first = await credentials.renew()
     (tmp_path / "token").write_text("t2")

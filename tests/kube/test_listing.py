@@ -8,14 +8,14 @@ import pytest
 from aiohttp import web
 from fake_server import Collection, Pod, serve, status
 
-from dovetail.kube import listing as listing_module
-from dovetail.kube.client import Client
-from dovetail.kube.config import ClusterConfig
-from dovetail.kube.decoding import Reader
-from dovetail.kube.discovery import discover
-from dovetail.kube.errors import BadReply, Gone
-from dovetail.kube.listing import gc_paused, list_all
-from dovetail.kube.resources import POD_GROUPS, PODS, RESOURCE_CLAIMS, VOLCANO_POD_GROUPS
+from dovetail.kube.api import listing as listing_module
+from dovetail.kube.api.client import Client
+from dovetail.kube.api.config import ClusterConfig
+from dovetail.kube.api.decoding import Reader
+from dovetail.kube.api.discovery import discover
+from dovetail.kube.api.errors import BadReply, Gone
+from dovetail.kube.api.listing import gc_paused, list_all
+from dovetail.kube.api.resources import POD_GROUPS, PODS, RESOURCE_CLAIMS, VOLCANO_POD_GROUPS
 
 
 async def test_pages_make_one_list(client: Client, collection: Collection) -> None:

@@ -18,13 +18,13 @@ import yaml
 
 from dovetail.core.queues.status import Standing
 from dovetail.core.reasons import Expected, Sure
-from dovetail.kube import queues
-from dovetail.kube.client import Client
-from dovetail.kube.config import load_kubeconfig
-from dovetail.kube.listing import list_all
-from dovetail.kube.objects import Wire
-from dovetail.kube.objects_queue import Amounts, Queue, QueueSpec, QueueStatus
-from dovetail.kube.resources import QUEUES
+from dovetail.kube.api.client import Client
+from dovetail.kube.api.config import load_kubeconfig
+from dovetail.kube.api.listing import list_all
+from dovetail.kube.api.resources import QUEUES
+from dovetail.kube.objects.base import Wire
+from dovetail.kube.objects.queues import Amounts, Queue, QueueSpec, QueueStatus
+from dovetail.kube.translate import queues
 from tests.docs.pages import page
 from tools.controlplane.plane import KubectlFailed, Plane
 

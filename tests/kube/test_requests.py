@@ -9,12 +9,12 @@ import pytest
 from aiohttp import web
 from fake_server import Collection, Pod, read_request, serve, serve_raw, status
 
-from dovetail.kube import errors
-from dovetail.kube.client import APPLY_PATCH, JSON_PATCH, Client, retry_delay_s
-from dovetail.kube.config import ClusterConfig
-from dovetail.kube.credentials import Files
-from dovetail.kube.errors import ApiError, reply_error
-from dovetail.kube.resources import NODES, PODS
+from dovetail.kube.api import errors
+from dovetail.kube.api.client import APPLY_PATCH, JSON_PATCH, Client, retry_delay_s
+from dovetail.kube.api.config import ClusterConfig
+from dovetail.kube.api.credentials import Files
+from dovetail.kube.api.errors import ApiError, reply_error
+from dovetail.kube.api.resources import NODES, PODS
 
 BUDGET = {"details": {"causes": [{"reason": "DisruptionBudget", "message": "needs 2 healthy pods"}]}}
 

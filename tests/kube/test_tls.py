@@ -21,11 +21,11 @@ from fake_server import read_request, serve_raw
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dovetail.kube.client import Client
-from dovetail.kube.config import ClusterConfig
-from dovetail.kube.credentials import Files
-from dovetail.kube.errors import ConfigError, Unreachable
-from dovetail.kube.http1 import Dropped
+from dovetail.kube.api.client import Client
+from dovetail.kube.api.config import ClusterConfig
+from dovetail.kube.api.credentials import Files
+from dovetail.kube.api.errors import ConfigError, Unreachable
+from dovetail.kube.api.http1 import Dropped
 from tests.patience import PATIENCE_S
 
 

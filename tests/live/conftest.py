@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from dovetail.core.policy import Policy
-from dovetail.kube.client import MERGE_PATCH, Client
-from dovetail.kube.config import ClusterConfig, load_config
-from dovetail.kube.errors import AlreadyExists, ApiError, NotFound
+from dovetail.kube.api.client import MERGE_PATCH, Client
+from dovetail.kube.api.config import ClusterConfig, load_config
+from dovetail.kube.api.errors import AlreadyExists, ApiError, NotFound
 from dovetail.playground import Playground
 from dovetail.scheduler.serve import Options, run
 from tests.patience import PATIENCE_S

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from dovetail.kube import protection
-from dovetail.kube.annotations import BOUND, DECISION, DEVICES, RANK
-from dovetail.kube.client import Client
-from dovetail.kube.config import load_config
+from dovetail.kube.api.client import Client
+from dovetail.kube.api.config import load_config
+from dovetail.kube.translate.annotations import BOUND, DECISION, DEVICES, RANK
 from tests.live.conftest import NAMESPACE
 from tools.controlplane.plane import KubectlFailed, Plane
 

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from dovetail.core.policy import Policy
-from dovetail.kube.errors import ApiError, NotFound
+from dovetail.kube.api.errors import ApiError, NotFound
 from tests.live.conftest import NAMESPACE, Cluster, Document, eventually, stays
 
 ON_THE_PLANE = pytest.mark.parametrize(

@@ -14,12 +14,12 @@ from msgspec import Struct
 from dovetail.core import cycle
 from dovetail.core.events import Event
 from dovetail.core.state import State
-from dovetail.kube import annotations
-from dovetail.kube.annotations import BOUND, PREFIX, TABLE, WRITTEN_BY_US
-from dovetail.kube.bound import Bound, text_of
-from dovetail.kube.client import MERGE_PATCH, Client
-from dovetail.kube.config import load_config
-from dovetail.kube.errors import ApiError
+from dovetail.kube.api.client import MERGE_PATCH, Client
+from dovetail.kube.api.config import load_config
+from dovetail.kube.api.errors import ApiError
+from dovetail.kube.translate import annotations
+from dovetail.kube.translate.annotations import BOUND, PREFIX, TABLE, WRITTEN_BY_US
+from dovetail.kube.translate.bound import Bound, text_of
 from dovetail.scheduler import driver
 from tests.docs.pages import Row, page
 from tests.live.conftest import Cluster, Document, eventually, stays
@@ -278,13 +278,13 @@ def rows() -> list[Row]:
 
 
 def test_the_table_has_every_key_that_is_read() -> None:
-    from dovetail.kube import gangs_dialects, owners
+    from dovetail.kube.gangs import dialects, owners
 
     told = {code[0] for row in rows() for code in row.code[:1]}
     ours = {PREFIX + key for key in (*TABLE, *WRITTEN_BY_US)}
     kinds = {key for kind in owners.OWNER_KINDS for key in (kind.marked_by, kind.gang_by, kind.named_by, kind.split_by)}
     theirs = {
-        *gangs_dialects._COSCHEDULING_LABELS, *gangs_dialects._VOLCANO_ANNOTATIONS, gangs_dialects._VOLCANO_TASK,
+        *dialects._COSCHEDULING_LABELS, *dialects._VOLCANO_ANNOTATIONS, dialects._VOLCANO_TASK,
         owners._REPLICATED_JOB, owners._LWS_WORKER, owners._REPLICA_TYPE, owners._JOB_ROLE, owners._RAY_GROUP,
     }  # fmt: skip
     assert ours | theirs | (kinds - {""}) == told

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from dovetail.agent.podresources import PodDevices
+from dovetail.agent.kubelet.podresources import PodDevices
 from tests.node.cluster import GPU, NUMA_OF, Cluster, running
 from tools.node.node import Node
 

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 from msgspec.structs import replace
 
-from dovetail.cli import replay as replay_command
+from dovetail.cli.replay import replay as replay_command
 from dovetail.core import events as ev
 from dovetail.core.model import Gang, Work
 from dovetail.core.queues.types import GPU, Queue

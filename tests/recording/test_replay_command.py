@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from dovetail import __version__
-from dovetail.cli import replay as replay_command
+from dovetail.cli.replay import replay as replay_command
 from dovetail.core import events as ev
 from tests.conftest import Decide
 from tests.core.gang_oracle import gpu_node, gpu_pod

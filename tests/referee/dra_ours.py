@@ -12,13 +12,13 @@ from msgspec import Struct
 
 from dovetail.core.dra.types import Allocation
 from dovetail.core.state import State
-from dovetail.kube import resources as kinds
-from dovetail.kube.decoding import Reader
-from dovetail.kube.discovery import Served
-from dovetail.kube.feed import Feed
-from dovetail.kube.reflector import Change
-from dovetail.kube.resources import Resource
-from dovetail.kube.sources import sources
+from dovetail.kube.api import resources as kinds
+from dovetail.kube.api.decoding import Reader
+from dovetail.kube.api.discovery import Served
+from dovetail.kube.api.reflector import Change
+from dovetail.kube.api.resources import Resource
+from dovetail.kube.translate.sources import sources
+from dovetail.kube.translate.translator import Feed
 from dovetail.scheduler import wire_claims
 from tests.referee.dra_devices import Manifest
 from tests.referee.manifests import SCHEDULER

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from dovetail.agent.cdi import specification
-from dovetail.agent.driver_files import DriverFiles
-from dovetail.agent.host import Gpu, Host
+from dovetail.agent.machine.driver_files import DriverFiles
+from dovetail.agent.machine.host import Gpu, Host
 from tests.docs.pages import ROOT
 from tests.referee.driver_trees import INSTALLATIONS, Shelf, install
 from tools.standin import Standin

@@ -12,14 +12,14 @@ from typing import Any
 from dovetail.core.decisions import Bind, ClaimGrant
 from dovetail.core.dra.types import Allocation, Grant
 from dovetail.core.events import BindFailed
-from dovetail.kube.client import Client
-from dovetail.kube.config import ClusterConfig
-from dovetail.kube.discovery import discover
-from dovetail.kube.feed import Feed
+from dovetail.kube.api.client import Client
+from dovetail.kube.api.config import ClusterConfig
+from dovetail.kube.api.discovery import discover
+from dovetail.kube.translate.translator import Feed
 from dovetail.playground import Playground
 from dovetail.scheduler.binder import Binder, Target
 from dovetail.scheduler.clock import Clock
-from dovetail.scheduler.mirror import Mirror
+from dovetail.scheduler.informers import Mirror
 from tests.scheduler.scripted import until
 
 DRIVER = "gpu.example.com"

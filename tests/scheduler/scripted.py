@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from dovetail.kube.errors import ApiError, Conflict, Forbidden, NotFound, TooManyRequests, Unreachable
+from dovetail.kube.api.errors import ApiError, Conflict, Forbidden, NotFound, TooManyRequests, Unreachable
 from tests.patience import PATIENCE_S
 
 Answer = dict[str, Any] | Exception | Callable[[], Awaitable[Any]] | None

@@ -14,19 +14,19 @@ import pytest
 
 from dovetail.core.decisions import Bind, VolumePick
 from dovetail.core.events import BindFailed
-from dovetail.kube.admissions import Admissions
-from dovetail.kube.client import Client
-from dovetail.kube.config import ClusterConfig
-from dovetail.kube.feed import PodRef
-from dovetail.kube.given import Given
-from dovetail.kube.objects import ObjectMeta
-from dovetail.kube.objects_storage import (
+from dovetail.kube.api.client import Client
+from dovetail.kube.api.config import ClusterConfig
+from dovetail.kube.nodes.admissions import Admissions
+from dovetail.kube.nodes.given import Given
+from dovetail.kube.objects.base import ObjectMeta
+from dovetail.kube.objects.storage import (
     ClaimReference,
     PersistentVolume,
     PersistentVolumeClaim,
     PersistentVolumeClaimSpec,
     PersistentVolumeSpec,
 )
+from dovetail.kube.translate.translator import PodRef
 from dovetail.playground import Playground
 from dovetail.scheduler import binder as module
 from dovetail.scheduler.binder import Binder, NotLeader, Target

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from dovetail.core.decisions import Bind
-from dovetail.kube.client import Client
-from dovetail.kube.config import load_kubeconfig
-from dovetail.kube.errors import AlreadyExists, Invalid
-from dovetail.kube.objects_claims import ResourceClaim
-from dovetail.kube.resources import NAMESPACES, PODS, RESOURCE_CLAIMS
+from dovetail.kube.api.client import Client
+from dovetail.kube.api.config import load_kubeconfig
+from dovetail.kube.api.errors import AlreadyExists, Invalid
+from dovetail.kube.api.resources import NAMESPACES, PODS, RESOURCE_CLAIMS
+from dovetail.kube.objects.claims import ResourceClaim
 from dovetail.scheduler import wire_claims
 from dovetail.scheduler.clock import Clock
 from dovetail.scheduler.reservations import Reservations

@@ -10,12 +10,12 @@ import pytest
 
 from dovetail.core.devices.mig.plan import Change
 from dovetail.core.reasons import Repartition
-from dovetail.kube.errors import Conflict
-from dovetail.kube.feed import Feed
-from dovetail.kube.objects_pod import Pod
-from dovetail.kube.objects_topology import GPUNode
+from dovetail.kube.api.errors import Conflict
+from dovetail.kube.objects.pods import Pod
+from dovetail.kube.objects.topology import GPUNode
+from dovetail.kube.translate.translator import Feed
 from dovetail.scheduler.clock import Clock
-from dovetail.scheduler.divider import Divider
+from dovetail.scheduler.mig_repartitioner import Divider
 from tests.translate.yaml_objects import Change as Told
 
 PROPOSAL = Repartition("n", (Change(0, destroy=(("1g.5gb", 6),), create=(("2g.10gb", 4),)),))

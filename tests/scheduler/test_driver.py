@@ -15,17 +15,17 @@ import pytest
 
 from dovetail.core.policy import Policy
 from dovetail.core.state import State
-from dovetail.kube.discovery import Served
-from dovetail.kube.feed import Feed
-from dovetail.kube.gangs_dialects import NATIVE
-from dovetail.kube.objects import Node
-from dovetail.kube.objects_pod import Pod
-from dovetail.kube.objects_topology import GPUNode
-from dovetail.kube.reflector import Change
+from dovetail.kube.api.discovery import Served
+from dovetail.kube.api.reflector import Change
+from dovetail.kube.gangs.dialects import NATIVE
+from dovetail.kube.objects.base import Node
+from dovetail.kube.objects.pods import Pod
+from dovetail.kube.objects.topology import GPUNode
+from dovetail.kube.translate.translator import Feed
 from dovetail.scheduler import binder
 from dovetail.scheduler.clock import Clock
 from dovetail.scheduler.driver import Driver
-from dovetail.scheduler.mirror import Mirror
+from dovetail.scheduler.informers import Mirror
 from tests.bound import bound
 from tests.patience import PATIENCE_S
 from tests.scheduler.scripted import FORBIDDEN, TAKEN, Scripted, until

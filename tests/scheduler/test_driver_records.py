@@ -14,7 +14,7 @@ import pytest
 from prometheus_client import REGISTRY
 
 from dovetail.core.policy import Policy
-from dovetail.kube.config import ClusterConfig
+from dovetail.kube.api.config import ClusterConfig
 from dovetail.playground import Playground
 from dovetail.playground.faults import Fault
 from dovetail.recording import recorder

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from dovetail.kube.config import ClusterConfig
+from dovetail.kube.api.config import ClusterConfig
 from dovetail.playground import Playground
 from dovetail.playground.faults import Fault
 from dovetail.scheduler.serve import LEASE_NAMESPACE, LeadershipLost, Options, run

@@ -19,9 +19,9 @@ from dovetail.core.events import NodeChanged, PodChanged, QueueChanged, QueueRem
 from dovetail.core.model import Node, Pod, Request, Work
 from dovetail.core.queues.types import Queue
 from dovetail.core.state import State
-from dovetail.kube import doors
-from dovetail.kube import resources as kinds
-from dovetail.kube.doors import opened
+from dovetail.kube import probe_server
+from dovetail.kube.api import resources as kinds
+from dovetail.kube.probe_server import opened
 from dovetail.scheduler.endpoints import Endpoints, Review
 from tests.patience import PATIENCE_S
 
@@ -151,7 +151,7 @@ async def test_idle_and_slow_clients_keep_no_probe_from_its_answer(said: bytes) 
 
 
 async def test_no_connection_lives_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doors, "_LIFE_S", 0.1)
+    monkeypatch.setattr(probe_server, "_LIFE_S", 0.1)
     async with serving(driver()) as client:
         _, writer = await client.connect()
         writer.write(b"GET /healthz HTTP/1.1\r\nX: ")

@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 
 from dovetail.core.decisions import Cause
-from dovetail.kube.discovery import Served
-from dovetail.kube.errors import ApiError, StatusCause, StatusDetails, TooManyRequests
-from dovetail.kube.feed import Feed
-from dovetail.kube.objects import ObjectMeta
-from dovetail.kube.objects_pod import Pod, PodSpec
-from dovetail.kube.reflector import Change
+from dovetail.kube.api.discovery import Served
+from dovetail.kube.api.errors import ApiError, StatusCause, StatusDetails, TooManyRequests
+from dovetail.kube.api.reflector import Change
+from dovetail.kube.objects.base import ObjectMeta
+from dovetail.kube.objects.pods import Pod, PodSpec
+from dovetail.kube.translate.translator import Feed
 from dovetail.scheduler import evictor
 from dovetail.scheduler.binder import Target
 from dovetail.scheduler.clock import Clock
 from dovetail.scheduler.evictor import Evictor, Victim
-from dovetail.scheduler.mirror import Mirror
+from dovetail.scheduler.informers import Mirror
 from tests.patience import PATIENCE_S
 from tests.scheduler.scripted import AWAY, BROKEN, BUSY, FORBIDDEN, GONE, TAKEN, Scripted, until
 

@@ -11,11 +11,11 @@ import pytest
 
 from dovetail.core.decisions import Bind
 from dovetail.core.model import Instance
-from dovetail.kube.errors import KubeError, Unreachable
-from dovetail.kube.feed import Feed
-from dovetail.kube.objects_topology import GPUNode
-from dovetail.scheduler import fences as module
-from dovetail.scheduler.fences import Fences
+from dovetail.kube.api.errors import KubeError, Unreachable
+from dovetail.kube.objects.topology import GPUNode
+from dovetail.kube.translate.translator import Feed
+from dovetail.scheduler import numa_guard as module
+from dovetail.scheduler.numa_guard import Fences
 from tests.patience import PATIENCE_S
 from tests.translate.yaml_objects import Change
 

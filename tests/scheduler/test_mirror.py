@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from dovetail.core.events import Event, GangChanged, NodeChanged, PodChanged, PodRejected
-from dovetail.kube.client import Client
-from dovetail.kube.config import ClusterConfig
-from dovetail.kube.discovery import discover
-from dovetail.kube.feed import Feed
+from dovetail.kube.api.client import Client
+from dovetail.kube.api.config import ClusterConfig
+from dovetail.kube.api.discovery import discover
+from dovetail.kube.translate.translator import Feed
 from dovetail.playground import Playground
 from dovetail.playground.faults import Fault
-from dovetail.scheduler import mirror as module
-from dovetail.scheduler.mirror import Mirror
+from dovetail.scheduler import informers as module
+from dovetail.scheduler.informers import Mirror
 from tests.patience import PATIENCE_S
 from tests.scheduler.scripted import until
 

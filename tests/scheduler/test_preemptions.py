@@ -11,8 +11,8 @@ import pytest
 from dovetail.core.decisions import Decision, Evict, Release, Unnominate
 from dovetail.core.events import Event, EvictionFailed
 from dovetail.core.reasons import Reason, Refusal, When
-from dovetail.kube.objects_pod import Pod
-from dovetail.kube.reflector import Change
+from dovetail.kube.api.reflector import Change
+from dovetail.kube.objects.pods import Pod
 from dovetail.scheduler import evictor
 from tests.scheduler.scripted import BROKEN, FORBIDDEN, TAKEN, until
 from tests.scheduler.test_driver import Bench, wire

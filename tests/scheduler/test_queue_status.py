@@ -15,13 +15,13 @@ from dovetail.core.events import Event, NodeChanged, PodChanged, PodRemoved, Que
 from dovetail.core.model import Node, Pod, Request
 from dovetail.core.queues.types import DEFAULT_QUEUE
 from dovetail.core.state import State
-from dovetail.kube.discovery import Served
-from dovetail.kube.feed import Feed
-from dovetail.kube.objects import ObjectMeta
-from dovetail.kube.objects_queue import Queue, QueueSpec
-from dovetail.kube.queues import queue
+from dovetail.kube.api.discovery import Served
+from dovetail.kube.objects.base import ObjectMeta
+from dovetail.kube.objects.queues import Queue, QueueSpec
+from dovetail.kube.translate.queues import queue
+from dovetail.kube.translate.translator import Feed
 from dovetail.scheduler import queue_status
-from dovetail.scheduler.mirror import Mirror
+from dovetail.scheduler.informers import Mirror
 from dovetail.scheduler.queue_status import QueueStatus
 from tests.scheduler.scripted import FORBIDDEN, Scripted, until
 

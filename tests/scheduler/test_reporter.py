@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dovetail.kube.errors import ApiError, KubeError, NotFound, StatusDetails, Unreachable
+from dovetail.kube.api.errors import ApiError, KubeError, NotFound, StatusDetails, Unreachable
 from dovetail.scheduler import reporter
 from dovetail.scheduler.reporter import Report, Reporter
 from tests.patience import PATIENCE_S

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dovetail.kube.errors import ApiError
+from dovetail.kube.api.errors import ApiError
 from dovetail.scheduler import reporter as module
 from dovetail.scheduler.reporter import Report, Reporter
 from tests.patience import PATIENCE_S

@@ -15,9 +15,9 @@ import pytest
 from aiohttp import web
 from msgspec.structs import replace
 
-from dovetail.kube.client import Client
-from dovetail.kube.config import ClusterConfig, load_kubeconfig
-from dovetail.kube.credentials import Files
+from dovetail.kube.api.client import Client
+from dovetail.kube.api.config import ClusterConfig, load_kubeconfig
+from dovetail.kube.api.credentials import Files
 from dovetail.scheduler import reviews
 from dovetail.scheduler.reviews import Reviews
 from tools.controlplane.plane import Plane

@@ -7,7 +7,7 @@ import pytest
 
 from dovetail.core.decisions import Evict
 from dovetail.core.reasons import Expected, NodeCount, Reason, Refusal, Sure, When
-from dovetail.scheduler.telling import duration, given_way, told
+from dovetail.scheduler.messages import duration, given_way, told
 
 NOW_MS = 1_795_269_600_000
 """2026-11-21T14:00:00Z."""

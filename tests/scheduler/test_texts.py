@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.kube.client import STRATEGIC_PATCH, Client
-from dovetail.kube.config import load_kubeconfig
-from dovetail.kube.errors import reply_error
-from dovetail.kube.resources import EVENTS, PODS
-from dovetail.kube.texts import MESSAGE_BYTES, NOTE_BYTES, clipped
+from dovetail.kube.api.client import STRATEGIC_PATCH, Client
+from dovetail.kube.api.config import load_kubeconfig
+from dovetail.kube.api.errors import reply_error
+from dovetail.kube.api.resources import EVENTS, PODS
+from dovetail.kube.api.texts import MESSAGE_BYTES, NOTE_BYTES, clipped
 from dovetail.scheduler import wire
 from tools.controlplane.plane import Plane
 

@@ -11,11 +11,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from dovetail.kube.feed import Feed
-from dovetail.kube.objects_pod import Pod
-from dovetail.kube.objects_topology import GPUNode
-from dovetail.scheduler import turns as module
-from dovetail.scheduler.turns import Turns
+from dovetail.kube.objects.pods import Pod
+from dovetail.kube.objects.topology import GPUNode
+from dovetail.kube.translate.translator import Feed
+from dovetail.scheduler import bind_serializer as module
+from dovetail.scheduler.bind_serializer import Turns
 from tests.translate.yaml_objects import Change
 
 GPU, SLICE = "nvidia.com/gpu", "nvidia.com/mig-1g.5gb"

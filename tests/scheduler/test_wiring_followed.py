@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import yaml
 
-from dovetail.kube.client import MERGE_PATCH, Client
-from dovetail.kube.config import ClusterConfig
-from dovetail.kube.resources import EVENTS, GPU_NODES, NODES, PODS, RESOURCE_SLICES
+from dovetail.kube.api.client import MERGE_PATCH, Client
+from dovetail.kube.api.config import ClusterConfig
+from dovetail.kube.api.resources import EVENTS, GPU_NODES, NODES, PODS, RESOURCE_SLICES
 from dovetail.playground import Playground
 from dovetail.scheduler.serve import Options, run
 from tests.patience import PATIENCE_S

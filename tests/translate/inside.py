@@ -9,11 +9,11 @@ import msgspec
 import yaml
 from yaml_objects import added
 
-from dovetail.kube.feed import Feed
-from dovetail.kube.objects import Node
-from dovetail.kube.objects_claims import ResourceSlice
-from dovetail.kube.objects_topology import GPUNode, NodeResourceTopology
-from dovetail.kube.wiring import Wiring
+from dovetail.kube.nodes.wiring import Wiring
+from dovetail.kube.objects.base import Node
+from dovetail.kube.objects.claims import ResourceSlice
+from dovetail.kube.objects.topology import GPUNode, NodeResourceTopology
+from dovetail.kube.translate.translator import Feed
 
 GPU_NODE: dict[str, Any] = yaml.safe_load("""
 observedTime: "2026-01-31T12:00:00Z"

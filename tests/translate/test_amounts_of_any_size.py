@@ -21,7 +21,7 @@ from dovetail.core.model import CPU
 from dovetail.core.policy import Policy
 from dovetail.core.quantities import MAX_AMOUNT, MAX_QUANTITY
 from dovetail.core.state import State
-from dovetail.kube.manifests import read
+from dovetail.kube.manifests.cluster import read
 
 Object = dict[str, Any]
 NOW_MS = 1_800_000_000_000

@@ -13,14 +13,14 @@ from yaml_objects import Change, added, pod, wire
 
 from dovetail.core import events as ev
 from dovetail.core.model import Gang, Pod
-from dovetail.kube.bound import Bound
-from dovetail.kube.feed import Feed
-from dovetail.kube.gangs import OwnerRef
-from dovetail.kube.gangs_dialects import COSCHEDULING, NATIVE
-from dovetail.kube.objects_group import CoschedulingPodGroup, PodGroup
-from dovetail.kube.objects_pod import Pod as PodObject
-from dovetail.kube.objects_topology import GPUNode
-from dovetail.kube.resources import JOBS
+from dovetail.kube.api.resources import JOBS
+from dovetail.kube.gangs.declared import OwnerRef
+from dovetail.kube.gangs.dialects import COSCHEDULING, NATIVE
+from dovetail.kube.objects.groups import CoschedulingPodGroup, PodGroup
+from dovetail.kube.objects.pods import Pod as PodObject
+from dovetail.kube.objects.topology import GPUNode
+from dovetail.kube.translate.bound import Bound
+from dovetail.kube.translate.translator import Feed
 from tests.bound import bound
 
 QUEUE, USER = "dovetail.dev/queue", "dovetail.dev/user"

@@ -9,9 +9,9 @@ from yaml_objects import Change, added, deleted, wire
 from dovetail.core import events as ev
 from dovetail.core.model import LabelSelector, Requirement
 from dovetail.core.queues.types import Budget
-from dovetail.kube.budgets import budget
-from dovetail.kube.feed import Feed
-from dovetail.kube.objects import PodDisruptionBudget
+from dovetail.kube.objects.base import PodDisruptionBudget
+from dovetail.kube.translate.budgets import budget
+from dovetail.kube.translate.translator import Feed
 
 
 def obj(spec: str = "{}", allowed: int = 1, observed: int = 3, generation: int = 3) -> PodDisruptionBudget:

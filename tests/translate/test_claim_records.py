@@ -10,9 +10,10 @@ from yaml_objects import Change, added, deleted, pod, wire
 from dovetail.core import events as ev
 from dovetail.core.dra.types import Allocation, ClaimSpec, Constraint, DeviceRequest, Grant
 from dovetail.core.model import NodeTerm, Requirement, Toleration
-from dovetail.kube import translate, translate_claims
-from dovetail.kube.feed import Feed
-from dovetail.kube.objects_claims import DeviceClass, ResourceClaim
+from dovetail.kube.objects.claims import DeviceClass, ResourceClaim
+from dovetail.kube.translate import claims as translate_claims
+from dovetail.kube.translate import pods
+from dovetail.kube.translate.translator import Feed
 
 ONE = "{name: gpu, exactly: {deviceClassName: h100}}"
 OWNED = [{"kind": "Pod", "name": "p", "uid": "u-p", "controller": True}]
@@ -213,7 +214,7 @@ class TestPods:
 
     def claims(self, claims: str, statuses: str = "[]") -> tuple[str, ...]:
         spec = f"{{schedulerName: dovetail, resourceClaims: {claims}}}"
-        record = translate.pod(pod(f"spec: {spec}\nstatus: {{resourceClaimStatuses: {statuses}}}"))
+        record = pods.pod(pod(f"spec: {spec}\nstatus: {{resourceClaimStatuses: {statuses}}}"))
         assert record.problem is None
         return record.device_claims
 
@@ -224,7 +225,7 @@ class TestPods:
     def test_those_of_templates_are_its_own(self) -> None:
         claims = "[{name: a, resourceClaimName: c}, {name: b, resourceClaimTemplateName: t}]"
         spec, statuses = f"{{resourceClaims: {claims}}}", "[{name: b, resourceClaimName: a-b-x7k2p}]"
-        record = translate.pod(pod(f"spec: {spec}\nstatus: {{resourceClaimStatuses: {statuses}}}"))
+        record = pods.pod(pod(f"spec: {spec}\nstatus: {{resourceClaimStatuses: {statuses}}}"))
         assert record.own_device_claims == ("ml/a-b-x7k2p",)
 
     def test_one_that_is_still_to_be_made_has_a_name_that_no_object_can_have(self) -> None:
@@ -234,7 +235,7 @@ class TestPods:
         assert self.claims("[{name: b, resourceClaimTemplateName: t}]", "[{name: b}]") == ()
 
     def test_one_that_names_nothing_is_a_problem(self) -> None:
-        found = translate.pod(pod("spec: {schedulerName: dovetail, resourceClaims: [{name: a}]}")).problem
+        found = pods.pod(pod("spec: {schedulerName: dovetail, resourceClaims: [{name: a}]}")).problem
         assert found is not None
         assert (found.field, found.value) == ("spec.resourceClaims[0]", "a")
 

@@ -13,7 +13,7 @@ import pytest
 
 import dovetail
 from dovetail.core.events import Event
-from dovetail.kube.feed import Feed
+from dovetail.kube.translate.translator import Feed
 from dovetail.recording.coding import Coder
 from tests.bound import bound
 from tests.referee.manifests import SCHEDULER, Dice

@@ -9,9 +9,9 @@ import msgspec
 
 from dovetail.core import events as ev
 from dovetail.core.model import Instance
-from dovetail.kube.feed import Feed
-from dovetail.kube.objects_pod import Pod
-from dovetail.kube.objects_topology import GPUNode
+from dovetail.kube.objects.pods import Pod
+from dovetail.kube.objects.topology import GPUNode
+from dovetail.kube.translate.translator import Feed
 from tests.bound import bound
 from tests.translate.yaml_objects import Change
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from yaml_objects import pod
 
 from dovetail.core.quantities import parse
-from dovetail.kube.objects_pod import Pod
-from dovetail.kube.translate_requests import effective
+from dovetail.kube.objects.pods import Pod
+from dovetail.kube.translate.requests import effective
 
 GIB = 2**30
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from yaml_objects import pod
 
 from dovetail.core.model import Container, Pod
-from dovetail.kube import translate
+from dovetail.kube.translate import pods
 
 GPU = "nvidia.com/gpu"
 IMPLICIT = "deviceclass.resource.kubernetes.io/mig"
@@ -17,7 +17,7 @@ STATUS = f"""
 
 
 def told(containers: str, more: str = "", *, scheduler: str = "dovetail", status: str = "{}") -> Pod:
-    return translate.pod(pod(f"spec: {{schedulerName: {scheduler}, {containers}{more}}}\nstatus: {status}"))
+    return pods.pod(pod(f"spec: {{schedulerName: {scheduler}, {containers}{more}}}\nstatus: {status}"))
 
 
 def asking(name: str, **amounts: str) -> str:

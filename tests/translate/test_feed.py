@@ -9,12 +9,12 @@ from yaml_objects import Change, added, deleted, pod, wire
 
 from dovetail.core import events as ev
 from dovetail.core.model import Gang
-from dovetail.kube import objects, objects_storage
-from dovetail.kube.feed import Feed, GangRef, PodRef
-from dovetail.kube.gangs import OwnerRef
-from dovetail.kube.gangs_dialects import COMPOSITE, COSCHEDULING, NATIVE, VOLCANO
-from dovetail.kube.objects_pod import Pod
-from dovetail.kube.resources import JOBS
+from dovetail.kube.api.resources import JOBS
+from dovetail.kube.gangs.declared import OwnerRef
+from dovetail.kube.gangs.dialects import COMPOSITE, COSCHEDULING, NATIVE, VOLCANO
+from dovetail.kube.objects import base, storage
+from dovetail.kube.objects.pods import Pod
+from dovetail.kube.translate.translator import Feed, GangRef, PodRef
 
 JOB = OwnerRef(JOBS, "ml", "train")
 INDEXED = yaml.safe_load("{spec: {completionMode: Indexed, parallelism: 2, completions: 2}}")
@@ -333,18 +333,18 @@ NODE = "{metadata: {name: n1, resourceVersion: '%d'}, status: {allocatable: {cpu
 
 def test_heartbeats_of_a_node_are_not_told() -> None:
     feed = Feed()
-    (event,) = feed.nodes(added(wire(objects.Node, NODE % (1, 8))))
+    (event,) = feed.nodes(added(wire(base.Node, NODE % (1, 8))))
     assert isinstance(event, ev.NodeChanged)
-    assert feed.nodes(modified(wire(objects.Node, NODE % (2, 8)))) == []
-    assert len(feed.nodes(modified(wire(objects.Node, NODE % (3, 9))))) == 1
-    assert feed.nodes(deleted(wire(objects.Node, NODE % (3, 9)))) == [ev.NodeRemoved("n1")]
+    assert feed.nodes(modified(wire(base.Node, NODE % (2, 8)))) == []
+    assert len(feed.nodes(modified(wire(base.Node, NODE % (3, 9))))) == 1
+    assert feed.nodes(deleted(wire(base.Node, NODE % (3, 9)))) == [ev.NodeRemoved("n1")]
 
 
 @pytest.mark.parametrize("csi_node_first", [True, False])
 def test_attach_limits_are_told_with_the_node(csi_node_first: bool) -> None:
-    feed, node = Feed(), added(wire(objects.Node, NODE % (1, 8)))
+    feed, node = Feed(), added(wire(base.Node, NODE % (1, 8)))
     text = "{metadata: {name: n1}, spec: {drivers: [{name: d, allocatable: {count: 3}}]}}"
-    csi = added(wire(objects_storage.CSINode, text))
+    csi = added(wire(storage.CSINode, text))
     told = [*feed.csi_nodes(csi), *feed.nodes(node)] if csi_node_first else [*feed.nodes(node), *feed.csi_nodes(csi)]
     assert isinstance(told[-1], ev.NodeChanged)
     assert told[-1].node.attach_limits == (("d", 3),)
@@ -356,11 +356,11 @@ def test_attach_limits_are_told_with_the_node(csi_node_first: bool) -> None:
 @pytest.mark.parametrize(
     ("method", "kind", "text", "removed"),
     [
-        ("namespaces", objects.Namespace, "{metadata: {name: x}}", ev.NamespaceRemoved("x")),
-        ("claims", objects_storage.PersistentVolumeClaim, "{metadata: {name: x, namespace: ml}}",
+        ("namespaces", base.Namespace, "{metadata: {name: x}}", ev.NamespaceRemoved("x")),
+        ("claims", storage.PersistentVolumeClaim, "{metadata: {name: x, namespace: ml}}",
          ev.VolumeClaimRemoved("ml/x")),
-        ("volumes", objects_storage.PersistentVolume, "{metadata: {name: x}}", ev.VolumeRemoved("x")),
-        ("storage_classes", objects_storage.StorageClass, "{metadata: {name: x}}", ev.StorageClassRemoved("x")),
+        ("volumes", storage.PersistentVolume, "{metadata: {name: x}}", ev.VolumeRemoved("x")),
+        ("storage_classes", storage.StorageClass, "{metadata: {name: x}}", ev.StorageClassRemoved("x")),
     ],
 )  # fmt: skip
 def test_other_objects_are_told_once_and_removed(method: str, kind: Any, text: str, removed: ev.Event) -> None:

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from yaml_objects import Change, pod, wire
 
 from dovetail.core import events as ev
-from dovetail.kube.feed import Feed
-from dovetail.kube.gangs_dialects import VOLCANO
+from dovetail.kube.gangs.dialects import VOLCANO
+from dovetail.kube.translate.translator import Feed
 
 RAY: list[dict[str, Any]] = [{"apiVersion": "ray.io/v1", "kind": "RayCluster", "name": "r", "controller": True}]
 OLD_RAY = [{**RAY[0], "apiVersion": "ray.io/v1alpha1"}]

@@ -10,11 +10,11 @@ from msgspec import structs
 from yaml_objects import Change, added, deleted, pod, wire
 
 from dovetail.core import events as ev
-from dovetail.kube import finished, translate
-from dovetail.kube.bound import read
-from dovetail.kube.feed import Feed
-from dovetail.kube.gangs_dialects import COSCHEDULING
-from dovetail.kube.sources import outline
+from dovetail.kube.gangs.dialects import COSCHEDULING
+from dovetail.kube.translate import finished, pods
+from dovetail.kube.translate.bound import read
+from dovetail.kube.translate.sources import outline
+from dovetail.kube.translate.translator import Feed
 from tests.bound import bound
 
 START_MS = 1_767_225_600_000
@@ -94,8 +94,8 @@ def test_of_a_pod_that_went_while_nobody_watched_its_metadata_say_enough(known: 
 def test_a_pod_whose_node_was_lost_ended_when_that_was_written_down() -> None:
     gone = "{type: DisruptionTarget, status: 'True', lastTransitionTime: 2026-01-01T00:00:30Z}"
     over = ended(phase="Failed", conditions=f"{SCHEDULED}, {gone}")
-    assert translate.ended_ms(over) == START_MS + 30_000
-    assert translate.ended_ms(ended(phase="Failed")) == 0
+    assert pods.ended_ms(over) == START_MS + 30_000
+    assert pods.ended_ms(ended(phase="Failed")) == 0
 
 
 def test_a_pod_that_ran_while_nobody_followed_is_told_on_its_node_and_gone() -> None:
@@ -148,7 +148,7 @@ def test_it_holds_no_devices_and_no_gang_waits_for_it() -> None:
     over = ended(7, labels=label, annotations=bound("u-a", "0,1", gang=gang))
     containers = pod(f"spec: {{containers: [{{name: main, resources: {text}}}]}}").spec.containers
     over = structs.replace(over, spec=structs.replace(over.spec, containers=containers))
-    assert translate.pod(over, "dovetail", read(over).bound).devices == (0, 1)
+    assert pods.pod(over, "dovetail", read(over).bound).devices == (0, 1)
     feed = Feed()
     (first, _) = feed.pods(added(over))
     assert isinstance(first, ev.PodChanged)

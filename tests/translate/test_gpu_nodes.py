@@ -14,7 +14,7 @@ from yaml_objects import added
 
 from dovetail.core.devices.kubelet.inventory import Cpu, Device, DevicePool, Gates, MemoryPool
 from dovetail.core.devices.layout import BOARD, PIX, PXB, SYS, UNKNOWN, Layout, Nic
-from dovetail.kube.objects_topology import GPUNode
+from dovetail.kube.objects.topology import GPUNode
 
 Change = Callable[[dict[str, Any]], object]
 

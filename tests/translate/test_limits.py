@@ -19,21 +19,24 @@ from dovetail.core.labels import as_int64
 from dovetail.core.model import GPU, Problem, Request, Requirement
 from dovetail.core.queues.run_times import KEPT
 from dovetail.core.workloads.index import MOST_DEPTH
-from dovetail.kube import annotations, budgets, limits, objects, objects_storage, owners, translate, volumes
-from dovetail.kube import resources as kinds
-from dovetail.kube.annotations import PREFIX, wishes_of
-from dovetail.kube.decoding import BadObject, Event, Reader
-from dovetail.kube.errors import BadReply
-from dovetail.kube.feed import Feed
-from dovetail.kube.gangs import Membership, OwnerRef
-from dovetail.kube.gangs_dialects import NATIVE, VOLCANO
-from dovetail.kube.long_objects import LONGEST, LONGEST_PART
-from dovetail.kube.objects_claims import DeviceClaim, ResourceClaim
-from dovetail.kube.objects_group import PodGroup, VolcanoPodGroup
-from dovetail.kube.objects_pod import Pod
-from dovetail.kube.sources import LONGEST_OWNER, outline, owner_document
-from dovetail.kube.templates import JOB_SETS
-from dovetail.kube.translate_claims import claim_spec
+from dovetail.kube.api import resources as kinds
+from dovetail.kube.api.decoding import BadObject, Event, Reader
+from dovetail.kube.api.errors import BadReply
+from dovetail.kube.gangs import owners
+from dovetail.kube.gangs.declared import Membership, OwnerRef
+from dovetail.kube.gangs.dialects import NATIVE, VOLCANO
+from dovetail.kube.manifests.templates import JOB_SETS
+from dovetail.kube.objects import base, storage
+from dovetail.kube.objects.claims import DeviceClaim, ResourceClaim
+from dovetail.kube.objects.groups import PodGroup, VolcanoPodGroup
+from dovetail.kube.objects.long import LONGEST, LONGEST_PART
+from dovetail.kube.objects.pods import Pod
+from dovetail.kube.translate import annotations, budgets, limits, volumes
+from dovetail.kube.translate import pods as translate
+from dovetail.kube.translate.annotations import PREFIX, wishes_of
+from dovetail.kube.translate.claims import claim_spec
+from dovetail.kube.translate.sources import LONGEST_OWNER, outline, owner_document
+from dovetail.kube.translate.translator import Feed
 
 LONGEST_TOLD = 4_000
 A_TERM = {"topologyKey": "zone", "labelSelector": {"matchExpressions": [{"key": "a", "operator": "Exists"}]}}
@@ -60,7 +63,7 @@ def compared(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_of_thousands_of_unknown_keys_a_few_are_compared_with_the_known_ones(compared: list[str]) -> None:
-    problems = wishes_of(objects.ObjectMeta(annotations={f"{PREFIX}gnag-{n}": "x" for n in range(3_000)})).problems
+    problems = wishes_of(base.ObjectMeta(annotations={f"{PREFIX}gnag-{n}": "x" for n in range(3_000)})).problems
     assert len(compared) <= 8
     assert len(problems) <= 64
     assert (problems[0].field, problems[0].value) == ("metadata.annotations", "3000")
@@ -76,7 +79,7 @@ def test_nobody_compares_the_keys_of_pods_of_other_schedulers(compared: list[str
 def test_a_value_as_long_as_all_annotations_may_be_is_not_read(compared: list[str]) -> None:
     for key in annotations.TABLE:
         place = annotations.TABLE[key].place
-        (problem,) = wishes_of(objects.ObjectMeta(**{place: {PREFIX + key: "1h" * 120_000}})).problems
+        (problem,) = wishes_of(base.ObjectMeta(**{place: {PREFIX + key: "1h" * 120_000}})).problems
         assert problem.rule == "has 240000 characters; the limit is 4096"
         assert len(str(problem)) < LONGEST_TOLD
     assert compared == []
@@ -85,7 +88,7 @@ def test_a_value_as_long_as_all_annotations_may_be_is_not_read(compared: list[st
 def test_levels_have_a_limit() -> None:
     few, many = (",".join(f"l{n}" for n in range(count)) for count in (limits.MOST_LEVELS, limits.MOST_LEVELS + 1))
     (read, refused) = (
-        wishes_of(objects.ObjectMeta(annotations={f"{PREFIX}topology-preferred": one})) for one in (few, many)
+        wishes_of(base.ObjectMeta(annotations={f"{PREFIX}topology-preferred": one})) for one in (few, many)
     )
     assert len(read.preferred) == limits.MOST_LEVELS
     assert refused.preferred == ()
@@ -188,7 +191,7 @@ def test_of_a_pod_that_was_translated_little_is_kept() -> None:
     known = outline(
         large(anti_affinity(100), labels={"a": "b"}, annotations={f"{PREFIX}decision": "1", "x": "y" * 9_999})
     )
-    assert known == Pod(objects.ObjectMeta("a", "ml", "u-a", annotations={f"{PREFIX}decision": "1"}))
+    assert known == Pod(base.ObjectMeta("a", "ml", "u-a", annotations={f"{PREFIX}decision": "1"}))
 
 
 def test_names_that_nobody_checks_are_short_before_they_are_searched() -> None:
@@ -246,10 +249,10 @@ def test_expressions_of_a_claim_have_a_limit_together() -> None:
 def test_selectors_of_budgets_and_volume_claims_have_a_limit() -> None:
     expressions = [{"key": f"k{n}", "operator": "Exists"} for n in range(1_000)]
     text = json.dumps({"metadata": {"name": "a"}, "spec": {"selector": {"matchExpressions": expressions}}})
-    record, (finding,) = budgets.budget(wire(objects.PodDisruptionBudget, text))
+    record, (finding,) = budgets.budget(wire(base.PodDisruptionBudget, text))
     assert record.selector is None
     assert finding.problem.field == "spec.selector"
-    selector = volumes.claim(wire(objects_storage.PersistentVolumeClaim, text)).selector
+    selector = volumes.claim(wire(storage.PersistentVolumeClaim, text)).selector
     assert selector is not None
     assert selector.requirements == (Requirement("", "In"),)
 

@@ -10,15 +10,15 @@ from msgspec.json import encode as json_of
 
 from dovetail.core.model import GPU
 from dovetail.core.quantities import MAX_AMOUNT
-from dovetail.kube import resources as kinds
-from dovetail.kube import translate
-from dovetail.kube.decoding import BadObject, Event, Reader
-from dovetail.kube.limits import MOST_CONTAINERS, MOST_RESOURCES, MOST_SUMMED
-from dovetail.kube.long_objects import LONG, LONGEST, LONGEST_PART
-from dovetail.kube.objects_claims import DeviceRequest, ResourceClaim
-from dovetail.kube.objects_pod import Pod
-from dovetail.kube.objects_storage import PersistentVolumeClaim
-from dovetail.kube.sources import claim_outline
+from dovetail.kube.api import resources as kinds
+from dovetail.kube.api.decoding import BadObject, Event, Reader
+from dovetail.kube.objects.claims import DeviceRequest, ResourceClaim
+from dovetail.kube.objects.long import LONG, LONGEST, LONGEST_PART
+from dovetail.kube.objects.pods import Pod
+from dovetail.kube.objects.storage import PersistentVolumeClaim
+from dovetail.kube.translate import pods
+from dovetail.kube.translate.limits import MOST_CONTAINERS, MOST_RESOURCES, MOST_SUMMED
+from dovetail.kube.translate.sources import claim_outline
 
 READER = Reader(kinds.PODS, Pod)
 PLAIN: dict[str, Any] = {
@@ -84,18 +84,18 @@ def test_a_long_pod_is_read_like_any_other_as_far_as_its_parts_are_short() -> No
 def test_a_part_that_is_too_long_is_not_read_and_the_pod_waits(path: str, one: Any) -> None:
     found = read(merged(PLAIN, path, one))
     assert found.unread == (path,)
-    record = translate.pod(found)
+    record = pods.pod(found)
     assert record.problem is not None
     assert (record.problem.field, record.problem.rule) == (path, "is too long to be read")
     # Gates that cannot be read hold it back all the same.
     assert record.gated
-    assert dict(record.request.resources) == dict(translate.pod(read(PLAIN)).request.resources)
+    assert dict(record.request.resources) == dict(pods.pod(read(PLAIN)).request.resources)
 
 
 def test_what_containers_hold_counts_however_much_they_say() -> None:
     made_up = {f"example.com/r{n}": "1" for n in range(20_000)}
     main = {"name": "main", "resources": {"limits": made_up | {"cpu": "7", "memory": "3Gi", GPU: "2"}}}
-    record = translate.pod(read(merged(PLAIN, "spec.containers", [main])))
+    record = pods.pod(read(merged(PLAIN, "spec.containers", [main])))
     assert {"cpu": 7100, "memory": 4 * 2**30, GPU: 2}.items() <= dict(record.request.resources).items()
     assert record.problem is not None
     assert record.problem.field == "spec.containers[*].resources"
@@ -119,7 +119,7 @@ def test_what_containers_of_a_pod_on_a_node_ask_for_is_added_up_beyond_the_limit
     slices = {"limits": {"nvidia.com/mig-1g.5gb": "1"}, "requests": {"nvidia.com/mig-1g.5gb": "1"}}
     every = [of_each(n, env=env if n == 3 else []) for n in range(count)]
     every += [{"name": f"g{n}", "resources": slices} for n in range(100)]
-    amounts = dict(translate.pod(read(merged(PLAIN, "spec.containers", every))).request.resources)
+    amounts = dict(pods.pod(read(merged(PLAIN, "spec.containers", every))).request.resources)
     assert amounts["cpu"] == 100 + sum(range(count))
     assert amounts["memory"] == 2**30 + 1536 * count
     assert amounts["ephemeral-storage"] == 7 * count
@@ -133,7 +133,7 @@ def test_gpus_count_behind_thousands_of_containers_that_have_none(decoy: dict[st
     every.append({"name": "last", "resources": {"limits": {GPU: 4}}})
     found = read(merged(PLAIN, "spec.containers", every))
     assert len(found.spec.containers) <= MOST_SUMMED + 1
-    amounts = dict(translate.pod(found).request.resources)
+    amounts = dict(pods.pod(found).request.resources)
     # Nobody reads what all of them ask for: it may be as much as there is.
     assert (amounts[GPU], amounts["cpu"], amounts["memory"]) == (4, MAX_AMOUNT, MAX_AMOUNT)
 
@@ -142,12 +142,12 @@ def test_of_a_pod_without_a_node_no_more_containers_are_read_than_tell_that_they
     pending = merged(PLAIN, "spec.nodeName", "")
     found = read(merged(pending, "spec.containers", [of_each(n, env=[{"value": "x" * 100}]) for n in range(5_000)]))
     assert len(found.spec.containers) <= MOST_CONTAINERS + 1
-    record = translate.pod(found)
+    record = pods.pod(found)
     assert record.problem is not None
     assert record.problem.field == "spec.containers"
     nominated = pending | {"status": {"nominatedNodeName": "n1"}}
     found = read(merged(nominated, "spec.containers", [{"name": "a", "resources": {"limits": {GPU: 1}}}] * 200))
-    assert dict(translate.pod(found).request.resources)[GPU] == 200
+    assert dict(pods.pod(found).request.resources)[GPU] == 200
 
 
 def test_a_long_status_tells_what_the_pod_does() -> None:

@@ -7,8 +7,8 @@ import pytest
 from yaml_objects import pod
 
 from dovetail.core.devices.kubelet.pods import Asked, Container, Kind, Pod, Qos
-from dovetail.kube import translate
-from dovetail.kube.translate_managed import managed_of
+from dovetail.kube.translate import pods
+from dovetail.kube.translate.managed import managed_of
 
 GIB = 2**30
 DEVICE = "resources: {limits: {nvidia.com/gpu: 1}}"
@@ -74,8 +74,8 @@ def test_a_pod_without_containers_is_none() -> None:
 
 def test_it_is_part_of_the_request_and_pods_of_one_template_share_it() -> None:
     text = f"spec: {{containers: [{{{DEVICE}}}]}}"
-    one, two = (translate.pod(pod(text, uid=uid)).request for uid in "ab")
+    one, two = (pods.pod(pod(text, uid=uid)).request for uid in "ab")
     assert one.managed is two.managed
     assert one.managed == managed_of(pod(text))
     affinity = "affinity: {nodeAffinity: {}}"
-    assert translate.pod(pod(f"spec: {{containers: [{{{DEVICE}}}], {affinity}}}")).request.managed == one.managed
+    assert pods.pod(pod(f"spec: {{containers: [{{{DEVICE}}}], {affinity}}}")).request.managed == one.managed

@@ -17,13 +17,13 @@ from click.testing import CliRunner
 from dovetail.cli import cli
 from dovetail.core import events as ev
 from dovetail.core.model import Gang, Node, Pod
-from dovetail.kube.client import Client
-from dovetail.kube.config import load_kubeconfig
-from dovetail.kube.discovery import discover
-from dovetail.kube.documents import ManifestError, read_documents
-from dovetail.kube.feed import Feed
-from dovetail.kube.manifests import Manifests, of_documents, read
-from dovetail.kube.sources import read_once
+from dovetail.kube.api.client import Client
+from dovetail.kube.api.config import load_kubeconfig
+from dovetail.kube.api.discovery import discover
+from dovetail.kube.manifests.cluster import Manifests, of_documents, read
+from dovetail.kube.manifests.documents import ManifestError, read_documents
+from dovetail.kube.translate.sources import read_once
+from dovetail.kube.translate.translator import Feed
 from tools.controlplane.plane import Plane
 
 NODE = """

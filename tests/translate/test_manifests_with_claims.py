@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dovetail.core import events as ev
-from dovetail.kube.manifests import Manifests, read
+from dovetail.kube.manifests.cluster import Manifests, read
 
 DRA = "apiVersion: resource.k8s.io/v1"
 REQUEST = "{name: gpu, exactly: {deviceClassName: gpu}}"

@@ -10,7 +10,7 @@ import pytest
 from dovetail.core import events as ev
 from dovetail.core.model import LabelSelector, Requirement
 from dovetail.core.queues.types import Budget, Usage
-from dovetail.kube.manifests import Manifests, read
+from dovetail.kube.manifests.cluster import Manifests, read
 
 QUEUE = """
 apiVersion: dovetail.dev/v1alpha1

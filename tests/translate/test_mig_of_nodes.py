@@ -5,9 +5,9 @@ import pytest
 
 from dovetail.core.devices.mig.products import of_product
 from dovetail.core.model import Instance
-from dovetail.kube.instances import Divided, divided, shown, written
-from dovetail.kube.objects import ObjectMeta
-from dovetail.kube.objects_topology import Gpu, GPUNode, GPUNodeStatus, MigInstance
+from dovetail.kube.nodes.instances import Divided, divided, shown, written
+from dovetail.kube.objects.base import ObjectMeta
+from dovetail.kube.objects.topology import Gpu, GPUNode, GPUNodeStatus, MigInstance
 
 A100 = "NVIDIA-A100-SXM4-40GB"
 SMALL, BIG = "nvidia.com/mig-1g.5gb", "nvidia.com/mig-3g.20gb"

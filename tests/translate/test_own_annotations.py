@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from dovetail.core.model import Problem
-from dovetail.kube import annotations
-from dovetail.kube.annotations import LEVELS, PREFIX, TABLE, Key, Wishes, wishes_of
-from dovetail.kube.objects import ObjectMeta
+from dovetail.kube.objects.base import ObjectMeta
+from dovetail.kube.translate import annotations
+from dovetail.kube.translate.annotations import LEVELS, PREFIX, TABLE, Key, Wishes, wishes_of
 
 
 def annotated(**values: str) -> Wishes:

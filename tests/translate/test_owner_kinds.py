@@ -8,8 +8,9 @@ import yaml
 from yaml_objects import pod
 
 from dovetail.core.model import Gang
-from dovetail.kube import gangs, owners
-from dovetail.kube.gangs import Declared, Membership
+from dovetail.kube.gangs import declared as gangs
+from dovetail.kube.gangs import owners
+from dovetail.kube.gangs.declared import Declared, Membership
 
 JOB_OF_JOBSET = "{apiVersion: batch/v1, kind: Job, name: train-worker-0, controller: true}"
 JOBSET_LABELS = "{jobset.sigs.k8s.io/jobset-name: train, jobset.sigs.k8s.io/replicatedjob-name: %s}"

@@ -7,9 +7,9 @@ import pytest
 from yaml_objects import pod, wire
 
 from dovetail.core.model import Gang
-from dovetail.kube import gangs
-from dovetail.kube.annotations import NOTHING, Wishes, wishes_of
-from dovetail.kube.gangs_dialects import COMPOSITE, COSCHEDULING, DIALECTS, NATIVE, VOLCANO, Dialect, membership
+from dovetail.kube.gangs import declared as gangs
+from dovetail.kube.gangs.dialects import COMPOSITE, COSCHEDULING, DIALECTS, NATIVE, VOLCANO, Dialect, membership
+from dovetail.kube.translate.annotations import NOTHING, Wishes, wishes_of
 
 META = "metadata: {name: g, namespace: ml, creationTimestamp: '2026-01-01T00:00:00Z'}"
 CREATED_MS = 1767225600000

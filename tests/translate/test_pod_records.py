@@ -17,20 +17,20 @@ from dovetail.core.model import (
     Spread,
     Toleration,
 )
-from dovetail.kube import translate
+from dovetail.kube.translate import pods
 
 APP = LabelSelector((Requirement("app", "In", ("x",)),))
 HOST = "kubernetes.io/hostname"
 
 
 def request_of(spec: str, **metadata: Any) -> Any:
-    record = translate.pod(pod(f"spec: {spec}", **metadata))
+    record = pods.pod(pod(f"spec: {spec}", **metadata))
     assert record.problem is None
     return record.request
 
 
 def test_a_pending_pod() -> None:
-    record = translate.pod(
+    record = pods.pod(
         pod(
             """
 metadata:
@@ -69,25 +69,25 @@ status:
   - {type: Ready, status: "True", lastTransitionTime: "2026-01-01T00:00:09Z"}
   - {type: PodScheduled, status: "True", lastTransitionTime: "2026-01-01T00:00:02Z"}
 """
-    record = translate.pod(pod(text, deletionTimestamp="2026-01-01T01:00:00Z"))
+    record = pods.pod(pod(text, deletionTimestamp="2026-01-01T01:00:00Z"))
     assert (record.node, record.bound_ms, record.managed, record.deleting) == ("n1", 1767225602000, False, True)
 
 
 def test_a_null_time_is_unknown() -> None:
-    assert translate.pod(pod(creationTimestamp=None)).created_ms == 0
-    assert translate.pod(pod(creationTimestamp="0001-01-01T00:00:00Z")).created_ms == 0
+    assert pods.pod(pod(creationTimestamp=None)).created_ms == 0
+    assert pods.pod(pod(creationTimestamp="0001-01-01T00:00:00Z")).created_ms == 0
 
 
 @pytest.mark.parametrize(
     ("phase", "finished"), [("Succeeded", True), ("Failed", True), ("Running", False), ("", False)]
 )
 def test_finished(phase: str, finished: bool) -> None:
-    assert translate.is_finished(pod(f"status: {{phase: '{phase}'}}")) is finished
+    assert pods.is_finished(pod(f"status: {{phase: '{phase}'}}")) is finished
 
 
 def test_pods_of_one_template_share_their_request() -> None:
     spec = "spec: {tolerations: [{operator: Exists}], containers: [{resources: {limits: {cpu: 1}}}]}"
-    assert translate.pod(pod(spec, name="a")).request is translate.pod(pod(spec, name="b")).request
+    assert pods.pod(pod(spec, name="a")).request is pods.pod(pod(spec, name="b")).request
 
 
 def test_node_selection() -> None:
@@ -219,19 +219,19 @@ SPREAD = "topologySpreadConstraints: [{whenUnsatisfiable: %s}]"
     ],
 )  # fmt: skip
 def test_a_value_of_a_closed_set_that_is_not_known(spec: str, field: str, value: str, nearest: str) -> None:
-    problem = translate.pod(pod(f"spec: {{{spec}}}")).problem
+    problem = pods.pod(pod(f"spec: {{{spec}}}")).problem
     assert problem is not None
     assert (problem.field, problem.value) == (field, value)
     assert problem.rule.endswith(f"nearest valid value: {nearest}")
 
 
 def test_an_unknown_operator_holds_nowhere() -> None:
-    record = translate.pod(pod("spec: {%s}" % (NODE_AFFINITY % "{matchExpressions: [{key: a, operator: Near}]}")))
+    record = pods.pod(pod("spec: {%s}" % (NODE_AFFINITY % "{matchExpressions: [{key: a, operator: Near}]}")))
     assert record.request.node_terms == (NodeTerm((Requirement("a", "In", ()),)),)
 
 
 def test_one_problem_names_the_fields_of_the_others() -> None:
-    record = translate.pod(pod("spec: {containers: [{resources: {limits: {cpu: x}}}], tolerations: [{operator: y}]}"))
+    record = pods.pod(pod("spec: {containers: [{resources: {limits: {cpu: x}}}], tolerations: [{operator: y}]}"))
     assert record.problem is not None
     assert record.problem.field == "spec.containers[0].resources.limits[cpu]"
     assert "spec.tolerations[0].operator" in record.problem.rule
@@ -239,6 +239,6 @@ def test_one_problem_names_the_fields_of_the_others() -> None:
 
 def test_pods_of_other_schedulers_are_counted_without_complaint() -> None:
     text = "spec: {schedulerName: other, containers: [{resources: {limits: {nvidia.com/gpu: 1, cpu: x}}}]}"
-    record = translate.pod(pod(text, labels={"dovetail.dev/queue": "q", "dovetail.dev/nonsense": "1"}))
+    record = pods.pod(pod(text, labels={"dovetail.dev/queue": "q", "dovetail.dev/nonsense": "1"}))
     assert (record.problem, record.queue, record.managed) == (None, "", False)
     assert record.request.resources == (("nvidia.com/gpu", 1),)

@@ -9,11 +9,11 @@ from yaml_objects import added, deleted, pod
 
 from dovetail.core import events as ev
 from dovetail.core.model import Pod
-from dovetail.kube import translate
-from dovetail.kube.feed import Feed
-from dovetail.kube.gangs import OwnerRef
-from dovetail.kube.objects_pod import Pod as PodObject
-from dovetail.kube.resources import JOBS
+from dovetail.kube.api.resources import JOBS
+from dovetail.kube.gangs.declared import OwnerRef
+from dovetail.kube.objects.pods import Pod as PodObject
+from dovetail.kube.translate import pods
+from dovetail.kube.translate.translator import Feed
 from tests.bound import bound
 
 NVLINK = "dovetail.dev/nvlink"
@@ -43,7 +43,7 @@ def told(events: list[ev.Event]) -> Pod:
 def test_nvlinks_can_be_required(value: str, required: bool) -> None:
     record = told(Feed().pods(added(asking(nvlink=value))))
     assert (record.request.nvlink_required, record.problem) == (required, None)
-    assert record.request == translate.with_nvlink(translate.pod(asking()).request, value)
+    assert record.request == pods.with_nvlink(pods.pod(asking()).request, value)
 
 
 def test_pods_of_other_schedulers_require_nothing() -> None:
@@ -80,7 +80,7 @@ def test_the_word_of_the_object_counts_before_that_of_its_pods(of_job: str, of_p
     ],
 )
 def test_who_talks_to_other_nodes_wants_to_be_near_nics(document: PodObject, near: bool) -> None:
-    assert translate.pod(document).request.near_nics is near
+    assert pods.pod(document).request.near_nics is near
 
 
 def test_the_gpus_that_were_written_down_are_read_once_the_pod_is_bound() -> None:

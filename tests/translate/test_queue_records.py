@@ -11,9 +11,9 @@ from yaml_objects import Change, added, deleted, wire
 from dovetail.core import events as ev
 from dovetail.core.model import LabelSelector, Requirement
 from dovetail.core.queues.types import DAY_MS, DEFAULT_HALF_LIFE_MS, Queue, Usage
-from dovetail.kube import queues
-from dovetail.kube.feed import Feed
-from dovetail.kube.objects_queue import Queue as QueueObject
+from dovetail.kube.objects.queues import Queue as QueueObject
+from dovetail.kube.translate import queues
+from dovetail.kube.translate.translator import Feed
 
 HOUR_MS = 3_600_000
 

@@ -13,8 +13,8 @@ from dovetail.core.model import Problem
 from dovetail.core.queues.status import Standing
 from dovetail.core.queues.types import Usage
 from dovetail.core.reasons import Expected, Sure
-from dovetail.kube import queues
-from dovetail.kube.objects_queue import Queue, QueueSpec
+from dovetail.kube.objects.queues import Queue, QueueSpec
+from dovetail.kube.translate import queues
 
 NOW_MS = 1_767_312_000_250
 HOUR_MS = 3_600_000

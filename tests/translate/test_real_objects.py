@@ -9,10 +9,11 @@ import pytest
 import yaml
 
 from dovetail.core.model import Toleration
-from dovetail.kube import gangs, translate
-from dovetail.kube.gangs_dialects import COMPOSITE, NATIVE
-from dovetail.kube.objects import Node
-from dovetail.kube.objects_pod import Pod
+from dovetail.kube.gangs import declared
+from dovetail.kube.gangs.dialects import COMPOSITE, NATIVE
+from dovetail.kube.objects.base import Node
+from dovetail.kube.objects.pods import Pod
+from dovetail.kube.translate import pods
 from tools.controlplane.plane import Plane
 
 pytestmark = pytest.mark.plane
@@ -76,7 +77,7 @@ def created(plane: Plane, namespace: str, text: str, kind: type[T]) -> T:
 
 
 def test_a_pod(plane: Plane, namespace: str) -> None:
-    record = translate.pod(created(plane, namespace, POD, Pod))
+    record = pods.pod(created(plane, namespace, POD, Pod))
     request = record.request
     assert record.problem is None
     assert (record.key, record.managed) == ("translate/a", True)
@@ -93,7 +94,7 @@ def test_a_pod(plane: Plane, namespace: str) -> None:
 def test_pod_groups(plane: Plane, namespace: str) -> None:
     top = COMPOSITE.declare(created(plane, namespace, TOP, COMPOSITE.kind))
     group = NATIVE.declare(created(plane, namespace, GROUP, NATIVE.kind))
-    (above,), (gang,) = gangs.records(top, ()), gangs.records(group, ())
+    (above,), (gang,) = declared.records(top, ()), declared.records(group, ())
     assert (above.min_groups, above.parent, above.problem) == (1, "", None)
     assert (gang.min_count, gang.parent, gang.required, gang.problem) == (2, above.id, ("rack",), None)
     assert gang.priority == 0
@@ -101,7 +102,7 @@ def test_pod_groups(plane: Plane, namespace: str) -> None:
 
 
 def test_a_node_that_no_kubelet_has_filled_in(plane: Plane, namespace: str) -> None:
-    record = translate.node(created(plane, namespace, NODE, Node))
+    record = pods.node(created(plane, namespace, NODE, Node))
     assert (record.name, record.unschedulable) == ("translate-node", True)
     assert record.problem is not None
     assert record.problem.field == "status.allocatable"

@@ -11,11 +11,11 @@ from msgspec.structs import replace
 from yaml_objects import Change, added, deleted, pod
 
 from dovetail.core import events as ev
-from dovetail.kube.feed import Feed
-from dovetail.kube.finished import Finished
-from dovetail.kube.objects import OwnerReference
-from dovetail.kube.objects_pod import Pod
-from dovetail.kube.translate import owner_of, rejection
+from dovetail.kube.objects.base import OwnerReference
+from dovetail.kube.objects.pods import Pod
+from dovetail.kube.translate.finished import Finished
+from dovetail.kube.translate.pods import owner_of, rejection
+from dovetail.kube.translate.translator import Feed
 
 OWNERS = [
     {"apiVersion": "v1", "kind": "ConfigMap", "name": "other", "uid": "other"},

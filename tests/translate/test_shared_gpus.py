@@ -14,10 +14,10 @@ from yaml_objects import added
 from dovetail.core import events as ev
 from dovetail.core.devices.gpu_sharing import Sharing
 from dovetail.core.model import GPU, SHARED_GPU
-from dovetail.kube.feed import Feed
-from dovetail.kube.objects import Node
-from dovetail.kube.sharing import Parts
-from dovetail.kube.wiring import Wiring
+from dovetail.kube.nodes.gpu_sharing import Parts
+from dovetail.kube.nodes.wiring import Wiring
+from dovetail.kube.objects.base import Node
+from dovetail.kube.translate.translator import Feed
 
 A100 = "NVIDIA-A100-80GB-PCIe"
 ALLOCATABLE = f"status.allocatable[{GPU}]"

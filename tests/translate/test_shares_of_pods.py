@@ -8,10 +8,10 @@ from yaml_objects import added, wire
 
 from dovetail.core.events import GangChanged, PodChanged
 from dovetail.core.model import Problem, Request
-from dovetail.kube import translate
-from dovetail.kube.bound import Bound, text_of
-from dovetail.kube.feed import Feed
-from dovetail.kube.objects_pod import Pod
+from dovetail.kube.objects.pods import Pod
+from dovetail.kube.translate import pods
+from dovetail.kube.translate.bound import Bound, text_of
+from dovetail.kube.translate.translator import Feed
 
 GPU, SHARED = "nvidia.com/gpu", "nvidia.com/gpu.shared"
 SLICE = "nvidia.com/mig-1g.10gb"
@@ -34,13 +34,13 @@ spec:
 
 
 def request(*resources: str, **wishes: str) -> Request:
-    record = translate.pod(pod(*resources, **wishes))
+    record = pods.pod(pod(*resources, **wishes))
     assert record.problem is None
     return record.request
 
 
 def problem(*resources: str, **wishes: str) -> Problem:
-    found = translate.pod(pod(*resources, **wishes)).problem
+    found = pods.pod(pod(*resources, **wishes)).problem
     assert found is not None
     return found
 
@@ -59,7 +59,7 @@ def test_no_isolation_is_what_everybody_has_who_says_nothing() -> None:
 
 
 def test_a_pod_of_another_scheduler_takes_no_share_that_we_would_know_of() -> None:
-    record = translate.pod(pod(SHARED, scheduler="other", gpu_memory="8Gi", gpu_fraction="7"))
+    record = pods.pod(pod(SHARED, scheduler="other", gpu_memory="8Gi", gpu_fraction="7"))
     assert (record.request.gpu_memory_mib, record.problem) == (0, None)
 
 
@@ -127,15 +127,15 @@ spec:
   initContainers: [{resources: {requests: {nvidia.com/mig-1g5gb: 2}}}]
   containers: [{resources: {limits: {nvidia.com/mig-1g.5gb: 1}}}]
 """
-    found = translate.pod(wire(Pod, text % "dovetail")).problem
+    found = pods.pod(wire(Pod, text % "dovetail")).problem
     assert found is not None
     assert "spec.initContainers[0].resources.requests[nvidia.com/mig-1g5gb]" in str(found)
-    assert translate.pod(wire(Pod, text % "other")).problem is None
+    assert pods.pod(wire(Pod, text % "other")).problem is None
 
 
 @pytest.mark.parametrize("name", [SLICE, "nvidia.com/mig-9g.999gb", f"{SLICE}.shared", "example.com/mig-1g5gb", GPU])
 def test_a_name_that_a_node_may_offer_is_no_problem(name: str) -> None:
-    assert translate.pod(pod(name)).problem is None
+    assert pods.pod(pod(name)).problem is None
 
 
 @pytest.mark.parametrize(("resource", "devices"), [(SHARED, (1,)), (GPU, (1,)), (SLICE, None)])
@@ -151,8 +151,8 @@ def test_what_a_gang_says_for_its_pods_is_refused_with_the_place_where_it_belong
     (told,) = [e for e in feed.pods(added(asking)) if isinstance(e, PodChanged)]
     assert (told.pod.problem, told.pod.request.gpu_memory_mib) == (None, 8192)
 
-    from dovetail.kube import gangs
-    from dovetail.kube.annotations import Wishes
+    from dovetail.kube.gangs import declared as gangs
+    from dovetail.kube.translate.annotations import Wishes
 
     declared = gangs.named(gangs.Membership("id", "ns", "g"))
     (gang,) = gangs.records(gangs.Declared(declared.gang, "", wishes=Wishes(gpu_memory_mib=8192)), {Wishes(gang_min=1)})

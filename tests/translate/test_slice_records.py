@@ -10,9 +10,9 @@ from yaml_objects import Change, added, deleted, wire
 from dovetail.core import events as ev
 from dovetail.core.dra.types import Capacity, CounterSet, CounterUse, Device, DeviceTaint, RequestPolicy, Slice, Version
 from dovetail.core.model import NodeTerm, Requirement
-from dovetail.kube import translate_slices
-from dovetail.kube.feed import Feed
-from dovetail.kube.objects_claims import DeviceTaintRule, ResourceSlice
+from dovetail.kube.objects.claims import DeviceTaintRule, ResourceSlice
+from dovetail.kube.translate import slices
+from dovetail.kube.translate.translator import Feed
 
 GIB_MILLI = 2**30 * 1000
 
@@ -28,7 +28,7 @@ def slice_of(text: str = "", name: str = "s", **spec: Any) -> ResourceSlice:
 
 
 def device(text: str) -> Device:
-    record = translate_slices.resource_slice(slice_of(f"devices: [{{name: g, {text}}}]"))
+    record = slices.resource_slice(slice_of(f"devices: [{{name: g, {text}}}]"))
     assert record.problem is None
     return record.devices[0]
 
@@ -39,14 +39,14 @@ def rule(name: str = "r", key: str = "broken", **selector: str) -> DeviceTaintRu
 
 
 def test_a_slice_says_of_which_pool_it_is_and_where_it_can_be_used() -> None:
-    assert translate_slices.resource_slice(slice_of()) == Slice("s", "d.io", "p", 3, 2, "n")
-    everywhere = translate_slices.resource_slice(slice_of(nodeName="", allNodes=True))
+    assert slices.resource_slice(slice_of()) == Slice("s", "d.io", "p", 3, 2, "n")
+    everywhere = slices.resource_slice(slice_of(nodeName="", allNodes=True))
     assert (everywhere.node, everywhere.all_nodes) == ("", True)
     selector = "nodeSelector: {nodeSelectorTerms: [{matchExpressions: [{key: rack, operator: Exists}]}]}"
     terms = (NodeTerm((Requirement("rack", "Exists"),)),)
-    assert translate_slices.resource_slice(slice_of(selector, nodeName="")).node_terms == terms
+    assert slices.resource_slice(slice_of(selector, nodeName="")).node_terms == terms
     devices = f"devices: [{{name: a, nodeName: x}}, {{name: b, allNodes: true}}, {{name: c, {selector}}}]"
-    found = translate_slices.resource_slice(slice_of(devices, nodeName="", perDeviceNodeSelection=True))
+    found = slices.resource_slice(slice_of(devices, nodeName="", perDeviceNodeSelection=True))
     assert found.per_device
     assert [(d.node, d.all_nodes, d.node_terms) for d in found.devices] == [
         ("x", False, None), ("", True, None), ("", False, terms)
@@ -88,7 +88,7 @@ def test_a_shared_device_says_what_may_be_asked_of_it(policy: str, expected: Req
 
 
 def test_counters_of_a_pool_and_what_devices_take_of_them() -> None:
-    found = translate_slices.resource_slice(slice_of("sharedCounters: [{name: gpu-0, counters: {m: {value: 8}}}]"))
+    found = slices.resource_slice(slice_of("sharedCounters: [{name: gpu-0, counters: {m: {value: 8}}}]"))
     assert found.counter_sets == (CounterSet("gpu-0", (("m", 8000),)),)
     use = device("consumesCounters: [{counterSet: gpu-0, counters: {b: {value: 1}, a: {value: 2}}}]")
     assert use.consumes == (CounterUse("gpu-0", (("a", 2000), ("b", 1000))),)

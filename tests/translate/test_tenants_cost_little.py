@@ -15,14 +15,14 @@ from dovetail.core.queues.queue_order import Order
 from dovetail.core.queues.shares import Shares
 from dovetail.core.queues.types import Queue
 from dovetail.core.state import State
-from dovetail.kube import resources as kinds
-from dovetail.kube import translate
-from dovetail.kube.decoding import Event, Reader
-from dovetail.kube.feed import Feed
-from dovetail.kube.known import Known
-from dovetail.kube.objects import ObjectMeta
-from dovetail.kube.objects_pod import Container, Pod, PodSpec, PodStatus
-from dovetail.kube.reflector import Change
+from dovetail.kube.api import resources as kinds
+from dovetail.kube.api.decoding import Event, Reader
+from dovetail.kube.api.reflector import Change
+from dovetail.kube.objects.base import ObjectMeta
+from dovetail.kube.objects.pods import Container, Pod, PodSpec, PodStatus
+from dovetail.kube.translate import pods
+from dovetail.kube.translate.known import Known
+from dovetail.kube.translate.translator import Feed
 
 
 def pod(name: str, version: str = "1", phase: str = "", **annotations: str) -> Pod:
@@ -61,8 +61,8 @@ def test_pods_that_contradict_each_other_are_told_so_however_many_they_are() -> 
 def test_of_changes_that_come_together_the_last_is_looked_at(monkeypatch) -> None:
     feed, read = Feed(), []
     feed.pods([Change("added", pod("a"))])
-    whole = translate.pod
-    monkeypatch.setattr(translate, "pod", lambda obj, *more: read.append(obj) or whole(obj, *more))
+    whole = pods.pod
+    monkeypatch.setattr(pods, "pod", lambda obj, *more: read.append(obj) or whole(obj, *more))
     storm = [Change("modified", pod("a", str(n), **{"dovetail.dev/max-runtime": f"{n + 1}m"})) for n in range(100)]
     (event,) = feed.pods(storm)
     assert len(read) == 1 and event.pod.work.max_runtime_ms == 100 * 60_000

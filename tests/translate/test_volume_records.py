@@ -5,7 +5,8 @@ import pytest
 from yaml_objects import wire
 
 from dovetail.core.model import LabelSelector, NodeTerm, Requirement, StorageClass, Volume, VolumeClaim
-from dovetail.kube import objects_storage, volumes
+from dovetail.kube.objects import storage
+from dovetail.kube.translate import volumes
 
 GIB = 2**30
 ZONE, REGION = "topology.kubernetes.io/zone", "topology.kubernetes.io/region"
@@ -17,12 +18,12 @@ NO_ZONE = tuple(
 
 def claim(metadata: str, spec: str) -> VolumeClaim:
     text = f"{{metadata: {{name: c, namespace: ml, {metadata}}}, spec: {{{spec}}}}}"
-    return volumes.claim(wire(objects_storage.PersistentVolumeClaim, text))
+    return volumes.claim(wire(storage.PersistentVolumeClaim, text))
 
 
 def volume(metadata: str, spec: str, phase: str = "Available") -> Volume:
     text = f"{{metadata: {{name: v, {metadata}}}, spec: {{{spec}}}, status: {{phase: {phase}}}}}"
-    return volumes.volume(wire(objects_storage.PersistentVolume, text))
+    return volumes.volume(wire(storage.PersistentVolume, text))
 
 
 def test_an_unbound_claim() -> None:
@@ -103,4 +104,4 @@ def test_zone_labels_narrow_where_a_volume_can_be_reached() -> None:
     ],
 )  # fmt: skip
 def test_storage_classes(text: str, expected: StorageClass) -> None:
-    assert volumes.storage_class(wire(objects_storage.StorageClass, text)) == expected
+    assert volumes.storage_class(wire(storage.StorageClass, text)) == expected

@@ -16,8 +16,8 @@ from dovetail.core import events as ev
 from dovetail.core.devices.kubelet.inventory import Device, DevicePool, Inventory
 from dovetail.core.devices.layout import BOARD, NODE, PHB, SYS, UNKNOWN
 from dovetail.core.devices.products import assumed_layout
-from dovetail.kube.feed import Feed
-from dovetail.kube.layouts import Finding
+from dovetail.kube.nodes.layouts import Finding
+from dovetail.kube.translate.translator import Feed
 
 A100 = "NVIDIA-A100-SXM4-80GB"
 NUMA, ROOT, BUS = (f"resource.kubernetes.io/{name}" for name in ("numaNode", "pcieRoot", "pciBusID"))

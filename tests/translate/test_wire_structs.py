@@ -8,43 +8,35 @@ from typing import Any
 import msgspec
 import pytest
 
-from dovetail.kube import (
-    objects,
-    objects_claims,
-    objects_group,
-    objects_owner,
-    objects_pod,
-    objects_queue,
-    objects_storage,
-    objects_topology,
-    translate,
-)
+from dovetail.kube.objects import base, claims, groups, owners, queues, storage, topology
+from dovetail.kube.objects import pods as objects_pod
+from dovetail.kube.translate import pods as translate
 
 KINDS = [
-    objects.Namespace,
-    objects.Node,
-    objects.PodDisruptionBudget,
-    objects_group.CompositePodGroup,
-    objects_group.CoschedulingPodGroup,
-    objects_group.PodGroup,
-    objects_group.VolcanoPodGroup,
-    objects_owner.Job,
-    objects_owner.JobSet,
-    objects_owner.LeaderWorkerSet,
-    objects_owner.RayCluster,
-    objects_owner.TrainingJob,
+    base.Namespace,
+    base.Node,
+    base.PodDisruptionBudget,
+    groups.CompositePodGroup,
+    groups.CoschedulingPodGroup,
+    groups.PodGroup,
+    groups.VolcanoPodGroup,
+    owners.Job,
+    owners.JobSet,
+    owners.LeaderWorkerSet,
+    owners.RayCluster,
+    owners.TrainingJob,
     objects_pod.Pod,
-    objects_queue.Queue,
-    objects_storage.CSINode,
-    objects_storage.PersistentVolume,
-    objects_storage.PersistentVolumeClaim,
-    objects_storage.StorageClass,
-    objects_topology.GPUNode,
-    objects_topology.NodeResourceTopology,
-    objects_claims.DeviceClass,
-    objects_claims.DeviceTaintRule,
-    objects_claims.ResourceClaim,
-    objects_claims.ResourceSlice,
+    queues.Queue,
+    storage.CSINode,
+    storage.PersistentVolume,
+    storage.PersistentVolumeClaim,
+    storage.StorageClass,
+    topology.GPUNode,
+    topology.NodeResourceTopology,
+    claims.DeviceClass,
+    claims.DeviceTaintRule,
+    claims.ResourceClaim,
+    claims.ResourceSlice,
 ]
 
 

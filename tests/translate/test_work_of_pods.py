@@ -10,11 +10,11 @@ from yaml_objects import Change, added, pod, wire
 
 from dovetail.core import events as ev
 from dovetail.core.model import NO_WORK, Pod, Work
-from dovetail.kube import translate
-from dovetail.kube.annotations import PREFIX
-from dovetail.kube.feed import Feed
-from dovetail.kube.gangs_dialects import COSCHEDULING
-from dovetail.kube.work import without_run
+from dovetail.kube.gangs.dialects import COSCHEDULING
+from dovetail.kube.translate import pods as translate
+from dovetail.kube.translate.annotations import PREFIX
+from dovetail.kube.translate.translator import Feed
+from dovetail.kube.translate.work import without_run
 
 MINUTE_MS = 60_000
 

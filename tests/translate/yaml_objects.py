@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 import msgspec
 import yaml
 
-from dovetail.kube.objects_pod import Pod
-from dovetail.kube.reflector import Change
+from dovetail.kube.api.reflector import Change
+from dovetail.kube.objects.pods import Pod
 
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ import pytest
 from dovetail.core.model import Gang
 from dovetail.core.reasons import Sure
 from dovetail.views.jobs import NotFound
-from dovetail.views.line import Line, line
+from dovetail.views.queue_positions import Line, line
 from tests.views.queued import HOUR, NOW, node, pod, queue, state_of
 
 

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from dovetail.cli import cli
-from dovetail.kube.translate_problems import nearest
+from dovetail.kube.translate.problems import nearest
 
 CLUSTER = """
 apiVersion: v1

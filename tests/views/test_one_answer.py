@@ -29,8 +29,8 @@ from dovetail.sim.report import Run, of_snapshot
 from dovetail.sim.workload import snapshot
 from dovetail.views.forecast import PLACED
 from dovetail.views.jobs import waiting_jobs
-from dovetail.views.line import Line, Waiting, line
 from dovetail.views.probe import Beside
+from dovetail.views.queue_positions import Line, Waiting, line
 from dovetail.views.rank import rank
 from dovetail.views.shape import Shape, largest
 from dovetail.views.standings import share

@@ -14,12 +14,12 @@ import yaml
 from click.testing import CliRunner, Result
 
 from dovetail.cli import cli
-from dovetail.kube import manifests
-from dovetail.kube.client import Client
-from dovetail.kube.config import ClusterConfig
-from dovetail.kube.discovery import discover
-from dovetail.kube.feed import Feed
-from dovetail.kube.sources import read_once
+from dovetail.kube.api.client import Client
+from dovetail.kube.api.config import ClusterConfig
+from dovetail.kube.api.discovery import discover
+from dovetail.kube.manifests import cluster
+from dovetail.kube.translate.sources import read_once
+from dovetail.kube.translate.translator import Feed
 from dovetail.playground import Fault, Playground
 from tests.live.conftest import eventually
 
@@ -134,7 +134,7 @@ async def test_it_tells_what_the_server_tells(playground: Playground, tmp_path: 
     assert result.stderr.startswith(f"{file}: ")
     async with Client(ClusterConfig(playground.url)) as client:
         told = await read_once(client, await discover(client), Feed("dovetail"))
-    found = manifests.read([str(file)], "dovetail")
+    found = cluster.read([str(file)], "dovetail")
     assert found.problems == ()
     assert set(found.events) == set(told)
     assert "of-no-concern" not in file.read_text()

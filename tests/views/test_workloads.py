@@ -12,7 +12,7 @@ import yaml
 from dovetail.cli.cluster import submitted
 from dovetail.core.events import Event, GangChanged, PodChanged
 from dovetail.core.model import GPU, Pod
-from dovetail.kube.documents import Document
+from dovetail.kube.manifests.documents import Document
 from dovetail.views.workloads import WorkloadError, with_pods
 
 TEMPLATE: dict[str, Any] = {

@@ -22,9 +22,9 @@ from typing import Any, Self
 
 import yaml
 
-from dovetail.agent import podresources
 from dovetail.agent.apis.serving import answers
-from dovetail.agent.podresources import PodResources
+from dovetail.agent.kubelet import podresources
+from dovetail.agent.kubelet.podresources import PodResources
 from tools.controlplane.binaries import Report
 from tools.controlplane.children import tail
 from tools.controlplane.plane import Plane, print_progress

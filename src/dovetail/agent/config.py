@@ -25,7 +25,7 @@ from msgspec.structs import replace
 
 from dovetail.core.devices.mig import names
 from dovetail.core.model import GPU
-from dovetail.kube.documents import Document, ManifestError, read_documents
+from dovetail.kube.manifests.documents import Document, ManifestError, read_documents
 
 ENVVAR, VOLUME_MOUNTS, CDI_ANNOTATIONS, CDI_CRI = "envvar", "volume-mounts", "cdi-annotations", "cdi-cri"
 DEVICE_LIST_STRATEGIES = (ENVVAR, VOLUME_MOUNTS, CDI_ANNOTATIONS, CDI_CRI)

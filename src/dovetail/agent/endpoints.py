@@ -11,8 +11,8 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCol
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from dovetail.agent.vitals import Vitals, metrics, stuck, waits
-from dovetail.kube.doors import Answer, opened
+from dovetail.agent.metrics import Vitals, metrics, stuck, waits
+from dovetail.kube.probe_server import Answer, opened
 
 
 class _Vital(Collector):

@@ -17,23 +17,23 @@ from dovetail.agent.apis import podresources_pb2 as wire
 from dovetail.agent.apis.serving import SocketError
 from dovetail.agent.cdi import GPU_KIND, CdiError, CdiFolder, Edits
 from dovetail.agent.checkpoint import CheckpointError
-from dovetail.agent.chosen import Chosen
 from dovetail.agent.config import Config
 from dovetail.agent.dra.driver import Driver, DriverError, Folders
 from dovetail.agent.dra.partitions import NvmlPartitions
-from dovetail.agent.driver_files import DriverFiles, DriverFilesError
-from dovetail.agent.fence import Fencing
-from dovetail.agent.gpus import Observed
-from dovetail.agent.host import Gpu, Host
-from dovetail.agent.illness import Illness
+from dovetail.agent.health.health import Illness
+from dovetail.agent.kubelet.allocations import Chosen
+from dovetail.agent.kubelet.numa_guard import Fencing
+from dovetail.agent.kubelet.podresources import PodResources
+from dovetail.agent.kubelet.settling import BEGINS, Settling
+from dovetail.agent.machine.driver_files import DriverFiles, DriverFilesError
+from dovetail.agent.machine.gpus import Observed
+from dovetail.agent.machine.host import Gpu, Host
+from dovetail.agent.machine.nvml import Nvml
 from dovetail.agent.mps.clients import Mps
-from dovetail.agent.nvml import Nvml
 from dovetail.agent.options import Options
 from dovetail.agent.plugin.plugins import Counts, DevicePlugins
-from dovetail.agent.podresources import PodResources
-from dovetail.agent.settling import BEGINS, Settling
-from dovetail.kube.client import Client
-from dovetail.kube.objects_topology import DeviceDifference
+from dovetail.kube.api.client import Client
+from dovetail.kube.objects.topology import DeviceDifference
 
 log = logging.getLogger(__name__)
 

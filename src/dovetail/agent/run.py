@@ -19,31 +19,31 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from dovetail.agent import xids
 from dovetail.agent.apis.serving import SocketError
-from dovetail.agent.chosen import Chosen
 from dovetail.agent.config import Config
-from dovetail.agent.configuring import Configuring
-from dovetail.agent.discovery import discover
-from dovetail.agent.dividing import Dividing
-from dovetail.agent.gpunode import RENEW_S
-from dovetail.agent.gpus import Observed
-from dovetail.agent.health import HealthWatch
-from dovetail.agent.host import Host, Sight
-from dovetail.agent.illness import Illness
-from dovetail.agent.known import Known
+from dovetail.agent.config_watch import Configuring
+from dovetail.agent.health import xids
+from dovetail.agent.health.health import Illness
+from dovetail.agent.health.watch import HealthWatch
+from dovetail.agent.kubelet.allocations import Chosen
+from dovetail.agent.machine.discovery import discover
+from dovetail.agent.machine.gpus import Observed
+from dovetail.agent.machine.host import Host, Sight
+from dovetail.agent.machine.known import Known
+from dovetail.agent.machine.nvml import Nvml, NvmlError
+from dovetail.agent.machine.sysfs import Sysfs
+from dovetail.agent.metrics import Looks, Vitals
 from dovetail.agent.mig.layouts import Layouts, read_layouts
 from dovetail.agent.mig.manager import MigManager
 from dovetail.agent.mig.observer import ask
-from dovetail.agent.nvml import Nvml, NvmlError
+from dovetail.agent.mig.requests import Dividing
 from dovetail.agent.offering import Offering
 from dovetail.agent.options import Options
-from dovetail.agent.sysfs import Sysfs
-from dovetail.agent.telling import Seen, Telling
-from dovetail.agent.vitals import Looks, Vitals
-from dovetail.kube.client import Client
-from dovetail.kube.config import ClusterConfig
-from dovetail.kube.objects_topology import DeviceDifference
+from dovetail.agent.publish.gpunode import RENEW_S
+from dovetail.agent.publish.publisher import Seen, Telling
+from dovetail.kube.api.client import Client
+from dovetail.kube.api.config import ClusterConfig
+from dovetail.kube.objects.topology import DeviceDifference
 
 log = logging.getLogger(__name__)
 

@@ -28,15 +28,15 @@ from dovetail.core.events import Event
 from dovetail.core.placing.scores import Scoring
 from dovetail.core.policy import Policy, unhurried
 from dovetail.core.state import State
-from dovetail.kube import manifests
-from dovetail.kube.client import Client
-from dovetail.kube.config import ClusterConfig
-from dovetail.kube.discovery import discover
-from dovetail.kube.documents import ManifestError, read_documents
-from dovetail.kube.errors import KubeError
-from dovetail.kube.feed import Feed
-from dovetail.kube.objects import epoch_ms
-from dovetail.kube.sources import read_once
+from dovetail.kube.api.client import Client
+from dovetail.kube.api.config import ClusterConfig
+from dovetail.kube.api.discovery import discover
+from dovetail.kube.api.errors import KubeError
+from dovetail.kube.manifests import cluster
+from dovetail.kube.manifests.documents import ManifestError, read_documents
+from dovetail.kube.objects.base import epoch_ms
+from dovetail.kube.translate.sources import read_once
+from dovetail.kube.translate.translator import Feed
 from dovetail.views.workloads import WorkloadError, with_pods
 
 R = TypeVar("R")
@@ -79,7 +79,7 @@ def events_of(
 ) -> tuple[Event, ...]:
     """What manifests say. What of them cannot be used is told on standard error."""
     try:
-        found = manifests.read(files, scheduler_name, schedulers)
+        found = cluster.read(files, scheduler_name, schedulers)
     except ManifestError as error:
         raise click.ClickException(str(error)) from error
     tell_problems(found)
@@ -92,14 +92,14 @@ def submitted(files: tuple[str, ...]) -> tuple[Event, ...]:
         documents = with_pods(read_documents(files))
     except (ManifestError, WorkloadError) as error:
         raise click.ClickException(str(error)) from error
-    found = manifests.of_documents(documents, whole=False)
+    found = cluster.of_documents(documents, whole=False)
     if not found.events and not found.problems:
         raise click.ClickException(f"{', '.join(files)}: there is nothing in it that a scheduler could be told")
     tell_problems(found)
     return found.events
 
 
-def tell_problems(found: manifests.Manifests) -> None:
+def tell_problems(found: cluster.Manifests) -> None:
     """On standard error, what of manifests cannot be used, and what they name and lack."""
     console = Console(stderr=True)
     for problem in found.problems:

@@ -17,7 +17,7 @@ from dovetail.cli.console import Console, Table
 from dovetail.cli.output import output_option, write_json
 from dovetail.cli.why import parts, show
 from dovetail.core.policy import Policy, unhurried
-from dovetail.kube.config import ClusterConfig
+from dovetail.kube.api.config import ClusterConfig
 from dovetail.playground import RUN_SECONDS, Playground
 from dovetail.scheduler.serve import Options
 from dovetail.scheduler.serve import run as run_scheduler

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 import click
 
-from dovetail.kube.config import ClusterConfig, load_config
-from dovetail.kube.errors import KubeError
+from dovetail.kube.api.config import ClusterConfig, load_config
+from dovetail.kube.api.errors import KubeError
 
 F = TypeVar("F", bound=Callable[..., Any])
 

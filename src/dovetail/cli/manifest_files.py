@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dovetail.advice.lint.source import Document, Unreadable, decoded, documents
-from dovetail.kube.documents import STDIN, ManifestError, content, files_named
+from dovetail.kube.manifests.documents import STDIN, ManifestError, content, files_named
 
 _BOM = b"\xef\xbb\xbf"
 _GZIPPED = ".gz"

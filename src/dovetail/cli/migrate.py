@@ -15,7 +15,7 @@ from dovetail.advice.migrate.engine import Migrated, Told, migrate
 from dovetail.advice.migrate.plan import PlanStep, document, plan
 from dovetail.advice.migrate.step import Outcome, Target, World
 from dovetail.cli.manifest_files import File, diff, names, read, show_diffs, written
-from dovetail.kube.documents import STDIN
+from dovetail.kube.manifests.documents import STDIN
 
 _COLOURS = {Outcome.CHANGED: "green", Outcome.UNDERSTOOD: "blue", Outcome.LEFT: "yellow"}
 

@@ -11,7 +11,7 @@ from dovetail.cli.console import Console, Table, prose
 from dovetail.cli.output import ago, count, gpus, looking_ahead, output_option, start, write_json
 from dovetail.core.reasons import When
 from dovetail.views.jobs import NotFound
-from dovetail.views.line import Line, line
+from dovetail.views.queue_positions import Line, line
 
 
 @click.command(name="queue")

@@ -16,7 +16,7 @@ from dovetail.cli.service import address, first_of, serve
 from dovetail.cli.watchdog import watchdog_option
 from dovetail.core.placing.scores import Scoring
 from dovetail.core.policy import Policy
-from dovetail.kube.errors import KubeError
+from dovetail.kube.api.errors import KubeError
 from dovetail.scheduler.binder import NotLeader
 from dovetail.scheduler.serve import LEASE_NAMESPACE, LeadershipLost, Options, run
 

@@ -14,9 +14,9 @@ from dovetail.cli.cluster import run
 from dovetail.cli.console import Console
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
 from dovetail.cli.output import INCOMPLETE, count
-from dovetail.kube.client import Client
-from dovetail.kube.config import ClusterConfig
-from dovetail.kube.snapshot import Snapshot, read
+from dovetail.kube.api.client import Client
+from dovetail.kube.api.config import ClusterConfig
+from dovetail.kube.manifests.snapshot import Snapshot, read
 
 
 @click.command(name="snapshot")

@@ -10,17 +10,17 @@ from pathlib import Path
 import click
 from msgspec import Struct
 
+from dovetail.advice.fault_tolerance import RULES, Lack, Means, lacks
 from dovetail.advice.interruptions import Interrupted, break_even_discount, break_even_mtbi_s
 from dovetail.advice.lint.engine import name_of
 from dovetail.advice.lint.rewrite import NotRewritten, rewritten
 from dovetail.advice.lint.source import Document, document
-from dovetail.advice.surviving import RULES, Lack, Means, lacks
 from dovetail.cli import manifest_files
 from dovetail.cli.console import Console, Table, right
 from dovetail.cli.output import output_option, span, write_json
 from dovetail.cli.quantities import Duration, Percent
-from dovetail.kube.documents import STDIN
-from dovetail.kube.templates import group_kind
+from dovetail.kube.manifests.documents import STDIN
+from dovetail.kube.manifests.templates import group_kind
 
 _POINTS, _SPREAD = 200, 30.0
 

@@ -20,7 +20,7 @@ from dovetail.cli.output import output_option, write_json
 from dovetail.core.devices.layout import LayoutError
 from dovetail.core.policy import Policy
 from dovetail.core.state import State
-from dovetail.kube.feed import Feed
+from dovetail.kube.translate.translator import Feed
 from dovetail.views.gpus import PodGpus
 from dovetail.views.jobs import NotFound
 from dovetail.views.node import NodeInside, NodeNotFound, NotForNccl, Policies, inside, nccl_xml

@@ -13,10 +13,10 @@ from typing import TypeVar
 
 from msgspec import field
 
-from dovetail.kube.client import Client
-from dovetail.kube.errors import KubeError, NotFound
-from dovetail.kube.objects import LabelSelector, ObjectMeta, Wire
-from dovetail.kube.resources import Resource
+from dovetail.kube.api.client import Client
+from dovetail.kube.api.errors import KubeError, NotFound
+from dovetail.kube.api.resources import Resource
+from dovetail.kube.objects.base import LabelSelector, ObjectMeta, Wire
 
 T = TypeVar("T")
 

@@ -22,17 +22,17 @@ from msgspec.structs import replace
 
 from dovetail.core.decisions import Bind, VolumePick
 from dovetail.core.events import BindFailed
-from dovetail.kube import resources as kinds
-from dovetail.kube.client import MERGE_PATCH, Client
-from dovetail.kube.errors import Conflict, KubeError, NotFound, OutcomeUnknown, Unreachable
-from dovetail.kube.objects_pod import Pod
-from dovetail.kube.objects_topology import GPUNode
+from dovetail.kube.api import resources as kinds
+from dovetail.kube.api.client import MERGE_PATCH, Client
+from dovetail.kube.api.errors import Conflict, KubeError, NotFound, OutcomeUnknown, Unreachable
+from dovetail.kube.objects.pods import Pod
+from dovetail.kube.objects.topology import GPUNode
 from dovetail.scheduler import metrics, wire
+from dovetail.scheduler.bind_serializer import Turns
 from dovetail.scheduler.clock import Clock
-from dovetail.scheduler.fences import Fences
-from dovetail.scheduler.mirror import Mirror
+from dovetail.scheduler.informers import Mirror
+from dovetail.scheduler.numa_guard import Fences
 from dovetail.scheduler.reservations import NotReady, Reservations
-from dovetail.scheduler.turns import Turns
 
 WORKERS = 96
 _LULL_S = 0.1

@@ -3,7 +3,7 @@
 
 Rules: one step is small, so that binds already decided go out while the rest is being decided. A process that does not
 lead keeps its state warm and decides nothing. Time is the driver's clock; a step is taken when something changed (what
-changes in short succession comes together, see `kube.watching`), when the core has work left, or when the core said
+changes in short succession comes together, see `kube.api.watch`), when the core has work left, or when the core said
 that one is due. A recorder, where there is one, makes the calls of the core; between two of them it may hand over
 another state, equal in all that counts. Devices are written down with the bind where they can be told apart: on nodes
 whose layout is known, and where a share of one was chosen.
@@ -26,20 +26,20 @@ from dovetail.core.dra.extended import claim_key
 from dovetail.core.events import BindFailed, Event, GangRemoved, PodChanged, PodRejected
 from dovetail.core.reasons import Reason
 from dovetail.core.state import State
-from dovetail.kube import resources as kinds
-from dovetail.kube.client import Client
-from dovetail.kube.gangs_dialects import COMPOSITE, NATIVE
+from dovetail.kube.api import resources as kinds
+from dovetail.kube.api.client import Client
+from dovetail.kube.gangs.dialects import COMPOSITE, NATIVE
 from dovetail.recording.recorder import Recorder
 from dovetail.scheduler import metrics, nominations, wire
 from dovetail.scheduler.binder import Binder, Target
 from dovetail.scheduler.clock import Clock
-from dovetail.scheduler.divider import Divider
 from dovetail.scheduler.events import Events, Kind
-from dovetail.scheduler.mirror import Mirror
+from dovetail.scheduler.informers import Mirror
+from dovetail.scheduler.messages import told
+from dovetail.scheduler.mig_repartitioner import Divider
 from dovetail.scheduler.nominations import Nominations
 from dovetail.scheduler.preemptions import Preemptions
 from dovetail.scheduler.reporter import Report, Reporter
-from dovetail.scheduler.telling import told
 
 _LONGEST_NAP_S = 5.0
 _GROUP_CONDITIONS = {

@@ -14,8 +14,8 @@ from typing import Any
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from dovetail.kube.doors import Answer
-from dovetail.kube.reflector import Reflector
+from dovetail.kube.api.reflector import Reflector
+from dovetail.kube.probe_server import Answer
 from dovetail.scheduler import metrics
 from dovetail.scheduler.driver import Driver
 from dovetail.scheduler.queue_metrics import measure

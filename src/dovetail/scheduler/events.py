@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from dovetail.kube import resources as kinds
+from dovetail.kube.api import resources as kinds
 from dovetail.scheduler import wire
 from dovetail.scheduler.binder import Target
 from dovetail.scheduler.clock import Clock

@@ -25,10 +25,10 @@ from typing import Literal
 from msgspec import Struct
 
 from dovetail.core.decisions import Cause
-from dovetail.kube import resources as kinds
-from dovetail.kube.client import STRATEGIC_PATCH, Client
-from dovetail.kube.errors import ApiError, Conflict, KubeError, NotFound, OutcomeUnknown, Unreachable
-from dovetail.kube.feed import Feed
+from dovetail.kube.api import resources as kinds
+from dovetail.kube.api.client import STRATEGIC_PATCH, Client
+from dovetail.kube.api.errors import ApiError, Conflict, KubeError, NotFound, OutcomeUnknown, Unreachable
+from dovetail.kube.translate.translator import Feed
 from dovetail.scheduler import metrics, wire
 from dovetail.scheduler.binder import Target
 from dovetail.scheduler.clock import Clock

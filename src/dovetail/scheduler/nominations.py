@@ -10,10 +10,10 @@ they bind the pod; where one does not, it is cleared afterwards.
 from __future__ import annotations
 
 from dovetail.core.model import Pod
-from dovetail.kube import resources as kinds
-from dovetail.kube.annotations import DECISION
+from dovetail.kube.api import resources as kinds
+from dovetail.kube.translate.annotations import DECISION
 from dovetail.scheduler import wire
-from dovetail.scheduler.mirror import Mirror
+from dovetail.scheduler.informers import Mirror
 from dovetail.scheduler.reporter import Report, Reporter
 
 

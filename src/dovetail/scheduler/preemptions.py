@@ -15,15 +15,15 @@ from typing import Literal
 from dovetail.core.decisions import Evict, Release, Unnominate
 from dovetail.core.events import Event, EvictionFailed, PodChanged, PodRemoved
 from dovetail.core.workloads.index import Roster
-from dovetail.kube.client import Client
+from dovetail.kube.api.client import Client
 from dovetail.scheduler import metrics
 from dovetail.scheduler.binder import Target
 from dovetail.scheduler.clock import Clock
 from dovetail.scheduler.events import Events, Kind
 from dovetail.scheduler.evictor import Evictor, Victim
-from dovetail.scheduler.mirror import Mirror
+from dovetail.scheduler.informers import Mirror
+from dovetail.scheduler.messages import given_way, told
 from dovetail.scheduler.nominations import Nominations
-from dovetail.scheduler.telling import given_way, told
 
 Released = Literal["release", "broken"]
 _WHY: dict[Released, str] = {

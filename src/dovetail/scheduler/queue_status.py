@@ -24,13 +24,13 @@ from msgspec import Struct
 from dovetail.core.queues.status import Standing
 from dovetail.core.reasons import Expected
 from dovetail.core.state import State
-from dovetail.kube.client import JSON_PATCH, Client
-from dovetail.kube.errors import Invalid, KubeError, NotFound
-from dovetail.kube.queues import queue_status
-from dovetail.kube.resources import QUEUES
+from dovetail.kube.api.client import JSON_PATCH, Client
+from dovetail.kube.api.errors import Invalid, KubeError, NotFound
+from dovetail.kube.api.resources import QUEUES
+from dovetail.kube.translate.queues import queue_status
 from dovetail.scheduler import metrics
 from dovetail.scheduler.clock import Clock
-from dovetail.scheduler.mirror import Mirror
+from dovetail.scheduler.informers import Mirror
 
 _LOOK_EVERY_S = 1.0
 _AT_LEAST_EVERY_MS = 60_000

@@ -16,8 +16,8 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from dovetail.kube.client import JSON, STRATEGIC_PATCH, Client
-from dovetail.kube.errors import AlreadyExists, ApiError, Conflict, KubeError, NotFound
+from dovetail.kube.api.client import JSON, STRATEGIC_PATCH, Client
+from dovetail.kube.api.errors import AlreadyExists, ApiError, Conflict, KubeError, NotFound
 from dovetail.scheduler import metrics
 
 WORKERS = 32

@@ -27,14 +27,14 @@ from msgspec import Struct, field
 from dovetail.core.cluster.claims import BINDING_TIMEOUT_MS
 from dovetail.core.decisions import Bind, ClaimToMake
 from dovetail.core.dra.types import Allocation
-from dovetail.kube import resources as kinds
-from dovetail.kube.client import MERGE_PATCH, STRATEGIC_PATCH, Client
-from dovetail.kube.errors import AlreadyExists, ApiError, Conflict, Invalid, KubeError, NotFound
-from dovetail.kube.objects import epoch_ms
-from dovetail.kube.objects_claims import AllocationResult, DeviceClass, DeviceResult, DeviceStatus, ResourceClaim
+from dovetail.kube.api import resources as kinds
+from dovetail.kube.api.client import MERGE_PATCH, STRATEGIC_PATCH, Client
+from dovetail.kube.api.errors import AlreadyExists, ApiError, Conflict, Invalid, KubeError, NotFound
+from dovetail.kube.objects.base import epoch_ms
+from dovetail.kube.objects.claims import AllocationResult, DeviceClass, DeviceResult, DeviceStatus, ResourceClaim
 from dovetail.scheduler import metrics, wire, wire_claims
 from dovetail.scheduler.clock import Clock
-from dovetail.scheduler.mirror import Mirror
+from dovetail.scheduler.informers import Mirror
 from dovetail.scheduler.wire_protobuf import CONTENT_TYPE, with_consumer, with_finalizer
 
 _TRIES = 5

@@ -15,8 +15,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from dovetail.kube.client import Client
-from dovetail.kube.errors import KubeError
+from dovetail.kube.api.client import Client
+from dovetail.kube.api.errors import KubeError
 
 PATH = "/metrics"
 _TOKENS = "/apis/authentication.k8s.io/v1/tokenreviews"

@@ -18,20 +18,20 @@ from dovetail import __runs__, __version__
 from dovetail.core.policy import Policy
 from dovetail.core.state import State
 from dovetail.kube import protection
-from dovetail.kube.client import Client
-from dovetail.kube.config import ClusterConfig
-from dovetail.kube.discovery import Served, discover
-from dovetail.kube.errors import ApiError
-from dovetail.kube.feed import Feed
-from dovetail.kube.layouts import Finding
-from dovetail.kube.lease import LEASE_LABEL, SCHEDULER_NAME, Elector
+from dovetail.kube.api.client import Client
+from dovetail.kube.api.config import ClusterConfig
+from dovetail.kube.api.discovery import Served, discover
+from dovetail.kube.api.errors import ApiError
+from dovetail.kube.api.lease import LEASE_LABEL, SCHEDULER_NAME, Elector
+from dovetail.kube.nodes.layouts import Finding
+from dovetail.kube.translate.translator import Feed
 from dovetail.recording.folder import MIB
 from dovetail.recording.recorder import Recorder
 from dovetail.scheduler import metrics
 from dovetail.scheduler.clock import Clock
-from dovetail.scheduler.divider import Divider
 from dovetail.scheduler.driver import Driver
-from dovetail.scheduler.mirror import Mirror
+from dovetail.scheduler.informers import Mirror
+from dovetail.scheduler.mig_repartitioner import Divider
 from dovetail.scheduler.queue_status import QueueStatus
 from dovetail.scheduler.reviews import Reviews
 
@@ -192,10 +192,10 @@ async def _listening(options: Options, client: Client) -> AsyncIterator[Endpoint
         yield None
         return
     # A fifth of the time to start, which who asks for no endpoint need not wait.
-    from dovetail.kube import doors
+    from dovetail.kube import probe_server
     from dovetail.scheduler.endpoints import Endpoints
 
     review = Reviews(client).refusal if options.authorize_metrics else None
     endpoints = Endpoints(f"the API server at {client.config.server}", review)
-    async with doors.opened(options.listen, endpoints.answers()):
+    async with probe_server.opened(options.listen, endpoints.answers()):
         yield endpoints

@@ -13,9 +13,9 @@ import msgspec
 
 from dovetail.core.decisions import Bind
 from dovetail.core.dra.extended import Use
-from dovetail.kube.annotations import BOUND, DECISION, DEVICES, RANK
-from dovetail.kube.instances import shown
-from dovetail.kube.texts import MESSAGE_BYTES, NOTE_BYTES, clipped
+from dovetail.kube.api.texts import MESSAGE_BYTES, NOTE_BYTES, clipped
+from dovetail.kube.nodes.instances import shown
+from dovetail.kube.translate.annotations import BOUND, DECISION, DEVICES, RANK
 
 REPORTER = "dovetail"
 SELECTED_NODE_ANNOTATION = "volume.kubernetes.io/selected-node"

@@ -24,7 +24,7 @@ from dovetail.core.decisions import ClaimToMake
 from dovetail.core.dra.extended import name_base
 from dovetail.core.dra.types import Allocation, Grant
 from dovetail.core.model import Requirement
-from dovetail.kube.objects_claims import (
+from dovetail.kube.objects.claims import (
     ClaimMeta,
     Consumer,
     DeviceClass,

@@ -22,7 +22,7 @@ from dovetail.core.model import CPU, GPU, MEMORY, WHOLE_GPU_MILLI
 from dovetail.core.placing.refusals import Verdict
 from dovetail.core.quantities import display
 from dovetail.core.reasons import Reason, When
-from dovetail.kube.instances import shown
+from dovetail.kube.nodes.instances import shown
 
 SHOWN_HOLDERS = 8
 SHARE, DEVICES = "share of a GPU", "devices"

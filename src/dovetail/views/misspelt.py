@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dovetail.core.model import Pod
 from dovetail.core.reasons import Reason, Refusal
 from dovetail.core.state import State
-from dovetail.kube.translate_problems import nearest, shown
+from dovetail.kube.translate.problems import nearest, shown
 
 
 def of_scheduler(state: State, pod: Pod, schedulers: Mapping[str, str], ours: str) -> tuple[str, ...]:

@@ -16,8 +16,8 @@ from dovetail.core.devices.kubelet.inventory import Inventory
 from dovetail.core.devices.layout import Layout, LayoutError
 from dovetail.core.model import GPU
 from dovetail.core.state import State
-from dovetail.kube.feed import Feed
-from dovetail.kube.wiring import Wiring
+from dovetail.kube.nodes.wiring import Wiring
+from dovetail.kube.translate.translator import Feed
 from dovetail.topology.nccl_xml_write import coarse, write
 from dovetail.topology.reading import Reading
 from dovetail.views.gpus import PodGpus, gpus_of

@@ -24,7 +24,7 @@ from dovetail.core.placing.refusals import Verdict
 from dovetail.core.quantities import display
 from dovetail.core.reasons import Reason, Repartition, When
 from dovetail.core.state import State
-from dovetail.kube.layouts import PRODUCT
+from dovetail.kube.nodes.layouts import PRODUCT
 from dovetail.views.holders import DEVICES, SHARE, Holder, Refused, holders, only
 from dovetail.views.refused import refused
 

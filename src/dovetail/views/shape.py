@@ -23,7 +23,7 @@ from dovetail.core.cluster.columns import ABSENT, Mask
 from dovetail.core.model import GPU, MAX_GPUS, Pod
 from dovetail.core.placing.gangs import Group, Search, SearchLimitReached
 from dovetail.core.state import State
-from dovetail.kube.layouts import PRODUCT
+from dovetail.kube.nodes.layouts import PRODUCT
 from dovetail.views.jobs import nearest
 from dovetail.views.probe import Beside, Blocked, Probe
 

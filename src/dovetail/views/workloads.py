@@ -20,7 +20,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dovetail.kube.documents import Document
+from dovetail.kube.manifests.documents import Document
 from dovetail.views.jobs import OWNER_LABELS
 
 _INDEX = "batch.kubernetes.io/job-completion-index"

@@ -26,7 +26,7 @@ from dovetail.advice.lint.inventory import facts_of
 from dovetail.advice.lint.pods import gpus_of, templates_of
 from dovetail.advice.lint.rules import BY_ID, RULES
 from dovetail.advice.lint.source import Document, document, documents
-from dovetail.kube.documents import Loader
+from dovetail.kube.manifests.documents import Loader
 
 CORPUS = Path(__file__).parent / "corpus"
 # Through JSON, so that no two fields are one, as they are behind an anchor.

@@ -16,7 +16,7 @@ from layouts import LAYOUTS, comments, leaves, paths, written
 
 from dovetail.advice.lint.edits import Edit, edited, json_patch
 from dovetail.advice.lint.rewrite import NotRewritten, rewritten
-from dovetail.kube.documents import Loader
+from dovetail.kube.manifests.documents import Loader
 
 KEYS = st.sampled_from(["name", "image", "nvidia.com/gpu", "limits", "a b", "on", "1", "x"])
 SCALARS = st.one_of(

@@ -17,8 +17,8 @@ from dovetail.advice.migrate.step import Outcome, Target, World
 from dovetail.core import events as ev
 from dovetail.core.model import Gang, Pod
 from dovetail.core.queues.types import Queue
-from dovetail.kube.documents import Document, Loader
-from dovetail.kube.manifests import of_documents
+from dovetail.kube.manifests.cluster import of_documents
+from dovetail.kube.manifests.documents import Document, Loader
 
 
 def migrated(text: str, *targets: Target) -> Migrated:

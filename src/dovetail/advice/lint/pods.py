@@ -13,7 +13,7 @@ from dovetail.advice.lint.field import Field
 from dovetail.core.devices.mig import names
 from dovetail.core.model import GPU, SHARED_GPU
 from dovetail.core.quantities import QuantityError, parse
-from dovetail.kube.templates import group_kind, templates
+from dovetail.kube.manifests.templates import group_kind, templates
 
 _GPU_ANNOTATIONS = ("dovetail.dev/gpu-memory", "dovetail.dev/gpu-fraction")
 

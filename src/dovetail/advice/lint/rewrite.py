@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from dovetail.advice.lint.edits import Edit, edited
-from dovetail.kube.documents import Loader
+from dovetail.kube.manifests.documents import Loader
 
 _BLOCK_SCALARS = ("|", ">")
 

@@ -11,7 +11,7 @@ from dovetail.advice.lint.pods import Template, count, gpus_of, is_gpu
 from dovetail.advice.lint.rule import Facts, KnownNode
 from dovetail.core.labels import holds, tolerates
 from dovetail.core.model import Effect, Operator, Requirement, Taint, Toleration
-from dovetail.kube.selectors import FIELD_OPERATORS, NODE_OPERATORS
+from dovetail.kube.translate.selectors import FIELD_OPERATORS, NODE_OPERATORS
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"

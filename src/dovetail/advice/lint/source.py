@@ -18,7 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dovetail.advice.lint.field import Field, Path
-from dovetail.kube.documents import Loader, ManifestError, not_yaml
+from dovetail.kube.manifests.documents import Loader, ManifestError, not_yaml
 
 MAX_BYTES = 32 * 2**20
 _BOUNDARY = re.compile(r"^---(?=\s|$)", re.MULTILINE)

@@ -21,7 +21,7 @@ from dovetail.advice.migrate.engine import Told
 from dovetail.advice.migrate.step import Outcome, group_of
 from dovetail.core.model import GPU, SHARED_GPU
 from dovetail.core.queues.types import QUEUE_LABEL
-from dovetail.kube.gangs_dialects import COSCHEDULING, VOLCANO
+from dovetail.kube.gangs.dialects import COSCHEDULING, VOLCANO
 
 _TEST_POD = "dovetail-first"
 

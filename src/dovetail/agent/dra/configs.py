@@ -17,10 +17,10 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from dovetail.kube.objects import Wire
-from dovetail.kube.objects_claims import AllocatedDevices, AllocationResult, ResourceClaim, ResourceClaimStatus
-from dovetail.kube.objects_claims import OpaqueConfiguration as Opaque
-from dovetail.kube.translate_problems import nearest
+from dovetail.kube.objects.base import Wire
+from dovetail.kube.objects.claims import AllocatedDevices, AllocationResult, ResourceClaim, ResourceClaimStatus
+from dovetail.kube.objects.claims import OpaqueConfiguration as Opaque
+from dovetail.kube.translate.problems import nearest
 
 API_VERSION = "resource.nvidia.com/v1beta1"
 INTERVALS = {"Default": 0, "Short": 1, "Medium": 2, "Long": 3}

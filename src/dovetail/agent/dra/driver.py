@@ -40,13 +40,13 @@ from dovetail.agent.dra.prepared import FAILURES, Prepared, Record, Taken, Wante
 from dovetail.agent.dra.publishing import Publisher
 from dovetail.agent.dra.slices import contents
 from dovetail.agent.dra.timeslices import set_slice
-from dovetail.agent.driver_files import DriverFiles
-from dovetail.agent.host import Host
-from dovetail.agent.illness import Illness
-from dovetail.kube.client import Client
-from dovetail.kube.errors import KubeError, NotFound
-from dovetail.kube.resources import RESOURCE_CLAIMS
-from dovetail.kube.translate_problems import nearest
+from dovetail.agent.health.health import Illness
+from dovetail.agent.machine.driver_files import DriverFiles
+from dovetail.agent.machine.host import Host
+from dovetail.kube.api.client import Client
+from dovetail.kube.api.errors import KubeError, NotFound
+from dovetail.kube.api.resources import RESOURCE_CLAIMS
+from dovetail.kube.translate.problems import nearest
 
 log = logging.getLogger(__name__)
 

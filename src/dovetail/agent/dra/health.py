@@ -20,8 +20,8 @@ from dovetail.agent.apis import drahealth_pb2 as health
 from dovetail.agent.apis.serving import service
 from dovetail.agent.dra.offer import Offered
 from dovetail.agent.dra.slices import illnesses_of
-from dovetail.agent.illness import Illness
-from dovetail.kube.texts import clipped
+from dovetail.agent.health.health import Illness
+from dovetail.kube.api.texts import clipped
 
 SERVICE = "v1.DRAResourceHealth"
 RENEW_S = 60.0

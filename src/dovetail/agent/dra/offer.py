@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from dovetail.agent.host import Engines, Gpu, Host, Instance
+from dovetail.agent.machine.host import Engines, Gpu, Host, Instance
 
 Place = tuple[str, str, int]
 """The uuid of a GPU, the profile of an instance on it, and the memory slice where it starts."""

@@ -11,12 +11,12 @@ from __future__ import annotations
 from typing import Protocol
 
 from dovetail.agent.dra.offer import Partition
-from dovetail.agent.gpus import Observed
-from dovetail.agent.host import Gpu, Instance
+from dovetail.agent.machine.gpus import Observed
+from dovetail.agent.machine.host import Gpu, Instance
+from dovetail.agent.machine.nvml import NO_PERMISSION, NOT_FOUND, Nvml, NvmlError
 from dovetail.agent.mig.geometry import Placed, geometry_of
 from dovetail.agent.mig.hardware import Hardware
 from dovetail.agent.mig.observer import ObserverError
-from dovetail.agent.nvml import NO_PERMISSION, NOT_FOUND, Nvml, NvmlError
 from dovetail.core.devices.mig.geometry import Geometry
 
 

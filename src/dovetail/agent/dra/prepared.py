@@ -32,9 +32,9 @@ from dovetail.agent.dra.configs import ClaimError
 from dovetail.agent.dra.offer import Offered, Partition, Place
 from dovetail.agent.dra.partitions import Partitions
 from dovetail.agent.dra.timeslices import NotSet, TimeSlices
-from dovetail.agent.driver_files import DriverFiles, DriverFilesError
-from dovetail.agent.host import Gpu, Host, Instance
-from dovetail.agent.nvml import IN_USE, NvmlError
+from dovetail.agent.machine.driver_files import DriverFiles, DriverFilesError
+from dovetail.agent.machine.host import Gpu, Host, Instance
+from dovetail.agent.machine.nvml import IN_USE, NvmlError
 
 log = logging.getLogger(__name__)
 

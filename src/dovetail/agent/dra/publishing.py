@@ -23,14 +23,14 @@ import msgspec
 from msgspec.structs import replace
 
 from dovetail.core.dra.types import Slice
-from dovetail.kube.client import Client
-from dovetail.kube.errors import KubeError, NotFound
-from dovetail.kube.listing import list_all
-from dovetail.kube.objects import Node
-from dovetail.kube.objects_claims import ResourceSlice
-from dovetail.kube.reflector import Change, Reflector
-from dovetail.kube.resources import NODES, RESOURCE_SLICES
-from dovetail.kube.translate_slices import resource_slice
+from dovetail.kube.api.client import Client
+from dovetail.kube.api.errors import KubeError, NotFound
+from dovetail.kube.api.listing import list_all
+from dovetail.kube.api.reflector import Change, Reflector
+from dovetail.kube.api.resources import NODES, RESOURCE_SLICES
+from dovetail.kube.objects.base import Node
+from dovetail.kube.objects.claims import ResourceSlice
+from dovetail.kube.translate.slices import resource_slice
 
 log = logging.getLogger(__name__)
 

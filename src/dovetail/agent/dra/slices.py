@@ -23,9 +23,9 @@ from typing import Any
 from msgspec.structs import astuple
 
 from dovetail.agent.dra.offer import Offered, Partition, places
-from dovetail.agent.host import Engines, Gpu, Host
-from dovetail.agent.illness import LOST, Illness
-from dovetail.agent.xids import Remedy, meaning
+from dovetail.agent.health.health import LOST, Illness
+from dovetail.agent.health.xids import Remedy, meaning
+from dovetail.agent.machine.host import Engines, Gpu, Host
 
 MOST_DEVICES = 64
 MOST_COUNTER_SETS = 8

@@ -21,9 +21,9 @@ from msgspec.structs import replace
 from msgspec.structs import replace as with_fields
 
 from dovetail.agent.checkpoint import Checkpoint
+from dovetail.agent.machine.nvml import IN_USE, NOT_SUPPORTED, NvmlError
 from dovetail.agent.mig.geometry import Placed, listed
 from dovetail.agent.mig.hardware import Card, Hardware
-from dovetail.agent.nvml import IN_USE, NOT_SUPPORTED, NvmlError
 from dovetail.core.devices.mig.geometry import Geometry, GeometryError
 
 End = Literal["done", "undone", "busy", "reset", "gone", "stuck"]

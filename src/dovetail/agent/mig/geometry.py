@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import lru_cache
 
-from dovetail.agent.host import Gpu
-from dovetail.agent.host import Profile as Told
+from dovetail.agent.machine.host import Gpu
+from dovetail.agent.machine.host import Profile as Told
 from dovetail.core.devices.mig import names
 from dovetail.core.devices.mig.geometry import Engines, Geometry, Profile, resource_of
 from dovetail.core.devices.mig.instances import equal_weights, starts_of, states

@@ -17,8 +17,7 @@ from typing import Any
 import pynvml
 from msgspec import Struct
 
-from dovetail.agent.mig.geometry import Placed
-from dovetail.agent.nvml import (
+from dovetail.agent.machine.nvml import (
     FUNCTION_NOT_FOUND,
     INVALID_ARGUMENT,
     NO_PERMISSION,
@@ -27,6 +26,7 @@ from dovetail.agent.nvml import (
     Nvml,
     NvmlError,
 )
+from dovetail.agent.mig.geometry import Placed
 from dovetail.core.devices.mig.geometry import Geometry, Profile
 
 _ABSENT = (NOT_SUPPORTED, INVALID_ARGUMENT, NOT_FOUND)

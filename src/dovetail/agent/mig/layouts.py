@@ -26,8 +26,8 @@ from dovetail.agent.mig.geometry import no_profile, refusal
 from dovetail.core.devices.mig import names
 from dovetail.core.devices.mig.geometry import RESOURCE_PREFIX, Geometry
 from dovetail.core.devices.mig.instances import states
-from dovetail.kube.documents import Document, read_documents
-from dovetail.kube.translate_problems import nearest
+from dovetail.kube.manifests.documents import Document, read_documents
+from dovetail.kube.translate.problems import nearest
 
 _DEVICE = re.compile(r"0[xX][0-9a-fA-F]{8}")
 _FIELDS = ("device-filter", "devices", "mig-enabled", "mig-devices")

@@ -27,12 +27,12 @@ from typing import Literal
 from msgspec import Struct
 
 from dovetail.agent.checkpoint import Checkpoint
-from dovetail.agent.host import Gpu, Host
+from dovetail.agent.machine.host import Gpu, Host
+from dovetail.agent.machine.nvml import Nvml, NvmlError
 from dovetail.agent.mig.change import Change, Changer, Division, Ended, Journal, blocked, division_of, in_use, steps
 from dovetail.agent.mig.geometry import Placed, arranged, geometry_of
 from dovetail.agent.mig.hardware import Card, Hardware
 from dovetail.agent.mig.layouts import Candidate, LayoutError, Layouts, Wanted, exact
-from dovetail.agent.nvml import Nvml, NvmlError
 from dovetail.core.devices.mig.geometry import Geometry, GeometryError
 
 State = Literal["applying", "applied", "pending", "refused", "failed"]

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dovetail.agent.labels import labels_body
 from dovetail.agent.mig.manager import NamedLayout, Outcome, State
-from dovetail.kube.client import Client
-from dovetail.kube.resources import NODES
+from dovetail.agent.publish.labels import labels_body
+from dovetail.kube.api.client import Client
+from dovetail.kube.api.resources import NODES
 
 MANAGER = "dovetail-agent-mig"
 CONFIG, STATE = "nvidia.com/mig.config", "nvidia.com/mig.config.state"

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import msgspec
 
+from dovetail.agent.machine.nvml import NOT_SUPPORTED, Nvml, NvmlError
 from dovetail.agent.mig.reading import Divided, read
-from dovetail.agent.nvml import NOT_SUPPORTED, Nvml, NvmlError
 
 log = logging.getLogger(__name__)
 

@@ -19,9 +19,9 @@ from typing import Any
 import pynvml
 from msgspec import Struct
 
-from dovetail.agent import nvml as codes
-from dovetail.agent.host import Engines, Instance, Profile, Unread
-from dovetail.agent.nvml import Nvml, NvmlError
+from dovetail.agent.machine import nvml as codes
+from dovetail.agent.machine.host import Engines, Instance, Profile, Unread
+from dovetail.agent.machine.nvml import Nvml, NvmlError
 
 LOST = frozenset({codes.GPU_IS_LOST, codes.UNINITIALIZED})
 """After one of these no other answer of the GPU counts."""

@@ -21,8 +21,8 @@ import msgspec
 
 from dovetail.agent.cdi import Edits, Mount
 from dovetail.agent.config import Config
-from dovetail.agent.host import Host
-from dovetail.agent.illness import Illness
+from dovetail.agent.health.health import Illness
+from dovetail.agent.machine.host import Host
 from dovetail.agent.mps.shares import SOCKET, Ask, Refused, State, by_resource, shares_of
 
 log = logging.getLogger(__name__)

@@ -25,10 +25,10 @@ from typing import IO, NamedTuple
 
 import pynvml
 
-from dovetail.agent import nvml as library
 from dovetail.agent.checkpoint import Checkpoint
+from dovetail.agent.machine import nvml as library
+from dovetail.agent.machine.nvml import Nvml, NvmlError
 from dovetail.agent.mps.shares import Share, by_resource
-from dovetail.agent.nvml import Nvml, NvmlError
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 
 from dovetail.agent.config import Config
-from dovetail.agent.host import Gpu, Host
+from dovetail.agent.machine.host import Gpu, Host
 
 VOLTA = (7, 0)
 MOST_CLIENTS, MOST_CLIENTS_BEFORE_VOLTA = 48, 16

@@ -7,6 +7,6 @@ await plugins.close()
 """
 
 from dovetail.agent.plugin.plugins import DevicePlugins
-from dovetail.kube.objects_topology import DeviceDifference
+from dovetail.kube.objects.topology import DeviceDifference
 
 __all__ = ["DeviceDifference", "DevicePlugins"]

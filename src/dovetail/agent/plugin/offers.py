@@ -20,10 +20,10 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from dovetail.agent.config import Config, Shared
-from dovetail.agent.host import Gpu, Host
+from dovetail.agent.machine.host import Gpu, Host
 from dovetail.core.devices.mig.geometry import resource_of
 from dovetail.core.model import GPU, Instance
-from dovetail.kube.instances import shown
+from dovetail.kube.nodes.instances import shown
 
 _REPLICA = "::"
 _LONGEST_RESOURCE = 63

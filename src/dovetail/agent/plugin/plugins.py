@@ -17,20 +17,20 @@ from msgspec import Struct
 
 from dovetail.agent.apis import podresources_pb2 as wire
 from dovetail.agent.cdi import Edits
-from dovetail.agent.chosen import BoundPod, Chosen
 from dovetail.agent.config import Config
-from dovetail.agent.host import Host
-from dovetail.agent.illness import Illness
-from dovetail.agent.plugin import preferring
+from dovetail.agent.health.health import Illness
+from dovetail.agent.kubelet.allocations import BoundPod, Chosen
+from dovetail.agent.kubelet.podresources import PodResources
+from dovetail.agent.machine.host import Host
+from dovetail.agent.plugin import preferred_allocation
 from dovetail.agent.plugin.folder import Folder
 from dovetail.agent.plugin.offers import Offer, offers
-from dovetail.agent.plugin.preferring import CannotPrefer
+from dovetail.agent.plugin.preferred_allocation import CannotPrefer
 from dovetail.agent.plugin.readback import ReadBack
 from dovetail.agent.plugin.registration import KUBELET, Registration, clear_stale, identity
 from dovetail.agent.plugin.server import Answers, PluginServer, Refused
-from dovetail.agent.podresources import PodResources
 from dovetail.core.devices.layout import Layout
-from dovetail.kube.objects_topology import DeviceDifference
+from dovetail.kube.objects.topology import DeviceDifference
 
 log = logging.getLogger(__name__)
 
@@ -151,7 +151,7 @@ class DevicePlugins:
         for fault in faults:
             if fault not in self._faults:
                 log.warning("%s", fault)
-        self._faults, self._layout = faults, preferring.layout_of(host)
+        self._faults, self._layout = faults, preferred_allocation.layout_of(host)
         for resource, offer in found.items():
             known = self._registrations.get(resource)
             if known is not None:
@@ -245,7 +245,9 @@ class DevicePlugins:
 
         def of_chosen(pod: BoundPod) -> list[str]:
             had = pod.given.get(offer.resource, ())
-            return preferring.of_chosen(offer, pod.parts or (), free, must, size, had=had, layout=self._layout)
+            return preferred_allocation.of_chosen(
+                offer, pod.parts or (), free, must, size, had=had, layout=self._layout
+            )
 
         def fits(pod: BoundPod) -> bool:
             try:
@@ -280,7 +282,9 @@ class DevicePlugins:
         packed = self._config.shared_devices_allocation_policy == "packed"
         promised = self._chosen.promised(offer.resource, pod)
         try:
-            return preferring.of_all(offer, free, must, size, packed=packed, promised=promised, layout=self._layout)
+            return preferred_allocation.of_all(
+                offer, free, must, size, packed=packed, promised=promised, layout=self._layout
+            )
         except CannotPrefer:
             # The list has just changed under the kubelet; it still has to be answered with as many as it asked for.
             return [*must, *sorted({*free} - {*must})[: size - len({*must})]]

@@ -19,10 +19,10 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 
 from dovetail.agent.apis.serving import SocketError
-from dovetail.agent.chosen import BoundPod, Chosen
+from dovetail.agent.kubelet.allocations import BoundPod, Chosen
+from dovetail.agent.kubelet.podresources import PodResources
 from dovetail.agent.plugin.offers import Offer
-from dovetail.agent.podresources import PodResources
-from dovetail.kube.objects_topology import DeviceDifference
+from dovetail.kube.objects.topology import DeviceDifference
 
 log = logging.getLogger(__name__)
 

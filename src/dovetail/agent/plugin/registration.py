@@ -28,10 +28,10 @@ from msgspec.structs import replace
 
 from dovetail.agent.apis import deviceplugin_pb2 as wire
 from dovetail.agent.apis.serving import SocketError, answers, call
+from dovetail.agent.kubelet.podresources import PodResources
 from dovetail.agent.plugin.folder import Folder
 from dovetail.agent.plugin.offers import Offer, unreplicated
 from dovetail.agent.plugin.server import OPTIONS, PluginServer
-from dovetail.agent.podresources import PodResources
 
 log = logging.getLogger(__name__)
 

@@ -21,8 +21,8 @@ from dovetail.advice.lint.pods import Template, count, gpus_of
 from dovetail.advice.lint.rule import Facts, Found, KnownNode, Level, Rule
 from dovetail.advice.lint.selection import allows, offers
 from dovetail.core.model import GPU
-from dovetail.kube.documents import Loader
-from dovetail.kube.templates import group_kind
+from dovetail.kube.manifests.documents import Loader
+from dovetail.kube.manifests.templates import group_kind
 
 _SHARED = ".shared"
 _MIG = "nvidia.com/mig-"

@@ -19,10 +19,10 @@ from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.inventory import DEFAULT_SCHEDULER
 from dovetail.advice.lint.pods import Template, templates_of
 from dovetail.advice.lint.rule import Facts, Found, Level, Rule
-from dovetail.kube.gangs import Declared, Membership, OwnerRef
-from dovetail.kube.owners import OWNER_KINDS, declare, read
-from dovetail.kube.templates import group_kind
-from dovetail.kube.translate_problems import nearest
+from dovetail.kube.gangs.declared import Declared, Membership, OwnerRef
+from dovetail.kube.gangs.owners import OWNER_KINDS, declare, read
+from dovetail.kube.manifests.templates import group_kind
+from dovetail.kube.translate.problems import nearest
 
 _OWNERS = {(kind.resource.group, kind.resource.kind): kind.resource for kind in OWNER_KINDS}
 _REPLICATED = {("apps", "ReplicaSet"), ("apps", "StatefulSet"), ("", "ReplicationController")}

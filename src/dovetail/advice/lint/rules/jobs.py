@@ -19,12 +19,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache
 
+from dovetail.advice.fault_tolerance import RULES as TO_AN_END
+from dovetail.advice.fault_tolerance import Means, pod_lacks
 from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.pods import Template, templates_of
 from dovetail.advice.lint.rule import Facts, Found, Level, Rule
-from dovetail.advice.surviving import RULES as TO_AN_END
-from dovetail.advice.surviving import Means, pod_lacks
-from dovetail.kube.templates import group_kind
+from dovetail.kube.manifests.templates import group_kind
 
 _NOTICE_S = 120
 """Between the notice and the end on AWS: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-interruptions.html."""

@@ -15,7 +15,7 @@ from dovetail.advice.lint.cel import ASKS_FOR_GPUS
 from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.pods import Template, count, gpus_of, templates_of
 from dovetail.advice.lint.rule import Facts, Found, Level, Rule
-from dovetail.kube.annotations import duration_ms
+from dovetail.kube.translate.annotations import duration_ms
 
 _TRAINING = {
     ("batch", "Job"), ("batch", "CronJob"), ("jobset.x-k8s.io", "JobSet"), ("batch.volcano.sh", "Job"),

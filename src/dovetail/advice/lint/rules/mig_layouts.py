@@ -18,7 +18,7 @@ from dovetail.advice.lint.rule import Facts, Found
 from dovetail.core.devices.mig.geometry import Geometry, GeometryError
 from dovetail.core.devices.mig.instances import counts_of, states
 from dovetail.core.devices.mig.products import GEOMETRIES
-from dovetail.kube.documents import Loader
+from dovetail.kube.manifests.documents import Loader
 
 _LAYOUTS = "mig-configs"
 _HOLDS_LAYOUTS = re.compile(rf"^{_LAYOUTS}:", re.MULTILINE)

@@ -16,12 +16,12 @@ from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.pods import Template
 from dovetail.advice.lint.rule import Facts, Found, Level, Rule
 from dovetail.core.queues.types import DEFAULT_QUEUE, QUEUE_LABEL
-from dovetail.kube.annotations import PREFIX, TABLE, wishes_of
-from dovetail.kube.objects import ObjectMeta
-from dovetail.kube.owners import OWNER_KINDS
-from dovetail.kube.resources import QUEUES
-from dovetail.kube.templates import group_kind
-from dovetail.kube.translate_problems import nearest
+from dovetail.kube.api.resources import QUEUES
+from dovetail.kube.gangs.owners import OWNER_KINDS
+from dovetail.kube.manifests.templates import group_kind
+from dovetail.kube.objects.base import ObjectMeta
+from dovetail.kube.translate.annotations import PREFIX, TABLE, wishes_of
+from dovetail.kube.translate.problems import nearest
 
 _OURS = "dovetail"
 _DOMAIN = PREFIX.removesuffix("/")

@@ -16,8 +16,8 @@ from dovetail.advice.lint.rule import Facts, Found, Level, Rule
 from dovetail.advice.lint.selection import REQUIRED, node_terms, peer_terms, requirement, spreads, text
 from dovetail.core.labels import as_int64, holds
 from dovetail.core.model import Operator
-from dovetail.kube.annotations import LEVELS, PREFIX, level
-from dovetail.kube.selectors import FIELD_OPERATORS, LABEL_OPERATORS, NODE_OPERATORS
+from dovetail.kube.translate.annotations import LEVELS, PREFIX, level
+from dovetail.kube.translate.selectors import FIELD_OPERATORS, LABEL_OPERATORS, NODE_OPERATORS
 
 _COMPARING = ("Gt", "Lt")
 _WITHOUT_VALUES = ("Exists", "DoesNotExist")

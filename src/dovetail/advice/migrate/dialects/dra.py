@@ -17,7 +17,7 @@ from dovetail.advice.lint.pods import Template, count, gpus_of
 from dovetail.advice.migrate.dialects.pods import without
 from dovetail.advice.migrate.step import Dialect, Step, Target, World, left
 from dovetail.core.model import GPU
-from dovetail.kube.annotations import FRACTION, ISOLATION, MEMORY, PREFIX
+from dovetail.kube.translate.annotations import FRACTION, ISOLATION, MEMORY, PREFIX
 
 _MIG = re.compile(r"nvidia\.com/mig-(\d+g\.\d+gb)")
 _PROMISES = tuple(PREFIX + name for name in (MEMORY, FRACTION, ISOLATION, "nvlink"))

@@ -26,7 +26,7 @@ from dovetail.advice.migrate.dialects.pods import (
 from dovetail.advice.migrate.step import Dialect, Left, Step, World, group_of, left, namespace_of, unknown
 from dovetail.core.model import SHARED_GPU
 from dovetail.core.queues.types import QUEUE_LABEL
-from dovetail.kube.annotations import PREFIX, TABLE
+from dovetail.kube.translate.annotations import PREFIX, TABLE
 
 _GROUP = "scheduling.run.ai"
 _QUEUES = ("kai.scheduler/queue", "runai/queue")

@@ -14,8 +14,8 @@ from dovetail.advice.lint.pods import Template, count, templates_of
 from dovetail.advice.migrate.step import Left, Step, group_of, left, without_status
 from dovetail.core.model import GPU, SHARED_GPU
 from dovetail.core.queues.types import QUEUE_LABEL
-from dovetail.kube.annotations import NAME, PREFIX, level
-from dovetail.kube.owners import OWNER_KINDS
+from dovetail.kube.gangs.owners import OWNER_KINDS
+from dovetail.kube.translate.annotations import NAME, PREFIX, level
 
 OURS = "dovetail"
 NATIVE_VERSION = "scheduling.k8s.io/v1beta1"

@@ -1,0 +1,349 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What NVML tells of the health of GPUs, as it happens: it blocks, for a thread of its own.
+
+Rules: an event is passed on when it comes, also between two calls of a look. All GPUs are looked at every `look_s`.
+A GPU that is lost makes NVML's wait fail for all; then the library is opened anew, and events are waited for from those
+that answer. As long as one does not, every look opens it anew: only so NVML finds one that is back.
+A failure of NVML itself is passed on, and tried again after a second, then ever later, at the latest when the next look
+is due.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pynvml
+from msgspec import Struct
+
+from dovetail.agent.health.health import LOST, NVML, RECOVERY, RESET_REQUIRED, Ill, Mark, Seen
+from dovetail.agent.health.xids import BY_DRIVER, Remedy
+from dovetail.agent.machine import nvml as library
+from dovetail.agent.machine.nvml import Nvml, NvmlError
+
+XID = pynvml.nvmlEventTypeXidCriticalError
+DOUBLE_BIT = pynvml.nvmlEventTypeDoubleBitEccError
+RECOVERY_CHANGED = pynvml.nvmlEventTypeGpuRecoveryAction
+# Corrected errors are not waited for: nobody is ill of one, a storm of them would only wake the agent, and too many of
+# them are an XID of their own (92).
+_WANTED = XID | DOUBLE_BIT | RECOVERY_CHANGED
+
+# XIDs that say more when the GPU is asked: what the driver recommends, and whether it is still there.
+_LOOK_AT_ONCE = {BY_DRIVER, 79}
+_NO_INSTANCE = 0xFFFFFFFF
+_LONGEST_WAIT_S = 10.0
+_SHORTEST_PAUSE_S = 1.0
+# NVML cannot be used at all, whatever GPU was asked about.
+_ALL_FAIL = {library.UNINITIALIZED, library.DRIVER_NOT_LOADED, library.MISMATCH}
+# The GPU answered, if only that it does not know.
+_ANSWERED = {library.NOT_SUPPORTED, library.NO_PERMISSION, library.FUNCTION_NOT_FOUND}
+_RECOVERY = {
+    pynvml.NVML_GPU_RECOVERY_ACTION_GPU_RESET: Remedy.RESET.advice,
+    pynvml.NVML_GPU_RECOVERY_ACTION_NODE_REBOOT: Remedy.REBOOT.advice,
+    pynvml.NVML_GPU_RECOVERY_ACTION_DRAIN_P2P: "end what uses NVLink or peer access with it",
+    pynvml.NVML_GPU_RECOVERY_ACTION_DRAIN_AND_RESET: f"drain it, then {Remedy.RESET.advice}",
+    pynvml.NVML_GPU_RECOVERY_ACTION_RECOVER_IMEX_DOMAIN: "recover the IMEX domain",
+    pynvml.NVML_GPU_RECOVERY_ACTION_BUS_RESET: "reset its PCI bus",
+    pynvml.NVML_GPU_RECOVERY_ACTION_SYSTEM_REBOOT: Remedy.REBOOT.advice,
+}
+
+
+class Down(Struct, frozen=True):
+    """NVML as a whole fails."""
+
+    message: str
+
+
+class Look(Struct, frozen=True):
+    """All GPUs were looked at. `unwatched` are those that tell no events: uuid and reason. `whole`: each of them said
+    who it is, and answers."""
+
+    gpus: tuple[Seen, ...]
+    unwatched: tuple[tuple[str, str], ...]
+    whole: bool = True
+
+
+class Event(Struct, frozen=True):
+    """`kind` is XID (with its number), DOUBLE_BIT or RECOVERY_CHANGED. `instances` are the MIG instances of the GPU,
+    and `hit` those that it is about; None where it is about the whole GPU."""
+
+    gpu: str
+    kind: int
+    number: int
+    instances: tuple[str, ...] = ()
+    hit: tuple[str, ...] | None = None
+
+
+class Away(Struct, frozen=True):
+    """Nothing is open."""
+
+
+Sight = Down | Look | Event | Away
+
+
+class GpuEvents:
+    """To be iterated once. It ends within 10 seconds of `stop`. From `pause` on it lets go of the library, which Away
+    tells, and from `resume` on it watches again."""
+
+    def __init__(self, sysfs: Path, look_s: float, open_library: Callable[[], Nvml] = Nvml) -> None:
+        self._sysfs = sysfs
+        self._look_s = look_s
+        self._open_library = open_library
+        self._stopped = threading.Event()
+        self._wanted = threading.Event()
+        self._wanted.set()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._wanted.set()
+
+    def pause(self) -> None:
+        self._wanted.clear()
+
+    def resume(self) -> None:
+        self._wanted.set()
+
+    def __iter__(self) -> Iterator[Sight]:
+        again_s = _SHORTEST_PAUSE_S
+        while not self._stopped.is_set():
+            if not self._wanted.is_set():
+                yield Away()
+                self._wanted.wait()
+                continue
+            try:
+                with self._open_library() as nvml, contextlib.closing(_Watch(nvml, self._sysfs)) as watch:
+                    look = watch.begin()
+                    again_s = _SHORTEST_PAUSE_S if look.whole else 2 * again_s
+                    yield look
+                    yield from self._watch(watch, look, min(again_s, self._look_s))
+            except NvmlError as error:
+                yield Down(str(error))
+                self._rest(min(again_s, self._look_s))
+                again_s *= 2
+
+    def _watch(self, watch: _Watch, look: Look, again_s: float) -> Iterator[Sight]:
+        """Until the library has to be opened anew, after `again_s` where the first look was not whole. Raises NvmlError
+        where it fails as a whole."""
+        lost = waited = False
+        due = time.monotonic() + (self._look_s if look.whole else again_s)
+        while self._wanted.is_set() and not self._stopped.is_set():
+            wait_s = due - time.monotonic()
+            if wait_s <= 0:
+                if lost or not watch.whole:
+                    return
+                found = []
+                for gpu in watch.gpus:
+                    found.append(watch.see(gpu))
+                    yield from watch.events(0)
+                yield Look(tuple(found), look.unwatched)
+                lost = any(seen.ill and seen.ill.code == LOST for seen in found)
+                due = time.monotonic() + (0 if lost else self._look_s)
+                continue
+            for event in watch.events(min(wait_s, _LONGEST_WAIT_S)):
+                yield event
+                if event.kind == RECOVERY_CHANGED or event.number in _LOOK_AT_ONCE:
+                    due = 0
+            if watch.deaf:
+                if not waited:
+                    # Opened anew, and it fails at once: no reason to do so without end.
+                    self._rest(min(self._look_s, _SHORTEST_PAUSE_S))
+                return
+            waited = True
+
+    def _rest(self, for_s: float) -> None:
+        end = time.monotonic() + for_s
+        while self._wanted.is_set() and (left_s := end - time.monotonic()) > 0:
+            if self._stopped.wait(min(left_s, _LONGEST_WAIT_S)):
+                return
+
+
+class _Gpu(Struct, frozen=True):
+    uuid: str
+    handle: Any
+    device: Path
+
+
+class _Watch:
+    """The open library with its event set. `whole`: every GPU that it counts could be asked who it is, and answers.
+    `deaf`: no events come any more, as one of its GPUs is lost."""
+
+    def __init__(self, nvml: Nvml, sysfs: Path) -> None:
+        self._nvml = nvml
+        self._sysfs = sysfs
+        self._events = nvml.call("nvmlEventSetCreate")
+        self.gpus: list[_Gpu] = []
+        self.whole = True
+        self.deaf = False
+
+    def close(self) -> None:
+        with contextlib.suppress(NvmlError):
+            self._nvml.call("nvmlEventSetFree", self._events)
+
+    def begin(self) -> Look:
+        """Find the GPUs, look at them, and register those that answer. Raises NvmlError."""
+        found, unwatched = [], []
+        for index in range(self._nvml.call("nvmlDeviceGetCount")):
+            gpu = self._find(index)
+            if gpu is None:
+                self.whole = False
+                continue
+            seen = self.see(gpu)
+            found.append(seen)
+            if seen.ill and seen.ill.code == LOST:
+                self.whole = False
+                continue
+            self.gpus.append(gpu)
+            try:
+                kinds = self._nvml.call("nvmlDeviceGetSupportedEventTypes", gpu.handle) & _WANTED
+                self._nvml.call("nvmlDeviceRegisterEvents", gpu.handle, kinds, self._events)
+                if not kinds & XID:
+                    unwatched.append((gpu.uuid, "the GPU tells no XID events"))
+            except NvmlError as error:
+                if error.code in _ALL_FAIL:
+                    raise
+                unwatched.append((gpu.uuid, str(error)))
+        return Look(tuple(found), tuple(unwatched), self.whole)
+
+    def _find(self, index: int) -> _Gpu | None:
+        """None where it does not even say who it is: then it is missed."""
+        try:
+            handle = self._nvml.call("nvmlDeviceGetHandleByIndex", index)
+            uuid = self._nvml.call("nvmlDeviceGetUUID", handle)
+            bus_id = self._nvml.call("nvmlDeviceGetPciInfo", handle).busId
+        except NvmlError as error:
+            if error.code in _ALL_FAIL:
+                raise
+            return None
+        text = bus_id.decode() if isinstance(bus_id, bytes) else bus_id
+        # NVML writes the domain with eight digits, sysfs with four.
+        return _Gpu(uuid, handle, self._sysfs / "bus/pci/devices" / text.lower()[-12:])
+
+    def see(self, gpu: _Gpu) -> Seen:
+        """One look. Raises NvmlError where NVML fails as a whole."""
+        mark = Mark(_inode(self._sysfs / "module/nvidia"), _inode(gpu.device), self._energy_mj(gpu))
+        try:
+            self._ask("nvmlDeviceGetMemoryInfo", gpu.handle)
+            ill = self._recovery(gpu)
+        except NvmlError as error:
+            if error.code in _ALL_FAIL:
+                raise
+            ill = _unanswered(error)
+        return Seen(gpu.uuid, ill, mark)
+
+    def _ask(self, name: str, *arguments: Any) -> Any:
+        """None where the GPU answers that it does not know. Raises NvmlError."""
+        try:
+            return self._nvml.call(name, *arguments)
+        except NvmlError as error:
+            if error.code in _ANSWERED:
+                return None
+            raise
+
+    def _energy_mj(self, gpu: _Gpu) -> int | None:
+        try:
+            kept = self._nvml.call("nvmlDeviceGetPersistenceMode", gpu.handle)
+            return int(self._nvml.call("nvmlDeviceGetTotalEnergyConsumption", gpu.handle)) if kept else None
+        except NvmlError:
+            return None
+
+    def _recovery(self, gpu: _Gpu) -> Ill | None:
+        """What the driver asks for. Drivers tell since 565; older ones say at most that a reset is required."""
+        fields = self._ask(
+            "nvmlDeviceGetFieldValues",
+            gpu.handle,
+            [pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, pynvml.NVML_FI_DEV_RESET_STATUS],
+        )
+        action, reset = (f.value.uiVal if f.nvmlReturn == 0 else 0 for f in fields or ()) if fields else (0, 0)
+        if action:
+            todo = _RECOVERY.get(action, f"see nvidia-smi -q (action {action})")
+            return Ill(RECOVERY, f"the driver asks for a recovery: {todo}")
+        return Ill(RESET_REQUIRED, f"the driver requires a reset: {Remedy.RESET.advice}") if reset else None
+
+    def events(self, wait_s: float) -> Iterator[Event]:
+        """What comes first within the time, and all that is there then. Raises NvmlError."""
+        wait_ms = int(wait_s * 1000)
+        while not self.deaf:
+            try:
+                data = self._nvml.call("nvmlEventSetWait_v2", self._events, wait_ms)
+            except NvmlError as error:
+                if error.code == library.TIMEOUT:
+                    return
+                if error.code != library.GPU_IS_LOST:
+                    raise
+                self.deaf = True
+                return
+            yield self._event(data)
+            wait_ms = 0
+
+    def _event(self, data: Any) -> Event:
+        kind, number = data.eventType, data.eventData
+        address = _address(data.device)
+        # A GPU that has just fallen off the bus would not answer who it is.
+        uuid = next((gpu.uuid for gpu in self.gpus if _address(gpu.handle) == address), None)
+        if uuid is None:
+            uuid = self._nvml.call("nvmlDeviceGetUUID", data.device)
+        instances = self._instances(data.device)
+        hit: tuple[str, ...] | None = None
+        if instances is not None and data.gpuInstanceId != _NO_INSTANCE:
+            any_ci = data.computeInstanceId == _NO_INSTANCE
+            hit = tuple(
+                name
+                for name, gi, ci in instances
+                if gi == data.gpuInstanceId and (any_ci or ci == data.computeInstanceId)
+            )
+            if not hit and not self._gone(data.device, data.gpuInstanceId):
+                hit = None
+        return Event(uuid, kind, number, tuple(name for name, _, _ in instances or ()), hit)
+
+    def _gone(self, handle: Any, gi: int) -> bool:
+        """Whether the GPU has no such instance any more. A process without privilege sees those alone that were there
+        when its container was made, and may not ask about others: then it is one that it does not see."""
+        try:
+            self._nvml.call("nvmlDeviceGetGpuInstanceById", handle, gi)
+        except NvmlError as error:
+            return bool(error.code == library.NOT_FOUND)
+        return True
+
+    def _instances(self, handle: Any) -> list[tuple[str, int, int]] | None:
+        """The MIG instances of a GPU: uuid, GPU instance, compute instance. Asked when needed, as they come and go.
+        None where it cannot be said: then an error of one counts as one of all."""
+        found = []
+        try:
+            for index in range(self._ask("nvmlDeviceGetMaxMigDeviceCount", handle) or 0):
+                try:
+                    mig = self._nvml.call("nvmlDeviceGetMigDeviceHandleByIndex", handle, index)
+                except NvmlError as error:
+                    if error.code in (library.NOT_FOUND, *_ANSWERED):
+                        continue
+                    raise
+                uuid = self._nvml.call("nvmlDeviceGetUUID", mig)
+                gi = self._nvml.call("nvmlDeviceGetGpuInstanceId", mig)
+                found.append((uuid, gi, self._nvml.call("nvmlDeviceGetComputeInstanceId", mig)))
+        except NvmlError:
+            return None
+        return found
+
+
+def _unanswered(error: NvmlError) -> Ill:
+    if error.code in (library.GPU_IS_LOST, library.NOT_FOUND):
+        return Ill(LOST, f"{error}; {Remedy.REBOOT.advice}")
+    if error.code == library.RESET_REQUIRED:
+        return Ill(RESET_REQUIRED, f"{error}; {Remedy.RESET.advice}")
+    return Ill(NVML, f"{error}; see dmesg")
+
+
+def _inode(path: Path) -> int:
+    """0 where there is none, or nobody may look."""
+    try:
+        return path.stat().st_ino
+    except OSError:
+        return 0
+
+
+def _address(handle: Any) -> int | None:
+    return ctypes.cast(handle, ctypes.c_void_p).value

@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Watches the health of the GPUs of this machine, and tells who is ill the moment that it changes.
+
+Rules: a thread waits in NVML and passes on what happens (`agent.health.gpu_events`); which errors count is
+`agent.health.xids`; who is ill, and until when, is `agent.health.health`. Whoever listens is told within milliseconds
+of an event, then it is written down, so that a restart of the agent heals nothing. What cannot be written down is
+remembered as long as the process lives, and tried again at every look; a file that is damaged is set aside, and what it
+says counts as far as it can be made out. Both are said in `faults`; neither ends the process. What a check had found
+that is switched off by now is forgotten at the start. GPUs whose events cannot be watched are said, and are not ill. At
+rest it costs a few calls of NVML every 30 seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from dovetail.agent.checkpoint import Checkpoint, CheckpointError
+from dovetail.agent.health.gpu_events import DOUBLE_BIT, XID, Away, Down, Event, GpuEvents, Look, Sight
+from dovetail.agent.health.health import Illness, Ledger, Memory, Record
+from dovetail.agent.health.xids import BY_DRIVER, Remedy, Watched, meaning
+from dovetail.agent.machine.nvml import Nvml
+
+__all__ = ["HealthWatch", "Illness"]
+logger = logging.getLogger(__name__)
+_XID, _DOUBLE_BIT = "xid-", "ecc-double-bit"
+
+
+class HealthWatch:
+    """Calls `changed` in the event loop with all illnesses, at the first look and whenever they change.
+
+    checkpoint: the file where events are remembered.
+    holders: the uuids of the GPUs and MIG instances that pods hold now, of replicas those of their GPU. It is asked
+    only while a GPU waits for its pods to end; where it raises OSError nobody is healed.
+    watched: which errors count, see `agent.health.xids`.
+    sysfs, proc: where the kernel's are mounted. look_s: how often all GPUs are looked at.
+    """
+
+    def __init__(
+        self,
+        changed: Callable[[tuple[Illness, ...]], None],
+        *,
+        checkpoint: Path,
+        holders: Callable[[], Awaitable[Collection[str]]],
+        watched: Watched,
+        sysfs: Path = Path("/sys"),
+        proc: Path = Path("/proc"),
+        look_s: float = 30.0,
+        open_library: Callable[[], Nvml] = Nvml,
+    ) -> None:
+        self._changed = changed
+        self._checkpoint = Checkpoint(checkpoint, Memory)
+        self._holders = holders
+        self._watched = watched
+        self._events = GpuEvents(sysfs, look_s, open_library)
+        self._boot = _boot_id(proc)
+        self._told: tuple[Illness, ...] | None = None
+        self._thread: threading.Thread | None = None
+        self._away = asyncio.Event()
+        self._faults = {"read": "", "write": ""}
+        self.unwatched: tuple[tuple[str, str], ...] = ()
+        """GPUs that tell no events: uuid and reason."""
+        self.answered = False
+        """Whether a look has seen all GPUs answer, or nobody wants them looked at."""
+
+    @property
+    def faults(self) -> tuple[str, ...]:
+        """What an operator should know, as sentences."""
+        return tuple(fault for fault in self._faults.values() if fault)
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        self._remember()
+        if self._watched.none:
+            logger.warning("GPUs are not looked after: health checks are switched off")
+            self.answered = True
+            self._write()
+            self._changed(())
+            return
+        loop, happened = asyncio.get_running_loop(), asyncio.Queue[Sight | BaseException]()
+
+        def wait() -> None:
+            # The loop may be closed before a wait in NVML ends.
+            with contextlib.suppress(RuntimeError):
+                try:
+                    for seen in self._events:
+                        loop.call_soon_threadsafe(happened.put_nowait, seen)
+                except BaseException as error:
+                    loop.call_soon_threadsafe(happened.put_nowait, error)
+
+        # Not one of the loop's own threads: the process need not wait for it at its end.
+        self._thread = threading.Thread(target=wait, name="nvml-events", daemon=True)
+        self._thread.start()
+        try:
+            while True:
+                seen = await happened.get()
+                if isinstance(seen, BaseException):
+                    raise seen
+                await self._take(seen)
+        finally:
+            self._events.stop()
+
+    def _remember(self) -> None:
+        """Begin with what an earlier process wrote down."""
+        left, wrong = self._checkpoint.rescue()
+        if wrong:
+            self._faults["read"] = f"who was ill may be forgotten: {wrong}"
+            logger.error("%s", self._faults["read"])
+        self._written = None if wrong else left
+        self._ledger = Ledger(left or Memory(), self._boot)
+        for record in self._ledger.only(lambda record: self._watched.makes_ill(_xid(record.code))):
+            logger.warning("%s is no longer ill of %s, whose check is switched off", record.hit, record.code)
+
+    @asynccontextmanager
+    async def paused(self) -> AsyncIterator[None]:
+        """Meanwhile nothing of NVML is held here: a GPU can be reset, and its MIG mode changed, only when no process
+        has it open. What happens in the meantime is found by the look that follows. It begins within 10 seconds."""
+        if self._thread is None or not self._thread.is_alive():
+            yield
+            return
+        self._away.clear()
+        self._events.pause()
+        try:
+            await self._away.wait()
+            yield
+        finally:
+            self._events.resume()
+
+    async def _take(self, seen: Sight) -> None:
+        now_ms = time.time_ns() // 1_000_000
+        match seen:
+            case Away():
+                self._away.set()
+                return
+            case Down():
+                self._ledger.down(seen.message, now_ms)
+            case Look():
+                self.answered |= seen.whole
+                self._ledger.looked(seen.gpus, now_ms)
+                self._say_unwatched(seen.unwatched)
+            case Event():
+                for record in _records(seen, self._watched, now_ms):
+                    self._ledger.event(record)
+        self._tell()
+        if isinstance(seen, Look) and self._ledger.waits_for_pods:
+            try:
+                self._ledger.held(await self._holders())
+            except OSError as error:
+                logger.warning("cannot ask which pods hold GPUs, so none is healed by their end: %s", error)
+            self._tell()
+
+    def _tell(self) -> None:
+        illnesses = self._ledger.illnesses
+        if illnesses != self._told:
+            for illness in set(illnesses) - set(self._told or ()):
+                logger.error("%s is ill (%s): %s", illness.uuid, illness.code, illness.message)
+            for illness in set(self._told or ()) - set(illnesses):
+                logger.warning("%s is no longer ill of %s", illness.uuid, illness.code)
+            self._told = illnesses
+            self._changed(illnesses)
+        self._write()
+
+    def _write(self) -> None:
+        if self._ledger.memory == (self._written or Memory()):
+            return
+        fault = ""
+        try:
+            self._checkpoint.write(self._ledger.memory, over=True)
+            self._written = self._ledger.memory
+        except CheckpointError as error:
+            fault = f"a restart of the agent will forget who is ill: {error}"
+        if fault != self._faults["write"]:
+            self._faults["write"] = fault
+            logger.error("%s", fault or "who is ill is written down again")
+            self._changed(self._told or ())
+
+    def _say_unwatched(self, unwatched: tuple[tuple[str, str], ...]) -> None:
+        for uuid, reason in unwatched:
+            if (uuid, reason) not in self.unwatched:
+                logger.warning("the events of %s cannot be watched, it counts as well: %s", uuid, reason)
+        self.unwatched = unwatched
+
+
+def _records(event: Event, watched: Watched, now_ms: int) -> list[Record]:
+    """What an event has to be remembered as; nothing where it does not count."""
+    xid: int | None
+    if event.kind == DOUBLE_BIT:
+        xid, code, remedy, name = None, _DOUBLE_BIT, Remedy.RESET, "double-bit ECC error"
+    elif event.kind == XID and event.number != BY_DRIVER:
+        remedy, name = meaning(event.number)
+        xid, code, name = event.number, f"{_XID}{event.number}", f"XID {event.number}, {name}"
+    else:
+        return []
+    counts = watched.makes_ill(xid)
+    logger.warning("%s: %s%s", ", ".join(event.hit or (event.gpu,)), name, "" if counts else " (does not count)")
+    if not counts:
+        return []
+    # Whoever asks that an error counts which needs no remedy wants the GPU back when its application has ended.
+    remedy = max(remedy, Remedy.APPLICATION)
+    hit = [(uuid, (uuid,)) for uuid in event.hit] if event.hit is not None else [(event.gpu, event.instances)]
+    message = f"{name}: {remedy.advice}"
+    return [Record(uuid, event.gpu, code, message, now_ms, remedy, (uuid, *more)) for uuid, more in hit]
+
+
+def _xid(code: str) -> int | None:
+    """The number in the code of a remembered event; None of an ECC error."""
+    return int(code.removeprefix(_XID)) if code != _DOUBLE_BIT else None
+
+
+def _boot_id(proc: Path) -> str:
+    try:
+        return (proc / "sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""

@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the kubelet of this node manages and by which policies, as its GPUNode tells it.
+
+Rules
+- The configuration is the kubelet's own answer (`/configz`, which has its command line worked in), or a file of kind
+  KubeletConfiguration, in which what is left out is the kubelet's default.
+- The kubelet is asked directly at its node's address, with the agent's own token (subresource `nodes/configz`; where
+  the kubelet lacks KubeletFineGrainedAuthz, `nodes/proxy`). Its certificate must be signed by the cluster's CA, or be
+  the one that it made for itself (`pki/kubelet.crt`), and must name the node.
+- NUMA nodes, CPUs and memory are those of the kernel, counted as the kubelet counts them: NUMA nodes without CPUs too.
+- Where no CPUs are reserved by name, those that the kubelet takes for the reserved amount are worked out.
+- Devices are those of all plugins, as PodResources lists them: the healthy ones.
+Sources: KubeletConfiguration v1beta1; pkg/kubelet/server/auth.go; pkg/kubelet/cm of Kubernetes v1.37.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable
+from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
+
+from dovetail.agent.apis.podresources_pb2 import AllocatableResourcesResponse
+from dovetail.agent.machine.host import Unread
+from dovetail.agent.machine.sysfs import NumaNode, Sysfs, SysfsError, natural
+from dovetail.core.devices.kubelet.cpus import default_reservation
+from dovetail.core.devices.kubelet.inventory import NEWEST_MINOR, Cpu, InventoryError
+from dovetail.core.quantities import QuantityError, parse
+from dovetail.kube.api.client import Client
+from dovetail.kube.api.config import ClusterConfig
+from dovetail.kube.api.errors import ConfigError
+from dovetail.kube.api.resources import NODES
+from dovetail.kube.objects import topology as wire
+from dovetail.kube.objects.base import Quantities, Wire
+
+_MINOR = re.compile(r"v1\.(\d{1,3})\b")
+_UNITS = ((1 << 20, "Gi"), (1 << 10, "Mi"), (1, "Ki"))
+
+
+class KubeletConfigError(Exception):
+    """The file is no configuration of a kubelet; the text says which file, where in it, and why."""
+
+
+class MemoryReservation(Wire, frozen=True):
+    numa_node: int = 0
+    limits: Quantities = msgspec.field(default_factory=dict)
+
+
+class KubeletConfig(Wire, frozen=True):
+    """The part of a KubeletConfiguration that its resource managers read."""
+
+    kind: str = "KubeletConfiguration"
+    feature_gates: dict[str, bool] = msgspec.field(default_factory=dict)
+    topology_manager_policy: str = "none"
+    topology_manager_scope: str = "container"
+    topology_manager_policy_options: dict[str, str] = msgspec.field(default_factory=dict)
+    cpu_manager_policy: str = "none"
+    cpu_manager_policy_options: dict[str, str] = msgspec.field(default_factory=dict)
+    memory_manager_policy: str = "None"
+    reserved_system_cpus: str = msgspec.field(default="", name="reservedSystemCPUs")
+    kube_reserved: Quantities = msgspec.field(default_factory=dict)
+    system_reserved: Quantities = msgspec.field(default_factory=dict)
+    reserved_memory: tuple[MemoryReservation, ...] = ()
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    kubeletconfig: KubeletConfig
+
+
+class _Address(Wire, frozen=True):
+    type: str = ""
+    address: str = ""
+
+
+class _Endpoint(msgspec.Struct, frozen=True):
+    port: int = msgspec.field(default=10250, name="Port")
+
+
+class _Endpoints(Wire, frozen=True):
+    kubelet_endpoint: _Endpoint = _Endpoint()
+
+
+class _NodeInfo(Wire, frozen=True):
+    kubelet_version: str = ""
+
+
+class _NodeStatus(Wire, frozen=True):
+    addresses: tuple[_Address, ...] = ()
+    daemon_endpoints: _Endpoints = _Endpoints()
+    node_info: _NodeInfo = _NodeInfo()
+
+
+class KubeletNode(Wire, frozen=True):
+    """What a Node says of its kubelet."""
+
+    status: _NodeStatus = _NodeStatus()
+
+    @property
+    def version(self) -> str:
+        return self.status.node_info.kubelet_version
+
+    @property
+    def url(self) -> str:
+        """ "" where the node has no address inside the cluster yet."""
+        inside = next((one.address for one in self.status.addresses if one.type == "InternalIP"), "")
+        host = f"[{inside}]" if ":" in inside else inside
+        return f"https://{host}:{self.status.daemon_endpoints.kubelet_endpoint.port}" if inside else ""
+
+
+async def read_node(client: Client, name: str) -> KubeletNode:
+    """Raises ApiError."""
+    return await client.request("GET", NODES.path(name=name), decode=KubeletNode)
+
+
+async def ask_kubelet(
+    cluster: ClusterConfig, url: str, node_name: str, kubelet_root: Path = Path("/var/lib/kubelet")
+) -> KubeletConfig:
+    """What the kubelet at `url` answers. Raises KubeError."""
+    if not url:
+        raise ConfigError(f"the kubelet of {node_name} cannot be asked: its Node has no InternalIP yet")
+    own = kubelet_root / "pki/kubelet.crt"
+    try:
+        certificate = own.read_text()
+    except OSError:
+        # It has one that the cluster's CA signed, or the folder is not for us to see: then only the CA counts.
+        certificate = ""
+    server = replace(cluster, server=url, ca_pem=f"{cluster.ca_pem}\n{certificate}", tls_server_name=node_name)
+    async with Client(server, retries=1) as client:
+        answer = await client.request("GET", "/configz", decode=_Answer, timeout_s=10.0)
+    return answer.kubeletconfig
+
+
+def read_file(path: Path) -> KubeletConfig:
+    """Raises KubeletConfigError."""
+    try:
+        config = msgspec.yaml.decode(path.read_bytes(), type=KubeletConfig)
+    except OSError as error:
+        raise KubeletConfigError(f"cannot read {path}: {error.strerror}") from error
+    except msgspec.ValidationError as error:
+        message, _, at = str(error).partition(" - at `$.")
+        raise KubeletConfigError(f"{path}: {at.rstrip('`') or 'top level'}: {message}") from error
+    except msgspec.DecodeError as error:
+        raise KubeletConfigError(f"{path}: not YAML: {error}") from error
+    if config.kind != "KubeletConfiguration":
+        raise KubeletConfigError(f"{path}: kind: {config.kind!r} is not KubeletConfiguration")
+    return config
+
+
+def state_of(
+    version: str,
+    config: KubeletConfig,
+    sysfs: Sysfs,
+    allocatable: AllocatableResourcesResponse | None,
+    preferring: Collection[str] = (),
+) -> tuple[wire.KubeletState | None, tuple[Unread, ...]]:
+    """`version` is that of the kubelet, `preferring` has the resources whose plugins answer GetPreferredAllocation.
+    What could not be read is left out and said; nothing is told where that is the version or the NUMA nodes."""
+    unread: list[Unread] = []
+    nodes: tuple[NumaNode, ...] = ()
+    cpus: tuple[Cpu, ...] = ()
+    try:
+        nodes = sysfs.numa_nodes
+        cpus = sysfs.cpus()
+    except SysfsError as error:
+        unread.append(Unread("kubelet.cpus" if nodes else "kubelet.numaNodes", str(error)))
+    if allocatable is None:
+        unread.append(Unread("kubelet.devices", "PodResources does not answer"))
+    if _MINOR.match(version) is None:
+        unread.append(Unread("kubelet.version", f"{version!r} is not such as v1.37.1"))
+    if not nodes or _MINOR.match(version) is None:
+        return None, tuple(unread)
+    state = wire.KubeletState(
+        version=version,
+        feature_gates=dict(sorted(config.feature_gates.items())),
+        topology_manager_policy=config.topology_manager_policy,
+        topology_manager_scope=config.topology_manager_scope,
+        topology_manager_policy_options=dict(sorted(config.topology_manager_policy_options.items())),
+        cpu_manager_policy=config.cpu_manager_policy,
+        cpu_manager_policy_options=dict(sorted(config.cpu_manager_policy_options.items())),
+        memory_manager_policy=config.memory_manager_policy,
+        reserved_system_cpus=_reserved_cpus(version, config, cpus, unread),
+        numa_nodes=_numa_nodes(nodes, config, unread),
+        cpus=_groups(cpus),
+        devices=_devices(allocatable, preferring) if allocatable is not None else (),
+    )
+    return state, tuple(unread)
+
+
+def _reserved_cpus(version: str, config: KubeletConfig, cpus: tuple[Cpu, ...], unread: list[Unread]) -> str:
+    if config.reserved_system_cpus or config.cpu_manager_policy != "static" or not cpus:
+        return config.reserved_system_cpus
+    options = frozenset(name for name, value in config.cpu_manager_policy_options.items() if value == "true")
+    minor = _MINOR.match(version)
+    try:
+        amounts = (each.get("cpu", 0) for each in (config.kube_reserved, config.system_reserved))
+        milli = -(-sum(parse(str(amount)) for amount in amounts) * 1000 // 1)
+        reserved = default_reservation(cpus, options, int(milli), int(minor[1]) if minor else NEWEST_MINOR)
+    except (InventoryError, QuantityError) as error:
+        unread.append(Unread("kubelet.reservedSystemCPUs", str(error)))
+        return ""
+    return ",".join(map(str, sorted(reserved)))
+
+
+def _numa_nodes(nodes: Iterable[NumaNode], config: KubeletConfig, unread: list[Unread]) -> tuple[wire.NumaNode, ...]:
+    reserved: dict[tuple[int, str], int] = {}
+    for one in config.reserved_memory:
+        for kind, amount in one.limits.items():
+            try:
+                reserved[one.numa_node, kind] = int(parse(str(amount)))
+            except QuantityError as error:
+                unread.append(Unread(f"kubelet.numaNodes[{one.numa_node}].memory[{kind}].reservedBytes", str(error)))
+    return tuple(
+        wire.NumaNode(
+            id=node.id,
+            distances=node.distances,
+            memory=tuple(
+                wire.NumaMemory(kind, total, reserved.get((node.id, kind), 0))
+                for kind, total in (
+                    ("memory", node.memory_bytes),
+                    *((_huge(size_kib), size_kib * 1024 * count) for size_kib, count in node.huge_pages),
+                )
+            ),
+        )
+        for node in nodes
+    )
+
+
+def _huge(size_kib: int) -> str:
+    """hugepages-2Mi of 2048."""
+    return next(f"hugepages-{size_kib // unit}{name}" for unit, name in _UNITS if size_kib % unit == 0)
+
+
+def _groups(cpus: Iterable[Cpu]) -> tuple[wire.CpuGroup, ...]:
+    groups: dict[tuple[int, int, int], dict[int, list[int]]] = {}
+    for cpu in cpus:
+        groups.setdefault((cpu.numa, cpu.socket, cpu.uncore), {}).setdefault(cpu.core, []).append(cpu.id)
+    return tuple(
+        wire.CpuGroup(uncore, socket, numa, tuple(",".join(map(str, threads)) for _, threads in sorted(cores.items())))
+        for (numa, socket, uncore), cores in sorted(groups.items())
+    )
+
+
+def _devices(allocatable: AllocatableResourcesResponse, preferring: Collection[str]) -> tuple[wire.PluginDevices, ...]:
+    """By resource and, in it, by the numbers in the devices' ids."""
+    found: dict[str, dict[str, wire.PluginDevice]] = {}
+    for one in allocatable.devices:
+        numa = tuple(sorted(node.ID for node in one.topology.nodes)) if one.HasField("topology") else None
+        for device in one.device_ids:
+            found.setdefault(one.resource_name, {})[device] = wire.PluginDevice(device, numa)
+    return tuple(
+        wire.PluginDevices(resource, resource in preferring, tuple(devices[id] for id in sorted(devices, key=natural)))
+        for resource, devices in sorted(found.items())
+    )

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the agent does: whether it is stuck, what it still waits for, and its metrics.
+
+Rules: it is stuck where the machine has not been looked at for a quarter of an hour, three times as long as it ever
+waits: then a new process may help. It is ready when it has seen and told what there is, and the kubelet has from it
+what it offers. A machine that cannot be seen, as its driver is broken, is told as that, and then there is nothing more
+to wait for. What GPUs do (utilization, memory, temperature) is not told here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from msgspec import Struct
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from dovetail.agent.plugin.plugins import Counts
+from dovetail.agent.publish.publisher import Seen
+
+STUCK_S = 900.0
+
+
+class Looks(Struct, frozen=True):
+    """Looks at the machine: how many ended, how long the last one took, and when it ended, or the process began, by
+    the steady clock."""
+
+    count: int = 0
+    took_s: float = 0.0
+    ended_s: float = 0.0
+
+
+class Vitals(Struct, frozen=True):
+    """`idle_s`: since the last look, or since the start. `found`: it is known what the machine has, or that nobody can
+    say. `told`: the GPUNode has been written. `claims`: whether the kubelet has the DRA driver, None where none is
+    run, and `prepared` the claims that are prepared. `counts` are those of the device plugin, None where none is run,
+    `differed` the pods that had other devices than were chosen since the start."""
+
+    idle_s: float
+    looks: Looks
+    found: bool
+    told: bool
+    seen: Seen
+    claims: bool | None = None
+    prepared: int = 0
+    counts: Counts | None = None
+    differed: int = 0
+
+
+def stuck(vitals: Vitals) -> str:
+    """Why it is; "" where it is not."""
+    if vitals.idle_s <= STUCK_S:
+        return ""
+    return f"the machine has not been looked at for {vitals.idle_s:.0f} s: NVIDIA's library does not answer"
+
+
+def waits(vitals: Vitals) -> tuple[str, ...]:
+    """What it waits for; nothing where it is ready."""
+    if not vitals.found:
+        return ("not all GPUs have been seen yet",)
+    _, unregistered = vitals.seen.unregistered or ("", "")
+    driver = "the kubelet has not registered the DRA driver" if vitals.claims is False else ""
+    told = "" if vitals.told else "the GPUNode is not written yet"
+    return tuple(why for why in (unregistered, driver, told) if why)
+
+
+def metrics(vitals: Vitals) -> Iterator[Metric]:
+    """All of them; docs/reference/metrics.md says what each means."""
+    seen, looks = vitals.seen, vitals.looks
+    sick = {one.uuid for one in seen.ill}
+    ill = sum(gpu.uuid in sick for gpu in seen.host.gpus)
+    yield _gauge("gpus", "state", {"healthy": len(seen.host.gpus) - ill, "ill": ill})
+    yield _gauge("mig_instances", value=sum(len(gpu.mig or ()) for gpu in seen.host.gpus))
+    yield _gauge("illnesses", "code", Counter(one.code for one in seen.ill))
+    yield _gauge("unread_fields", value=len(seen.host.unread))
+    yield _gauge("faults", value=len(seen.faults))
+    yield _counter("looks", looks.count)
+    yield _gauge("look_seconds", value=looks.took_s)
+    yield _gauge("look_age_seconds", value=vitals.idle_s)
+    if vitals.counts is not None:
+        counts = vitals.counts
+        yield _gauge("registered", "resource", {name: name in seen.registered for name in seen.offered})
+        yield _counter("registrations", counts.registrations)
+        yield _counter("allocations", counts.allocated)
+        answers = CounterMetricFamily("dovetail_agent_preferences", "", labels=["result"])
+        for result in ("chosen", "unchosen", "unmet"):
+            answers.add_metric([result], getattr(counts, result))
+        yield answers
+        yield _gauge("differences", value=len(seen.differences))
+        yield _counter("differed", vitals.differed)
+    if vitals.claims is not None:
+        yield _gauge("driver_registered", value=vitals.claims)
+        yield _gauge("claims_prepared", value=vitals.prepared)
+
+
+def _gauge(name: str, label: str = "", values: Mapping[str, int] | None = None, *, value: float = 0) -> Metric:
+    made = GaugeMetricFamily(f"dovetail_agent_{name}", "", labels=[label] if label else [])
+    for key, each in sorted(values.items()) if values is not None else [("", value)]:
+        made.add_metric([key] if label else [], each)
+    return made
+
+
+def _counter(name: str, value: float) -> Metric:
+    made = CounterMetricFamily(f"dovetail_agent_{name}", "", labels=[])
+    made.add_metric([], value)
+    return made

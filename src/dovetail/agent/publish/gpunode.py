@@ -1,0 +1,330 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The GPUNode of this node: its status from what was found, and the writing of it.
+
+Rules
+- A GPU that cannot be read keeps its place, without a uuid and not healthy: indices are what pods were given by.
+- Where nobody can tell the instances of a GPU in MIG mode, `mig` is left out, and the GPU is ill: it is not divided
+  into none.
+- The object belongs to the Node and goes with it. Its status is applied as a whole (server-side apply), by this agent
+  alone; the spec is the scheduler's and stays as it is.
+- Nothing is written that is there already, but `observedTime` every five minutes. A condition keeps the time of its
+  last change as long as its status stays.
+- A steady clock says when it is time to write; the time of day is written as it is, and decides nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from dovetail import __version__
+from dovetail.agent.machine.host import Host, Unread
+from dovetail.core.devices.layout import LEVELS, UNKNOWN
+from dovetail.kube.api.client import APPLY_PATCH, Client
+from dovetail.kube.api.decoding import Identified
+from dovetail.kube.api.errors import KubeError, NotFound
+from dovetail.kube.api.resources import GPU_NODES, NODES
+from dovetail.kube.api.texts import MESSAGE_BYTES, clipped
+from dovetail.kube.objects.topology import (
+    PLUGIN_REGISTERED,
+    AgentState,
+    Condition,
+    DeviceDifference,
+    Gpu,
+    GPUNode,
+    GPUNodeStatus,
+    GpuSharing,
+    KubeletState,
+    MigInstance,
+    MigState,
+    NetworkCard,
+    UnreadField,
+)
+
+RENEW_S = 300.0
+_MANAGER = "dovetail-agent"
+_MOST_GPUS, _MOST_UNREAD, _MOST_DIFFERENCES = 64, 256, 256
+_LONGEST_REASON = 1024
+_NO_ILLNESS: Mapping[str, str] = {}
+
+
+def status_of(
+    host: Host,
+    *,
+    kubelet: KubeletState | None = None,
+    unread: Iterable[Unread] = (),
+    ill: Mapping[str, str] = _NO_ILLNESS,
+    honours_choice: bool = False,
+    fences: bool = False,
+    sharing: GpuSharing | None = None,
+    differences: Sequence[DeviceDifference] = (),
+    mig: MigState | None = None,
+    plugin: Condition | None = None,
+) -> GPUNodeStatus:
+    """What the GPUNode says, without times. `unread` is what was missed besides what the host says. `ill` has, by the
+    uuid of a GPU or of a MIG instance, what it suffers from. `plugin` is the condition PluginRegistered, None where no
+    device plugin is run."""
+    missed = [*host.unread, *unread]
+    lost = _lost(missed)
+    count = max([gpu.index for gpu in host.gpus] + list(lost), default=-1) + 1
+    place = {gpu.index: i for i, gpu in enumerate(host.gpus)}
+    order = [place.get(index) for index in range(count)]
+    sick = {uuid for gpu in host.gpus for uuid in (gpu.uuid, *(one.uuid for one in gpu.mig or ())) if uuid in ill}
+    return GPUNodeStatus(
+        conditions=_conditions(missed, lost, {uuid: ill[uuid] for uuid in sorted(sick)}, kubelet, plugin),
+        unread=_fields(missed),
+        driver_version=host.driver,
+        nvml_version=host.nvml,
+        cuda_version=".".join(map(str, host.cuda or ())),
+        machine=host.machine,
+        gpus=tuple(
+            Gpu(index=index, healthy=False) if i is None else _gpu(host, i, ill) for index, i in enumerate(order)
+        ),
+        pcie_levels=tuple(
+            tuple("X" if a == b else _word(_of(host.pcie, i, j, UNKNOWN)) for b, j in enumerate(order))
+            for a, i in enumerate(order)
+        ),
+        nvlinks=() if host.nvlinks is None else tuple(tuple(_of(host.nvlinks, i, j, 0) for j in order) for i in order),
+        nics=None
+        if host.nics is None
+        else tuple(
+            NetworkCard(
+                name=nic.name,
+                numa_node=nic.numa,
+                speed_mbps=nic.speed_mbps,
+                rdma=nic.rdma,
+                levels=tuple(_word(UNKNOWN if i is None else nic.levels[i]) for i in order),
+            )
+            for nic in host.nics[:_MOST_GPUS]
+        ),
+        clique=host.clique if not lost else "",
+        sharing=sharing,
+        kubelet=kubelet,
+        agent=AgentState(__version__, honours_choice, fences),
+        differences=tuple(differences[-_MOST_DIFFERENCES:]),
+        mig=mig,
+    )
+
+
+def _gpu(host: Host, i: int, ill: Mapping[str, str]) -> Gpu:
+    gpu = host.gpus[i]
+    return Gpu(
+        index=gpu.index,
+        uuid=gpu.uuid,
+        product=gpu.product,
+        memory_mib=gpu.memory_mib,
+        numa_node=gpu.numa,
+        pci_bus_id=gpu.pci_bus_id,
+        healthy=gpu.uuid not in ill,
+        mig=None
+        if gpu.mig is None or gpu.uuid in host.hidden
+        else tuple(MigInstance(one.profile, one.start) for one in gpu.mig),
+    )
+
+
+def _lost(missed: Iterable[Unread]) -> dict[int, str]:
+    """The GPUs that could not be read at all, by index, with the reason."""
+    why = {one.what: one.why for one in missed}
+    return {index: why[what] for index in range(_MOST_GPUS) if (what := f"gpus[{index}]") in why}
+
+
+def _of(matrix: Sequence[Sequence[int]], i: int | None, j: int | None, unknown: int) -> int:
+    return unknown if i is None or j is None else matrix[i][j]
+
+
+def _word(level: int) -> str:
+    return "UNKNOWN" if level == UNKNOWN else LEVELS[level]
+
+
+def _fields(missed: Sequence[Unread]) -> tuple[UnreadField, ...]:
+    told = [UnreadField(one.what[:128], clipped(one.why, _LONGEST_REASON)) for one in missed]
+    if len(told) > _MOST_UNREAD:
+        more = len(told) - _MOST_UNREAD + 1
+        told[_MOST_UNREAD - 1 :] = [UnreadField("unread", f"{more} more are not listed: run dovetail agent inspect")]
+    return tuple(told)
+
+
+def _conditions(
+    missed: Iterable[Unread],
+    lost: Mapping[int, str],
+    sick: Mapping[str, str],
+    kubelet: KubeletState | None,
+    plugin: Condition | None,
+) -> tuple[Condition, ...]:
+    driver = next((one.why for one in missed if one.what == "gpus"), "")
+    gone = "; ".join(f"GPU {index}: {why}" for index, why in lost.items())
+    ill = "; ".join([*([gone] if gone else []), *(f"{uuid}: {why}" for uuid, why in sick.items())])
+    without = "" if kubelet is not None else "what the kubelet manages is not known"
+    hindrances = (
+        ("DriverNotReady", driver),
+        ("PluginNotRegistered", plugin.message if plugin is not None else ""),
+        ("GpuUnread", gone),
+        ("KubeletUnread", without),
+    )
+    first = next((each for each in hindrances if each[1]), ("AllRead", ""))
+    return (
+        _condition("Ready", *first),
+        _condition("DriverReady", "NvmlFailed" if driver else "NvmlAnswers", driver),
+        _condition("HealthOk", "GpuIll" if ill else "NoneIll", ill),
+        *((plugin,) if plugin is not None else ()),
+    )
+
+
+def plugin_condition(reason: str, message: str) -> Condition:
+    """Whether the kubelet has what the device plugin offers; `reason` says why it has not, "" that it has. Unknown
+    where another plugin offers the same."""
+    made = _condition(PLUGIN_REGISTERED, reason or "Registered", message)
+    return msgspec.structs.replace(made, status="Unknown") if reason == "OtherPlugin" else made
+
+
+def _condition(kind: str, reason: str, message: str) -> Condition:
+    """One that is False has a message."""
+    return Condition(kind, "False" if message else "True", reason, clipped(message, MESSAGE_BYTES))
+
+
+def carried(now: GPUNodeStatus, before: GPUNodeStatus) -> GPUNodeStatus:
+    """The status of a machine whose GPUs nobody has seen yet: what was told of them before, none of them healthy."""
+    if not before.gpus:
+        return now
+    why = next(one.message for one in now.conditions if one.status == "False")
+    return msgspec.structs.replace(
+        now,
+        conditions=tuple(_condition("HealthOk", "GpuIll", why) if c.type == "HealthOk" else c for c in now.conditions),
+        machine=now.machine or before.machine,
+        gpus=tuple(msgspec.structs.replace(gpu, healthy=False) for gpu in before.gpus),
+        pcie_levels=before.pcie_levels,
+        nvlinks=before.nvlinks,
+        rates=before.rates,
+        nics=before.nics,
+        clique=before.clique,
+    )
+
+
+class GPUNodeWriter:
+    """Writes the GPUNode `node_name`. `clock_s` is steady, `now` is the time of day."""
+
+    def __init__(
+        self,
+        client: Client,
+        node_name: str,
+        *,
+        clock_s: Callable[[], float] = time.monotonic,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._client = client
+        self._name = node_name
+        self._clock_s = clock_s
+        self._now = now
+        self._there = False
+        self._conditions: tuple[Condition, ...] = ()
+        self._before = GPUNodeStatus()
+        self._sent: GPUNodeStatus | None = None
+        self._written: GPUNodeStatus | None = None
+        self._written_s = 0.0
+
+    async def write(self, status: GPUNodeStatus) -> None:
+        """Make the object tell this. Raises ApiError; then call again: nothing is taken for written."""
+        # A clock that was set back says nothing: then it is due.
+        if status == self._written and 0 <= self._clock_s() - self._written_s < RENEW_S:
+            return
+        if not self._there:
+            await self._make()
+        try:
+            await self._tell(status)
+        except NotFound:
+            # Somebody removed it, or its Node was made anew.
+            self._there = False
+            await self._make()
+            await self._tell(status)
+
+    async def before(self) -> GPUNodeStatus:
+        """What the object said when this process came to it. Raises ApiError."""
+        if not self._there:
+            await self._make()
+        return self._before
+
+    async def amend(self, condition: Condition) -> bool:
+        """Make the object tell this condition, and that it is not Ready, beside all that it told before, by an earlier
+        process too. Returns False, and writes nothing, where none has told anything. Raises ApiError."""
+        # Which fence stands is told by itself. What was cut off while it was sent may have arrived.
+        told = self._sent or msgspec.structs.replace(await self.before(), fence="")
+        if told.agent is None:
+            return False
+        if any(_alike(condition, one) for one in told.conditions):
+            return True
+        ready = next((one for one in told.conditions if one.type == "Ready" and one.status == "False"), None)
+        ready = ready or _condition("Ready", "PluginNotRegistered", condition.message)
+        now = {one.type: one for one in (*told.conditions, ready, condition)}
+        try:
+            await self._tell(msgspec.structs.replace(told, conditions=(*now.values(),)))
+        except NotFound:
+            return False
+        return True
+
+    async def _make(self) -> None:
+        """The object with its owner, whatever was there; and since when its conditions are as they are."""
+        node = await self._client.request("GET", NODES.path(name=self._name), decode=Identified)
+        owner = {"apiVersion": "v1", "kind": "Node", "name": self._name, "uid": node.metadata.uid}
+        made = await self._apply({"ownerReferences": [owner]}, {})
+        self._there, self._before = True, made.status
+        self._conditions = self._conditions or made.status.conditions
+
+    async def _tell(self, status: GPUNodeStatus) -> None:
+        now = self._now().replace(microsecond=0)
+        before = {one.type: one for one in self._conditions}
+        conditions = tuple(
+            msgspec.structs.replace(one, last_transition_time=_since(one, before.get(one.type), now))
+            for one in status.conditions
+        )
+        whole = msgspec.structs.replace(status, observed_time=now, conditions=conditions)
+        sent, self._sent = self._sent, status
+        try:
+            await self._apply({}, {"status": document(whole)}, "status")
+        except KubeError:
+            self._sent = sent
+            raise
+        self._conditions = conditions
+        self._written, self._written_s = status, self._clock_s()
+
+    async def _apply(self, metadata: dict[str, Any], rest: dict[str, Any], subresource: str = "") -> GPUNode:
+        body = {
+            "apiVersion": GPU_NODES.api_version,
+            "kind": GPU_NODES.kind,
+            "metadata": {"name": self._name, **metadata},
+            **rest,
+        }
+        return await self._client.request(
+            "PATCH",
+            GPU_NODES.path(name=self._name, subresource=subresource),
+            body,
+            params={"fieldManager": _MANAGER, "force": "true"},
+            content_type=APPLY_PATCH,
+            decode=GPUNode,
+        )
+
+
+def _alike(one: Condition, other: Condition) -> bool:
+    return msgspec.structs.replace(other, last_transition_time=one.last_transition_time) == one
+
+
+def _since(now: Condition, before: Condition | None, moment: datetime) -> datetime:
+    kept = before.last_transition_time if before is not None and before.status == now.status else None
+    return kept or moment
+
+
+def document(status: GPUNodeStatus) -> dict[str, Any]:
+    """The status as it is written: what is not known is left out."""
+    told: dict[str, Any] = _without_unknown(msgspec.to_builtins(status))
+    return told
+
+
+def _without_unknown(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_unknown(one) for key, one in value.items() if one is not None and one != ""}
+    if isinstance(value, list | tuple):
+        return [_without_unknown(one) for one in value]
+    return value

@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`dovetail agent inspect`."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+
+import click
+from rich.markup import escape
+
+from dovetail.agent.machine.discovery import discover
+from dovetail.agent.machine.host import Gpu, Host, Unread
+from dovetail.agent.machine.nvml import Nvml, NvmlError
+from dovetail.agent.machine.sysfs import NumaNode, Sysfs, SysfsError
+from dovetail.agent.publish.gpunode import document, status_of
+from dovetail.cli.console import Console, Table, prose
+from dovetail.cli.output import count, output_option, write_json
+from dovetail.core.devices.layout import LEVELS, UNKNOWN, Matrix
+from dovetail.kube.api.resources import GPU_NODES
+
+_FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
+_NOT_KNOWN = "?"
+
+
+@click.command(name="inspect")
+@click.option(
+    "--sysfs-root", type=_FOLDER, default="/sys", show_default=True, metavar="DIR", help="Where sysfs is mounted."
+)
+@click.option(
+    "--proc-root", type=_FOLDER, default="/proc", show_default=True, metavar="DIR", help="Where procfs is mounted."
+)
+@click.option("--node", metavar="NAME", help="Name of the node in the printed GPUNode. Default: this machine's name.")
+@output_option
+def command(sysfs_root: Path, proc_root: Path, node: str | None, output: str) -> None:
+    """Show the GPUs of this machine, how they are wired, and what could not be read.
+
+    It asks NVIDIA's library and the kernel, changes nothing, and needs neither a cluster nor a GPU nor root. JSON has
+    all that was found in `host`, and in `gpuNode` what the agent would tell the scheduler.
+    """
+    name = node or socket.gethostname().lower()
+    sysfs = Sysfs(sysfs_root, proc_root)
+    host, nodes, unread = _look(sysfs)
+    if output == "json":
+        told = {"metadata": {"name": name}, "status": document(status_of(host, unread=unread))}
+        gpu_node = {"apiVersion": GPU_NODES.api_version, "kind": GPU_NODES.kind, **told}
+        write_json({"host": host, "numaNodes": nodes, "gpuNode": gpu_node})
+        return
+    show(name, host, nodes, (*host.unread, *unread), Console())
+
+
+def _look(sysfs: Sysfs) -> tuple[Host, tuple[NumaNode, ...], tuple[Unread, ...]]:
+    try:
+        with Nvml() as nvml:
+            host = discover(nvml, sysfs)
+    except NvmlError as error:
+        host = discover(error, sysfs)
+    try:
+        return host, sysfs.numa_nodes, ()
+    except SysfsError as error:
+        return host, (), (Unread("numaNodes", str(error)),)
+
+
+def show(name: str, host: Host, nodes: Sequence[NumaNode], unread: Sequence[Unread], console: Console) -> None:
+    """Print it for a person."""
+    console.print(f"[bold]{escape(name)}[/bold]: {escape(_head(host, nodes))}")
+    for title, table in _tables(host, nodes, unread):
+        console.print(f"\n[bold]{title}[/bold]")
+        console.print(table)
+
+
+def _head(host: Host, nodes: Sequence[NumaNode]) -> str:
+    there = [f"a {host.machine}"] if host.machine else []
+    there.append(count(len(host.gpus), "GPU") if host.gpus else _no_gpu(host))
+    if host.driver:
+        there.append(f"driver {host.driver}")
+    if host.cuda is not None:
+        there.append(f"CUDA up to {host.cuda[0]}.{host.cuda[1]}")
+    if nodes:
+        there.append(count(len([node for node in nodes if node.cpus]), "NUMA node"))
+    there += [count(len(host.nics), "NIC")] if host.nics is not None else []
+    there += [f"NVLink domain {host.clique}"] if host.clique else []
+    return ", ".join(there) + "."
+
+
+def _no_gpu(host: Host) -> str:
+    on_the_bus = sum(one.what.startswith("pci[") and "is a GPU of NVIDIA" in one.why for one in host.unread)
+    if not on_the_bus:
+        return "no GPU of NVIDIA"
+    return f"{count(on_the_bus, 'GPU')} of NVIDIA on the PCI bus that cannot be used"
+
+
+def _tables(host: Host, nodes: Sequence[NumaNode], unread: Sequence[Unread]) -> Iterator[tuple[str, Table]]:
+    if host.gpus:
+        yield "GPUs", _gpus(host.gpus)
+    if any(gpu.mig for gpu in host.gpus):
+        yield "MIG instances", _instances(host.gpus)
+    if any(gpu.profiles for gpu in host.gpus):
+        yield "MIG profiles", _profiles(host.gpus)
+    if any(gpu.fabric is not None and gpu.fabric.state != "not-supported" for gpu in host.gpus):
+        yield "NVLink fabric", _fabric(host.gpus)
+    if len(host.gpus) > 1:
+        yield "NVLinks between GPUs", _matrix(host.gpus, host.nvlinks, str)
+        yield "PCIe between GPUs", _matrix(host.gpus, host.pcie, _word)
+    if host.nics:
+        yield "NICs", _nics(host)
+    if nodes:
+        yield "NUMA nodes", _numa(host.gpus, nodes)
+    if unread:
+        yield "Not read", _unread(unread)
+
+
+def _gpus(gpus: Iterable[Gpu]) -> Table:
+    table = Table("GPU", "product", "MiB", "NUMA", "PCI bus id", "PCIe root", "uuid", "MIG")
+    for gpu in gpus:
+        numbers = (str(gpu.index), gpu.product or _NOT_KNOWN, str(gpu.memory_mib or _NOT_KNOWN), _known(gpu.numa))
+        table.add_row(*numbers, gpu.pci_bus_id, gpu.pcie_root or _NOT_KNOWN, gpu.uuid, _mig(gpu))
+    return table
+
+
+def _mig(gpu: Gpu) -> str:
+    if not gpu.mig_capable:
+        return "cannot"
+    mode = "off" if gpu.mig is None else count(len(gpu.mig), "instance")
+    pending = "" if gpu.mig_pending is None else f", {'on' if gpu.mig_pending else 'off'} after a reset"
+    return mode + pending
+
+
+def _instances(gpus: Iterable[Gpu]) -> Table:
+    table = Table("GPU", "profile", "slices", "MiB", "GI", "CI", "uuid")
+    for gpu in gpus:
+        for one in gpu.mig or ():
+            slices = f"{one.start}-{one.start + one.size - 1}" if one.size > 1 else str(one.start)
+            table.add_row(str(gpu.index), one.profile, slices, str(one.memory_mib), str(one.gi), str(one.ci), one.uuid)
+    return table
+
+
+def _profiles(gpus: Iterable[Gpu]) -> Table:
+    """Those of GPUs that have the same ones stand once."""
+    table = Table("GPUs", "profile", "id", "most", "MiB", "memory slices", "beginning at")
+    for profiles, equal in groupby((gpu for gpu in gpus if gpu.profiles), key=lambda gpu: gpu.profiles):
+        whose = _ranges(gpu.index for gpu in equal)
+        for one in profiles:
+            starts = ",".join(map(str, one.starts)) or "told in MIG mode only"
+            numbers = (str(one.id), str(one.most), str(one.memory_mib), str(one.size or _NOT_KNOWN))
+            table.add_row(whose, one.name, *numbers, starts)
+            whose = ""
+    return table
+
+
+def _fabric(gpus: Iterable[Gpu]) -> Table:
+    table = Table("GPU", "state", "cluster", "clique", "domain")
+    for gpu in gpus:
+        if gpu.fabric is not None:
+            fabric = gpu.fabric
+            table.add_row(
+                str(gpu.index),
+                fabric.state,
+                fabric.cluster_uuid,
+                str(fabric.clique),
+                fabric.domain or "none above the node",
+            )
+    return table
+
+
+def _matrix(gpus: Sequence[Gpu], matrix: Matrix | None, shown: Callable[[int], str]) -> Table:
+    table = Table("", *(f"GPU{gpu.index}" for gpu in gpus))
+    for i, gpu in enumerate(gpus):
+        row = ("X" if i == j else _NOT_KNOWN if matrix is None else shown(matrix[i][j]) for j in range(len(gpus)))
+        table.add_row(f"GPU{gpu.index}", *row)
+    return table
+
+
+def _nics(host: Host) -> Table:
+    table = Table("NIC", "interface", "NUMA", "Gbit/s", "RDMA", "PCI bus id", *(f"GPU{g.index}" for g in host.gpus))
+    for nic in host.nics or ():
+        speed = f"{nic.speed_mbps * 8 / 1000:g}" if nic.speed_mbps else _NOT_KNOWN
+        rdma = "yes" if nic.rdma else "no"
+        table.add_row(nic.name, nic.interface, _known(nic.numa), speed, rdma, nic.pci_bus_id, *map(_word, nic.levels))
+    return table
+
+
+def _numa(gpus: Sequence[Gpu], nodes: Sequence[NumaNode]) -> Table:
+    """Nodes that are memory alone stand in one row: the GPU of a Grace has eight of them."""
+    table = Table("NUMA node", "CPUs", "GiB", prose("huge pages"), "distances", "GPUs")
+    places = [i for i, node in enumerate(nodes) if node.cpus]
+    for node in (nodes[i] for i in places):
+        table.add_row(
+            str(node.id),
+            _ranges(node.cpus),
+            _gib(node.memory_bytes),
+            ", ".join(f"{number} of {size} KiB" for size, number in node.huge_pages if number) or "none",
+            " ".join(str(node.distances[i]) for i in places if i < len(node.distances)),
+            _ranges(gpu.index for gpu in gpus if gpu.numa == node.id),
+        )
+    memory = [node for node in nodes if not node.cpus]
+    if memory:
+        table.add_row(_ranges(node.id for node in memory), "none", _gib(sum(node.memory_bytes for node in memory)))
+    return table
+
+
+def _gib(amount: int) -> str:
+    return f"{amount / (1 << 30):.1f}"
+
+
+def _unread(unread: Iterable[Unread]) -> Table:
+    table = Table("what", prose("why"))
+    for one in unread:
+        table.add_row(escape(one.what), escape(one.why))
+    return table
+
+
+def _word(level: int) -> str:
+    return _NOT_KNOWN if level == UNKNOWN else LEVELS[level]
+
+
+def _known(number: int | None) -> str:
+    return _NOT_KNOWN if number is None else str(number)
+
+
+def _ranges(numbers: Iterable[int]) -> str:
+    """0-3,8 of 0, 1, 2, 3 and 8."""
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and parts[-1][-1] == number - 1:
+            parts[-1].append(number)
+        else:
+            parts.append([number])
+    return ",".join(str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in parts)

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`dovetail agent run`."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from dovetail.agent.checkpoint import CheckpointError
+from dovetail.agent.config import ConfigError
+from dovetail.agent.health.xids import WatchedError
+from dovetail.agent.mig.layouts import LayoutError
+from dovetail.agent.options import Options
+from dovetail.agent.run import run as run_agent
+from dovetail.cli.kubeconfig import config_of, kubeconfig_options
+from dovetail.cli.log import log_options, start_log
+from dovetail.cli.service import address, first_of, serve
+from dovetail.cli.watchdog import watchdog_option
+from dovetail.kube.api.errors import KubeError
+from dovetail.kube.manifests.documents import ManifestError
+
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+_FOLDER = click.Path(file_okay=False, path_type=Path)
+_log = logging.getLogger("dovetail.agent")
+_Run = Callable[..., None]
+_WRONG = (CheckpointError, ConfigError, LayoutError, ManifestError, WatchedError)
+
+
+def _folder(name: str, default: str, help_text: str) -> Callable[[_Run], _Run]:
+    return click.option(name, type=_FOLDER, default=default, show_default=True, metavar="DIR", help=help_text)
+
+
+@click.command(name="run")
+@kubeconfig_options
+@click.option(
+    "--node-name", metavar="NAME", help="The Node that this machine is. Default: $NODE_NAME, else the name of the host."
+)
+@click.option("--device-plugin/--no-device-plugin", default=True, show_default=True, help="Offer GPUs as resources.")
+@click.option(
+    "--fence/--no-fence", default=True, show_default=True, help="Leave kubelets that align only what was chosen."
+)
+@click.option("--claims/--no-claims", default=False, show_default=True, help="Offer GPUs to ResourceClaims (DRA).")
+@click.option("--partitionable", is_flag=True, help="With --claims: make MIG instances for claims.")
+@click.option("--labels/--no-labels", default=False, show_default=True, help="Write feature labels to the Node.")
+@click.option(
+    "--topology-objects/--no-topology-objects", default=False, show_default=True, help="Write a NodeResourceTopology."
+)
+@click.option("--mig/--no-mig", default=False, show_default=True, help="Divide GPUs as a label or the scheduler asks.")
+@click.option(
+    "--config",
+    type=click.Path(exists=True, path_type=Path),
+    metavar="PATH",
+    help="What the device plugin is to do, in NVIDIA's format (v1): a file, or a folder of which a label picks one.",
+)
+@click.option("--mig-layouts", type=_FILE, metavar="FILE", help="Named MIG layouts: mig-parted's format, v1.")
+@click.option(
+    "--mig-observer",
+    type=click.Path(path_type=Path),
+    metavar="SOCKET",
+    help="Where `dovetail agent observe` tells MIG instances, for an agent without the privilege to read them.",
+)
+@click.option(
+    "--kubelet-config", type=_FILE, metavar="FILE", help="The kubelet's configuration, where it cannot be asked for it."
+)
+@_folder("--kubelet-folder", "/var/lib/kubelet", "The kubelet's folder, with its sockets.")
+@_folder("--state-folder", "/var/lib/dovetail", "What must outlive this process is kept here.")
+@_folder("--cdi-folder", "/var/run/cdi", "Where the container runtime looks for CDI specifications.")
+@_folder("--mps-folder", "/run/dovetail/mps", "Where MPS daemons and their clients meet.")
+@_folder("--sysfs-root", "/sys", "Where the host's sysfs is.")
+@_folder("--proc-root", "/proc", "Where the host's procfs is.")
+@_folder("--dev-root", "/dev", "Where the host's devices are.")
+@_folder("--driver-root", "/", "Where NVIDIA's driver is installed.")
+@click.option("--dev-root-on-host", type=_FOLDER, metavar="DIR", help="What the container runtime calls --dev-root.")
+@click.option(
+    "--driver-root-on-host", type=_FOLDER, metavar="DIR", help="What the container runtime calls --driver-root."
+)
+@click.option(
+    "--listen",
+    default="0.0.0.0:10352",
+    show_default=True,
+    callback=lambda _ctx, _param, value: address(value),
+    help='HOST:PORT for probes and metrics; "" for none.',
+)
+@watchdog_option
+@log_options
+def command(
+    kubeconfig: str | None,
+    context: str | None,
+    node_name: str | None,
+    watchdog_s: float,
+    log_level: str,
+    log_format: str,
+    **told: Any,
+) -> None:
+    """Offer the GPUs of this machine to its kubelet, and tell the cluster what there is.
+
+    Runs until it gets SIGTERM or SIGINT (exit code 0). What is told wrongly ends it (exit code 1); whatever fails
+    afterwards is said and tried again.
+    """
+    options = Options(node_name or os.environ.get("NODE_NAME") or socket.gethostname().lower(), **told)
+    if options.claims and options.device_plugin:
+        raise click.UsageError(
+            "--claims and --device-plugin would give the same GPUs away twice: add --no-device-plugin to --claims"
+        )
+    if options.partitionable and not options.claims:
+        raise click.UsageError("--partitionable needs --claims")
+    start_log(log_level, log_format)
+    config = config_of(kubeconfig, context)
+
+    try:
+        serve(run_agent(config, options), _log, watchdog_s=watchdog_s)
+    except* (*_WRONG, KubeError, OSError) as errors:
+        raise click.ClickException(str(first_of(errors))) from None

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`dovetail lint`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+
+import click
+from msgspec.structs import replace
+
+from dovetail.advice.lint import admission
+from dovetail.advice.lint.engine import Finding, lint, unreadable
+from dovetail.advice.lint.fix import fixed
+from dovetail.advice.lint.inventory import facts_of
+from dovetail.advice.lint.rule import Facts, Level, Rule
+from dovetail.advice.lint.rules import RULES
+from dovetail.cli.kubeconfig import config_of, kubeconfig_options
+from dovetail.cli.lint import report as lint_report
+from dovetail.cli.manifest_files import File, names, read, show_diffs, written
+from dovetail.kube.manifests.documents import STDIN
+
+_FAIL_ON = {"error": {Level.ERROR}, "warning": {Level.ERROR, Level.WARNING}, "info": set(Level), "never": set()}
+
+
+class NotKnown(click.ClickException):
+    """What was to be known of a cluster could not be read."""
+
+    exit_code = 3
+
+
+class _Rules(click.ParamType[tuple[str, ...]]):
+    name = "RULES"
+
+    def convert(
+        self, value: str | tuple[str, ...], param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, ...]:
+        if isinstance(value, tuple):
+            return value
+        chosen = tuple(part.strip().upper() for part in value.split(",") if part.strip())
+        known = [rule.id for rule in RULES]
+        for each in chosen:
+            if each not in known:
+                self.fail(f"there is no rule {each}; --list shows all", param, ctx)
+        return chosen
+
+
+def _explain(ctx: click.Context, param: click.Parameter, value: tuple[str, ...] | None) -> None:
+    if value and not ctx.resilient_parsing:
+        for rule in RULES:
+            if rule.id in value:
+                click.echo(lint_report.explained(rule))
+        ctx.exit()
+
+
+def _list(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        for rule in RULES:
+            mends = "mends" if rule.fixable else ""
+            click.echo(f"{rule.id}  {rule.level.value:<8}{mends:<7}{rule.title}")
+        ctx.exit()
+
+
+@click.command(name="lint")
+@click.argument("paths", nargs=-1, metavar="PATH...")
+@click.option("--fix", is_flag=True, help="Mend in place what can be mended; text from - is printed mended.")
+@click.option("--diff", is_flag=True, help="Show what --fix would change, and change nothing.")
+@click.option("-o", "--output", type=click.Choice(list(lint_report.WRITERS)), default="text", show_default=True)
+@click.option(
+    "--inventory", multiple=True, metavar="FILE", help="Nodes, and more of a cluster, as kubectl prints them."
+)
+@click.option("--cluster", is_flag=True, help="Look at the cluster of the kubeconfig, so that guesses become exact.")
+@click.option("--only", type=_Rules(), default=(), help="Only these rules, joined by commas.")
+@click.option("--skip", type=_Rules(), default=(), help="All rules but these.")
+@click.option(
+    "--fail-on", type=click.Choice(list(_FAIL_ON)), default="error", show_default=True,
+    help="The least level of a finding for which the exit code is 1.",
+)  # fmt: skip
+@click.option(
+    "--explain", type=_Rules(), expose_value=False, is_eager=True, callback=_explain, help="Explain rules; end."
+)
+@click.option("--list", is_flag=True, expose_value=False, is_eager=True, callback=_list, help="List all rules; end.")
+@click.option("--policy", is_flag=True, help="Print ValidatingAdmissionPolicies of the rules that CEL can say; end.")
+@click.option("--deny", type=_Rules(), default=(), help="With --policy: these rules deny; all others warn.")
+@kubeconfig_options
+def command(
+    paths: tuple[str, ...],
+    fix: bool,
+    diff: bool,
+    output: str,
+    inventory: tuple[str, ...],
+    cluster: bool,
+    only: tuple[str, ...],
+    skip: tuple[str, ...],
+    fail_on: str,
+    policy: bool,
+    deny: tuple[str, ...],
+    kubeconfig: str | None,
+    context: str | None,
+) -> None:
+    """Say what is wrong with manifests of GPU jobs, before anything is submitted, and mend it.
+
+    PATH is a file, a folder, or - for what a renderer of templates prints.
+
+    Exit code 0: no finding of the level of --fail-on or worse. 1: there is one. 2: wrong usage. 3: the inventory or
+    the cluster cannot be read.
+    """
+    rules = tuple(rule for rule in RULES if (not only or rule.id in only) and rule.id not in skip)
+    _refuse_contradictions(paths, fix, diff, output, policy, deny, cluster, inventory, bool(kubeconfig or context))
+    if policy:
+        unsaid = [rule for rule in deny if rule not in {one.id for one in rules if one.cel}]
+        if unsaid:
+            said = ", ".join(one.id for one in rules if one.cel)
+            raise click.UsageError(
+                f"--deny {','.join(unsaid)}: CEL cannot say it, or it is left out; it can say {said}"
+            )
+        click.echo(admission.policies(rules, frozenset(deny)), nl=False)
+        return
+    files = [read(name) for name in names(paths)]
+    objects = tuple(whole for file in files for document in file.documents for whole in document.objects())
+    known = _known(inventory, cluster, kubeconfig, context)
+    facts = replace(known, objects=objects + known.objects)
+    if diff:
+        show_diffs(files, [_mended(file, facts, rules) for file in files])
+    elif fix:
+        files = [written(file, _mended(file, facts, rules)) for file in files]
+    found = [finding for file in files for finding in _findings(file, facts, rules)]
+    fatal = frozenset(level for level in Level if level in _FAIL_ON[fail_on])
+    if not diff:
+        report = lint_report.Report(tuple(found), tuple(file.name for file in files), objects, rules, fatal)
+        click.echo(lint_report.WRITERS[output](report), nl=False, err=fix and STDIN in paths)
+    if any(one.level in fatal for one in found):
+        sys.exit(1)
+
+
+def _refuse_contradictions(
+    paths: tuple[str, ...], fix: bool, diff: bool, output: str, policy: bool, deny: tuple[str, ...], cluster: bool,
+    inventory: tuple[str, ...], named_cluster: bool,
+) -> None:  # fmt: skip
+    """Raises UsageError."""
+    if not paths and not policy:
+        raise click.UsageError("Say what to lint: files, folders, or - for standard input")
+    for wrong, why in (
+        (fix and diff, "--diff shows what --fix writes: give one of them"),
+        (diff and output != "text", f"--diff prints a diff, not {output}"),
+        (bool(deny) and not policy, "--deny goes with --policy"),
+        (policy and bool(paths), "--policy prints policies and lints nothing: leave the paths out"),
+        (cluster and bool(inventory), "--cluster and --inventory both say which nodes there are: give one of them"),
+        (named_cluster and not cluster, "--kubeconfig and --context go with --cluster"),
+        (paths.count(STDIN) + inventory.count(STDIN) > 1, "- stands for standard input, which is read once"),
+    ):
+        if wrong:
+            raise click.UsageError(why)
+
+
+def _mended(file: File, facts: Facts, rules: Sequence[Rule]) -> File:
+    return file.rewritten("".join(fixed(document, facts, rules).text for document in file.documents))
+
+
+def _findings(file: File, facts: Facts, rules: Sequence[Rule]) -> Iterable[Finding]:
+    if file.error is not None:
+        return [unreadable(file.name, file.error)]
+    return lint(file.documents, facts, rules)
+
+
+def _known(inventory: tuple[str, ...], cluster: bool, kubeconfig: str | None, context: str | None) -> Facts:
+    """What is known of a cluster. Raises NotKnown."""
+    if cluster:
+        # Imported here: the client takes longer to load than most files to lint.
+        from dovetail.cli.lint.cluster import looked_at
+
+        return looked_at(config_of(kubeconfig, context), NotKnown)
+    if not inventory:
+        return Facts()
+    objects = []
+    for file in map(read, inventory):
+        errors = [file.error] if file.error else [each.error for each in file.documents if each.error]
+        for error in errors:
+            place = f"{file.name}:{error.line}" if error.line else file.name
+            raise NotKnown(f"{place}: {error.message}")
+        objects += [whole for document in file.documents for whole in document.objects()]
+    facts = facts_of(objects)
+    if not facts.nodes:
+        raise NotKnown(f"{', '.join(inventory)}: no Node is in there; `kubectl get nodes -o yaml` prints them")
+    return facts

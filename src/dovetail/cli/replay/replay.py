@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`dovetail replay`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from dovetail import __version__
+from dovetail.cli.console import Console, Table
+from dovetail.cli.output import output_option, write_json
+from dovetail.cli.replay.decision import show
+from dovetail.recording.decided import NotRecorded, decided
+from dovetail.recording.reader import BadRecording, Run, find
+from dovetail.recording.replay import Difference, Differs, Replay, replay
+
+_COLOURS = {"equal": "green", "differs": "red", "unusable": "yellow"}
+_EXIT_CODES = {"equal": 0, "differs": 1, "unusable": 2}
+_SHOWN = 10
+
+
+@click.command(name="replay")
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
+@click.option("--decision", "decision", metavar="ID", help="Show the step of this id, RUN-STEP, and why it decided so.")
+@output_option
+def command(paths: tuple[Path, ...], decision: str | None, output: str) -> None:
+    """Decide a recorded day again, and say whether every decision is the same.
+
+    PATH is a directory that `dovetail scheduler` recorded into, or some of its files, maybe packed with gzip. The exit
+    code is 0 where all is equal, 1 where a decision differs, 2 where something cannot be used.
+
+    With --decision a single step is decided again and shown: what it was told, the queues, who waited, and what it
+    decided. The id is in the annotation dovetail.dev/decision of a bound pod, and in the events about pods.
+    """
+    runs, wrong = find(paths)
+    if decision is not None:
+        _one(runs, wrong, decision, output)
+        return
+    replays = _replayed(runs)
+    if output == "json":
+        answer = {"dovetail": __version__, "runs": replays, "problems": [str(error) for error in wrong]}
+        write_json(answer)
+    else:
+        _show(replays, wrong, Console())
+    codes = [_EXIT_CODES[done.verdict] for done in replays] + [_EXIT_CODES["unusable"]] * len(wrong)
+    sys.exit(max(codes))
+
+
+def _one(runs: list[Run], wrong: list[BadRecording], decision: str, output: str) -> None:
+    """One step, looked at."""
+    try:
+        with _progress(sum(run.size_bytes for run in runs)) as (progress, task):
+            answer = decided(runs, decision, lambda at: progress.update(task, completed=at))
+    except NotRecorded as error:
+        raise click.UsageError("; ".join([str(error), *map(str, wrong)])) from error
+    except BadRecording as error:
+        click.echo(str(error))
+        sys.exit(_EXIT_CODES["unusable"])
+    except Differs as error:
+        if output == "json":
+            write_json({"dovetail": __version__, "difference": error.difference})
+        else:
+            click.echo("\n".join(_difference(error.difference, error.recorded_by)))
+        sys.exit(_EXIT_CODES["differs"])
+    if output == "json":
+        write_json(answer)
+    else:
+        show(answer, Console())
+
+
+@contextmanager
+def _progress(total_bytes: int) -> Iterator[tuple[Progress, TaskID]]:
+    """A bar on standard error where that is a terminal."""
+    columns = TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn()
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        yield progress, progress.add_task("replaying", total=total_bytes)
+
+
+def _replayed(runs: list[Run]) -> list[Replay]:
+    done_bytes, replays = 0, []
+    with _progress(sum(run.size_bytes for run in runs)) as (progress, task):
+        for run in runs:
+            start_bytes = done_bytes
+            replays.append(replay(run, lambda at, start=start_bytes: progress.update(task, completed=start + at)))  # type: ignore[misc]
+            done_bytes += run.size_bytes
+    return replays
+
+
+def _show(replays: list[Replay], wrong: list[BadRecording], console: Console) -> None:
+    table = Table("run", "started", "segments", "steps", "events", "decisions", "seconds", "verdict")
+    for done in replays:
+        counts = (done.segments, done.steps, done.events, done.decisions)
+        verdict = f"[{_COLOURS[done.verdict]}]{done.verdict}[/]"
+        table.add_row(
+            escape(done.run), done.started[:16].replace("T", " "), *map(str, counts), f"{done.seconds:.1f}", verdict
+        )
+    if replays:
+        console.print(table)
+    for done in replays:
+        difference = [] if done.difference is None else _difference(done.difference, done.recorded_by)
+        lines = [*done.notes, *([done.problem] if done.problem else []), *difference]
+        for line in lines:
+            click.echo(line if line.startswith(" ") else f"run {done.run}: {line}")
+    for error in wrong:
+        click.echo(str(error))
+
+
+def _difference(found: Difference, recorded_by: str) -> list[str]:
+    """The first step that went another way, for a person."""
+    what = f"step {found.step}" if found.step else "what was told"
+    lines = [f"{what} at {found.now_ms} ms differs ({found.file}, line {found.line})"]
+    for title, said in (("recorded", found.recorded), ("replayed", found.replayed)):
+        more = [f"    and {len(said) - _SHOWN} more"] if len(said) > _SHOWN else []
+        lines += [f"  {title} alone:", *(f"    {words}" for words in said[:_SHOWN] or ("nothing",)), *more]
+    if recorded_by != __version__:
+        lines.append(f"  recorded by dovetail {recorded_by}, replayed by {__version__}: it may be intended")
+    return lines

@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`dovetail simulate`."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+from dovetail.cli.cluster import at_option, now_ms, tell_problems
+from dovetail.cli.console import Console
+from dovetail.cli.output import output_option, write_json
+from dovetail.cli.scheduling import fabric_option
+from dovetail.cli.simulate.report import compare, show
+from dovetail.cli.simulate.tasks import QUEUES_BY, UNTIL_PERCENT, Churn, Habits, Task, of_jobs, of_manifests, of_pods
+from dovetail.core.policy import Policy
+from dovetail.core.queues.types import DEFAULT_HALF_LIFE_MS
+from dovetail.kube.manifests import cluster
+from dovetail.kube.manifests.documents import ManifestError
+from dovetail.kube.translate.annotations import DURATION_RULE, duration_ms
+from dovetail.sim.clock import Clock
+from dovetail.sim.engine import Simulation
+from dovetail.sim.once import Once
+from dovetail.sim.orders import ORDERS
+from dovetail.sim.plain import Line, Plain
+from dovetail.sim.policies import POLICIES
+from dovetail.sim.report import QueueReport, Run
+from dovetail.sim.traces.errors import TraceError
+
+_HOUR_MS = 3_600_000
+_JOBS_ONLY = (
+    "vc",
+    "queues_by",
+    "weight",
+    "half_life",
+    "least_served_first",
+    "line",
+    "checkpoint",
+    "startup",
+    "failures",
+)
+_CHURN_ONLY = ("runtime", "for_time")
+
+
+class _Duration(click.ParamType[Any]):
+    name = "TIME"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            return duration_ms(value) or self.fail(f"{value!r} {DURATION_RULE}", param, ctx)
+        except ValueError:
+            self.fail(f"{value!r} {DURATION_RULE}", param, ctx)
+
+
+class _Failures(_Duration):
+    name = "UP:DOWN"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        up, colon, down = value.partition(":")
+        if not colon:
+            self.fail(f"{value!r} must be two times such as 30d:4h: between failures, and of a repair", param, ctx)
+        return super().convert(up, param, ctx), super().convert(down, param, ctx)
+
+
+class _Weight(click.ParamType[Any]):
+    name = "QUEUE=N"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, int]:
+        match = re.fullmatch(r"(.+)=([1-9][0-9]{0,5})", value)
+        return (match[1], int(match[2])) if match else self.fail(f"{value!r} must be such as team-a=3", param, ctx)
+
+
+@click.command(name="simulate")
+@click.argument("paths", metavar="[MANIFEST]...", nargs=-1)
+@click.option(
+    "--nodes", metavar="FILE|NxG", help="Node list in openb's columns (csv, csv.gz), or N nodes of G GPUs: 16x8."
+)
+@click.option("--pods", metavar="FILE", help="Pod list in openb's columns (csv, csv.gz).")
+@click.option("--jobs", metavar="FILE", help="Job list: vc,job,submit_s,num_gpu,duration_s (csv, csv.gz).")
+@click.option(
+    "--vc", metavar="NAME", multiple=True, help="Only the jobs of this virtual cluster; several are possible."
+)
+@click.option(
+    "--policy",
+    type=click.Choice([*POLICIES, *ORDERS]),
+    multiple=True,
+    help="Who places, or for jobs that queue also in which order. Several are compared. Default: dovetail.",
+)
+@click.option(
+    "--line",
+    type=click.Choice([line.value for line in Line]),
+    help="What the first that does not fit means to those behind.",
+)
+@click.option("--queues-by", type=click.Choice(list(QUEUES_BY)), help="A queue for each virtual cluster, or user.")
+@click.option("--weight", type=_Weight(), multiple=True, help="Of a queue; 1 where nothing is said.")
+@click.option("--half-life", type=_Duration(), help="After what time usage counts half. Default: 7d.")
+@click.option(
+    "--least-served-first",
+    is_flag=True,
+    help="In each queue that job goes first that had least GPU time; others give way to it.",
+)
+@click.option("--checkpoint", type=_Duration(), help="How often jobs save their work that do not say it themselves.")
+@click.option("--startup", type=_Duration(), help="What jobs need to go on from a checkpoint.")
+@click.option("--failures", type=_Failures(), help="Let nodes fail: mean time between failures, and of a repair.")
+@click.option("--seed", type=int, default=42, show_default=True, help="Of the order of nodes and pods.")
+@click.option(
+    "--until",
+    type=click.IntRange(1, 1000),
+    metavar="PERCENT",
+    help=f"Let pods arrive until they ask for this much of all GPUs; nobody leaves. Default: {UNTIL_PERCENT}.",
+)
+@click.option("--timed", is_flag=True, help="Let the pods of --pods arrive and leave at the times of the list instead.")
+@click.option(
+    "--churn",
+    type=click.IntRange(1, 1000),
+    metavar="PERCENT",
+    help="Let pods of these shapes come and go instead, at this load of the GPUs.",
+)
+@click.option("--runtime", type=_Duration(), help="Mean run time with --churn. Default: 2h.")
+@click.option("--for", "for_time", type=_Duration(), help="How long pods come with --churn. Default: 12h.")
+@at_option("Of MANIFEST: what the time is there, as in 2026-01-31T12:00:00Z. Default: now.")
+@fabric_option
+@click.option(
+    "--plot", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE.png", help="Also draw the result."
+)
+@output_option
+def command(paths: tuple[str, ...], plot: Path | None, output: str, **given: Any) -> None:
+    """Run a trace or manifests through the scheduler's core under a virtual clock.
+
+    \b
+    Without arguments: the sample that comes with Dovetail (openb: 1,213 nodes, 6,212 GPUs).
+    --nodes --pods     a list of pods that arrive until 130 % of the GPUs are asked for, as in the FGD paper;
+                       with --timed they come and go at the times of the list, with --churn at a load.
+    --nodes --jobs     a list of jobs with durations that queue for a cluster such as 16x8.
+    MANIFEST...        files, folders or - (stdin): what `dovetail snapshot` or kubectl prints. Who of the
+                       pending pods would be placed now, and where?
+    """
+    console = Console(stderr=True)
+    if plot is not None and not plot.parent.is_dir():
+        raise click.BadParameter(f"there is no folder {str(plot.parent)!r}", param_hint="--plot")
+    _check_usage(paths, given)
+    try:
+        task = _task(paths, given, console)
+    except (TraceError, ManifestError) as error:
+        raise click.ClickException(str(error)) from error
+    policies = tuple(dict.fromkeys(given["policy"])) or ("dovetail",)
+    _check_policies(task, policies, given["line"])
+    runs = [_run(task, policy, given, console) for policy in policies]
+    reports = [task.report(run) for run in runs]
+    if output == "json":
+        write_json(reports if len(reports) > 1 else reports[0])
+    elif len(reports) > 1:
+        compare([report for report in reports if isinstance(report, QueueReport)], Console())
+    else:
+        show(reports[0], Console())
+    if plot is not None:
+        # Imported here: matplotlib takes half a second to load.
+        from dovetail.sim import plots
+
+        try:
+            getattr(plots, task.picture)(runs[0], plot, *runs[1:])
+        except OSError as error:
+            raise click.ClickException(f"cannot write the picture: {error}") from error
+        console.print(f"drawn: {plot}")
+
+
+def _check_usage(paths: tuple[str, ...], given: dict[str, Any]) -> None:
+    nodes, pods, jobs = given["nodes"], given["pods"], given["jobs"]
+    workloads = [name for name, value in (("MANIFEST", paths), ("--pods", pods), ("--jobs", jobs)) if value]
+    if len(workloads) > 1:
+        raise click.UsageError(f"{' and '.join(workloads)} are different workloads: give one of them")
+    if (pods or jobs) and not nodes:
+        raise click.UsageError(f"{workloads[0]} needs --nodes: a file{' or a size such as 16x8' if jobs else ''}")
+    if nodes and not (pods or jobs):
+        raise click.UsageError("--nodes needs --pods or --jobs")
+    for name in _JOBS_ONLY:
+        if given[name] and not jobs:
+            raise click.UsageError(f"--{name.replace('_', '-')} belongs to --jobs")
+    if given["at_ms"] and not paths:
+        raise click.UsageError("--at is the time of what MANIFEST describes")
+    ways = [f"--{name}" for name in ("until", "timed", "churn") if given[name]]
+    if ways and (paths or jobs):
+        raise click.UsageError("--until, --timed and --churn belong to --pods and to the sample")
+    if len(ways) > 1:
+        raise click.UsageError(f"{' and '.join(ways)} are different ways to arrive: give one of them")
+    for name in _CHURN_ONLY:
+        if given[name] and not given["churn"]:
+            raise click.UsageError(f"--{name.removesuffix('_time')} belongs to --churn")
+    if given["weight"] and not given["queues_by"]:
+        raise click.UsageError("--weight needs --queues-by")
+
+
+def _check_policies(task: Task, policies: tuple[str, ...], line: str | None) -> None:
+    orders = [policy for policy in policies if policy in ORDERS]
+    if orders and not task.job_list:
+        raise click.UsageError(f"--policy {orders[0]} is an order of jobs that queue: it needs --jobs")
+    if len(policies) > 1 and not task.queues:
+        raise click.UsageError("several --policy are compared where jobs queue: with --jobs, --timed or --churn")
+    if line and not orders:
+        raise click.UsageError(f"--line is of the published orders: --policy {', '.join(ORDERS)}")
+    if line == Line.EASY and (preempting := [order for order in orders if ORDERS[order].preempts]):
+        raise click.UsageError(f"--line easy is for orders that do not preempt, as {preempting[0]} does")
+
+
+def _task(paths: tuple[str, ...], given: dict[str, Any], console: Console) -> Task:
+    if paths:
+        found = cluster.read(paths)
+        tell_problems(found)
+        if found.skipped:
+            kinds = ", ".join(f"{count} {kind}" for kind, count in found.skipped.items())
+            console.print(f"read, and nothing is decided by it: {kinds}")
+        return of_manifests(paths, found)
+    if given["jobs"] is not None:
+        failure_ms, repair_ms = given["failures"] or (0, 0)
+        habits = Habits(
+            checkpoint_ms=given["checkpoint"] or 0,
+            startup_ms=given["startup"] or 0,
+            queues_by=given["queues_by"] or "",
+            weights=dict(given["weight"]),
+            half_life_ms=given["half_life"] or DEFAULT_HALF_LIFE_MS,
+            least_served_first=given["least_served_first"],
+            failure_ms=failure_ms,
+            repair_ms=repair_ms,
+            seed=given["seed"],
+        )
+        return of_jobs(given["jobs"], given["nodes"], given["vc"], habits)
+    churn = None
+    if given["churn"] is not None:
+        churn = Churn(given["churn"], given["runtime"] or 2 * _HOUR_MS, given["for_time"] or 12 * _HOUR_MS)
+    until = UNTIL_PERCENT if given["until"] is None else given["until"]
+    return of_pods(given["nodes"], given["pods"], given["seed"], until, given["timed"], churn)
+
+
+def _run(task: Task, policy: str, given: dict[str, Any], console: Console) -> Run:
+    simulation: Clock
+    if policy in ORDERS:
+        line = Line(given["line"]) if given["line"] else None
+        half_life_ms = given["half_life"] or DEFAULT_HALF_LIFE_MS
+        simulation = Plain(task.workload, ORDERS[policy], line, half_life_ms, given["seed"])
+    else:
+        scoring = POLICIES[policy](given["seed"], [pod.request for job in task.workload.jobs for pod in job.pods])
+        core = Policy(fabric=given["fabric"], scoring=scoring)
+        if task.snapshot:
+            simulation = Once(task.workload, core, given["at_ms"] or now_ms())
+        else:
+            simulation = Simulation(task.workload, core, patient=task.patient)
+    events = sum(1 + (job.duration_ms is not None) for job in task.workload.jobs)
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        bar = progress.add_task(policy, total=events)
+        began_s = time.perf_counter()
+        result = simulation.run(lambda done: progress.update(bar, completed=done) if done % 128 == 0 else None)
+        seconds = time.perf_counter() - began_s
+    return Run(task.workload, policy, given["seed"], result, seconds)

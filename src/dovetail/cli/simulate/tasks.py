@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `dovetail simulate` is to simulate: its workload, from files and options."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from dovetail.core.events import NodeChanged
+from dovetail.core.model import GPU, Node, Pod
+from dovetail.core.queues.types import DEFAULT_QUEUE
+from dovetail.kube.manifests.cluster import Manifests
+from dovetail.sim import sample
+from dovetail.sim.arrivals import inflated
+from dovetail.sim.churn import churned
+from dovetail.sim.failures import horizon_ms, outages
+from dovetail.sim.report import Report, Run, of_arrivals, of_queue, of_snapshot
+from dovetail.sim.traces import jobs as job_lists
+from dovetail.sim.traces import nodes as clusters
+from dovetail.sim.traces import openb
+from dovetail.sim.traces.errors import TraceError
+from dovetail.sim.workload import Job, Workload, in_queues, snapshot
+
+UNTIL_PERCENT = 130
+QUEUES_BY: Mapping[str, Callable[[Pod], str]] = {
+    "vc": lambda pod: pod.namespace,
+    "user": lambda pod: pod.user or pod.namespace,
+}
+_ONE_QUEUE: dict[str, Callable[[Pod], str]] = {**QUEUES_BY, "": lambda pod: DEFAULT_QUEUE}
+
+
+class Task(Struct, frozen=True):
+    """`patient` as in Simulation; `report` and `picture` are how it is told. `job_list`: what counts of a job is
+    how many GPUs it asks for."""
+
+    workload: Workload
+    patient: bool
+    report: Callable[[Run], Report]
+    picture: str
+    job_list: bool = False
+
+    @property
+    def snapshot(self) -> bool:
+        """Whether it is a cluster at one moment."""
+        return self.picture == "draw_nodes"
+
+    @property
+    def queues(self) -> bool:
+        """Whether jobs queue, so that the order of those who wait decides something."""
+        return self.picture == "draw_queue"
+
+
+class Churn(Struct, frozen=True):
+    """Pods that come and go: the offered load, the mean run time, and for how long they come."""
+
+    percent: int
+    runtime_ms: int
+    for_ms: int
+
+
+class Habits(Struct, frozen=True):
+    """What a job list does not say: how often jobs save their work, what they need to go on, whose queue they are in
+    ("" one for all), what queues weigh, how fast they forget, and whether that of their jobs goes first that had least;
+    and how often nodes fail (0: never) and for how long."""
+
+    checkpoint_ms: int
+    startup_ms: int
+    queues_by: str
+    weights: Mapping[str, int]
+    half_life_ms: int
+    least_served_first: bool
+    failure_ms: int
+    repair_ms: int
+    seed: int
+
+
+def of_pods(nodes: str | None, pods: str | None, seed: int, until: int, timed: bool, churn: Churn | None) -> Task:
+    """A pod list, or the sample. Raises TraceError."""
+    cluster = openb.read_nodes(sample.NODES if nodes is None else Path(nodes))
+    arrivals = openb.read_pods(sample.PODS if pods is None else Path(pods))
+    name = "openb default (sample)" if pods is None else _stem(pods)
+    workload = Workload(name, tuple(map(NodeChanged, cluster)), arrivals)
+    if timed:
+        if not openb.has_times(arrivals):
+            raise TraceError("has no creation_time, scheduled_time and deletion_time, which --timed follows", str(pods))
+        return Task(workload, True, of_queue, "draw_queue")
+    try:
+        if churn is not None:
+            come = churned(workload, churn.percent, churn.runtime_ms, churn.for_ms, seed)
+            return Task(come, True, of_queue, "draw_queue")
+        return Task(inflated(workload, until, seed), False, lambda run: of_arrivals(run, until), "draw_arrivals")
+    except ValueError as error:
+        raise TraceError(str(error)) from error
+
+
+def of_jobs(jobs: str, nodes: str, vcs: tuple[str, ...], habits: Habits) -> Task:
+    """A job list. Raises TraceError."""
+    cluster = _cluster(nodes)
+    most = max((dict(node.allocatable).get(GPU, 0) for node in cluster), default=0)
+    if not most:
+        raise TraceError("has no node with a GPU, which every job asks for", nodes)
+    read = tuple(_with_habits(job, habits) for job in job_lists.read_jobs(Path(jobs), most, vcs))
+    name = f"{' '.join((_stem(jobs), *vcs))} on {_stem(nodes)}"
+    workload = Workload(name, tuple(map(NodeChanged, cluster)), read)
+    if habits.queues_by or habits.least_served_first:
+        workload = in_queues(workload, _ONE_QUEUE[habits.queues_by], habits.weights)
+        unknown = habits.weights.keys() - {queue.name for queue in workload.queues}
+        if unknown:
+            raise TraceError(f"--weight names what is no {habits.queues_by} here: {', '.join(sorted(unknown))}", jobs)
+        queues = tuple(
+            replace(queue, half_life_ms=habits.half_life_ms, least_served_first=habits.least_served_first)
+            for queue in workload.queues
+        )
+        workload = replace(workload, queues=queues)
+    if habits.failure_ms:
+        plan = outages(workload, habits.failure_ms, habits.repair_ms, horizon_ms(workload), habits.seed)
+        workload = replace(workload, outages=plan)
+    return Task(workload, True, of_queue, "draw_queue", job_list=True)
+
+
+def of_manifests(paths: tuple[str, ...], found: Manifests) -> Task:
+    problems = tuple(map(str, found.problems))
+    workload = snapshot(", ".join(paths), found.events)
+    return Task(workload, True, lambda run: of_snapshot(run, problems), "draw_nodes")
+
+
+def _cluster(nodes: str) -> tuple[Node, ...]:
+    """A node list, or nodes of one size."""
+    if Path(nodes).is_file():
+        return openb.read_nodes(Path(nodes))
+    return clusters.uniform_nodes(*clusters.parse_uniform(nodes))
+
+
+def _with_habits(job: Job, habits: Habits) -> Job:
+    work = job.pods[0].work
+    interval_ms = work.checkpoint_interval_ms or habits.checkpoint_ms
+    startup_ms = work.startup_ms or habits.startup_ms
+    work = replace(work, checkpoint_interval_ms=interval_ms, startup_ms=startup_ms)
+    return replace(job, pods=tuple(replace(pod, work=work) for pod in job.pods))
+
+
+def _stem(path: str) -> str:
+    return Path(path).name.removesuffix(".gz").removesuffix(".csv")

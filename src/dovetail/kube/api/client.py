@@ -1,0 +1,287 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One request to the API server: identity, body, reply, retries.
+
+Rules
+- What is retried, and when, is `retry_delay_s`, a pure function; nothing else in this package retries a request.
+- A write that was sent and not answered raises OutcomeUnknown, unless it is idempotent. GET, PUT, DELETE and all
+  patches but JSON patch are; for a POST the caller says so, and then has to expect AlreadyExists, Conflict or NotFound
+  from the second attempt where the first one worked.
+- 401 renews the credentials once per request.
+Does not know: kinds of object, watches.
+"""
+
+import asyncio
+import logging
+import random
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import Self, TypedDict, TypeVar, Unpack, overload
+from urllib.parse import urlencode, urlsplit
+
+import msgspec
+
+from dovetail import __version__
+from dovetail.kube.api.config import ClusterConfig
+from dovetail.kube.api.credentials import Credentials, Identity
+from dovetail.kube.api.errors import (
+    ApiError,
+    BadReply,
+    ConfigError,
+    TooLarge,
+    TooManyRequests,
+    Unauthorized,
+    Unreachable,
+    no_reply,
+    reply_error,
+)
+from dovetail.kube.api.http1 import Connection, Dropped, NotConnected, Pool, TooLong
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+JSON = "application/json"
+MERGE_PATCH = "application/merge-patch+json"
+STRATEGIC_PATCH = "application/strategic-merge-patch+json"
+JSON_PATCH = "application/json-patch+json"
+APPLY_PATCH = "application/apply-patch+yaml"
+
+_REPEATABLE = frozenset({"GET", "PUT", "DELETE", MERGE_PATCH, STRATEGIC_PATCH, APPLY_PATCH})
+_BACKOFF_S = 0.1
+_BACKOFF_MAX_S = 10.0
+_RETRY_AFTER_MAX_S = 30.0
+_encode = msgspec.json.Encoder().encode
+
+
+def retry_delay_s(attempt: int, failure: ApiError, *, idempotent: bool, jitter: float) -> float | None:
+    """Seconds until attempt `attempt + 1` (the first is 0), or None to give up. `jitter` is a random number in [0, 1).
+
+    429 and 503 mean that the server did not act, so anything may be sent again; 500, 502 and 504 leave that open. The
+    exception is an eviction that a PodDisruptionBudget forbids: it is also a 429, and waiting is the caller's affair.
+    """
+    if isinstance(failure, TooManyRequests):
+        again = all(cause.reason != "DisruptionBudget" for cause in failure.details.causes)
+    else:
+        statuses = (500, 502, 503, 504) if idempotent else (503,)
+        again = isinstance(failure, Unreachable) or failure.status in statuses
+    if not again:
+        return None
+    backoff_s = min(_BACKOFF_MAX_S, _BACKOFF_S * 2.0**attempt) * (0.5 + 0.5 * jitter)
+    if failure.retry_after_s is None:
+        return backoff_s
+    return min(_RETRY_AFTER_MAX_S, failure.retry_after_s) + backoff_s
+
+
+class Options(TypedDict, total=False):
+    """What a request may be told besides method, path and body.
+
+    timeout_s   for each attempt, 30 unless given
+    retries     attempts after the first, the client's own number unless given
+    idempotent  whether the write may be sent twice; worked out from the method and the kind of patch unless given
+    urgent      goes past the limit on concurrency; for what must not wait behind a burst of writes (a lease)
+    most_bytes  of the reply's body: TooLarge is raised where there are more, and they are not read
+    """
+
+    params: Mapping[str, str | int] | None
+    content_type: str
+    accept: str
+    timeout_s: float
+    retries: int | None
+    idempotent: bool | None
+    urgent: bool
+    most_bytes: int
+
+
+class Client:
+    """The API server of one cluster. `async with Client(config) as client:`
+
+    At most `concurrency` requests are under way at a time; streams do not count. `retries` bounds the attempts after
+    the first. `jitter` gives random numbers in [0, 1).
+    """
+
+    def __init__(
+        self,
+        config: ClusterConfig,
+        *,
+        concurrency: int = 64,
+        user_agent: str = f"dovetail/{__version__}",
+        retries: int = 5,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        self.config = config
+        self.jitter = jitter
+        # Collection paths whose watch has refused sendInitialEvents.
+        self.without_streaming_list: set[str] = set()
+        self._retries = retries
+        self._concurrency = concurrency
+        url = urlsplit(config.server)
+        self._prefix = url.path.rstrip("/")
+        self._fixed_headers = f"Host: {url.netloc.rpartition('@')[2]}\r\nUser-Agent: {user_agent}\r\n"
+        self._credentials = Credentials(config.source)
+        self._identity = Identity()
+        self._headers: dict[tuple[str, str], bytes] = {}
+        self._pool: Pool
+
+    async def __aenter__(self) -> Self:
+        """Raises ConfigError when the credentials or certificates cannot be used."""
+        self._identity = await self._credentials.renew()
+        tls = self.config.ssl_context(self._identity.client_pem)
+        self._pool = Pool(self.config.server, tls, self.config.tls_server_name, self._concurrency)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._pool.close()
+
+    @overload
+    async def request(
+        self, method: str, path: str, body: object = None, *, decode: type[T], **options: Unpack[Options]
+    ) -> T: ...
+
+    @overload
+    async def request(
+        self, method: str, path: str, body: object = None, *, decode: None = None, **options: Unpack[Options]
+    ) -> None: ...
+
+    async def request(
+        self, method: str, path: str, body: object = None, *, decode: type[T] | None = None, **options: Unpack[Options]
+    ) -> T | None:
+        """Do one call and return its reply as a `decode`, or None when that is not given. Raises ApiError."""
+        reply = await self.fetch(method, path, body, **options)
+        if decode is None:
+            return None
+        try:
+            return msgspec.json.decode(reply, type=decode)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise BadReply(200, "BadReply", str(error), f"{method} {path}") from error
+
+    async def apply(self, path: str, body: object, *, force: bool = False, field_manager: str = "dovetail") -> None:
+        """Server-side apply of `body`; `force` takes over fields that another manager owns, else Conflict is raised."""
+        params = {"fieldManager": field_manager, "force": "true" if force else "false"}
+        await self.fetch("PATCH", path, body, params=params, content_type=APPLY_PATCH)
+
+    async def fetch(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        params: Mapping[str, str | int] | None = None,
+        content_type: str = JSON,
+        accept: str = JSON,
+        timeout_s: float = 30.0,
+        retries: int | None = None,
+        idempotent: bool | None = None,
+        urgent: bool = False,
+        most_bytes: int = sys.maxsize,
+    ) -> bytes:
+        """As `request`, but the reply as it came. Options are those of `Options`."""
+        payload = b"" if body is None else body if isinstance(body, bytes) else _encode(body)
+        if idempotent is None:
+            idempotent = method in _REPEATABLE or content_type in _REPEATABLE
+        attempts = 1 + (self._retries if retries is None else retries)
+        refused: Identity | None = None
+        attempt = 0
+        while True:
+            identity = await self._identify()
+            request = self._compose(method, path, params, content_type, accept, payload)
+            try:
+                return await self._exchange(request, f"{method} {path}", timeout_s, idempotent, urgent, most_bytes)
+            except Unauthorized:
+                if refused or not await self._reidentify(identity):
+                    raise
+                refused = identity
+            except ApiError as failure:
+                delay_s = retry_delay_s(attempt, failure, idempotent=idempotent, jitter=self.jitter())
+                attempt += 1
+                if delay_s is None or attempt == attempts:
+                    raise
+                await asyncio.sleep(delay_s)
+
+    @asynccontextmanager
+    async def stream(
+        self, path: str, params: Mapping[str, str | int], *, timeout_s: float = 30.0
+    ) -> AsyncIterator[Connection]:
+        """A GET whose body is read as it comes (`Connection.read`), on a connection of its own. Raises ApiError.
+
+        `timeout_s` is for the head of the reply. Nothing is retried, but a 401 renews the credentials before it is
+        raised, so that the caller's next attempt has new ones.
+        """
+        identity = await self._identify()
+        where = f"GET {path}"
+        request = self._compose("GET", path, params, JSON, JSON, b"")
+        try:
+            async with self._pool.stream() as connection:
+                async with asyncio.timeout(timeout_s):
+                    connection.send(request)
+                    status = await connection.head()
+                    body = b"" if status == 200 else await connection.body()
+                if status == 401:
+                    await self._reidentify(identity)
+                if status != 200:
+                    raise reply_error(status, connection.headers, body, where, harmless=True)
+                yield connection
+        except (NotConnected, Dropped, TimeoutError) as error:
+            raise no_reply(type(error).__name__, str(error), where, harmless=True) from error
+
+    async def _exchange(
+        self, request: bytes, where: str, timeout_s: float, harmless: bool, urgent: bool, most_bytes: int
+    ) -> bytes:
+        try:
+            status, headers, body = await self._pool.exchange(request, timeout_s, urgent=urgent, most_bytes=most_bytes)
+        except TooLong as error:
+            raise TooLarge(0, "TooLarge", str(error), where) from error
+        except NotConnected as error:
+            raise no_reply("NotConnected", str(error), where, harmless=True) from error
+        except Dropped as error:
+            raise no_reply("Dropped", str(error), where, harmless=harmless) from error
+        log.debug("%s: %d", where, status)
+        if 200 <= status < 300:
+            return body
+        raise reply_error(status, headers, body, where, harmless=harmless)
+
+    def _compose(
+        self,
+        method: str,
+        path: str,
+        params: Mapping[str, str | int] | None,
+        content_type: str,
+        accept: str,
+        payload: bytes,
+    ) -> bytes:
+        headers = self._headers.get((content_type, accept))
+        if headers is None:
+            lines = f"{self._fixed_headers}Content-Type: {content_type}\r\nAccept: {accept}\r\n"
+            if token := self._identity.token:
+                if not (token.isascii() and token.isprintable()):
+                    raise ConfigError("the token holds characters that no header can have: issue it anew")
+                lines += f"Authorization: Bearer {token}\r\n"
+            headers = self._headers[content_type, accept] = lines.encode()
+        if not (path.isascii() and path.isprintable()) or " " in path or "/." in path:
+            # The last net under whatever puts names into paths: a line end in one would be a request of its own.
+            raise ApiError(400, "BadPath", "no URL path of the API; nothing was sent", f"{method} {path!a}")
+        query = f"?{urlencode(params)}" if params else ""
+        return b"%b %b%bContent-Length: %d\r\n\r\n%b" % (
+            method.encode(),
+            f"{self._prefix}{path}{query} HTTP/1.1\r\n".encode(),
+            headers,
+            len(payload),
+            payload,
+        )
+
+    async def _identify(self) -> Identity:
+        """The identity to use now; takes a new one into use when the source has issued one."""
+        identity = self._credentials.fresh() or await self._credentials.renew()
+        if identity is not self._identity:
+            if identity.client_pem != self._identity.client_pem:
+                self._pool.use(self.config.ssl_context(identity.client_pem))
+            self._identity = identity
+            self._headers.clear()
+        return identity
+
+    async def _reidentify(self, refused: Identity) -> bool:
+        """After a 401: ask the source again; False when it has nothing else to offer."""
+        identity = await self._credentials.renew(refused)
+        return (identity.token, identity.client_pem) != (refused.token, refused.client_pem)

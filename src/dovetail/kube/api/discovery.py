@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a server serves. This alone decides which dialect of an object is used; version numbers decide nothing.
+
+One aggregated document (KEP-3352) where the server offers it, else one document per group and version. An aggregated
+API that is down takes only its own group with it: the group is listed in `failed`, and its kinds count as not served.
+"""
+
+import asyncio
+from collections.abc import Iterable
+
+from msgspec import Struct
+
+from dovetail.kube.api.client import JSON, Client
+from dovetail.kube.api.errors import ApiError
+from dovetail.kube.api.resources import Resource
+
+_AGGREGATED = ",".join(
+    [f"{JSON};g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList" for version in ("v2", "v2beta1")] + [JSON]
+)
+
+
+class _Name(Struct):
+    name: str = ""
+
+
+class _Listed(Struct):
+    """A kind, in either document: aggregated ones call it `resource`, the others `name`."""
+
+    resource: str = ""
+    name: str = ""
+
+
+class _Version(Struct, rename="camel"):
+    version: str = ""
+    group_version: str = ""
+    freshness: str = ""
+    resources: list[_Listed] | None = None
+
+
+class _Group(Struct):
+    metadata: _Name | None = None
+    versions: list[_Version] | None = None
+
+
+class _Index(Struct):
+    """/api or /apis: `items` if the server aggregates, else `groups` (for /apis) or `versions` (for /api)."""
+
+    items: list[_Group] | None = None
+    groups: list[_Group] | None = None
+    versions: list[str] | None = None
+
+
+class _Resources(Struct):
+    resources: list[_Listed] | None = None
+
+
+class Served(Struct, frozen=True):
+    """The kinds a server has, as (group/version, plural). `failed` names the group/versions that did not answer."""
+
+    kinds: frozenset[tuple[str, str]]
+    failed: tuple[str, ...] = ()
+
+    def has(self, resource: Resource) -> bool:
+        """Whether this kind is served in exactly this version."""
+        return (resource.api_version, resource.plural) in self.kinds
+
+    def first(self, resources: Iterable[Resource]) -> Resource | None:
+        """The first that is served, or None."""
+        return next((resource for resource in resources if self.has(resource)), None)
+
+
+async def discover(client: Client) -> Served:
+    """Ask the server what it has. Raises ApiError when it cannot be asked at all."""
+    kinds: set[tuple[str, str]] = set()
+    failed: list[str] = []
+    unread: list[str] = []
+    for root in ("/api", "/apis"):
+        index = await client.request("GET", root, decode=_Index, accept=_AGGREGATED)
+        for group in index.items or ():
+            for version in group.versions or ():
+                name = group.metadata.name if group.metadata else ""
+                api_version = f"{name}/{version.version}" if name else version.version
+                if version.freshness == "Stale":
+                    failed.append(api_version)
+                else:
+                    kinds.update((api_version, kind.resource) for kind in version.resources or ())
+        unread += index.versions or ()
+        unread += [version.group_version for group in index.groups or () for version in group.versions or ()]
+
+    async def ask(api_version: str) -> None:
+        root = "/apis" if "/" in api_version else "/api"
+        try:
+            document = await client.request("GET", f"{root}/{api_version}", decode=_Resources, retries=1)
+        except ApiError:
+            failed.append(api_version)
+        else:
+            kinds.update((api_version, kind.name) for kind in document.resources or ())
+
+    await asyncio.gather(*map(ask, unread))
+    return Served(frozenset(kinds), tuple(sorted(failed)))

@@ -1,0 +1,320 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Leader election on a coordination.k8s.io Lease: client-go's algorithm as a pure step function, and a loop around it.
+
+Rules
+- The times written in a lease are for people. A candidate waits until the lease has not changed for its duration,
+  measured on its own monotonic clock from when it saw the last change.
+- A leader counts from before it sent the write that renewed the lease, and is leader no more `renew_deadline_ms` later.
+  The deadline is shorter than the duration, so it has stopped before anyone else begins, however long a process, a
+  write or the network is held up, while clocks differ in rate by less than duration / deadline.
+- Every write is conditional on the resource version that was read: of two candidates one loses.
+- A write with an unknown outcome is a failed one; the lease is read again.
+Does not know: what a leader does. A leader asks `is_leader` right before each act.
+"""
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from dovetail.kube.api.client import JSON, MERGE_PATCH, Client, Options
+from dovetail.kube.api.errors import AlreadyExists, Conflict, KubeError, NotFound
+from dovetail.kube.api.resources import LEASES
+
+log = logging.getLogger(__name__)
+
+LEASE_LABEL = {"app.kubernetes.io/name": "dovetail-scheduler"}
+"""What leases of our schedulers are found by."""
+SCHEDULER_NAME = "dovetail.dev/scheduler-name"
+"""The annotation of a lease that says for whose pods its holder decides: two such leases are two leaders."""
+
+
+class Terms(Struct, frozen=True):
+    """The times of an election; kube-scheduler's unless given. All replicas should have the same."""
+
+    duration_ms: int = 15_000
+    renew_deadline_ms: int = 10_000
+    retry_period_ms: int = 2_000
+
+    def __post_init__(self) -> None:
+        if not self.duration_ms > self.renew_deadline_ms > self.retry_period_ms > 0:
+            raise ValueError(f"lease duration > renew deadline > retry period > 0 does not hold: {self}")
+
+
+class Record(Struct, frozen=True):
+    """What counts in a lease. `version` is the resource version; "" in a record that is to be created."""
+
+    holder: str
+    duration_ms: int
+    transitions: int
+    version: str
+
+
+class Woke(Struct, frozen=True):
+    """Happened: the time to wait is over, or the election begins."""
+
+
+class Seen(Struct, frozen=True):
+    """Happened: the lease was read. None: there is none."""
+
+    record: Record | None
+
+
+class Written(Struct, frozen=True):
+    """Happened: the write succeeded, and this is the lease now."""
+
+    record: Record
+
+
+class Failed(Struct, frozen=True):
+    """Happened: a read or write failed or was refused, or its outcome is unknown."""
+
+
+class Look(Struct, frozen=True):
+    """To do: read the lease, then step with Seen or Failed."""
+
+
+class Write(Struct, frozen=True):
+    """To do: write this record if the version is still the one in it, then step with Written or Failed."""
+
+    record: Record
+    acquire: bool
+
+
+class Wait(Struct, frozen=True):
+    """To do: nothing until then; then step with Woke."""
+
+    until_ms: int
+
+
+class Lead(Struct, frozen=True):
+    """To do: lead (or go on leading); step with Woke then."""
+
+    until_ms: int
+
+
+class StepDown(Struct, frozen=True):
+    """To do: stop leading at once; then step with Woke."""
+
+
+Happening = Woke | Seen | Written | Failed
+Action = Look | Write | Wait | Lead | StepDown
+
+
+class State(Struct, frozen=True):
+    """What a candidate remembers. All times are its own monotonic milliseconds."""
+
+    identity: str
+    terms: Terms = Terms()
+    seen: Record | None = None
+    # When `seen` was first seen.
+    changed_ms: int = 0
+    # Whether `seen` is what our last write left, so that the next one needs no read.
+    ours: bool = False
+    sent_ms: int = 0
+    # None when not leading.
+    leads_until_ms: int | None = None
+
+    def leads(self, now_ms: int) -> bool:
+        return self.leads_until_ms is not None and now_ms < self.leads_until_ms
+
+
+def step(state: State, happening: Happening, now_ms: int) -> tuple[State, Action]:
+    """What to do next, now that this has happened."""
+    terms = state.terms
+    if isinstance(happening, Seen | Written) and happening.record != state.seen:
+        state = replace(state, seen=happening.record, changed_ms=now_ms)
+    state = replace(state, ours=isinstance(happening, Written) or (isinstance(happening, Woke) and state.ours))
+    if state.leads_until_ms is not None:
+        usurped = isinstance(happening, Seen) and (state.seen is None or state.seen.holder != state.identity)
+        if usurped or now_ms >= state.leads_until_ms:
+            return replace(state, leads_until_ms=None), StepDown()
+    match happening:
+        case Woke():
+            return _write(state, now_ms) if state.ours else (state, Look())
+        case Seen(record):
+            held = record is not None and record.holder not in ("", state.identity)
+            if record and held and now_ms < state.changed_ms + (record.duration_ms or terms.duration_ms):
+                return state, Wait(now_ms + terms.retry_period_ms)
+            return _write(state, now_ms)
+        case Written() if now_ms < state.sent_ms + terms.renew_deadline_ms:
+            until_ms = state.sent_ms + terms.renew_deadline_ms
+            return replace(state, leads_until_ms=until_ms), Lead(now_ms + terms.retry_period_ms)
+        case _:
+            return state, Wait(now_ms + terms.retry_period_ms)
+
+
+def _write(state: State, now_ms: int) -> tuple[State, Write]:
+    seen = state.seen or Record("", 0, -1, "")
+    acquire = seen.holder != state.identity
+    record = Record(state.identity, state.terms.duration_ms, seen.transitions + acquire, seen.version)
+    return replace(state, sent_ms=now_ms), Write(record, acquire)
+
+
+def resign(record: Record) -> Write:
+    """What to write over one's own record so that the next leader need not wait."""
+    return Write(replace(record, holder="", duration_ms=1_000), acquire=False)
+
+
+class _Spec(Struct, rename="camel"):
+    holder_identity: str | None = None
+    lease_duration_seconds: int | None = None
+    lease_transitions: int | None = None
+
+
+class _Meta(Struct, rename="camel"):
+    resource_version: str = ""
+
+
+class _Lease(Struct):
+    metadata: _Meta
+    spec: _Spec = field(default_factory=_Spec)
+
+    def record(self) -> Record:
+        spec, version = self.spec, self.metadata.resource_version
+        duration_ms = 1_000 * (spec.lease_duration_seconds or 0)
+        return Record(spec.holder_identity or "", duration_ms, spec.lease_transitions or 0, version)
+
+
+def _monotonic_ms() -> int:
+    # Unlike CLOCK_MONOTONIC this one also counts while the machine is suspended, as the other candidates' clocks do.
+    return time.clock_gettime_ns(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)) // 1_000_000
+
+
+class Elector:
+    """One candidate. `identity` gets a random suffix, as two processes of one name would both believe that they lead.
+
+    `marks` are labels and annotations that a lease gets when it is taken. `on_started_leading` and
+    `on_stopped_leading` are called in turn, the second also when `run` is cancelled; they must not block. The second
+    may come late (a frozen process), which is why acts are guarded by `is_leader`.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        name: str,
+        namespace: str,
+        identity: str,
+        *,
+        on_started_leading: Callable[[], None],
+        on_stopped_leading: Callable[[], None],
+        marks: Mapping[str, Mapping[str, str]] = {},
+        terms: Terms = Terms(),
+        clock_ms: Callable[[], int] = _monotonic_ms,
+    ) -> None:
+        self.identity = f"{identity}_{secrets.token_hex(4)}"
+        self._client = client
+        self._name = name
+        self._namespace = namespace
+        self._marks = marks
+        self._on_started_leading = on_started_leading
+        self._on_stopped_leading = on_stopped_leading
+        self._clock_ms = clock_ms
+        self._state = State(self.identity, terms)
+        self._leading = False
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this process leads at this very moment. Cheap; ask again before every act."""
+        return self._state.leads(self._clock_ms())
+
+    @property
+    def leader(self) -> str:
+        """The identity that held the lease when it was last seen; "" if nobody did."""
+        return self._state.seen.holder if self._state.seen else ""
+
+    async def run(self) -> None:
+        """Stand for election until cancelled; call `release` after that to let another begin without waiting."""
+        happening: Happening = Woke()
+        try:
+            while True:
+                self._state, action = step(self._state, happening, self._clock_ms())
+                match action:
+                    case Look():
+                        happening = await self._attempt(self._look())
+                    case Write():
+                        happening = await self._attempt(self._write(action))
+                    case StepDown():
+                        self._tell(leading=False)
+                        happening = Woke()
+                    case Wait(until_ms) | Lead(until_ms):
+                        self._tell(leading=self.is_leader)
+                        # Candidates that wait are spread a little, or they would all try in the same instant.
+                        spread = 1.0 if self._leading else 1.0 + 0.2 * self._client.jitter()
+                        await asyncio.sleep(max(0, until_ms - self._clock_ms()) / 1_000 * spread)
+                        happening = Woke()
+        finally:
+            self._state = replace(self._state, leads_until_ms=None, ours=False)
+            self._tell(leading=False)
+
+    async def release(self) -> None:
+        """After `run`: give the lease up if it is still held. Errors are only logged, as it runs out by itself."""
+        # Read first: the write that `run` was cancelled in may have taken effect.
+        seen = await self._attempt(self._look())
+        if isinstance(seen, Seen) and seen.record and seen.record.holder == self.identity:
+            await self._attempt(self._write(resign(seen.record)))
+
+    def _tell(self, *, leading: bool) -> None:
+        if leading != self._leading:
+            self._leading = leading
+            (self._on_started_leading if leading else self._on_stopped_leading)()
+
+    async def _attempt(self, happening: Awaitable[Happening]) -> Happening:
+        try:
+            return await happening
+        except (Conflict, AlreadyExists):
+            return Failed()
+        except KubeError as error:
+            log.warning("election: %s; trying again", error)
+            return Failed()
+
+    async def _look(self) -> Seen:
+        path = LEASES.path(self._namespace, self._name)
+        try:
+            lease = await self._client.request("GET", path, decode=_Lease, **self._options())
+        except NotFound:
+            return Seen(None)
+        return Seen(lease.record())
+
+    async def _write(self, write: Write) -> Written | Failed:
+        record, now = write.record, datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        spec: dict[str, object] = {
+            "holderIdentity": record.holder,
+            "leaseDurationSeconds": record.duration_ms // 1_000,
+            "leaseTransitions": record.transitions,
+            "renewTime": now,
+        }
+        metadata: dict[str, object] = {}
+        if write.acquire:
+            spec["acquireTime"] = now
+            metadata |= self._marks
+        if record.version:
+            # A patch, as a PUT of what we know would drop everybody else's labels and annotations.
+            method, path, content_type = "PATCH", LEASES.path(self._namespace, self._name), MERGE_PATCH
+            metadata["resourceVersion"] = record.version
+            body: dict[str, object] = {"metadata": metadata, "spec": spec}
+        else:
+            method, path, content_type = "POST", LEASES.path(self._namespace), JSON
+            metadata["name"] = self._name
+            body = {"apiVersion": LEASES.api_version, "kind": "Lease", "metadata": metadata, "spec": spec}
+        options = self._options() | Options(content_type=content_type)
+        try:
+            lease = await self._client.request(method, path, body, decode=_Lease, **options)
+        except NotFound:
+            if record.version:
+                raise
+            there = f"there is no namespace {self._namespace} for the lease"
+            log.warning("election: %s: kubectl create namespace %s; trying again", there, self._namespace)
+            return Failed()
+        return Written(lease.record())
+
+    def _options(self) -> Options:
+        """No request may outlast the leadership, as stepping down would wait for it, or queue behind other writes."""
+        until_ms = self._state.leads_until_ms
+        left_ms = self._state.terms.renew_deadline_ms if until_ms is None else until_ms - self._clock_ms()
+        return {"timeout_s": max(left_ms, 1) / 1_000, "retries": 0, "urgent": True}

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gangs: what pods, PodGroups and the objects that own pods say of them."""

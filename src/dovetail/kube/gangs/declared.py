@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From what an object declares and what its pods say to the core's gangs.
+
+Rules
+- A pod belongs to one declared thing: a PodGroup, a workload object that owns it, or a name that the pods share. The
+  declared thing becomes one gang, or a root with a sub-gang for each of its parts.
+- Parts that are made one after another (the next when the former runs) cannot wait for each other: then each part is a
+  gang of its own. A part that needs no pod is no sub-gang; its pods, like those of unknown parts, go to the root.
+- Our annotations count on the object first, then on the pods, who must agree. Levels hold for the whole declared thing;
+  `gang-min` and `gang-max` replace its numbers, where it has no parts. What a pod needs of a GPU only the pod can say.
+- Numbers that contradict each other give a Problem, and then the gang stays pending; so do too many parts.
+Ids are `<kind>.<group>/<namespace>/<name>`, and `/<part>` for a sub-gang: the same after every restart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import reduce
+from typing import TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from dovetail.core.model import Gang, Pod, Problem
+from dovetail.kube.api.resources import Resource
+from dovetail.kube.translate.annotations import FRACTION, ISOLATION, MEMORY, NOTHING, PREFIX, Wishes
+from dovetail.kube.translate.limits import MOST_SUBGANGS, too_many
+from dovetail.kube.translate.problems import first_of
+
+T = TypeVar("T")
+
+_MOST_SHOWN = 4
+
+NAMED = "gang.dovetail.dev"
+"""Where the ids begin of gangs that exist only in their pods' annotations."""
+
+
+class OwnerRef(Struct, frozen=True, cache_hash=True):
+    """A workload object to be fetched: GET `resource.path(namespace, name)`."""
+
+    resource: Resource
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.resource.kind} {self.namespace}/{self.name}"
+
+
+class Membership(Struct, frozen=True):
+    """What a pod belongs to, as the pod alone tells. `owner` is the object that must be read to know more. With `alone`
+    it is no gang: the pod does not wait for what the object says."""
+
+    id: str
+    namespace: str
+    name: str
+    part: str = ""
+    owner: OwnerRef | None = None
+    alone: bool = False
+
+
+class Part(Struct, frozen=True):
+    """A role in a workload. `pods` is how many of it there are in all, None if nobody tells."""
+
+    name: str
+    min_count: int
+    pods: int | None = None
+
+
+class Declared(Struct, frozen=True):
+    """A declared thing. `gang` is the gang as far as the object says it, `wishes` what its annotations say; `pods` is
+    how many pods there are in all, `min_field` the field that the minimum comes from, `deadline_ms` the limit of its
+    run time (0: none). With `alone` its pods are no gang."""
+
+    gang: Gang
+    min_field: str
+    parts: tuple[Part, ...] = ()
+    together: bool = True
+    pods: int | None = None
+    wishes: Wishes = NOTHING
+    deadline_ms: int = 0
+    alone: bool = False
+
+    def gang_of(self, part: str) -> str:
+        """The id of the gang that a pod of this part is in."""
+        if self.alone:
+            return ""
+        return f"{self.gang.id}/{part}" if any(p.name == part and p.min_count for p in self.parts) else self.gang.id
+
+
+def divided(field: str, parts: Sequence[Part]) -> tuple[tuple[Part, ...], Problem | None]:
+    """The parts of a declared thing; of too many none, and what is wrong: then it waits as one gang."""
+    problem = too_many(field, len(parts), MOST_SUBGANGS)
+    return (() if problem is not None else tuple(parts)), problem
+
+
+class Begun(Struct, frozen=True):
+    """What a gang was when its pods were bound that run: of how many pods at least, and of which priority (None: that
+    of its pods)."""
+
+    min_count: int
+    priority: int | None
+
+    def keep(self, gang: Gang) -> Gang:
+        """The gang, with no more that would protect these pods than they began with."""
+        least = min(gang.min_count, self.min_count) if self.min_count else gang.min_count
+        lower = gang.priority is not None and self.priority is not None and gang.priority < self.priority
+        priority = gang.priority if lower else self.priority
+        if (least, priority) == (gang.min_count, gang.priority):
+            return gang
+        return replace(gang, min_count=least, priority=priority)
+
+    def and_of(self, other: Begun) -> Begun:
+        """What protects least of two."""
+        priorities = [one.priority for one in (self, other) if one.priority is not None]
+        return Begun(min(self.min_count, other.min_count), min(priorities, default=None))
+
+
+_NOBODY: Mapping[str, Begun] = {}
+
+
+def restored(member: Membership | None, pod: Pod) -> Membership | None:
+    """What a bound pod belongs to, by the gang that was written down (`pod.gang`); `member` is what its metadata says
+    now, which counts as far as it agrees."""
+    if not pod.gang:
+        return member if member is not None and member.alone else None
+    if member is not None and pod.gang in (member.id, f"{member.id}/{member.part}"):
+        return member
+    return Membership(pod.gang, pod.namespace, pod.gang.rpartition("/")[2])
+
+
+def named(member: Membership) -> Declared:
+    """A gang of which only its pods know."""
+    return Declared(Gang(member.id, member.namespace, member.name, min_count=0), _path("gang-min"))
+
+
+def lonely(wishes: Wishes, member: Membership | None = None) -> Problem | None:
+    """What is wrong with what a pod that is in no gang says, or the object of `member`: also that it says how many pods
+    start together."""
+    problems = list(wishes.problems)
+    for key, number in (("gang-min", wishes.gang_min), ("gang-max", wishes.gang_max)):
+        if number is not None:
+            problems.append(Problem(_path(key), str(number), f"the pod is in no gang: name one in {_path('gang')}"))
+    problem = first_of(problems)
+    if problem is None or member is None:
+        return problem
+    return replace(problem, field=f"{member.owner} {problem.field}")
+
+
+def records(declared: Declared, members: Collection[Wishes], bound: Mapping[str, Begun] = _NOBODY) -> list[Gang]:
+    """The core's gangs for a declared thing, the root first; `members` is what its pods say, `bound` what the gangs (by
+    id) were when pods of theirs were bound."""
+    now = _records(declared, members)
+    if not bound:
+        return now
+    # Above sub-gangs no pods are bound, and the priority is one for all of them.
+    above = Begun(0, reduce(Begun.and_of, bound.values()).priority)
+    return [bound.get(gang.id, above).keep(gang) for gang in now]
+
+
+def _records(declared: Declared, members: Collection[Wishes]) -> list[Gang]:
+    if declared.alone:
+        return []
+    gang, own = declared.gang, declared.wishes
+    problems = [gang.problem] if gang.problem is not None else []
+    problems += own.problems
+    problems += _of_pods(own)
+    required = _agreed("topology-required", own.required, (w.required for w in members), problems)
+    preferred = _agreed("topology-preferred", own.preferred, (w.preferred for w in members), problems)
+    minimum = _agreed("gang-min", own.gang_min, (w.gang_min for w in members), problems)
+    maximum = _agreed("gang-max", own.gang_max, (w.gang_max for w in members), problems)
+    parts = [part for part in declared.parts if part.min_count]
+    gang = replace(
+        gang,
+        min_count=0 if parts else minimum or gang.min_count,
+        max_count=maximum or gang.max_count,
+        required=tuple(dict.fromkeys((*gang.required, *required))),
+        preferred=tuple(dict.fromkeys((*gang.preferred, *preferred))),
+    )
+    if not parts:
+        _check(gang, _path("gang-min") if minimum else declared.min_field, declared.pods, problems)
+        return [replace(gang, problem=first_of(problems))]
+    names = ", ".join(part.name for part in parts)
+    for key, number in (("gang-min", minimum), ("gang-max", maximum)):
+        if number:
+            problems.append(Problem(_path(key), str(number), f"cannot be divided between the sub-gangs {names}"))
+    below = [_sub_gang(gang, part, declared, problems) for part in parts]
+    return [replace(g, problem=first_of(problems)) for g in (gang, *below)]
+
+
+def _sub_gang(root: Gang, part: Part, declared: Declared, problems: list[Problem]) -> Gang:
+    found = replace(
+        root,
+        id=declared.gang_of(part.name),
+        name=f"{root.name}/{part.name}",
+        min_count=part.min_count,
+        max_count=None,
+        parent=root.id if declared.together else root.parent,
+        min_groups=0,
+        required=() if declared.together else root.required,
+        preferred=() if declared.together else root.preferred,
+    )
+    _check(found, declared.min_field, part.pods, problems)
+    return found
+
+
+def _check(gang: Gang, min_field: str, pods: int | None, problems: list[Problem]) -> None:
+    low, high = gang.min_count, gang.max_count
+    if low < 1:
+        problems.append(Problem(min_field, str(low), "must be given, and at least 1; nearest valid value: 1"))
+    elif pods is not None and low > pods:
+        rule = f"is more than the {pods} pods that there will be; nearest valid value: {max(pods, 1)}"
+        problems.append(Problem(min_field, str(low), rule))
+    if high is not None and high < low:
+        rule = f"must be at least the minimum, which is {low}; nearest valid value: {low}"
+        problems.append(Problem(_path("gang-max"), str(high), rule))
+
+
+def _agreed(key: str, own: T, said: Iterable[T], problems: list[Problem]) -> T:
+    """The object's own value, else the one that its pods say."""
+    values = sorted({value for value in said if value}, key=str)
+    if own or not values:
+        return own
+    if len(values) > 1:
+        shown = " and ".join([str(value) for value in values[:_MOST_SHOWN]])
+        problems.append(Problem(_path(key), shown, "the pods of one gang must say the same"))
+    return values[0]
+
+
+def _of_pods(own: Wishes) -> Iterable[Problem]:
+    """What an object says that only its pods can."""
+    for key, said in ((MEMORY, own.gpu_memory_mib), (FRACTION, own.gpu_milli), (ISOLATION, own.isolation)):
+        if said:
+            yield Problem(_path(key), str(said), "is of a pod: write it in the metadata of the pod template")
+
+
+def _path(key: str) -> str:
+    return f"metadata.annotations[{PREFIX}{key}]"

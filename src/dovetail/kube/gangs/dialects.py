@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The dialects of PodGroup: one table of how a pod names its group and what the group's object declares.
+
+Rules
+- The first dialect by which a pod names a group counts; then its own `dovetail.dev/gang`; then whoever owns it.
+- A native group of policy basic has no minimum: it is a gang of at least one pod. The levels of its topology constraint
+  hold for it as for any other.
+- Volcano's minTaskMember makes sub-gangs where the numbers add up to minMember; else minMember counts alone, since a
+  gang has one minimum. Volcano's tiers are numbers over HyperNodes, which nobody tells us: a hard one must have a name
+  that is a level (see `annotations`).
+- `priorityClassName` and `queue` of Volcano are not read: the pods' own priority and queue count.
+Sources: k8s.io/api/scheduling (1.36, 1.37), and the APIs of the scheduler-plugins and of Volcano.
+Not known here: pod.spec.workloadRef (1.35), disruptionMode, minResources, timeouts, Volcano's subGroupPolicy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+from msgspec import Struct
+
+from dovetail.core.model import Gang, Problem
+from dovetail.kube.api.resources import (
+    COMPOSITE_POD_GROUPS,
+    COSCHEDULING_POD_GROUPS,
+    POD_GROUPS,
+    VOLCANO_POD_GROUPS,
+    Resource,
+)
+from dovetail.kube.gangs.declared import NAMED, Declared, Membership, Part, divided
+from dovetail.kube.gangs.owners import owned_by
+from dovetail.kube.objects.base import ObjectMeta, epoch_ms
+from dovetail.kube.objects.groups import (
+    CompositePodGroup,
+    CoschedulingPodGroup,
+    NetworkTopology,
+    PodGroup,
+    SchedulingConstraints,
+    VolcanoPodGroup,
+)
+from dovetail.kube.objects.pods import Pod
+from dovetail.kube.translate.annotations import LEVELS, Wishes, level, wishes_of
+from dovetail.kube.translate.limits import MOST_LEVELS, too_many
+from dovetail.kube.translate.limits import name as bounded_name
+from dovetail.kube.translate.problems import NO_GROUP_CLAIMS, first_of
+
+G = TypeVar("G")
+
+# https://github.com/kubernetes-sigs/scheduler-plugins: apis/scheduling/v1alpha1/types.go; the second one until v0.24.
+_COSCHEDULING_LABELS = ("scheduling.x-k8s.io/pod-group", "pod-group.scheduling.sigs.k8s.io")
+# https://github.com/volcano-sh/apis: pkg/apis/scheduling/v1beta1/labels.go.
+_VOLCANO_ANNOTATIONS = ("scheduling.k8s.io/group-name", "scheduling.volcano.sh/group-name")
+# https://github.com/volcano-sh/apis: pkg/apis/batch/v1alpha1/labels.go.
+_VOLCANO_TASK = "volcano.sh/task-spec"
+
+
+class Dialect(Struct, Generic[G], frozen=True):
+    """`resources` in order of preference: the first that is served is read, as `kind`."""
+
+    id_prefix: str
+    resources: tuple[Resource, ...]
+    kind: type[G]
+    declare: Callable[[G], Declared]
+    name_in: Callable[[Pod], str] = lambda _: ""
+    part_in: Callable[[Pod], str] = lambda _: ""
+
+    def id_of(self, namespace: str, name: str) -> str:
+        return f"{self.id_prefix}/{namespace}/{name}"
+
+
+def membership(pod: Pod, wishes: Wishes) -> Membership | None:
+    """What the pod belongs to; None where it is on its own."""
+    namespace = pod.metadata.namespace
+    for dialect in DIALECTS:
+        name = dialect.name_in(pod)
+        if name:
+            name = bounded_name(name)
+            return Membership(dialect.id_of(namespace, name), namespace, name, bounded_name(dialect.part_in(pod)))
+    if wishes.gang:
+        return Membership(f"{NAMED}/{namespace}/{wishes.gang}", namespace, wishes.gang)
+    return owned_by(pod)
+
+
+def _gang(dialect: Dialect[Any], meta: ObjectMeta, **fields: Any) -> Gang:
+    created = epoch_ms(meta.creation_timestamp)
+    return Gang(dialect.id_of(meta.namespace, meta.name), meta.namespace, meta.name, created_ms=created, **fields)
+
+
+def _levels(constraints: SchedulingConstraints | None, problems: list[Problem]) -> tuple[str, ...]:
+    if constraints is None:
+        return ()
+    keys = constraints.topology
+    if problem := too_many("spec.schedulingConstraints.topology", len(keys), MOST_LEVELS):
+        problems.append(problem)
+    return tuple([one.key for one in keys[:MOST_LEVELS]])
+
+
+def _no_policy(kind: str) -> Problem:
+    return Problem("spec.schedulingPolicy", "", f"a {kind} needs basic or gang; nearest valid value: basic: {{}}")
+
+
+def _parent(namespace: str, name: str) -> str:
+    return COMPOSITE.id_of(namespace, name) if name else ""
+
+
+def _native(obj: PodGroup) -> Declared:
+    spec, policy = obj.spec, obj.spec.scheduling_policy
+    problems = [Problem("spec.resourceClaims", claim.name, NO_GROUP_CLAIMS) for claim in spec.resource_claims[:1]]
+    if policy.gang is None and policy.basic is None:
+        problems.append(_no_policy("PodGroup"))
+    required = _levels(spec.scheduling_constraints, problems)
+    gang = _gang(
+        NATIVE,
+        obj.metadata,
+        min_count=policy.gang.min_count if policy.gang is not None else 1,
+        parent=_parent(obj.metadata.namespace, spec.parent_composite_pod_group_name),
+        required=required,
+        priority=spec.priority,
+        problem=first_of(problems),
+    )
+    return Declared(gang, "spec.schedulingPolicy.gang.minCount", wishes=wishes_of(obj.metadata))
+
+
+def _composite(obj: CompositePodGroup) -> Declared:
+    spec, policy = obj.spec, obj.spec.scheduling_policy
+    minimum = policy.gang.min_group_count if policy.gang is not None else 1
+    problems = []
+    if policy.gang is None and policy.basic is None:
+        problems.append(_no_policy("CompositePodGroup"))
+    if minimum < 1:
+        field = "spec.schedulingPolicy.gang.minGroupCount"
+        problems.append(Problem(field, str(minimum), "must be given, and at least 1; nearest valid value: 1"))
+    required = _levels(spec.scheduling_constraints, problems)
+    gang = _gang(
+        COMPOSITE,
+        obj.metadata,
+        min_groups=minimum,
+        parent=_parent(obj.metadata.namespace, spec.parent_composite_pod_group_name),
+        required=required,
+        priority=spec.priority,
+        problem=first_of(problems),
+    )
+    return Declared(gang, "", wishes=wishes_of(obj.metadata))
+
+
+def _coscheduling(obj: CoschedulingPodGroup) -> Declared:
+    gang = _gang(COSCHEDULING, obj.metadata, min_count=obj.spec.min_member)
+    return Declared(gang, "spec.minMember", wishes=wishes_of(obj.metadata))
+
+
+def _volcano(obj: VolcanoPodGroup) -> Declared:
+    spec = obj.spec
+    required, preferred, problem = _tiers(spec.network_topology)
+    tasks = sorted(spec.min_task_member.items())
+    adds_up = sum([count for _, count in tasks]) == spec.min_member and all(count >= 0 for _, count in tasks)
+    wanted = tasks if adds_up else []
+    parts, too_much = divided("spec.minTaskMember", [Part(name, count) for name, count in wanted])
+    gang = _gang(
+        VOLCANO, obj.metadata, min_count=spec.min_member, required=required, preferred=preferred,
+        problem=too_much or problem,
+    )  # fmt: skip
+    return Declared(gang, "spec.minMember", parts, wishes=wishes_of(obj.metadata))
+
+
+def _tiers(wire: NetworkTopology | None) -> tuple[tuple[str, ...], tuple[str, ...], Problem | None]:
+    """(required, preferred, problem)."""
+    if wire is None:
+        return (), (), None
+    key = LEVELS.get(wire.highest_tier_name) or (level(wire.highest_tier_name) if "/" in wire.highest_tier_name else "")
+    if wire.mode == "soft":
+        return (), ((key,) if key else ()), None
+    if key:
+        return (key,), (), None
+    rule = f"the tiers of HyperNodes are not known; name a node label key or one of {', '.join(LEVELS)}"
+    return (), (), Problem("spec.networkTopology.highestTierName", wire.highest_tier_name, rule)
+
+
+def _native_name(pod: Pod) -> str:
+    return pod.spec.scheduling_group.pod_group_name if pod.spec.scheduling_group is not None else ""
+
+
+def _coscheduling_name(pod: Pod) -> str:
+    labels = pod.metadata.labels
+    return next((labels[key] for key in _COSCHEDULING_LABELS if key in labels), "")
+
+
+def _volcano_name(pod: Pod) -> str:
+    annotations = pod.metadata.annotations
+    return next((annotations[key] for key in _VOLCANO_ANNOTATIONS if key in annotations), "")
+
+
+def _volcano_task(pod: Pod) -> str:
+    return pod.metadata.annotations.get(_VOLCANO_TASK, "")
+
+
+NATIVE = Dialect("podgroup.scheduling.k8s.io", POD_GROUPS, PodGroup, _native, _native_name)
+COMPOSITE = Dialect("compositepodgroup.scheduling.k8s.io", COMPOSITE_POD_GROUPS, CompositePodGroup, _composite)
+COSCHEDULING = Dialect(
+    "podgroup.scheduling.x-k8s.io", (COSCHEDULING_POD_GROUPS,), CoschedulingPodGroup, _coscheduling, _coscheduling_name
+)
+VOLCANO = Dialect(
+    "podgroup.scheduling.volcano.sh", (VOLCANO_POD_GROUPS,), VolcanoPodGroup, _volcano, _volcano_name, _volcano_task
+)
+DIALECTS: tuple[Dialect[Any], ...] = (NATIVE, COMPOSITE, COSCHEDULING, VOLCANO)

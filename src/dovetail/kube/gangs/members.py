@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pods of one declared thing, counted by what they say, so that one more costs the same however many there are.
+
+Rules
+- What counts of a pod is what it says of its gang, what the gang was when it was bound, and whether it waits. A pod
+  that leaves takes with it what it said.
+- Pods that agree say at most MOST_SAID different things: each of four values or nothing. Of more the first are handed
+  out: among them two contradict each other, and the gang waits for that reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import reduce
+from itertools import islice
+from typing import TypeVar
+
+from msgspec import Struct
+
+from dovetail.kube.gangs.declared import Begun
+from dovetail.kube.translate.annotations import NOTHING, Wishes
+from dovetail.kube.translate.known import Known
+
+T = TypeVar("T")
+MOST_SAID = 2**4
+_Said = tuple[tuple[str, ...], tuple[str, ...], int | None, int | None]
+
+
+class _Counted(Struct, frozen=True):
+    """What one pod adds; `begun` is None where it is not bound, or is being deleted."""
+
+    said: _Said
+    gang: str
+    begun: Begun | None
+    waits: bool
+
+
+class Members:
+    """`waiting` is how many of the pods are on no node."""
+
+    def __init__(self) -> None:
+        self.waiting = 0
+        self._pods: dict[str, _Counted] = {}
+        self._said: dict[_Said, int] = {}
+        self._begun: dict[str, dict[Begun, int]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._pods)
+
+    def __iter__(self) -> Iterator[str]:
+        """The uids, in the order in which the pods came."""
+        return iter(self._pods)
+
+    def put(self, uid: str, pod: Known) -> None:
+        """Insert or replace."""
+        bound, told, wishes = pod.bound, pod.told, pod.wishes
+        runs = bound is not None and bound.gang and not told.deleting
+        new = _Counted(
+            (wishes.required, wishes.preferred, wishes.gang_min, wishes.gang_max),
+            bound.gang if bound is not None else "",
+            Begun(bound.gang_min, bound.gang_priority) if bound is not None and runs else None,
+            not told.node,
+        )
+        old = self._pods.get(uid)
+        if old == new:
+            return
+        if old is not None:
+            self._count(old, -1)
+        self._pods[uid] = new
+        self._count(new, 1)
+
+    def drop(self, uid: str) -> None:
+        """A pod that is there leaves."""
+        self._count(self._pods.pop(uid), -1)
+
+    def _count(self, one: _Counted, times: int) -> None:
+        self.waiting += times * one.waits
+        _add(self._said, one.said, times)
+        if one.begun is not None:
+            begun = self._begun.setdefault(one.gang, {})
+            _add(begun, one.begun, times)
+            if not begun:
+                del self._begun[one.gang]
+
+    def wishes(self) -> list[Wishes]:
+        """What they say of their gang; nothing else is in it."""
+        return [
+            Wishes(required=required, preferred=preferred, gang_min=least, gang_max=most)
+            if any((required, preferred, least, most))
+            else NOTHING
+            for required, preferred, least, most in islice(self._said, MOST_SAID + 1)
+        ]
+
+    def begun(self) -> dict[str, Begun]:
+        """What each gang was when those of the pods were bound that run."""
+        return {gang: reduce(Begun.and_of, counts) for gang, counts in self._begun.items()}
+
+
+def _add(counts: dict[T, int], key: T, times: int) -> None:
+    count = counts.get(key, 0) + times
+    if count:
+        counts[key] = count
+    else:
+        del counts[key]

@@ -1,0 +1,362 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A cluster read from manifests instead of an API server: the same table of kinds, the same events.
+
+Rules
+- What kubectl prints and what people write are taken alike. What an API server would add is added: namespace `default`,
+  a uid, and what `admission` says.
+- The part of the controllers is not played: a Deployment makes no pods. Kinds that say nothing to a scheduler are
+  counted in `skipped`; so are finished pods, and owners that no pending pod needs.
+- What cannot be used is a problem with its place, and so is what keeps an object pending as it is written.
+- What is named and not there is unknown, not wrong: it is named once, with the first object that names it, and whoever
+  needs it waits.
+- Of an object that is there twice the first counts.
+Not known here: admission by LimitRange, ResourceQuota or RuntimeClass, and validation. Fields that the scheduler does
+not read may hold anything.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Container, Iterable, Sequence
+from datetime import UTC
+from typing import Any
+
+import msgspec
+from msgspec import Struct, structs
+
+from dovetail.core import events as ev
+from dovetail.core.model import Gang, Node, Pod, Problem
+from dovetail.core.queues.types import DEFAULT_QUEUE, QUEUE_LABEL, Queue
+from dovetail.kube.api.discovery import Served
+from dovetail.kube.api.listing import gc_paused
+from dovetail.kube.api.reflector import Change
+from dovetail.kube.api.resources import CLAIM_TEMPLATES, QUEUES, RESOURCE_CLAIMS, Resource
+from dovetail.kube.gangs.dialects import DIALECTS
+from dovetail.kube.gangs.owners import OWNER_KINDS
+from dovetail.kube.manifests import defaults
+from dovetail.kube.manifests.defaults import PRIORITY_CLASSES, Key, Object, PriorityClass, key_of, of_kind
+from dovetail.kube.manifests.documents import Document, ManifestError, read_documents
+from dovetail.kube.objects.base import ObjectMeta, Wire
+from dovetail.kube.objects.claims import ResourceClaimTemplate
+from dovetail.kube.objects.pods import Pod as PodObject
+from dovetail.kube.translate import pods as translate
+from dovetail.kube.translate.pods import UNMADE
+from dovetail.kube.translate.sources import sources
+from dovetail.kube.translate.translator import Feed
+
+_OURS = "dovetail"
+_NAMESPACE = "default"
+_AT = re.compile(r"(.*) - at `\$\.?(.*)`", re.DOTALL)
+
+_READ_BY_OTHERS = {
+    "": "ConfigMap Endpoints Event LimitRange PodTemplate ReplicationController ResourceQuota Secret Service "
+    "ServiceAccount",
+    "admissionregistration.k8s.io": "MutatingWebhookConfiguration ValidatingWebhookConfiguration "
+    "MutatingAdmissionPolicy MutatingAdmissionPolicyBinding ValidatingAdmissionPolicy ValidatingAdmissionPolicyBinding",
+    "apiextensions.k8s.io": "CustomResourceDefinition",
+    "apiregistration.k8s.io": "APIService",
+    "apps": "ControllerRevision DaemonSet Deployment ReplicaSet StatefulSet",
+    "autoscaling": "HorizontalPodAutoscaler",
+    "batch": "CronJob",
+    "coordination.k8s.io": "Lease",
+    "discovery.k8s.io": "EndpointSlice",
+    "events.k8s.io": "Event",
+    "flowcontrol.apiserver.k8s.io": "FlowSchema PriorityLevelConfiguration",
+    "networking.k8s.io": "Ingress IngressClass NetworkPolicy",
+    "node.k8s.io": "RuntimeClass",
+    "rbac.authorization.k8s.io": "ClusterRole ClusterRoleBinding Role RoleBinding",
+    "scheduling.k8s.io": "Workload",
+    "storage.k8s.io": "CSIDriver CSIStorageCapacity VolumeAttachment",
+}
+_UNUSED = {(group, kind) for group, names in _READ_BY_OTHERS.items() for kind in names.split()}
+
+
+class _Named(Wire, frozen=True):
+    """An object of any kind, as far as it can be told apart."""
+
+    metadata: ObjectMeta = ObjectMeta()
+
+
+class _Kind(Struct, frozen=True):
+    """`versions` that are read; none: whichever there is."""
+
+    resource: Resource
+    wire: type[Any]
+    versions: tuple[str, ...] = ()
+
+
+class ManifestProblem(Struct, frozen=True):
+    """`line` is 0 where it is not known; then `path` leads to the object, as in `items[2]`."""
+
+    file: str
+    line: int
+    path: str
+    object: str
+    field: str
+    message: str
+
+    def __str__(self) -> str:
+        place = f"{self.file}:{self.line}" if self.line else f"{self.file} {self.path}".rstrip()
+        return ": ".join(part for part in (place, self.object, self.field, self.message) if part)
+
+
+class Manifests(Struct, frozen=True):
+    """`events` tell the whole cluster, nodes first. `skipped` counts by kind what nothing here is decided by, `missing`
+    says how many objects are named and not there."""
+
+    events: tuple[ev.Event, ...]
+    problems: tuple[ManifestProblem, ...]
+    skipped: dict[str, int]
+    missing: int = 0
+
+
+def read(
+    names: Sequence[str], scheduler_name: str | None = None, schedulers: dict[str, str] | None = None
+) -> Manifests:
+    """The cluster that files, folders and "-" (standard input) describe. Pods of every scheduler are taken for ours,
+    or only those that name `scheduler_name`; what the others name is put into `schedulers`, by pod. Raises
+    ManifestError where a file cannot be read, or nothing is there."""
+    with gc_paused():
+        documents = list(read_documents(names))
+        if not documents:
+            raise ManifestError("there is no Kubernetes object in it", ", ".join(names))
+        return of_documents(documents, scheduler_name, schedulers)
+
+
+def of_documents(
+    documents: Iterable[Document],
+    scheduler_name: str | None = None,
+    schedulers: dict[str, str] | None = None,
+    *,
+    whole: bool = True,
+) -> Manifests:
+    """The same of documents that are read already. Unless they tell the `whole` cluster, they may name objects that are
+    not among them."""
+    reading = _Reading(scheduler_name, whole, schedulers)
+    for document in documents:
+        reading.take(document)
+    events = reading.tell()
+    reading.check(events)
+    skipped = dict(sorted(reading.skipped.items()))
+    return Manifests(tuple(events), tuple(dict.fromkeys(reading.problems)), skipped, reading.missing)
+
+
+class _Reading:
+    def __init__(self, scheduler_name: str | None, whole: bool, schedulers: dict[str, str] | None) -> None:
+        self.problems: list[ManifestProblem] = []
+        self.skipped: Counter[str] = Counter()
+        self._whole = whole
+        self._all_ours = scheduler_name is None
+        self._feed = Feed(scheduler_name or _OURS, believes=True)
+        self._feed.schedulers = schedulers
+        self._sources = tuple(sources(self._feed, Served(frozenset())))
+        versions = {dialect.kind: tuple(r.version for r in dialect.resources) for dialect in DIALECTS}
+        known = [
+            *(_Kind(owner.resource, _Named) for owner in OWNER_KINDS),
+            _Kind(PRIORITY_CLASSES, PriorityClass, (PRIORITY_CLASSES.version,)),
+            _Kind(CLAIM_TEMPLATES, ResourceClaimTemplate, (CLAIM_TEMPLATES.version,)),
+            *(_Kind(s.resource, s.kind, versions.get(s.kind, (s.resource.version,))) for s in self._sources),
+        ]
+        self._kinds = {(kind.resource.group, kind.resource.kind): kind for kind in known}
+        self._objects: dict[Key, Object] = {}
+        self._uids: set[str] = set()
+        self._owner_of: dict[str, Object] = {}
+        self._missing: dict[tuple[str, str], list[Object]] = {}
+
+    @property
+    def missing(self) -> int:
+        return len({name for _, name in self._missing})
+
+    def take(self, document: Document) -> None:
+        """Sort one document in, or say why not."""
+        value = document.value if isinstance(document.value, dict) else {}
+        api_version, kind = value.get("apiVersion"), value.get("kind")
+        if not isinstance(api_version, str) or not isinstance(kind, str):
+            self._problem(document, "", "", "is no Kubernetes object: it needs apiVersion and kind")
+            return
+        group, _, version = api_version.rpartition("/")
+        if (group, kind) in _UNUSED:
+            self.skipped[kind] += 1
+            return
+        known = self._kinds.get((group, kind))
+        if known is None:
+            self._problem(
+                document, _said(value), "apiVersion", f"'{api_version}' has no {kind} that is known here: not used"
+            )
+        elif known.versions and version not in known.versions:
+            rule = f"of {kind} only {' and '.join(known.versions)} can be read: not used"
+            self._problem(document, _said(value), "apiVersion", f"'{api_version}': {rule}")
+        else:
+            obj = self._decode(document, known)
+            if obj is not None:
+                self._objects[obj.key] = obj
+
+    def _decode(self, document: Document, known: _Kind) -> Object | None:
+        resource, kind = known.resource, known.resource.kind
+        value = document.value
+        try:
+            wire = msgspec.convert(defaults.with_allocatable(value) if kind == "Node" else value, known.wire)
+        except msgspec.ValidationError as error:
+            match = _AT.fullmatch(str(error))
+            message, field = match.groups() if match else (str(error), "")
+            self._problem(document, _said(value), field, f"{message}: not used")
+            return None
+        meta: ObjectMeta = wire.metadata
+        name, prefix = meta.name, value.get("metadata", {}).get("generateName")
+        if not name and prefix and isinstance(prefix, str):
+            name = f"{prefix}{len(self._objects)}"
+        key = (resource.group, kind, (meta.namespace or _NAMESPACE) if resource.namespaced else "", name)
+        if not name:
+            self._problem(document, kind, "metadata.name", "is missing: not used")
+            return None
+        if key in self._objects:
+            first = self._objects[key].document
+            where = f"{first.file}:{first.line()}" if first.line() else f"{first.file} {first.path}".rstrip()
+            self._problem(document, _shown(key), "", f"is there twice, first in {where}: not used")
+            return None
+        # A uid that is there already was copied along with the rest of another object.
+        uid = meta.uid if meta.uid and meta.uid not in self._uids else "/".join(part for part in key if part)
+        self._uids.add(uid)
+        created = meta.creation_timestamp
+        if created is not None and created.tzinfo is None:
+            created = created.replace(tzinfo=UTC)
+        meta = structs.replace(meta, name=name, namespace=key[2], uid=uid, creation_timestamp=created)
+        return Object(document, key, structs.replace(wire, metadata=meta))
+
+    def tell(self) -> list[ev.Event]:
+        """The events of everything, in the order of the table, owners last."""
+        defaults.stamp(self._objects)
+        self._drop_finished()
+        for obj, field, message in defaults.complete(self._objects, _OURS if self._all_ours else None):
+            self._problem(obj.document, _shown(obj.key), field, message)
+        events: list[ev.Event] = []
+        for source in self._sources:
+            changes = [Change("added", obj.wire) for obj in of_kind(self._objects, source.resource)]
+            if changes:
+                events += source.translate(changes)
+        unused = {obj.key for owner in OWNER_KINDS for obj in of_kind(self._objects, owner.resource)}
+        for ref in self._feed.wanted_owners():
+            key = (ref.resource.group, ref.resource.kind, ref.namespace, ref.name)
+            owner = self._objects.get(key)
+            unused.discard(key)
+            told = self._feed.owner(ref, owner.document.value if owner is not None else None)
+            if owner is not None:
+                self._owner_of.update((event.gang.id, owner) for event in told if isinstance(event, ev.GangChanged))
+            events += told
+        self.skipped.update(kind for _, kind, _, _ in unused)
+        return events
+
+    def _drop_finished(self) -> None:
+        for obj in list(self._objects.values()):
+            if isinstance(obj.wire, PodObject) and translate.is_finished(obj.wire):
+                self.skipped["finished Pod"] += 1
+                del self._objects[obj.key]
+
+    def check(self, events: Iterable[ev.Event]) -> None:
+        """Say what keeps nodes, gangs and pods that wait from being used as they are written, and what of the inside of
+        nodes is not used."""
+        nodes: dict[str, Node] = {}
+        pods: dict[str, Pod] = {}
+        gangs: dict[str, Gang] = {}
+        namespaces: set[str] = set()
+        volumes: set[str] = set()
+        queues: dict[str, Queue] = {DEFAULT_QUEUE: Queue(DEFAULT_QUEUE)}
+        claims: set[str] = set()
+        for event in events:
+            match event:
+                case ev.NodeChanged(node):
+                    nodes[node.name] = node
+                case ev.PodChanged(pod):
+                    pods[pod.uid] = pod
+                case ev.GangChanged(gang):
+                    gangs[gang.id] = gang
+                case ev.QueueChanged(queue):
+                    queues[queue.name] = queue
+                case ev.NamespaceChanged(namespace):
+                    namespaces.add(namespace.name)
+                case ev.VolumeClaimChanged(volume):
+                    volumes.add(f"PersistentVolumeClaim {volume.key}")
+                case ev.ClaimChanged(claim):
+                    claims.add(claim.key)
+                    self._keeps(self._objects[key_of(RESOURCE_CLAIMS, claim.namespace, claim.name)], claim.problem)
+        of_uid = {obj.wire.metadata.uid: obj for obj in self._objects.values()}
+        for node in nodes.values():
+            self._keeps(self._objects["", "Node", "", node.name], node.problem)
+        for queue in queues.values():
+            obj = self._objects.get(key_of(QUEUES, "", queue.name))
+            if obj is not None:
+                self._keeps(obj, queue.problem)
+                self._exists(obj, "spec.parent", queue.parent, queues)
+        for pod in pods.values():
+            obj = of_uid[pod.uid]
+            if pod.node:
+                self._exists(obj, "spec.nodeName", pod.node, nodes)
+                continue
+            self._keeps(obj, pod.problem)
+            self._exists(obj, "", pod.gang, gangs)
+            own = QUEUE_LABEL in obj.wire.metadata.labels
+            self._exists(obj, f"metadata.labels[{QUEUE_LABEL}]" if own else "", pod.queue, queues)
+            if len(queues) > 1 and not pod.queue and pod.namespace != _NAMESPACE:
+                self._exists(obj, "metadata.namespace", pod.namespace, namespaces)
+            for name in pod.claims:
+                self._exists(obj, "spec.volumes", f"PersistentVolumeClaim {pod.namespace}/{name}", volumes)
+            self._claims_exist(obj, pod, claims)
+        by_name = {_shown(key): obj for key, obj in self._objects.items()}
+        for finding in (one for found in self._feed.findings.values() for one in found):
+            self._keeps(by_name[f"{finding.kind} {finding.name}"], finding.problem)
+        first_of = {pod.gang: of_uid[pod.uid] for pod in reversed(pods.values())}
+        for gang in gangs.values():
+            declaring = self._declaring(gang.id) or first_of.get(gang.id)
+            if declaring is not None:
+                self._keeps(declaring, gang.problem)
+                self._exists(declaring, "", gang.parent, gangs)
+        self._tell_missing()
+
+    def _exists(self, obj: Object, field: str, name: str, known: Container[str]) -> None:
+        if self._whole and name and name not in known:
+            self._missing.setdefault((field, name), []).append(obj)
+
+    def _tell_missing(self) -> None:
+        for (field, name), (first, *others) in self._missing.items():
+            more = f"; {len(others)} more name it" if others else ""
+            message = f"'{name}' is not in the input{more}"
+            self._problem(first.document, _shown(first.key), field, message)
+
+    def _claims_exist(self, obj: Object, pod: Pod, claims: Container[str]) -> None:
+        templates = {c.name: c.resource_claim_template_name for c in obj.wire.spec.resource_claims}
+        for key in pod.device_claims:
+            name = key.partition("/")[2]
+            if name.startswith(UNMADE):
+                name = f"ResourceClaimTemplate {templates[name.removeprefix(UNMADE)]}"
+            self._exists(obj, "spec.resourceClaims", name, (name,) if key in claims else ())
+
+    def _declaring(self, gang_id: str) -> Object | None:
+        """The PodGroup of a gang, in whatever dialect, or its owner."""
+        ref = self._feed.gang_ref(gang_id)
+        if ref is None:
+            return self._owner_of.get(gang_id)
+        resource = ref.dialect.resources[0]
+        return self._objects[resource.group, resource.kind, ref.namespace, ref.name]
+
+    def _keeps(self, obj: Object, problem: Problem | None) -> None:
+        if problem is not None:
+            shown = _shown(obj.key)
+            message = f"{problem.value!r}: {problem.rule}" if problem.value else problem.rule
+            self._problem(obj.document, shown, problem.field if problem.field != shown else "", message)
+
+    def _problem(self, document: Document, shown: str, field: str, message: str) -> None:
+        line = document.line(field)
+        self.problems.append(ManifestProblem(document.file, line, document.path, shown, field, message))
+
+
+def _shown(key: Key) -> str:
+    _, kind, namespace, name = key
+    return f"{kind} {namespace}/{name}" if namespace else f"{kind} {name}"
+
+
+def _said(value: dict[str, Any]) -> str:
+    """What an object calls itself, as far as that can be read."""
+    meta = value.get("metadata")
+    named = {"namespace": "", "name": "", **meta} if isinstance(meta, dict) else {"namespace": "", "name": ""}
+    return _shown(("", str(value["kind"]), str(named["namespace"]), str(named["name"]))).rstrip()

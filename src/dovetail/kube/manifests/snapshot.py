@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All of a cluster that the core is told, as objects that `manifests` reads: the same table of kinds, and the owners.
+
+Rules
+- Of an object stands there what a wire struct reads, and nothing else: no environment, no commands, no data.
+  Annotations and labels are whole, but for the copy of the manifest that `kubectl apply` leaves.
+- The owners of all pods that have not finished are read, whichever scheduler they name: `simulate` takes all for ours.
+- One list follows the other: what changes meanwhile may be in one and not in the other.
+- What may not be read, or cannot be decoded, is named in `unread`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+from msgspec import NODEFAULT, Struct
+from msgspec.structs import fields
+
+from dovetail.kube.api.client import Client
+from dovetail.kube.api.discovery import discover
+from dovetail.kube.api.errors import Forbidden, KubeError, NotFound
+from dovetail.kube.api.listing import list_all
+from dovetail.kube.api.resources import Resource
+from dovetail.kube.gangs import owners
+from dovetail.kube.gangs.declared import OwnerRef
+from dovetail.kube.objects.pods import Pod
+from dovetail.kube.translate.pods import is_finished
+from dovetail.kube.translate.sources import sources
+from dovetail.kube.translate.translator import Feed
+
+_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+Document = dict[str, Any]
+
+
+class Snapshot(Struct, frozen=True):
+    """`objects` as in manifests; `unread` says what is missing and why, a line each."""
+
+    objects: tuple[Document, ...]
+    unread: tuple[str, ...]
+
+
+async def read(client: Client) -> Snapshot:
+    """Raises ApiError where the server cannot be asked at all."""
+    served = await discover(client)
+    objects: list[Document] = []
+    unread = [f"{api_version}: its API server did not answer" for api_version in served.failed]
+    wanted: dict[OwnerRef, None] = {}
+    for source in sources(Feed(), served):
+        if not served.has(source.resource):
+            continue
+        try:
+            listing = await list_all(client, source.resource, source.kind, params=source.params)
+        except Forbidden as error:
+            unread.append(f"{source.resource}: {error}")
+            continue
+        unread += [f"{source.resource} {'/'.join(bad.key or ('?',))}: {bad.problem}" for bad in listing.bad]
+        objects += [_document(source.resource, one) for one in listing.objects.values()]
+        if source.kind is Pod:
+            wanted.update(dict.fromkeys(_owners(listing.objects.values())))
+    found = await asyncio.gather(*(_owner(client, ref) for ref in wanted), return_exceptions=True)
+    for ref, owner in zip(wanted, found, strict=True):
+        if isinstance(owner, KubeError):
+            # The owner of a pod that is being deleted with it may be gone already.
+            unread += [] if isinstance(owner, NotFound) else [f"{ref}: {owner}"]
+        elif isinstance(owner, BaseException):
+            raise owner
+        else:
+            objects.append(owner)
+    return Snapshot(tuple(objects), tuple(unread))
+
+
+def _owners(pods: Iterable[Pod]) -> Iterable[OwnerRef]:
+    members = (owners.owned_by(pod) for pod in pods if not is_finished(pod))
+    return (member.owner for member in members if member is not None and member.owner is not None)
+
+
+async def _owner(client: Client, ref: OwnerRef) -> Document:
+    """Raises KubeError."""
+    path = ref.resource.path(ref.namespace, ref.name)
+    document: Document = await client.request("GET", path, decode=dict[str, Any])
+    try:
+        return _document(ref.resource, msgspec.convert(document, owners.wire_of(ref)))
+    except msgspec.ValidationError:
+        return document
+
+
+def _document(resource: Resource, obj: Struct) -> Document:
+    document = {"apiVersion": resource.api_version, "kind": resource.kind, **_written(obj)}
+    document["metadata"].get("annotations", {}).pop(_APPLIED, None)
+    return document
+
+
+def _written(value: Any) -> Any:
+    """As it is decoded from: fields that have their defaults are left out."""
+    if isinstance(value, Struct):
+        return {
+            field.encode_name: _written(found)
+            for field in fields(value)
+            if (found := getattr(value, field.name)) != _default(field)
+        }
+    if isinstance(value, dict):
+        return {key: _written(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_written(item) for item in value]
+    return msgspec.to_builtins(value)
+
+
+def _default(field: msgspec.structs.FieldInfo) -> Any:
+    return field.default if field.default_factory is NODEFAULT else field.default_factory()

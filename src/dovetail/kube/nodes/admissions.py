@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which pods are on their way into a node: bound to it, and not yet admitted by its kubelet; and who leaves it.
+
+A device plugin is asked for so many devices of a resource, not for those of a pod. While one pod at most is on its way
+for each resource and number, it is known whose they are. A kubelet has admitted a pod that has a start time.
+Source: k8s.io/kubernetes pkg/kubelet/status/status_manager.go (startTime), pkg/apis/deviceplugin/v1beta1.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from dovetail.core.bounded_cache import Remembered, same
+from dovetail.core.devices.mig.geometry import RESOURCE_PREFIX
+from dovetail.core.model import GPU, SHARED_GPU
+from dovetail.kube.objects.pods import Pod as PodObject
+
+Sizes = frozenset[tuple[str, str]]
+"""Resources with the amounts that some container asks for, as written."""
+_NONE: Sizes = frozenset()
+_MOST = 128
+_shared = Remembered[Sizes](1024, same)
+
+
+class Listener(Protocol):
+    """Who wants to know, of pods that ask for GPUs; "" stands for no node."""
+
+    def admitted(self, uid: str, node: str) -> None:
+        """The kubelet of the node has let it in."""
+
+    def gone(self, uid: str, node: str) -> None:
+        """It is finished, deleted or rejected."""
+
+
+class _Nobody:
+    def admitted(self, uid: str, node: str) -> None: ...
+
+    def gone(self, uid: str, node: str) -> None: ...
+
+
+class Admissions:
+    def __init__(self) -> None:
+        self.listener: Listener = _Nobody()
+        self._sizes: dict[str, Sizes] = {}
+        self._node_of: dict[str, str] = {}
+        self._coming: dict[str, dict[str, Sizes]] = {}
+
+    def put(self, obj: PodObject) -> None:
+        """A pod that is not finished."""
+        uid, node = obj.metadata.uid, obj.spec.node_name
+        if uid not in self._sizes and (sizes := sizes_of(obj)):
+            self._sizes[uid] = sizes
+        if not node or uid not in self._sizes:
+            return
+        new = uid not in self._node_of
+        self._node_of[uid] = node
+        if not obj.status.start_time:
+            self._coming.setdefault(node, {})[uid] = self._sizes[uid]
+        elif self._arrived(uid, node) or new:
+            self.listener.admitted(uid, node)
+
+    def _arrived(self, uid: str, node: str) -> bool:
+        coming = self._coming.get(node, {})
+        if coming.pop(uid, None) is None:
+            return False
+        if not coming:
+            del self._coming[node]
+        return True
+
+    def drop(self, uid: str) -> None:
+        """It is gone."""
+        if self._sizes.pop(uid, None) is not None:
+            node = self._node_of.pop(uid, "")
+            self._arrived(uid, node)
+            self.listener.gone(uid, node)
+
+    def sizes(self, uid: str) -> Sizes:
+        """What a pod asks device plugins of GPUs for."""
+        return self._sizes.get(uid, _NONE)
+
+    def coming(self, node: str) -> dict[str, Sizes]:
+        """The pods that are on their way to a node."""
+        return self._coming.get(node, {})
+
+
+def sizes_of(obj: PodObject) -> Sizes:
+    found = [
+        pair
+        for container in (*obj.spec.init_containers, *obj.spec.containers)
+        for pair in (container.resources.limits or {}).items()
+        if _is_gpu(pair[0])
+    ]
+    sizes = frozenset((name, str(amount)) for name, amount in found[:_MOST])
+    return _shared(sizes)
+
+
+def _is_gpu(resource: str) -> bool:
+    return resource in (GPU, SHARED_GPU) or resource.startswith(RESOURCE_PREFIX)

@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the GPUs of a node are divided: shared between pods, or sliced under the name of whole GPUs; and their memory.
+
+Rules
+- GPU feature discovery tells by labels: `gpu.replicas` and `gpu.sharing-strategy` (older ones without it only knew
+  time-slicing), `gpu.memory` of a card, and a product that ends with -SHARED. GPUNode counts before the labels.
+- With MIG strategy `single` the product ends with the profile, and count and memory are those of the slices.
+- Replicas bear the name `nvidia.com/gpu.shared` where the node offers that, else that of whole GPUs.
+- How many cards are shared follows from what the node offers, which may be fewer than are there.
+- Of GPUs of different memory the least counts.
+- What contradicts itself becomes a finding. The node is then taken for one that shares in the weakest way, by how many
+  is not known: its replicas are only counted.
+Not known here: replicas of MIG slices (strategy `mixed`), which are counted as any other resource.
+Source: NVIDIA k8s-device-plugin (internal/lm, internal/plugin), GPU feature discovery.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from dovetail.core.devices.gpu_sharing import Isolation, Sharing
+from dovetail.core.devices.mig import names
+from dovetail.core.devices.mig.geometry import Geometry
+from dovetail.core.devices.mig.static import Card
+from dovetail.core.model import GPU, MAX_GPUS, SHARED_GPU, WHOLE_GPU_MILLI, Problem
+from dovetail.core.quantities import QuantityError, units
+from dovetail.kube.nodes.layouts import PRODUCT, Finding, Labels
+from dovetail.kube.objects import base
+from dovetail.kube.objects.topology import GPUNode, GpuSharing
+from dovetail.kube.translate.problems import nearest
+
+REPLICAS, STRATEGY = "nvidia.com/gpu.replicas", "nvidia.com/gpu.sharing-strategy"
+MEMORY, MIG_STRATEGY = "nvidia.com/gpu.memory", "nvidia.com/mig.strategy"
+_UNSHARED = "none"
+_MPS = "mps"
+_ISOLATION: dict[str, Isolation] = {"time-slicing": "none", _MPS: "memory"}
+"""By strategy; see `core.devices.gpu_sharing`."""
+_SLICED = re.compile(r".+-MIG-(.+?)(?:-SHARED)?")
+_INVALID = "INVALID"
+_MOST_MIB = 2**21
+"""Parts of a GPU are kept in thousandths of MiB in 31 bits."""
+_NUMBER = re.compile(r"[0-9]{1,9}")
+
+
+class Parts(NamedTuple):
+    """As in `core.model.Node`."""
+
+    gpu_memory_mib: int = 0
+    sharing: Sharing | None = None
+    sliced: bool = False
+    mig: tuple[Card, ...] = ()
+    geometry: Geometry | None = None
+    gpus_out: int = 0
+
+    @property
+    def divided(self) -> bool:
+        """Whether a device that the node offers is less than a GPU."""
+        return self.sliced or self.sharing is not None
+
+
+NO_PARTS = Parts()
+
+
+class Offer(NamedTuple):
+    """What a Node object tells of it; "" for a label that is not there. `cards` is None where that is not told, `gpus`
+    and `shared` are how many of the two resources are allocatable, `slices` how many of each MIG resource."""
+
+    product: str
+    cards: int | None
+    memory: str
+    replicas: str
+    strategy: str
+    mig: str
+    gpus: int
+    shared: int
+    slices: tuple[tuple[str, int], ...] = ()
+
+
+class _Unclear(Exception):
+    """How the node shares its GPUs cannot be said; the argument is the Finding."""
+
+
+def offer_of(node: base.Node, labels: Labels) -> Offer:
+    named, amounts = node.metadata.labels, node.status.allocatable
+    return Offer(
+        product=labels.product,
+        cards=labels.count,
+        memory=named.get(MEMORY, ""),
+        replicas=named.get(REPLICAS, ""),
+        strategy=named.get(STRATEGY, ""),
+        mig=named.get(MIG_STRATEGY, ""),
+        gpus=_units(amounts.get(GPU, 0)),
+        shared=_units(amounts.get(SHARED_GPU, 0)),
+        slices=tuple(
+            (name, _units(amount)) for name, amount in sorted(amounts.items()) if names.read(name) is not None
+        ),
+    )
+
+
+def _units(amount: base.Quantity) -> int:
+    try:
+        return max(0, int(units(str(amount))))
+    except QuantityError:
+        # The node says so itself.
+        return 0
+
+
+def parts_of(name: str, offer: Offer, node: GPUNode | None) -> tuple[Parts, tuple[Finding, ...]]:
+    """What is known of the parts of a node's GPUs; `node` is the object that tells more of them."""
+    findings: list[Finding] = []
+    found = _SLICED.fullmatch(offer.product)
+    if found is not None and found[1] == _INVALID:
+        rule = "cards differ, or have no slices: what they offer is taken for slices of no known memory"
+        findings.append(_of_label(name, PRODUCT, offer.product, rule))
+    elif found is not None and offer.mig not in ("", "single"):
+        findings.append(_of_label(name, MIG_STRATEGY, offer.mig, f"{PRODUCT} tells of slices: taken for single"))
+    memory_mib = _memory_mib(name, offer, None if found else node, findings)
+    told = node.status.sharing if node is not None else None
+    try:
+        sharing = _sharing(name, offer, None if found else node, told, findings)
+    except _Unclear as unclear:
+        findings.append(unclear.args[0])
+        sharing = Sharing(_resource(offer), cards=0, replicas=1)
+    return Parts(memory_mib, sharing, found is not None), tuple(findings)
+
+
+def _of_label(name: str, key: str, value: str, rule: str) -> Finding:
+    return Finding("Node", name, Problem(f"metadata.labels[{key}]", value, rule))
+
+
+def _memory_mib(name: str, offer: Offer, node: GPUNode | None, findings: list[Finding]) -> int:
+    labelled = int(offer.memory) if _NUMBER.fullmatch(offer.memory) else 0
+    labelled = labelled if labelled <= _MOST_MIB else 0
+    if offer.memory and not labelled and not offer.product.endswith(_INVALID):
+        rule = f"must be a whole number of MiB from 1 to {_MOST_MIB}: taken as not known"
+        findings.append(_of_label(name, MEMORY, offer.memory, rule))
+    told = min((gpu.memory_mib for gpu in node.status.gpus), default=0) if node is not None else 0
+    told = told if 0 < told <= _MOST_MIB else 0
+    if told and labelled and told != labelled:
+        findings.append(_of_label(name, MEMORY, offer.memory, f"GPUNode says {told}: GPUNode counts"))
+    return told or labelled
+
+
+def _resource(offer: Offer) -> str:
+    return SHARED_GPU if offer.shared else GPU
+
+
+def _sharing(
+    name: str, offer: Offer, node: GPUNode | None, told: GpuSharing | None, findings: list[Finding]
+) -> Sharing | None:
+    """None where GPUs are not shared. `node` is the object where the cards that it lists are the devices that are
+    shared. Raises _Unclear."""
+    if told is None:
+        strategy, replicas = _labelled(name, offer)
+    else:
+        strategy, replicas = told.strategy, told.replicas
+        findings += _against_labels(name, offer, told)
+    if strategy == _UNSHARED or not strategy:
+        if told is not None and offer.shared:
+            rule = "GPUNode says that GPUs are not shared: only counted"
+            raise _Unclear(Finding("Node", name, Problem(f"status.allocatable[{SHARED_GPU}]", str(offer.shared), rule)))
+        return None
+    if strategy not in _ISOLATION:
+        rule = f"must be one of {', '.join(_STRATEGIES)}; nearest valid value: {nearest(strategy, _STRATEGIES)}"
+        raise _unclear(name, told, "strategy", strategy, rule)
+    if not 2 <= replicas <= WHOLE_GPU_MILLI:
+        shown = str(replicas) if told is not None else offer.replicas
+        raise _unclear(name, told, "replicas", shown, f"must be a whole number from 2 to {WHOLE_GPU_MILLI}")
+    if strategy == _MPS and _SLICED.fullmatch(offer.product):
+        raise _unclear(name, told, "strategy", strategy, f"{PRODUCT} tells of MIG slices, which MPS does not share")
+    resource = (told.resource if told is not None else "") or _resource(offer)
+    if resource not in (GPU, SHARED_GPU):
+        raise _unclear(name, told, "resource", resource, f"must be {GPU} or {SHARED_GPU}")
+    one_only = strategy == _MPS or (told is not None and told.fail_requests_greater_than_one)
+    cards = _cards(name, offer, node, resource, replicas, findings)
+    return Sharing(resource, cards, replicas, _ISOLATION[strategy], one_only)
+
+
+_STRATEGIES = (_UNSHARED, *_ISOLATION)
+
+
+def _unclear(name: str, told: GpuSharing | None, field: str, value: str, rule: str) -> _Unclear:
+    rule = f"{rule}: only counted"
+    if told is not None:
+        return _Unclear(Finding("GPUNode", name, Problem(f"status.sharing.{field}", value, rule)))
+    return _Unclear(_of_label(name, {"strategy": STRATEGY, "replicas": REPLICAS}[field], value, rule))
+
+
+def _labelled(name: str, offer: Offer) -> tuple[str, int]:
+    """Strategy and replicas by the labels; "" where nothing tells that GPUs are shared."""
+    replicas = int(offer.replicas) if _NUMBER.fullmatch(offer.replicas) else 0
+    if offer.replicas and not _NUMBER.fullmatch(offer.replicas):
+        raise _unclear(name, None, "replicas", offer.replicas, "must be a whole number")
+    signs = {
+        f"status.allocatable[{SHARED_GPU}] is {offer.shared}": offer.shared > 0,
+        f"{REPLICAS} is {replicas}": replicas > 1,
+        f"{PRODUCT} ends with -SHARED": offer.product.endswith("-SHARED"),
+    }
+    sign = next((sign for sign, there in signs.items() if there), "")
+    if sign and offer.strategy == _UNSHARED:
+        raise _unclear(name, None, "strategy", offer.strategy, sign)
+    # Releases that did not tell the strategy knew only this one.
+    return offer.strategy or ("time-slicing" if sign else ""), replicas
+
+
+def _against_labels(name: str, offer: Offer, told: GpuSharing) -> Iterable[Finding]:
+    replicas = (str(told.replicas),) if told.strategy in _ISOLATION else ("1", "0")
+    for key, labelled, ours in (
+        (STRATEGY, offer.strategy, (told.strategy,)),
+        (REPLICAS, offer.replicas, replicas),
+    ):
+        if labelled and labelled not in ours:
+            yield _of_label(name, key, labelled, f"GPUNode says {ours[0]}: GPUNode counts")
+
+
+def _cards(name: str, offer: Offer, node: GPUNode | None, resource: str, replicas: int, findings: list[Finding]) -> int:
+    """How many GPUs the node shares. Raises _Unclear."""
+    healthy = sum(gpu.healthy for gpu in node.status.gpus) if node is not None else 0
+    amount, count = offer.shared if resource == SHARED_GPU else offer.gpus, healthy or offer.cards
+    cards, rest = divmod(amount, replicas)
+    field, most = f"status.allocatable[{resource}]", MAX_GPUS if count is None else min(count, MAX_GPUS)
+    if not amount:
+        return most if count is not None else 0
+    if rest or cards > most:
+        rule = f"must be {replicas} replicas of each of {count if count is not None else 'its'} GPUs: only counted"
+        raise _Unclear(Finding("Node", name, Problem(field, str(amount), rule)))
+    if count is not None and cards < count:
+        rule = f"are {replicas} replicas of each of {cards} GPUs of {count}: the others are taken for broken"
+        findings.append(Finding("Node", name, Problem(field, str(amount), rule)))
+    return cards

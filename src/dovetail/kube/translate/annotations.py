@@ -1,0 +1,291 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What users write under `dovetail.dev/`: one table of labels and annotations, with the rule of each.
+
+Rules
+- They are read on pods, on PodGroups and on the workload objects that own pods.
+- A bad value, a known key in the wrong place and a key that is not known each give a Problem with the field's path, the
+  value, the rule and the nearest valid value or key. Nothing under the prefix is skipped but what we write ourselves.
+- Levels are node label keys, the widest wish first, separated by commas. These short names stand for them: region, zone
+  (topology.kubernetes.io/...), datacenter, spine, block (network.topology.nvidia.com/...), rack (dovetail.dev/rack),
+  clique (nvidia.com/gpu.clique), host (kubernetes.io/hostname).
+On a pod that is in no gang, levels have no effect: it is always inside one domain.
+- `gpu-memory` (in MiB) and `gpu-fraction` (in thousandths) are what the pod needs of each of its GPUs, rounded up, and
+  `gpu-isolation` is the least that must keep other pods from it. They are said on the pod: pods of a gang may differ.
+- What we write ourselves is not read here: the record of a bound pod is in `bound`.
+- Of more than MOST_KEYS keys the first are read, and of a value longer than LONGEST nothing; both are Problems.
+- Nothing here knows what time it is: whether `last-checkpoint` lies in the future is for the core.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import datetime
+from fractions import Fraction
+from math import ceil
+from typing import Any, Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from dovetail.core.bounded_cache import Remembered
+from dovetail.core.devices.gpu_sharing import ISOLATIONS, Isolation
+from dovetail.core.model import MAX_GPUS, WHOLE_GPU_MILLI, Problem
+from dovetail.core.quantities import parse
+from dovetail.kube.objects.base import ObjectMeta, epoch_ms
+from dovetail.kube.translate.limits import MOST_LEVELS
+from dovetail.kube.translate.problems import nearest, shown
+
+PREFIX = "dovetail.dev/"
+DEVICES = PREFIX + "devices"
+DECISION = PREFIX + "decision"
+RANK = PREFIX + "rank"
+BOUND = PREFIX + "bound"
+WRITTEN_BY_US = frozenset(key.removeprefix(PREFIX) for key in (BOUND, DECISION, DEVICES, RANK))
+LEVELS = {
+    "region": "topology.kubernetes.io/region",
+    "zone": "topology.kubernetes.io/zone",
+    "datacenter": "network.topology.nvidia.com/datacenter",
+    "spine": "network.topology.nvidia.com/spine",
+    "block": "network.topology.nvidia.com/block",
+    "rack": "dovetail.dev/rack",
+    "clique": "nvidia.com/gpu.clique",
+    "host": "kubernetes.io/hostname",
+}
+MEMORY, FRACTION, ISOLATION = "gpu-memory", "gpu-fraction", "gpu-isolation"
+CHECKPOINT = "last-checkpoint"
+_LAST_CHECKPOINT = PREFIX + CHECKPOINT
+NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
+_DOMAIN = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
+_DURATION = re.compile("".join(f"(?:([0-9]{{1,9}}){unit})?" for unit in "dhms"))
+_SECONDS = (86400, 3600, 60, 1)
+_COUNT = re.compile(r"[0-9]{1,9}")
+_INDEX = re.compile(r"0|[1-9][0-9]?")
+_DECIMAL = re.compile(r"-?([0-9]{1,9}(\.[0-9]{0,30})?|\.[0-9]{1,30})")
+_MIB = 2**20
+MOST_KEYS = 32
+"""Labels and annotations of ours that are read of one object: more than there are."""
+LONGEST = 4096
+_NEAREST_TOLD = 4
+
+
+class Wishes(Struct, frozen=True):
+    """What an object asks for by our labels and annotations; empty values where it asks for nothing."""
+
+    queue: str = ""
+    user: str = ""
+    gang: str = ""
+    gang_min: int | None = None
+    gang_max: int | None = None
+    required: tuple[str, ...] = ()
+    preferred: tuple[str, ...] = ()
+    nvlink: str = ""
+    gpu_memory_mib: int = 0
+    gpu_milli: int = 0
+    isolation: Isolation | Literal[""] = ""
+    max_runtime_ms: int = 0
+    checkpoint_interval_ms: int = 0
+    startup_ms: int = 0
+    last_checkpoint_ms: int = 0
+    preemptible: bool | None = None
+    movable: bool | None = None
+    problems: tuple[Problem, ...] = ()
+
+    @property
+    def of_gpus(self) -> bool:
+        """Whether it says what each GPU must have."""
+        return bool(self.gpu_memory_mib or self.gpu_milli or self.isolation)
+
+
+class _BadValue(ValueError):
+    """The value breaks the rule of its key; the argument is the nearest valid value, where it can be worked out."""
+
+
+class Key(Struct, frozen=True):
+    """`field` is the attribute of Wishes that `parse` fills; `examples` are valid values."""
+
+    field: str
+    rule: str
+    parse: Callable[[str], Any]
+    examples: tuple[str, ...]
+    place: Literal["labels", "annotations"] = "annotations"
+
+
+def _name(text: str) -> str:
+    if NAME.fullmatch(text) is None:
+        raise _BadValue
+    return text
+
+
+def _count(text: str) -> int:
+    if _COUNT.fullmatch(text) is None or int(text) < 1:
+        raise _BadValue
+    return int(text)
+
+
+def _levels(text: str) -> tuple[str, ...]:
+    levels = [level(part.strip()) for part in text.split(",")]
+    if "" in levels:
+        raise _BadValue
+    found = tuple(dict.fromkeys(levels))
+    if len(found) > MOST_LEVELS:
+        raise _BadValue(",".join(text.split(",")[:MOST_LEVELS]))
+    return found
+
+
+def level(text: str) -> str:
+    """The node label key that a level's name stands for; "" where it is no valid key."""
+    key = LEVELS.get(text, text)
+    domain, _, name = key.rpartition("/")
+    valid = NAME.fullmatch(name) and ("/" not in key or (len(domain) <= 253 and _DOMAIN.fullmatch(domain)))
+    return key if valid else ""
+
+
+def duration_ms(text: str) -> int:
+    """Of a text such as 1h30m. Raises ValueError."""
+    match = _DURATION.fullmatch(text) if text else None
+    if match is None:
+        raise _BadValue
+    return 1000 * sum(int(amount) * unit for amount, unit in zip(match.groups(default="0"), _SECONDS, strict=True))
+
+
+def _more_than_zero_ms(text: str) -> int:
+    milliseconds = duration_ms(text)
+    if milliseconds == 0:
+        raise _BadValue
+    return milliseconds
+
+
+def _time_ms(text: str) -> int:
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None or "T" not in text:
+        raise _BadValue
+    return epoch_ms(moment)
+
+
+def _one_of(*allowed: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text not in allowed:
+            raise _BadValue
+        return text
+
+    return parse
+
+
+def _truth(text: str) -> bool:
+    return _one_of("true", "false")(text) == "true"
+
+
+def _memory_mib(text: str) -> int:
+    size = parse(text)
+    if size < _MIB:
+        # Nobody means bytes.
+        raise _BadValue(f"{ceil(size)}Mi" if size > 0 else "1Mi")
+    return ceil(size / _MIB)
+
+
+def _milli(text: str) -> int:
+    if _DECIMAL.fullmatch(text) is None:
+        raise _BadValue
+    milli = ceil(Fraction(text) * WHOLE_GPU_MILLI)
+    if not 0 < milli <= WHOLE_GPU_MILLI:
+        raise _BadValue("1" if milli > 0 else "0.001")
+    return milli
+
+
+_LEVELS_RULE = f"must be node label keys or {', '.join(LEVELS)}, separated by commas, {MOST_LEVELS} at most"
+DURATION_RULE = "must be a duration in d, h, m and s, in that order, and more than zero"
+
+TABLE: dict[str, Key] = {
+    "queue": Key("queue", "must be the name of a queue", _name, ("default",), "labels"),
+    "user": Key("user", "must be the name of a user", _name, ("ada",), "labels"),
+    "gang": Key("gang", "must be a name: the pods of a namespace with the same one form a gang", _name, ("my-gang",)),
+    "gang-min": Key("gang_min", "must be a whole number of at least 1", _count, ("1",)),
+    "gang-max": Key("gang_max", "must be a whole number of at least 1", _count, ("1",)),
+    "topology-required": Key("required", _LEVELS_RULE, _levels, tuple(LEVELS)),
+    "topology-preferred": Key("preferred", _LEVELS_RULE, _levels, tuple(LEVELS)),
+    "nvlink": Key(
+        "nvlink", "must be required or preferred", _one_of("required", "preferred"), ("required", "preferred")
+    ),
+    MEMORY: Key("gpu_memory_mib", "must be a quantity of memory of at least 1Mi", _memory_mib, ("8Gi", "8192Mi", "8G")),
+    FRACTION: Key("gpu_milli", "must be a decimal number above 0 and up to 1", _milli, ("0.5", "0.125", "1")),
+    ISOLATION: Key("isolation", "must be none, memory or strong", _one_of(*ISOLATIONS), ISOLATIONS),
+    "max-runtime": Key("max_runtime_ms", DURATION_RULE, _more_than_zero_ms, ("90m", "1h30m", "2d", "3600s")),
+    "checkpoint-interval": Key("checkpoint_interval_ms", DURATION_RULE, _more_than_zero_ms, ("30m", "1h30m", "600s")),
+    "startup-time": Key("startup_ms", DURATION_RULE, _more_than_zero_ms, ("2m", "1m30s", "600s")),
+    CHECKPOINT: Key(
+        "last_checkpoint_ms", "must be a time as in RFC 3339, with its zone", _time_ms, ("2026-01-31T12:00:00Z",)
+    ),
+    "preemptible": Key("preemptible", "must be true or false", _truth, ("true", "false")),
+    "movable": Key("movable", "must be true or false", _truth, ("true", "false")),
+}
+_Items = tuple[tuple[str, str], ...]
+
+
+def wishes_of(meta: ObjectMeta) -> Wishes:
+    """What the object asks for. It never fails: `problems` says what is wrong."""
+    labels, annotations = _ours(meta.labels), _ours(meta.annotations)
+    if not labels and not annotations:
+        return NOTHING
+    return _remembered(labels, annotations)
+
+
+def _ours(values: dict[str, str]) -> _Items:
+    return tuple([item for item in values.items() if item[0].startswith(PREFIX)])
+
+
+NOTHING = Wishes()
+
+
+def _read(labels: _Items, annotations: _Items) -> Wishes:
+    wishes: dict[str, Any] = {}
+    problems: list[Problem] = []
+    unknown = 0
+    for place, items in (("labels", labels), ("annotations", annotations)):
+        if len(items) > MOST_KEYS:
+            rule = f"are too many keys of {PREFIX}; the limit is {MOST_KEYS}"
+            problems.append(Problem(f"metadata.{place}", str(len(items)), rule))
+        for name, value in items[:MOST_KEYS]:
+            path, short = f"metadata.{place}[{name}]", name.removeprefix(PREFIX)
+            key = TABLE.get(short)
+            if short in WRITTEN_BY_US:
+                continue
+            if key is None:
+                unknown += 1
+                near = f"; nearest known key: {PREFIX}{nearest(short, TABLE)}" if unknown <= _NEAREST_TOLD else ""
+                problems.append(Problem(path, shown(value), f"is no known key{near}"))
+            elif key.place != place:
+                problems.append(Problem(path, shown(value), f"must be in metadata.{key.place}"))
+            elif len(value) > LONGEST:
+                problems.append(Problem(path, shown(value), f"has {len(value)} characters; the limit is {LONGEST}"))
+            else:
+                try:
+                    wishes[key.field] = key.parse(value)
+                except ValueError as error:
+                    problems.append(Problem(path, shown(value), _rule(key, value, error)))
+    return replace(NOTHING, **wishes, problems=tuple(problems))
+
+
+_remembered: Remembered[Wishes] = Remembered(4096, _read)
+
+
+def last_checkpoint_ms(meta: ObjectMeta) -> int:
+    """When a pod that is bound last saved what it did, as it says now; 0 where it says no time."""
+    text = meta.annotations.get(_LAST_CHECKPOINT)
+    try:
+        return _time_ms(text) if text is not None else 0
+    except ValueError:
+        return 0
+
+
+def indices_of(text: str) -> tuple[int, ...] | None:
+    """The GPUs that a value of DEVICES names; None where it is no list of different indices that a node can have."""
+    parts = text.split(",", MAX_GPUS)
+    if not all(_INDEX.fullmatch(part) and int(part) < MAX_GPUS for part in parts) or len(set(parts)) < len(parts):
+        return None
+    return tuple(map(int, parts))
+
+
+def _rule(key: Key, value: str, error: ValueError) -> str:
+    told = str(error) if isinstance(error, _BadValue) else ""
+    return f"{key.rule}; nearest valid value: {told or nearest(value, key.examples)}"

@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What decides about a bound pod: written down by the scheduler with the Binding, and kept for as long as the pod is.
+
+Rules
+- The record is the annotation `dovetail.dev/bound`, compact JSON of what was in force when the pod was bound: what its
+  labels and annotations, its PodGroup or owner and its namespace said together. What anybody writes on these later
+  changes nothing of a pod that is bound. `last-checkpoint` alone is read on: it makes a pod only cheaper to evict.
+- A pod has one record in the life of a process: that of the decision to bind it, or else what was read when it was
+  first seen on its node. If the annotation says something else later, that is not used, and said.
+- A record holds for the pod whose uid it has. Where it is missing, damaged or of another pod, as on pods that somebody
+  else bound, only that is read which is to nobody's advantage: who the pod says it is for, of which the core checks the
+  rights (`Pod.recorded` is false); its queue says whether it may be preempted, it has whole GPUs and replicas as its
+  containers ask for, and no devices by name.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from dovetail.core.bounded_cache import remembered
+from dovetail.core.devices.gpu_sharing import Isolation
+from dovetail.core.devices.mig.geometry import RESOURCE_PREFIX
+from dovetail.core.model import GPU, SHARED_GPU, WHOLE_GPU_MILLI, Gang, Instance, Pod, Problem
+from dovetail.kube.nodes import instances
+from dovetail.kube.nodes.layouts import Finding
+from dovetail.kube.objects.pods import Pod as PodObject
+from dovetail.kube.translate.annotations import BOUND, Wishes, indices_of
+from dovetail.kube.translate.limits import bounded
+from dovetail.kube.translate.problems import shown
+from dovetail.kube.translate.requests import effective
+
+_VERSION = 1
+_LONGEST = 4096
+_Count = Annotated[int, Meta(ge=0, le=2**53)]
+
+
+class Bound(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """What was in force. `version` is 0 where nobody wrote anything down. `queue` is the queue that the pod was placed
+    for; `gang` the id of its gang ("" for none), of which `gang_min` pods had to start together, and whose own priority
+    was `gang_priority` (None: that of its pods). Of each GPU it has `gpu_milli` or `gpu_memory_mib` (0: all of it).
+    `devices` are those that were chosen, as the annotation dovetail.dev/devices has them. `owner` is the uid of its
+    controller."""
+
+    version: int = 0
+    uid: str = ""
+    queue: str = ""
+    user: str = ""
+    preemptible: bool | None = None
+    gang: str = ""
+    gang_min: _Count = 0
+    gang_priority: int | None = None
+    owner: str = ""
+    devices: str = ""
+    gpu_milli: Annotated[int, Meta(ge=0, le=WHOLE_GPU_MILLI)] = 0
+    gpu_memory_mib: _Count = 0
+    isolation: Isolation | Literal[""] = ""
+    nvlink: bool = False
+    max_runtime_ms: _Count = 0
+    checkpoint_interval_ms: _Count = 0
+    startup_ms: _Count = 0
+    movable: bool | None = None
+
+    @property
+    def recorded(self) -> bool:
+        """Whether a scheduler wrote it down."""
+        return self.version > 0
+
+    @property
+    def wishes(self) -> Wishes:
+        """As if the pod itself had said all of it."""
+        return _wishes(
+            self.queue, self.user, "required" if self.nvlink else "", self.gpu_memory_mib, self.gpu_milli,
+            self.isolation, self.max_runtime_ms, self.checkpoint_interval_ms, self.startup_ms, self.preemptible,
+            self.movable,
+        )  # fmt: skip
+
+
+NOT_RECORDED = Bound()
+
+
+@remembered(4096)
+def _wishes(
+    queue: str, user: str, nvlink: str, memory_mib: int, milli: int, isolation: Isolation | Literal[""],
+    max_runtime_ms: int, checkpoint_interval_ms: int, startup_ms: int, preemptible: bool | None,
+    movable: bool | None,
+) -> Wishes:  # fmt: skip
+    """One object for all pods of a job."""
+    return Wishes(
+        queue=queue, user=user, nvlink=nvlink, gpu_memory_mib=memory_mib, gpu_milli=milli, isolation=isolation,
+        max_runtime_ms=max_runtime_ms, checkpoint_interval_ms=checkpoint_interval_ms, startup_ms=startup_ms,
+        preemptible=preemptible, movable=movable,
+    )  # fmt: skip
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(Bound).decode
+
+
+def of_decision(pod: Pod, queue: str, gang: Gang | None, devices: str) -> Bound:
+    """What is in force for a pod of this gang, as it is told, that is to be bound for this queue with these devices."""
+    request, work = pod.request, pod.work
+    least, priority = (gang.min_count, gang.priority) if gang is not None else (0, None)
+    return Bound(
+        _VERSION, pod.uid, queue, pod.user, work.preemptible, pod.gang, least, priority,
+        pod.owner.rpartition("/")[2], devices,
+        request.gpu_milli, request.gpu_memory_mib, request.isolation, request.nvlink_required, work.max_runtime_ms,
+        work.checkpoint_interval_ms, work.startup_ms, work.movable,
+    )  # fmt: skip
+
+
+def text_of(bound: Bound) -> str:
+    """As the annotation has it."""
+    return _encode(bound).decode()
+
+
+class Kept(Struct):
+    """The record of a pod, with the text of its annotation ("" for none) and the node ("": it is not seen there yet);
+    `problem` is what is wrong with the annotation."""
+
+    bound: Bound
+    text: str
+    node: str
+    problem: Problem | None = None
+
+
+class Memory:
+    """The records of pods that are bound, or on their way to a node, by uid. `changed` are the pods whose annotation is
+    not what was written with the Binding. With `believes` a bound pod without a record is as one that waits."""
+
+    def __init__(self, believes: bool = False) -> None:
+        self._believes = believes
+        self.changed: set[str] = set()
+        self._kept: dict[str, Kept] = {}
+
+    def decide(self, bound: Bound, node: str) -> str:
+        """The pod is to be bound to the node: its record is in force from now on. Returns the text to be written."""
+        text = text_of(bound)
+        self._kept[bound.uid] = Kept(bound, text, node)
+        return text
+
+    def drop(self, uid: str) -> None:
+        """The pod is gone, or not bound after all."""
+        self._kept.pop(uid, None)
+        self.changed.discard(uid)
+
+    def of(self, obj: PodObject, ours: bool) -> Kept | None:
+        """What is in force for a pod; None where it waits and is not decided, and for those of other schedulers (not
+        `ours`) that write no records."""
+        uid, node = obj.metadata.uid, obj.spec.node_name
+        kept = self._kept.get(uid)
+        if not node or ((self._believes or not ours) and BOUND not in obj.metadata.annotations):
+            return kept
+        text = obj.metadata.annotations.get(BOUND, "")
+        if kept is None or kept.node != node:
+            # Somebody else may have bound it elsewhere.
+            kept = self._kept[uid] = read(obj)
+        elif text != kept.text:
+            if uid not in self.changed:
+                self.changed.add(uid)
+                kept.problem = _problem(text, "is not what was written when the pod was bound: not used")
+        elif uid in self.changed:
+            self.changed.discard(uid)
+            kept.problem = None
+        return kept
+
+
+def read(obj: PodObject) -> Kept:
+    """What is written down on a pod that is on a node."""
+    meta = obj.metadata
+    text = meta.annotations.get(BOUND, "")
+    try:
+        if len(text) > _LONGEST:
+            raise msgspec.ValidationError(f"has more than {_LONGEST} characters")
+        bound = _decode(text) if text else NOT_RECORDED
+        if bound is NOT_RECORDED:
+            return Kept(bound, text, obj.spec.node_name)
+        if bound.version != _VERSION:
+            rule = f"is of version {bound.version}, this release reads {_VERSION}"
+        elif bound.uid == meta.uid and bound.queue:
+            return Kept(bound, text, obj.spec.node_name)
+        else:
+            rule = "is of another pod" if bound.queue else "names no queue"
+    except msgspec.DecodeError as error:
+        rule = str(error)
+    problem = _problem(text, f"{rule}: not used; only the scheduler writes it")
+    return Kept(NOT_RECORDED, text, obj.spec.node_name, problem)
+
+
+def devices_of(
+    obj: PodObject, bound: Bound | None
+) -> tuple[tuple[int, ...] | None, tuple[Instance, ...], tuple[Finding, ...]]:
+    """The GPUs and MIG instances that were written down for a bound pod, and why what stands there is not used."""
+    text = bound.devices if bound is not None else ""
+    if not text or not obj.spec.node_name:
+        return None, (), ()
+    read = bounded(obj)
+    amounts = dict(effective(read.pod).resources)
+    devices, asked = indices_of(text), amounts.get(GPU) or amounts.get(SHARED_GPU, 0)
+    if devices is not None and len(devices) == asked:
+        return devices, (), ()
+    slices = instances.written(text) or ()
+    if slices and len(slices) == sum(amount for name, amount in amounts.items() if name.startswith(RESOURCE_PREFIX)):
+        return None, slices, ()
+    rule = "the pod asks for no GPUs: not used"
+    if asked:
+        rule = f"must name {asked} different GPUs by their indices, as in 0,1: not used"
+    problem = Problem(f"metadata.annotations[{BOUND}].devices", shown(text), rule)
+    return None, slices, (Finding("Pod", f"{obj.metadata.namespace}/{obj.metadata.name}", problem),)
+
+
+def _problem(text: str, rule: str) -> Problem:
+    return Problem(f"metadata.annotations[{BOUND}]", shown(text), rule)

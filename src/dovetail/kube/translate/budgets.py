@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PodDisruptionBudgets: from the object to the core's record.
+
+Rules: what the disruption controller last worked out counts, and nothing while it has not seen the object as it is: the
+eviction API does the same. Without a selector a budget is about no pod. A selector that cannot be read here is a
+finding; the eviction API still keeps it.
+Source: k8s.io/kubernetes pkg/registry/core/pod/storage/eviction.go.
+"""
+
+from __future__ import annotations
+
+from dovetail.core.model import Problem
+from dovetail.core.queues.types import Budget
+from dovetail.kube.nodes.layouts import Finding
+from dovetail.kube.objects.base import PodDisruptionBudget
+from dovetail.kube.translate.limits import MOST_PARTS, of_selector
+from dovetail.kube.translate.selectors import label_selector
+
+
+def budget(obj: PodDisruptionBudget) -> tuple[Budget, tuple[Finding, ...]]:
+    """The record of a budget, and what of its selector cannot be read."""
+    meta, status, problems = obj.metadata, obj.status, list[Problem]()
+    allowed = status.disruptions_allowed if status.observed_generation >= meta.generation else 0
+    said, selector = of_selector(obj.spec.selector), None
+    if said > MOST_PARTS:
+        problems.append(Problem("spec.selector", str(said), f"counts as so many; the limit is {MOST_PARTS}: not used"))
+    else:
+        selector = label_selector(obj.spec.selector, "spec.selector", problems)
+    found = tuple(Finding("PodDisruptionBudget", f"{meta.namespace}/{meta.name}", problem) for problem in problems)
+    return Budget(meta.namespace, meta.name, selector, max(0, allowed)), found

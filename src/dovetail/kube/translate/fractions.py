@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a pod wants of each of its GPUs, and the names of the MIG slices that it asks for.
+
+Rules
+- `gpu-memory` and `gpu-fraction` are of each GPU or replica that the pod asks for, and one of them is enough. Of whole
+  GPUs `gpu-memory` means that each has at least so much. They are no request: a container asks for the devices.
+- A MIG slice has the memory of its profile: it is compared with `gpu-memory` and never shared further by us.
+- Whole GPUs and MIG slices are isolated strongly, unless the node shares them, which the core knows; replicas that bear
+  a name of their own (`.shared`) never are, and of those of a MIG slice nothing can be promised.
+- A misspelt MIG resource is a Problem. One that is rightly spelt and of no product that is known may still be offered
+  by a node: the core says so where none does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec.structs import replace
+
+from dovetail.core.bounded_cache import Remembered, remembered
+from dovetail.core.devices.gpu_sharing import STRONG
+from dovetail.core.devices.mig import names
+from dovetail.core.devices.mig.products import GEOMETRIES
+from dovetail.core.model import GPU, SHARED_GPU, Problem, Request
+from dovetail.kube.objects.pods import Pod
+from dovetail.kube.translate.annotations import FRACTION, ISOLATION, MEMORY, PREFIX, Wishes
+from dovetail.kube.translate.problems import shown
+from dovetail.kube.translate.requests import Resources
+
+
+def with_share(request: Request, wishes: Wishes) -> Request:
+    """The request of a pod that wishes this of its GPUs. A pod that asks for MIG slices alone opens no GPU."""
+    return _remembered(request, wishes)
+
+
+def _with_share(request: Request, wishes: Wishes) -> Request:
+    asked = dict(request.resources)
+    if GPU not in asked and SHARED_GPU not in asked:
+        return request
+    return replace(
+        request,
+        gpu_milli=wishes.gpu_milli,
+        gpu_memory_mib=wishes.gpu_memory_mib,
+        isolation="" if wishes.isolation == "none" else wishes.isolation,
+    )
+
+
+_remembered = Remembered[Request](4096, _with_share)
+
+
+def share_problems(pod: Pod, resources: Resources, wishes: Wishes) -> Iterable[Problem]:
+    """What is wrong with the wishes for GPUs of a pod that asks for these amounts."""
+    asked = tuple(name for name, _ in resources)
+    for key in (MEMORY, FRACTION, ISOLATION):
+        if rule := _share_rule(key, asked, wishes):
+            field = PREFIX + key
+            yield Problem(f"metadata.annotations[{field}]", shown(pod.metadata.annotations[field]), rule)
+
+
+@remembered(1024)
+def _share_rule(key: str, resources: tuple[str, ...], wishes: Wishes) -> str:
+    """The rule that the annotation breaks beside the others and the names that are asked for; "" for none."""
+    slices = [(name, read) for name in resources if (read := names.read(name)) is not None]
+    gpus = [name for name in (SHARED_GPU, GPU) if name in resources]
+    if key == FRACTION:
+        if not wishes.gpu_milli:
+            return ""
+        if wishes.gpu_memory_mib:
+            return f"says the same as {PREFIX}{MEMORY}: leave one of them away"
+        return "" if gpus else f"no container asks for {SHARED_GPU} or {GPU}"
+    wish = wishes.gpu_memory_mib if key == MEMORY else wishes.isolation
+    if not wish:
+        return ""
+    if not gpus and not slices:
+        return f"no container asks for {SHARED_GPU}, {GPU} or a MIG slice ({names.FORM})"
+    shared = next((name for name, read in slices if read.shared), "")
+    if shared and wish != "none":
+        return f"nothing is promised of {shared}: ask for {shared.removesuffix(names.SHARED)}"
+    if key == ISOLATION:
+        weak = wish == STRONG and SHARED_GPU in gpus
+        return f"is never given to {SHARED_GPU}: ask for {GPU} or a MIG slice ({names.FORM})" if weak else ""
+    return next((rule for name, read in slices if (rule := _too_small(name, read, wishes.gpu_memory_mib))), "")
+
+
+def _too_small(name: str, read: names.Name, memory_mib: int) -> str:
+    """Where no product has that much memory in a slice of this name."""
+    having = [geometry for geometry in GEOMETRIES if geometry.find(read.profile) is not None]
+    most = max((g.profiles[g.index(read.profile)].memory_mib for g in having), default=memory_mib)
+    if most >= memory_mib:
+        return ""
+    enough = [p for geometry in having for p in geometry.profiles if p.memory_mib >= memory_mib]
+    larger = min(enough, key=lambda profile: (profile.memory_mib, profile.resource), default=None)
+    return f"{name} has {most} MiB: ask for {larger.resource if larger is not None else GPU}"
+
+
+def name_problems(pod: Pod) -> Iterable[Problem]:
+    """Resources that are meant to be MIG slices and are not spelt as device plugins spell them."""
+    for kind, containers in (("initContainers", pod.spec.init_containers), ("containers", pod.spec.containers)):
+        for i, container in enumerate(containers):
+            limits, requests = container.resources.limits, container.resources.requests
+            for place, name, rule in _misspelt(tuple(limits), tuple(requests)):
+                amount = (limits if place == "limits" else requests)[name]
+                yield Problem(f"spec.{kind}[{i}].resources.{place}[{name}]", str(amount), rule)
+
+
+@remembered(4096)
+def _misspelt(limits: tuple[str, ...], requests: tuple[str, ...]) -> tuple[tuple[str, str, str], ...]:
+    """(place, name, rule) of each; what is in both is told once."""
+    only_requested = [("requests", name) for name in requests if name not in limits]
+    named = [("limits", name) for name in limits] + only_requested
+    return tuple(
+        (place, name, names.fault(name)) for place, name in named if names.read(name) is None and names.is_like(name)
+    )

@@ -1,0 +1,375 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pods, nodes and namespaces: from wire structs to core records.
+
+Rules
+- A record says everything already resolved (see `core.model`); the rules of amounts are in `translate_requests`, those
+  of selectors in `selectors`, those of our own labels and annotations in `annotations`.
+- Whatever cannot be honoured as written becomes the record's Problem; a pod of another scheduler has none, as it only
+  counts for what it holds.
+- Who asks for GPUs and is on the host's network or has RDMA devices (`rdma/*`) talks to other nodes: its GPUs should be
+  near NICs. Which GPUs were written down for a pod is read once it is bound.
+- A pod failed at the door where its status has a reason that a kubelet gives when it does not admit a pod. `Evicted` is
+  none of them, though a kubelet may reject with it: pods that ran fail with it too.
+- A node that is not ready says so by its taints, so conditions are not read. `pods` missing from allocatable means that
+  no pod fits, as upstream.
+- Equal parts are built once: pods of one template share their Request.
+- A ResourceClaim that is still to be made from a template is named by UNMADE and its name in the pod. That of extended
+  resources is one of the pod's once it is bound.
+- Of a pod of another scheduler it is read what it asks for; its ports and whom it keeps away once it has a node, or is
+  to have one. How much is read of any pod has `limits`.
+Not known here: runtime classes.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Literal
+
+from msgspec.structs import replace
+
+from dovetail.core import model
+from dovetail.core.bounded_cache import Remembered, remembered, same
+from dovetail.core.devices.kubelet.inventory import Inventory
+from dovetail.core.devices.layout import Layout
+from dovetail.core.model import (
+    GPU,
+    NO_WORK,
+    Effect,
+    HostPort,
+    Node,
+    Pod,
+    Problem,
+    Request,
+    Taint,
+    Toleration,
+)
+from dovetail.kube.gangs.owners import owned_by
+from dovetail.kube.nodes.gpu_sharing import NO_PARTS, Parts
+from dovetail.kube.objects import base
+from dovetail.kube.objects.base import ObjectMeta, epoch_ms
+from dovetail.kube.objects.pods import SIDECAR, NodeAffinity, PodSpec
+from dovetail.kube.objects.pods import Pod as PodObject
+from dovetail.kube.objects.pods import Toleration as WireToleration
+from dovetail.kube.objects.storage import CSINode
+from dovetail.kube.translate import selectors, volumes
+from dovetail.kube.translate.annotations import NOTHING, Wishes, last_checkpoint_ms, wishes_of
+from dovetail.kube.translate.bound import Bound, devices_of
+from dovetail.kube.translate.fractions import name_problems, share_problems, with_share
+from dovetail.kube.translate.limits import MOST_PORTS, bounded
+from dovetail.kube.translate.managed import managed_of
+from dovetail.kube.translate.problems import first_of, one_of
+from dovetail.kube.translate.requests import Resources, effective, node_amounts
+from dovetail.kube.translate.work import work_of
+
+FINISHED = frozenset({"Succeeded", "Failed"})
+EVERY_IP = "0.0.0.0"
+UNMADE = "?"
+"""Begins the name of a ResourceClaim that is still to be made: no object can be called so."""
+_REJECTIONS = frozenset(
+    {
+        "AppArmor", "EmptyPodSharedPoolError", "InitContainerRestartPolicyForbidden", "InvalidNodeInfo", "NodeAffinity",
+        "NodeName", "NodePorts", "NodeShutdown", "PodFeatureUnsupported", "PodLevelResourcesNotSupported",
+        "PodOSNotSupported", "PodOSSelectorNodeLabelDoesNotMatch", "SMTAlignmentError",
+        "SupplementalGroupsPolicyNotSupported", "SysctlForbidden", "TaintToleration", "TopologyAffinityError",
+        "UnexpectedAdmissionError", "UnexpectedPredicateFailureType", "UnknownReason", "VolumeAttachmentLimitExceeded",
+    }
+)  # fmt: skip
+"""Why kubelets do not admit pods (v1.37: pkg/kubelet/kubelet.go, lifecycle/predicate.go, cm/admission/errors.go)."""
+_ENDED = frozenset({"Ready", "ContainersReady", "DisruptionTarget"})
+"""Conditions that change when a pod ends."""
+_OUT_OF = "OutOf"
+"""Begins all reasons that name a resource: OutOfcpu, OutOfnvidia.com/gpu."""
+
+_LONGEST_UID = 189
+"""So that no more than 253 characters come of it and the namespace."""
+
+_EFFECTS: dict[str, Effect] = {
+    "NoSchedule": "NoSchedule", "PreferNoSchedule": "PreferNoSchedule", "NoExecute": "NoExecute",
+}  # fmt: skip
+_TOLERATED_EFFECTS: dict[str, Effect | Literal[""]] = {"": "", **_EFFECTS}
+_TOLERATION_OPERATORS: dict[str, Literal["Exists", "Equal", "Lt", "Gt"]] = {
+    "": "Equal", "Equal": "Equal", "Exists": "Exists", "Lt": "Lt", "Gt": "Gt",
+}  # fmt: skip
+
+shared = Remembered[Request](16384, same)
+"""One object for all equal requests."""
+
+
+def is_finished(obj: PodObject) -> bool:
+    """Whether it will never run again: it holds nothing any more."""
+    return obj.status.phase in FINISHED
+
+
+def rejection(obj: PodObject) -> str:
+    """Why the kubelet of its node did not admit a pod; "" where it did, or nobody asked it yet."""
+    reason = obj.status.reason if obj.status.phase == "Failed" and obj.spec.node_name else ""
+    return reason if reason in _REJECTIONS or reason.startswith(_OUT_OF) else ""
+
+
+def succeeded(obj: PodObject) -> bool:
+    """Whether it did what it had to do. Who is told to go and leaves in good order is called Succeeded, too."""
+    told_to_go = obj.metadata.deletion_timestamp is not None or any(
+        one.type == "DisruptionTarget" and one.status == "True" for one in obj.status.conditions
+    )
+    return obj.status.phase == "Succeeded" and not told_to_go
+
+
+def failed(obj: PodObject) -> bool:
+    """Whether it failed, and nobody had deleted it."""
+    return obj.status.phase == "Failed" and obj.metadata.deletion_timestamp is None
+
+
+def ended_ms(obj: PodObject) -> int:
+    """When a finished pod's last container had ended; 0 where nobody tells. Of one whose containers its node could not
+    tell any more it is when it was last known to change."""
+    status = obj.status
+    states = [one.state for one in (*status.init_container_statuses, *status.container_statuses)]
+    ends = [epoch_ms(s.terminated.finished_at) for s in states if s is not None and s.terminated is not None]
+    changes = [epoch_ms(one.last_transition_time) for one in status.conditions if one.type in _ENDED]
+    return max(ends, default=0) or max(changes, default=0)
+
+
+def owner_of(meta: ObjectMeta) -> str:
+    """The object's controller, as "namespace/uid"; "" where it has none."""
+    for reference in meta.owner_references:
+        if reference.controller:
+            return _owner(meta.namespace, reference.uid[:_LONGEST_UID])
+    return ""
+
+
+@remembered(8192)
+def _owner(namespace: str, uid: str) -> str:
+    """With the namespace, as anybody can write any uid: nobody names what is not in theirs."""
+    return f"{namespace}/{uid}" if uid else ""
+
+
+def pod(
+    obj: PodObject, scheduler_name: str = "dovetail", bound: Bound | None = None, said: Wishes | None = None
+) -> Pod:
+    """The record of a pod that is not finished, without its gang: that depends on other objects (see `feed`). `bound`
+    is what was written down when it was bound; None for one that waits. Of a pod of another scheduler, which may be one
+    of ours under another name, it tells the devices alone. `said` is what its metadata asks for, where it was read."""
+    meta, spec = obj.metadata, obj.spec
+    managed = spec.scheduler_name == scheduler_name
+    recorded = bound is not None and bound.recorded
+    wishes = NOTHING
+    if bound is not None and bound.recorded:
+        wishes = bound.wishes
+    elif managed:
+        wishes = said if said is not None else wishes_of(meta)
+    read, too_much = bounded(obj)
+    asked = effective(read)
+    problems = [*(wishes.problems if bound is None else ()), *too_much, *asked.problems]
+    request = _request_of(read, asked.resources, problems, managed)
+    if managed and (bound is None or recorded):
+        request = with_nvlink(request, wishes.nvlink)
+    if managed and bound is None and not too_much:
+        problems += name_problems(obj)
+    if managed and wishes.of_gpus:
+        if bound is None:
+            problems += share_problems(obj, request.resources, wishes)
+        if bound is None or recorded:
+            request = with_share(request, wishes)
+    extended = obj.status.extended_resource_claim_status
+    claims, own_volumes = _claims(read) if spec.volumes else ((), ())
+    device_claims, own_claims = tuple[str, ...](), tuple[str, ...]()
+    if spec.resource_claims or extended is not None:
+        device_claims, own_claims = _device_claims(read, problems)
+    member = owned_by(obj) if managed else None
+    owner = member.owner if member is not None else None
+    checkpoint_ms = wishes.last_checkpoint_ms if bound is None else last_checkpoint_ms(meta)
+    devices, slices, _ = devices_of(obj, bound)
+    return Pod(
+        meta.uid,
+        meta.namespace,
+        meta.name,
+        request,
+        tuple(sorted(read.metadata.labels.items())),
+        spec.priority or 0,
+        epoch_ms(meta.creation_timestamp),
+        spec.node_name,
+        bound_ms(obj),
+        obj.status.nominated_node_name,
+        bound.gang if bound is not None and managed else "",
+        managed,
+        bool(spec.scheduling_gates),
+        meta.deletion_timestamp is not None,
+        claims,
+        wishes.queue if managed else "",
+        first_of(problems) if managed else None,
+        devices,
+        _owner(meta.namespace, bound.owner) if bound is not None and bound.recorded else owner_of(meta),
+        device_claims,
+        slices,
+        asked.containers if managed and not spec.node_name and not too_much else (),
+        tuple(sorted({one.resource_name for one in extended.request_mappings or ()})) if extended is not None else (),
+        wishes.user if managed else "",
+        checkpoint_ms if managed else 0,
+        work_of(obj, wishes if bound is None or recorded else NOTHING, owner) if managed else NO_WORK,
+        recorded,
+        own_volumes,
+        own_claims,
+    )
+
+
+def with_nvlink(request: Request, nvlink: str) -> Request:
+    """The request of a pod for which `dovetail.dev/nvlink` says this."""
+    required = nvlink == "required"
+    return request if request.nvlink_required == required else shared(replace(request, nvlink_required=required))
+
+
+def _request_of(obj: PodObject, resources: Resources, problems: list[Problem], ours: bool) -> Request:
+    """What a pod of ours or of another scheduler asks for; one object for all equal ones."""
+    meta, spec = obj.metadata, obj.spec
+    near_nics, managed = _talks(resources, spec.host_network), managed_of(obj)
+    placed = bool(spec.node_name or obj.status.nominated_node_name)
+    ports = _ports(spec) if ours or placed else ()
+    if not ours:
+        keeps_away = spec.affinity.pod_anti_affinity if placed and spec.affinity is not None else None
+        far, _ = selectors.peers(keeps_away, -1, meta, "spec.affinity.podAntiAffinity", problems)
+        return shared(Request(resources, ports=ports, anti_affinity=far, near_nics=near_nics, managed=managed))
+    tolerations, bad_tolerations = _tolerations(spec.tolerations)
+    problems += bad_tolerations
+    node_selector = tuple(sorted(spec.node_selector.items()))
+    spread = selectors.spread(spec.topology_spread_constraints, meta, "spec.topologySpreadConstraints", problems)
+    if spec.affinity is None:
+        return shared(Request(
+            resources, node_selector=node_selector, tolerations=tolerations, ports=ports, spread=spread,
+            near_nics=near_nics, managed=managed,
+        ))  # fmt: skip
+    wire, path = spec.affinity, "spec.affinity"
+    nodes = wire.node_affinity or NodeAffinity()
+    node_terms = selectors.node_terms(nodes.required, f"{path}.nodeAffinity.required", problems)
+    preferred_nodes = selectors.preferred_nodes(nodes, f"{path}.nodeAffinity.preferred", problems)
+    near, prefer_near = selectors.peers(wire.pod_affinity, 1, meta, f"{path}.podAffinity", problems)
+    far, prefer_far = selectors.peers(wire.pod_anti_affinity, -1, meta, f"{path}.podAntiAffinity", problems)
+    preferred_peers = (*prefer_near, *prefer_far)
+    return shared(Request(
+        resources, node_selector=node_selector, node_terms=node_terms, preferred_nodes=preferred_nodes,
+        tolerations=tolerations, ports=ports, spread=spread, affinity=near, anti_affinity=far,
+        preferred_peers=preferred_peers, near_nics=near_nics, managed=managed,
+    ))  # fmt: skip
+
+
+def _talks(resources: Resources, host_network: bool) -> bool:
+    """Whether its GPUs talk to those of other nodes."""
+    names = [name for name, _ in resources]
+    return GPU in names and (host_network or any(name.startswith("rdma/") for name in names))
+
+
+def bound_ms(obj: PodObject) -> int:
+    """When the pod was put on its node; 0 where it is on none, or nobody tells."""
+    if not obj.spec.node_name:
+        return 0
+    for condition in obj.status.conditions:
+        if condition.type == "PodScheduled" and condition.status == "True":
+            return epoch_ms(condition.last_transition_time)
+    return 0
+
+
+@remembered(4096)
+def _tolerations(wire: tuple[WireToleration, ...]) -> tuple[tuple[Toleration, ...], tuple[Problem, ...]]:
+    problems: list[Problem] = []
+    found = []
+    for i, t in enumerate(wire):
+        operator = one_of(_TOLERATION_OPERATORS, t.operator, f"spec.tolerations[{i}].operator", problems)
+        effect = one_of(_TOLERATED_EFFECTS, t.effect, f"spec.tolerations[{i}].effect", problems)
+        if operator is not None and effect is not None:
+            found.append(Toleration(t.key, operator, t.value, effect))
+    return tuple(found), tuple(problems)
+
+
+def _ports(spec: PodSpec) -> tuple[HostPort, ...]:
+    """Host ports of containers and sidecars, the first ones. On the host's network, a container's port is a port of the
+    host."""
+    ports: set[tuple[str, int, str]] = set()
+    sidecars = [c for c in spec.init_containers if c.restart_policy == SIDECAR]
+    for container in (*spec.containers, *sidecars):
+        for port in container.ports:
+            number = port.host_port or (port.container_port if spec.host_network else 0)
+            if number > 0 and len(ports) < MOST_PORTS:
+                ports.add((port.protocol, number, port.host_ip or EVERY_IP))
+    return tuple(HostPort(ip, protocol, number) for protocol, number, ip in sorted(ports)) if ports else ()
+
+
+def _claims(obj: PodObject) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Names of the claims that the pod mounts, and those of them that are made for it alone: the claim of an ephemeral
+    volume is named after pod and volume."""
+    names: list[str] = []
+    own: list[str] = []
+    for volume in obj.spec.volumes:
+        if volume.persistent_volume_claim is not None:
+            names.append(volume.persistent_volume_claim.claim_name)
+        elif volume.ephemeral is not None:
+            own.append(f"{obj.metadata.name}-{volume.name}")
+            names.append(own[-1])
+    return tuple(dict.fromkeys(names)), tuple(own)
+
+
+def _device_claims(obj: PodObject, problems: list[Problem]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Keys of the pod's ResourceClaims, and of those of them that are made for it alone. Source: resourceclaim.Name of
+    k8s.io/dynamic-resource-allocation."""
+    made = {status.name: status.resource_claim_name for status in obj.status.resource_claim_statuses}
+    names: list[str] = []
+    own: list[str] = []
+    for i, claim in enumerate(obj.spec.resource_claims):
+        name = claim.resource_claim_name
+        if not name and claim.resource_claim_template_name:
+            name = made.get(claim.name, UNMADE + claim.name)
+            own += [f"{obj.metadata.namespace}/{name}"] if name else []
+        elif not name:
+            rule = "needs resourceClaimName or resourceClaimTemplateName"
+            problems.append(Problem(f"spec.resourceClaims[{i}]", claim.name, rule))
+        if name:
+            names.append(f"{obj.metadata.namespace}/{name}")
+    extended = obj.status.extended_resource_claim_status
+    if extended is not None and obj.spec.node_name:
+        names.append(f"{obj.metadata.namespace}/{extended.resource_claim_name}")
+    return tuple(dict.fromkeys(names)), tuple(own)
+
+
+def node(
+    obj: base.Node,
+    csi_node: CSINode | None = None,
+    layout: Layout | None = None,
+    inventory: Inventory | None = None,
+    parts: Parts = NO_PARTS,
+    plugin_gone: bool = False,
+) -> Node:
+    """The record of a node; `csi_node` is the object that tells how many volumes its drivers can attach, `layout`,
+    `inventory`, `parts` and `plugin_gone` are what is known of its inside."""
+    meta = obj.metadata
+    allocatable, bad_amounts = node_amounts(tuple(obj.status.allocatable.items()))
+    taints, bad_taints = _taints(obj.spec.taints)
+    problems = [*bad_amounts, *bad_taints]
+    if not obj.status.allocatable:
+        problems.append(Problem("status.allocatable", "", "missing: the node's kubelet has not told what it offers"))
+    return Node(
+        meta.name,
+        allocatable,
+        tuple(sorted(meta.labels.items())),
+        taints,
+        obj.spec.unschedulable,
+        volumes.attach_limits(csi_node) if csi_node is not None else (),
+        epoch_ms(meta.creation_timestamp),
+        first_of(problems),
+        layout,
+        inventory,
+        *parts,
+        plugin_gone=plugin_gone,
+    )
+
+
+@lru_cache(maxsize=4096)
+def _taints(wire: tuple[base.Taint, ...]) -> tuple[tuple[Taint, ...], tuple[Problem, ...]]:
+    problems: list[Problem] = []
+    found = []
+    for i, taint in enumerate(wire):
+        effect = one_of(_EFFECTS, taint.effect, f"spec.taints[{i}].effect", problems)
+        if effect is not None:
+            found.append(Taint(taint.key, taint.value, effect))
+    return tuple(found), tuple(problems)
+
+
+def namespace(obj: base.Namespace) -> model.Namespace:
+    return model.Namespace(obj.metadata.name, tuple(sorted(obj.metadata.labels.items())))

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pools of devices: ResourceSlices, and the DeviceTaintRules that taint their devices.
+
+Rules: a slice is told with the taints of all rules, and again when a rule adds one or takes one away. Which slices of a
+pool count is the core's affair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dovetail.core import events as ev
+from dovetail.core.dra.types import Slice
+from dovetail.kube.nodes.layouts import Finding
+from dovetail.kube.objects.claims import DeviceTaintRule, ResourceSlice
+from dovetail.kube.translate import slices
+
+
+class Pools:
+    """`find` hears what of a slice cannot be used."""
+
+    def __init__(self, find: Callable[[str, tuple[Finding, ...]], None]) -> None:
+        self._find = find
+        self._told: dict[str, Slice] = {}
+        self._slices: dict[str, ResourceSlice] = {}
+        self._rules: dict[str, DeviceTaintRule] = {}
+
+    def put_slice(self, obj: ResourceSlice, deleted: bool) -> list[ev.Event]:
+        name = obj.metadata.name
+        self._slices.pop(name, None)
+        if not deleted:
+            self._slices[name] = obj
+            return self._tell(obj)
+        self._find(f"ResourceSlice {name}", ())
+        return [ev.SliceRemoved(name)] if self._told.pop(name, None) is not None else []
+
+    def put_rule(self, obj: DeviceTaintRule, deleted: bool) -> list[ev.Event]:
+        """Tells the slices again that the rule is, or was, about."""
+        about = [rule for rule in (self._rules.pop(obj.metadata.name, None), obj) if rule is not None]
+        if not deleted:
+            self._rules[obj.metadata.name] = obj
+        touched = [s for s in self._slices.values() if any(slices.concerns(rule, s) for rule in about)]
+        return [event for one in touched for event in self._tell(one)]
+
+    def _tell(self, obj: ResourceSlice) -> list[ev.Event]:
+        record = slices.resource_slice(obj, self._rules.values())
+        if self._told.get(record.name) == record:
+            return []
+        self._told[record.name] = record
+        findings = (Finding("ResourceSlice", record.name, record.problem),) if record.problem is not None else ()
+        self._find(f"ResourceSlice {record.name}", findings)
+        return [ev.SliceChanged(record)]

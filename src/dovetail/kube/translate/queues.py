@@ -1,0 +1,389 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Queues: from the object to the core's record, and from what the core knows to the object's status.
+
+Rules
+- A value of the spec that cannot be honoured is the record's Problem, with its place and the nearest valid value; the
+  rest of the record is what is valid. The tree (parents, cycles) is for the core, which knows all queues.
+- Amounts are rounded up: `gpu` to thousandths of a GPU, `gpuMemory` to MiB. GPU slices are whole.
+- Of the status only `usage` is read. Where it cannot be what the scheduler wrote, nothing of it counts, and a finding
+  says so: a part of a history would be worse than none. Whether `asOf` lies in the future is for the core.
+- A status is written as a whole: what is not in it is not so any more.
+- All numbers of the history are written exactly, so that what is read again is what was written.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from fractions import Fraction
+from math import ceil
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Struct
+
+from dovetail.core.model import LabelSelector, Problem
+from dovetail.core.quantities import QuantityError, display, parse
+from dovetail.core.queues.types import (
+    CPU,
+    DEFAULT_HALF_LIFE_MS,
+    GPU,
+    GPU_MEMORY,
+    GPU_SLICES,
+    MEMORY,
+    MODEL_PREFIX,
+    Amounts,
+    Queue,
+    Usage,
+)
+from dovetail.kube.api.texts import MESSAGE_BYTES, clipped
+from dovetail.kube.nodes.layouts import Finding
+from dovetail.kube.objects import queues as wire
+from dovetail.kube.objects.base import Quantities, Quantity, Wire, epoch_ms
+from dovetail.kube.translate.annotations import DURATION_RULE, NAME, duration_ms
+from dovetail.kube.translate.problems import first_of, nearest
+from dovetail.kube.translate.selectors import LABEL_OPERATORS, label_selector
+
+if TYPE_CHECKING:
+    from dovetail.core.queues.status import Standing
+    from dovetail.core.reasons import Expected
+
+MAX_WEIGHT = 1_000_000
+MAX_PRIORITY = 1_000_000_000
+READY = "Ready"
+_EPOCH = date(1970, 1, 1)
+_START = datetime(1970, 1, 1, tzinfo=UTC)
+_AT = re.compile(r"(.*) - at `\$\.?(.*)`", re.DOTALL)
+_WHOLE = re.compile(r"[0-9]{1,40}")
+_MIB = 2**20
+_ONCE = "must be there once each"
+_GPU_HOUR = 1000 * 3_600_000
+"""In milli-GPU times ms."""
+
+
+class _Class(Struct, frozen=True):
+    """A class of resources under the name that it has in the object: its name in the core, how many of the core's units
+    a unit is, and valid quantities."""
+
+    name: str
+    units: Fraction
+    examples: tuple[str, ...]
+    whole: bool = False
+
+
+_GPUS = _Class(GPU, Fraction(1000), ("8", "0.5", "64"))
+_CLASSES = {
+    "cpu": _Class(CPU, Fraction(1000), ("64", "500m", "1.5")),
+    "memory": _Class(MEMORY, Fraction(1), ("64Gi", "512Mi", "1Ti")),
+    "gpu": _GPUS,
+    "gpuSlices": _Class(GPU_SLICES, Fraction(1), ("7", "14"), whole=True),
+    "gpuMemory": _Class(GPU_MEMORY, Fraction(1, _MIB), ("80Gi", "640Gi", "1Ti")),
+}
+_MODELS = "models"
+_SHOWN = {found.name: field for field, found in _CLASSES.items()}
+
+
+def queue(obj: wire.Queue) -> Queue:
+    """The record of a queue. It never fails: `problem` says what is wrong with its spec."""
+    spec, problems = obj.spec, list[Problem]()
+    guarantee = _amounts(spec.guarantee, "spec.guarantee", problems)
+    limit = _amounts(spec.limit, "spec.limit", problems)
+    _check_guarantee(dict(guarantee), dict(limit), problems)
+    names, selector = _namespaces(spec.namespaces, problems)
+    return Queue(
+        name=obj.metadata.name,
+        parent=spec.parent,
+        guarantee=guarantee,
+        limit=limit,
+        weight=_number(spec.weight, 1, MAX_WEIGHT, "spec.weight", problems),
+        priority=_number(spec.priority, -MAX_PRIORITY, MAX_PRIORITY, "spec.priority", problems),
+        half_life_ms=_duration(spec.half_life, "spec.halfLife", problems) or DEFAULT_HALF_LIFE_MS,
+        reclaim_min_runtime_ms=None
+        if spec.min_runtime.reclaim is None
+        else _duration(spec.min_runtime.reclaim, "spec.minRuntime.reclaim", problems, zero=True),
+        preempt_min_runtime_ms=_duration(spec.min_runtime.preempt, "spec.minRuntime.preempt", problems, zero=True),
+        preemptible=spec.preemptible,
+        namespaces=names,
+        namespace_selector=selector,
+        by_user=spec.by_user,
+        least_served_first=spec.least_served_first,
+        created_ms=epoch_ms(obj.metadata.creation_timestamp),
+        problem=first_of(problems),
+        usage=read_usage(obj)[0],
+        uid=obj.metadata.uid,
+    )
+
+
+def _amounts(said: wire.Resources, path: str, problems: list[Problem]) -> Amounts:
+    found: dict[str, int] = {}
+    for field, value in said.items():
+        at = f"{path}.{field}"
+        if field == _MODELS and isinstance(value, dict):
+            found |= _models(value, at, problems)
+        elif field in _CLASSES and not isinstance(value, dict):
+            amount = _amount(_CLASSES[field], value, at, problems)
+            if amount is not None:
+                found[_CLASSES[field].name] = amount
+        elif field in (_MODELS, *_CLASSES):
+            rule = "must be quantities by GPU model" if field == _MODELS else "must be a quantity"
+            problems.append(Problem(at, str(value), rule))
+        else:
+            known = [*_CLASSES, _MODELS]
+            rule = f"is no class of resources; it must be one of {', '.join(known)}; nearest: {nearest(field, known)}"
+            problems.append(Problem(at, str(value), rule))
+    return tuple(sorted(found.items()))
+
+
+def _models(said: Quantities, path: str, problems: list[Problem]) -> dict[str, int]:
+    found = {}
+    for model, value in said.items():
+        at = f"{path}[{model}]"
+        if NAME.fullmatch(model) is None:
+            problems.append(Problem(at, model, "must be a value that the node label nvidia.com/gpu.product can have"))
+            continue
+        amount = _amount(_GPUS, value, at, problems)
+        if amount is not None:
+            found[MODEL_PREFIX + model] = amount
+    return found
+
+
+def _amount(of: _Class, value: Quantity, path: str, problems: list[Problem]) -> int | None:
+    text, rule, instead = str(value), "must be a quantity of at least 0", ""
+    try:
+        exact = parse(text)
+    except QuantityError:
+        instead = nearest(text, of.examples)
+    else:
+        amount = exact * of.units
+        if exact < 0:
+            instead = "0"
+        elif of.whole and amount.denominator != 1:
+            rule, instead = "must be a whole number", str(ceil(amount))
+        elif of.name == GPU_MEMORY and 0 < amount < 1:
+            # Nobody means bytes.
+            rule, instead = "must be a quantity of memory of at least 1Mi, or 0", f"{ceil(exact)}Mi"
+        else:
+            return ceil(amount)
+    problems.append(Problem(path, text, f"{rule}; nearest valid value: {instead}"))
+    return None
+
+
+def _check_guarantee(guarantee: dict[str, int], limit: dict[str, int], problems: list[Problem]) -> None:
+    """Nobody can be guaranteed more than it may have."""
+    of_models = sum(amount for name, amount in guarantee.items() if name.startswith(MODEL_PREFIX))
+    for name, amount in guarantee.items():
+        if amount > limit.get(name, amount):
+            most = _shown(name, limit[name])
+            rule = f"is above the queue's own limit, which is {most}; nearest valid value: {most}"
+            problems.append(Problem(_path("spec.guarantee", name), _shown(name, amount), rule))
+    if of_models > limit.get(GPU, of_models):
+        rule = f"are together above the queue's own limit of GPUs, which is {_shown(GPU, limit[GPU])}"
+        problems.append(Problem("spec.guarantee.models", _shown(GPU, of_models), rule))
+
+
+def _path(path: str, name: str) -> str:
+    model = name.removeprefix(MODEL_PREFIX)
+    return f"{path}.{_MODELS}[{model}]" if model != name else f"{path}.{_SHOWN[name]}"
+
+
+def _number(value: int, least: int, most: int, path: str, problems: list[Problem]) -> int:
+    valid = min(max(value, least), most)
+    if valid != value:
+        rule = f"must be a whole number from {least} to {most}; nearest valid value: {valid}"
+        problems.append(Problem(path, str(value), rule))
+    return valid
+
+
+def _duration(text: str | None, path: str, problems: list[Problem], *, zero: bool = False) -> int:
+    """In ms; 0 where there is none."""
+    if text is None:
+        return 0
+    try:
+        found = duration_ms(text)
+    except ValueError:
+        found = -1
+    if found > 0 or (zero and found == 0):
+        return found
+    rule = "must be a duration in d, h, m and s, in that order" if zero else DURATION_RULE
+    problems.append(Problem(path, text, f"{rule}; nearest valid value: {nearest(text, ('7d', '12h', '1h30m', '30m'))}"))
+    return 0
+
+
+def _namespaces(
+    said: wire.NamespaceChoice | None, problems: list[Problem]
+) -> tuple[tuple[str, ...] | None, LabelSelector | None]:
+    path = "spec.namespaces"
+    if said is None:
+        return None, None
+    if said.names is None and said.selector is None:
+        problems.append(Problem(path, "", "must have names or selector; leave it out to admit all namespaces"))
+    selector = label_selector(said.selector, f"{path}.selector", problems)
+    for i, one in enumerate(said.selector.match_expressions if said.selector is not None else ()):
+        if one.operator in LABEL_OPERATORS and bool(one.values) != (one.operator in ("In", "NotIn")):
+            rule = f"must have values with In and NotIn, and none otherwise; the operator is {one.operator}"
+            problems.append(Problem(f"{path}.selector.matchExpressions[{i}].values", ",".join(one.values), rule))
+    return tuple(sorted(said.names)) if said.names is not None else None, selector
+
+
+class _UsageAlone(Wire, frozen=True):
+    usage: wire.QueueUsage | None = None
+
+
+def read_usage(obj: wire.Queue) -> tuple[Usage | None, tuple[Finding, ...]]:
+    """What the status says that the queue had used, and why that is not used."""
+    if obj.status is None:
+        return None, ()
+    try:
+        usage = msgspec.convert(obj.status, _UsageAlone).usage
+        return (_usage(usage) if usage is not None else None), ()
+    except msgspec.ValidationError as error:
+        match = _AT.fullmatch(str(error))
+        rule, field = match.groups() if match else (str(error), "")
+        problem = Problem(f"status.{field}" if field else "status", "", rule)
+    except _NotOurs as error:
+        problem = error.problem
+    rule = f"{problem.rule}: what the queue used before is not known, and counts as nothing"
+    return None, (Finding("Queue", obj.metadata.name, Problem(problem.field, problem.value, rule)),)
+
+
+class _NotOurs(Exception):
+    """The scheduler has not written this."""
+
+    def __init__(self, field: str, value: str, rule: str) -> None:
+        super().__init__(field)
+        self.problem = Problem(f"status.usage.{field}", value, rule)
+
+
+def _usage(said: wire.QueueUsage) -> Usage:
+    if said.as_of is None or said.as_of.tzinfo is None:
+        raise _NotOurs("asOf", str(said.as_of or ""), "must be a time as in RFC 3339, with its zone")
+    days = {}
+    for i, day in enumerate(said.days):
+        days[_day(day.day, f"days[{i}].day")] = _whole(day.used, f"days[{i}].used")
+    if len(days) < len(said.days):
+        raise _NotOurs("days", "", _ONCE)
+    used, rate = _whole(said.used, "used"), _whole(said.rate, "rate")
+    users, jobs = _by_name(said.users, "users"), _by_name(said.jobs, "jobs")
+    return Usage(epoch_ms(said.as_of), used, rate, tuple(sorted(days.items())), users, jobs)
+
+
+def _by_name(said: Sequence[wire.NamedUsage], field: str) -> tuple[tuple[str, int], ...]:
+    found = {one.name: _whole(one.used, f"{field}[{i}].used") for i, one in enumerate(said)}
+    if len(found) < len(said):
+        raise _NotOurs(field, "", _ONCE)
+    return tuple(sorted(found.items()))
+
+
+def _whole(text: str, field: str) -> int:
+    if _WHOLE.fullmatch(text) is None:
+        raise _NotOurs(field, text, "must be a whole number of at least 0, as text")
+    return int(text)
+
+
+def _day(text: str, field: str) -> int:
+    try:
+        return (date.fromisoformat(text) - _EPOCH).days
+    except ValueError:
+        raise _NotOurs(field, text, "must be a date, as in 2026-01-31") from None
+
+
+def queue_status(
+    standing: Standing,
+    now_ms: int,
+    head: tuple[str, str, Expected | None] | None,
+    before: wire.Queue | None = None,
+) -> dict[str, Any]:
+    """The whole status of a queue: replace what is there by it. `head` is the first job that waits: its name, why, and
+    when it is expected to start. `before` is the object as it was last read, for the time since when it is ready."""
+    document: dict[str, Any] = {
+        "allocated": amounts_document(standing.allocated),
+        "guaranteed": amounts_document(standing.guarantee),
+        "borrowed": amounts_document(standing.borrowed),
+        "due": amounts_document(standing.due),
+        "pending": amounts_document(standing.pending),
+        "pendingJobs": standing.pending_jobs,
+        "usage": {
+            "asOf": timestamp(standing.as_of_ms),
+            "used": str(standing.used),
+            "rate": str(standing.rate_milli),
+            "share": f"{Decimal(standing.share_ppm) / 1_000_000:.6f}",
+            "credit": gpu_hours(standing.credit),
+            "days": [
+                {"day": (_EPOCH + timedelta(days=day)).isoformat(), "used": str(used)} for day, used in standing.days
+            ],
+            "users": [{"name": name, "used": str(used)} for name, used in standing.users],
+            "jobs": [{"name": name, "used": str(used)} for name, used in standing.jobs],
+        },
+        "conditions": [_ready(standing, now_ms, before)],
+    }
+    if head is not None:
+        name, reason, expected = head
+        document["head"] = {"name": name, "reason": reason}
+        if expected is not None:
+            document["head"]["sure"] = expected.sure.value
+            if expected.start_ms:
+                document["head"]["expectedStart"] = timestamp(expected.start_ms)
+    return document
+
+
+def _ready(standing: Standing, now_ms: int, before: wire.Queue | None) -> dict[str, str]:
+    """The condition that says whether the queue can be used; its time is since when it has this status."""
+    problem = standing.problem
+    status, since = "True" if problem is None else "False", timestamp(now_ms)
+    for one in _conditions(before):
+        if (one.type, one.status) == (READY, status) and one.last_transition_time is not None:
+            since = timestamp(epoch_ms(one.last_transition_time))
+    reason, message = ("Usable", standing.warning) if problem is None else ("Invalid", str(problem))
+    said = {"reason": reason, "message": clipped(message, MESSAGE_BYTES)}
+    return {"type": READY, "status": status, "lastTransitionTime": since} | said
+
+
+def _conditions(obj: wire.Queue | None) -> Iterable[wire.Condition]:
+    try:
+        return msgspec.convert(obj.status, wire.QueueStatus).conditions if obj is not None and obj.status else ()
+    except msgspec.ValidationError:
+        return ()
+
+
+def amounts_document(amounts: Amounts) -> dict[str, Any]:
+    """Amounts as the object has them, exactly."""
+    document: dict[str, Any] = {}
+    models: dict[str, str] = {}
+    for name, amount in amounts:
+        if name.startswith(MODEL_PREFIX):
+            models[name.removeprefix(MODEL_PREFIX)] = _shown(name, amount)
+        else:
+            document[_SHOWN[name]] = _shown(name, amount)
+    return document | ({_MODELS: models} if models else {})
+
+
+def _shown(name: str, amount: int) -> str:
+    if name == CPU:
+        return display("cpu", amount)
+    if name == GPU_MEMORY:
+        return _in_bytes(amount * _MIB)
+    if name == MEMORY:
+        return _in_bytes(amount)
+    if name == GPU_SLICES:
+        return str(amount)
+    return f"{Decimal(amount) / 1000:f}"
+
+
+def _in_bytes(amount: int) -> str:
+    for power, suffix in ((4, "Ti"), (3, "Gi"), (2, "Mi"), (1, "Ki")):
+        if amount and amount % 1024**power == 0:
+            return f"{amount // 1024**power}{suffix}"
+    return str(amount)
+
+
+def gpu_hours(milli_ms: int) -> str:
+    """Milli-GPU times ms as a decimal number of GPU-hours, to the thousandth."""
+    return f"{Decimal(milli_ms) / _GPU_HOUR:.3f}"
+
+
+def timestamp(moment_ms: int) -> str:
+    """Epoch milliseconds as in RFC 3339."""
+    moment = _START + timedelta(milliseconds=moment_ms)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

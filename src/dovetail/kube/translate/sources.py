@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What of a cluster the core is told: one row per kind, with how it is read and how it becomes events.
+
+A kind that the server does not serve stays in the table in its preferred version: whoever follows it waits for it,
+whoever reads once takes it for empty.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+from msgspec import DecodeError, Struct, field
+from msgspec.json import decode
+from msgspec.structs import replace
+
+from dovetail.core import events as ev
+from dovetail.core.events import Event
+from dovetail.kube.api import resources as kinds
+from dovetail.kube.api.client import Client
+from dovetail.kube.api.discovery import Served
+from dovetail.kube.api.errors import BadReply, KubeError, NotFound
+from dovetail.kube.api.listing import list_all
+from dovetail.kube.api.reflector import Change, whole
+from dovetail.kube.api.resources import Resource
+from dovetail.kube.gangs.declared import OwnerRef
+from dovetail.kube.gangs.dialects import DIALECTS
+from dovetail.kube.objects.base import Namespace, Node, ObjectMeta, PodDisruptionBudget
+from dovetail.kube.objects.claims import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceClaimSpec, ResourceSlice
+from dovetail.kube.objects.pods import Pod
+from dovetail.kube.objects.queues import Queue
+from dovetail.kube.objects.storage import CSINode, PersistentVolume, PersistentVolumeClaim, StorageClass
+from dovetail.kube.objects.topology import GPUNode, NodeResourceTopology
+from dovetail.kube.translate import standalone
+from dovetail.kube.translate.annotations import LONGEST, MOST_KEYS, PREFIX
+from dovetail.kube.translate.claims import MOST_RESULTS
+from dovetail.kube.translate.limits import MOST_EXPRESSIONS
+from dovetail.kube.translate.translator import Feed
+
+LONGEST_OWNER = 192 * 1024
+_OLDEST = datetime(1970, 1, 1, tzinfo=UTC)
+Changes = list[Change[Any]]
+
+
+class Source(Struct, frozen=True):
+    """`translate` turns the changes of one batch into events, in order; `keep` is what of an object is asked
+    for after that."""
+
+    resource: Resource
+    kind: type[Any]
+    translate: Callable[[Changes], list[Event]]
+    params: dict[str, str] = field(default_factory=dict)
+    keep: Callable[[Any], Any] = whole
+
+
+def sources(feed: Feed, served: Served) -> Iterator[Source]:
+    """The table. Finished pods are read too: who leaves a selection is told as deleted, as it was before, and how it
+    ended is lost. Nodes of one batch are told from the oldest to the newest, so the order of the core's slots does not
+    come from names. What tells of the inside of nodes comes before the nodes: who reads once then tells each node
+    once."""
+    yield Source(kinds.GPU_NODES, GPUNode, feed.gpu_nodes)
+    yield Source(kinds.NODE_TOPOLOGIES, NodeResourceTopology, feed.node_topologies)
+    yield Source(kinds.TAINT_RULES, DeviceTaintRule, feed.taint_rules)
+    yield Source(kinds.RESOURCE_SLICES, ResourceSlice, feed.resource_slices)
+    yield Source(kinds.DEVICE_CLASSES, DeviceClass, feed.records.device_classes)
+    yield Source(kinds.RESOURCE_CLAIMS, ResourceClaim, feed.records.resource_claims, keep=claim_outline)
+    yield Source(kinds.NODES, Node, lambda changes: feed.nodes(sorted(changes, key=_age)))
+    yield Source(kinds.CSI_NODES, CSINode, feed.csi_nodes)
+    yield Source(kinds.NAMESPACES, Namespace, feed.records.namespaces)
+    yield Source(kinds.PVCS, PersistentVolumeClaim, feed.records.claims)
+    yield Source(kinds.PVS, PersistentVolume, feed.records.volumes)
+    yield Source(kinds.STORAGE_CLASSES, StorageClass, feed.records.storage_classes)
+    for dialect in DIALECTS:
+        resource = served.first(dialect.resources) or dialect.resources[0]
+        yield Source(resource, dialect.kind, partial(feed.pod_groups, dialect))
+    yield Source(kinds.QUEUES, Queue, feed.records.queues)
+    yield Source(kinds.PDBS, PodDisruptionBudget, feed.records.budgets)
+    yield Source(kinds.PODS, Pod, feed.pods, keep=outline)
+
+
+_RANKS: dict[type[Event], int] = {
+    ev.QueueChanged: 0, ev.NamespaceChanged: 0, ev.NodeChanged: 0, ev.BudgetChanged: 0, ev.PodRejected: 2,
+}  # fmt: skip
+
+
+def rank(event: Event) -> int:
+    """Sort by it the events of first lists that came in any order. A pod that ran before is charged where it is told:
+    its node, its namespace and its queue must be known by then. A node that changes takes back what its kubelet
+    rejected."""
+    return _RANKS.get(type(event), 1)
+
+
+async def read_once(client: Client, served: Served, feed: Feed) -> list[Event]:
+    """The whole cluster as events, owners of gangs included. Raises ApiError where something served cannot be read."""
+    events: list[Event] = []
+    for source in sources(feed, served):
+        if not served.has(source.resource):
+            continue
+        listing = await list_all(client, source.resource, source.kind, params=source.params)
+        events += source.translate([Change("added", object) for object in listing.objects.values()])
+    wanted = feed.wanted_owners()
+    for ref, answer in zip(wanted, await asyncio.gather(*(_owner(client, ref) for ref in wanted)), strict=True):
+        # Of one that cannot be read the gang stays unknown, and that is what its pods are told to wait for.
+        if not isinstance(answer, KubeError):
+            events += feed.owner(ref, answer)
+    return events
+
+
+async def _owner(client: Client, ref: OwnerRef) -> dict[str, object] | KubeError | None:
+    """The object, None where it does not exist, or why it cannot be read."""
+    try:
+        return await read_owner(client, ref)
+    except NotFound:
+        return None
+    except KubeError as error:
+        return error
+
+
+async def read_owner(client: Client, ref: OwnerRef) -> dict[str, object]:
+    """The object that owns pods. Raises ApiError, also for one that is longer than any needs to be."""
+    path = ref.resource.path(ref.namespace, ref.name)
+    return owner_document(await client.fetch("GET", path), path)
+
+
+def owner_document(body: bytes, path: str) -> dict[str, object]:
+    """Raises BadReply."""
+    if len(body) > LONGEST_OWNER:
+        raise BadReply(200, "BadReply", f"it has {len(body)} bytes; the limit is {LONGEST_OWNER}", f"GET {path}")
+    try:
+        return decode(body, type=dict[str, object])
+    except (DecodeError, RecursionError) as error:
+        raise BadReply(200, "BadReply", str(error), f"GET {path}") from error
+
+
+def claim_outline(claim: ResourceClaim) -> ResourceClaim:
+    """All of it, unless it says more than anybody reads: devices are never allocated for it then."""
+    said = 0
+    for request in claim.spec.devices.requests or ():
+        for one in (request.exactly, *request.first_available):
+            for selector in one.selectors if one is not None else ():
+                said += len(selector.cel.expression) if selector.cel is not None else 0
+    # The same expression may be there often, and counts once.
+    return claim if said <= MOST_EXPRESSIONS * MOST_RESULTS else replace(claim, spec=ResourceClaimSpec())
+
+
+def outline(pod: Pod) -> Pod:
+    """What is asked for of a pod once it was translated: which one it is, and its annotations of ours. The rest of it
+    is most of what it takes, 3 KiB for a pod of one container, and of a cluster with many finished pods most of the
+    memory."""
+    meta = pod.metadata
+    ours = [item for item in meta.annotations.items() if item[0].startswith(PREFIX) and len(item[1]) <= LONGEST]
+    kept = dict(ours[:MOST_KEYS])
+    known = ObjectMeta(
+        meta.name, meta.namespace, meta.uid, meta.resource_version, meta.creation_timestamp, None, {}, kept
+    )
+    return Pod(known)
+
+
+def _age(change: standalone.Change[Node]) -> tuple[datetime, str]:
+    meta = change.object.metadata
+    return meta.creation_timestamp or _OLDEST, meta.uid

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Objects that are translated each by itself: namespaces, storage, classes and claims of devices, queues, budgets.
+
+Rules
+- An event is told only where the record differs from the one told last.
+- A queue's usage is of the moment in which it is first told: what is written into its status afterwards is no event.
+  One that was made again under the name is told as another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Literal, Protocol, TypeVar
+
+from msgspec.structs import replace
+
+from dovetail.core import events as ev
+from dovetail.core.dra.types import Claim
+from dovetail.core.queues.types import Budget, Queue
+from dovetail.kube.nodes.layouts import Finding
+from dovetail.kube.objects import base, storage
+from dovetail.kube.objects import queues as objects_queue
+from dovetail.kube.objects.claims import DeviceClass, ResourceClaim
+from dovetail.kube.translate import budgets, pods, queues, volumes
+from dovetail.kube.translate.claims import claim, device_class
+
+T_co = TypeVar("T_co", covariant=True)
+T = TypeVar("T")
+R = TypeVar("R")
+Find = Callable[[str, tuple[Finding, ...]], None]
+
+
+class Change(Protocol[T_co]):
+    """What a reflector tells; for "deleted", `object` is the last state."""
+
+    @property
+    def kind(self) -> Literal["added", "modified", "deleted"]: ...
+    @property
+    def object(self) -> T_co: ...
+
+
+class Records:
+    """Every method takes what changed and returns the events that it means, in order. `find` takes what is found about
+    an object ("Queue NAME") and is not used."""
+
+    def __init__(self, find: Find) -> None:
+        self._find = find
+        self._told: dict[type, dict[str, Any]] = {}
+
+    def namespaces(self, changes: Iterable[Change[base.Namespace]]) -> list[ev.Event]:
+        return self._tell(changes, pods.namespace, lambda r: r.name, ev.NamespaceChanged, ev.NamespaceRemoved)
+
+    def claims(self, changes: Iterable[Change[storage.PersistentVolumeClaim]]) -> list[ev.Event]:
+        return self._tell(changes, volumes.claim, lambda r: r.key, ev.VolumeClaimChanged, ev.VolumeClaimRemoved)
+
+    def volumes(self, changes: Iterable[Change[storage.PersistentVolume]]) -> list[ev.Event]:
+        return self._tell(changes, volumes.volume, lambda r: r.name, ev.VolumeChanged, ev.VolumeRemoved)
+
+    def storage_classes(self, changes: Iterable[Change[storage.StorageClass]]) -> list[ev.Event]:
+        translated = volumes.storage_class
+        return self._tell(changes, translated, lambda r: r.name, ev.StorageClassChanged, ev.StorageClassRemoved)
+
+    def device_classes(self, changes: Iterable[Change[DeviceClass]]) -> list[ev.Event]:
+        return self._tell(changes, device_class, lambda r: r.name, ev.DeviceClassChanged, ev.DeviceClassRemoved)
+
+    def resource_claims(self, changes: Iterable[Change[ResourceClaim]]) -> list[ev.Event]:
+        told = self._told.setdefault(Claim, {})
+
+        def translated(obj: ResourceClaim) -> Claim:
+            return claim(obj, told.get(f"{obj.metadata.namespace}/{obj.metadata.name}"))
+
+        return self._tell(changes, translated, lambda r: r.key, ev.ClaimChanged, ev.ClaimRemoved)
+
+    def queues(self, changes: Iterable[Change[objects_queue.Queue]]) -> list[ev.Event]:
+        changes = list(changes)
+        for change in changes:
+            findings = queues.read_usage(change.object)[1] if change.kind != "deleted" else ()
+            self._find(f"Queue {change.object.metadata.name}", findings)
+        told = self._told.setdefault(Queue, {})
+
+        def translated(obj: objects_queue.Queue) -> Queue:
+            record = queues.queue(obj)
+            before: Queue | None = told.get(record.name)
+            return record if before is None or before.uid != record.uid else replace(record, usage=before.usage)
+
+        return self._tell(changes, translated, lambda r: r.name, ev.QueueChanged, ev.QueueRemoved)
+
+    def budgets(self, changes: Iterable[Change[base.PodDisruptionBudget]]) -> list[ev.Event]:
+        changes = list(changes)
+        for change in changes:
+            record, findings = budgets.budget(change.object)
+            self._find(f"PodDisruptionBudget {record.key}", () if change.kind == "deleted" else findings)
+
+        def translated(obj: base.PodDisruptionBudget) -> Budget:
+            return budgets.budget(obj)[0]
+
+        return self._tell(changes, translated, lambda r: r.key, ev.BudgetChanged, ev.BudgetRemoved)
+
+    def _tell(
+        self,
+        changes: Iterable[Change[T]],
+        translated: Callable[[T], R],
+        key_of: Callable[[R], str],
+        changed: Callable[[R], ev.Event],
+        removed: Callable[[str], ev.Event],
+    ) -> list[ev.Event]:
+        events: list[ev.Event] = []
+        for change in changes:
+            record = translated(change.object)
+            key, told = key_of(record), self._told.setdefault(type(record), {})
+            if change.kind == "deleted":
+                if told.pop(key, None) is not None:
+                    events.append(removed(key))
+            elif told.get(key) != record:
+                told[key] = record
+                events.append(changed(record))
+        return events

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is known of the work that a pod does: what makes it, how long it takes at most, what is lost when it is ended.
+
+Rules
+- The family is `NAMESPACE/KIND/NAME@IMAGE`: of what owns the pod (the workload object that its labels tell, else its
+  controller, else the pod itself), and the image of its first container.
+- From the end of NAME everything is taken that differs from run to run: parts that are whole numbers (the Jobs of a
+  CronJob, dates), what the API server and the controllers of Kubernetes append to make a name unique (5 to 10 of the
+  characters bcdfghjklmnpqrstvwxz2456789), hexadecimal hashes of 7 to 40 characters with a digit, and UUIDs. Parts are
+  separated by `-`, `.` or `_`; a first part always stays. So `nightly-29345670`, `nightly-x7k2p` and
+  `nightly-3f2a91c` are one family.
+- Of several limits of the run time the smallest counts: of the pod and of what declares it, as an annotation and as
+  activeDeadlineSeconds. In all else the object counts before its pods, as with all annotations.
+Source: k8s.io/apimachinery pkg/util/rand (the characters), k8s.io/kubernetes pkg/controller/cronjob/utils.go.
+"""
+
+from __future__ import annotations
+
+import re
+
+from dovetail.core.bounded_cache import Remembered, remembered, same
+from dovetail.core.model import Work
+from dovetail.kube.gangs.declared import OwnerRef
+from dovetail.kube.objects.pods import Pod
+from dovetail.kube.translate.annotations import Wishes
+
+_UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+_HASH = r"(?=[0-9a-f]*[0-9])[0-9a-f]{7,40}"
+_RUN = re.compile(rf"(?<=.)(?:[-._](?:[0-9]+|[bcdfghjklmnpqrstvwxz2456789]{{5,10}}|{_HASH}|{_UUID}))+\Z")
+_GRACE_S = 30
+_LONGEST = 512
+"""Characters that are read of a name and of an image: neither has a limit where a tenant writes it down."""
+
+# Equal for all pods of a job, and one object for all of them.
+_shared = Remembered[Work](4096, same)
+
+
+def work_of(obj: Pod, wishes: Wishes, owner: OwnerRef | None) -> Work:
+    """What the pod alone tells; `owner` is the workload object that it belongs to."""
+    spec = obj.spec
+    grace_s = _GRACE_S if spec.termination_grace_period_seconds is None else spec.termination_grace_period_seconds
+    return _shared(
+        Work(
+            family=family_of(obj, owner),
+            max_runtime_ms=_smallest(wishes.max_runtime_ms, 1000 * (spec.active_deadline_seconds or 0)),
+            checkpoint_interval_ms=wishes.checkpoint_interval_ms,
+            startup_ms=wishes.startup_ms,
+            preemptible=wishes.preemptible,
+            movable=wishes.movable,
+            preempts=spec.preemption_policy != "Never",
+            # As the API server: a negative one is a second.
+            grace_ms=1000 * grace_s if grace_s >= 0 else 1000,
+        )
+    )
+
+
+@remembered(4096)
+def with_declared(own: Work, declared: Wishes, deadline_ms: int) -> Work:
+    """The work of a pod whose gang is declared with these wishes and this limit of its run time (0: none)."""
+    return _shared(
+        Work(
+            family=own.family,
+            max_runtime_ms=_smallest(own.max_runtime_ms, declared.max_runtime_ms, deadline_ms),
+            checkpoint_interval_ms=declared.checkpoint_interval_ms or own.checkpoint_interval_ms,
+            startup_ms=declared.startup_ms or own.startup_ms,
+            preemptible=own.preemptible if declared.preemptible is None else declared.preemptible,
+            movable=own.movable if declared.movable is None else declared.movable,
+            preempts=own.preempts,
+            grace_ms=own.grace_ms,
+        )
+    )
+
+
+def family_of(obj: Pod, owner: OwnerRef | None) -> str:
+    """Whose run times say something about this pod's."""
+    meta, kind, name = obj.metadata, "Pod", obj.metadata.name
+    controller = next((reference for reference in meta.owner_references if reference.controller), None)
+    if owner is not None:
+        kind, name = owner.resource.kind, owner.name
+    elif controller is not None:
+        kind, name = controller.kind, controller.name
+    image = obj.spec.containers[0].image if obj.spec.containers else ""
+    return _family(meta.namespace, kind, name[:_LONGEST], image[:_LONGEST])
+
+
+@remembered(4096)
+def _family(namespace: str, kind: str, name: str, image: str) -> str:
+    return f"{namespace}/{kind}/{without_run(name)}@{image}"
+
+
+def without_run(name: str) -> str:
+    """A name without what differs from run to run."""
+    return _RUN.sub("", name)
+
+
+def _smallest(*limits_ms: int) -> int:
+    """The smallest that is known; 0 where none is."""
+    return min((limit for limit in limits_ms if limit > 0), default=0)

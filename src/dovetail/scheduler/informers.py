@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cluster as events: a reflector for every kind that the core needs, translated by the feed into one inbox.
+
+Rules: what the server does not serve is left out, and found again by its reflector when it appears. Owners that tell a
+gang's size are fetched once per wish of the feed, and again until they can be read. The driver starts when every first
+list is complete.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from typing import Any
+
+from dovetail.core.events import Event
+from dovetail.kube.api import resources as kinds
+from dovetail.kube.api.client import Client
+from dovetail.kube.api.discovery import Served
+from dovetail.kube.api.errors import KubeError, NotFound
+from dovetail.kube.api.reflector import Change, Drift, Reflector, log_drift
+from dovetail.kube.api.resources import Resource
+from dovetail.kube.gangs.declared import OwnerRef
+from dovetail.kube.gangs.dialects import Dialect
+from dovetail.kube.objects.base import Node
+from dovetail.kube.objects.claims import DeviceClass, ResourceClaim
+from dovetail.kube.objects.pods import Pod
+from dovetail.kube.objects.queues import Queue
+from dovetail.kube.objects.storage import PersistentVolume, PersistentVolumeClaim
+from dovetail.kube.translate.sources import Source, rank, read_owner, sources
+from dovetail.kube.translate.translator import Feed
+from dovetail.scheduler import metrics
+
+_OWNER_RETRY_S = 5.0
+_OWNER_RETRY_MAX_S = 80.0
+_APART_S = 0.015
+"""So long after a read of a watch is the next: a stream of pods is taken in, and decided, some at a time. Of 200 pods a
+second three come together so: each costs less, as what is touched for it has not left the caches, and half of them wait
+for 12 ms. Longer rests save nothing more."""
+
+
+class Mirror:
+    """`inbox` collects events in order; `changed` is set when there are some."""
+
+    def __init__(self, client: Client, served: Served, feed: Feed) -> None:
+        self.inbox: list[Event] = []
+        self.changed = asyncio.Event()
+        self.feed = feed
+        self._client = client
+        self._fetching: set[OwnerRef] = set()
+        self._tasks: asyncio.TaskGroup | None = None
+        self.reflectors: list[Reflector[Any]] = [self._follow(source) for source in sources(feed, served)]
+        by_resource = {reflector.resource: reflector for reflector in self.reflectors}
+        self.nodes: Reflector[Node] = by_resource[kinds.NODES]
+        self.pods: Reflector[Pod] = by_resource[kinds.PODS]
+        self.queues: Reflector[Queue] = by_resource[kinds.QUEUES]
+        self.claims: Reflector[PersistentVolumeClaim] = by_resource[kinds.PVCS]
+        self.volumes: Reflector[PersistentVolume] = by_resource[kinds.PVS]
+        self.device_claims: Reflector[ResourceClaim] = by_resource[kinds.RESOURCE_CLAIMS]
+        self.device_classes: Reflector[DeviceClass] = by_resource[kinds.DEVICE_CLASSES]
+
+    def resource_of(self, dialect: Dialect[Any]) -> Resource:
+        """The version of a dialect's resource that is followed."""
+        followed = {reflector.resource for reflector in self.reflectors}
+        return next(resource for resource in dialect.resources if resource in followed)
+
+    def _follow(self, source: Source) -> Reflector[Any]:
+        def sink(changes: list[Change[Any]]) -> None:
+            self.tell(source.translate(changes))
+            self._fetch_owners()
+
+        def drifted(drift: Drift) -> None:
+            metrics.count(metrics.DRIFT, str(source.resource))
+            log_drift(drift)
+
+        return Reflector(
+            self._client,
+            source.resource,
+            source.kind,
+            sink,
+            params=source.params,
+            keep=source.keep,
+            on_drift=drifted,
+            apart_s=_APART_S,
+        )
+
+    def tell(self, events: list[Event]) -> None:
+        if events:
+            self.inbox += events
+            self.changed.set()
+
+    def _fetch_owners(self) -> None:
+        for ref in self.feed.wanted_owners():
+            if ref not in self._fetching and self._tasks is not None:
+                self._fetching.add(ref)
+                self._tasks.create_task(self._fetch(ref))
+
+    async def run(self) -> None:
+        """Follow everything until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
+            for reflector in self.reflectors:
+                tasks.create_task(reflector.run())
+
+    async def synced(self) -> None:
+        """Wait for every first list. What was read then stays: the collector need not look at it again."""
+        for reflector in self.reflectors:
+            await reflector.synced.wait()
+        self.inbox.sort(key=rank)
+        gc.freeze()
+
+    def drain(self) -> list[Event]:
+        events, self.inbox = self.inbox, []
+        self.changed.clear()
+        return events
+
+    async def _fetch(self, ref: OwnerRef) -> None:
+        """Read an owner, as often as it takes. One that is gone is told as None; the gang then waits, with that as
+        reason."""
+        wait_s = _OWNER_RETRY_S
+        document: dict[str, object] | None
+        try:
+            while True:
+                try:
+                    document = await read_owner(self._client, ref)
+                    break
+                except NotFound:
+                    document = None
+                    break
+                except KubeError as error:
+                    metrics.OWNER_ERRORS.inc()
+                    metrics.log.warning("pods of %s wait, as it cannot be read: %s; again in %g s", ref, error, wait_s)
+                await asyncio.sleep(wait_s)
+                wait_s = min(2 * wait_s, _OWNER_RETRY_MAX_S)
+                if ref not in self.feed.wanted_owners():
+                    return
+            self.tell(self.feed.owner(ref, document))
+        finally:
+            self._fetching.discard(ref)

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Has idle MIG cards divided anew for pods that wait for instances which nobody has, by the agents of the nodes.
+
+Rules: the core proposes (`placing.repartition`), the GPUNode's spec says what some GPUs of its node shall have, the
+agent does it on idle GPUs and tells in the status how it ended. A pod must have waited for ten seconds, as what it
+needs is often given back. One layout at a time is under way on a node. A node that refused is not asked again for ten
+minutes. Nodes without an agent are left alone. What is written names the version of the object that was read: a layout
+that somebody else has set since is not overwritten.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import msgspec
+from msgspec import Struct
+
+from dovetail.core.devices.mig.plan import Change
+from dovetail.core.reasons import Repartition
+from dovetail.kube.api.client import MERGE_PATCH, Client
+from dovetail.kube.api.errors import Conflict, KubeError
+from dovetail.kube.api.resources import GPU_NODES
+from dovetail.kube.objects.topology import Gpu, GPUNode, MigInstance
+from dovetail.kube.translate.translator import Feed
+from dovetail.scheduler import metrics
+from dovetail.scheduler.clock import Clock
+
+_LOOK_EVERY_S = 5.0
+_PATIENCE_MS = 10_000
+_REFUSED_MS = 600_000
+_encode = msgspec.json.Encoder().encode
+
+
+class _Wish(Struct):
+    """`since_ms` is when the pod first waited for it, `layout_id` what was asked for last, "" for nothing."""
+
+    proposal: Repartition
+    since_ms: int
+    layout_id: str = ""
+
+
+class Divider:
+    """`wish` is told what the core proposes for a pod that waits; `run` asks for it when it is due."""
+
+    def __init__(self, client: Client, feed: Feed, clock: Clock, may_write: Callable[[], bool]) -> None:
+        self._client = client
+        self._feed = feed
+        self._clock = clock
+        self._may_write = may_write
+        self._wishes: dict[str, _Wish] = {}
+        self._refused: dict[str, int] = {}
+        """Until when a node is not asked again."""
+
+    def wish(self, uid: str, proposal: Repartition | None) -> None:
+        """None: it waits for nothing of the kind any more."""
+        if proposal is None:
+            self._wishes.pop(uid, None)
+        elif uid in self._wishes:
+            self._wishes[uid].proposal = proposal
+        else:
+            self._wishes[uid] = _Wish(proposal, self._clock.now_ms())
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await asyncio.sleep(_LOOK_EVERY_S)
+            if self._may_write():
+                await self.look()
+
+    async def look(self) -> None:
+        """Ask for all that is due."""
+        now_ms = self._clock.now_ms()
+        for uid, wish in list(self._wishes.items()):
+            if self._feed.pod_ref(uid) is None:
+                del self._wishes[uid]
+                continue
+            node = self._feed.gpu_node(wish.proposal.node)
+            if node is None or node.status.agent is None:
+                continue
+            self._note_refusal(node, wish, now_ms)
+            patient = now_ms - wish.since_ms >= _PATIENCE_MS
+            if patient and not _under_way(node) and now_ms >= self._refused.get(node.metadata.name, 0):
+                await self._ask(node, wish, f"{uid}-{now_ms}")
+
+    def _note_refusal(self, node: GPUNode, wish: _Wish, now_ms: int) -> None:
+        state = node.status.mig
+        if state is not None and state.state == "refused" and state.id == wish.layout_id:
+            wish.layout_id = ""
+            self._refused[node.metadata.name] = now_ms + _REFUSED_MS
+            metrics.log.warning("%s is not divided anew: %s", node.metadata.name, state.message)
+
+    async def _ask(self, node: GPUNode, wish: _Wish, layout_id: str) -> None:
+        gpus = {gpu.index: gpu for gpu in node.status.gpus}
+        changes = wish.proposal.changes
+        wanted = [{"uuid": gpus[c.gpu].uuid, "instances": divided(gpus[c.gpu], c)} for c in changes if c.gpu in gpus]
+        version = node.metadata.resource_version
+        body = _encode({"metadata": {"resourceVersion": version}, "spec": {"mig": {"id": layout_id, "gpus": wanted}}})
+        path = GPU_NODES.path(name=node.metadata.name)
+        try:
+            await self._client.request("PATCH", path, body, content_type=MERGE_PATCH)
+        except KubeError as error:
+            if not isinstance(error, Conflict):
+                metrics.log.warning("%s cannot be divided anew: %s", node.metadata.name, error)
+            return
+        wish.layout_id, wish.since_ms = layout_id, self._clock.now_ms()
+        metrics.LAYOUTS.inc()
+        metrics.log.info("asked for a layout of MIG cards: %s", wish.proposal)
+
+
+def _under_way(node: GPUNode) -> bool:
+    wanted, state = node.spec.mig, node.status.mig
+    if wanted is None:
+        return False
+    return state is None or state.id != wanted.id or state.state in ("pending", "applying")
+
+
+def divided(gpu: Gpu, change: Change) -> list[dict[str, object]]:
+    """All instances that the GPU is to have, in the order of their starts."""
+    kept = [one for one in gpu.mig or () if (one.profile, one.start) not in change.destroy]
+    made = [MigInstance(profile, start) for profile, start in change.create]
+    return [{"profile": one.profile, "start": one.start} for one in sorted([*kept, *made], key=lambda one: one.start)]
