@@ -37,9 +37,9 @@ from dovetail import __runs__ as runs_on
 from dovetail.core.cycle import step
 from dovetail.core.decisions import Bind
 from dovetail.core.devices.gpu_sharing import Sharing
-from dovetail.core.devices.kubelet.inventory import Cpu, Device, DevicePool, Inventory, MemoryPool
-from dovetail.core.devices.kubelet.pods import Container
-from dovetail.core.devices.kubelet.pods import Pod as ManagedPod
+from dovetail.core.devices.kubelet.inventory import Cpu, DevicePool, Inventory, ManagedDevice, MemoryPool
+from dovetail.core.devices.kubelet.pods import ManagedContainer
+from dovetail.core.devices.kubelet.pods import ManagedPod as ManagedPod
 from dovetail.core.devices.layout import BOARD, NODE, SYS, UNKNOWN, Layout
 from dovetail.core.devices.mig.products import GEOMETRIES
 from dovetail.core.devices.mig.static import Card
@@ -92,7 +92,7 @@ def two_sockets(pinned: bool) -> Inventory:
         cpus=tuple(Cpu(i, i % 96, i % 96 // 48, i % 96 // 48, i % 96 // 48) for i in range(192)),
         reserved_cpus=frozenset((0, 96)),
         memory=tuple(MemoryPool(numa, "memory", 1024 * GIB, GIB) for numa in (0, 1)),
-        devices=(DevicePool(GPU, tuple(Device(str(i), (i // 4,)) for i in range(8)), prefers=True),),
+        devices=(DevicePool(GPU, tuple(ManagedDevice(str(i), (i // 4,)) for i in range(8)), prefers=True),),
     )
 
 
@@ -127,9 +127,9 @@ def seen_by_kubelets(request: Request, devices: str) -> Request:
     nothing is not seen at all."""
     gpus = tuple(amount for amount in request.resources if amount[0] == GPU)
     if devices == "pinned":
-        return replace(request, managed=ManagedPod((Container(request.resources, request.resources),)))
+        return replace(request, managed=ManagedPod((ManagedContainer(request.resources, request.resources),)))
     if devices == "managed" and gpus:
-        return replace(request, managed=ManagedPod((Container(request.resources, gpus),)))
+        return replace(request, managed=ManagedPod((ManagedContainer(request.resources, gpus),)))
     return request
 
 

@@ -37,7 +37,7 @@ from dovetail.core.queues.types import GPU as GPU_CLASS
 from dovetail.core.queues.types import MODEL_LABEL, Queue
 from dovetail.sim.clock import Fate
 from dovetail.sim.engine import Simulation
-from dovetail.sim.workload import Job, Workload
+from dovetail.sim.workload import SimJob, Workload
 
 MINUTE_MS, HOUR_MS, WEEK_MS = 60_000, 3_600_000, 7 * 86_400_000
 GIB = 2**30
@@ -73,12 +73,12 @@ def node(name: str, gpus: int, model: str = "H100") -> NodeChanged:
 def job(
     name: str, queue: str, gpus: int, at_ms: int = 0, model: str = "", work: Work = NO_WORK, minutes: int = 0,
     priority: int = 0,
-) -> Job:  # fmt: skip
+) -> SimJob:  # fmt: skip
     amounts = {CPU: gpus * 8000, GPU: gpus, MEMORY: gpus * 32 * GIB}
     request = Request(tuple(amounts.items()), node_selector=((MODEL_LABEL, model),) if model else ())
     about: dict[str, Any] = {"owner": f"job-{name}", "queue": queue, "work": work, "priority": priority}
     pod = Pod(name, "team", name, request, created_ms=at_ms + 1, **about)
-    return Job(at_ms, (pod,), duration_ms=minutes * MINUTE_MS or None)
+    return SimJob(at_ms, (pod,), duration_ms=minutes * MINUTE_MS or None)
 
 
 def alike(queues: int, jobs: int, gpus: int, node_gpus: int, half_life_ms: int, work: Work = NO_WORK) -> Workload:
@@ -126,7 +126,7 @@ def drawn(seed: int) -> Workload:
     return _workload(nodes, jobs, [*queues, *above])
 
 
-def _workload(nodes: Iterable[NodeChanged], jobs: Iterable[Job], queues: Iterable[Queue]) -> Workload:
+def _workload(nodes: Iterable[NodeChanged], jobs: Iterable[SimJob], queues: Iterable[Queue]) -> Workload:
     return Workload("evictions", tuple(nodes), tuple(sorted(jobs, key=lambda one: one.at_ms)), tuple(queues))
 
 
@@ -151,7 +151,7 @@ def measure(case: str, workloads: Sequence[Workload], hours: int) -> Row:
     first = last = most = lost = worked = 0
     for workload in workloads:
         # Something is to come until the end, so that the clock goes on.
-        tick = Job(hours * HOUR_MS, (Pod("end", "team", "end", Request(((CPU, 1),))),))
+        tick = SimJob(hours * HOUR_MS, (Pod("end", "team", "end", Request(((CPU, 1),))),))
         run = Counted(Workload(workload.name, workload.cluster, (*workload.jobs, tick), workload.queues))
         result = run.run(until_ms=hours * HOUR_MS)
         first += sum(at_ms < hours * HOUR_MS // 2 for at_ms, _ in run.evictions)

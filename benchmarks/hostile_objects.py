@@ -34,15 +34,15 @@ from dovetail.core.decisions import Bind
 from dovetail.core.events import Event
 from dovetail.core.state import State
 from dovetail.kube.api import resources as kinds
-from dovetail.kube.api.decoding import Event as Line
 from dovetail.kube.api.decoding import Reader
+from dovetail.kube.api.decoding import WatchEvent as Line
 from dovetail.kube.api.errors import BadReply
 from dovetail.kube.api.reflector import Change, whole
 from dovetail.kube.gangs.dialects import COMPOSITE, COSCHEDULING, NATIVE, VOLCANO, Dialect
 from dovetail.kube.objects import base, claims, queues, storage
 from dovetail.kube.objects.pods import Pod
 from dovetail.kube.translate.sources import claim_outline, outline, owner_document
-from dovetail.kube.translate.translator import Feed
+from dovetail.kube.translate.translator import Translator
 
 MOST_MS, MOST_MIB = 5.0, 1.0
 """CPU time and memory that one object may cost."""
@@ -416,7 +416,7 @@ class World:
     """A cluster of ordinary nodes and pods, and what is told of it beside them."""
 
     def __init__(self) -> None:
-        self.feed = Feed()
+        self.feed = Translator()
         self.state = State()
         self.known: dict[tuple[str, str], object] = {}
         """What reflectors keep."""

@@ -20,8 +20,8 @@ from collections.abc import Callable, Iterator
 from dovetail.core.devices.kubelet.admission import Kubelet
 from dovetail.core.devices.kubelet.hints import Hint, Hints, masks_over
 from dovetail.core.devices.kubelet.holdings import Holdings
-from dovetail.core.devices.kubelet.inventory import Cpu, Device, DevicePool, Inventory, MemoryPool
-from dovetail.core.devices.kubelet.pods import Container, Pod
+from dovetail.core.devices.kubelet.inventory import Cpu, DevicePool, Inventory, ManagedDevice, MemoryPool
+from dovetail.core.devices.kubelet.pods import ManagedContainer, ManagedPod
 from dovetail.core.devices.kubelet.topology import TopologyManager
 
 GIB = 2**30
@@ -39,8 +39,8 @@ def machine(numa: int) -> Inventory:
         reserved_cpus=frozenset((0, 8)),
         memory=tuple(MemoryPool(n, "memory", 64 * GIB, GIB) for n in range(numa)),
         devices=(
-            DevicePool(GPU, tuple(Device(str(i), (i // 2,)) for i in range(2 * numa)), prefers=True),
-            DevicePool(NIC, tuple(Device(str(i), (i,)) for i in range(numa)), prefers=True),
+            DevicePool(GPU, tuple(ManagedDevice(str(i), (i // 2,)) for i in range(2 * numa)), prefers=True),
+            DevicePool(NIC, tuple(ManagedDevice(str(i), (i,)) for i in range(numa)), prefers=True),
         ),
     )
 
@@ -59,7 +59,7 @@ def admissions(runs: int, numa: int) -> Iterator[float]:
     inventory = machine(numa)
     kubelet = Kubelet(inventory, lambda resource, available, must, size: lowest(available, size))
     asked = tuple(sorted({"cpu": 4000, "memory": 8 * GIB, GPU: 1, NIC: 1}.items()))
-    pod = Pod((Container(asked, asked),))
+    pod = ManagedPod((ManagedContainer(asked, asked),))
     holdings = Holdings.of_empty(inventory)
     for number in range(runs):
         began = time.perf_counter_ns()

@@ -35,7 +35,7 @@ from dovetail.sim import sample
 from dovetail.sim.arrivals import inflated
 from dovetail.sim.placing import PlacedAtOnce
 from dovetail.sim.policies import POLICIES
-from dovetail.sim.report import Run, of_arrivals
+from dovetail.sim.report import SimulationRun, of_arrivals
 from dovetail.sim.traces import openb
 from dovetail.sim.workload import Workload
 
@@ -74,7 +74,7 @@ def run(traces: Path | None, case: tuple[str, int, str]) -> Row:
     began_s = time.process_time()
     result = PlacedAtOnce(workload, Policy(scoring=scoring)).run()
     cpu_s = time.process_time() - began_s
-    report = of_arrivals(Run(workload, policy, seed, result, cpu_s), UNTIL_PERCENT)
+    report = of_arrivals(SimulationRun(workload, policy, seed, result, cpu_s), UNTIL_PERCENT)
     at_100, at_130 = (report.unallocated_gpu_percent[column] for column in ("100", "130"))
     if at_100 is None or at_130 is None:
         raise ValueError(f"{name}: of so few GPUs no arrival falls on 100 % and on {UNTIL_PERCENT} %")

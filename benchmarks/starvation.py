@@ -28,12 +28,12 @@ from dovetail.core.model import GPU, Gang, Pod, Request, Work
 from dovetail.core.placing.expected_fill import ExpectedFill
 from dovetail.core.policy import Policy
 from dovetail.core.queues.types import Queue
-from dovetail.sim.clock import Clock, Result
+from dovetail.sim.clock import Result, VirtualClock
 from dovetail.sim.engine import Simulation
 from dovetail.sim.orders import ORDERS
-from dovetail.sim.plain import Line, Plain
+from dovetail.sim.plain import Plain, PlainLine
 from dovetail.sim.traces.nodes import uniform_nodes
-from dovetail.sim.workload import Job, Workload
+from dovetail.sim.workload import SimJob, Workload
 
 MINUTE_MS, HOUR_MS = 60_000, 3_600_000
 GPUS, HOURS, LOAD = 100, 72, 1.3
@@ -59,28 +59,28 @@ def workload(seed: int) -> Workload:
     return Workload("starvation", tuple(map(NodeChanged, uniform_nodes(10, GPUS // 10))), ordered, queues)
 
 
-def _job(agent: str, number: int, minute: int, gpus: int, minutes: int) -> Job:
+def _job(agent: str, number: int, minute: int, gpus: int, minutes: int) -> SimJob:
     name, at_ms, work = f"{agent}-{number}", minute * MINUTE_MS, Work(max_runtime_ms=minutes * MINUTE_MS)
     request = Request(((GPU, 1),))
     members = tuple(
         Pod(f"{name}/{i}", agent, f"{name}-{i}", request, created_ms=at_ms, gang=name, queue=agent, work=work)
         for i in range(gpus)
     )
-    return Job(at_ms, members, Gang(name, agent, name, gpus, created_ms=at_ms), minutes * MINUTE_MS)
+    return SimJob(at_ms, members, Gang(name, agent, name, gpus, created_ms=at_ms), minutes * MINUTE_MS)
 
 
-def _plain(order: str) -> dict[str, Callable[[Workload], Clock]]:
+def _plain(order: str) -> dict[str, Callable[[Workload], VirtualClock]]:
     return {
-        "no hold": lambda workload: Plain(workload, ORDERS[order], Line.SKIP, HALF_LIFE_MS),
-        "hold": lambda workload: Plain(workload, ORDERS[order], Line.EASY, HALF_LIFE_MS),
+        "no hold": lambda workload: Plain(workload, ORDERS[order], PlainLine.SKIP, HALF_LIFE_MS),
+        "hold": lambda workload: Plain(workload, ORDERS[order], PlainLine.EASY, HALF_LIFE_MS),
     }
 
 
-def _core(**choices: Any) -> Callable[[Workload], Clock]:
+def _core(**choices: Any) -> Callable[[Workload], VirtualClock]:
     return lambda workload: Simulation(workload, Policy(scoring=ExpectedFill(), **choices))
 
 
-SCHEDULERS: dict[str, dict[str, Callable[[Workload], Clock]]] = {
+SCHEDULERS: dict[str, dict[str, Callable[[Workload], VirtualClock]]] = {
     **{order: _plain(order) for order in ("fifo", "fair", "fair-history", "credit")},
     "dovetail": {"no hold": _core(preempt=False, reserve=False), "hold": _core(preempt=False)},
     "dovetail, preempting": {"no hold": _core(reserve=False), "hold": _core()},

@@ -20,10 +20,10 @@ from dovetail.kube.api.discovery import Served
 from dovetail.kube.gangs.dialects import DIALECTS
 from dovetail.kube.gangs.owners import OWNER_KINDS
 from dovetail.kube.translate.sources import sources
-from dovetail.kube.translate.translator import Feed
+from dovetail.kube.translate.translator import Translator
 from dovetail.recording.folder import MIB
 from dovetail.scheduler.reviews import PATH
-from dovetail.scheduler.serve import Options
+from dovetail.scheduler.serve import SchedulerOptions
 
 DEPLOY = Path(__file__).parent.parent / "deploy"
 
@@ -47,7 +47,7 @@ def _needed() -> set[tuple[str, str, str]]:
     """What the code does, written down from its tables; the tests on the real plane run under the role itself."""
     needed = {
         (source.resource.group, source.resource.plural, verb)
-        for source in sources(Feed(), Served(frozenset(), ()))
+        for source in sources(Translator(), Served(frozenset(), ()))
         for verb in ("get", "list", "watch")
     }
     needed |= {(kind.resource.group, kind.resource.plural, "get") for kind in OWNER_KINDS}
@@ -106,9 +106,9 @@ def test_the_deployment_runs_this_version_restricted_and_twice() -> None:
     (mount,) = container["volumeMounts"]
     (recording,) = [arg.partition("=")[2] for arg in container["args"] if arg.startswith("--recording=")]
     assert (mount["name"], Path(recording).is_relative_to(mount["mountPath"])) == (volume["name"], True)
-    assert units(volume["emptyDir"]["sizeLimit"]) > Options().recording_mib * MIB
+    assert units(volume["emptyDir"]["sizeLimit"]) > SchedulerOptions().recording_mib * MIB
     lease = next(d for d in _documents("rbac.yaml") if d["kind"] == "Role")["metadata"]["namespace"]
-    assert lease == Options().lease_namespace == kustomization["namespace"]
+    assert lease == SchedulerOptions().lease_namespace == kustomization["namespace"]
     assert not any(arg.startswith("--lease") for arg in container["args"])
 
 
@@ -133,7 +133,7 @@ def test_a_drain_leaves_one_replica_and_both_are_found_for_their_metrics() -> No
     (port,), (container,) = service["spec"]["ports"], deployment["spec"]["template"]["spec"]["containers"]
     assert port["targetPort"] in {one["name"] for one in container["ports"]}
     assert {one["containerPort"] for one in container["ports"]} == {port["port"]}
-    assert Options().listen.endswith(f":{port['port']}")
+    assert SchedulerOptions().listen.endswith(f":{port['port']}")
 
 
 @pytest.mark.parametrize("workload", ["deployment.yaml", "agent/daemonset.yaml"])

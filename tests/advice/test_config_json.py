@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.advice.config import ConfigError, read
+from dovetail.advice.config import ModelConfigError, read
 from dovetail.advice.families import FAMILIES
 from tests.advice.models import llama
 
@@ -58,13 +58,13 @@ def without(*names: str, **changes: Any) -> dict[str, Any]:
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_named(config: dict[str, Any], told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ModelConfigError, match=told):
         read(config)
 
 
 @pytest.mark.parametrize("kind", FAMILIES)
 def test_every_family_says_what_is_missing(kind: str) -> None:
-    with pytest.raises(ConfigError, match=f"model_type '{kind}' lacks "):
+    with pytest.raises(ModelConfigError, match=f"model_type '{kind}' lacks "):
         read({"model_type": kind})
 
 
@@ -84,7 +84,7 @@ def test_any_configuration_is_read_or_refused(kind: str, changes: dict[str, Any]
     config = llama(model_type=kind) | {name: value for name, value in changes.items() if name != "model_type"}
     try:
         found = read(config)
-    except ConfigError as error:
+    except ModelConfigError as error:
         assert str(error)
     else:
         assert found.parameters > 0

@@ -10,24 +10,24 @@ from msgspec.structs import fields, replace
 
 from dovetail.advice.doctor.examination import CHECKS, Present, examine, left_out, present
 from dovetail.advice.doctor.records import (
+    ClusterFacts,
     GpuNode,
-    Kubelet,
+    KubeletRecord,
     Lease,
-    Node,
-    Part,
-    Pending,
+    NodeRecord,
+    PartRecord,
+    PendingRecord,
     Pods,
-    Queue,
+    QueueRecord,
     Running,
     Scheduler,
-    Seen,
     Webhook,
 )
-from dovetail.cli.doctor.doctor import Answer
+from dovetail.cli.doctor.doctor import DoctorAnswer
 from dovetail.cli.doctor.reading import LISTS
 from dovetail.core.policy import DEFAULT_FABRIC
 from dovetail.kube.objects.base import LabelSelector, ObjectMeta
-from dovetail.kube.protection import NAME, Binding, BindingSpec, MatchResources, Policy, PolicySpec
+from dovetail.kube.protection import NAME, Binding, BindingSpec, MatchResources, PolicySpec, ProtectionPolicy
 from tests.docs.pages import page
 
 GPU = {"nvidia.com/gpu.present": "true"}
@@ -35,9 +35,11 @@ A100 = "NVIDIA-A100-SXM4-40GB"
 REFERENCE = "docs/reference/doctor.md"
 
 
-def node(name: str = "a", gpus: int = 8, unready: str = "", **labels: str) -> Node:
+def node(name: str = "a", gpus: int = 8, unready: str = "", **labels: str) -> NodeRecord:
     """Underscores of the names of labels stand for what comes before the last part."""
-    return Node(name, {**GPU, **{KEYS[key]: value for key, value in labels.items()}}, {"nvidia.com/gpu": gpus}, unready)
+    return NodeRecord(
+        name, {**GPU, **{KEYS[key]: value for key, value in labels.items()}}, {"nvidia.com/gpu": gpus}, unready
+    )
 
 
 KEYS = {
@@ -50,69 +52,75 @@ KEYS = {
 }  # fmt: skip
 
 
-def mig(number: int, resource: str = "nvidia.com/mig-1g.5gb", **labels: str) -> Node:
+def mig(number: int, resource: str = "nvidia.com/mig-1g.5gb", **labels: str) -> NodeRecord:
     return replace(node(**labels), gpus={resource: number})
 
 
-def with_parts(*parts: Part, **more: Any) -> Pods:
-    found: dict[str, tuple[Part, ...]] = {}
+def with_parts(*parts: PartRecord, **more: Any) -> Pods:
+    found: dict[str, tuple[PartRecord, ...]] = {}
     for one in parts:
         found[one.node] = (*found.get(one.node, ()), one)
     return Pods(found, **more)
 
 
-PLUGIN = Part("plugin", "gpu/plugin", "a")
-DISCOVERY = Part("discovery", "gpu/gfd", "a")
-WELL = [Part("driver", "gpu/driver", "a"), Part("toolkit", "gpu/toolkit", "a"), Part("validator", "gpu/check", "a")]
+PLUGIN = PartRecord("plugin", "gpu/plugin", "a")
+DISCOVERY = PartRecord("discovery", "gpu/gfd", "a")
+WELL = [
+    PartRecord("driver", "gpu/driver", "a"),
+    PartRecord("toolkit", "gpu/toolkit", "a"),
+    PartRecord("validator", "gpu/check", "a"),
+]
 TWO_NUMA = (0, 1)
-ALIGNED = Kubelet("GPUNode a", "restricted", "static", TWO_NUMA)
+ALIGNED = KubeletRecord("GPUNode a", "restricted", "static", TWO_NUMA)
 LEASE = Lease("dovetail-system/dovetail-scheduler", "dovetail", "pod-a_1234", 1)
 ENFORCED = Binding(spec=BindingSpec(NAME, ("Deny", "Audit")))
 NARROW = MatchResources(namespace_selector=LabelSelector({"team": "red"}))
-HEALTHY = Seen(
+HEALTHY = ClusterFacts(
     nodes=(node(count="8", product=A100, state="success", upgrade="upgrade-done", rack="r1", zone="z"),),
     pods=with_parts(PLUGIN, DISCOVERY, *WELL, running=(Running("default/r", "a", "dovetail", "Guaranteed"),)),
     drivers={},
     gpu_nodes={"a": GpuNode(kubelet=ALIGNED)},
-    topologies={"a": Kubelet("NodeResourceTopology a", "restricted", gpu_numa=TWO_NUMA)},
+    topologies={"a": KubeletRecord("NodeResourceTopology a", "restricted", gpu_numa=TWO_NUMA)},
     webhooks=(Webhook("kueue-mutating-webhook-configuration", "mpod.kb.io"),),
-    queues=(Queue("default"),),
+    queues=(QueueRecord("default"),),
     leases=(LEASE, replace(LEASE, name="other/dovetail-test", scheduler="test")),
-    policies=(Policy(ObjectMeta(NAME)),),
+    policies=(ProtectionPolicy(ObjectMeta(NAME)),),
     bindings=(ENFORCED,),
     fabric=DEFAULT_FABRIC,
 )
 BARE = replace(HEALTHY, nodes=(node(gpus=0),))
 DRA = {"gpu.nvidia.com": frozenset({"a"})}
-WAITS = Pending("default/w", "default-scheduler", False, "Unschedulable", "0/1 nodes", ("nvidia.com/gpu",), age_s=900)
+WAITS = PendingRecord(
+    "default/w", "default-scheduler", False, "Unschedulable", "0/1 nodes", ("nvidia.com/gpu",), age_s=900
+)
 
 
-def bare(*parts: Part, **more: Any) -> Seen:
+def bare(*parts: PartRecord, **more: Any) -> ClusterFacts:
     return replace(BARE, pods=with_parts(*parts), **more)
 
 
-def nodes(*them: Node, **more: Any) -> Seen:
+def nodes(*them: NodeRecord, **more: Any) -> ClusterFacts:
     return replace(HEALTHY, nodes=them, **more)
 
 
-def kubelet(pods: Pods | None = None, zones: Kubelet | None = None, **changed: Any) -> Seen:
+def kubelet(pods: Pods | None = None, zones: KubeletRecord | None = None, **changed: Any) -> ClusterFacts:
     told = {"a": GpuNode(kubelet=replace(ALIGNED, **changed))}
     return replace(HEALTHY, gpu_nodes=told, topologies={"a": zones} if zones else {}, pods=pods or HEALTHY.pods)
 
 
-def pending(*them: Pending, **more: Any) -> Seen:
+def pending(*them: PendingRecord, **more: Any) -> ClusterFacts:
     return replace(HEALTHY, pods=Pods(pending=them), **more)
 
 
-def stuck(role: str, container: str) -> Part:
-    return Part(role, f"gpu/{role}", "a", "NVIDIA", container, f"init container {container} has run since noon")
+def stuck(role: str, container: str) -> PartRecord:
+    return PartRecord(role, f"gpu/{role}", "a", "NVIDIA", container, f"init container {container} has run since noon")
 
 
-def running(*them: tuple[str, str, str]) -> Seen:
+def running(*them: tuple[str, str, str]) -> ClusterFacts:
     return replace(HEALTHY, pods=Pods(running=tuple(Running(*one) for one in them)))
 
 
-def ours(**more: Any) -> Seen:
+def ours(**more: Any) -> ClusterFacts:
     """Where Dovetail's scheduler runs."""
     return replace(HEALTHY, pods=Pods(schedulers=(Scheduler("Dovetail", "d/dovetail-scheduler-1"),)), **more)
 
@@ -120,7 +128,7 @@ def ours(**more: Any) -> Seen:
 NO_DRIVER = {"a": GpuNode(driver="NVML: driver not loaded")}
 YUNIKORN = Webhook("yunikorn-admission-controller-mutations", "admission-webhook.yunikorn.mutate-pods")
 HAMI = Webhook("hami-webhook", "vgpu.hami.io")
-CASES: list[tuple[str, Seen, Seen]] = [
+CASES: list[tuple[str, ClusterFacts, ClusterFacts]] = [
     ("node-without-gpus/not-ready", nodes(node(gpus=0, unready="False, KubeletNotReady: x")),
      nodes(node(unready="False, KubeletNotReady: x"))),
     ("node-without-gpus/driver-missing", bare(PLUGIN, gpu_nodes=NO_DRIVER), replace(HEALTHY, gpu_nodes=NO_DRIVER)),
@@ -140,7 +148,7 @@ CASES: list[tuple[str, Seen, Seen]] = [
      bare(stuck("plugin", "nvidia-device-plugin"), PLUGIN)),
     ("node-without-gpus/driver-unseen", bare(PLUGIN, DISCOVERY),
      bare(PLUGIN, DISCOVERY, nodes=(node(gpus=0, count="8"),))),
-    ("node-without-gpus/silent-plugin", bare(PLUGIN), bare(PLUGIN, nodes=(Node("a", {}, {}),))),
+    ("node-without-gpus/silent-plugin", bare(PLUGIN), bare(PLUGIN, nodes=(NodeRecord("a", {}, {}),))),
     ("node-without-gpus/silent-plugin", bare(PLUGIN, DISCOVERY, nodes=(node(gpus=0, count="8"),)),
      bare(PLUGIN, nodes=(node(gpus=0, state="failed"),))),
     ("node-without-gpus/no-plugin", bare(), bare(drivers=DRA)),
@@ -171,8 +179,8 @@ CASES: list[tuple[str, Seen, Seen]] = [
     ("mig/count-differs", nodes(mig(3, strategy="mixed", small="7")),
      nodes(mig(3, strategy="mixed", small="7"), drivers=DRA)),
     ("numa/no-alignment", kubelet(topology_policy="none"), kubelet(topology_policy="none", gpu_numa=(0,))),
-    ("numa/no-alignment", kubelet(topology_policy="", zones=Kubelet("N", "none", gpu_numa=TWO_NUMA)),
-     kubelet(zones=Kubelet("N", "none", gpu_numa=TWO_NUMA))),
+    ("numa/no-alignment", kubelet(topology_policy="", zones=KubeletRecord("N", "none", gpu_numa=TWO_NUMA)),
+     kubelet(zones=KubeletRecord("N", "none", gpu_numa=TWO_NUMA))),
     ("numa/no-alignment", kubelet(topology_policy="none"), kubelet(topology_policy="")),
     ("numa/cpus-float", kubelet(cpu_policy="none"), kubelet(cpu_policy="none", topology_policy="none")),
     ("numa/cpus-float", kubelet(cpu_policy="none"), kubelet(cpu_policy="")),
@@ -182,7 +190,7 @@ CASES: list[tuple[str, Seen, Seen]] = [
      kubelet(Pods(running=(Running("default/r", "a", "dovetail", "Guaranteed"),)))),
     ("numa/pods-not-pinned", kubelet(Pods(running=(Running("default/r", "a", "dovetail", "Burstable"),))),
      kubelet(Pods(running=(Running("default/r", "a", "dovetail", "Burstable"),)), cpu_policy="none")),
-    ("fabric/incomplete", nodes(node("a", rack="r"), node("b")), nodes(node("a", rack="r"), Node("b", {}, {}))),
+    ("fabric/incomplete", nodes(node("a", rack="r"), node("b")), nodes(node("a", rack="r"), NodeRecord("b", {}, {}))),
     ("fabric/incomplete", nodes(node("a", product="GB200", clique="c.1"), node("b", product="GB200")),
      nodes(node("a", product="GB200", clique="c.1"), node("b", product="T4"))),
     ("fabric/incomplete", nodes(node("a", type="p5", aws="nn-1"), node("b", type="p5")),
@@ -197,7 +205,7 @@ CASES: list[tuple[str, Seen, Seen]] = [
     ("schedulers/two-defaults", replace(HEALTHY, webhooks=(YUNIKORN, HAMI)), replace(HEALTHY, webhooks=(HAMI,))),
     ("schedulers/takes-ours", replace(HEALTHY, webhooks=(YUNIKORN,)), replace(HEALTHY, webhooks=(HAMI,))),
     ("schedulers/unprotected", ours(policies=()), replace(HEALTHY, policies=())),
-    ("schedulers/unprotected", ours(policies=(Policy(ObjectMeta(NAME), PolicySpec("Ignore")),)), ours()),
+    ("schedulers/unprotected", ours(policies=(ProtectionPolicy(ObjectMeta(NAME), PolicySpec("Ignore")),)), ours()),
     ("schedulers/unprotected", ours(bindings=(Binding(spec=BindingSpec(NAME, ("Warn",))),)), ours()),
     ("schedulers/unprotected", ours(bindings=(Binding(spec=BindingSpec(NAME, ("Deny",), NARROW)),)), ours()),
     ("schedulers/nobody-answers", pending(replace(WAITS, reason="")), pending(replace(WAITS, reason="", age_s=60))),
@@ -211,14 +219,14 @@ CASES: list[tuple[str, Seen, Seen]] = [
      pending(replace(WAITS, source="dovetail why says"), nodes=())),
     ("pod-pending/unscheduled", pending(WAITS), pending(replace(WAITS, reason=""))),
     ("pod-pending/unscheduled", pending(WAITS), pending(WAITS, nodes=(mig(7, strategy="mixed"),))),
-    ("queues/not-usable", replace(HEALTHY, queues=(Queue("a", problem="spec.parent: 'b': no queue"),)), HEALTHY),
-    ("queues/guaranteed-twice", replace(HEALTHY, queues=(Queue("a", scaled="only 2 count"),)),
-     replace(HEALTHY, queues=(Queue("a", problem="spec.weight: '0'"),))),
+    ("queues/not-usable", replace(HEALTHY, queues=(QueueRecord("a", problem="spec.parent: 'b': no queue"),)), HEALTHY),
+    ("queues/guaranteed-twice", replace(HEALTHY, queues=(QueueRecord("a", scaled="only 2 count"),)),
+     replace(HEALTHY, queues=(QueueRecord("a", problem="spec.weight: '0'"),))),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "wrong", "near"), CASES)
-def test_found_and_nearly(name: str, wrong: Seen, near: Seen) -> None:
+def test_found_and_nearly(name: str, wrong: ClusterFacts, near: ClusterFacts) -> None:
     assert name in {one.id for one in examine(wrong)}
     assert name not in {one.id for one in examine(near)}
 
@@ -228,11 +236,11 @@ def test_nothing_is_wrong_with_a_healthy_cluster() -> None:
 
 
 def test_an_empty_cluster_is_healthy() -> None:
-    assert examine(Seen((), Pods(), {}, {}, {}, (), (), (), (), (), DEFAULT_FABRIC)) == ()
+    assert examine(ClusterFacts((), Pods(), {}, {}, {}, (), (), (), (), (), DEFAULT_FABRIC)) == ()
 
 
 @pytest.mark.parametrize("seen", [seen for name, *both in CASES if name.startswith("node-without") for seen in both])
-def test_a_node_without_gpus_has_one_cause(seen: Seen) -> None:
+def test_a_node_without_gpus_has_one_cause(seen: ClusterFacts) -> None:
     causes = [one for one in examine(seen) if one.id.startswith("node-without-gpus/")]
     assert len(causes) <= len(seen.nodes or ())
 
@@ -261,7 +269,7 @@ def test_every_check_has_a_case_and_a_row() -> None:
     assert {one.id for one in CHECKS} == {case[0] for case in CASES}
     assert [(row.code[0][0], row.code[1][0]) for row in rows] == [(one.id, one.level) for one in CHECKS]
     told = page("docs/reference/cli.md").section("dovetail doctor").rows("field")
-    assert [row.code[0][0] for row in told] == [one.name for one in fields(Answer)]
+    assert [row.code[0][0] for row in told] == [one.name for one in fields(DoctorAnswer)]
 
 
 def test_the_rights_of_each_check() -> None:

@@ -19,7 +19,7 @@ from dovetail.cli import cli
 from dovetail.cli.doctor.reading import LISTS
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.playground import Fault, Playground
-from dovetail.scheduler.serve import Options, run
+from dovetail.scheduler.serve import SchedulerOptions, run
 from tests.live.conftest import eventually
 
 GPU = {"nvidia.com/gpu.present": "true"}
@@ -378,7 +378,7 @@ async def test_two_leaders(playground: Playground, tmp_path: Path, other: str, a
 async def test_our_schedulers_mark_their_leases_for_it(playground: Playground, tmp_path: Path) -> None:
     """Two that were started by hand in different namespaces."""
     config, namespaces = ClusterConfig(playground.url), ("default", "kube-system")
-    options = [Options(listen="", lease_namespace=namespace) for namespace in namespaces]
+    options = [SchedulerOptions(listen="", lease_namespace=namespace) for namespace in namespaces]
     schedulers = [asyncio.create_task(run(config, one)) for one in options]
     try:
         _, answer = await eventually(lambda: doctor(playground, tmp_path), lambda told: told[0] == 1)

@@ -8,16 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from dovetail.advice.instances import Wanted, rank
+from dovetail.advice.instances import InstanceRequest, rank
 from dovetail.advice.interruptions import Interrupted
-from dovetail.advice.prices import COLUMNS, Instance, PriceError, built_in, read
+from dovetail.advice.prices import COLUMNS, CloudInstance, PriceError, built_in, read
 
 HEAD = ",".join(COLUMNS)
 ROW = "acme,big.8x,H100-SXM5,8,80,96,1024,3200,EFA,1000,north,40,9,16,2026-01-31,a bill"
 OFTEN = Interrupted(120, 600, 28_800)
 
 
-def offered(**cells: str) -> Instance:
+def offered(**cells: str) -> CloudInstance:
     (one,) = read(f"{HEAD}\n{changed(**cells)}", "own.csv")
     return one
 
@@ -27,14 +27,14 @@ def changed(**cells: str) -> str:
 
 
 def test_dollars_per_useful_gpu_hour() -> None:
-    (option,) = rank([offered()], Wanted(12, nodes=2)).options
+    (option,) = rank([offered()], InstanceRequest(12, nodes=2)).options
     assert (option.count, option.idle_gpus, option.slowdown) == (2, 4, 1)
     assert option.micro_usd_per_hour == 80_000_000
     assert option.micro_usd_per_useful == round(80_000_000 / 12)
 
 
 def test_spot_pays_for_its_interruptions_of_any_instance() -> None:
-    found = rank([offered()], Wanted(16, nodes=2, interrupted=OFTEN)).options
+    found = rank([offered()], InstanceRequest(16, nodes=2, interrupted=OFTEN)).options
     spot = next(option for option in found if option.spot)
     slowdown = Interrupted(120, 600, 14_400).best()
     assert [option.spot for option in found] == [True, False]
@@ -45,21 +45,33 @@ def test_spot_pays_for_its_interruptions_of_any_instance() -> None:
 @pytest.mark.parametrize(
     ("wanted", "cells", "reason"),
     [
-        (Wanted(1, cloud="other"), {}, "is of acme, not other"),
-        (Wanted(1, region="south"), {}, "has its price in north, not south"),
-        (Wanted(1), {"gpu_count": "0.5"}, "has 0.5 of a GPU, and whole ones are needed"),
-        (Wanted(1, 90_000), {}, "81079 MiB usable per H100-SXM5, 90000 are needed"),
-        (Wanted(16), {}, "has 8 of the 16 GPUs that each instance needs"),
-        (Wanted(2, nvlink=True), {"gpu_model": "L4"}, "NVLink does not join 2 L4"),
-        (Wanted(2, nvlink=True), {"gpu_model": "X9"}, "whether X9 has NVLink is not known; name the model in full"),
-        (Wanted(2, nvlink=True), {"gpu_model": "H100-NVL"}, "H100-NVL has NVLink only where a bridge joins two cards"),
-        (Wanted(1, rdma=True), {"rdma": ""}, "has no RDMA"),
-        (Wanted(8, cpu_milli_per_gpu=13_000), {}, "has 96 CPUs for 8 GPUs, 13 each needed"),
-        (Wanted(8, memory_mib_per_gpu=1 << 18), {}, "has 1048576 MiB of host memory for 8 GPUs, 262144 each needed"),
-        (Wanted(1), {"price_usd_h": ""}, "no price is known (table of 2026-01-31)"),
+        (InstanceRequest(1, cloud="other"), {}, "is of acme, not other"),
+        (InstanceRequest(1, region="south"), {}, "has its price in north, not south"),
+        (InstanceRequest(1), {"gpu_count": "0.5"}, "has 0.5 of a GPU, and whole ones are needed"),
+        (InstanceRequest(1, 90_000), {}, "81079 MiB usable per H100-SXM5, 90000 are needed"),
+        (InstanceRequest(16), {}, "has 8 of the 16 GPUs that each instance needs"),
+        (InstanceRequest(2, nvlink=True), {"gpu_model": "L4"}, "NVLink does not join 2 L4"),
+        (
+            InstanceRequest(2, nvlink=True),
+            {"gpu_model": "X9"},
+            "whether X9 has NVLink is not known; name the model in full",
+        ),
+        (
+            InstanceRequest(2, nvlink=True),
+            {"gpu_model": "H100-NVL"},
+            "H100-NVL has NVLink only where a bridge joins two cards",
+        ),
+        (InstanceRequest(1, rdma=True), {"rdma": ""}, "has no RDMA"),
+        (InstanceRequest(8, cpu_milli_per_gpu=13_000), {}, "has 96 CPUs for 8 GPUs, 13 each needed"),
+        (
+            InstanceRequest(8, memory_mib_per_gpu=1 << 18),
+            {},
+            "has 1048576 MiB of host memory for 8 GPUs, 262144 each needed",
+        ),
+        (InstanceRequest(1), {"price_usd_h": ""}, "no price is known (table of 2026-01-31)"),
     ],
 )
-def test_the_losing_reason(wanted: Wanted, cells: dict[str, str], reason: str) -> None:
+def test_the_losing_reason(wanted: InstanceRequest, cells: dict[str, str], reason: str) -> None:
     found = rank([offered(**cells)], wanted)
     assert not found.options
     (over,) = found.passed_over
@@ -67,7 +79,7 @@ def test_the_losing_reason(wanted: Wanted, cells: dict[str, str], reason: str) -
 
 
 def test_without_a_spot_price_only_spot_is_passed_over() -> None:
-    found = rank([offered(spot_usd_h_median="", spot_usd_h_min="")], Wanted(8, interrupted=OFTEN))
+    found = rank([offered(spot_usd_h_median="", spot_usd_h_min="")], InstanceRequest(8, interrupted=OFTEN))
     assert [option.spot for option in found.options] == [False]
     assert [(over.spot, over.reason) for over in found.passed_over] == [
         (True, "no spot price is known (table of 2026-01-31)")
@@ -76,7 +88,7 @@ def test_without_a_spot_price_only_spot_is_passed_over() -> None:
 
 def test_what_is_never_finished_is_no_option() -> None:
     always = replace(OFTEN, mtbi_s=1.0)
-    (over,) = rank([offered()], Wanted(8, interrupted=always)).passed_over
+    (over,) = rank([offered()], InstanceRequest(8, interrupted=always)).passed_over
     assert "nothing is ever finished" in over.reason
 
 
@@ -88,7 +100,7 @@ def test_of_an_unknown_model_the_memory_is_what_the_file_says() -> None:
 @given(st.integers(1, 64), st.integers(1, 8), st.booleans(), st.integers(0, 200_000))
 def test_every_instance_is_ranked_or_passed_over(gpus: int, nodes: int, nvlink: bool, memory_mib: int) -> None:
     instances = built_in()
-    wanted = Wanted(gpus, memory_mib, nvlink, nodes)
+    wanted = InstanceRequest(gpus, memory_mib, nvlink, nodes)
     found = rank(instances, wanted)
     assert len(found.options) + len(found.passed_over) == len(instances)
     costs = [option.micro_usd_per_useful for option in found.options]

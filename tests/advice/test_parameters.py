@@ -107,7 +107,7 @@ def test_near_to_what_reports_say(name: str) -> None:
 
 
 @pytest.mark.parametrize("entry", catalog.entries(), ids=lambda entry: entry.name)
-def test_every_model_has_its_origin_and_can_be_read(entry: catalog.Entry) -> None:
+def test_every_model_has_its_origin_and_can_be_read(entry: catalog.CatalogEntry) -> None:
     found = read(entry.config)
     assert entry.source.count("/") == 1 and entry.licence and len(entry.date) == len("2026-01")
     assert sum(found.by_kind().values()) == found.parameters >= found.active > 0

@@ -8,15 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.advice.config import read
-from dovetail.advice.layout import Layout, PlanError
+from dovetail.advice.layout import ParallelLayout, PlanError
 from dovetail.advice.serving import Serving
 from tests.advice.models import GIB, llama, model
 
-ONE = Layout()
+ONE = ParallelLayout()
 
 
 def cache(name: str, context: int, tp: int = 1, kind: str = "bf16") -> int:
-    return Serving(context, cache=kind).parts(model(name), Layout(tp), 0).kv_cache
+    return Serving(context, cache=kind).parts(model(name), ParallelLayout(tp), 0).kv_cache
 
 
 def test_a_token_of_opt_13b_takes_800_kib() -> None:
@@ -87,7 +87,7 @@ def test_weights_have_the_bits_of_their_format(weights: str, bits: int) -> None:
 def test_gpus_together_have_at_least_all_of_it(tp: int, pp: int, weights: str) -> None:
     whole = model("llama-3.1-8b")
     plan = Serving(4096, 4, weights)
-    alone, divided = (plan.parts(whole, layout, 0) for layout in (ONE, Layout(tp, pp)))
+    alone, divided = (plan.parts(whole, layout, 0) for layout in (ONE, ParallelLayout(tp, pp)))
     assert divided.weights * tp * pp >= alone.weights
     assert divided.kv_cache * tp * pp >= alone.kv_cache
     assert divided.total <= alone.total + divided.collectives

@@ -10,14 +10,14 @@ from msgspec.structs import replace
 
 from dovetail.advice.config import read
 from dovetail.advice.formats import OPTIMIZERS
-from dovetail.advice.layout import Layout, Parts, PlanError
+from dovetail.advice.layout import ModelParts, ParallelLayout, PlanError
 from dovetail.advice.training import Training
 from tests.advice.models import GIB, gpt, llama, model
 
-ONE = Layout()
+ONE = ParallelLayout()
 
 
-def states(parts: Parts) -> int:
+def states(parts: ModelParts) -> int:
     return parts.weights + parts.gradients + parts.optimizer
 
 
@@ -57,14 +57,14 @@ def test_the_first_stage_keeps_a_micro_batch_for_each_stage() -> None:
     whole = gpt(24, 2048, 16)
     plan = Training(1024)
     layer = plan.layer_bytes(whole, whole.layers[0], 1)
-    assert plan.parts(whole, Layout(pp=4), 0).activations == 24 * layer
+    assert plan.parts(whole, ParallelLayout(pp=4), 0).activations == 24 * layer
 
 
 @pytest.mark.parametrize(("zero", "published_gb"), [(0, 120), (1, 31.4), (2, 16.6), (3, 1.9)])
 def test_states_are_those_of_zero(zero: int, published_gb: float) -> None:
     """Figure 1 of ZeRO: 7.5 billion parameters, 64 GPUs, Adam in mixed precision."""
     whole = model("llama-2-7b")
-    parts = Training(1024, zero=zero).parts(whole, Layout(dp=64), 0)
+    parts = Training(1024, zero=zero).parts(whole, ParallelLayout(dp=64), 0)
     assert states(parts) / whole.parameters * 7.5 == pytest.approx(published_gb, rel=0.02)
 
 
@@ -85,14 +85,14 @@ def test_optimizers(optimizer: str, each: int) -> None:
 @given(dp=st.integers(1, 512))
 def test_fsdp_divides_what_zero_3_divides(dp: int) -> None:
     whole = model("llama-3.2-1b")
-    zero = states(Training(128, zero=3).parts(whole, Layout(dp=dp), 0))
-    assert states(Training(128, fsdp=True).parts(whole, Layout(dp=dp), 0)) == pytest.approx(zero, abs=4)
+    zero = states(Training(128, zero=3).parts(whole, ParallelLayout(dp=dp), 0))
+    assert states(Training(128, fsdp=True).parts(whole, ParallelLayout(dp=dp), 0)) == pytest.approx(zero, abs=4)
 
 
 def test_fsdp_gathers_what_is_outside_of_layers_and_two_layers() -> None:
     whole = model("llama-3.2-1b")
     layer, root = whole.layers[0].parameters, whole.embedding + whole.vectors
-    one, two = (Training(128, fsdp=True).parts(whole, Layout(dp=dp), 0).collectives for dp in (1, 2))
+    one, two = (Training(128, fsdp=True).parts(whole, ParallelLayout(dp=dp), 0).collectives for dp in (1, 2))
     assert one == 0
     assert two - 256 * (1 << 20) == (root + 2 * layer + max(root, layer)) * 2
 
@@ -129,7 +129,7 @@ def test_experts_that_a_token_does_not_meet_keep_nothing() -> None:
     zero=st.integers(0, 1), checkpointing=st.sampled_from(["none", "full"]), fsdp=st.booleans(),
 )  # fmt: skip
 def test_more_tokens_never_take_less(tp: int, pp: int, dp: int, zero: int, checkpointing: str, fsdp: bool) -> None:
-    whole, layout = model("llama-3.1-8b"), Layout(tp, pp, dp)
+    whole, layout = model("llama-3.1-8b"), ParallelLayout(tp, pp, dp)
     plan = Training(1024, zero=0 if fsdp else zero, checkpointing=checkpointing, fsdp=fsdp)
     plan.check(whole, layout)
     totals = [plan.sized(*size).parts(whole, layout, GIB).total for size in ((1024, 1), (1025, 1), (1025, 2))]
@@ -139,18 +139,18 @@ def test_more_tokens_never_take_less(tp: int, pp: int, dp: int, zero: int, check
 @pytest.mark.parametrize(
     ("plan", "layout", "told"),
     [
-        (Training(128, zero=3, fsdp=True), Layout(dp=2), "take one of --fsdp and --zero 3"),
-        (Training(128, zero=2), Layout(pp=2, dp=2), "take --zero 1 with --pp"),
+        (Training(128, zero=3, fsdp=True), ParallelLayout(dp=2), "take one of --fsdp and --zero 3"),
+        (Training(128, zero=2), ParallelLayout(pp=2, dp=2), "take --zero 1 with --pp"),
         (Training(128, sequence_parallel=True), ONE, "it needs --tp 2 or more"),
-        (Training(128, method="qlora"), Layout(tp=2), "cannot be divided by --tp or --pp"),
-        (Training(128, method="qlora"), Layout(pp=2), "cannot be divided by --tp or --pp"),
+        (Training(128, method="qlora"), ParallelLayout(tp=2), "cannot be divided by --tp or --pp"),
+        (Training(128, method="qlora"), ParallelLayout(pp=2), "cannot be divided by --tp or --pp"),
         (Training(128, method="qlora", precision="fp32"), ONE, "leave out --precision fp32"),
         (Training(128, checkpointing="selective"), ONE, "--attention eager"),
-        (Training(128), Layout(tp=3), "3 tensor-parallel ranks do not divide the 32 attention heads"),
-        (Training(128), Layout(pp=17), "the model has 16"),
+        (Training(128), ParallelLayout(tp=3), "3 tensor-parallel ranks do not divide the 32 attention heads"),
+        (Training(128), ParallelLayout(pp=17), "the model has 16"),
     ],
 )
-def test_what_contradicts_itself_or_the_model_is_refused(plan: Training, layout: Layout, told: str) -> None:
+def test_what_contradicts_itself_or_the_model_is_refused(plan: Training, layout: ParallelLayout, told: str) -> None:
     with pytest.raises(PlanError, match=told):
         plan.check(model("llama-3.2-1b"), layout)
 
@@ -164,8 +164,8 @@ def test_what_contradicts_itself_or_the_model_is_refused(plan: Training, layout:
 )
 def test_ranks_have_to_divide_keys_and_columns(changes: dict[str, int], tp: int, told: str) -> None:
     with pytest.raises(PlanError, match=told):
-        Training(128).check(read(llama(**changes)), Layout(tp))
+        Training(128).check(read(llama(**changes)), ParallelLayout(tp))
 
 
 def test_ranks_may_be_more_than_key_value_heads() -> None:
-    Training(128).check(model("llama-3.2-1b"), Layout(16))
+    Training(128).check(model("llama-3.2-1b"), ParallelLayout(16))

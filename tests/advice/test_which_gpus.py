@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from dovetail.advice.config import read
-from dovetail.advice.gpus import GPUS, Gpu, find
-from dovetail.advice.layout import Layout, PlanError
-from dovetail.advice.memory import Asked, largest, layouts, memory
+from dovetail.advice.gpus import GPUS, GpuProduct, find
+from dovetail.advice.layout import ParallelLayout, PlanError
+from dovetail.advice.memory import MemoryQuestion, largest, layouts, memory
 from dovetail.advice.serving import Serving
 from dovetail.advice.training import Training
 from dovetail.core.devices import products
@@ -37,11 +37,11 @@ def test_the_largest_that_fits(known: int, spare: int, most: int) -> None:
 @pytest.mark.parametrize("plan", PLANS, ids=lambda plan: f"{type(plan).__name__}-{plan.context}")
 @given(usable_mib=st.integers(1100, 4000), headroom=st.integers(0, 50))
 def test_rooms_agree_with_a_search_of_everything(plan: Serving | Training, usable_mib: int, headroom: int) -> None:
-    asked = Asked(SMALL, plan, headroom_percent=headroom)
+    asked = MemoryQuestion(SMALL, plan, headroom_percent=headroom)
     gpu = replace(L4, memory_mib=usable_mib, reserved_mib=0)
     (room,) = memory(asked, gpu, (gpu,)).gpus
 
-    def holds(layout: Layout, context: int = plan.context, batch: int = plan.batch) -> bool:
+    def holds(layout: ParallelLayout, context: int = plan.context, batch: int = plan.batch) -> bool:
         total = asked.parts(layout, plan.sized(context, batch)).total
         return total * 100 <= usable_mib * (1 << 20) * (100 - headroom)
 
@@ -60,7 +60,7 @@ def test_rooms_agree_with_a_search_of_everything(plan: Serving | Training, usabl
 @pytest.mark.slow
 @pytest.mark.parametrize("plan", [Serving(8192, 8), Training(4096, zero=3), Training(4096, checkpointing="full")])
 def test_more_memory_never_needs_more_gpus(plan: Serving | Training) -> None:
-    answer = memory(Asked(model("llama-3.1-70b"), plan))
+    answer = memory(MemoryQuestion(model("llama-3.1-70b"), plan))
     counts = [room.fewest.gpus if room.fewest else 1 << 30 for room in sorted(answer.gpus, key=lambda r: r.usable_mib)]
     assert counts == sorted(counts, reverse=True)
     for room in answer.gpus:
@@ -71,60 +71,71 @@ def test_more_memory_never_needs_more_gpus(plan: Serving | Training) -> None:
 @pytest.mark.slow
 def test_the_layout_is_that_of_the_fewest_of_a_gpu() -> None:
     """70 billion parameters are 131 GiB: two cards of 80 GB hold them, unless a quarter of these is to be free."""
-    answer = memory(Asked(model("llama-3.1-70b"), Serving(8192)), H100)
-    assert answer.layout == Layout(tp=2)
+    answer = memory(MemoryQuestion(model("llama-3.1-70b"), Serving(8192)), H100)
+    assert answer.layout == ParallelLayout(tp=2)
     assert (answer.need.gpus, answer.need.nvlink, answer.need.nodes) == (2, True, 1)
     assert answer.need.memory_per_gpu_mib == -(-answer.total_bytes * 10 // (9 << 20))
-    assert memory(Asked(model("llama-3.1-70b"), Serving(8192), headroom_percent=25), H100).layout == Layout(tp=4)
+    assert memory(
+        MemoryQuestion(model("llama-3.1-70b"), Serving(8192), headroom_percent=25), H100
+    ).layout == ParallelLayout(tp=4)
 
 
 @pytest.mark.slow
 def test_the_need_of_several_nodes() -> None:
-    answer = memory(Asked(model("deepseek-v3"), Serving(8192, weights="bf16")), H100)
-    assert answer.layout == Layout(tp=8, pp=answer.need.nodes)
+    answer = memory(MemoryQuestion(model("deepseek-v3"), Serving(8192, weights="bf16")), H100)
+    assert answer.layout == ParallelLayout(tp=8, pp=answer.need.nodes)
     assert answer.need.gpus == 8 * answer.need.nodes > 16
-    fewer = memory(Asked(model("deepseek-v3"), Serving(8192, weights="bf16"), gpus_per_node=4), H100)
+    fewer = memory(MemoryQuestion(model("deepseek-v3"), Serving(8192, weights="bf16"), gpus_per_node=4), H100)
     assert fewer.layout.tp == 4 and fewer.need.nodes == fewer.layout.pp
 
 
 @pytest.mark.parametrize(
     ("asked", "layout"),
     [
-        (Asked(model("llama-3.1-8b"), Serving(4096), gpus=4), Layout(tp=4)),
-        (Asked(model("llama-3.1-8b"), Serving(4096), gpus=16), Layout(tp=8, pp=2)),
-        (Asked(model("llama-3.1-8b"), Serving(4096), gpus=8, tp=2), Layout(tp=2, pp=4)),
-        (Asked(model("llama-3.1-8b"), Serving(4096), gpus=8, pp=2), Layout(tp=4, pp=2)),
-        (Asked(model("qwen2.5-7b"), Serving(4096), gpus=8), Layout(tp=4, pp=2)),
-        (Asked(model("llama-3.1-8b"), Training(4096), gpus=8, tp=2), Layout(tp=2, dp=4)),
-        (Asked(model("llama-3.1-8b"), Training(4096, zero=1), gpus=16, tp=2, pp=2), Layout(tp=2, pp=2, dp=4)),
-        (Asked(model("llama-3.1-8b"), Training(4096), tp=2, pp=2), Layout(tp=2, pp=2)),
+        (MemoryQuestion(model("llama-3.1-8b"), Serving(4096), gpus=4), ParallelLayout(tp=4)),
+        (MemoryQuestion(model("llama-3.1-8b"), Serving(4096), gpus=16), ParallelLayout(tp=8, pp=2)),
+        (MemoryQuestion(model("llama-3.1-8b"), Serving(4096), gpus=8, tp=2), ParallelLayout(tp=2, pp=4)),
+        (MemoryQuestion(model("llama-3.1-8b"), Serving(4096), gpus=8, pp=2), ParallelLayout(tp=4, pp=2)),
+        (MemoryQuestion(model("qwen2.5-7b"), Serving(4096), gpus=8), ParallelLayout(tp=4, pp=2)),
+        (MemoryQuestion(model("llama-3.1-8b"), Training(4096), gpus=8, tp=2), ParallelLayout(tp=2, dp=4)),
+        (
+            MemoryQuestion(model("llama-3.1-8b"), Training(4096, zero=1), gpus=16, tp=2, pp=2),
+            ParallelLayout(tp=2, pp=2, dp=4),
+        ),
+        (MemoryQuestion(model("llama-3.1-8b"), Training(4096), tp=2, pp=2), ParallelLayout(tp=2, pp=2)),
     ],
     ids=str,
 )
-def test_what_is_said_of_the_layout_is_kept(asked: Asked, layout: Layout) -> None:
+def test_what_is_said_of_the_layout_is_kept(asked: MemoryQuestion, layout: ParallelLayout) -> None:
     assert memory(asked, L4).layout == layout
 
 
 @pytest.mark.parametrize(
     ("asked", "told"),
     [
-        (Asked(SMALL, Serving(1024), gpus=6, tp=4), "6 GPUs are not a multiple of 4 tensor-parallel ranks x 1 stages"),
-        (Asked(SMALL, Serving(1024), gpus=8, tp=2, pp=2), "8 GPUs are 2 replicas of 4: ask about one"),
-        (Asked(SMALL, Training(1024, zero=2), gpus=1), "ZeRO-2 divides among replicas, and 1 GPUs? are one replica"),
-        (Asked(SMALL, Training(1024, fsdp=True), gpus=4, tp=4), "FSDP divides among replicas"),
-        (Asked(SMALL, Serving(1024), tp=3), "3 tensor-parallel ranks do not divide the 8 attention heads"),
-        (Asked(SMALL, Serving(1024), gpus=5), "5 pipeline stages need as many layers|5 tensor-parallel ranks"),
-        (Asked(SMALL, Training(1024, sequence_parallel=True), tp=1), "it needs --tp 2 or more"),
+        (
+            MemoryQuestion(SMALL, Serving(1024), gpus=6, tp=4),
+            "6 GPUs are not a multiple of 4 tensor-parallel ranks x 1 stages",
+        ),
+        (MemoryQuestion(SMALL, Serving(1024), gpus=8, tp=2, pp=2), "8 GPUs are 2 replicas of 4: ask about one"),
+        (
+            MemoryQuestion(SMALL, Training(1024, zero=2), gpus=1),
+            "ZeRO-2 divides among replicas, and 1 GPUs? are one replica",
+        ),
+        (MemoryQuestion(SMALL, Training(1024, fsdp=True), gpus=4, tp=4), "FSDP divides among replicas"),
+        (MemoryQuestion(SMALL, Serving(1024), tp=3), "3 tensor-parallel ranks do not divide the 8 attention heads"),
+        (MemoryQuestion(SMALL, Serving(1024), gpus=5), "5 pipeline stages need as many layers|5 tensor-parallel ranks"),
+        (MemoryQuestion(SMALL, Training(1024, sequence_parallel=True), tp=1), "it needs --tp 2 or more"),
     ],
 )
-def test_a_layout_that_cannot_be_is_refused(asked: Asked, told: str) -> None:
+def test_a_layout_that_cannot_be_is_refused(asked: MemoryQuestion, told: str) -> None:
     with pytest.raises(PlanError, match=told):
         memory(asked, H100)
 
 
 def test_slices_hold_what_one_gpu_holds() -> None:
     """NCCL joins no MIG instances: a model for several GPUs has none."""
-    asked = Asked(model("llama-3.1-8b"), Serving(8192))
+    asked = MemoryQuestion(model("llama-3.1-8b"), Serving(8192))
     answer = memory(asked, H100)
     (room,) = (room for room in answer.gpus if room.gpu == "H100-SXM5")
     assert [(one.profile, one.memory_mib, one.most) for one in room.mig if one.fits] == [
@@ -138,22 +149,22 @@ def test_slices_hold_what_one_gpu_holds() -> None:
 
 def test_notes_say_what_is_not_done() -> None:
     small = model("llama-3.2-1b")
-    assert "131072 that the configuration is made for" in memory(Asked(small, Serving(1 << 20)), H100).notes[0]
-    assert memory(Asked(small, Training(1024, zero=2)), H100).notes == (
+    assert "131072 that the configuration is made for" in memory(MemoryQuestion(small, Serving(1 << 20)), H100).notes[0]
+    assert memory(MemoryQuestion(small, Training(1024, zero=2)), H100).notes == (
         "one replica: ZeRO-2 has nobody to divide with; --gpus says more",
     )
-    assert "bnb_4bit" in memory(Asked(small, Training(512, method="qlora", zero=3), gpus=2), H100).notes[0]
-    large = memory(Asked(model("llama-3.1-405b"), Training(8192, zero=1)), L4)
+    assert "bnb_4bit" in memory(MemoryQuestion(small, Training(512, method="qlora", zero=3), gpus=2), H100).notes[0]
+    large = memory(MemoryQuestion(model("llama-3.1-405b"), Training(8192, zero=1)), L4)
     assert large.notes[-1] == "none of the layouts that are possible fits L4; shown is the smallest"
 
 
 @pytest.mark.parametrize("gpu", GPUS, ids=lambda gpu: gpu.model)
-def test_every_gpu_is_a_product_that_the_core_knows(gpu: Gpu) -> None:
+def test_every_gpu_is_a_product_that_the_core_knows(gpu: GpuProduct) -> None:
     product = products.find(gpu.name)
     assert product is not None and gpu.model.startswith(product.model)
     assert 0 < gpu.usable_mib <= gpu.memory_mib
     assert bool(list(gpu.profiles())) == (mig_products.of_product(gpu.name) is not None)
-    (room,) = memory(Asked(SMALL, Serving(16)), gpus=(gpu,)).gpus
+    (room,) = memory(MemoryQuestion(SMALL, Serving(16)), gpus=(gpu,)).gpus
     assert [one.memory_mib for one in room.mig] == sorted(one.memory_mib for one in room.mig)
     assert all(one.memory_mib <= gpu.usable_mib for one in room.mig)
 

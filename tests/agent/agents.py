@@ -13,10 +13,10 @@ from msgspec.structs import replace
 
 from dovetail.agent.cdi import Edits
 from dovetail.agent.config import Config
-from dovetail.agent.health.health import Illness
-from dovetail.agent.kubelet.allocations import Chosen
+from dovetail.agent.health.health import Unhealthy
+from dovetail.agent.kubelet.allocations import Allocations
 from dovetail.agent.kubelet.podresources import PodResources
-from dovetail.agent.machine.host import Gpu, Host, Instance
+from dovetail.agent.machine.host import Gpu, GpuInstance, Host
 from dovetail.agent.plugin import DeviceDifference, DevicePlugins
 from dovetail.core.devices.layout import BOARD, NODE, SYS
 from dovetail.kube.api.client import Client
@@ -62,9 +62,9 @@ def host(
     return Host(gpus=gpus, pcie=pcie, nvlinks=tuple((0,) * count for _ in range(count)))
 
 
-def _instances(card: int, told: Sequence[tuple[str, int, int]]) -> tuple[Instance, ...]:
+def _instances(card: int, told: Sequence[tuple[str, int, int]]) -> tuple[GpuInstance, ...]:
     return tuple(
-        Instance(mig_uuid(card, start), profile, gi, 0, start, size, 4864)
+        GpuInstance(mig_uuid(card, start), profile, gi, 0, start, size, 4864)
         for gi, (profile, start, size) in enumerate(told, 7)
     )
 
@@ -77,8 +77,8 @@ def without(all: Host, *gone: int) -> Host:
     return replace(all, gpus=gpus, pcie=part, nvlinks=tuple((0,) * len(left) for _ in left))
 
 
-def ill(*indices: int) -> tuple[Illness, ...]:
-    return tuple(Illness(uuid(i), "xid-79", "gone", 0) for i in indices)
+def ill(*indices: int) -> tuple[Unhealthy, ...]:
+    return tuple(Unhealthy(uuid(i), "xid-79", "gone", 0) for i in indices)
 
 
 def no_edits(uuids: Sequence[str]) -> Edits:
@@ -105,7 +105,7 @@ class Node:
         self.config, self._options = config, options
         self.told: list[tuple[DeviceDifference, ...]] = []
         self.plugins: DevicePlugins
-        self.chosen: Chosen
+        self.chosen: Allocations
         self.host, self.ill = host(), ()
 
     async def __aenter__(self) -> Node:
@@ -122,10 +122,10 @@ class Node:
         await self.api.stop()
 
     async def begin_agent(
-        self, host: Host | None = None, ill: Collection[Illness] = (), *, wait_s: float = 2.0
+        self, host: Host | None = None, ill: Collection[Unhealthy] = (), *, wait_s: float = 2.0
     ) -> None:
         self.host, self.ill = host or self.host, tuple(ill)
-        self.chosen = Chosen(self._client, "n1", wait_s=wait_s)
+        self.chosen = Allocations(self._client, "n1", wait_s=wait_s)
         self._following = asyncio.create_task(self.chosen.run())
         options = {"gpu_edits": no_edits, "mps": no_mps} | self._options
         self.plugins = DevicePlugins(

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 from dovetail.agent.dra.configs import ClaimError
-from dovetail.agent.dra.prepared import Record, Wanted
+from dovetail.agent.dra.prepared import PreparedRecord, WantedClaim
 from dovetail.agent.machine.nvml import NvmlError
 from tests.agent.dra_node import STEP, Node, gpu, host
 
@@ -60,18 +60,18 @@ def troubles(node: Node, journal: Journal) -> list[str]:
     return said
 
 
-def again(node: Node, record: Record) -> tuple[Wanted, ...]:
+def again(node: Node, record: PreparedRecord) -> tuple[WantedClaim, ...]:
     """What the record was prepared for."""
     devices = node.devices()
-    return tuple(Wanted(devices[each.name], each.request, interval=each.interval) for each in record.devices)
+    return tuple(WantedClaim(devices[each.name], each.request, interval=each.interval) for each in record.devices)
 
 
-def some(node: Node, chance: random.Random) -> tuple[Wanted, ...]:
+def some(node: Node, chance: random.Random) -> tuple[WantedClaim, ...]:
     """Some devices, whether others have them or not."""
     devices = node.devices()
     names = chance.sample(sorted(devices), chance.choice((1, 1, 2, 3)))
     interval = chance.choice((0, 0, 2))
-    return tuple(Wanted(devices[name], "r", interval=interval if name in WHOLE else 0) for name in names)
+    return tuple(WantedClaim(devices[name], "r", interval=interval if name in WHOLE else 0) for name in names)
 
 
 def work(root: Path, seed: int) -> None:

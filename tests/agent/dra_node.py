@@ -17,25 +17,25 @@ from dovetail.agent.apis.serving import call
 from dovetail.agent.cdi import CdiFolder
 from dovetail.agent.dra.driver import NAME
 from dovetail.agent.dra.offer import Offered, Partition, offered
-from dovetail.agent.dra.prepared import Prepared, Wanted
+from dovetail.agent.dra.prepared import Prepared, WantedClaim
 from dovetail.agent.machine.driver_files import DriverFiles
-from dovetail.agent.machine.host import Engines, Fabric, Gpu, Host, Instance, Profile
+from dovetail.agent.machine.host import Gpu, GpuEngines, GpuFabric, GpuInstance, GpuProfile, Host
 from dovetail.agent.machine.nvml import IN_USE, INVALID_ARGUMENT, NvmlError
 
 STEP = "dovetail.test.step"
 A100 = (
     # index, id, name, compute, size, starts, most, memory, SM, copy, decoders, encoders, jpeg, ofa
-    Profile(0, 19, "1g.5gb", 1, 1, (0, 1, 2, 3, 4, 5, 6), 7, 4864, Engines(14, 1, 0, 0, 0, 0)),
-    Profile(7, 20, "1g.5gb+me", 1, 1, (0, 1, 2, 3, 4, 5, 6), 1, 4864, Engines(14, 1, 1, 0, 1, 1)),
-    Profile(9, 15, "1g.10gb", 1, 2, (0, 2, 4, 6), 4, 9856, Engines(14, 1, 1, 0, 0, 0)),
-    Profile(1, 14, "2g.10gb", 2, 2, (0, 2, 4), 3, 9856, Engines(28, 2, 1, 0, 0, 0)),
-    Profile(2, 9, "3g.20gb", 3, 4, (0, 4), 2, 19968, Engines(42, 3, 2, 0, 0, 0)),
-    Profile(3, 5, "4g.20gb", 4, 4, (0,), 1, 19968, Engines(56, 4, 2, 0, 0, 0)),
-    Profile(4, 0, "7g.40gb", 7, 8, (0,), 1, 40192, Engines(98, 7, 5, 0, 1, 1)),
+    GpuProfile(0, 19, "1g.5gb", 1, 1, (0, 1, 2, 3, 4, 5, 6), 7, 4864, GpuEngines(14, 1, 0, 0, 0, 0)),
+    GpuProfile(7, 20, "1g.5gb+me", 1, 1, (0, 1, 2, 3, 4, 5, 6), 1, 4864, GpuEngines(14, 1, 1, 0, 1, 1)),
+    GpuProfile(9, 15, "1g.10gb", 1, 2, (0, 2, 4, 6), 4, 9856, GpuEngines(14, 1, 1, 0, 0, 0)),
+    GpuProfile(1, 14, "2g.10gb", 2, 2, (0, 2, 4), 3, 9856, GpuEngines(28, 2, 1, 0, 0, 0)),
+    GpuProfile(2, 9, "3g.20gb", 3, 4, (0, 4), 2, 19968, GpuEngines(42, 3, 2, 0, 0, 0)),
+    GpuProfile(3, 5, "4g.20gb", 4, 4, (0,), 1, 19968, GpuEngines(56, 4, 2, 0, 0, 0)),
+    GpuProfile(4, 0, "7g.40gb", 7, 8, (0,), 1, 40192, GpuEngines(98, 7, 5, 0, 1, 1)),
 )
 
 
-def gpu(index: int, mig: tuple[Instance, ...] | None = None) -> Gpu:
+def gpu(index: int, mig: tuple[GpuInstance, ...] | None = None) -> Gpu:
     """An A100 in a DGX A100."""
     return Gpu(
         index=index,
@@ -50,10 +50,10 @@ def gpu(index: int, mig: tuple[Instance, ...] | None = None) -> Gpu:
         addressing="None",
         numa=index // 4,
         pcie_root=f"pci0000:{index:02x}",
-        fabric=Fabric("not-supported"),
+        fabric=GpuFabric("not-supported"),
         mig=mig,
         profiles=A100,
-        engines=Engines(108, 7, 5, 0, 1, 1),
+        engines=GpuEngines(108, 7, 5, 0, 1, 1),
     )
 
 
@@ -83,14 +83,14 @@ class Silicon:
         if not path.exists():
             self._store({"made": 0, "instances": [], "intervals": {}})
 
-    def find(self, gpu: Gpu, partition: Partition) -> Instance | None:
+    def find(self, gpu: Gpu, partition: Partition) -> GpuInstance | None:
         self._works()
         for each in self._instances(gpu):
             if (each["profile"], each["start"]) == (partition.profile, partition.start) and each["whole"]:
                 return self._instance(each)
         return None
 
-    def make(self, gpu: Gpu, partition: Partition) -> Instance:
+    def make(self, gpu: Gpu, partition: Partition) -> GpuInstance:
         self._works()
         if any(partition.overlaps(each["start"], each["size"]) for each in self._instances(gpu)):
             raise NvmlError("nvmlDeviceCreateGpuInstanceWithPlacement", INVALID_ARGUMENT, "the place is taken")
@@ -148,8 +148,8 @@ class Silicon:
     def _instances(self, gpu: Gpu) -> list[dict[str, Any]]:
         return [each for each in self._load()["instances"] if each["gpu"] == gpu.uuid]
 
-    def _instance(self, each: dict[str, Any]) -> Instance:
-        return Instance(each["uuid"], each["profile"], each["gi"], 0, each["start"], each["size"], 4864)
+    def _instance(self, each: dict[str, Any]) -> GpuInstance:
+        return GpuInstance(each["uuid"], each["profile"], each["gi"], 0, each["start"], each["size"], 4864)
 
     def _works(self) -> None:
         if self.dead is not None:
@@ -219,9 +219,9 @@ class Node:
     def devices(self) -> dict[str, Offered]:
         return {each.name: each for each in offered(self.silicon.seen(self.found), True, self.prepared.made)}
 
-    def wanted(self, *names: str, interval: int = 0, admin: bool = False) -> tuple[Wanted, ...]:
+    def wanted(self, *names: str, interval: int = 0, admin: bool = False) -> tuple[WantedClaim, ...]:
         devices = self.devices()
-        return tuple(Wanted(devices[name], "r", "", admin, interval) for name in names)
+        return tuple(WantedClaim(devices[name], "r", "", admin, interval) for name in names)
 
     def prepare(self, uid: str, *names: str, interval: int = 0) -> None:
         self.prepared.prepare(uid, "ns", f"claim-{uid}", self.wanted(*names, interval=interval))

@@ -27,7 +27,7 @@ from dovetail.agent.machine.discovery import discover
 from dovetail.agent.machine.nvml import Nvml
 from dovetail.agent.machine.sysfs import Sysfs
 from dovetail.agent.mig.geometry import arranged
-from dovetail.agent.mig.layouts import Candidate, Layouts, Wanted
+from dovetail.agent.mig.layouts import Candidate, Layouts, WantedLayout
 from dovetail.agent.mig.manager import Decision, MigManager, NamedLayout, Target
 from dovetail.core.devices.mig.products import of_product
 from tools.standin import Standin, loaded
@@ -199,7 +199,7 @@ class Rounds:
             raise Broken(f"{name}, {target}: a process failed instead of dying")
         self.counts["killed" if os.WIFSIGNALED(status) else "ended"] += 1
 
-    def _target(self, machine: Standin, gpus: list[Candidate]) -> tuple[Target, dict[int, Wanted]]:
+    def _target(self, machine: Standin, gpus: list[Candidate]) -> tuple[Target, dict[int, WantedLayout]]:
         layouts = Layouts()
         name = self._random.choice(layouts.names(gpus))
         wanted = layouts.of(name, gpus)
@@ -211,7 +211,7 @@ class Rounds:
         return Decision(str(self.counts["rounds"]), uuids), {index: wanted[index] for index in placed}
 
 
-def fits(found: Division, wanted: Wanted | None) -> bool:
+def fits(found: Division, wanted: WantedLayout | None) -> bool:
     return wanted is not None and found[0] == wanted.mig and Counter(name for name, _ in found[1]) == wanted.counts
 
 

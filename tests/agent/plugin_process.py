@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from dovetail.agent.config import Config
-from dovetail.agent.kubelet.allocations import Chosen
+from dovetail.agent.kubelet.allocations import Allocations
 from dovetail.agent.kubelet.podresources import PodResources
 from dovetail.agent.plugin import DevicePlugins
 from dovetail.kube.api.client import Client
@@ -23,7 +23,7 @@ from tests.agent.agents import host, no_edits, no_mps
 
 async def serve(folder: Path, url: str, gpus: int) -> None:
     async with Client(ClusterConfig(url)) as client:
-        chosen = Chosen(client, "n1")
+        chosen = Allocations(client, "n1")
         plugins = DevicePlugins(
             folder / "device-plugins",
             Config(),

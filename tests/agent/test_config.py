@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.agent.config import _FIELDS, Config, ConfigError, Shared, read
+from dovetail.agent.config import _FIELDS, AgentConfigError, Config, Shared, read
 from tests.docs.pages import page
 
 
@@ -18,7 +18,7 @@ def config(folder: Path, text: str) -> Config:
 
 
 def problems(folder: Path, text: str) -> list[str]:
-    with pytest.raises(ConfigError) as error:
+    with pytest.raises(AgentConfigError) as error:
         config(folder, text)
     return [line.partition("config.yaml:")[2] for line in str(error.value).splitlines()]
 
@@ -248,9 +248,9 @@ def test_a_field_that_is_there_twice_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_not_there_and_a_second_document_are_told(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"absent\.yaml: cannot be read"):
+    with pytest.raises(AgentConfigError, match=r"absent\.yaml: cannot be read"):
         read(tmp_path / "absent.yaml")
-    with pytest.raises(ConfigError, match=r"config\.yaml:3: one document"):
+    with pytest.raises(AgentConfigError, match=r"config\.yaml:3: one document"):
         config(tmp_path, "version: v1\n---\nversion: v1\n")
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dovetail.agent import config_watch as module
-from dovetail.agent.config import Config, ConfigError
+from dovetail.agent.config import AgentConfigError, Config
 from dovetail.agent.config_watch import LABEL, Configuring, chosen
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import ClusterConfig
@@ -47,9 +47,11 @@ def test_the_label_names_the_file_that_counts(tmp_path: Path, there: tuple[str, 
 
 def test_a_label_that_names_none_and_a_node_without_one_are_told(tmp_path: Path) -> None:
     files(tmp_path, shared="", whole="")
-    with pytest.raises(ConfigError, match=r"names shard, which is not there; nearest valid value: shared"):
+    with pytest.raises(AgentConfigError, match=r"names shard, which is not there; nearest valid value: shared"):
         chosen(tmp_path, "shard")
-    with pytest.raises(ConfigError, match=r"no label nvidia\.com/device-plugin\.config, and of 2 files none is called"):
+    with pytest.raises(
+        AgentConfigError, match=r"no label nvidia\.com/device-plugin\.config, and of 2 files none is called"
+    ):
         chosen(tmp_path, "")
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from dovetail.agent.machine import nvml as codes
 from dovetail.agent.machine.discovery import discover
-from dovetail.agent.machine.host import Fabric, Host
+from dovetail.agent.machine.host import GpuFabric, Host
 from dovetail.agent.machine.nvml import Nvml, NvmlError
 from dovetail.agent.machine.sysfs import Sysfs, SysfsError
 from dovetail.agent.publish.gpunode import document, status_of
@@ -114,7 +114,7 @@ def test_a_call_that_an_old_driver_lacks_leaves_one_field_empty(
 
 def test_a_driver_that_has_the_older_call_for_the_fabric_only(standin: Machine) -> None:
     host = look(standin({"like": "gb200-nvl72", "missing": ["nvmlDeviceGetGpuFabricInfoV"]}))
-    assert [gpu.fabric for gpu in host.gpus] == [Fabric("completed", "f2a8d3b1-5c57-4a0e-9f3c-1d2e6b7a8c90", 2)] * 4
+    assert [gpu.fabric for gpu in host.gpus] == [GpuFabric("completed", "f2a8d3b1-5c57-4a0e-9f3c-1d2e6b7a8c90", 2)] * 4
     machine = standin("gb200-nvl72")
     machine.fail("nvmlDeviceGetGpuFabricInfoV", pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH)
     assert (look(machine).clique, look(machine).unread) == (host.clique, host.unread)

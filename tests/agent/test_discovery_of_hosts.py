@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from dovetail.agent.machine.discovery import discover
-from dovetail.agent.machine.host import Fabric, Host
+from dovetail.agent.machine.host import GpuFabric, Host
 from dovetail.agent.machine.nvml import Nvml
 from dovetail.agent.machine.sysfs import Sysfs
 from dovetail.agent.publish.gpunode import document, status_of
@@ -117,7 +117,7 @@ def test_all_of_a_dgx_a100(standin: Machine) -> None:
     assert (gpu.index, gpu.product, gpu.memory_mib) == (2, "NVIDIA A100-SXM4-40GB", 40960)
     assert (gpu.brand, gpu.architecture, gpu.compute, gpu.addressing) == ("Nvidia", "Ampere", (8, 0), "HMM")
     assert (gpu.pci_bus_id, gpu.pcie_root, gpu.numa) == ("0000:47:00.0", "pci0000:40", 1)
-    assert (gpu.mig, gpu.mig_pending, gpu.fabric) == (None, None, Fabric("not-supported"))
+    assert (gpu.mig, gpu.mig_pending, gpu.fabric) == (None, None, GpuFabric("not-supported"))
     assert gpu.mig_capable
     assert [gpu.numa for gpu in host.gpus] == [3, 3, 1, 1, 7, 7, 5, 5]
     assert host.nics is not None

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dovetail.agent.dra.configs import Claim, ClaimError, Configuration, interval
+from dovetail.agent.dra.configs import ClaimError, Configuration, ConfiguredClaim, interval
 
 DRIVER = "gpu.nvidia.com"
 AT = r"status\.allocation\.devices\.config\[0\]\.opaque\.parameters"
@@ -100,6 +100,6 @@ def test_configurations_are_read_from_a_claim() -> None:
             }
         },
     }
-    claim = msgspec.convert(document, Claim)
+    claim = msgspec.convert(document, ConfiguredClaim)
     assert claim.status.allocation.devices.config[0].source == "FromClass"
     assert claim.status.allocation.devices.results[0].device == "gpu-0"

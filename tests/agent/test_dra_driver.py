@@ -18,9 +18,9 @@ from dovetail.agent.apis import dra_pb2 as dra
 from dovetail.agent.apis import drahealth_pb2 as health
 from dovetail.agent.apis import registration_pb2 as registration
 from dovetail.agent.apis.serving import call, serve
-from dovetail.agent.dra.driver import Driver, DriverError, Folders
+from dovetail.agent.dra.driver import DraDriver, DriverError, Folders
 from dovetail.agent.dra.publishing import Publisher
-from dovetail.agent.health.health import Illness
+from dovetail.agent.health.health import Unhealthy
 from dovetail.agent.machine.host import Host
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import ClusterConfig
@@ -52,19 +52,19 @@ class Bench:
         self.driver = self.made()
         playground.put({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}})
 
-    def made(self) -> Driver:
+    def made(self) -> DraDriver:
         async def held() -> set[tuple[str, str]]:
             return self.held
 
         def changed() -> None:
             self.changes += 1
 
-        return Driver(
+        return DraDriver(
             self.client, "n1", self.node.files, self.node.silicon, held,
             folders=self.folders, partitionable=True, changed=changed,
         )  # fmt: skip
 
-    async def update(self, *ill: Illness) -> None:
+    async def update(self, *ill: Unhealthy) -> None:
         await self.driver.update(self.node.silicon.seen(self.node.found), ill)
         await register(self.folders.registry)
         await self.settled()
@@ -194,7 +194,7 @@ async def test_what_did_not_change_is_not_written(bench: Bench) -> None:
 async def test_a_change_of_one_slice_is_one_write(bench: Bench) -> None:
     await bench.update()
     before = bench.slices()
-    await bench.update(Illness("GPU-2", "xid-48", "double-bit ECC error", 1_790_000_000_000))
+    await bench.update(Unhealthy("GPU-2", "xid-48", "double-bit ECC error", 1_790_000_000_000))
     after = bench.slices()
     assert after[0] == before[0]
     assert after[1]["spec"]["pool"] == before[1]["spec"]["pool"]
@@ -277,7 +277,7 @@ async def test_what_the_server_cannot_keep_is_not_published(bench: Bench, monkey
         return await keep(self, method, path, body, **options)
 
     monkeypatch.setattr(Client, "fetch", drop)
-    await bench.update(Illness("GPU-2", "xid-48", "", 1_790_000_000_000))
+    await bench.update(Unhealthy("GPU-2", "xid-48", "", 1_790_000_000_000))
     assert [device["name"] for each in bench.slices() for device in each["spec"]["devices"]] == ["gpu-3"]
 
 
@@ -409,7 +409,7 @@ async def test_the_kubelet_hears_of_health_at_once_and_at_every_change(bench: Be
         assert {each.health for each in first.devices} == {health.HEALTHY}
         assert first.devices[0].device.pool_name == "n1"
         assert first.devices[0].health_check_timeout_seconds > 60
-        await bench.update(Illness("GPU-3", "lost", "the GPU is gone", 1_790_000_000_000))
+        await bench.update(Unhealthy("GPU-3", "lost", "the GPU is gone", 1_790_000_000_000))
         second = await heard.read()
         ill = [each for each in second.devices if each.health == health.UNHEALTHY]
         assert [(each.device.device_name, each.message) for each in ill] == [("gpu-3", "the GPU is gone")]

@@ -16,9 +16,9 @@ import pytest
 
 from dovetail.agent.apis import dra_pb2 as dra
 from dovetail.agent.apis.serving import call
-from dovetail.agent.dra.driver import Driver, Folders
+from dovetail.agent.dra.driver import DraDriver, Folders
 from dovetail.agent.dra.publishing import Publisher
-from dovetail.agent.health.health import Illness
+from dovetail.agent.health.health import Unhealthy
 from dovetail.core.dra.types import DeviceClass
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import load_kubeconfig
@@ -33,7 +33,7 @@ from tools.controlplane.plane import Plane
 
 pytestmark = pytest.mark.plane
 DRIVER = "gpu.nvidia.com"
-ILL = Illness("GPU-2", "xid-79", "fallen off the bus", 1_790_000_000_000)
+ILL = Unhealthy("GPU-2", "xid-79", "fallen off the bus", 1_790_000_000_000)
 DEVICE_CLASS = DeviceClass(DRIVER)
 Json = dict[str, Any]
 
@@ -47,14 +47,16 @@ class Bench:
         self.folders = Folders(folder / "registry", folder / "plugin", folder / "cdi")
         self.driver = self.made()
 
-    def made(self) -> Driver:
+    def made(self) -> DraDriver:
         async def held() -> tuple[()]:
             return ()
 
         node = self.node
-        return Driver(self.client, self.name, node.files, node.silicon, held, folders=self.folders, partitionable=True)
+        return DraDriver(
+            self.client, self.name, node.files, node.silicon, held, folders=self.folders, partitionable=True
+        )
 
-    async def update(self, *ill: Illness) -> None:
+    async def update(self, *ill: Unhealthy) -> None:
         await self.driver.update(self.node.silicon.seen(self.node.found), ill)
         await register(self.folders.registry)
         await self.driver.settled.wait()

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from dovetail.agent.cdi import CdiError
 from dovetail.agent.checkpoint import CheckpointError
 from dovetail.agent.dra.configs import ClaimError
-from dovetail.agent.dra.prepared import Taken
+from dovetail.agent.dra.prepared import TakenDevice
 from dovetail.agent.dra.timeslices import set_slice
 from dovetail.agent.machine.host import Unread
 from dovetail.agent.machine.nvml import DRIVER_NOT_LOADED, NvmlError
@@ -81,7 +81,7 @@ def test_the_second_time_changes_nothing(node: Node) -> None:
 
 def test_what_overlaps_is_refused_as_long_as_it_is_prepared(node: Node) -> None:
     node.prepare("a", SMALL)
-    with pytest.raises(Taken, match=r"gpu-0-mig-3g20gb-9-0 is still prepared for the claim ns/claim-a"):
+    with pytest.raises(TakenDevice, match=r"gpu-0-mig-3g20gb-9-0 is still prepared for the claim ns/claim-a"):
         node.prepare("b", HALF)
     assert node.troubles() == []
     node.prepare("c", OTHER)
@@ -92,7 +92,7 @@ def test_what_overlaps_is_refused_as_long_as_it_is_prepared(node: Node) -> None:
 
 def test_a_whole_gpu_is_not_given_twice(node: Node) -> None:
     node.prepare("a", "gpu-2")
-    with pytest.raises(Taken):
+    with pytest.raises(TakenDevice):
         node.prepare("b", "gpu-3", "gpu-2")
     assert list(node.prepared.records) == ["a"]
     assert node.troubles() == []

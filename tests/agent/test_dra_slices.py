@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from dovetail.agent.dra.offer import Offered, offered
 from dovetail.agent.dra.slices import contents, taint
-from dovetail.agent.health.health import Illness
-from dovetail.agent.machine.host import Fabric, Host, Instance
+from dovetail.agent.health.health import Unhealthy
+from dovetail.agent.machine.host import GpuFabric, GpuInstance, Host
 from dovetail.core.dra.cel import compile
 from dovetail.core.dra.types import Constraint, Slice, Version
 from dovetail.kube.objects.claims import DeviceClass as WireClass
@@ -26,11 +26,11 @@ from tests.docs.pages import page
 from tests.dra.device_worlds import World, ask, claim, world
 
 DRIVER = "gpu.nvidia.com"
-SMALL = Instance("MIG-1", "1g.5gb", 7, 0, 6, 1, 4864)
+SMALL = GpuInstance("MIG-1", "1g.5gb", 7, 0, 6, 1, 4864)
 SINCE_MS = 1_790_000_000_000
 
 
-def slices(found: Host, partitionable: bool = False, ill: Sequence[Illness] = ()) -> list[Slice]:
+def slices(found: Host, partitionable: bool = False, ill: Sequence[Unhealthy] = ()) -> list[Slice]:
     """As the scheduler reads them."""
     return read(contents(found, offered(found, partitionable), DRIVER, ill))
 
@@ -64,7 +64,7 @@ def given(made: World, *selectors: str, count: int = 1, constraints: Sequence[Co
 
 
 def test_a_gpu_has_the_attributes_of_nvidias_driver_and_ours() -> None:
-    (one,) = slices(host(replace(gpu(0), fabric=Fabric("completed", "c0ffee", 3))))
+    (one,) = slices(host(replace(gpu(0), fabric=GpuFabric("completed", "c0ffee", 3))))
     (device,) = one.devices
     assert device.name == "gpu-0"
     assert dict(device.attributes) == {
@@ -211,13 +211,13 @@ def test_slices_are_no_larger_than_the_api_allows() -> None:
     ],
 )
 def test_only_what_a_reboot_heals_ends_pods(code: str, expected: tuple[str, str | None, str]) -> None:
-    found = taint(Illness("GPU-0", code, "", SINCE_MS), DRIVER)
+    found = taint(Unhealthy("GPU-0", code, "", SINCE_MS), DRIVER)
     assert (found["key"], found.get("value"), found["effect"]) == expected
     assert found["timeAdded"] == "2026-09-21T14:13:20Z"
 
 
 def test_an_ill_gpu_is_kept_from_claims_with_all_that_is_on_it() -> None:
-    ill = [Illness("GPU-0", "xid-48", "double-bit ECC error", SINCE_MS)]
+    ill = [Unhealthy("GPU-0", "xid-48", "double-bit ECC error", SINCE_MS)]
     found = slices(host(gpu(0, ()), gpu(1, (SMALL,))), True, ill)
     devices = [device for one in found for device in one.devices]
     assert {bool(d.taints) for d in devices if d.name.startswith("gpu-0-")} == {True}
@@ -226,7 +226,7 @@ def test_an_ill_gpu_is_kept_from_claims_with_all_that_is_on_it() -> None:
 
 
 def test_an_ill_instance_alone_is_kept_from_claims() -> None:
-    ill = [Illness("MIG-1", "xid-48", "", SINCE_MS)]
+    ill = [Unhealthy("MIG-1", "xid-48", "", SINCE_MS)]
     for found in (offered(host(gpu(0, (SMALL,))), True), offered(host(gpu(0)), True)):
         wired = [device for part in contents(host(), found, DRIVER, ill) for device in part.get("devices", ())]
         assert [d["name"] for d in wired if "taints" in d] == [d.name for d in found if d.uuid == "MIG-1"]

@@ -11,7 +11,7 @@ import pytest
 from dovetail.agent.cdi import CdiFolder
 from dovetail.agent.dra.offer import Offered, offered
 from dovetail.agent.dra.partitions import NvmlPartitions
-from dovetail.agent.dra.prepared import Prepared, Wanted
+from dovetail.agent.dra.prepared import Prepared, WantedClaim
 from dovetail.agent.machine.discovery import discover
 from dovetail.agent.machine.driver_files import DriverFiles
 from dovetail.agent.machine.host import Host
@@ -42,7 +42,7 @@ class Machine:
 
     def prepare(self, uid: str, *names: str) -> None:
         devices = self.devices()
-        self.prepared.prepare(uid, "ns", uid, [Wanted(devices[name], "r") for name in names])
+        self.prepared.prepare(uid, "ns", uid, [WantedClaim(devices[name], "r") for name in names])
 
     def parts(self, gpu: int) -> list[tuple[str, int, int]]:
         """Profile, start, and how many compute instances."""

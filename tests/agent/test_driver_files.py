@@ -10,12 +10,12 @@ from msgspec.structs import replace
 
 from dovetail.agent.cdi import DeviceNode
 from dovetail.agent.machine.driver_files import DriverFiles, DriverFilesError
-from dovetail.agent.machine.host import Host, Instance
+from dovetail.agent.machine.host import GpuInstance, Host
 from tests.agent.dra_node import driver_tree, gpu, host
 
 HOST = host(gpu(0), gpu(1))
 LIBRARIES = "usr/lib/x86_64-linux-gnu"
-INSTANCE = Instance("MIG-1", "1g.5gb", 7, 0, 0, 1, 4864)
+INSTANCE = GpuInstance("MIG-1", "1g.5gb", 7, 0, 0, 1, 4864)
 
 
 def with_hook(root: Path, name: str = "nvidia-cdi-hook") -> DriverFiles:

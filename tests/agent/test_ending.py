@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dovetail.agent.kubelet.allocations import Chosen
+from dovetail.agent.kubelet.allocations import Allocations
 from dovetail.kube.api.config import load_kubeconfig
 from dovetail.kube.translate.annotations import DEVICES
 from tests.agent.fake_kubelet import pod
@@ -42,7 +42,7 @@ async def test_a_pod_that_waits_for_its_devices_gets_them_before_the_agent_ends(
         await seat.ends(one)
 
 
-async def test_nobody_is_waited_for_where_no_pod_waits_and_no_longer_than_allowed(chosen: Chosen) -> None:
+async def test_nobody_is_waited_for_where_no_pod_waits_and_no_longer_than_allowed(chosen: Allocations) -> None:
     clock = asyncio.get_running_loop().time
 
     async def took_s(*resources: str) -> float:

@@ -15,7 +15,7 @@ import yaml
 from dovetail.agent.config import Config, Shared
 from dovetail.agent.kubelet import numa_guard as module
 from dovetail.agent.kubelet import settling
-from dovetail.agent.kubelet.numa_guard import Fencing
+from dovetail.agent.kubelet.numa_guard import NumaGuard
 from dovetail.agent.kubelet.podresources import PodResources
 from dovetail.agent.kubelet.settling import Settling
 from dovetail.agent.machine.host import Host
@@ -51,7 +51,7 @@ class Fenced:
         self.node = node
         self._client = client
         self._last = 0
-        self.fencing: Fencing
+        self.fencing: NumaGuard
         self.settling: Settling
         node.api.put(yaml.safe_load(DEFINITION.read_text()))
         self.tell()
@@ -60,7 +60,7 @@ class Fenced:
         """The part that puts up fences, as soon as the kubelet has settled; what it runs."""
         kubelet, chosen, plugins = PodResources(self.node.kubelet.pod_resources), self.node.chosen, self.node.plugins
         self.settling = Settling(chosen, kubelet, plugins)
-        self.fencing = Fencing(self._client, "n1", chosen, kubelet, plugins, self.settling)
+        self.fencing = NumaGuard(self._client, "n1", chosen, kubelet, plugins, self.settling)
         tasks = [asyncio.create_task(one.run()) for one in (self.settling, self.fencing)]
         await self.node.kubelet.restart()
         await until(lambda: self.settling.settled and self.fencing.synced.is_set())

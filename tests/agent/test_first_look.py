@@ -10,13 +10,13 @@ from typing import Any
 import pynvml
 import pytest
 
-from dovetail.agent.checkpoint import Checkpoint
+from dovetail.agent.checkpoint import CheckpointFile
 from dovetail.agent.kubelet import settling
 from dovetail.agent.machine import known as knowing
 from dovetail.agent.machine.host import Gpu, Host, Unread
-from dovetail.agent.machine.known import PATIENCE_S, Known
+from dovetail.agent.machine.known import PATIENCE_S, KnownHost
 from dovetail.agent.machine.nvml import Nvml
-from dovetail.agent.mig.change import Change, Division, Journal
+from dovetail.agent.mig.change import ChangeJournal, Division, DivisionChange
 from dovetail.kube.api.config import load_kubeconfig
 from tests.agent.agents import until
 from tests.agent.fake_kubelet import pod
@@ -229,9 +229,11 @@ async def test_a_layout_that_was_cut_off_is_finished_also_where_the_driver_comes
     machine.divide(0, [])
     with Nvml() as nvml:
         uuid = nvml.call("nvmlDeviceGetUUID", nvml.call("nvmlDeviceGetHandleByIndex", 0))
-    change = Change(uuid, 0, Division(True), Division(True, (("3g.20gb", 0),)))
+    change = DivisionChange(uuid, 0, Division(True), Division(True, (("3g.20gb", 0),)))
     async with Seat(load_kubeconfig([crd.kubeconfig]), machine, "cut-off", mig=True) as seat:
-        Checkpoint(seat.options.state_folder / "mig.json", Journal).write(Journal("layout half", (change,)))
+        CheckpointFile(seat.options.state_folder / "mig.json", ChangeJournal).write(
+            ChangeJournal("layout half", (change,))
+        )
         machine.fail("nvmlInit", NOT_LOADED)
         async with seat.agent():
             await until(lambda: bool(seat.told) and told_of(seat, "DriverReady") == "False")
@@ -256,7 +258,7 @@ NONE = Host(unread=(Unread("gpus", "no driver"),), sight="none")
 
 
 def test_the_first_complete_look_counts_and_what_comes_before_does_not() -> None:
-    known = Known(Clock())
+    known = KnownHost(Clock())
     for found, watched in ((NONE, False), (SOME, True), (ALL, False)):
         known.look(found, watched)
         assert (known.tell, known.host.gpus, known.host.known) == ("nothing", (), False)
@@ -269,7 +271,7 @@ def test_the_first_complete_look_counts_and_what_comes_before_does_not() -> None
 )
 def test_what_does_not_come_is_given_up(found: Host, tell: str, gpus: tuple[Gpu, ...]) -> None:
     clock = Clock()
-    known = Known(clock)
+    known = KnownHost(clock)
     clock.now_s += PATIENCE_S[found.sight] - 1
     known.look(found, False)
     assert known.tell == "nothing"
@@ -279,7 +281,7 @@ def test_what_does_not_come_is_given_up(found: Host, tell: str, gpus: tuple[Gpu,
 
 
 def test_later_a_look_that_reads_nothing_makes_all_ill_and_one_that_reads_some_counts() -> None:
-    known = Known(Clock())
+    known = KnownHost(Clock())
     known.look(ALL, True)
     known.look(NONE, True)
     assert known.host.gpus == GPUS and known.host.unread == NONE.unread

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from dovetail.agent.machine.host import Fabric, Gpu, Host, Instance, Nic, Unread
+from dovetail.agent.machine.host import Gpu, GpuFabric, GpuInstance, Host, HostNic, Unread
 from dovetail.agent.publish.gpunode import GPUNodeWriter, document, plugin_condition, status_of
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import load_kubeconfig
@@ -41,12 +41,21 @@ HOST = Host(
     cuda=(12, 8),
     machine="DGXA100",
     gpus=tuple(
-        Gpu(i, i, f"GPU-{i}", "NVIDIA A100-SXM4-40GB", f"0000:0{i}:00.0", 40960, numa=0, fabric=Fabric("not-supported"))
+        Gpu(
+            i,
+            i,
+            f"GPU-{i}",
+            "NVIDIA A100-SXM4-40GB",
+            f"0000:0{i}:00.0",
+            40960,
+            numa=0,
+            fabric=GpuFabric("not-supported"),
+        )
         for i in range(2)
     ),
     pcie=((0, 1), (1, 0)),
     nvlinks=((0, 12), (12, 0)),
-    nics=(Nic("mlx5_0", "ib0", "0000:03:00.0", "pci0000:00", None, 25_000, True, (2, 2)),),
+    nics=(HostNic("mlx5_0", "ib0", "0000:03:00.0", "pci0000:00", None, 25_000, True, (2, 2)),),
 )
 KUBELET = KubeletState(version="v1.37.1", numa_nodes=(NumaNode(0, (10,)),))
 SICK = {"GPU-1": "XID 79: GPU has fallen off the bus"}
@@ -303,7 +312,7 @@ def test_what_is_not_known_is_left_out() -> None:
 
 
 def test_a_mig_instance_that_is_ill_makes_no_gpu_ill() -> None:
-    instance = Instance("MIG-1", "1g.5gb", 7, 0, 0, 1, 4864)
+    instance = GpuInstance("MIG-1", "1g.5gb", 7, 0, 0, 1, 4864)
     host = replace(HOST, gpus=(replace(HOST.gpus[0], mig=(instance,)), HOST.gpus[1]))
     told = status_of(host, kubelet=KUBELET, ill={"MIG-1": "XID 31", "MIG-gone": "XID 45"})
     assert all(gpu.healthy for gpu in told.gpus)

@@ -18,8 +18,8 @@ import pytest
 
 from dovetail.agent import checkpoint
 from dovetail.agent.checkpoint import CheckpointError
-from dovetail.agent.health.gpu_events import Event, GpuEvents, Look
-from dovetail.agent.health.watch import HealthWatch, Illness
+from dovetail.agent.health.gpu_events import EventsRead, GpuEvent, GpuEvents
+from dovetail.agent.health.watch import HealthWatch, Unhealthy
 from dovetail.agent.health.xids import IGNORED, XIDS, Remedy, Watched, WatchedError, meaning, watched
 from dovetail.agent.machine.nvml import Nvml
 from tests.patience import PATIENCE_S
@@ -42,7 +42,7 @@ class Machine:
         self.boot("first")
         self.held: Collection[str] = ()
         self.holders_error: OSError | None = None
-        self.illnesses: tuple[Illness, ...] | None = None
+        self.illnesses: tuple[Unhealthy, ...] | None = None
         self.told = 0
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -70,7 +70,7 @@ class Machine:
             raise self.holders_error
         return self.held
 
-    def _heard(self, illnesses: tuple[Illness, ...]) -> None:
+    def _heard(self, illnesses: tuple[Unhealthy, ...]) -> None:
         self.illnesses = illnesses
         self.told += 1
         self._changed.set()
@@ -223,11 +223,11 @@ async def test_events_are_passed_on_in_the_midst_of_a_look(machine: Machine) -> 
     """So that slow calls do not delay them."""
     events = GpuEvents(machine.sysfs, 0.0)
     seen = iter(events)
-    assert isinstance(next(seen), Look)
+    assert isinstance(next(seen), EventsRead)
     machine.standin.xid(5, 79)
     first = next(seen)
-    assert first == Event(machine.uuids[5], pynvml.nvmlEventTypeXidCriticalError, 79)
-    assert isinstance(next(seen), Look)
+    assert first == GpuEvent(machine.uuids[5], pynvml.nvmlEventTypeXidCriticalError, 79)
+    assert isinstance(next(seen), EventsRead)
     events.stop()
     assert [*seen] == []
 
@@ -257,12 +257,12 @@ async def test_a_lost_gpu_is_found_by_the_wait_and_the_others_are_watched_on(mac
 async def test_a_gpu_that_is_lost_in_the_midst_of_a_look_takes_no_other_with_it(machine: Machine) -> None:
     events = GpuEvents(machine.sysfs, 0.0)
     seen = iter(events)
-    assert isinstance(next(seen), Look)
+    assert isinstance(next(seen), EventsRead)
     machine.standin.lose(0)
     # The look that is due begins with the first GPU, and between two it waits for events.
     for _ in range(3):
         look = next(seen)
-        assert isinstance(look, Look)
+        assert isinstance(look, EventsRead)
         assert [gpu.ill.code for gpu in look.gpus if gpu.ill] in (["lost"], [])
         assert len(look.gpus) >= len(machine.uuids) - 1
     events.stop()

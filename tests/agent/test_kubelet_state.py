@@ -30,7 +30,7 @@ from dovetail.agent.kubelet.state import (
 )
 from dovetail.agent.machine.sysfs import Sysfs
 from dovetail.agent.publish.gpunode import document
-from dovetail.core.devices.kubelet.inventory import Cpu, Device, DevicePool, Inventory
+from dovetail.core.devices.kubelet.inventory import Cpu, DevicePool, Inventory, ManagedDevice
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.api.credentials import Files
 from dovetail.kube.api.errors import ConfigError, Forbidden, Unreachable
@@ -96,12 +96,15 @@ def test_the_scheduler_works_with_what_the_kubelet_has(standin: Machine) -> None
         (numa, kind) for numa in (0, 1) for kind in ("memory", "hugepages-2Mi", "hugepages-1Gi")
     ]
     assert found.memory[0].total_bytes == 1 << 40
-    gpus = (*(Device(str(i), (0,)) for i in range(3)), *(Device(str(i), None, healthy=False) for i in range(3, 8)))
+    gpus = (
+        *(ManagedDevice(str(i), (0,)) for i in range(3)),
+        *(ManagedDevice(str(i), None, healthy=False) for i in range(3, 8)),
+    )
     assert found.devices == (
-        DevicePool("example.com/any", (Device("0", None),), prefers=False),
+        DevicePool("example.com/any", (ManagedDevice("0", None),), prefers=False),
         # Those that the kubelet does not list keep their numbers.
         DevicePool("nvidia.com/gpu", gpus, prefers=True),
-        DevicePool("rdma/hca", (Device("0", (0,)), Device("1", (1,))), prefers=False),
+        DevicePool("rdma/hca", (ManagedDevice("0", (0,)), ManagedDevice("1", (1,))), prefers=False),
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from dovetail.agent.mig.manager import Outcome
+from dovetail.agent.mig.manager import DivisionOutcome
 from dovetail.agent.mig.node import STATE, StateLabel
 from dovetail.agent.publish.labels import MANAGER, TIMESTAMP, NodeLabels
 from dovetail.kube.api.client import Client
@@ -84,11 +84,11 @@ async def test_the_state_of_a_layout_is_told_in_mig_managers_words(
     plane.kubectl("label", "node", NODE, f"{STATE}=failed", "--field-manager=nvidia-mig-manager")
     state = StateLabel(client, NODE)
     for outcome, word in (
-        (Outcome("applying", "x"), "pending"),
-        (Outcome("pending", "x"), "pending"),
-        (Outcome("applied"), "success"),
-        (Outcome("refused", "x"), "failed"),
-        (Outcome("failed", "x"), "failed"),
+        (DivisionOutcome("applying", "x"), "pending"),
+        (DivisionOutcome("pending", "x"), "pending"),
+        (DivisionOutcome("applied"), "success"),
+        (DivisionOutcome("refused", "x"), "failed"),
+        (DivisionOutcome("failed", "x"), "failed"),
     ):
         await state.write(outcome)
         assert there(plane)[STATE] == word

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from dovetail.agent.checkpoint import Checkpoint, CheckpointError
+from dovetail.agent.checkpoint import CheckpointError, CheckpointFile
 from dovetail.agent.machine.discovery import discover
 from dovetail.agent.machine.host import Host
 from dovetail.agent.machine.nvml import IN_USE, Nvml, NvmlError
 from dovetail.agent.machine.sysfs import Sysfs
-from dovetail.agent.mig.change import Change, Division, Journal, Step
+from dovetail.agent.mig.change import ChangeJournal, ChangeStep, Division, DivisionChange
 from dovetail.agent.mig.layouts import Candidate, Layouts, read_layouts
 from dovetail.agent.mig.manager import Decision, MigManager, NamedLayout
 from dovetail.agent.mig.node import another, target_of
@@ -387,8 +387,8 @@ async def test_what_was_cut_off_is_taken_up_and_said(undo: bool, node: Callable[
     here = node("gh200")
     await here.manager.apply(NamedLayout("all-balanced"))
     old, new = here.division(), Division(True, (("3g.48gb", 0), ("3g.48gb", 4)))
-    change = Change(here.uuid(0), 0, old, new, undo)
-    Checkpoint(here.path, Journal).write(Journal("layout all-3g.48gb", (change,)))
+    change = DivisionChange(here.uuid(0), 0, old, new, undo)
+    CheckpointFile(here.path, ChangeJournal).write(ChangeJournal("layout all-3g.48gb", (change,)))
     here.machine.divide(0, [("3g.48gb", 4)])
     outcome = await here.restarted().recover()
     assert outcome is not None
@@ -402,16 +402,16 @@ async def test_a_pod_that_holds_what_should_have_gone_turns_a_cut_off_change_bac
     here = node("gh200")
     await here.manager.apply(NamedLayout("all-balanced"))
     old, new = here.division(), Division(True, (("7g.96gb", 0),))
-    step = Journal("layout all-7g.96gb", (Change(here.uuid(0), 0, old, new),))
-    Checkpoint(here.path, Journal).write(step)
+    step = ChangeJournal("layout all-7g.96gb", (DivisionChange(here.uuid(0), 0, old, new),))
+    CheckpointFile(here.path, ChangeJournal).write(step)
     await here.restarted().recover()
     assert here.division() == new
     # The same, but the first of the old instances is gone already, and somebody holds the second.
     here.machine.divide(0, old.instances[1:])
     here.held = {here.uuid(0, old.instances[1][1])}
-    begun = Step("destroy", old.instances[0])
-    Checkpoint(here.path, Journal).write(
-        Journal("layout all-7g.96gb", (Change(here.uuid(0), 0, old, new, False, begun),))
+    begun = ChangeStep("destroy", old.instances[0])
+    CheckpointFile(here.path, ChangeJournal).write(
+        ChangeJournal("layout all-7g.96gb", (DivisionChange(here.uuid(0), 0, old, new, False, begun),))
     )
     outcome = await here.restarted().recover()
     assert outcome is not None
@@ -422,8 +422,8 @@ async def test_a_pod_that_holds_what_should_have_gone_turns_a_cut_off_change_bac
 
 async def test_a_gpu_that_is_gone_at_the_next_start_is_given_up(node: Callable[..., Node]) -> None:
     here = node("pcie-a100-bridged")
-    gone = Change("GPU-gone", 9, OFF, Division(True))
-    Checkpoint(here.path, Journal).write(Journal("decision d", (gone,)))
+    gone = DivisionChange("GPU-gone", 9, OFF, Division(True))
+    CheckpointFile(here.path, ChangeJournal).write(ChangeJournal("decision d", (gone,)))
     outcome = await here.manager.recover()
     assert outcome is not None
     assert outcome.message == (
@@ -434,8 +434,8 @@ async def test_a_gpu_that_is_gone_at_the_next_start_is_given_up(node: Callable[.
 
 async def test_instances_that_no_driver_knows_any_more_are_said_to_be_stuck(node: Callable[..., Node]) -> None:
     here = node("gh200")
-    change = Change(here.uuid(0), 0, OFF, Division(True, (("1g.1gb", 0),)))
-    Checkpoint(here.path, Journal).write(Journal("layout x", (change,)))
+    change = DivisionChange(here.uuid(0), 0, OFF, Division(True, (("1g.1gb", 0),)))
+    CheckpointFile(here.path, ChangeJournal).write(ChangeJournal("layout x", (change,)))
     outcome = await here.manager.recover()
     assert outcome is not None
     assert (outcome.state, "has no 1g.1gb" in outcome.message) == ("failed", True)
@@ -464,7 +464,7 @@ async def test_nothing_is_changed_where_nothing_can_be_written_down(
         raise CheckpointError("cannot write: No space left on device")
 
     with monkeypatch.context() as broken:
-        broken.setattr(Checkpoint, "write", full)
+        broken.setattr(CheckpointFile, "write", full)
         with pytest.raises(CheckpointError, match="No space left"):
             await here.manager.apply(NamedLayout("all-enabled"))
     assert (nvml.calls, here.division()) == (0, OFF)
@@ -478,16 +478,16 @@ async def test_where_a_step_cannot_be_written_down_the_next_start_finishes(
 ) -> None:
     here = node("gh200")
     writes = []
-    write = Checkpoint.write
+    write = CheckpointFile.write
 
-    def full(self: Checkpoint[Any], value: object) -> None:
+    def full(self: CheckpointFile[Any], value: object) -> None:
         writes.append(value)
         if len(writes) == fails_at:
             raise CheckpointError("cannot write: No space left on device")
         write(self, value)
 
     with monkeypatch.context() as broken:
-        broken.setattr(Checkpoint, "write", full)
+        broken.setattr(CheckpointFile, "write", full)
         with pytest.raises(CheckpointError, match="No space left"):
             await here.manager.apply(NamedLayout("all-1g.12gb"))
     assert len(writes) == fails_at

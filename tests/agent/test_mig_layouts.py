@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.agent.machine.host import Engines as ToldEngines
-from dovetail.agent.machine.host import Gpu, Profile
+from dovetail.agent.machine.host import Gpu, GpuProfile
+from dovetail.agent.machine.host import GpuEngines as ToldEngines
 from dovetail.agent.mig.geometry import arranged, geometry_of
-from dovetail.agent.mig.layouts import OFF, Candidate, LayoutError, Layouts, Wanted, exact, read_layouts
+from dovetail.agent.mig.layouts import OFF, Candidate, Layouts, MigLayoutError, WantedLayout, exact, read_layouts
 from dovetail.core.devices.mig.geometry import Geometry
 from dovetail.core.devices.mig.instances import states
 from dovetail.core.devices.mig.products import GEOMETRIES, of_product
@@ -55,18 +55,18 @@ mig-configs:
 
 def test_an_entry_is_about_the_gpus_of_its_indices_and_its_filter(tmp_path: Path) -> None:
     layouts = read_layouts(file(tmp_path, GOOD))
-    assert layouts.of("half", candidates(A100, A100, A100)) == {0: Wanted(True, {"3g.20gb": 2}), 1: OFF}
+    assert layouts.of("half", candidates(A100, A100, A100)) == {0: WantedLayout(True, {"3g.20gb": 2}), 1: OFF}
     gpus = [*candidates(A100, A100), Candidate(2, "NVIDIA H100 80GB HBM3", 0x233010DE, True, H100)]
     assert layouts.of("all-balanced", gpus) == {
-        0: Wanted(True, {"1g.5gb": 7}),
-        1: Wanted(True, {"1g.5gb": 7}),
-        2: Wanted(True, {"1g.10gb": 3, "1g.10gb+me": 1}),
+        0: WantedLayout(True, {"1g.5gb": 7}),
+        1: WantedLayout(True, {"1g.5gb": 7}),
+        2: WantedLayout(True, {"1g.10gb": 3, "1g.10gb+me": 1}),
     }
 
 
 def test_two_entries_about_one_gpu_are_refused_with_their_lines(tmp_path: Path) -> None:
     layouts = read_layouts(file(tmp_path, GOOD))
-    with pytest.raises(LayoutError, match=r"layouts\.yaml:11 and .*layouts\.yaml:12 are both about GPU 1"):
+    with pytest.raises(MigLayoutError, match=r"layouts\.yaml:11 and .*layouts\.yaml:12 are both about GPU 1"):
         layouts.of("twice", candidates(A100, A100))
 
 
@@ -112,7 +112,7 @@ BAD = [
 
 @pytest.mark.parametrize(("text", "message"), BAD)
 def test_a_wrong_file_is_refused_with_place_and_rule(text: str, message: str, tmp_path: Path) -> None:
-    with pytest.raises(LayoutError, match=message):
+    with pytest.raises(MigLayoutError, match=message):
         read_layouts(file(tmp_path, text))
 
 
@@ -127,15 +127,15 @@ def test_layouts_are_generated_from_what_each_gpu_can_be() -> None:
     gpus = candidates(A100, A30, None)
     layouts = Layouts()
     assert layouts.of("all-disabled", gpus) == {0: OFF, 1: OFF}
-    assert layouts.of("all-enabled", gpus) == {0: Wanted(True, {}), 1: Wanted(True, {})}
-    assert layouts.of("all-1g.5gb", gpus) == {0: Wanted(True, {"1g.5gb": 7})}
-    assert layouts.of("all-1g.10gb", gpus) == {0: Wanted(True, {"1g.10gb": 4})}
-    assert layouts.of("all-1g.5gb.me", gpus) == {0: Wanted(True, {"1g.5gb+me": 1})}
+    assert layouts.of("all-enabled", gpus) == {0: WantedLayout(True, {}), 1: WantedLayout(True, {})}
+    assert layouts.of("all-1g.5gb", gpus) == {0: WantedLayout(True, {"1g.5gb": 7})}
+    assert layouts.of("all-1g.10gb", gpus) == {0: WantedLayout(True, {"1g.10gb": 4})}
+    assert layouts.of("all-1g.5gb.me", gpus) == {0: WantedLayout(True, {"1g.5gb+me": 1})}
     assert layouts.of("all-balanced", gpus) == {
-        0: Wanted(True, {"1g.5gb": 2, "2g.10gb": 1, "3g.20gb": 1}),
-        1: Wanted(True, {"1g.6gb": 2, "2g.12gb": 1}),
+        0: WantedLayout(True, {"1g.5gb": 2, "2g.10gb": 1, "3g.20gb": 1}),
+        1: WantedLayout(True, {"1g.6gb": 2, "2g.12gb": 1}),
     }
-    assert layouts.of("all-1g.24gb.me.all", candidates(PRO)) == {0: Wanted(True, {"1g.24gb+me.all": 1})}
+    assert layouts.of("all-1g.24gb.me.all", candidates(PRO)) == {0: WantedLayout(True, {"1g.24gb+me.all": 1})}
 
 
 @pytest.mark.parametrize("geometry", GEOMETRIES, ids=lambda geometry: geometry.key)
@@ -153,7 +153,7 @@ def test_every_generated_layout_is_one_that_the_product_can_have(geometry: Geome
 
 def test_a_layout_of_the_file_counts_before_the_generated_one(tmp_path: Path) -> None:
     layouts = read_layouts(file(tmp_path, GOOD))
-    assert layouts.of("all-balanced", candidates(A100)) == {0: Wanted(True, {"1g.5gb": 7})}
+    assert layouts.of("all-balanced", candidates(A100)) == {0: WantedLayout(True, {"1g.5gb": 7})}
     assert {"half", "all-2g.10gb", "all-disabled"} <= {*layouts.names(candidates(A100))}
 
 
@@ -169,7 +169,7 @@ def test_a_layout_of_the_file_counts_before_the_generated_one(tmp_path: Path) ->
 )
 def test_a_typo_names_the_nearest_layout(typo: str, near: str, tmp_path: Path) -> None:
     layouts = read_layouts(file(tmp_path, GOOD))
-    with pytest.raises(LayoutError, match=rf"no layout is named '{typo}'; nearest valid value: {near}$"):
+    with pytest.raises(MigLayoutError, match=rf"no layout is named '{typo}'; nearest valid value: {near}$"):
         layouts.of(typo, candidates(A100))
 
 
@@ -191,7 +191,7 @@ def test_what_a_product_cannot_have_is_refused_with_profile_and_rule(
     listed = ", ".join(f'"{name}": {count}' for name, count in counts.items())
     text = f"version: v1\nmig-configs:\n  much:\n  - {{devices: all, mig-enabled: true, mig-devices: {{{listed}}}}}\n"
     layouts = read_layouts(file(tmp_path, text))
-    with pytest.raises(LayoutError, match=rf"layout much, GPU 0 \(NVIDIA A100-SXM4-40GB\): {reason}"):
+    with pytest.raises(MigLayoutError, match=rf"layout much, GPU 0 \(NVIDIA A100-SXM4-40GB\): {reason}"):
         layouts.of("much", candidates(A100))
 
 
@@ -203,15 +203,15 @@ mig-configs:
   whole: [{devices: all, mig-enabled: false}]
 """
     layouts = read_layouts(file(tmp_path, text))
-    with pytest.raises(LayoutError, match=r"GPU 0 \(NVIDIA L40S\): this product has no MIG mode"):
+    with pytest.raises(MigLayoutError, match=r"GPU 0 \(NVIDIA L40S\): this product has no MIG mode"):
         layouts.of("divided", candidates(None))
     assert layouts.of("whole", candidates(None)) == {0: OFF}
 
 
 def test_a_gpu_whose_profiles_nobody_tells_can_be_turned_on_first() -> None:
     unknown = [Candidate(0, "NVIDIA Z9", 0x1, True, None)]
-    assert Layouts().of("all-enabled", unknown) == {0: Wanted(True, {})}
-    with pytest.raises(LayoutError, match="apply all-enabled first"):
+    assert Layouts().of("all-enabled", unknown) == {0: WantedLayout(True, {})}
+    with pytest.raises(MigLayoutError, match="apply all-enabled first"):
         exact(unknown[0], [("1g.5gb", 0)])
 
 
@@ -226,7 +226,7 @@ EXACT = [
 
 @pytest.mark.parametrize(("instances", "reason"), EXACT)
 def test_instances_that_cannot_be_beside_each_other_are_refused(instances: list[tuple[str, int]], reason: str) -> None:
-    with pytest.raises(LayoutError, match=rf"GPU 0 .*: .*{reason}"):
+    with pytest.raises(MigLayoutError, match=rf"GPU 0 .*: .*{reason}"):
         exact(candidates(A100)[0], instances)
     assert exact(candidates(A100)[0], [("3g.20gb", 4), ("4g.20gb", 0)]) == (("4g.20gb", 0), ("3g.20gb", 4))
 
@@ -245,7 +245,7 @@ def test_what_is_there_and_has_a_place_stays() -> None:
 def told(geometry: Geometry, starts: bool = True) -> Gpu:
     """A GPU whose driver tells what the table knows of it."""
     profiles = tuple(
-        Profile(
+        GpuProfile(
             i,
             own.gi_id,
             own.name,

@@ -21,7 +21,7 @@ from dovetail.agent.dra.offer import Partition, offered
 from dovetail.agent.dra.partitions import NvmlPartitions
 from dovetail.agent.machine.discovery import discover
 from dovetail.agent.machine.host import Host
-from dovetail.agent.machine.known import MIG_UNREAD, Known
+from dovetail.agent.machine.known import MIG_UNREAD, KnownHost
 from dovetail.agent.machine.nvml import NO_PERMISSION, Nvml, NvmlError
 from dovetail.agent.machine.sysfs import Sysfs
 from dovetail.agent.mig.observer import ObserverError, ask
@@ -115,7 +115,7 @@ def test_without_one_it_is_said_once_with_what_to_do_and_the_gpu_is_given_to_nob
     ]
     told = status_of(found, ill={found.gpus[0].uuid: "mig-unread: this process may not"}).gpus[0]
     assert (told.mig, told.healthy) == (None, False), "it is not told to have none"
-    known = Known()
+    known = KnownHost()
     known.look(found, True)
     assert [(one.uuid, one.code) for one in known.ill] == [(found.gpus[0].uuid, MIG_UNREAD)]
 

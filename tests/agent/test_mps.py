@@ -19,9 +19,9 @@ import pynvml
 import pytest
 from msgspec.structs import replace
 
-from dovetail.agent.checkpoint import Checkpoint
+from dovetail.agent.checkpoint import CheckpointFile
 from dovetail.agent.config import Config, Shared
-from dovetail.agent.machine.host import Gpu, Host, Instance
+from dovetail.agent.machine.host import Gpu, GpuInstance, Host
 from dovetail.agent.machine.nvml import NO_PERMISSION, NOT_FOUND, Nvml, NvmlError
 from dovetail.agent.mps.clients import Mps, MpsError
 from dovetail.agent.mps.daemons import MpsDaemons
@@ -194,11 +194,11 @@ async def test_its_gpus_are_in_exclusive_mode_as_long_as_it_runs(world: World) -
 
 async def test_an_agent_puts_back_the_modes_that_one_before_it_has_set(world: World) -> None:
     world.folder.mkdir()
-    Checkpoint(world.folder / "compute-modes.json", dict[str, int]).write({"GPU-0": DEFAULT, "GPU-gone": DEFAULT})
+    CheckpointFile(world.folder / "compute-modes.json", dict[str, int]).write({"GPU-0": DEFAULT, "GPU-gone": DEFAULT})
     world.nvml.modes["GPU-0"] = EXCLUSIVE
     await (await world.daemons()).update(host(), Config())
     assert world.nvml.modes["GPU-0"] == DEFAULT
-    assert Checkpoint(world.folder / "compute-modes.json", dict[str, int]).read() == {}
+    assert CheckpointFile(world.folder / "compute-modes.json", dict[str, int]).read() == {}
 
 
 async def test_without_the_right_to_set_the_mode_nothing_is_given_out(world: World) -> None:
@@ -414,7 +414,7 @@ async def test_more_replicas_than_clients_are_refused(
 
 
 async def test_a_gpu_in_mig_mode_is_refused_and_the_others_are_shared(world: World) -> None:
-    instance = Instance("MIG-0", "1g.5gb", 7, 0, 0, 1, 4864)
+    instance = GpuInstance("MIG-0", "1g.5gb", 7, 0, 0, 1, 4864)
     daemons = await world.daemons()
     await daemons.update(host(gpu(0), gpu(1, mig=(instance,))), mps())
     assert "GPU 1 is in MIG mode" in daemons.problem(GPU, "GPU-1")

@@ -13,11 +13,11 @@ from msgspec.structs import replace
 
 from dovetail.agent.config import Config, Shared
 from dovetail.agent.machine.discovery import discover
-from dovetail.agent.machine.host import Engines, Fabric, Gpu, Host, Instance
+from dovetail.agent.machine.host import Gpu, GpuEngines, GpuFabric, GpuInstance, Host
 from dovetail.agent.machine.nvml import Nvml
 from dovetail.agent.machine.sysfs import Sysfs
 from dovetail.agent.mig.node import STATE
-from dovetail.agent.publish.field_managers import Written, writers
+from dovetail.agent.publish.field_managers import FieldsWritten, writers
 from dovetail.agent.publish.labels import TIMESTAMP, Pci, Vgpu, labels_of, pci_of, vgpu_of
 from dovetail.kube.nodes import layouts
 from tools.standin import Standin
@@ -134,12 +134,12 @@ def test_a_machine_has_these_labels_and_the_scheduler_reads_them(host: str, stan
 
 
 A_GPU = Gpu(0, 0, "GPU-0", "NVIDIA A100-SXM4-40GB", "0000:01:00.0", 40960, compute=(8, 0))
-SMALL = Instance("MIG-1", "1g.5gb", 7, 0, 0, 1, 4864, Engines(14, 1, 0, 0, 0, 0))
-MEDIA = Instance("MIG-2", "1g.5gb+me", 8, 0, 1, 1, 4864, Engines(14, 1, 1, 0, 1, 1))
-LARGE = Instance("MIG-3", "3g.20gb", 2, 0, 4, 4, 19968, Engines(42, 3, 2, 0, 0, 0))
+SMALL = GpuInstance("MIG-1", "1g.5gb", 7, 0, 0, 1, 4864, GpuEngines(14, 1, 0, 0, 0, 0))
+MEDIA = GpuInstance("MIG-2", "1g.5gb+me", 8, 0, 1, 1, 4864, GpuEngines(14, 1, 1, 0, 1, 1))
+LARGE = GpuInstance("MIG-3", "3g.20gb", 2, 0, 4, 4, 19968, GpuEngines(42, 3, 2, 0, 0, 0))
 
 
-def host(*migs: tuple[Instance, ...] | None, **fields: Any) -> Host:
+def host(*migs: tuple[GpuInstance, ...] | None, **fields: Any) -> Host:
     found = tuple(
         replace(A_GPU, index=i, uuid=f"GPU-{i}", pci_bus_id=f"0000:{i + 1:02x}:00.0", mig=mig)
         for i, mig in enumerate(migs)
@@ -229,12 +229,12 @@ UUID = "7b968a6d-0000-4000-8000-000000000001"
 @pytest.mark.parametrize(
     ("fabrics", "clique"),
     [
-        ((Fabric("completed", UUID, 1), Fabric("completed", UUID, 1)), f"{UUID}.1"),
-        ((Fabric("completed", UUID, 1), Fabric("completed", UUID, 2)), None),
-        ((Fabric("completed", UUID, 1), Fabric("not-supported")), f"{UUID}.1"),
-        ((Fabric("completed", UUID, 1), None), f"{UUID}.1"),
-        ((Fabric("in-progress", UUID, 1), Fabric("in-progress", UUID, 1)), None),
-        ((Fabric("completed", "00000000-0000-0000-0000-000000000000", 0),) * 2, None),
+        ((GpuFabric("completed", UUID, 1), GpuFabric("completed", UUID, 1)), f"{UUID}.1"),
+        ((GpuFabric("completed", UUID, 1), GpuFabric("completed", UUID, 2)), None),
+        ((GpuFabric("completed", UUID, 1), GpuFabric("not-supported")), f"{UUID}.1"),
+        ((GpuFabric("completed", UUID, 1), None), f"{UUID}.1"),
+        ((GpuFabric("in-progress", UUID, 1), GpuFabric("in-progress", UUID, 1)), None),
+        ((GpuFabric("completed", "00000000-0000-0000-0000-000000000000", 0),) * 2, None),
     ],
 )
 def test_a_clique_is_one_that_all_gpus_on_the_fabric_agree_on(fabrics: tuple[Any, ...], clique: str | None) -> None:
@@ -391,7 +391,7 @@ def test_vgpus_are_told_where_their_configuration_may_be_read(standin: Make) -> 
 
 def test_the_reference_has_every_label_and_no_other() -> None:
     small = host((SMALL,))
-    fabric = replace(small.gpus[0], fabric=Fabric("completed", UUID, 1))
+    fabric = replace(small.gpus[0], fabric=GpuFabric("completed", UUID, 1))
     full = replace(small, gpus=(fabric,))
     written = {STATE}
     for strategy in ("none", "single", "mixed"):
@@ -410,6 +410,6 @@ def test_writers_are_told_by_the_fields_that_are_their_own() -> None:
         }
 
     fields = [entry("nfd-master", "b", "a"), entry("kubelet"), {"manager": "x", "fieldsV1": {"f:status": {"f:a": {}}}}]
-    obj = msgspec.json.decode(json.dumps({"metadata": {"managedFields": fields}}), type=Written)
+    obj = msgspec.json.decode(json.dumps({"metadata": {"managedFields": fields}}), type=FieldsWritten)
     assert writers(obj, "metadata", "labels") == {"nfd-master": ("a", "b")}
     assert writers(obj) == {"nfd-master": ("metadata",), "kubelet": ("metadata",), "x": ("status",)}

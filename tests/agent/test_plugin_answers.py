@@ -11,8 +11,8 @@ import pytest
 from dovetail.agent.apis import deviceplugin_pb2 as wire
 from dovetail.agent.cdi import DeviceNode, Edits, Mount
 from dovetail.agent.config import Config, Shared
-from dovetail.agent.plugin.offers import Offer, offers
-from dovetail.agent.plugin.server import Answers, Refused
+from dovetail.agent.plugin.offers import ResourceOffer, offers
+from dovetail.agent.plugin.server import Answers, RequestRefused
 from tests.agent.agents import GPU, host, ill, mig_uuid, no_edits, no_mps, uuid
 
 SHARED = f"{GPU}.shared"
@@ -31,7 +31,7 @@ def mps(resource: str, uuids: Sequence[str]) -> Edits:
     )
 
 
-def offered(config: Config, sick: Sequence[str] = (), **told: Any) -> Offer:
+def offered(config: Config, sick: Sequence[str] = (), **told: Any) -> ResourceOffer:
     (offer,) = offers(host(4, **told), config, sick, {})[0].values()
     return offer
 
@@ -107,16 +107,16 @@ def test_clients_of_mps_are_told_where_it_is() -> None:
 def test_more_than_one_replica_is_refused_where_the_configuration_says_so() -> None:
     shared = Config(sharing={GPU: Shared("time-slicing", 2, True, SHARED)})
     assert answer(shared, [f"{uuid(1)}::1"]).cdi_devices
-    with pytest.raises(Refused, match="2 replicas of"):
+    with pytest.raises(RequestRefused, match="2 replicas of"):
         answer(shared, [f"{uuid(1)}::1", f"{uuid(0)}::1"])
 
 
 def test_what_is_unknown_or_sick_is_refused() -> None:
     answers = Answers(Config(), no_edits, no_mps)
     offer = offered(Config(), [one.uuid for one in ill(2)])
-    with pytest.raises(Refused, match=f"{uuid(7)} is not offered as {GPU}"):
+    with pytest.raises(RequestRefused, match=f"{uuid(7)} is not offered as {GPU}"):
         answers.allocate(offer, [uuid(1), uuid(7)])
-    with pytest.raises(Refused, match=f"{uuid(2)} is unhealthy"):
+    with pytest.raises(RequestRefused, match=f"{uuid(2)} is unhealthy"):
         answers.allocate(offer, [uuid(1), uuid(2)])
 
 

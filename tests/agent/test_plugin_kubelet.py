@@ -24,7 +24,7 @@ from dovetail.agent.plugin import (
     registration,
     server,
 )
-from dovetail.agent.plugin.folder import Folder
+from dovetail.agent.plugin.folder import PluginFolder
 from tests.agent.agents import GPU, Node, host, ill, mig_uuid, running, until, uuid, without
 from tests.agent.fake_kubelet import Rejected, left_behind, pod
 from tests.patience import PATIENCE_S
@@ -388,7 +388,7 @@ async def test_what_is_closed_leaves_no_socket_and_no_device(place: Path) -> Non
 
 
 async def test_a_folder_that_comes_and_goes_wakes_who_waits(place: Path) -> None:
-    watched = Folder(place / "a" / "b")
+    watched = PluginFolder(place / "a" / "b")
     watched.open()
     steps = [
         lambda: (place / "a").mkdir(),
@@ -409,7 +409,7 @@ async def test_a_folder_that_comes_and_goes_wakes_who_waits(place: Path) -> None
 
 
 async def test_a_kernel_that_does_not_watch_is_said(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    watched = Folder(place)
+    watched = PluginFolder(place)
     monkeypatch.setattr(watched, "_libc", type("Libc", (), {"inotify_init1": staticmethod(lambda flags: -1)}))
     monkeypatch.setattr("dovetail.agent.plugin.folder.BLIND_S", 0.01)
     watched.open()

@@ -12,7 +12,7 @@ import pytest
 
 from dovetail.agent.config import Config, Shared
 from dovetail.agent.machine.host import Host
-from dovetail.agent.plugin.offers import Offer
+from dovetail.agent.plugin.offers import ResourceOffer
 from tests.agent.agents import GPU, Node, host, ill, running
 from tests.agent.fake_kubelet import Pod, Rejected, pod
 from tests.agent.plugin_killed import run
@@ -36,7 +36,7 @@ class Life:
         self.rejected = 0
 
     @property
-    def offers(self) -> dict[str, Offer]:
+    def offers(self) -> dict[str, ResourceOffer]:
         return self.node.plugins.offered
 
     def free(self, resource: str) -> Counter[str]:

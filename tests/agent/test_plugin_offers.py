@@ -6,14 +6,14 @@ from __future__ import annotations
 import pytest
 
 from dovetail.agent.config import Config, Shared
-from dovetail.agent.plugin.offers import Offer, offers
+from dovetail.agent.plugin.offers import ResourceOffer, offers
 from tests.agent.agents import GPU, host, mig_uuid, uuid, without
 
 SHARED = Config(sharing={GPU: Shared("time-slicing", 3, False, f"{GPU}.shared")})
 SMALL = [("1g.5gb", i, 1) for i in range(2)]
 
 
-def ids(found: dict[str, Offer]) -> dict[str, list[str]]:
+def ids(found: dict[str, ResourceOffer]) -> dict[str, list[str]]:
     return {resource: list(offer.devices) for resource, offer in found.items()}
 
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from dovetail.agent.config import Config, Shared
 from dovetail.agent.plugin import best
-from dovetail.agent.plugin.offers import Offer, offers
+from dovetail.agent.plugin.offers import ResourceOffer, offers
 from dovetail.agent.plugin.preferred_allocation import CannotPrefer, layout_of, of_all, of_chosen
 from dovetail.core.devices.choose import choices
 from tests.agent.agents import GPU, host, mig_uuid, uuid
@@ -22,16 +22,16 @@ MIXED = Config(mig_strategy="mixed")
 RESOURCE = "nvidia.com/mig-1g.5gb"
 
 
-def whole(count: int = 8) -> Offer:
+def whole(count: int = 8) -> ResourceOffer:
     return offers(host(count), Config(), (), {})[0][GPU]
 
 
-def replicas(count: int = 4, of_each: int = 3) -> Offer:
+def replicas(count: int = 4, of_each: int = 3) -> ResourceOffer:
     shared = Config(sharing={GPU: Shared("time-slicing", of_each, False, GPU)})
     return offers(host(count), shared, (), {})[0][GPU]
 
 
-def slices() -> Offer:
+def slices() -> ResourceOffer:
     mig = {card: [("1g.5gb", start, 1) for start in range(7)] for card in range(3)}
     return offers(host(3, mig=mig), MIXED, (), {})[0][RESOURCE]
 

@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from dovetail import __version__
-from dovetail.agent.options import Options
+from dovetail.agent.options import AgentOptions
 from dovetail.cli.agent.mps import command as mps
 from dovetail.cli.agent.observe import command as observe
 from dovetail.cli.agent.run import command
@@ -145,7 +145,7 @@ def test_who_has_the_mps_daemons_is_where_the_agent_is_with_no_token_and_no_limi
     assert own["automountServiceAccountToken"] is False and "serviceAccountName" not in own
     keeper = containers("mps")["mps"]
     assert "limits" not in keeper["resources"]
-    assert keeper["args"] == ["agent", "mps", f"--mps-folder={Options('n').mps_folder}"]
+    assert keeper["args"] == ["agent", "mps", f"--mps-folder={AgentOptions('n').mps_folder}"]
     assert {option for parameter in mps.params for option in parameter.opts} >= {"--mps-folder"}
     (daemon_set,) = documents(DEPLOY / "functions/mps/daemonset.yaml")
     assert daemon_set["spec"]["updateStrategy"] == {"type": "OnDelete"}

@@ -14,11 +14,11 @@ from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
 from dovetail.agent.endpoints import serving
-from dovetail.agent.health.health import Illness
-from dovetail.agent.machine.host import Host, Instance
-from dovetail.agent.metrics import STUCK_S, Looks, Vitals, metrics, stuck, waits
+from dovetail.agent.health.health import Unhealthy
+from dovetail.agent.machine.host import GpuInstance, Host
+from dovetail.agent.metrics import STUCK_S, AgentMetrics, Looks, metrics, stuck, waits
 from dovetail.agent.plugin.plugins import Counts
-from dovetail.agent.publish.publisher import Seen
+from dovetail.agent.publish.publisher import NodeFacts
 from dovetail.cli.agent.run import command
 from dovetail.kube.api.config import load_kubeconfig
 from tests.agent.agents import host, until
@@ -30,15 +30,17 @@ from tools.controlplane.plane import Plane
 from tools.standin import Standin
 
 GPUS = host(3)
-SEEN = Seen(
-    replace(GPUS, gpus=(replace(GPUS.gpus[0], mig=(Instance("MIG-1", "1g.5gb", 7, 0, 0, 1, 4864),)), *GPUS.gpus[1:])),
-    ill=(Illness(GPUS.gpus[1].uuid, "xid-79", "gone", 0), Illness("MIG-1", "xid-94", "one", 0)),
+SEEN = NodeFacts(
+    replace(
+        GPUS, gpus=(replace(GPUS.gpus[0], mig=(GpuInstance("MIG-1", "1g.5gb", 7, 0, 0, 1, 4864),)), *GPUS.gpus[1:])
+    ),
+    ill=(Unhealthy(GPUS.gpus[1].uuid, "xid-79", "gone", 0), Unhealthy("MIG-1", "xid-94", "one", 0)),
     offered=frozenset({"nvidia.com/gpu"}),
     registered=frozenset({"nvidia.com/gpu"}),
     unregistered=("", ""),
     faults=("CDI: no room",),
 )
-WELL = Vitals(3.0, Looks(4, 0.25, 100.0), True, True, SEEN, True, 2, Counts(1, 5, 3, 1, 1), 1)
+WELL = AgentMetrics(3.0, Looks(4, 0.25, 100.0), True, True, SEEN, True, 2, Counts(1, 5, 3, 1, 1), 1)
 
 
 def test_it_is_stuck_where_nobody_has_looked_for_a_quarter_of_an_hour() -> None:
@@ -54,14 +56,14 @@ def test_it_is_stuck_where_nobody_has_looked_for_a_quarter_of_an_hour() -> None:
         ({"told": False}, ("the GPUNode is not written yet",)),
         ({"seen": replace(SEEN, unregistered=("KubeletGone", "nobody listens"))}, ("nobody listens",)),
         ({"claims": False}, ("the kubelet has not registered the DRA driver",)),
-        ({"seen": Seen(Host(sight="none")), "claims": None, "counts": None}, ()),
+        ({"seen": NodeFacts(Host(sight="none")), "claims": None, "counts": None}, ()),
     ],
 )
 def test_it_is_ready_when_there_is_nothing_to_wait_for(changes: dict[str, Any], why: tuple[str, ...]) -> None:
     assert waits(replace(WELL, **changes)) == why
 
 
-def values(vitals: Vitals) -> dict[str, float]:
+def values(vitals: AgentMetrics) -> dict[str, float]:
     return {
         ",".join((sample.name.removeprefix("dovetail_agent_"), *sample.labels.values())): sample.value
         for family in metrics(vitals)

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from dovetail.agent.apis import podresources_pb2 as wire
-from dovetail.agent.machine.sysfs import NumaNode, Sysfs
+from dovetail.agent.machine.sysfs import Sysfs, SysfsNumaNode
 from dovetail.agent.publish.zones import NodeZones, zones_of_node
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import load_kubeconfig
@@ -41,8 +41,8 @@ def pods(*containers: wire.ContainerResources) -> wire.ListPodResourcesResponse:
 
 
 TWO = (
-    NumaNode(0, (0, 1, 2, 3), (10, 21), 8 * GIB, ((2048, 512),)),
-    NumaNode(1, (4, 5, 6, 7), (21, 10), 8 * GIB, ((2048, 0), (1048576, 2))),
+    SysfsNumaNode(0, (0, 1, 2, 3), (10, 21), 8 * GIB, ((2048, 512),)),
+    SysfsNumaNode(1, (4, 5, 6, 7), (21, 10), 8 * GIB, ((2048, 0), (1048576, 2))),
 )
 ALLOCATABLE = wire.AllocatableResourcesResponse(
     cpu_ids=[1, 2, 3, 4, 5, 6, 7],

@@ -19,7 +19,7 @@ import msgspec
 from msgspec.structs import replace
 
 from dovetail.agent.apis import deviceplugin_pb2 as plugin
-from dovetail.agent.options import Options
+from dovetail.agent.options import AgentOptions
 from dovetail.agent.run import run
 from dovetail.kube.api.client import MERGE_PATCH, Client
 from dovetail.kube.api.config import ClusterConfig
@@ -65,7 +65,7 @@ class Seat:
         """Whether fences were told to be put up, in each version that says that the plugin is registered."""
         self.labels: list[dict[str, str]] = []
         (folder / "kubelet.yaml").write_text(KUBELET_CONFIG)
-        self.options = Options(
+        self.options = AgentOptions(
             name,
             **{
                 "labels": True,

@@ -4,7 +4,7 @@
 import pytest
 
 from dovetail.core.dra import cel
-from dovetail.core.dra.selectors import Read, SelectorError
+from dovetail.core.dra.selectors import SelectorError, SelectorReads
 from dovetail.core.dra.types import Capacity, Device, Version
 from tests.cel.cel_devices import DRIVER, GPU, holds
 from tests.referee.cel_expressions import Expressions
@@ -104,15 +104,18 @@ def test_one_selector_is_asked_about_many_devices() -> None:
     assert [selector.matches(device, DRIVER) for device in (GPU, other, GPU)] == [True, False, True]
 
 
-def attribute(name: str) -> Read:
-    return Read("attributes", DRIVER, name)
+def attribute(name: str) -> SelectorReads:
+    return SelectorReads("attributes", DRIVER, name)
 
 
-READS: dict[str, set[Read] | None] = {
+READS: dict[str, set[SelectorReads] | None] = {
     "true": set(),
-    f'device.driver == "{DRIVER}"': {Read("driver", "", "")},
-    "device.allowMultipleAllocations": {Read("shareable", "", "")},
-    f'{A}.productName == "x" && sign({C}.memory) == 1': {attribute("productName"), Read("capacity", DRIVER, "memory")},
+    f'device.driver == "{DRIVER}"': {SelectorReads("driver", "", "")},
+    "device.allowMultipleAllocations": {SelectorReads("shareable", "", "")},
+    f'{A}.productName == "x" && sign({C}.memory) == 1': {
+        attribute("productName"),
+        SelectorReads("capacity", DRIVER, "memory"),
+    },
     f'{A}["productName"] == "x" || {A}.?numaNode.orValue(1) == 1': {attribute("productName"), attribute("numaNode")},
     f"has({A}.fast)": {attribute("fast")},
     f"{A}.links.exists(x, x > 4)": {attribute("links")},
@@ -166,7 +169,7 @@ def outcome(selector: cel.Selector, device: Device) -> object:
         return str(error)
 
 
-def reduced(device: Device, reads: frozenset[Read]) -> Device:
+def reduced(device: Device, reads: frozenset[SelectorReads]) -> Device:
     def kept(kind: str, qualified: str) -> bool:
         domain, _, name = qualified.partition("/")
         return any(read.kind == kind and read.domain == domain and read.name in ("", name) for read in reads)

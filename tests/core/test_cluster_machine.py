@@ -30,7 +30,7 @@ from dovetail.core.model import (
     Requirement,
     Taint,
 )
-from dovetail.core.placing.score_cache import Rows
+from dovetail.core.placing.score_cache import ScoreCache
 from dovetail.core.placing.scores import INFEASIBLE
 from dovetail.core.policy import Policy
 from dovetail.core.state import State
@@ -420,7 +420,7 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def rows_are_what_they_were_if_made_anew(self) -> None:
-        cluster, fresh = self.state.cluster, Rows(self.state.cluster, self.state.policy.scoring)
+        cluster, fresh = self.state.cluster, ScoreCache(self.state.cluster, self.state.policy.scoring)
         for request in REQUESTS[::4]:
             kept, new = self.state.rows.of(cluster.shapes.of(request)), fresh.of(cluster.shapes.of(request))
             assert np.array_equal(kept.score, new.score)
@@ -469,7 +469,7 @@ def test_books_and_rows_survive_more_nodes_resources_and_gpus_than_there_was_roo
         state.apply(ev.PodChanged(Pod(f"p{i}", "ns", f"p{i}", replace(shape, resources=((GPU, 1 + i % 3),)))))
         assert len([d for d in step(state, (), i) if isinstance(d, Bind)]) == 1
         kept = state.rows.of(state.cluster.shapes.of(shape))
-        fresh = Rows(state.cluster, state.policy.scoring).of(state.cluster.shapes.of(shape))
+        fresh = ScoreCache(state.cluster, state.policy.scoring).of(state.cluster.shapes.of(shape))
         assert np.array_equal(kept.score, fresh.score)
         assert np.array_equal(kept.tally(RACK), fresh.tally(RACK))
         assert kept.best() == fresh.best()

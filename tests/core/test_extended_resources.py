@@ -13,12 +13,12 @@ from dovetail.core.checkpoint import restore, take
 from dovetail.core.cycle import step
 from dovetail.core.decisions import Bind, Hold
 from dovetail.core.devices.kubelet.inventory import Cpu, Inventory
-from dovetail.core.devices.kubelet.pods import Container as ManagedContainer
-from dovetail.core.devices.kubelet.pods import Pod as ManagedPod
-from dovetail.core.dra.extended import IMPLICIT, Use, claim_key
+from dovetail.core.devices.kubelet.pods import ManagedContainer as ManagedContainer
+from dovetail.core.devices.kubelet.pods import ManagedPod as ManagedPod
+from dovetail.core.dra.extended import IMPLICIT, ExtendedUse, claim_key
 from dovetail.core.dra.types import Claim, Device, DeviceClass, Slice
 from dovetail.core.model import CPU, GPU, MEMORY, PODS, Container, Node, Pod, Request
-from dovetail.core.placing.score_cache import Rows
+from dovetail.core.placing.score_cache import ScoreCache
 from dovetail.core.policy import Policy
 from dovetail.core.state import State
 from tests.dra.device_worlds import ask, claim
@@ -86,7 +86,7 @@ def test_devices_are_allocated_where_the_node_offers_none() -> None:
     (bind,) = decided(state, ev.PodChanged(one))
     assert bind.made is not None
     assert bind.made.claim == claim_key(one)
-    assert bind.made.uses == (Use("main", GPU, "container-0-request-1"),)
+    assert bind.made.uses == (ExtendedUse("main", GPU, "container-0-request-1"),)
     assert [(r.name, r.device_class, r.count) for (r,) in bind.made.spec.requests] == [
         ("container-0-request-1", "gpu", 2)
     ]
@@ -154,7 +154,7 @@ def test_of_two_resources_only_the_one_that_is_lacking_is_claimed() -> None:
     state = cluster(ev.DeviceClassChanged(DeviceClass("fpga", extended_resource=FPGA)), counted, devices("n", 2))
     (bind,) = decided(state, ev.PodChanged(one))
     assert bind.made is not None
-    assert bind.made.uses == (Use("main", GPU, "container-0-request-1"),)
+    assert bind.made.uses == (ExtendedUse("main", GPU, "container-0-request-1"),)
     assert free(state, "n", FPGA) == 1
 
 
@@ -313,7 +313,7 @@ def test_books_and_rows_stay_true_whatever_happens(seed: int) -> None:
         for bind in decided(state, *event, now_ms=now_ms):
             known[bind.uid] = known[bind.uid][0], bind
         asked = state.cluster.shape_of(pod("x", dice.randint(1, 3)))
-        kept, fresh = state.rows.of(asked), Rows(state.cluster, state.policy.scoring).of(asked)
+        kept, fresh = state.rows.of(asked), ScoreCache(state.cluster, state.policy.scoring).of(asked)
         assert (kept.score == fresh.score).all()
         assert (kept.copies() == fresh.copies()).all()
         assert kept.best() == fresh.best()

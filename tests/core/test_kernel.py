@@ -15,9 +15,9 @@ from dovetail.core.cluster import Cluster
 from dovetail.core.cycle import step
 from dovetail.core.decisions import Bind, Decision
 from dovetail.core.devices.gpu_sharing import Sharing
-from dovetail.core.devices.kubelet.inventory import Cpu, Device, DevicePool, Inventory
-from dovetail.core.devices.kubelet.pods import Container
-from dovetail.core.devices.kubelet.pods import Pod as ManagedPod
+from dovetail.core.devices.kubelet.inventory import Cpu, DevicePool, Inventory, ManagedDevice
+from dovetail.core.devices.kubelet.pods import ManagedContainer
+from dovetail.core.devices.kubelet.pods import ManagedPod as ManagedPod
 from dovetail.core.devices.layout import BOARD, NODE, Layout
 from dovetail.core.devices.mig.products import GEOMETRIES
 from dovetail.core.devices.mig.static import Card
@@ -39,7 +39,7 @@ from dovetail.core.model import (
 )
 from dovetail.core.placing import kernel
 from dovetail.core.placing.expected_fill import ExpectedFill
-from dovetail.core.placing.score_cache import Row
+from dovetail.core.placing.score_cache import ScoreRow
 from dovetail.core.placing.scores import INFEASIBLE, Scoring, Tightest
 from dovetail.core.policy import Policy
 from dovetail.core.state import State
@@ -65,7 +65,7 @@ MANAGED = Inventory(
     numa=(0, 1),
     topology_policy="single-numa-node",
     cpus=tuple(Cpu(i, i, i // 4, i // 4, i // 4) for i in range(8)),
-    devices=(DevicePool(GPU, tuple(Device(str(i), (i // 4,)) for i in range(8)), prefers=True),),
+    devices=(DevicePool(GPU, tuple(ManagedDevice(str(i), (i // 4,)) for i in range(8)), prefers=True),),
 )
 SHARINGS = (
     Sharing(SHARED_GPU, cards=4, replicas=4),
@@ -155,7 +155,7 @@ class Dice(random.Random):
         request = replace(Request(tuple(sorted(amounts.items()))), **more)
         if GPU in amounts and self.random() < 0.5:
             gpus = ((GPU, amounts[GPU]),)
-            request = replace(request, managed=ManagedPod((Container(request.resources, gpus),)))
+            request = replace(request, managed=ManagedPod((ManagedContainer(request.resources, gpus),)))
         return request
 
 
@@ -175,7 +175,7 @@ def disturb(dice: Dice, cluster: Cluster, requests: list[Request], step: int) ->
         cluster.nodes.amounts_journal.extend([dice.randrange(slots) for _ in range(8_200)])
 
 
-def agree(row: Row, pure: Row) -> int:
+def agree(row: ScoreRow, pure: ScoreRow) -> int:
     """Both up to date, the second by numpy alone."""
     row.refresh()
     with pytest.MonkeyPatch.context() as patch:
@@ -204,13 +204,13 @@ def test_the_kernel_scores_as_numpy_does(seed: int, scoring_of: Callable[[], Sco
     cluster = Cluster(scoring)
     for i in range(dice.choice((3, 8, 40, 127, 300))):
         cluster.put_node(dice.node(f"n{i}"))
-    rows: list[tuple[Row, Row]] = []
+    rows: list[tuple[ScoreRow, ScoreRow]] = []
     requests: list[Request] = []
     for number in range(150):
         if number % 10 == 0:
             requests.append(dice.request())
             shape = cluster.shapes.of(requests[-1])
-            rows.append((Row(cluster, scoring, shape), Row(cluster, scoring, shape)))
+            rows.append((ScoreRow(cluster, scoring, shape), ScoreRow(cluster, scoring, shape)))
         if dice.random() < 0.3:
             cluster.mix.see(Pod(f"w{number}", "ns", f"w{number}", dice.choice(requests)))
         disturb(dice, cluster, requests, number)
@@ -281,7 +281,7 @@ def test_with_the_kernel_the_same_is_decided(
 def test_a_kernel_over_arrays_that_do_not_belong_together_is_refused() -> None:
     cluster = Cluster(Tightest())
     cluster.put_node(Node("n", ((CPU, 1000), (PODS, 9))))
-    row = Row(cluster, Tightest(), cluster.shapes.of(Request(((CPU, 500),))))
+    row = ScoreRow(cluster, Tightest(), cluster.shapes.of(Request(((CPU, 500),))))
     row.refresh()
     own = row.score, row._tops, row._stale, row.suitable
     with pytest.raises(ValueError, match="not of one size"):

@@ -15,9 +15,9 @@ from dovetail.core.decisions import Bind, Hold
 from dovetail.core.devices.choose import choices
 from dovetail.core.devices.kubelet.admission import Kubelet
 from dovetail.core.devices.kubelet.holdings import Holdings
-from dovetail.core.devices.kubelet.inventory import Cpu, Device, DevicePool, Inventory, MemoryPool
-from dovetail.core.devices.kubelet.pods import Container
-from dovetail.core.devices.kubelet.pods import Pod as ManagedPod
+from dovetail.core.devices.kubelet.inventory import Cpu, DevicePool, Inventory, ManagedDevice, MemoryPool
+from dovetail.core.devices.kubelet.pods import ManagedContainer
+from dovetail.core.devices.kubelet.pods import ManagedPod as ManagedPod
 from dovetail.core.devices.layout import BOARD, NODE, SYS, Layout
 from dovetail.core.model import CPU, GPU, MEMORY, PODS, Gang, Node, Pod, Request
 from dovetail.core.reasons import Reason, When
@@ -34,7 +34,7 @@ LAYOUT = Layout(
 
 def inventory(policy: str | None = "single-numa-node", **more: object) -> Inventory:
     """Two NUMA nodes, each with 4 GPUs, 16 CPUs of 2 threads a core and 64 GiB."""
-    pool = DevicePool(GPU, tuple(Device(str(i), (numa,)) for i, numa in enumerate(NUMA)), prefers=True)
+    pool = DevicePool(GPU, tuple(ManagedDevice(str(i), (numa,)) for i, numa in enumerate(NUMA)), prefers=True)
     cpus = tuple(Cpu(i, i % 16, i % 16 // 8, i % 16 // 8, i % 16 // 8) for i in range(32))
     parts: dict[str, object] = {
         "numa": (0, 1),
@@ -58,7 +58,7 @@ def request(gpus: int, cpus: int = 0, memory_gib: int = 0) -> Request:
     """A pod of one container: Guaranteed where it asks for CPUs and memory."""
     asked = {name: n for name, n in ((CPU, 1000 * cpus), (GPU, gpus), (MEMORY, memory_gib * GIB)) if n}
     amounts = tuple(sorted(asked.items()))
-    return Request(amounts, managed=ManagedPod((Container(amounts, amounts),)))
+    return Request(amounts, managed=ManagedPod((ManagedContainer(amounts, amounts),)))
 
 
 def pod(uid: str, *asked: int, **more: object) -> Pod:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from dovetail.core.cluster import Cluster
 from dovetail.core.model import GPU, Gang, Node, Pod, Request
 from dovetail.core.placing.scores import Tightest
-from dovetail.core.workloads.index import Roster
+from dovetail.core.workloads.index import WorkloadIndex
 from dovetail.core.workloads.members import Members
 
 ASKED = (Request(((GPU, 1),)), Request(((GPU, 2),)))
@@ -28,7 +28,7 @@ def test_a_roster_knows_of_its_gangs_what_their_pods_tell(seed: int) -> None:
     dice = random.Random(seed)
     cluster = Cluster(Tightest())
     cluster.put_node(Node("n", ((GPU, 8),)))
-    roster, told = Roster(cluster), dict[str, Pod]()
+    roster, told = WorkloadIndex(cluster), dict[str, Pod]()
     for gang in ("g", "h"):
         roster.put_gang(Gang(gang, "ns", gang, min_count=2, parent="g" if gang == "h" else ""))
     for _ in range(60):

@@ -17,9 +17,9 @@ from dovetail.core import events as ev
 from dovetail.core.cluster.placement import Placement, indices
 from dovetail.core.cycle import step
 from dovetail.core.devices.gpu_sharing import Sharing
-from dovetail.core.devices.kubelet.inventory import Cpu, Device, DevicePool, Inventory
-from dovetail.core.devices.kubelet.pods import Container
-from dovetail.core.devices.kubelet.pods import Pod as ManagedPod
+from dovetail.core.devices.kubelet.inventory import Cpu, DevicePool, Inventory, ManagedDevice
+from dovetail.core.devices.kubelet.pods import ManagedContainer
+from dovetail.core.devices.kubelet.pods import ManagedPod as ManagedPod
 from dovetail.core.devices.layout import BOARD, NODE, SYS, Layout
 from dovetail.core.devices.mig.products import of_product
 from dovetail.core.devices.mig.static import Card
@@ -47,7 +47,7 @@ MIB = 1000
 
 
 def inventory(policy: str) -> Inventory:
-    pool = DevicePool(GPU, tuple(Device(str(i), (numa,)) for i, numa in enumerate(NUMA)), prefers=True)
+    pool = DevicePool(GPU, tuple(ManagedDevice(str(i), (numa,)) for i, numa in enumerate(NUMA)), prefers=True)
     cpus = tuple(Cpu(i, i, i // 8, i // 8, i // 8) for i in range(16))
     return Inventory(
         (0, 1), topology_policy=policy, cpu_policy="static", cpus=cpus, reserved_cpus=frozenset((0,)), devices=(pool,)
@@ -86,7 +86,7 @@ def request(cpus: int = 0, *, gpu_milli: int = 0, **amounts: int) -> Request:
     asked = {"cpu": 1000 * cpus, GPU: amounts.get("gpus", 0), SHARED_GPU: amounts.get("replicas", 0)}
     asked |= {SMALL: amounts.get("small", 0), MIDDLE: amounts.get("middle", 0)}
     told = tuple(sorted((name, amount) for name, amount in asked.items() if amount))
-    return Request(told, gpu_milli=gpu_milli, managed=ManagedPod((Container(told, told),)))
+    return Request(told, gpu_milli=gpu_milli, managed=ManagedPod((ManagedContainer(told, told),)))
 
 
 def pods_of(draw: st.DrawFn, kind: str) -> Iterator[tuple[Request, tuple[int, ...], tuple[Instance, ...]]]:

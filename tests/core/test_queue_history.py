@@ -11,7 +11,7 @@ from dovetail.core import events as ev
 from dovetail.core.cycle import step
 from dovetail.core.decisions import Bind
 from dovetail.core.policy import Policy
-from dovetail.core.queues.status import Standing
+from dovetail.core.queues.status import QueueStanding
 from dovetail.core.queues.types import DAY_MS, Queue, Usage
 from dovetail.core.state import State
 from tests.core.driven import Driven, lone
@@ -22,7 +22,7 @@ NOW_MS = 20_000 * DAY_MS
 GPU_MILLI = 1000
 
 
-def standing(driven: Driven, name: str) -> Standing:
+def standing(driven: Driven, name: str) -> QueueStanding:
     return next(one for one in driven.state.shares.standings(driven.now_ms) if one.name == name)
 
 

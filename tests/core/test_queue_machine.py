@@ -38,7 +38,7 @@ from dovetail.core.model import (
     Work,
 )
 from dovetail.core.policy import Policy
-from dovetail.core.queues.status import Standing
+from dovetail.core.queues.status import QueueStanding
 from dovetail.core.queues.types import MODEL_LABEL, QUEUE_LABEL, Budget, Queue, Usage
 from dovetail.core.state import State
 
@@ -633,7 +633,7 @@ class Machine(RuleBasedStateMachine):
 
     # What must hold.
 
-    def standings(self) -> list[Standing]:
+    def standings(self) -> list[QueueStanding]:
         return self.state.shares.standings(self.now_ms)
 
     def check(self) -> None:

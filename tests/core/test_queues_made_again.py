@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from dovetail.core import events as ev
 from dovetail.core.checkpoint import restore, take
-from dovetail.core.queues.status import Standing
+from dovetail.core.queues.status import QueueStanding
 from dovetail.core.queues.types import DAY_MS, Queue, Usage
 from tests.core.driven import Driven, lone
 from tests.core.gang_oracle import gpu_node
@@ -90,7 +90,7 @@ class Live(Struct):
         return after
 
 
-def standings(driven: Driven) -> list[Standing]:
+def standings(driven: Driven) -> list[QueueStanding]:
     return driven.state.shares.standings(driven.now_ms)
 
 

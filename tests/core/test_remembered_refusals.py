@@ -31,7 +31,7 @@ from dovetail.core.model import (
     Spread,
     Work,
 )
-from dovetail.core.pipeline.equivalence import Kind
+from dovetail.core.pipeline.equivalence import Signature
 from dovetail.core.placing.gangs import fewest
 from dovetail.core.policy import Policy, unhurried
 from dovetail.core.preemption import consolidation, search, within_limit
@@ -228,9 +228,9 @@ class World:
             told.append(ev.QueueChanged(Queue("a", guarantee=(("gpu", 2000),), limit=(("gpu", moment.limit),))))
         return self._step(told, moment.fail)
 
-    def searches(self) -> dict[Kind, list[tuple[type[object], ...]]]:
+    def searches(self) -> dict[Signature, list[tuple[type[object], ...]]]:
         """What a search finds now for each root of which the kind is known: by preemption, below a limit, by moves."""
-        state, found = self.state, dict[Kind, list[tuple[type[object], ...]]]()
+        state, found = self.state, dict[Signature, list[tuple[type[object], ...]]]()
         for root in state.pending.roots():
             groups = state.roster.groups(root)
             if (known := state.failures.kind(root)) is None or not groups or not fewest(groups[0]):

@@ -20,11 +20,11 @@ from dovetail.core.cluster.placement import Placement
 from dovetail.core.cycle import step
 from dovetail.core.decisions import Bind, Hold
 from dovetail.core.devices.gpu_sharing import Sharing
-from dovetail.core.devices.kubelet.inventory import Device, DevicePool, Inventory
-from dovetail.core.devices.kubelet.pods import Container
-from dovetail.core.devices.kubelet.pods import Pod as ManagedPod
+from dovetail.core.devices.kubelet.inventory import DevicePool, Inventory, ManagedDevice
+from dovetail.core.devices.kubelet.pods import ManagedContainer
+from dovetail.core.devices.kubelet.pods import ManagedPod as ManagedPod
 from dovetail.core.model import CPU, GPU, PODS, SHARED_GPU, Gang, Node, Pod, Request
-from dovetail.core.placing.score_cache import Rows
+from dovetail.core.placing.score_cache import ScoreCache
 from dovetail.core.placing.scores import INFEASIBLE
 from dovetail.core.reasons import Reason, Refusal, When
 from dovetail.core.state import State
@@ -241,9 +241,9 @@ def test_several_replicas_for_each_of_several_pods_are_found_wherever_there_is_a
 
 def test_the_books_of_a_kubelet_count_replicas_and_slices() -> None:
     """What its plugin calls a GPU is a part of one: the kubelet still knows when there is no device left."""
-    pool = DevicePool(GPU, tuple(Device(str(i), (i // 4,)) for i in range(8)))
+    pool = DevicePool(GPU, tuple(ManagedDevice(str(i), (i // 4,)) for i in range(8)))
     inventory = Inventory(numa=(0, 1), topology_policy="single-numa-node", devices=(pool,))
-    managed = ManagedPod((Container(((GPU, 1),), ((GPU, 1),)),))
+    managed = ManagedPod((ManagedContainer(((GPU, 1),), ((GPU, 1),)),))
     for kind in ({"sharing": replace(TIME, resource=GPU)}, {"sliced": True, "gpus": 8}):
         state = of(node("n", inventory=inventory, **kind))
         assert len(placed(state, *[ask(GPU, managed=managed)] * 9)) == 8
@@ -417,7 +417,7 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def rows_are_what_they_were_if_made_anew(self) -> None:
-        cluster, fresh = self.state.cluster, Rows(self.state.cluster, self.state.policy.scoring)
+        cluster, fresh = self.state.cluster, ScoreCache(self.state.cluster, self.state.policy.scoring)
         for request in REQUESTS[::3]:
             kept, new = self.state.rows.of(cluster.shapes.of(request)), fresh.of(cluster.shapes.of(request))
             assert np.array_equal(kept.score, new.score)

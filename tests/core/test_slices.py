@@ -4,7 +4,7 @@
 from dovetail.core.checkpoint import restore, take
 from dovetail.core.cycle import step
 from dovetail.core.decisions import Bind, Hold
-from dovetail.core.devices.mig.plan import Change
+from dovetail.core.devices.mig.plan import InstanceChange
 from dovetail.core.devices.mig.products import of_product
 from dovetail.core.devices.mig.static import Card
 from dovetail.core.events import NodeChanged, PodChanged, PodRemoved
@@ -149,5 +149,5 @@ def test_a_card_of_which_nobody_knows_the_layout_is_not_divided() -> None:
 
 
 def test_a_change_says_what_it_does() -> None:
-    change = Change(2, (("1g.5gb", 0),), (("2g.10gb", 0),), True, True)
+    change = InstanceChange(2, (("1g.5gb", 0),), (("2g.10gb", 0),), True, True)
     assert str(change) == "GPU 2: MIG mode on (resets the card), destroy 1g.5gb@0, create 2g.10gb@0"

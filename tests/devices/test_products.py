@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dovetail.core.devices.layout import BOARD, NODE, PIX, PXB, SYS, UNKNOWN, LayoutError
-from dovetail.core.devices.products import PRODUCTS, Rates, assumed_layout, find, rates
+from dovetail.core.devices.products import PRODUCTS, LinkRates, assumed_layout, find, rates
 from dovetail.topology import nccl_xml, nvidia_smi
 
 SAMPLES = Path(__file__).parent / "samples"
@@ -57,7 +57,7 @@ def test_no_two_products_share_a_name() -> None:
     ],
 )
 def test_rates(product: str, nvlink_mbps: int, pcie_mbps: int) -> None:
-    assert rates(product, 0) == Rates(nvlink_mbps, pcie_mbps)
+    assert rates(product, 0) == LinkRates(nvlink_mbps, pcie_mbps)
 
 
 def test_rates_without_a_product_say_that_they_are_assumed() -> None:

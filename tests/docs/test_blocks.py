@@ -28,7 +28,7 @@ from dovetail.kube.gangs.dialects import DIALECTS
 from dovetail.kube.objects.base import ObjectMeta
 from dovetail.kube.objects.pods import Pod
 from dovetail.kube.translate.annotations import wishes_of
-from dovetail.kube.translate.translator import Feed
+from dovetail.kube.translate.translator import Translator
 from tests.docs.pages import AT_THE_ROOT, REFUSED, ROOT, Block, Page, every_page, page
 
 Document = dict[str, Any]
@@ -114,7 +114,7 @@ def pods(document: Document, name: str) -> Iterator[Document]:
 
 def problems(block: Block) -> list[Problem]:
     """What Dovetail would say is wrong with the block's objects."""
-    feed, events = Feed(), []
+    feed, events = Translator(), []
     found: list[Problem | None] = []
     for document in documents(block):
         document.setdefault("metadata", {}).setdefault("namespace", "default")

@@ -16,10 +16,10 @@ from prometheus_client.metrics import MetricWrapperBase
 from dovetail.agent import endpoints as agent_endpoints
 from dovetail.agent import metrics as vitals
 from dovetail.agent.health import xids
-from dovetail.agent.health.health import Illness
+from dovetail.agent.health.health import Unhealthy
 from dovetail.agent.machine.host import Host
 from dovetail.agent.plugin.plugins import Counts
-from dovetail.agent.publish.publisher import Seen
+from dovetail.agent.publish.publisher import NodeFacts
 from dovetail.cli import cli
 from dovetail.core.policy import DEFAULT_FABRIC, Policy
 from dovetail.core.reasons import Reason
@@ -28,7 +28,7 @@ from dovetail.kube.gangs.owners import OWNER_KINDS
 from dovetail.kube.translate.annotations import LEVELS, PREFIX, TABLE, WRITTEN_BY_US
 from dovetail.playground import EXIT_CODE, RUN_SECONDS
 from dovetail.scheduler import endpoints, metrics
-from dovetail.scheduler.serve import Options
+from dovetail.scheduler.serve import SchedulerOptions
 from dovetail.sim import report
 from dovetail.sim.policies import POLICIES
 from dovetail.views.why import Why
@@ -89,7 +89,7 @@ def test_fields_of_the_json_answer() -> None:
 
 
 def test_fields_of_the_simulator_s_answers() -> None:
-    common = [field.name for field in fields(report.Report)]
+    common = [field.name for field in fields(report.SimulationReport)]
     assert first(reference("simulation", "field")[: len(common)]) == common
     for section, kind in (
         ("Pods that arrive", report.ArrivalReport),
@@ -104,7 +104,7 @@ def test_policies_of_the_simulator() -> None:
 
 
 def test_ports() -> None:
-    assert first(reference("environment", "port")) == [Options().listen.rpartition(":")[2]]
+    assert first(reference("environment", "port")) == [SchedulerOptions().listen.rpartition(":")[2]]
 
 
 def test_labels_and_annotations() -> None:
@@ -148,9 +148,9 @@ def test_endpoints() -> None:
 
 
 def test_the_metrics_of_the_agent() -> None:
-    ill = (Illness("GPU-1", "lost", "", 0),)
-    seen = Seen(Host(), offered=frozenset({"nvidia.com/gpu"}), ill=ill)
-    told = vitals.metrics(vitals.Vitals(0.0, vitals.Looks(), True, True, seen, True, 0, Counts(), 0))
+    ill = (Unhealthy("GPU-1", "lost", "", 0),)
+    seen = NodeFacts(Host(), offered=frozenset({"nvidia.com/gpu"}), ill=ill)
+    told = vitals.metrics(vitals.AgentMetrics(0.0, vitals.Looks(), True, True, seen, True, 0, Counts(), 0))
     known = {
         family.name + ("_total" if family.type == "counter" else ""): (
             family.type,
@@ -176,7 +176,7 @@ def test_policy() -> None:
     defaults = {field.name: str(field.default) for field in fields(Policy)}
     written = {"fabric": "see above", "scoring": type(Policy().scoring).__name__}
     assert {name: cells[1] for name, cells in rows.items()} == defaults | written
-    assert f"takes {Options().policy.attempts_per_step}," in rows["attempts_per_step"][2]
+    assert f"takes {SchedulerOptions().policy.attempts_per_step}," in rows["attempts_per_step"][2]
 
 
 def test_fabric() -> None:

@@ -13,8 +13,18 @@ from dovetail.cli.console import Console
 from dovetail.cli.free import show
 from dovetail.core.devices.gpu_sharing import Sharing
 from dovetail.core.model import GPU, SHARED_GPU
-from dovetail.views.free import ClassDevices, Free, Gpus, Instances, MigCards, Share, SharedCards, Size, free
-from dovetail.views.holders import Holder, Part, Refused
+from dovetail.views.free import (
+    ClassDevices,
+    Free,
+    FreeGpus,
+    FreeShare,
+    FreeSize,
+    Instances,
+    MigCards,
+    SharedCards,
+    free,
+)
+from dovetail.views.holders import DeviceHolder, HeldPart, HolderRefused
 from dovetail.views.probe import Blocked
 from tests.docs.pages import Row, page
 from tests.views.divided import BIG, MIXED, card, cluster, mig, node, pod
@@ -34,7 +44,7 @@ def rows(head: str, command: str = "dovetail free") -> dict[str, Row]:
     ("head", "kind"),
     [
         ("field", Free),
-        ("field of `gpus`", Gpus),
+        ("field of `gpus`", FreeGpus),
         ("field of `mig`", MigCards),
         ("field of `shared`", SharedCards),
         ("field of `classes`", ClassDevices),
@@ -48,12 +58,12 @@ def test_fields_of_the_answer(head: str, kind: type) -> None:
 @pytest.mark.parametrize(
     ("row", "kind"),
     [
-        (rows("field of `gpus`")["sizes"], Size),
+        (rows("field of `gpus`")["sizes"], FreeSize),
         (rows("field of `mig`")["profiles"], Instances),
-        (rows("field of `shared`")["shares"], Share),
-        (rows("field", "dovetail why")["holders"], Holder),
-        (rows("field", "dovetail why")["devices"], Refused),
-        (rows("field", "dovetail why")["parts"], Part),
+        (rows("field of `shared`")["shares"], FreeShare),
+        (rows("field", "dovetail why")["holders"], DeviceHolder),
+        (rows("field", "dovetail why")["devices"], HolderRefused),
+        (rows("field", "dovetail why")["parts"], HeldPart),
     ],
     ids=["sizes", "profiles", "shares", "holders", "devices", "parts"],
 )

@@ -9,7 +9,7 @@ import shlex
 from click.testing import CliRunner
 from msgspec.structs import fields
 
-from dovetail.advice.instances import Option, PassedOver, Ranking, Wanted
+from dovetail.advice.instances import InstanceOption, InstanceRequest, PassedOver, Ranking
 from dovetail.advice.prices import COLUMNS, built_in
 from dovetail.cli import cli
 from dovetail.cli.spot import At, Missing, Spot
@@ -29,9 +29,11 @@ def test_fields_of_instances() -> None:
     here = CLI.section("dovetail instances")
     rows = {row.code[0][0]: row for row in here.rows("field")}
     assert list(rows) == names(Ranking)
-    assert set(names(Wanted)) <= set(rows["wanted"].code[1])
+    assert set(names(InstanceRequest)) <= set(rows["wanted"].code[1])
     assert set(names(PassedOver)) <= set(rows["passed_over"].code[1])
-    assert sorted(name for row in here.rows("field of `options`") for name in row.code[0]) == sorted(names(Option))
+    assert sorted(name for row in here.rows("field of `options`") for name in row.code[0]) == sorted(
+        names(InstanceOption)
+    )
 
 
 def test_fields_of_spot() -> None:

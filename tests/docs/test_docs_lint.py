@@ -7,7 +7,7 @@ import json
 
 from click.testing import CliRunner
 
-from dovetail.advice.lint.rule import Level
+from dovetail.advice.lint.rule import Severity
 from dovetail.advice.lint.rules import RULES
 from dovetail.cli import cli
 from tests.docs.pages import ROOT, page
@@ -21,7 +21,9 @@ def test_the_rules_page_is_made_from_the_rules() -> None:
 
 
 def test_levels() -> None:
-    assert [row.code[0] for row in page("docs/reference/lint.md").rows("level")] == [[level.value] for level in Level]
+    assert [row.code[0] for row in page("docs/reference/lint.md").rows("level")] == [
+        [level.value] for level in Severity
+    ]
 
 
 def test_fields_of_the_json_answer() -> None:

@@ -10,13 +10,13 @@ from msgspec.structs import fields
 
 from dovetail.core.reasons import Expected
 from dovetail.views.defrag import Defrag, MoveStep, PodMove
-from dovetail.views.forecast import Place, Victim
-from dovetail.views.queue_positions import Line, Waiting
-from dovetail.views.rank import Before, Level, Overtaking, Rank, Term
-from dovetail.views.shape import Largest, Shape, ShapeAnswer
-from dovetail.views.shape import Level as ShapeLevel
+from dovetail.views.forecast import ForecastPlace, ForecastVictim
+from dovetail.views.queue_positions import QueuePosition, WaitingWorkload
+from dovetail.views.rank import Before, Overtaking, RankLevel, RankView, Term
+from dovetail.views.shape import Largest, ShapeAnswer, ShapeView
+from dovetail.views.shape import ShapeLevel as ShapeLevel
 from dovetail.views.standings import QueueShare, UserShare
-from dovetail.views.whatif import Outcome, QueueGain, WhatIf
+from dovetail.views.whatif import QueueGain, WhatIf, WhatifOutcome
 from dovetail.views.why import QueueTerm, Reserved
 from dovetail.views.why_queue import WhyQueue
 from tests.docs.pages import Row, page
@@ -36,12 +36,12 @@ def rows(command: str, head: str) -> dict[str, Row]:
     ("command", "head", "kind"),
     [
         ("defrag", "field", Defrag),
-        ("priority", "field", Rank),
-        ("queue", "field", Line),
-        ("queue", "field of `jobs`", Waiting),
+        ("priority", "field", RankView),
+        ("queue", "field", QueuePosition),
+        ("queue", "field of `jobs`", WaitingWorkload),
         ("share", "field", QueueShare),
         ("whatif", "field", WhatIf),
-        ("whatif", "field of `jobs`", Outcome),
+        ("whatif", "field of `jobs`", WhatifOutcome),
         ("why", "field of a queue", WhyQueue),
         ("free", "field with `--shape`", ShapeAnswer),
     ],
@@ -53,19 +53,19 @@ def test_fields_of_the_answers(command: str, head: str, kind: type) -> None:
 @pytest.mark.parametrize(
     ("command", "head", "field", "kinds"),
     [
-        ("defrag", "field", "shape", (Shape,)),
+        ("defrag", "field", "shape", (ShapeView,)),
         ("defrag", "field", "steps", (MoveStep, PodMove)),
-        ("priority", "field", "levels", (Level, Term)),
+        ("priority", "field", "levels", (RankLevel, Term)),
         ("priority", "field", "before", (Before,)),
         ("priority", "field", "overtaking", (Overtaking,)),
         ("queue", "field of `jobs`", "expected", (Expected,)),
-        ("queue", "field of `jobs`", "places", (Place,)),
+        ("queue", "field of `jobs`", "places", (ForecastPlace,)),
         ("share", "field", "users", (UserShare,)),
-        ("whatif", "field", "evicted", (Victim,)),
+        ("whatif", "field", "evicted", (ForecastVictim,)),
         ("whatif", "field", "queues", (QueueGain,)),
         ("why", "field", "terms", (QueueTerm,)),
         ("why", "field", "reserved", (Reserved,)),
-        ("free", "field with `--shape`", "shape", (Shape,)),
+        ("free", "field with `--shape`", "shape", (ShapeView,)),
         ("free", "field with `--shape`", "models", (Largest, ShapeLevel)),
     ],
 )

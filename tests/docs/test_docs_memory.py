@@ -13,8 +13,8 @@ from click.testing import CliRunner
 from msgspec.structs import fields
 
 from dovetail.advice.formats import FORMATS
-from dovetail.advice.layout import Layout, Parts
-from dovetail.advice.memory import Memory, Model, Need, Room, Slice
+from dovetail.advice.layout import ModelParts, ParallelLayout
+from dovetail.advice.memory import MemoryEstimate, MemoryRoom, MigSliceFit, Model, Need
 from dovetail.cli import cli
 from dovetail.cli.memory.memory import command
 from tests.docs.pages import page
@@ -28,7 +28,7 @@ def names(kind: type) -> list[str]:
     return [field.name for field in fields(kind)]
 
 
-@pytest.mark.parametrize(("head", "kind"), [("field", Memory), ("field of `gpus`", Room)])
+@pytest.mark.parametrize(("head", "kind"), [("field", MemoryEstimate), ("field of `gpus`", MemoryRoom)])
 def test_fields_of_the_answer(head: str, kind: type) -> None:
     assert [row.code[0][0] for row in HERE.rows(head)] == names(kind)
 
@@ -37,10 +37,10 @@ def test_fields_of_the_answer(head: str, kind: type) -> None:
     ("head", "row", "kind"),
     [
         ("field", "model", Model),
-        ("field", "layout", Layout),
-        ("field", "parts", Parts),
+        ("field", "layout", ParallelLayout),
+        ("field", "parts", ModelParts),
         ("field", "need", Need),
-        ("field of `gpus`", "mig", Slice),
+        ("field of `gpus`", "mig", MigSliceFit),
     ],
 )
 def test_fields_of_what_is_inside(head: str, row: str, kind: type) -> None:

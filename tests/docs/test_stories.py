@@ -27,7 +27,7 @@ from dovetail.cli.why import show
 from dovetail.core.policy import Policy, unhurried
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.playground import Playground
-from dovetail.scheduler.serve import Options, run
+from dovetail.scheduler.serve import SchedulerOptions, run
 from dovetail.views.why import why
 from tests.docs.pages import ROOT, Block, page
 from tests.live.conftest import eventually
@@ -105,7 +105,7 @@ class Reader:
 async def scheduled() -> AsyncIterator[Playground]:
     playground = Playground(stop_delay_s=0.0)
     config = ClusterConfig(await playground.start())
-    scheduler = asyncio.create_task(run(config, Options(leader_elect=False, listen="")))
+    scheduler = asyncio.create_task(run(config, SchedulerOptions(leader_elect=False, listen="")))
     yield playground
     scheduler.cancel()
     await asyncio.gather(scheduler, return_exceptions=True)

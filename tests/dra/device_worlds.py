@@ -18,7 +18,7 @@ from dovetail.core.cluster.claims import Claims
 from dovetail.core.cluster.nodes import Nodes
 from dovetail.core.cluster.shapes import Shape, Shapes
 from dovetail.core.devices.layout import Layout
-from dovetail.core.dra.selectors import Read, SelectorError
+from dovetail.core.dra.selectors import SelectorError, SelectorReads
 from dovetail.core.dra.types import (
     Capacity,
     Claim,
@@ -43,11 +43,11 @@ class Plain(Struct, frozen=True):
     expression: str
 
     @property
-    def reads(self) -> frozenset[Read] | None:
+    def reads(self) -> frozenset[SelectorReads] | None:
         if self.expression.startswith("?"):
             return None
         domain, _, name = self._parts()[0].partition("/")
-        return frozenset({Read("attributes", domain, name)})
+        return frozenset({SelectorReads("attributes", domain, name)})
 
     def matches(self, device: Device, driver: str) -> bool:
         attribute, sign, value = self._parts()

@@ -4,14 +4,14 @@
 from dovetail.core.dra import asks
 from dovetail.core.dra.asks import Asks
 from dovetail.core.dra.kinds import Kinds
-from dovetail.core.dra.selectors import Selector, SelectorError
+from dovetail.core.dra.selectors import DeviceSelector, SelectorError
 from dovetail.core.dra.types import ClaimSpec, DeviceClass, DeviceRequest
 
 
 def test_of_many_expressions_the_last_ones_are_remembered() -> None:
     compiled: list[str] = []
 
-    def compile(expression: str) -> Selector:
+    def compile(expression: str) -> DeviceSelector:
         compiled.append(expression)
         raise SelectorError("no language")
 

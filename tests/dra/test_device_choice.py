@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from benchmarks.core_speed import cube_mesh
 from dovetail.core.devices.bandwidth import sets_of
-from dovetail.core.devices.mig.geometry import NO_ENGINES, Geometry, Profile
+from dovetail.core.devices.mig.geometry import NO_ENGINES, Geometry, MigProfile
 from dovetail.core.devices.mig.instances import best_start
 from dovetail.core.dra.types import (
     Capacity,
@@ -237,7 +237,7 @@ def test_a_share_goes_to_the_device_that_has_least_left() -> None:
 def test_partitions_are_worth_what_the_card_s_own_table_says() -> None:
     """The same as for a geometry of these profiles: where an instance goes on a card that nobody uses yet."""
     profiles = tuple(
-        Profile(name, i, compute, memory, tuple(starts), len(starts), 1)
+        MigProfile(name, i, compute, memory, tuple(starts), len(starts), 1)
         for i, (name, (compute, memory, starts)) in enumerate(PROFILES.items())
     )
     card = Geometry("test", (), 8, 7, NO_ENGINES, profiles)

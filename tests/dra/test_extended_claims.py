@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dovetail.core.dra.extended import Use, claim_for
+from dovetail.core.dra.extended import ExtendedUse, claim_for
 from dovetail.core.dra.types import DeviceClass
 from dovetail.core.model import Container
 from tests.dra.device_worlds import World
@@ -28,7 +28,7 @@ def test_each_container_has_a_request_that_is_named_by_its_places() -> None:
         ("container-0-request-2", 2),
         ("container-2-request-2", 1),
     ]
-    assert uses == (Use("a", GPU, "container-0-request-2"), Use("c", GPU, "container-2-request-2"))
+    assert uses == (ExtendedUse("a", GPU, "container-0-request-2"), ExtendedUse("c", GPU, "container-2-request-2"))
 
 
 def test_init_containers_use_the_devices_of_those_after_them() -> None:
@@ -44,11 +44,11 @@ def test_what_init_containers_lack_is_requested_once() -> None:
     containers = (container("i0", 3, passing=True), container("i1", 5, passing=True), container("a", 2))
     assert requested(*containers) == {"container-1-request-2": 3, "container-2-request-2": 2}
     assert claim_for(containers, CLASSES)[1] == (
-        Use("a", GPU, "container-2-request-2"),
-        Use("i0", GPU, "container-2-request-2"),
-        Use("i0", GPU, "container-1-request-2"),
-        Use("i1", GPU, "container-2-request-2"),
-        Use("i1", GPU, "container-1-request-2"),
+        ExtendedUse("a", GPU, "container-2-request-2"),
+        ExtendedUse("i0", GPU, "container-2-request-2"),
+        ExtendedUse("i0", GPU, "container-1-request-2"),
+        ExtendedUse("i1", GPU, "container-2-request-2"),
+        ExtendedUse("i1", GPU, "container-1-request-2"),
     )
 
 

@@ -13,16 +13,16 @@ from msgspec.structs import fields, replace
 from dovetail.core.devices.layout import Layout
 from dovetail.core.devices.products import assumed_layout
 from dovetail.core.dra import kinds
-from dovetail.core.dra.kinds import BUS_ID, Kind, Kinds
-from dovetail.core.dra.pools import Offer, PoolHere
-from dovetail.core.dra.selectors import Read
+from dovetail.core.dra.kinds import BUS_ID, DeviceKind, Kinds
+from dovetail.core.dra.pools import PoolHere, PoolOffer
+from dovetail.core.dra.selectors import SelectorReads
 from dovetail.core.dra.types import Capacity, CounterUse, Device, DeviceTaint, RequestPolicy, Value
 
 DRIVER = "gpu.test"
 MODEL = f"{DRIVER}/model"
 SLOTS = ((("set", "slots"), 4000), (("set", "spare"), 1000))
 MORE_SLOTS = ((("set", "slots"), 8000), (("set", "spare"), 1000))
-READ = frozenset({Read("attributes", DRIVER, "model")})
+READ = frozenset({SelectorReads("attributes", DRIVER, "model")})
 COMPARED = ("numa/node",)
 GPUS = 4
 LAYOUT = assumed_layout("NVIDIA-H100-80GB-HBM3", GPUS)
@@ -43,11 +43,11 @@ def gpu(number: int, node: str = "n") -> Device:
 
 
 def node(name: str = "n", layout: Layout | None = LAYOUT) -> Node:
-    offers = tuple(Offer(gpu(i, name), True, name, None) for i in range(GPUS))
+    offers = tuple(PoolOffer(gpu(i, name), True, name, None) for i in range(GPUS))
     return (PoolHere((DRIVER, name), offers=offers, counters=SLOTS),), layout
 
 
-def with_offer(of: Node, number: int, change: Callable[[Offer], Offer]) -> Node:
+def with_offer(of: Node, number: int, change: Callable[[PoolOffer], PoolOffer]) -> Node:
     (pool,), layout = of
     offers = tuple(change(offer) if i == number else offer for i, offer in enumerate(pool.offers))
     return (replace(pool, offers=offers),), layout
@@ -71,7 +71,7 @@ def learned() -> Kinds:
     return made
 
 
-def essence(kind: Kind) -> tuple[object, ...]:
+def essence(kind: DeviceKind) -> tuple[object, ...]:
     """All that a kind says, without the numbers that it was given and what of its devices nobody asks about."""
     profiles = [
         (
@@ -151,7 +151,7 @@ def test_what_is_read_later_tells_nodes_apart_that_were_one() -> None:
     made = learned()
     nodes = [with_attribute(node(), 1, f"{DRIVER}/uuid", uuid) for uuid in ("x", "y")]
     assert made.of(*nodes[0]) is made.of(*nodes[1])
-    made.read((frozenset({Read("attributes", DRIVER, "uuid")}),), ())
+    made.read((frozenset({SelectorReads("attributes", DRIVER, "uuid")}),), ())
     assert made.of(*nodes[0]) is not made.of(*nodes[1])
 
 
@@ -175,7 +175,7 @@ def test_what_selectors_read_and_no_device_has_makes_no_kinds_anew() -> None:
     made = learned()
     kind = made.of(*node())
     for n in range(100):
-        made.read((frozenset({Read("attributes", "made-up", f"name{n}")}),), (f"made-up/other{n}",))
+        made.read((frozenset({SelectorReads("attributes", "made-up", f"name{n}")}),), (f"made-up/other{n}",))
         assert made.of(*node()) is kind
     made.forget()
     assert made.of(*node()) is kind

@@ -22,16 +22,16 @@ from dovetail.kube.api.lease import (
     Failed,
     Happening,
     Lead,
-    Look,
-    Record,
-    Seen,
-    State,
+    LeaseLook,
+    LeaseRecord,
+    LeaseState,
+    LeaseWritten,
+    ObservedLease,
     StepDown,
     Terms,
     Wait,
     Woke,
     Write,
-    Written,
     resign,
     step,
 )
@@ -40,63 +40,65 @@ from tests.patience import PATIENCE_S
 TERMS = Terms(15_000, 10_000, 2_000)
 
 
-def play(state: State, *happenings: tuple[int, Happening]) -> tuple[State, Action]:
-    action: Action = Look()
+def play(state: LeaseState, *happenings: tuple[int, Happening]) -> tuple[LeaseState, Action]:
+    action: Action = LeaseLook()
     for now_ms, happening in happenings:
         state, action = step(state, happening, now_ms)
     return state, action
 
 
-def record(holder: str, version: str = "1", transitions: int = 0) -> Record:
-    return Record(holder, 15_000, transitions, version)
+def record(holder: str, version: str = "1", transitions: int = 0) -> LeaseRecord:
+    return LeaseRecord(holder, 15_000, transitions, version)
 
 
 def test_the_first_candidate_creates_the_lease_and_leads_from_when_it_sent_it() -> None:
-    state, action = play(State("me"), (0, Woke()))
-    assert action == Look()
-    state, action = step(state, Seen(None), 10)
-    assert action == Write(Record("me", 15_000, 0, ""), acquire=True)
-    state, action = step(state, Written(record("me")), 900)
+    state, action = play(LeaseState("me"), (0, Woke()))
+    assert action == LeaseLook()
+    state, action = step(state, ObservedLease(None), 10)
+    assert action == Write(LeaseRecord("me", 15_000, 0, ""), acquire=True)
+    state, action = step(state, LeaseWritten(record("me")), 900)
     assert action == Lead(2_900)
     assert (state.leads(10_009), state.leads(10_010)) == (True, False)
 
 
 def test_a_leader_renews_without_reading() -> None:
-    state, action = play(State("me"), (0, Woke()), (0, Seen(None)), (0, Written(record("me"))), (2_000, Woke()))
+    state, action = play(
+        LeaseState("me"), (0, Woke()), (0, ObservedLease(None)), (0, LeaseWritten(record("me"))), (2_000, Woke())
+    )
     assert action == Write(record("me"), acquire=False)
-    state, action = step(state, Written(record("me", "2")), 2_100)
+    state, action = step(state, LeaseWritten(record("me", "2")), 2_100)
     assert state.leads(11_999)
 
 
 def test_a_candidate_waits_for_the_term_that_the_holder_wrote_from_when_it_saw_the_lease_change() -> None:
-    state, action = play(State("me"), (50_000, Woke()), (50_000, Seen(record("other"))))
+    state, action = play(LeaseState("me"), (50_000, Woke()), (50_000, ObservedLease(record("other"))))
     assert action == Wait(52_000)
-    state, action = play(state, (52_000, Woke()), (52_000, Seen(record("other", "2"))))
-    state, action = play(state, (66_999, Woke()), (66_999, Seen(record("other", "2"))))
+    state, action = play(state, (52_000, Woke()), (52_000, ObservedLease(record("other", "2"))))
+    state, action = play(state, (66_999, Woke()), (66_999, ObservedLease(record("other", "2"))))
     assert isinstance(action, Wait)
-    state, action = play(state, (67_000, Woke()), (67_000, Seen(record("other", "2"))))
-    assert action == Write(Record("me", 15_000, 1, "2"), acquire=True)
+    state, action = play(state, (67_000, Woke()), (67_000, ObservedLease(record("other", "2"))))
+    assert action == Write(LeaseRecord("me", 15_000, 1, "2"), acquire=True)
 
 
 def test_a_released_lease_is_taken_at_once() -> None:
     write = resign(record("a"))
-    assert write == Write(Record("", 1_000, 0, "1"), acquire=False)
-    _, action = play(State("b"), (5, Woke()), (5, Seen(replace(write.record, version="2"))))
-    assert action == Write(Record("b", 15_000, 1, "2"), acquire=True)
+    assert write == Write(LeaseRecord("", 1_000, 0, "1"), acquire=False)
+    _, action = play(LeaseState("b"), (5, Woke()), (5, ObservedLease(replace(write.record, version="2"))))
+    assert action == Write(LeaseRecord("b", 15_000, 1, "2"), acquire=True)
 
 
 def test_a_leader_steps_down_at_its_deadline_and_when_it_sees_another() -> None:
-    leader, _ = play(State("me"), (0, Woke()), (0, Seen(None)), (0, Written(record("me"))))
+    leader, _ = play(LeaseState("me"), (0, Woke()), (0, ObservedLease(None)), (0, LeaseWritten(record("me"))))
     failing, action = play(leader, (2_000, Woke()), (4_000, Failed()), (6_000, Woke()))
-    assert action == Look(), "after a failed write the lease is read, for the write may have worked"
+    assert action == LeaseLook(), "after a failed write the lease is read, for the write may have worked"
     assert step(failing, Failed(), 10_000)[1] == StepDown()
-    assert step(failing, Seen(record("other", "9")), 7_000)[1] == StepDown()
-    assert step(failing, Seen(None), 7_000)[1] == StepDown()
-    assert step(failing, Seen(record("me", "9")), 7_000)[1] == Write(record("me", "9"), acquire=False)
+    assert step(failing, ObservedLease(record("other", "9")), 7_000)[1] == StepDown()
+    assert step(failing, ObservedLease(None), 7_000)[1] == StepDown()
+    assert step(failing, ObservedLease(record("me", "9")), 7_000)[1] == Write(record("me", "9"), acquire=False)
 
 
 def test_a_write_that_took_too_long_makes_no_leader() -> None:
-    state, action = play(State("me"), (0, Woke()), (0, Seen(None)), (10_000, Written(record("me"))))
+    state, action = play(LeaseState("me"), (0, Woke()), (0, ObservedLease(None)), (10_000, LeaseWritten(record("me"))))
     assert action == Wait(12_000)
     assert not state.leads(10_000)
 
@@ -110,7 +112,7 @@ class Candidate:
     """A state machine whose clock has an offset and runs up to ten percent fast or slow."""
 
     def __init__(self, name: str, offset_ms: int, rate_percent: int) -> None:
-        self.state = State(name, TERMS)
+        self.state = LeaseState(name, TERMS)
         self.offset_ms = offset_ms
         self.rate_percent = rate_percent
         self.turn = 0
@@ -128,7 +130,7 @@ class World:
         self.timeout_ms = timeout_ms
         self.now_ms = 0
         self.leaders_seen: list[str] = []
-        self._stored: Record | None = None
+        self._stored: LeaseRecord | None = None
         self._writes = 0
         self._agenda: list[tuple[int, int, Callable[[], None]]] = []
         self._planned = 0
@@ -157,7 +159,7 @@ class World:
         self.leaders_seen += leaders
         resume = partial(self._act, candidate, candidate.turn)
         match action:
-            case Look() | Write():
+            case LeaseLook() | Write():
                 self._later(self.delay_ms(), partial(self._reach_store, action, resume))
                 self._later(self.timeout_ms(), partial(resume, Failed()))
             case StepDown():
@@ -166,14 +168,14 @@ class World:
                 wait_ms = (until_ms - candidate.offset_ms) * 100 // candidate.rate_percent - self.now_ms
                 self._later(max(0, wait_ms) + self.delay_ms(), partial(resume, Woke()))
 
-    def _reach_store(self, action: Look | Write, resume: Callable[[Happening], None]) -> None:
-        answer: Happening = Seen(self._stored)
+    def _reach_store(self, action: LeaseLook | Write, resume: Callable[[Happening], None]) -> None:
+        answer: Happening = ObservedLease(self._stored)
         if isinstance(action, Write):
             answer = Failed()
             if action.record.version == (self._stored.version if self._stored else ""):
                 self._writes += 1
                 self._stored = replace(action.record, version=str(self._writes))
-                answer = Written(self._stored)
+                answer = LeaseWritten(self._stored)
         self._later(self.delay_ms(), partial(resume, answer))
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.kube.api import http1
-from dovetail.kube.api.http1 import Connection, Dropped, NotConnected, Pool
+from dovetail.kube.api.http1 import Connection, ConnectionPool, Dropped, NotConnected
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 PLAIN = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nX-Some: thing\r\n\r\nhello"
@@ -122,7 +122,7 @@ async def counted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
 
 async def test_connections_are_used_again_and_not_more_than_the_limit() -> None:
     async with serve_raw(counted) as url:
-        pool = Pool(url, None, "", 2)
+        pool = ConnectionPool(url, None, "", 2)
         replies = await asyncio.gather(*(pool.exchange(GET, 5.0, urgent=False) for _ in range(6)))
         assert sorted(body for _, _, body in replies) == [b"1", b"1", b"2", b"2", b"3", b"3"]
         pool.close()
@@ -144,7 +144,7 @@ async def test_a_connection_closed_while_idle_is_replaced(monkeypatch: pytest.Mo
         writer.close()
 
     async with serve_raw(once) as url:
-        pool = Pool(url, None, "", 1)
+        pool = ConnectionPool(url, None, "", 1)
         for _ in range(3):
             assert (await pool.exchange(GET, 5.0, urgent=False))[2] == b"hello"
             await closed.wait()
@@ -154,7 +154,7 @@ async def test_a_connection_closed_while_idle_is_replaced(monkeypatch: pytest.Mo
 async def test_a_connection_idle_for_long_is_not_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http1, "_IDLE_S", 0.0)
     async with serve_raw(counted) as url:
-        pool = Pool(url, None, "", 1)
+        pool = ConnectionPool(url, None, "", 1)
         assert [(await pool.exchange(GET, 5.0, urgent=False))[2] for _ in range(2)] == [b"1", b"1"]
         pool.close()
 
@@ -165,7 +165,7 @@ async def test_a_late_reply_drops_its_connection_and_not_the_next_one() -> None:
         await reader.read()
 
     async with serve_raw(late, counted) as url:
-        pool = Pool(url, None, "", 1)
+        pool = ConnectionPool(url, None, "", 1)
         with pytest.raises(Dropped, match=r"no reply within 0\.05 s"):
             await pool.exchange(GET, 0.05, urgent=False)
         assert (await pool.exchange(GET, 5.0, urgent=False))[2] == b"1"
@@ -180,7 +180,7 @@ async def test_the_reply_to_a_cancelled_request_is_not_taken_for_the_next(monkey
         return await asyncio.Future()
 
     async with serve_raw(counted) as url:
-        pool = Pool(url, None, "", 1)
+        pool = ConnectionPool(url, None, "", 1)
         with monkeypatch.context() as patch:
             patch.setattr(Connection, "body", body)
             task = asyncio.create_task(pool.exchange(GET, 5.0, urgent=False))
@@ -193,4 +193,4 @@ async def test_the_reply_to_a_cancelled_request_is_not_taken_for_the_next(monkey
 
 async def test_nobody_listening_is_not_connected() -> None:
     with pytest.raises(NotConnected):
-        await Pool("http://127.0.0.1:1", None, "", 1).exchange(GET, 5.0, urgent=False)
+        await ConnectionPool("http://127.0.0.1:1", None, "", 1).exchange(GET, 5.0, urgent=False)

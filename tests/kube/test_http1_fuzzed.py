@@ -22,7 +22,7 @@ from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.api.decoding import Reader
 from dovetail.kube.api.errors import ApiError
-from dovetail.kube.api.http1 import Connection, Dropped, Pool
+from dovetail.kube.api.http1 import Connection, ConnectionPool, Dropped
 from dovetail.kube.api.resources import PODS
 from dovetail.kube.api.watch import watch
 from tests.patience import PATIENCE_S
@@ -248,7 +248,7 @@ async def test_a_second_reply_in_the_kernel_is_not_taken_for_that_of_the_next_re
         await sound(reader, writer)
 
     async with serve_raw(numbered) as url:
-        pool = Pool(url, None, "", 1)
+        pool = ConnectionPool(url, None, "", 1)
         assert (await pool.exchange(GET.replace(b"/ ", b"/first "), 5.0, urgent=False))[2] == b"first"
         writers[0].write(PLAIN)
         assert (await pool.exchange(GET.replace(b"/ ", b"/mine "), 5.0, urgent=False))[2] == b"mine"

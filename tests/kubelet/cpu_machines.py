@@ -4,9 +4,9 @@
 from collections.abc import Callable, Iterable, Sequence
 
 from dovetail.core.devices.kubelet.hints import Hint, ids_of, mask_of
-from dovetail.core.devices.kubelet.holdings import Arrival, Held, Holdings, PodHeld, Refused
+from dovetail.core.devices.kubelet.holdings import AllocationRefused, Arrival, HeldResources, Holdings, PodHeld
 from dovetail.core.devices.kubelet.inventory import Cpu, Inventory, MemoryPool
-from dovetail.core.devices.kubelet.pods import Container, Kind, Pod, amounts
+from dovetail.core.devices.kubelet.pods import ManagedContainer, ManagedKind, ManagedPod, amounts
 
 GIB = 1 << 30
 UID = "pod"
@@ -94,17 +94,19 @@ def memory_inventory(
     )
 
 
-def container(cpu_milli: int, kind: Kind = Kind.APP, memory_gib: int = 1, huge_gib: int | None = None) -> Container:
+def container(
+    cpu_milli: int, kind: ManagedKind = ManagedKind.APP, memory_gib: int = 1, huge_gib: int | None = None
+) -> ManagedContainer:
     asked = {"cpu": cpu_milli, "memory": memory_gib * GIB}
     if huge_gib is not None:
         asked["hugepages-1Gi"] = huge_gib * GIB
-    return Container(amounts(asked), amounts(asked), kind)
+    return ManagedContainer(amounts(asked), amounts(asked), kind)
 
 
-def arrival(pod: Pod, holdings: Holdings, uid: str = UID) -> Arrival:
+def arrival(pod: ManagedPod, holdings: Holdings, uid: str = UID) -> Arrival:
     """Guaranteed as the pod's own requests make it; what it holds already is kept."""
     before = holdings.pods.get(uid)
-    held = list(before.containers) if before else [Held()] * len(pod.containers)
+    held = list(before.containers) if before else [HeldResources()] * len(pod.containers)
     return Arrival(uid, pod, pod.qos(True, True).value == "Guaranteed", holdings.copy(), held)
 
 
@@ -119,7 +121,7 @@ def refusal(call: Callable[[], object]) -> tuple[str, str]:
     """The reason and message with which the call is refused."""
     try:
         call()
-    except Refused as error:
+    except AllocationRefused as error:
         return error.reason, error.message
     raise AssertionError("was not refused")
 

@@ -6,15 +6,15 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from dovetail.core.devices.kubelet.admission import Kubelet, Room, Verdict
+from dovetail.core.devices.kubelet.admission import AdmissionRoom, AdmissionVerdict, Kubelet
 from dovetail.core.devices.kubelet.holdings import Holdings
-from dovetail.core.devices.kubelet.inventory import Cpu, Device, DevicePool, Gates, Inventory, MemoryPool
-from dovetail.core.devices.kubelet.pods import Asked, Container, Kind, Pod, amounts
+from dovetail.core.devices.kubelet.inventory import Cpu, DevicePool, Gates, Inventory, ManagedDevice, MemoryPool
+from dovetail.core.devices.kubelet.pods import Asked, ManagedContainer, ManagedKind, ManagedPod, amounts
 
 GIB = 1 << 30
 GPU = "nvidia.com/gpu"
 CPUS = tuple(Cpu(i, i // 2 * 2, i // 8, i // 8, i // 8) for i in range(16))
-GPUS = DevicePool(GPU, tuple(Device(f"gpu{i}", (i // 4,)) for i in range(8)), True)
+GPUS = DevicePool(GPU, tuple(ManagedDevice(f"gpu{i}", (i // 4,)) for i in range(8)), True)
 MEMORY = (MemoryPool(0, "memory", 33 * GIB, GIB), MemoryPool(1, "memory", 32 * GIB))
 MACHINE = Inventory(
     numa=(0, 1),
@@ -36,13 +36,15 @@ def lowest(resource: str, available: int, must_include: int, size: int) -> int:
     return chosen
 
 
-def asks(cpu_milli: int, gpus: int = 0, gib: int = 1, kind: Kind = Kind.APP, name: str = "main") -> Container:
+def asks(
+    cpu_milli: int, gpus: int = 0, gib: int = 1, kind: ManagedKind = ManagedKind.APP, name: str = "main"
+) -> ManagedContainer:
     both = {"cpu": cpu_milli, "memory": gib * GIB} | ({GPU: gpus} if gpus else {})
-    return Container(amounts(both), amounts(both), kind, name)
+    return ManagedContainer(amounts(both), amounts(both), kind, name)
 
 
-def only_gpus(count: int, kind: Kind = Kind.APP) -> Container:
-    return Container(amounts({GPU: count}), amounts({GPU: count}), kind)
+def only_gpus(count: int, kind: ManagedKind = ManagedKind.APP) -> ManagedContainer:
+    return ManagedContainer(amounts({GPU: count}), amounts({GPU: count}), kind)
 
 
 class Node:
@@ -53,9 +55,11 @@ class Node:
         self.kubelet = Kubelet(self.inventory, lowest)
         self.holdings = Holdings.of_empty(self.inventory)
 
-    def admit(self, *containers: Container, uid: str = "uid", room: Room | None = None, **more: Any) -> Verdict:
+    def admit(
+        self, *containers: ManagedContainer, uid: str = "uid", room: AdmissionRoom | None = None, **more: Any
+    ) -> AdmissionVerdict:
         before = self.holdings.copy()
-        verdict = self.kubelet.admit(self.holdings, uid, Pod(containers, **more), room)
+        verdict = self.kubelet.admit(self.holdings, uid, ManagedPod(containers, **more), room)
         assert self.holdings == before
         self.holdings = verdict.holdings
         return verdict
@@ -123,7 +127,7 @@ def test_gpus_of_a_pod_that_is_not_guaranteed_are_aligned_all_the_same() -> None
 def test_an_init_container_decides_the_node_of_the_main_container() -> None:
     node = Node()
     assert node.admit(only_gpus(1), uid="before").admitted
-    verdict = node.admit(asks(1000, gpus=4, kind=Kind.INIT), asks(1000, gpus=1))
+    verdict = node.admit(asks(1000, gpus=4, kind=ManagedKind.INIT), asks(1000, gpus=1))
     assert verdict.admitted
     assert node.gpus()[0] == 0b11110000
     assert node.gpus()[1] & 0b11110000
@@ -151,35 +155,37 @@ def test_a_failed_allocation_is_told_in_the_managers_words() -> None:
 def test_what_a_pod_held_is_free_again_when_it_ends() -> None:
     node = Node()
     empty = node.holdings
-    assert node.admit(asks(2000, gpus=2, kind=Kind.INIT), asks(1000, gpus=1)).admitted
+    assert node.admit(asks(2000, gpus=2, kind=ManagedKind.INIT), asks(1000, gpus=1)).admitted
     assert node.kubelet.release(node.holdings, "uid") == empty
 
 
 def test_a_node_that_cannot_hold_the_requests_is_out_of_them_after_its_topology_was_asked() -> None:
-    room = Room({"cpu": 14_000, "memory": 64 * GIB, "pods": 2, GPU: 8}, {"cpu": 12_000, "pods": 1})
+    room = AdmissionRoom({"cpu": 14_000, "memory": 64 * GIB, "pods": 2, GPU: 8}, {"cpu": 12_000, "pods": 1})
     verdict = Node().admit(asks(4000), room=room)
     assert verdict.reason == "OutOfcpu"
     assert verdict.message == "Node didn't have enough resource: cpu, requested: 4000, used: 12000, capacity: 14000"
     assert verdict.holdings == Holdings.of_empty(MACHINE)
     assert Node().admit(asks(2000), room=room).admitted
     assert Node().admit(asks(9000), room=room).reason == "TopologyAffinityError"
-    full = Room({"pods": 1}, {"pods": 1})
-    assert Node().admit(Container(), room=full).reason == "OutOfpods"
+    full = AdmissionRoom({"pods": 1}, {"pods": 1})
+    assert Node().admit(ManagedContainer(), room=full).reason == "OutOfpods"
 
 
 def test_extended_resources_that_the_node_does_not_tell_of_are_nobodys_business() -> None:
-    other = Container(amounts({"vendor.io/other": 1}), amounts({"vendor.io/other": 1}))
-    assert Node().admit(other, room=Room({"pods": 9}, {})).admitted
-    assert Node().admit(other, room=Room({"pods": 9, "vendor.io/other": 0}, {})).reason == "OutOfvendor.io/other"
-    huge = Container(amounts({"hugepages-2Mi": 1 << 21}), amounts({"hugepages-2Mi": 1 << 21}))
-    assert Node().admit(huge, room=Room({"pods": 9}, {})).reason == "OutOfhugepages-2Mi"
+    other = ManagedContainer(amounts({"vendor.io/other": 1}), amounts({"vendor.io/other": 1}))
+    assert Node().admit(other, room=AdmissionRoom({"pods": 9}, {})).admitted
+    assert (
+        Node().admit(other, room=AdmissionRoom({"pods": 9, "vendor.io/other": 0}, {})).reason == "OutOfvendor.io/other"
+    )
+    huge = ManagedContainer(amounts({"hugepages-2Mi": 1 << 21}), amounts({"hugepages-2Mi": 1 << 21}))
+    assert Node().admit(huge, room=AdmissionRoom({"pods": 9}, {})).reason == "OutOfhugepages-2Mi"
 
 
 def test_devices_that_were_handed_out_count_even_if_the_node_no_longer_tells_of_them() -> None:
-    assert Node().admit(only_gpus(2), room=Room({"pods": 9, GPU: 0}, {})).admitted
+    assert Node().admit(only_gpus(2), room=AdmissionRoom({"pods": 9, GPU: 0}, {})).admitted
     node = Node()
     assert node.admit(only_gpus(2), uid="a").admitted
-    told = Room({"pods": 9, GPU: 0}, {"pods": 1, GPU: 2})
+    told = AdmissionRoom({"pods": 9, GPU: 0}, {"pods": 1, GPU: 2})
     assert node.admit(only_gpus(2), uid="b", room=told).admitted
 
 
@@ -199,7 +205,7 @@ def test_a_policy_that_is_not_known_is_said_where_it_could_matter(
     assert "policy is not known" in verdict.message
     assert verdict.holdings.pods == {}
     assert Node(**unknown).admit(only_gpus(1)).admitted is burstable
-    assert Node(**unknown).admit(Container()).admitted is plain
+    assert Node(**unknown).admit(ManagedContainer()).admitted is plain
 
 
 def whole(cpu_milli: int, gib: int) -> Asked:
@@ -218,7 +224,7 @@ def test_pods_with_resources_as_a_whole_are_not_pinned_unless_the_gate_is_on() -
 
 def test_with_the_gate_a_pod_gets_its_cpus_as_a_whole_in_scope_pod() -> None:
     node = Node(gates=Gates(pod_level_resource_managers=True), scope="pod")
-    assert node.admit(asks(2000), Container(name="side"), whole=whole(4000, 4)).admitted
+    assert node.admit(asks(2000), ManagedContainer(name="side"), whole=whole(4000, 4)).admitted
     held = node.holdings.pods["uid"]
     assert held.cpus is not None and held.cpus.bit_count() == 4
     assert held.cpus == (held.containers[0].cpus or 0) | (held.containers[1].cpus or 0)

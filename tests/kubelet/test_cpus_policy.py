@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from dovetail.core.devices.kubelet.cpus import Cpus, default_reservation
 from dovetail.core.devices.kubelet.hints import NO_HINT, ids_of, mask_of
-from dovetail.core.devices.kubelet.holdings import Held, Holdings, PodHeld, Refused
+from dovetail.core.devices.kubelet.holdings import AllocationRefused, HeldResources, Holdings, PodHeld
 from dovetail.core.devices.kubelet.inventory import Cpu, Gates, Inventory, InventoryError
-from dovetail.core.devices.kubelet.pods import Asked, Container, Kind, Pod, amounts
+from dovetail.core.devices.kubelet.pods import Asked, ManagedContainer, ManagedKind, ManagedPod, amounts
 from tests.kubelet.cpu_machines import (
     FOUR_NUMA_HT,
     FOUR_SOCKETS_TWO_NUMA_HT,
@@ -32,7 +32,7 @@ from tests.kubelet.cpu_machines import (
 )
 from tests.kubelet.cpu_oracle import cpu_hints
 
-APP, INIT, SIDECAR = Kind.APP, Kind.INIT, Kind.SIDECAR
+APP, INIT, SIDECAR = ManagedKind.APP, ManagedKind.INIT, ManagedKind.SIDECAR
 FULL, ACROSS_NUMA, BY_SOCKET = "full-pcpus-only", "distribute-cpus-across-numa", "align-by-socket"
 
 
@@ -40,8 +40,8 @@ def free(cpus: str) -> Holdings:
     return Holdings(cpu_set(cpus), (), {}, {})
 
 
-def pod(*cpus: int) -> Pod:
-    return Pod(tuple(container(1000 * count) for count in cpus))
+def pod(*cpus: int) -> ManagedPod:
+    return ManagedPod(tuple(container(1000 * count) for count in cpus))
 
 
 def taken(inventory: Inventory, shared: str, count: int, *numa: int) -> str:
@@ -85,14 +85,14 @@ def test_who_is_not_guaranteed_or_asks_for_part_of_a_cpu_runs_on_the_shared_set(
     requests: dict[str, int], limits: dict[str, int], told: str
 ) -> None:
     cpus = Cpus(cpu_inventory(ONE_SOCKET_HT))
-    coming = arrival(Pod((Container(amounts(requests), amounts(limits)),)), free("0-7"))
+    coming = arrival(ManagedPod((ManagedContainer(amounts(requests), amounts(limits)),)), free("0-7"))
     assert cpus.hints(coming, 0) == {} and cpus.pod_hints(coming) == {}, told
     cpus.allocate(coming, 0, hint(0))
-    assert coming.held == [Held()] and coming.holdings.shared_cpus == cpu_set("0-7")
+    assert coming.held == [HeldResources()] and coming.holdings.shared_cpus == cpu_set("0-7")
 
 
 def test_one_container_that_is_not_guaranteed_takes_the_cpus_from_all() -> None:
-    two = Pod((container(2000), Container(limits=amounts({"nvidia.com/gpu": 1}))))
+    two = ManagedPod((container(2000), ManagedContainer(limits=amounts({"nvidia.com/gpu": 1}))))
     assert Cpus(cpu_inventory(ONE_SOCKET_HT)).hints(arrival(two, free("0-7")), 0) == {}
 
 
@@ -148,7 +148,7 @@ def test_hints_on_two_nodes_of_three_cores(shared: str, count: int, hints: list[
 
 def test_a_restarted_kubelet_gives_the_hints_of_what_is_held() -> None:
     cpus = Cpus(cpu_inventory(TWO_BLOCKS_HT))
-    held = Holdings(0, (), {}, {"pod": PodHeld(pod(6), (Held(cpus=cpu_set("0-2,6-8")),))})
+    held = Holdings(0, (), {}, {"pod": PodHeld(pod(6), (HeldResources(cpus=cpu_set("0-2,6-8")),))})
     assert described(cpus.hints(arrival(pod(6), held), 0)["cpu"]) == [((0,), True), ((0, 1), False)]
     assert described(cpus.pod_hints(arrival(pod(6), held))["cpu"]) == [((0,), True), ((0, 1), False)]
     assert cpus.hints(arrival(pod(5), held), 0) == {"cpu": []}
@@ -157,10 +157,10 @@ def test_a_restarted_kubelet_gives_the_hints_of_what_is_held() -> None:
 
 def test_what_a_container_holds_is_not_given_twice() -> None:
     cpus = Cpus(cpu_inventory(TWO_BLOCKS_HT, FULL))
-    held = Holdings(cpu_set("0,9-11"), (), {}, {"pod": PodHeld(pod(3), (Held(cpus=cpu_set("1,2,3")),))})
+    held = Holdings(cpu_set("0,9-11"), (), {}, {"pod": PodHeld(pod(3), (HeldResources(cpus=cpu_set("1,2,3")),))})
     coming = arrival(pod(3), held)
     cpus.allocate(coming, 0, hint(0))
-    assert coming.holdings == held and coming.held == [Held(cpus=cpu_set("1,2,3"))]
+    assert coming.holdings == held and coming.held == [HeldResources(cpus=cpu_set("1,2,3"))]
     older = Cpus(cpu_inventory(TWO_BLOCKS_HT, FULL, minor=36))
     assert refusal(lambda: older.allocate(arrival(pod(3), held), 0, hint(0)))[0] == "SMTAlignmentError"
 
@@ -210,7 +210,7 @@ def test_full_cores_only() -> None:
         "SMT Alignment Error: not enough free physical CPUs: available physical CPUs = 8, requested CPUs = 10, "
         "CPUs per core = 2",
     )
-    assert coming.held == [Held()] and coming.holdings.shared_cpus == cpu_set("0,2-5,7-11")
+    assert coming.held == [HeldResources()] and coming.holdings.shared_cpus == cpu_set("0,2-5,7-11")
     assert taken(cpu_inventory(TWO_SOCKETS_HT, FULL, reserved="0,6"), "1-5,7-11", 10) == "1,2,3,4,5,7,8,9,10,11"
 
 
@@ -220,10 +220,10 @@ def test_more_than_is_free_is_an_unexpected_error_with_the_numbers() -> None:
     assert refusal(lambda: cpus.allocate(arrival(pod(8), free("0-7")), 0, NO_HINT)) == unexpected_text(text)
 
 
-def served(inventory: Inventory, kinds: list[tuple[Kind, int]], shared: str) -> list[str]:
+def served(inventory: Inventory, kinds: list[tuple[ManagedKind, int]], shared: str) -> list[str]:
     """What the containers of one pod get, one after the other."""
     cpus = Cpus(inventory)
-    coming = arrival(Pod(tuple(container(1000 * count, kind) for kind, count in kinds)), free(shared))
+    coming = arrival(ManagedPod(tuple(container(1000 * count, kind) for kind, count in kinds)), free(shared))
     for index in range(len(kinds)):
         cpus.allocate(coming, index, NO_HINT)
     return [",".join(map(str, ids_of(held.cpus or 0))) for held in coming.held]
@@ -243,7 +243,7 @@ def test_a_sidecar_keeps_its_cpus() -> None:
 
 def test_what_an_init_container_left_pins_the_next_container_to_its_nodes() -> None:
     cpus = Cpus(cpu_inventory(TWO_BLOCKS_HT))
-    coming = arrival(Pod((container(2000, INIT), container(4000))), free("0-11"))
+    coming = arrival(ManagedPod((container(2000, INIT), container(4000))), free("0-11"))
     cpus.allocate(coming, 0, hint(1))
     assert described(cpus.hints(coming, 1)["cpu"]) == [((1,), True), ((0, 1), False)]
 
@@ -260,8 +260,8 @@ def test_what_an_init_container_left_pins_the_next_container_to_its_nodes() -> N
         ([(SIDECAR, 10), (INIT, 200), (APP, 100)], 210),
     ],
 )
-def test_a_pod_asks_for_what_it_needs_at_its_peak(kinds: list[tuple[Kind, int]], count: int) -> None:
-    whole = Pod(tuple(container(1000 * cpus, kind) for kind, cpus in kinds))
+def test_a_pod_asks_for_what_it_needs_at_its_peak(kinds: list[tuple[ManagedKind, int]], count: int) -> None:
+    whole = ManagedPod(tuple(container(1000 * cpus, kind) for kind, cpus in kinds))
     large = machine(250, 1, numa=lambda core: core // 125)
     cpus = Cpus(cpu_inventory(large))
     enough, lacking = free(f"1-{count}"), free(f"1-{count - 1}")
@@ -272,7 +272,7 @@ def test_a_pod_asks_for_what_it_needs_at_its_peak(kinds: list[tuple[Kind, int]],
 def test_a_pod_gives_all_back_at_once() -> None:
     inventory = cpu_inventory(ONE_SOCKET_HT, reserved="0,4")
     cpus = Cpus(inventory)
-    coming = arrival(Pod((container(4000, INIT), container(2000, SIDECAR), container(2000))), free("0-7"))
+    coming = arrival(ManagedPod((container(4000, INIT), container(2000, SIDECAR), container(2000))), free("0-7"))
     for index in range(3):
         cpus.allocate(coming, index, NO_HINT)
     after = settled(coming)
@@ -285,9 +285,9 @@ def test_a_pod_gives_all_back_at_once() -> None:
 MANAGED = Gates(pod_level_resource_managers=True)
 
 
-def pod_level(*containers: Container, cpu_milli: int = 6000) -> Pod:
+def pod_level(*containers: ManagedContainer, cpu_milli: int = 6000) -> ManagedPod:
     asked = amounts({"cpu": cpu_milli, "memory": 8 * GIB})
-    return Pod(containers, whole=Asked(asked, asked))
+    return ManagedPod(containers, whole=Asked(asked, asked))
 
 
 def test_pod_level_resources_are_left_alone_without_their_managers() -> None:
@@ -297,7 +297,7 @@ def test_pod_level_resources_are_left_alone_without_their_managers() -> None:
         coming = arrival(whole, free("0-11"))
         assert cpus.hints(coming, 0) == {} and cpus.pod_hints(coming) == {}
         cpus.allocate(coming, 0, hint(0))
-        assert coming.held == [Held()]
+        assert coming.held == [HeldResources()]
     older = Cpus(cpu_inventory(TWO_BLOCKS_HT, minor=33, gates=Gates.of_version(33)))
     assert older.hints(arrival(whole, free("0-11")), 0)["cpu"], "v1.33 did not know them"
 
@@ -305,9 +305,14 @@ def test_pod_level_resources_are_left_alone_without_their_managers() -> None:
 def test_pod_level_resources_make_one_set_for_the_pod() -> None:
     inventory = cpu_inventory(TWO_BLOCKS_HT, scope="pod", gates=MANAGED)
     cpus = Cpus(inventory)
-    burst = Container(amounts({"cpu": 1000}), amounts({"cpu": 3000}))
+    burst = ManagedContainer(amounts({"cpu": 1000}), amounts({"cpu": 3000}))
     whole = pod_level(
-        container(2000, INIT), Container(kind=INIT), container(1000, SIDECAR), container(2000), burst, Container()
+        container(2000, INIT),
+        ManagedContainer(kind=INIT),
+        container(1000, SIDECAR),
+        container(2000),
+        burst,
+        ManagedContainer(),
     )
     coming = arrival(whole, free("0-11"))
     assert described(cpus.pod_hints(coming)["cpu"]) == [((1,), True), ((0, 1), False)]
@@ -323,7 +328,7 @@ def test_pod_level_resources_make_one_set_for_the_pod() -> None:
 
 def test_in_scope_container_only_those_that_would_be_guaranteed_get_cpus() -> None:
     cpus = Cpus(cpu_inventory(TWO_BLOCKS_HT, gates=MANAGED))
-    burst = Container(amounts({"cpu": 1000, "memory": GIB}), amounts({"cpu": 2000, "memory": GIB}))
+    burst = ManagedContainer(amounts({"cpu": 1000, "memory": GIB}), amounts({"cpu": 2000, "memory": GIB}))
     coming = arrival(pod_level(container(2000), burst), free("0-11"))
     assert cpus.hints(coming, 0)["cpu"] and cpus.hints(coming, 1) == {}
 
@@ -332,18 +337,18 @@ def test_in_scope_container_only_those_that_would_be_guaranteed_get_cpus() -> No
     ("containers", "message"),
     [
         (
-            (container(4000), container(2000), Container()),
+            (container(4000), container(2000), ManagedContainer()),
             "pod rejected, sum of exclusive container cpu requests equals pod budget, leaving no cpus for shared "
             "containers",
         ),
         (
-            (container(6000, SIDECAR), Container(kind=INIT), container(6000)),
+            (container(6000, SIDECAR), ManagedContainer(kind=INIT), container(6000)),
             "pod rejected, pod has shared init containers but no cpus available for them",
         ),
     ],
 )
 def test_a_pod_whose_containers_leave_nothing_to_share_is_refused(
-    containers: tuple[Container, ...], message: str
+    containers: tuple[ManagedContainer, ...], message: str
 ) -> None:
     cpus = Cpus(cpu_inventory(FOUR_NUMA_HT, scope="pod", gates=MANAGED))
     coming = arrival(pod_level(*containers), free("0-79"))
@@ -391,7 +396,7 @@ def test_there_is_a_hint_exactly_where_the_cpus_can_be_taken_within_its_nodes(
         manager.allocate(coming, 0, hint(*subset))
         used = {cpu.numa for cpu in cpus if (coming.held[0].cpus or 0) >> cpu.id & 1}
         within = used <= subset
-    except Refused:
+    except AllocationRefused:
         within = False
     assert (mask_of(subset) in masks) == within
 
@@ -406,7 +411,7 @@ APPS = st.lists(st.tuples(st.just(APP), st.integers(0, 5)), min_size=1, max_size
 )
 def test_no_cpu_is_held_by_two_pods_and_all_come_back(
     options: tuple[str, ...],
-    steps: list[tuple[list[tuple[Kind, int]], list[tuple[Kind, int]], int, bool]],
+    steps: list[tuple[list[tuple[ManagedKind, int]], list[tuple[ManagedKind, int]], int, bool]],
 ) -> None:
     """Pods come, some of them leave at once; a refused pod leaves nothing behind."""
     inventory = cpu_inventory(TWO_BLOCKS_HT, *options, reserved="0,6")
@@ -415,13 +420,13 @@ def test_no_cpu_is_held_by_two_pods_and_all_come_back(
     now = empty.copy()
     for number, (before, apps, mask, leaves) in enumerate(steps):
         uid = f"pod-{number}"
-        whole = Pod(tuple(container(1000 * count or 500, kind) for kind, count in before + apps))
+        whole = ManagedPod(tuple(container(1000 * count or 500, kind) for kind, count in before + apps))
         coming = arrival(whole, now, uid)
         refused = False
         try:
             for index in range(len(whole.containers)):
                 manager.allocate(coming, index, hint(*ids_of(mask)) if mask else NO_HINT)
-        except Refused:
+        except AllocationRefused:
             refused = True
         now = settled(coming)
         if refused or leaves:

@@ -6,43 +6,43 @@ from typing import Any
 
 import pytest
 
-from dovetail.core.devices.kubelet.devices import Devices, Preference
+from dovetail.core.devices.kubelet.devices import DeviceManager, Preference
 from dovetail.core.devices.kubelet.hints import Hint
-from dovetail.core.devices.kubelet.holdings import Arrival, Held, Holdings, Refused
-from dovetail.core.devices.kubelet.inventory import Device, DevicePool, Inventory
-from dovetail.core.devices.kubelet.pods import Container, Kind, Pod, amounts
+from dovetail.core.devices.kubelet.holdings import AllocationRefused, Arrival, HeldResources, Holdings
+from dovetail.core.devices.kubelet.inventory import DevicePool, Inventory, ManagedDevice
+from dovetail.core.devices.kubelet.pods import ManagedContainer, ManagedKind, ManagedPod, amounts
 
 GPU = "nvidia.com/gpu"
 TWO_AND_TWO = ((0,), (0,), (1,), (1,))
 
 
 def machine(*numa: tuple[int, ...] | None, ill: Sequence[int] = (), nodes: int = 2, **more: Any) -> Inventory:
-    devices = tuple(Device(f"gpu{i}", where, i not in ill) for i, where in enumerate(numa))
+    devices = tuple(ManagedDevice(f"gpu{i}", where, i not in ill) for i, where in enumerate(numa))
     pools = (DevicePool(GPU, devices, more.pop("prefers", False)),)
     return Inventory(numa=tuple(range(nodes)), topology_policy="restricted", devices=pools, **more)
 
 
-def wants(count: int, kind: Kind = Kind.APP, name: str = "main") -> Container:
-    return Container((), amounts({GPU: count}), kind, name)
+def wants(count: int, kind: ManagedKind = ManagedKind.APP, name: str = "main") -> ManagedContainer:
+    return ManagedContainer((), amounts({GPU: count}), kind, name)
 
 
-def arrival(inventory: Inventory, *containers: Container, taken: int = 0) -> Arrival:
+def arrival(inventory: Inventory, *containers: ManagedContainer, taken: int = 0) -> Arrival:
     holdings = Holdings.of_empty(inventory)
     if taken:
         holdings.devices[GPU] = taken
-    pod = Pod(containers)
-    return Arrival("uid", pod, False, holdings, [Held()] * len(containers))
+    pod = ManagedPod(containers)
+    return Arrival("uid", pod, False, holdings, [HeldResources()] * len(containers))
 
 
 def hinted(inventory: Inventory, count: int, taken: int = 0) -> list[Hint] | None:
-    return Devices(inventory).hints(arrival(inventory, wants(count), taken=taken), 0)[GPU]
+    return DeviceManager(inventory).hints(arrival(inventory, wants(count), taken=taken), 0)[GPU]
 
 
 def given(
     inventory: Inventory, count: int, mask: int | None, taken: int = 0, prefer: Preference | None = None
 ) -> tuple[int, bool]:
     asked = arrival(inventory, wants(count), taken=taken)
-    Devices(inventory, prefer).allocate(asked, 0, Hint(mask, True))
+    DeviceManager(inventory, prefer).allocate(asked, 0, Hint(mask, True))
     devices = dict(asked.held[0].devices)[GPU]
     assert asked.holdings.devices[GPU] == taken | devices
     return devices, asked.certain
@@ -83,28 +83,28 @@ def test_only_kubelets_before_1_37_hint_at_nodes_without_devices() -> None:
 
 def test_a_resource_that_no_plugin_has_registered_is_none_of_its_business() -> None:
     inventory = machine((0,))
-    asked = arrival(inventory, Container((), amounts({"vendor.io/other": 1})))
-    manager = Devices(inventory)
+    asked = arrival(inventory, ManagedContainer((), amounts({"vendor.io/other": 1})))
+    manager = DeviceManager(inventory)
     assert manager.hints(asked, 0) == {} == manager.pod_hints(asked)
     manager.allocate(asked, 0, Hint(1, True))
-    assert asked.held == [Held()]
+    assert asked.held == [HeldResources()]
 
 
 def test_a_pod_is_hinted_at_its_peak() -> None:
     inventory = machine(*TWO_AND_TWO)
-    asked = arrival(inventory, wants(3, Kind.INIT), wants(1, Kind.SIDECAR), wants(1))
-    assert Devices(inventory).pod_hints(asked)[GPU] == [Hint(3, True)]
+    asked = arrival(inventory, wants(3, ManagedKind.INIT), wants(1, ManagedKind.SIDECAR), wants(1))
+    assert DeviceManager(inventory).pod_hints(asked)[GPU] == [Hint(3, True)]
 
 
 def test_who_holds_as_many_as_he_asks_for_is_hinted_at_those() -> None:
     inventory = machine(*TWO_AND_TWO)
     asked = arrival(inventory, wants(1), taken=0b1000)
-    asked.held[0] = Held(devices=((GPU, 0b1000),))
-    assert Devices(inventory).hints(asked, 0)[GPU] == [Hint(2, True), Hint(3, False)]
-    assert Devices(inventory).pod_hints(asked)[GPU] == [Hint(2, True), Hint(3, False)]
+    asked.held[0] = HeldResources(devices=((GPU, 0b1000),))
+    assert DeviceManager(inventory).hints(asked, 0)[GPU] == [Hint(2, True), Hint(3, False)]
+    assert DeviceManager(inventory).pod_hints(asked)[GPU] == [Hint(2, True), Hint(3, False)]
     asked = arrival(inventory, wants(2), taken=0b1000)
-    asked.held[0] = Held(devices=((GPU, 0b1000),))
-    assert Devices(inventory).hints(asked, 0)[GPU] == []
+    asked.held[0] = HeldResources(devices=((GPU, 0b1000),))
+    assert DeviceManager(inventory).hints(asked, 0)[GPU] == []
 
 
 def test_the_devices_of_the_hinted_nodes_come_first() -> None:
@@ -146,8 +146,10 @@ def test_a_plugin_that_names_too_few_too_many_or_what_is_taken_is_helped_out_at_
 
 def test_what_an_init_container_held_goes_to_those_after_it_but_a_sidecar_keeps_its_own() -> None:
     inventory = machine(*TWO_AND_TWO)
-    manager = Devices(inventory)
-    asked = arrival(inventory, wants(2, Kind.INIT), wants(1, Kind.SIDECAR), wants(1), wants(1), taken=0b0011)
+    manager = DeviceManager(inventory)
+    asked = arrival(
+        inventory, wants(2, ManagedKind.INIT), wants(1, ManagedKind.SIDECAR), wants(1), wants(1), taken=0b0011
+    )
     manager.allocate(asked, 0, Hint(2, True))
     assert asked.reusable_devices == {GPU: 0b1100}
     manager.allocate(asked, 1, Hint(2, True))
@@ -155,14 +157,14 @@ def test_what_an_init_container_held_goes_to_those_after_it_but_a_sidecar_keeps_
     assert asked.reusable_devices == {GPU: 0b1000}
     manager.allocate(asked, 2, Hint(2, True))
     assert asked.held[2].devices == ((GPU, 0b1000),)
-    with pytest.raises(Refused, match=r"unavailable for nvidia.com/gpu\. Requested: 1, Available: 0"):
+    with pytest.raises(AllocationRefused, match=r"unavailable for nvidia.com/gpu\. Requested: 1, Available: 0"):
         manager.allocate(asked, 3, Hint(2, True))
 
 
 def test_what_an_init_container_held_ties_the_next_to_its_node() -> None:
     inventory = machine(*TWO_AND_TWO)
-    manager = Devices(inventory)
-    asked = arrival(inventory, wants(1, Kind.INIT), wants(2))
+    manager = DeviceManager(inventory)
+    asked = arrival(inventory, wants(1, ManagedKind.INIT), wants(2))
     asked.reusable_devices = {GPU: 0b0100}
     asked.holdings.devices[GPU] = 0b0100
     assert manager.hints(asked, 1)[GPU] == [Hint(2, True), Hint(3, False)]
@@ -171,10 +173,10 @@ def test_what_an_init_container_held_ties_the_next_to_its_node() -> None:
 def test_a_device_with_a_topology_of_no_node_leaves_no_place_once_an_init_container_held_it() -> None:
     for where, expected in ((None, [Hint(1, True)]), ((), [])):
         inventory = machine(where, (0,))
-        asked = arrival(inventory, wants(1, Kind.INIT), wants(1))
+        asked = arrival(inventory, wants(1, ManagedKind.INIT), wants(1))
         asked.reusable_devices = {GPU: 0b01}
         asked.holdings.devices[GPU] = 0b01
-        assert Devices(inventory).hints(asked, 1)[GPU] == expected
+        assert DeviceManager(inventory).hints(asked, 1)[GPU] == expected
 
 
 @pytest.mark.parametrize(
@@ -192,8 +194,8 @@ def test_what_cannot_be_allocated_is_refused_in_the_kubelets_words(
     inventory = machine(*TWO_AND_TWO, ill=ill)
     asked = arrival(inventory, wants(count), taken=held or 0)
     if held is not None:
-        asked.held[0] = Held(devices=((GPU, held),))
-    with pytest.raises(Refused) as caught:
-        Devices(inventory).allocate(asked, 0, Hint(None, False))
+        asked.held[0] = HeldResources(devices=((GPU, held),))
+    with pytest.raises(AllocationRefused) as caught:
+        DeviceManager(inventory).allocate(asked, 0, Hint(None, False))
     assert caught.value.reason == "UnexpectedAdmissionError"
     assert text in caught.value.message

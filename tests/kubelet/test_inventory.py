@@ -7,11 +7,11 @@ import pytest
 
 from dovetail.core.devices.kubelet.inventory import (
     Cpu,
-    Device,
     DevicePool,
     Gates,
     Inventory,
     InventoryError,
+    ManagedDevice,
     MemoryPool,
 )
 
@@ -26,7 +26,7 @@ WHOLE: dict[str, Any] = {
     "reserved_cpus": frozenset({0}),
     "memory_policy": "Static",
     "memory": MEMORY,
-    "devices": (DevicePool("nvidia.com/gpu", (Device("a", (0,)), Device("b", (1,)))),),
+    "devices": (DevicePool("nvidia.com/gpu", (ManagedDevice("a", (0,)), ManagedDevice("b", (1,)))),),
 }
 
 
@@ -92,8 +92,12 @@ def test_equal_machines_share_one_inventory() -> None:
         ({"memory": MEMORY[:1]}, "memory", "NUMA node 1 has no memory"),
         ({"memory": (MemoryPool(0, "memory", 9), MEMORY[1])}, "memory", "none is reserved"),
         ({"devices": WHOLE["devices"] * 2}, "devices[1].resource", "listed twice"),
-        ({"devices": (DevicePool("x", (Device("a"), Device("a"))),)}, "devices[0].devices[1].id", "listed twice"),
-        ({"devices": (DevicePool("x", (Device("a", (0, 2)),)),)}, "devices[0].devices[0].numa", "NUMA node 2"),
+        (
+            {"devices": (DevicePool("x", (ManagedDevice("a"), ManagedDevice("a"))),)},
+            "devices[0].devices[1].id",
+            "listed twice",
+        ),
+        ({"devices": (DevicePool("x", (ManagedDevice("a", (0, 2)),)),)}, "devices[0].devices[0].numa", "NUMA node 2"),
     ],
 )
 def test_what_cannot_be_is_refused_by_field(wrong: dict[str, Any], field: str, message: str) -> None:
@@ -112,10 +116,10 @@ def test_more_numa_nodes_are_fine_where_the_kubelet_is_told_to_allow_them_or_doe
 def test_sets_of_nodes_that_nobody_can_go_through_are_refused() -> None:
     many = tuple(range(36))
     wide = {"numa": many, "topology_policy": "restricted", "max_allowable_numa": 64}
-    everywhere = DevicePool("x", tuple(Device(str(i), (i,)) for i in many))
+    everywhere = DevicePool("x", tuple(ManagedDevice(str(i), (i,)) for i in many))
     with pytest.raises(InventoryError, match="all sets of 36"):
         Inventory(**wide, devices=(everywhere,))
-    few = DevicePool("x", (Device("a", (0,)), Device("b", (1,))))
+    few = DevicePool("x", (ManagedDevice("a", (0,)), ManagedDevice("b", (1,))))
     assert Inventory(**wide, devices=(few,))
     with pytest.raises(InventoryError, match="all sets of 36"):
         Inventory(**wide, devices=(few,), minor=36)

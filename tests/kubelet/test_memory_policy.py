@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.core.devices.kubelet.hints import NO_HINT, Hint, ids_of, mask_of
-from dovetail.core.devices.kubelet.holdings import Arrival, Block, Held, Holdings, Refused
+from dovetail.core.devices.kubelet.holdings import AllocationRefused, Arrival, Block, HeldResources, Holdings
 from dovetail.core.devices.kubelet.inventory import Gates, Inventory
-from dovetail.core.devices.kubelet.memory import Memory
-from dovetail.core.devices.kubelet.pods import Asked, Container, Kind, Pod, amounts
+from dovetail.core.devices.kubelet.memory import MemoryManager
+from dovetail.core.devices.kubelet.pods import Asked, ManagedContainer, ManagedKind, ManagedPod, amounts
 from tests.kubelet.cpu_machines import (
     GIB,
     arrival,
@@ -24,17 +24,17 @@ from tests.kubelet.cpu_machines import (
 )
 from tests.kubelet.memory_oracle import memory_hints
 
-APP, INIT, SIDECAR = Kind.APP, Kind.INIT, Kind.SIDECAR
+APP, INIT, SIDECAR = ManagedKind.APP, ManagedKind.INIT, ManagedKind.SIDECAR
 HUGE = "hugepages-1Gi"
 
 
-def pod(memory_gib: int, huge_gib: int | None = None) -> Pod:
-    return Pod((container(1000, memory_gib=memory_gib, huge_gib=huge_gib),))
+def pod(memory_gib: int, huge_gib: int | None = None) -> ManagedPod:
+    return ManagedPod((container(1000, memory_gib=memory_gib, huge_gib=huge_gib),))
 
 
-def after(inventory: Inventory, *pods: tuple[str, Pod, Hint], holdings: Holdings | None = None) -> Holdings:
+def after(inventory: Inventory, *pods: tuple[str, ManagedPod, Hint], holdings: Holdings | None = None) -> Holdings:
     """The holdings once these pods are in, each with what the Topology Manager decided."""
-    memory = Memory(inventory)
+    memory = MemoryManager(inventory)
     now = holdings or Holdings.of_empty(inventory)
     for uid, whole, decided in pods:
         coming = arrival(whole, now, uid)
@@ -71,7 +71,7 @@ def test_nothing_is_taken_at_first_and_huge_pages_are_no_memory() -> None:
 
 def test_one_node_is_preferred_where_one_would_do_on_the_empty_machine() -> None:
     inventory = memory_inventory([8, 8])
-    memory = Memory(inventory)
+    memory = MemoryManager(inventory)
     hints = memory.hints(arrival(pod(6), Holdings.of_empty(inventory)), 0)
     assert described(hints["memory"]) == [((0,), True), ((1,), True), ((0, 1), False)]
     now = after(inventory, ("a", pod(6), hint(0)))
@@ -81,7 +81,7 @@ def test_one_node_is_preferred_where_one_would_do_on_the_empty_machine() -> None
 
 def test_where_nothing_fits_there_is_no_opinion_and_the_refusal_comes_later() -> None:
     inventory = memory_inventory([8, 8])
-    memory = Memory(inventory)
+    memory = MemoryManager(inventory)
     now = after(inventory, ("a", pod(6), hint(0)))
     for size in (10, 17):
         coming = arrival(pod(size), now)
@@ -89,24 +89,24 @@ def test_where_nothing_fits_there_is_no_opinion_and_the_refusal_comes_later() ->
         assert refusal(lambda coming=coming: memory.allocate(coming, 0, NO_HINT)) == unexpected_text(
             "[memorymanager] failed to get the default NUMA affinity, no NUMA nodes with enough memory is available"
         )
-        assert coming.holdings == now and coming.held == [Held()]
+        assert coming.holdings == now and coming.held == [HeldResources()]
 
 
 def test_every_type_has_the_same_hints_and_all_must_fit() -> None:
     inventory = memory_inventory([8, 8, 8], [0, 4, 4])
     coming = arrival(pod(2, 3), Holdings.of_empty(inventory))
-    hints = Memory(inventory).hints(coming, 0)
+    hints = MemoryManager(inventory).hints(coming, 0)
     expected = [((1,), True), ((2,), True), ((0, 1), False), ((0, 2), False), ((1, 2), False), ((0, 1, 2), False)]
     assert described(hints["memory"]) == described(hints[HUGE]) == expected
-    both = Memory(inventory).hints(arrival(pod(2, 6), Holdings.of_empty(inventory)), 0)
+    both = MemoryManager(inventory).hints(arrival(pod(2, 6), Holdings.of_empty(inventory)), 0)
     assert described(both[HUGE]) == [((1, 2), True), ((0, 1, 2), False)]
 
 
 def test_a_type_that_the_node_lacks_cannot_be_met() -> None:
     inventory = memory_inventory([8, 8])
     coming = arrival(pod(1, 1), Holdings.of_empty(inventory))
-    assert Memory(inventory).hints(coming, 0) == {"memory": [], HUGE: []}
-    assert "panic" in refusal(lambda: Memory(inventory).allocate(coming, 0, NO_HINT))[1]
+    assert MemoryManager(inventory).hints(coming, 0) == {"memory": [], HUGE: []}
+    assert "panic" in refusal(lambda: MemoryManager(inventory).allocate(coming, 0, NO_HINT))[1]
 
 
 def test_a_group_fills_its_nodes_in_order_and_gives_back_in_order() -> None:
@@ -115,7 +115,7 @@ def test_a_group_fills_its_nodes_in_order_and_gives_back_in_order() -> None:
     assert free_gib(now) == [0, 6] and groups(now) == [(1, (0, 1)), (1, (0, 1))]
     now = after(inventory, ("b", pod(5), hint(0, 1)), holdings=now)
     assert free_gib(now) == [0, 1] and groups(now) == [(2, (0, 1)), (2, (0, 1))]
-    memory = Memory(inventory)
+    memory = MemoryManager(inventory)
     memory.release("b", now)
     del now.pods["b"]
     assert free_gib(now) == [5, 1], "the lower node gets it back, though the upper one gave it"
@@ -133,7 +133,7 @@ def test_a_container_counts_once_per_type_and_node() -> None:
 
 def test_a_node_is_used_alone_or_in_one_group() -> None:
     inventory = memory_inventory([8, 8, 8])
-    memory = Memory(inventory)
+    memory = MemoryManager(inventory)
     grouped = after(inventory, ("a", pod(10), hint(0, 1)))
     small, large = arrival(pod(2), grouped), arrival(pod(5), grouped)
     assert described(memory.hints(small, 0)["memory"]) == [((2,), True), ((0, 1), False)]
@@ -150,14 +150,14 @@ def test_a_node_is_used_alone_or_in_one_group() -> None:
 def test_without_a_mask_the_own_best_hint_is_used() -> None:
     inventory = memory_inventory([2, 8])
     coming = arrival(pod(4), Holdings.of_empty(inventory))
-    Memory(inventory).allocate(coming, 0, Hint(None, True))
+    MemoryManager(inventory).allocate(coming, 0, Hint(None, True))
     assert blocks_gib(coming) == [{"memory": ((1,), 4)}]
 
 
 def test_a_preferred_decision_without_a_mask_needs_a_preferred_hint() -> None:
     inventory = memory_inventory([4, 2, 2])
     now = after(inventory, ("a", pod(2), hint(0)))
-    memory = Memory(inventory)
+    memory = MemoryManager(inventory)
     text = "[memorymanager] failed to find the default preferred hint"
     assert refusal(lambda: memory.allocate(arrival(pod(3), now), 0, Hint(None, True))) == unexpected_text(text)
     coming = arrival(pod(3), now)
@@ -167,7 +167,7 @@ def test_a_preferred_decision_without_a_mask_needs_a_preferred_hint() -> None:
 
 def test_a_mask_that_is_too_small_is_extended() -> None:
     inventory = memory_inventory([4, 4, 4])
-    memory = Memory(inventory)
+    memory = MemoryManager(inventory)
     coming = arrival(pod(6), Holdings.of_empty(inventory))
     memory.allocate(coming, 0, hint(1))
     assert blocks_gib(coming) == [{"memory": ((0, 1), 6)}]
@@ -181,12 +181,12 @@ def test_no_superset_of_the_mask_fits() -> None:
     inventory = memory_inventory([4, 4, 4])
     now = after(inventory, ("a", pod(2), hint(0)))
     text = "[memorymanager] failed to find NUMA nodes to extend the current topology hint"
-    assert refusal(lambda: Memory(inventory).allocate(arrival(pod(3), now), 0, hint(0))) == unexpected_text(text)
+    assert refusal(lambda: MemoryManager(inventory).allocate(arrival(pod(3), now), 0, hint(0))) == unexpected_text(text)
 
 
 def test_a_preferred_mask_is_not_extended_to_one_that_is_not() -> None:
     inventory = memory_inventory([4, 4])
-    memory = Memory(inventory)
+    memory = MemoryManager(inventory)
     base = after(inventory, ("a", pod(3), hint(0, 1)))
     text = "[memorymanager] failed to find the extended preferred hint"
     assert refusal(lambda: memory.allocate(arrival(pod(4), base), 0, hint(0))) == unexpected_text(text)
@@ -200,7 +200,7 @@ def test_a_group_across_other_groups_is_refused_since_v1_32(before: Hint) -> Non
     now = after(memory_inventory([8, 8, 8]), ("a", pod(2), before))
     text = "[memorymanager] preferred hint violates NUMA node allocation"
     wanted = hint(0, 1) if before == hint(0) else hint(1, 2)
-    newer, older = (Memory(memory_inventory([8, 8, 8], minor=minor)) for minor in (32, 31))
+    newer, older = (MemoryManager(memory_inventory([8, 8, 8], minor=minor)) for minor in (32, 31))
     assert refusal(lambda: newer.allocate(arrival(pod(1), now), 0, wanted)) == unexpected_text(text)
     coming = arrival(pod(1), now)
     older.allocate(coming, 0, wanted)
@@ -210,7 +210,7 @@ def test_a_group_across_other_groups_is_refused_since_v1_32(before: Hint) -> Non
 def test_memory_can_leak_where_a_group_and_a_single_node_overlap() -> None:
     """The kubelet does not look again at masks of one node, and gives back what is taken on a node, whoever took it."""
     inventory = memory_inventory([6, 6])
-    memory = Memory(inventory)
+    memory = MemoryManager(inventory)
     now = after(inventory, ("filler", pod(2), hint(0, 1)), ("group", pod(7), hint(0, 1)))
     assert free_gib(now) == [0, 3]
     memory.release("filler", now)
@@ -236,10 +236,10 @@ def test_init_containers_leave_their_memory_to_those_after_them(
 ) -> None:
     inventory = memory_inventory([8, 8], [8, 8])
     kinds = [(INIT, size) for size in inits] + [(APP, size) for size in apps]
-    whole = Pod(tuple(container(1000, kind, size, size) for kind, size in kinds))
+    whole = ManagedPod(tuple(container(1000, kind, size, size) for kind, size in kinds))
     coming = arrival(whole, Holdings.of_empty(inventory))
     for index in range(len(kinds)):
-        Memory(inventory).allocate(coming, index, hint(0))
+        MemoryManager(inventory).allocate(coming, index, hint(0))
     sizes = [blocks["memory"][1] for blocks in blocks_gib(coming) if blocks]
     assert sizes == left + apps
     assert free_gib(coming.holdings) == free_gib(coming.holdings, 0) == [8 - taken, 8]
@@ -249,17 +249,19 @@ def test_init_containers_leave_their_memory_to_those_after_them(
 def test_a_sidecar_uses_what_init_containers_left_and_keeps_it() -> None:
     inventory = memory_inventory([16])
     kinds = [(INIT, 4), (SIDECAR, 3), (INIT, 2), (APP, 2)]
-    coming = arrival(Pod(tuple(container(1000, kind, size) for kind, size in kinds)), Holdings.of_empty(inventory))
+    coming = arrival(
+        ManagedPod(tuple(container(1000, kind, size) for kind, size in kinds)), Holdings.of_empty(inventory)
+    )
     for index in range(4):
-        Memory(inventory).allocate(coming, index, hint(0))
+        MemoryManager(inventory).allocate(coming, index, hint(0))
     sizes = [blocks["memory"][1] for blocks in blocks_gib(coming) if blocks]
     assert sizes == [0, 3, 0, 2] and free_gib(coming.holdings) == [11]
 
 
 def test_memory_that_was_left_on_other_nodes_is_not_used() -> None:
     inventory = memory_inventory([8, 8])
-    coming = arrival(Pod((container(1000, INIT, 4), container(1000, APP, 4))), Holdings.of_empty(inventory))
-    memory = Memory(inventory)
+    coming = arrival(ManagedPod((container(1000, INIT, 4), container(1000, APP, 4))), Holdings.of_empty(inventory))
+    memory = MemoryManager(inventory)
     memory.allocate(coming, 0, hint(0))
     memory.allocate(coming, 1, hint(1))
     assert free_gib(coming.holdings) == [4, 4]
@@ -267,8 +269,8 @@ def test_memory_that_was_left_on_other_nodes_is_not_used() -> None:
 
 def test_what_an_init_container_left_counts_in_the_hints() -> None:
     inventory = memory_inventory([8, 4])
-    memory = Memory(inventory)
-    coming = arrival(Pod((container(1000, INIT, 6), container(1000, APP, 8))), Holdings.of_empty(inventory))
+    memory = MemoryManager(inventory)
+    coming = arrival(ManagedPod((container(1000, INIT, 6), container(1000, APP, 8))), Holdings.of_empty(inventory))
     memory.allocate(coming, 0, hint(0))
     assert described(memory.hints(coming, 1)["memory"]) == [((0,), True)]
     memory.allocate(coming, 1, hint(0))
@@ -277,8 +279,8 @@ def test_what_an_init_container_left_counts_in_the_hints() -> None:
 
 def test_init_containers_give_back_what_is_left_when_the_next_one_starts() -> None:
     inventory = memory_inventory([8])
-    memory = Memory(inventory)
-    whole = Pod((container(1000, INIT, 6), container(1000, SIDECAR, 1), container(1000, APP, 2)))
+    memory = MemoryManager(inventory)
+    whole = ManagedPod((container(1000, INIT, 6), container(1000, SIDECAR, 1), container(1000, APP, 2)))
     now = after(inventory, ("pod", whole, hint(0)))
     assert free_gib(now) == [2] and groups(now) == [(3, (0,))]
     memory.started("pod", 0, now)
@@ -295,7 +297,7 @@ def test_init_containers_give_back_what_is_left_when_the_next_one_starts() -> No
 
 def test_a_restarted_kubelet_gives_one_hint_for_what_is_held() -> None:
     inventory = memory_inventory([8, 8], [4, 4])
-    memory = Memory(inventory)
+    memory = MemoryManager(inventory)
     now = after(inventory, ("pod", pod(10, 4), hint(0, 1)))
     same = arrival(pod(10, 4), now)
     assert memory.hints(same, 0) == memory.pod_hints(same) == {"memory": [hint(0, 1)], HUGE: [hint(0, 1)]}
@@ -314,58 +316,60 @@ def test_a_restarted_kubelet_gives_one_hint_for_what_is_held() -> None:
         ([(INIT, 6), (SIDECAR, 2), (APP, 5)], 7),
     ],
 )
-def test_a_pod_asks_for_what_it_needs_at_its_peak(kinds: list[tuple[Kind, int]], peak: int) -> None:
-    whole = Pod(tuple(container(1000, kind, size) for kind, size in kinds))
+def test_a_pod_asks_for_what_it_needs_at_its_peak(kinds: list[tuple[ManagedKind, int]], peak: int) -> None:
+    whole = ManagedPod(tuple(container(1000, kind, size) for kind, size in kinds))
     enough, lacking = memory_inventory([peak]), memory_inventory([peak - 1])
-    assert Memory(enough).pod_hints(arrival(whole, Holdings.of_empty(enough)))["memory"]
-    assert Memory(lacking).pod_hints(arrival(whole, Holdings.of_empty(lacking))) == {}
+    assert MemoryManager(enough).pod_hints(arrival(whole, Holdings.of_empty(enough)))["memory"]
+    assert MemoryManager(lacking).pod_hints(arrival(whole, Holdings.of_empty(lacking))) == {}
 
 
 def test_a_type_that_only_init_containers_ask_for_is_not_the_pods() -> None:
     inventory = memory_inventory([8, 8], [4, 4])
-    whole = Pod((container(1000, INIT, 1, 2), container(1000, APP, 1)))
-    assert set(Memory(inventory).pod_hints(arrival(whole, Holdings.of_empty(inventory)))) == {"memory"}
+    whole = ManagedPod((container(1000, INIT, 1, 2), container(1000, APP, 1)))
+    assert set(MemoryManager(inventory).pod_hints(arrival(whole, Holdings.of_empty(inventory)))) == {"memory"}
 
 
 def test_who_is_not_guaranteed_gets_nothing() -> None:
     inventory = memory_inventory([8])
-    memory = Memory(inventory)
-    burst = Pod((Container(amounts({"cpu": 1000, "memory": GIB}), amounts({"cpu": 1000, "memory": 2 * GIB})),))
+    memory = MemoryManager(inventory)
+    burst = ManagedPod(
+        (ManagedContainer(amounts({"cpu": 1000, "memory": GIB}), amounts({"cpu": 1000, "memory": 2 * GIB})),)
+    )
     coming = arrival(burst, Holdings.of_empty(inventory))
     assert memory.hints(coming, 0) == {} and memory.pod_hints(coming) == {}
     memory.allocate(coming, 0, hint(0))
     memory.allocate_pod(coming, hint(0))
-    assert coming.held == [Held()] and coming.holdings == Holdings.of_empty(inventory)
+    assert coming.held == [HeldResources()] and coming.holdings == Holdings.of_empty(inventory)
 
 
 MANAGED = Gates(pod_level_resource_managers=True)
 
 
-def pod_level(*containers: Container, memory_gib: int) -> Pod:
+def pod_level(*containers: ManagedContainer, memory_gib: int) -> ManagedPod:
     asked = amounts({"cpu": 8000, "memory": memory_gib * GIB})
-    return Pod(containers, whole=Asked(asked, asked))
+    return ManagedPod(containers, whole=Asked(asked, asked))
 
 
 def test_pod_level_resources_are_left_alone_without_their_managers() -> None:
     inventory = memory_inventory([8, 8])
     coming = arrival(pod_level(container(1000), memory_gib=3), Holdings.of_empty(inventory))
-    memory = Memory(inventory)
+    memory = MemoryManager(inventory)
     assert memory.hints(coming, 0) == {} and memory.pod_hints(coming) == {}
     memory.allocate(coming, 0, hint(0))
-    assert coming.held == [Held()]
-    older = Memory(memory_inventory([8, 8], minor=33, gates=Gates.of_version(33)))
+    assert coming.held == [HeldResources()]
+    older = MemoryManager(memory_inventory([8, 8], minor=33, gates=Gates.of_version(33)))
     assert older.hints(coming, 0)["memory"], "v1.33 did not know them"
 
 
 def test_pod_level_resources_are_taken_for_the_pod_and_shared_out() -> None:
     inventory = memory_inventory([2, 2], gates=MANAGED, scope="pod")
-    memory = Memory(inventory)
+    memory = MemoryManager(inventory)
     whole = pod_level(
-        Container(kind=INIT),
+        ManagedContainer(kind=INIT),
         container(1000, SIDECAR, 1),
-        Container(kind=INIT),
+        ManagedContainer(kind=INIT),
         container(1000, APP, 1),
-        Container(),
+        ManagedContainer(),
         memory_gib=3,
     )
     coming = arrival(whole, Holdings.of_empty(inventory))
@@ -386,34 +390,37 @@ def test_pod_level_resources_are_taken_for_the_pod_and_shared_out() -> None:
     ("containers", "message"),
     [
         (
-            (container(1000, APP, 2), container(1000, APP, 1), Container()),
+            (container(1000, APP, 2), container(1000, APP, 1), ManagedContainer()),
             "pod rejected, sum of exclusive container memory requests equals pod budget, leaving no memory for shared "
             "containers",
         ),
         (
-            (container(1000, SIDECAR, 3), Container(kind=INIT), container(1000, APP, 1)),
+            (container(1000, SIDECAR, 3), ManagedContainer(kind=INIT), container(1000, APP, 1)),
             "pod rejected, pod has shared init containers but no memory available for them",
         ),
     ],
 )
 def test_a_pod_whose_containers_leave_nothing_to_share_is_refused(
-    containers: tuple[Container, ...], message: str
+    containers: tuple[ManagedContainer, ...], message: str
 ) -> None:
     inventory = memory_inventory([8, 8], gates=MANAGED, scope="pod")
     coming = arrival(pod_level(*containers, memory_gib=3), Holdings.of_empty(inventory))
-    assert Memory(inventory).pod_hints(coming) == {"memory": []}
-    assert refusal(lambda: Memory(inventory).allocate_pod(coming, NO_HINT)) == ("EmptyPodSharedPoolError", message)
+    assert MemoryManager(inventory).pod_hints(coming) == {"memory": []}
+    assert refusal(lambda: MemoryManager(inventory).allocate_pod(coming, NO_HINT)) == (
+        "EmptyPodSharedPoolError",
+        message,
+    )
 
 
 def test_in_scope_container_one_that_does_not_qualify_gets_nothing_since_v1_37() -> None:
-    whole = pod_level(container(1000), Container(), memory_gib=3)
+    whole = pod_level(container(1000), ManagedContainer(), memory_gib=3)
     newer, older = (memory_inventory([8, 8], gates=MANAGED, minor=minor) for minor in (37, 36))
     coming = arrival(whole, Holdings.of_empty(newer))
-    Memory(newer).allocate(coming, 0, hint(0))
-    Memory(newer).allocate(coming, 1, NO_HINT)
+    MemoryManager(newer).allocate(coming, 0, hint(0))
+    MemoryManager(newer).allocate(coming, 1, NO_HINT)
     assert blocks_gib(coming) == [{"memory": ((0,), 1)}, None]
     coming = arrival(whole, Holdings.of_empty(older))
-    assert "default NUMA affinity" in refusal(lambda: Memory(older).allocate(coming, 1, NO_HINT))[1]
+    assert "default NUMA affinity" in refusal(lambda: MemoryManager(older).allocate(coming, 1, NO_HINT))[1]
 
 
 MACHINES = st.sampled_from(
@@ -431,7 +438,7 @@ SIZES = st.tuples(st.integers(1, 9), st.one_of(st.none(), st.integers(0, 3)))
 def crowded(draw: st.DrawFn) -> tuple[Inventory, Holdings]:
     """A machine on which pods have come and gone, each with one of the Memory Manager's own hints or without one."""
     inventory = draw(MACHINES)
-    memory, now = Memory(inventory), Holdings.of_empty(inventory)
+    memory, now = MemoryManager(inventory), Holdings.of_empty(inventory)
     for number in range(draw(st.integers(0, 4))):
         size, huge = draw(SIZES)
         whole = pod(size, huge if HUGE in inventory.memory_types else None)
@@ -439,7 +446,7 @@ def crowded(draw: st.DrawFn) -> tuple[Inventory, Holdings]:
         hints = memory.hints(coming, 0).get("memory") or []
         try:
             memory.allocate(coming, 0, draw(st.sampled_from([NO_HINT, *hints])))
-        except Refused:
+        except AllocationRefused:
             continue
         now = settled(coming)
     for uid in [uid for uid in now.pods if draw(st.integers(0, 3)) == 0]:
@@ -459,7 +466,7 @@ def test_hints_are_those_of_the_definition(
         coming.reusable_memory[mask_of(inventory.numa[:1]), "memory"] = left * GIB
     sizes = {name: value for name, value in whole.containers[0].requests if name != "cpu"}
     expected = memory_hints(inventory, now, coming.reusable_memory, sizes)
-    hints = Memory(inventory).hints(coming, 0)
+    hints = MemoryManager(inventory).hints(coming, 0)
     assert set(hints) == (set(sizes) if expected else set())
     assert all(described(given_hints) == expected for given_hints in hints.values())
 
@@ -471,14 +478,14 @@ def test_a_set_of_nodes_with_a_hint_is_taken_as_it_is_and_a_group_without_one_ne
     inventory, now = world
     whole = pod(size[0], size[1] if HUGE in inventory.memory_types else None)
     coming = arrival(whole, now, "new")
-    memory = Memory(inventory)
+    memory = MemoryManager(inventory)
     masks = {given_hint.mask: given_hint for given_hint in memory.hints(coming, 0).get("memory") or ()}
     subset = data.draw(st.sets(st.sampled_from(inventory.numa), min_size=1))
     mask = mask_of(subset)
     try:
         memory.allocate(coming, 0, masks.get(mask, Hint(mask, False)))
         used = {block.mask for block in coming.held[0].memory or ()}
-    except Refused:
+    except AllocationRefused:
         used = set()
     if mask in masks:
         assert used == {mask}
@@ -501,16 +508,18 @@ def test_what_is_taken_is_what_pods_hold_and_all_of_it_comes_back(world: tuple[I
         assert [f + t for f, t in zip(node.free_bytes, node.taken_bytes, strict=True)] == list(before.free_bytes)
         assert min(node.free_bytes) >= 0 and min(node.taken_bytes) >= 0
     for uid in list(now.pods):
-        Memory(inventory).release(uid, now)
+        MemoryManager(inventory).release(uid, now)
         del now.pods[uid]
     assert now == empty
 
 
 @given(st.lists(st.tuples(st.sampled_from([INIT, SIDECAR]), st.integers(1, 5)), max_size=4), st.integers(1, 5))
-def test_with_init_containers_too_the_blocks_add_up_to_what_is_taken(before: list[tuple[Kind, int]], app: int) -> None:
+def test_with_init_containers_too_the_blocks_add_up_to_what_is_taken(
+    before: list[tuple[ManagedKind, int]], app: int
+) -> None:
     inventory = memory_inventory([32])
-    memory = Memory(inventory)
-    whole = Pod(tuple(container(1000, kind, size) for kind, size in [*before, (APP, app)]))
+    memory = MemoryManager(inventory)
+    whole = ManagedPod(tuple(container(1000, kind, size) for kind, size in [*before, (APP, app)]))
     now = after(inventory, ("pod", whole, hint(0)))
     held = sum(block.size_bytes for one in now.pods["pod"].containers for block in one.memory or ())
     assert held == now.memory[0].taken_bytes[0]
@@ -527,4 +536,4 @@ def test_with_init_containers_too_the_blocks_add_up_to_what_is_taken(before: lis
 
 def test_needs_the_static_policy() -> None:
     with pytest.raises(ValueError, match="Static"):
-        Memory(Inventory(numa=(0,), memory_policy="None"))
+        MemoryManager(Inventory(numa=(0,), memory_policy="None"))

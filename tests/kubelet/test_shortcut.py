@@ -11,16 +11,16 @@ from msgspec.structs import replace
 from dovetail.core.devices.kubelet.admission import NEW, Kubelet
 from dovetail.core.devices.kubelet.holdings import Holdings
 from dovetail.core.devices.kubelet.inventory import InventoryError
-from dovetail.core.devices.kubelet.pods import Container, Kind, Pod, amounts
+from dovetail.core.devices.kubelet.pods import ManagedContainer, ManagedKind, ManagedPod, amounts
 from tests.kubelet.test_admission import GIB, MACHINE, asks, lowest, only_gpus
 from tests.referee.kubelet_nodes import Dice
 
 HUGE = amounts({"cpu": 1000, "memory": GIB, "hugepages-2Mi": GIB})
 
 
-def alone(dice: Dice, pod: Pod) -> Pod:
+def alone(dice: Dice, pod: ManagedPod) -> ManagedPod:
     """Mostly a pod of the first app container alone."""
-    first = next((one for one in pod.containers if one.kind is Kind.APP), None)
+    first = next((one for one in pod.containers if one.kind is ManagedKind.APP), None)
     return pod if first is None or dice.likely(0.1) else replace(pod, containers=(first,))
 
 
@@ -64,15 +64,15 @@ def test_on_random_nodes_it_gives_what_the_long_way_gives_and_refuses_nobody_its
 @pytest.mark.parametrize(
     "pod",
     [
-        Pod((asks(1000), asks(1000))),
-        Pod((asks(1000, kind=Kind.INIT), asks(1000))),
-        Pod((Container(HUGE, HUGE),)),
+        ManagedPod((asks(1000), asks(1000))),
+        ManagedPod((asks(1000, kind=ManagedKind.INIT), asks(1000))),
+        ManagedPod((ManagedContainer(HUGE, HUGE),)),
     ],
 )
-def test_who_has_several_containers_or_asks_for_what_the_node_has_not_goes_the_long_way(pod: Pod) -> None:
+def test_who_has_several_containers_or_asks_for_what_the_node_has_not_goes_the_long_way(pod: ManagedPod) -> None:
     assert Kubelet(MACHINE, lowest).shortcut(pod) is None
 
 
 def test_nobody_is_let_in_where_it_is_not_known_what_the_kubelet_does() -> None:
-    assert Kubelet(MACHINE, lowest).shortcut(Pod((only_gpus(1),))) is not None
-    assert Kubelet(replace(MACHINE, topology_policy=None), lowest).shortcut(Pod((only_gpus(1),))) is None
+    assert Kubelet(MACHINE, lowest).shortcut(ManagedPod((only_gpus(1),))) is not None
+    assert Kubelet(replace(MACHINE, topology_policy=None), lowest).shortcut(ManagedPod((only_gpus(1),))) is None

@@ -18,7 +18,7 @@ from dovetail.kube.api.client import MERGE_PATCH, Client
 from dovetail.kube.api.config import ClusterConfig, load_config
 from dovetail.kube.api.errors import AlreadyExists, ApiError, NotFound
 from dovetail.playground import Playground
-from dovetail.scheduler.serve import Options, run
+from dovetail.scheduler.serve import SchedulerOptions, run
 from tests.patience import PATIENCE_S
 
 Document = dict[str, Any]
@@ -146,7 +146,7 @@ class Cluster:
         """The scheduler in this process, under its own credentials; ended at the end of the block."""
         settings: dict[str, Any] = {"leader_elect": False, "listen": "", "lease_namespace": NAMESPACE} | options
         settings.setdefault("policy", Policy(attempts_per_step=64))
-        task = asyncio.create_task(run(self.scheduler_config, Options(**settings)))
+        task = asyncio.create_task(run(self.scheduler_config, SchedulerOptions(**settings)))
         try:
             yield task
         finally:

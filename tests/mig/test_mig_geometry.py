@@ -6,10 +6,10 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from dovetail.core.devices.mig.geometry import Engines, Geometry, GeometryError, Profile
+from dovetail.core.devices.mig.geometry import Engines, Geometry, GeometryError, MigProfile
 from dovetail.core.devices.mig.instances import States, counts_of, states
 from dovetail.core.devices.mig.products import GEOMETRIES, of_product
-from dovetail.core.devices.mig.slices import Slices, most_taken, slices, taken
+from dovetail.core.devices.mig.slices import MigSlices, most_taken, slices, taken
 from dovetail.core.devices.products import PRODUCTS
 from tests.mig.mig_oracle import EIGHT_WIDE, FAMILIES, all_legal, bits, geometry
 
@@ -181,7 +181,7 @@ def test_names_that_differ_by_driver_are_one_profile() -> None:
 
 
 def test_a_profile_takes_the_scarcer_of_its_slices() -> None:
-    def one(key: str, name: str) -> Slices:
+    def one(key: str, name: str) -> MigSlices:
         card = geometry(key)
         return slices(card, [card.profiles[card.index(name)]])
 
@@ -217,7 +217,7 @@ def test_no_state_takes_more_than_its_card_and_a_whole_card_takes_all(key: str) 
     ],
 )
 def test_a_geometry_that_cannot_be_is_refused(change: dict[str, object], field: str, message: str) -> None:
-    profile = Profile("2g.10gb", 14, 2, 2, (0, 2, 4), 3, 9856)
+    profile = MigProfile("2g.10gb", 14, 2, 2, (0, 2, 4), 3, 9856)
     Geometry("card", (), 8, 7, Engines(1), (profile,))
     with pytest.raises(GeometryError, match=f"{field}: .*{message}"):
         Geometry("card", (), 8, 7, Engines(1), (replace(profile, **change),))  # type: ignore[arg-type]
@@ -225,8 +225,8 @@ def test_a_geometry_that_cannot_be_is_refused(change: dict[str, object], field: 
 
 @pytest.mark.slow
 def test_a_geometry_with_too_many_ways_is_refused() -> None:
-    def profile(name: str, starts: int) -> Profile:
-        return Profile(name, 0, 1, 1, tuple(range(starts)), starts, 1024)
+    def profile(name: str, starts: int) -> MigProfile:
+        return MigProfile(name, 0, 1, 1, tuple(range(starts)), starts, 1024)
 
     with pytest.raises(GeometryError, match="62 at most"):
         Geometry("card", (), 63, 63, Engines(), (profile("1g.1gb", 63),))

@@ -10,7 +10,7 @@ import pytest
 
 from dovetail.core.devices.mig.geometry import Geometry, GeometryError
 from dovetail.core.devices.mig.instances import states
-from dovetail.core.devices.mig.plan import Change, Divided, Impossible, Plan, plan
+from dovetail.core.devices.mig.plan import DivisionPlan, InstanceChange, NoDivision, PlannedDivision, plan
 from dovetail.core.devices.mig.slices import slices
 from tests.mig.mig_oracle import geometry
 
@@ -27,7 +27,7 @@ def counts(card: Geometry, bits: int, names: list[str]) -> list[int]:
     ]
 
 
-def cheapest_by_hand(cards: list[Divided], wanted: dict[str, int]) -> Cost | None:
+def cheapest_by_hand(cards: list[PlannedDivision], wanted: dict[str, int]) -> Cost | None:
     """Every legal state that each card could have afterwards, in all combinations."""
     names = list(wanted)
     ways: list[list[tuple[Cost, list[int]]]] = []
@@ -55,7 +55,7 @@ def cheapest_by_hand(cards: list[Divided], wanted: dict[str, int]) -> Cost | Non
     return best
 
 
-def cost_of(found: Plan, cards: list[Divided], wanted: dict[str, int]) -> Cost:
+def cost_of(found: DivisionPlan, cards: list[PlannedDivision], wanted: dict[str, int]) -> Cost:
     """What a plan costs, once it is carried out by the rules."""
     changes = {change.gpu: change for change in found.changes}
     assert len(changes) == len(found.changes)
@@ -83,12 +83,12 @@ def cost_of(found: Plan, cards: list[Divided], wanted: dict[str, int]) -> Cost:
     return (total[0], total[1], total[2])
 
 
-def drawn(chance: random.Random, gpu: int, card: Geometry) -> Divided:
+def drawn(chance: random.Random, gpu: int, card: Geometry) -> PlannedDivision:
     if chance.random() < 0.3:
-        return Divided(gpu, card, mig=False, busy=chance.random() < 0.4)
+        return PlannedDivision(gpu, card, mig=False, busy=chance.random() < 0.4)
     there = chance.choice(sorted(states(card).classes))
     used = sum(card.bit(*one) for one in card.members(there) if chance.random() < 0.4)
-    return Divided(gpu, card, mig=True, instances=there, used=used)
+    return PlannedDivision(gpu, card, mig=True, instances=there, used=used)
 
 
 @pytest.mark.parametrize("seed", range(80))
@@ -98,7 +98,7 @@ def test_no_way_to_divide_two_small_cards_is_cheaper(seed: int) -> None:
     names = chance.sample([profile.name for profile in A30.profiles], chance.randint(1, 2))
     wanted = {name: chance.randint(1, 3) for name in names}
     found, best = plan(cards, wanted), cheapest_by_hand(cards, wanted)
-    if isinstance(found, Impossible):
+    if isinstance(found, NoDivision):
         assert best is None
     else:
         assert cost_of(found, cards, wanted) == best
@@ -111,81 +111,81 @@ def test_no_way_to_divide_a_large_card_beside_a_small_one_is_cheaper(seed: int) 
     names = chance.sample([profile.name for profile in A100.profiles], chance.randint(1, 3))
     wanted = {name: chance.randint(1, 2) for name in names}
     found, best = plan(cards, wanted), cheapest_by_hand(cards, wanted)
-    if isinstance(found, Impossible):
+    if isinstance(found, NoDivision):
         assert best is None
     else:
         assert cost_of(found, cards, wanted) == best
 
 
 def test_nothing_is_done_where_the_wanted_is_idle() -> None:
-    card = Divided(0, A100, mig=True, instances=SMALL, used=A100.bits([("1g.5gb", 0)]))
-    assert plan([card], {"1g.5gb": 6}) == Plan(())
-    assert plan([card], {}) == Plan(())
+    card = PlannedDivision(0, A100, mig=True, instances=SMALL, used=A100.bits([("1g.5gb", 0)]))
+    assert plan([card], {"1g.5gb": 6}) == DivisionPlan(())
+    assert plan([card], {}) == DivisionPlan(())
 
 
 def test_free_room_is_used_before_anything_is_destroyed() -> None:
-    full = Divided(0, A100, mig=True, instances=SMALL)
-    begun = Divided(1, A100, mig=True, instances=A100.bits([("1g.5gb", 6)]), used=A100.bits([("1g.5gb", 6)]))
-    assert plan([full, begun], {"4g.20gb": 1}) == Plan((Change(1, (), (("4g.20gb", 0),)),))
+    full = PlannedDivision(0, A100, mig=True, instances=SMALL)
+    begun = PlannedDivision(1, A100, mig=True, instances=A100.bits([("1g.5gb", 6)]), used=A100.bits([("1g.5gb", 6)]))
+    assert plan([full, begun], {"4g.20gb": 1}) == DivisionPlan((InstanceChange(1, (), (("4g.20gb", 0),)),))
 
 
 def test_idle_instances_go_and_those_in_use_stay() -> None:
-    card = Divided(2, A100, mig=True, instances=SMALL, used=A100.bits([("1g.5gb", 6)]))
+    card = PlannedDivision(2, A100, mig=True, instances=SMALL, used=A100.bits([("1g.5gb", 6)]))
     found = plan([card], {"2g.10gb": 1})
-    assert isinstance(found, Plan)
+    assert isinstance(found, DivisionPlan)
     (change,) = found.changes
     assert change.create == (("2g.10gb", 4),)
     assert change.destroy == (("1g.5gb", 4), ("1g.5gb", 5))
 
 
 def test_cards_in_mig_mode_come_before_whole_ones() -> None:
-    whole, divided = Divided(0, A100, mig=False), Divided(1, A100, mig=True, instances=SMALL)
+    whole, divided = PlannedDivision(0, A100, mig=False), PlannedDivision(1, A100, mig=True, instances=SMALL)
     found = plan([whole, divided], {"3g.20gb": 1})
-    assert isinstance(found, Plan)
+    assert isinstance(found, DivisionPlan)
     assert [change.gpu for change in found.changes] == [1]
 
 
 def test_one_whole_card_comes_before_two_in_mig_mode() -> None:
     half = A100.bits([("3g.20gb", 4)])
-    cards = [Divided(gpu, A100, mig=True, instances=half, used=half) for gpu in (0, 1)]
-    found = plan([*cards, Divided(2, A100, mig=False)], {"3g.20gb": 2})
-    assert found == Plan((Change(2, (), (("3g.20gb", 0), ("3g.20gb", 4)), turns_on=True, resets=True),))
+    cards = [PlannedDivision(gpu, A100, mig=True, instances=half, used=half) for gpu in (0, 1)]
+    found = plan([*cards, PlannedDivision(2, A100, mig=False)], {"3g.20gb": 2})
+    assert found == DivisionPlan((InstanceChange(2, (), (("3g.20gb", 0), ("3g.20gb", 4)), turns_on=True, resets=True),))
 
 
 def test_only_some_cards_are_reset_when_mig_mode_is_turned_on() -> None:
-    found = plan([Divided(0, H100, mig=False)], {"1g.10gb": 1})
-    assert isinstance(found, Plan)
+    found = plan([PlannedDivision(0, H100, mig=False)], {"1g.10gb": 1})
+    assert isinstance(found, DivisionPlan)
     assert (found.changes[0].turns_on, found.changes[0].resets) == (True, False)
 
 
 def test_of_equal_cards_the_one_most_in_use_is_touched() -> None:
     used = A100.bits([("1g.5gb", 6)])
-    cards = [Divided(0, A100, mig=True), Divided(1, A100, mig=True, instances=used, used=used)]
+    cards = [PlannedDivision(0, A100, mig=True), PlannedDivision(1, A100, mig=True, instances=used, used=used)]
     found = plan(cards, {"1g.5gb": 1})
-    assert isinstance(found, Plan)
+    assert isinstance(found, DivisionPlan)
     assert [change.gpu for change in found.changes] == [1]
 
 
 def test_two_names_of_one_profile_are_added_up() -> None:
     gb200 = geometry("GB200-186GB")
-    found = plan([Divided(0, gb200, mig=True)], {"1g.23gb": 1, "nvidia.com/mig-1g.24gb": 2})
-    assert isinstance(found, Plan)
+    found = plan([PlannedDivision(0, gb200, mig=True)], {"1g.23gb": 1, "nvidia.com/mig-1g.24gb": 2})
+    assert isinstance(found, DivisionPlan)
     assert [name for name, _ in found.changes[0].create] == ["1g.23gb"] * 3
 
 
 def test_what_is_in_the_way_is_told() -> None:
-    divided = Divided(0, A100, mig=True, instances=SMALL, used=A100.bits([("1g.5gb", 0)]))
-    whole = Divided(4, A100, mig=False, busy=True)
-    assert plan([divided, whole], {"4g.20gb": 1}) == Impossible(
+    divided = PlannedDivision(0, A100, mig=True, instances=SMALL, used=A100.bits([("1g.5gb", 0)]))
+    whole = PlannedDivision(4, A100, mig=False, busy=True)
+    assert plan([divided, whole], {"4g.20gb": 1}) == NoDivision(
         "what is in use is never destroyed, and too little is idle beside it: GPU0, GPU4"
     )
-    assert plan([divided, whole], {"4g.20gb": 3}) == Impossible(
+    assert plan([divided, whole], {"4g.20gb": 3}) == NoDivision(
         "the cards of the node cannot have so many at once, even if all were idle"
     )
-    assert plan([divided, whole], {"4g.24gb": 1}) == Impossible(
+    assert plan([divided, whole], {"4g.24gb": 1}) == NoDivision(
         "no card of the node has the profile 4g.24gb: A100-40GB"
     )
-    assert plan([], {"1g.5gb": 1}) == Impossible("no card of the node has the profile 1g.5gb: it has no cards")
+    assert plan([], {"1g.5gb": 1}) == NoDivision("no card of the node has the profile 1g.5gb: it has no cards")
 
 
 @pytest.mark.parametrize(
@@ -199,4 +199,4 @@ def test_what_is_in_the_way_is_told() -> None:
 )
 def test_a_card_that_cannot_be_is_refused(card: dict[str, int], message: str) -> None:
     with pytest.raises(GeometryError, match=f"GPU7: .*{message}"):
-        Divided(7, A100, **card)  # type: ignore[arg-type]
+        PlannedDivision(7, A100, **card)  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ from dovetail.core import events as ev
 from dovetail.core.model import GPU, Gang, LabelSelector, Pod, Request, Requirement, Work
 from dovetail.core.placing.gangs import Group
 from dovetail.core.preemption import defragmentation
-from dovetail.core.preemption.defragmentation import Moves, NoPlan
+from dovetail.core.preemption.defragmentation import MovePlan, NoPlan
 from dovetail.core.queues.types import Budget, Queue
 from dovetail.core.state import State
 from tests.core.gang_oracle import RACK, gpu_node, gpu_pod, placeable
@@ -43,7 +43,7 @@ def gang(gang_id: str, least: int, **more: object) -> ev.Event:
     return ev.GangChanged(Gang(gang_id, "ns", gang_id, least, **more))
 
 
-def planned(state: State, group: Group, root: str = "") -> Moves | NoPlan:
+def planned(state: State, group: Group, root: str = "") -> MovePlan | NoPlan:
     before = dict(state.cluster.placements)
     found = defragmentation.plan(state, group, root)
     assert state.cluster.check() == []
@@ -51,17 +51,17 @@ def planned(state: State, group: Group, root: str = "") -> Moves | NoPlan:
     return found
 
 
-def room_for(state: State, gpus: int, pods: int = 1, **more: object) -> Moves | NoPlan:
+def room_for(state: State, gpus: int, pods: int = 1, **more: object) -> MovePlan | NoPlan:
     """A plan for a shape that nobody has asked for yet."""
     return planned(state, Group(pods=[gpu_pod(f"new{i}", gpus) for i in range(pods)], missing=pods, **more))
 
 
-def moved(found: Moves | NoPlan) -> dict[str, str]:
-    assert isinstance(found, Moves), found
+def moved(found: MovePlan | NoPlan) -> dict[str, str]:
+    assert isinstance(found, MovePlan), found
     return {move.uid: move.target for step in found.steps for move in step.moves}
 
 
-def replay(contest: Contest, found: Moves) -> Places:
+def replay(contest: Contest, found: MovePlan) -> Places:
     """Carry the steps out: nobody may go where there is no room at that time."""
     sizes = {pod.uid: gpus_of(pod) for pod in contest.pods()}
     places = {pod.uid: pod.node for pod in contest.pods()}
@@ -158,7 +158,7 @@ def test_gangs_move_whole_and_in_order() -> None:
             continue
         state = contest.state()
         found = planned(state, state.roster.groups("big")[0], "big")
-        if isinstance(found, Moves):
+        if isinstance(found, MovePlan):
             assert fits(contest, replay(contest, found)), seed
             gone = {move.uid for step in found.steps for move in step.moves}
             assert gone in [set(some) for some in contest.lawful(below=9)], seed
@@ -170,7 +170,7 @@ def test_the_cheapest_node_is_cleared() -> None:
     state = told(*nodes(2, 2, 1), runs("dear", "n0", minutes=50), runs("cheap", "n1", minutes=1))
     found = room_for(state, 2)
     assert moved(found).keys() == {"cheap"}
-    assert isinstance(found, Moves)
+    assert isinstance(found, MovePlan)
     assert found.lost_milli_ms == 1000 * MINUTE_MS
     assert found.placed == (("new0", "n1"),)
 
@@ -182,7 +182,7 @@ def test_the_cheapest_who_find_no_other_room_stay() -> None:
 
 def test_where_the_job_fits_as_it_is_nobody_moves() -> None:
     found = room_for(told(*nodes(2), runs("p", "n0")), 1)
-    assert isinstance(found, Moves)
+    assert isinstance(found, MovePlan)
     assert (found.steps, found.lost_milli_ms) == ((), 0)
 
 
@@ -190,7 +190,7 @@ def test_who_needs_most_room_moves_first_so_that_nobody_takes_it() -> None:
     running = [runs("small", "n0"), runs("big", "n0", gpus=2), runs("other", "n1"), runs("last", "n2")]
     found = room_for(told(*nodes(4, 3, 2), *running), 4)
     assert moved(found) == {"big": "n1", "small": "n2"}
-    assert isinstance(found, Moves)
+    assert isinstance(found, MovePlan)
     assert [step.root for step in found.steps] == ["pod/big", "pod/small"]
 
 
@@ -253,7 +253,7 @@ def test_a_gang_gets_room_in_one_rack() -> None:
 def test_the_gpus_that_a_pod_moves_to_are_named() -> None:
     state = told(*nodes(2, 2, 2), runs("a", "n0"), runs("b", "n1", gpus=1, devices=(0,)), runs("c", "n2", gpus=2))
     found = room_for(state, 2)
-    assert isinstance(found, Moves)
+    assert isinstance(found, MovePlan)
     (step,) = found.steps
     assert [(move.target, move.devices) for move in step.moves] in ([("n1", (1,))], [("n0", (1,))])
 
@@ -262,7 +262,7 @@ def test_a_shape_that_nobody_has_is_planned_for_like_a_job() -> None:
     pod = Pod("shape", "ns", "shape", Request(((GPU, 2),)))
     state = told(*nodes(2, 2), runs("a", "n0"), runs("b", "n1"))
     asked = planned(state, Group(pods=[pod]))
-    assert isinstance(asked, Moves)
+    assert isinstance(asked, MovePlan)
     assert len(asked.steps) == 1
     state.apply(ev.PodChanged(replace(pod, priority=0)))
     assert planned(state, state.roster.groups("pod/shape")[0], "pod/shape") == asked

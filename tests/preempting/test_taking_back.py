@@ -13,7 +13,7 @@ from dovetail.core import events as ev
 from dovetail.core.placing.gangs import Group
 from dovetail.core.preemption import search
 from dovetail.core.preemption.candidates import easiest_part
-from dovetail.core.preemption.search import Found, Impossible
+from dovetail.core.preemption.search import NoPreemption, PreemptionPlan
 from dovetail.core.preemption.victims import Unit, Victims, reclaims, uncovered, weight
 from dovetail.core.queues.types import Queue
 from dovetail.core.state import State
@@ -99,12 +99,12 @@ def test_a_queue_takes_back_only_what_it_may_and_the_least_there_is_but_for_one_
         found = search.find(state, "big", group)
         assert state.cluster.check() == []
         least = least_weight(state, group, contest)
-        if isinstance(found, Found):
+        if isinstance(found, PreemptionPlan):
             assert found.cause == "reclaim"
             assert contest.fits_without(set(found.uids)), seed
             assert len(found.victims) > MOST_UNITS or may_take(state, group, found.victims), seed
             kinds["least" if least is not None and weight(found.victims) == least else "more"] += 1
-        elif isinstance(found, Impossible):
+        elif isinstance(found, NoPreemption):
             assert least is None, (seed, found)
             kinds["impossible"] += 1
         elif least is not None:

@@ -30,7 +30,7 @@ from dovetail.core.model import (
 )
 from dovetail.core.policy import Policy
 from dovetail.core.preemption import search
-from dovetail.core.preemption.search import Found, GaveUp, Impossible
+from dovetail.core.preemption.search import GaveUp, NoPreemption, PreemptionPlan
 from dovetail.core.queues.types import Budget, Queue
 from dovetail.core.state import State
 from tests.core.gang_oracle import RACK, gpu_node, gpu_pod, random_tree
@@ -65,7 +65,7 @@ def gang(gang_id: str, least: int, **more: object) -> ev.Event:
     return ev.GangChanged(Gang(gang_id, "ns", gang_id, least, **more))
 
 
-def outcome(state: State, root: str = "pod/new") -> Found | GaveUp | Impossible:
+def outcome(state: State, root: str = "pod/new") -> PreemptionPlan | GaveUp | NoPreemption:
     """Searched for the root's first group; nothing may be left of the search."""
     before = dict(state.cluster.placements)
     devices = {uid: (p.slot, p.gpu_bits, p.share_bits, p.slices) for uid, p in before.items()}
@@ -78,7 +78,7 @@ def outcome(state: State, root: str = "pod/new") -> Found | GaveUp | Impossible:
 
 def victims(state: State, root: str = "pod/new") -> set[str]:
     found = outcome(state, root)
-    assert isinstance(found, Found), found
+    assert isinstance(found, PreemptionPlan), found
     return set(found.uids)
 
 
@@ -87,7 +87,7 @@ def binds_once_gone(state: State, gone: Iterable[str]) -> dict[str, str]:
     return {d.uid: d.node for d in decided if isinstance(d, Bind)}
 
 
-def searched(contest: Contest) -> tuple[State, Found | GaveUp | Impossible]:
+def searched(contest: Contest) -> tuple[State, PreemptionPlan | GaveUp | NoPreemption]:
     state = contest.state()
     return state, outcome(state, "big")
 
@@ -104,14 +104,14 @@ def test_a_job_finds_lawful_victims_exactly_where_there_are_some_and_needs_every
         _, found = searched(contest)
         kinds[type(found).__name__] += 1
         if not able:
-            assert isinstance(found, Impossible), seed
+            assert isinstance(found, NoPreemption), seed
             continue
-        assert isinstance(found, Found), (seed, found)
+        assert isinstance(found, PreemptionPlan), (seed, found)
         assert frozenset(found.uids) in able, seed
         for unit in found.victims:
             left = set(found.uids) - set(unit.uids)
             assert not contest.fits_without(left), (seed, unit)
-    assert min(kinds["Found"], kinds["Impossible"]) > 50
+    assert min(kinds["PreemptionPlan"], kinds["NoPreemption"]) > 50
 
 
 @pytest.mark.slow
@@ -123,7 +123,7 @@ def test_the_lost_work_is_the_least_there_is_but_for_one_in_a_hundred_random_job
             continue
         losses = [contest.loss(gone) for gone in contest.lawful(below=1) if contest.fits_without(set(gone))]
         _, found = searched(contest)
-        if losses and isinstance(found, Found):
+        if losses and isinstance(found, PreemptionPlan):
             least = contest.loss(frozenset(found.uids)) == min(losses)
             best, worse = best + least, worse + (not least)
     assert best > 250
@@ -145,7 +145,7 @@ def test_trees_of_gangs_find_victims_that_are_all_needed_and_mostly_the_cheapest
             continue
         _, found = searched(contest)
         losses = [contest.loss(gone) for gone in contest.lawful(below=1) if contest.fits_without(set(gone))]
-        if isinstance(found, Found):
+        if isinstance(found, PreemptionPlan):
             gone = set(found.uids)
             assert contest.fits_without(gone), seed
             assert not any(contest.fits_without(gone - set(unit.uids)) for unit in found.victims), seed
@@ -163,7 +163,7 @@ def test_once_the_victims_are_gone_the_job_starts() -> None:
         if contest.fits_without(set()):
             continue
         state, found = searched(contest)
-        if isinstance(found, Found):
+        if isinstance(found, PreemptionPlan):
             binds = binds_once_gone(state, found.uids)
             assert contest.wanted is not None
             assert sum(uid.startswith("big") for uid in binds) >= contest.wanted.gang.min_count, seed
@@ -179,7 +179,7 @@ def test_the_result_does_not_depend_on_the_names_of_pods_and_nodes() -> None:
             waits(),
         )
         found = outcome(state)
-        assert isinstance(found, Found)
+        assert isinstance(found, PreemptionPlan)
         return [slot for _, slot in found.nominations]
 
     assert placed("abc") == placed("zyx") == placed("bca")
@@ -187,13 +187,13 @@ def test_the_result_does_not_depend_on_the_names_of_pods_and_nodes() -> None:
 
 def test_equal_priorities_never_give_way() -> None:
     found = outcome(told(*nodes(1), runs("p", "n0", priority=5), waits(priority=5)))
-    assert isinstance(found, Impossible)
+    assert isinstance(found, NoPreemption)
     assert "lower priority" in str(found)
 
 
 def test_who_never_preempts_takes_nothing() -> None:
     found = outcome(told(*nodes(1), runs("p", "n0"), waits(work=Work(preempts=False))))
-    assert isinstance(found, Impossible)
+    assert isinstance(found, NoPreemption)
     assert "preemptionPolicy Never" in str(found)
 
 
@@ -209,7 +209,7 @@ def test_who_never_preempts_takes_nothing() -> None:
 )
 def test_who_must_not_be_taken_is_left_alone(spared: dict[str, object]) -> None:
     one = gpu_pod("p", 1, **{"node": "n0", "bound_ms": 1, "created_ms": 1, **spared})
-    assert isinstance(outcome(told(*nodes(1), ev.PodChanged(one), waits())), Impossible)
+    assert isinstance(outcome(told(*nodes(1), ev.PodChanged(one), waits())), NoPreemption)
 
 
 def test_who_is_placed_but_not_seen_bound_is_left_alone() -> None:
@@ -217,28 +217,28 @@ def test_who_is_placed_but_not_seen_bound_is_left_alone() -> None:
     step(state, [], NOW_MS)
     assert "first" in state.cluster.placements
     state.apply(waits())
-    assert isinstance(outcome(state), Impossible)
+    assert isinstance(outcome(state), NoPreemption)
 
 
 def test_who_gives_way_to_another_already_is_left_alone() -> None:
     state = told(*nodes(1, 1), runs("a", "n0", minutes=1), runs("b", "n1", minutes=2), waits())
     group = state.roster.groups("pod/new")[0]
     found = search.find(state, "pod/new", group, ending={"a"})
-    assert isinstance(found, Found)
+    assert isinstance(found, PreemptionPlan)
     assert found.uids == ("b",)
 
 
 def test_inside_a_scope_only_its_nodes_are_cleared() -> None:
     state = told(*nodes(1, 1), runs("a", "n0", minutes=1), runs("b", "n1", minutes=2), waits())
     found = search.find(state, "pod/new", state.roster.groups("pod/new")[0], np.array([1]))
-    assert isinstance(found, Found)
+    assert isinstance(found, PreemptionPlan)
     assert found.uids == ("b",)
 
 
 def test_a_queue_says_for_its_pods_whether_they_give_way_and_a_pod_may_say_otherwise() -> None:
     queue = ev.QueueChanged(Queue("default", preemptible=False))
     shy = [*nodes(1), queue, runs("p", "n0"), waits()]
-    assert isinstance(outcome(told(*shy)), Impossible)
+    assert isinstance(outcome(told(*shy)), NoPreemption)
     assert victims(told(*nodes(1), queue, runs("p", "n0", work=Work(preemptible=True)), waits())) == {"p"}
 
 
@@ -298,7 +298,7 @@ def test_a_gang_with_one_that_must_not_be_taken_gives_up_only_what_it_can_spare(
     fixed = Work(preemptible=False)
     pair = [gang("g", 1), runs("g0", "n0", gang="g", work=fixed), runs("g1", "n1", gang="g")]
     assert victims(told(*nodes(1, 1), *pair, waits())) == {"g1"}
-    assert isinstance(outcome(told(*nodes(1, 1), *pair, waits(gpus=2))), Impossible)
+    assert isinstance(outcome(told(*nodes(1, 1), *pair, waits(gpus=2))), NoPreemption)
 
 
 def test_who_lost_least_goes_by_checkpoint_interval_and_start_up() -> None:
@@ -317,21 +317,21 @@ def test_lost_work_is_the_charged_rate_times_what_is_done_again() -> None:
     work = Work(startup_ms=30_000)
     state = told(*nodes(2), runs("p", "n0", gpus=2, minutes=10, checkpoint_ms=NOW_MS - 5_000, work=work), waits())
     found = outcome(state)
-    assert isinstance(found, Found)
+    assert isinstance(found, PreemptionPlan)
     assert found.lost_milli_ms == 2 * 1000 * (5_000 + 30_000)
 
 
 def test_a_checkpoint_in_the_future_counts_as_one_of_now() -> None:
     state = told(*nodes(1), runs("p", "n0", minutes=10, checkpoint_ms=NOW_MS + 10**9), waits())
     found = outcome(state)
-    assert isinstance(found, Found)
+    assert isinstance(found, PreemptionPlan)
     assert found.lost_milli_ms == 0
 
 
 def test_a_checkpoint_of_an_earlier_run_does_not_count() -> None:
     state = told(*nodes(1), runs("p", "n0", minutes=1, checkpoint_ms=5), waits())
     found = outcome(state)
-    assert isinstance(found, Found)
+    assert isinstance(found, PreemptionPlan)
     assert found.lost_milli_ms == 1000 * MINUTE_MS
 
 
@@ -377,7 +377,7 @@ def test_a_pod_of_two_budgets_is_never_evicted() -> None:
     both = (*app("web"), ("tier", "front"))
     other = ev.BudgetChanged(Budget("ns", "front", LabelSelector((Requirement("tier", "Exists"),)), 5))
     found = outcome(told(*nodes(1), runs("p", "n0", labels=both), budget("web", 5), other, waits()))
-    assert isinstance(found, Impossible)
+    assert isinstance(found, NoPreemption)
 
 
 def test_room_is_made_in_one_rack_where_the_job_needs_one() -> None:
@@ -498,7 +498,7 @@ def test_a_gang_makes_room_for_its_minimum_and_not_for_more() -> None:
     running = [runs(f"p{i}", f"n{i}", minutes=1 + i) for i in range(3)]
     job = [gang("big", 1, priority=1), *(waits(f"big{i}", gang="big") for i in range(3))]
     found = outcome(told(*nodes(1, 1, 1), *running, *job), "big")
-    assert isinstance(found, Found)
+    assert isinstance(found, PreemptionPlan)
     assert found.uids == ("p0",)
     assert len(found.nominations) == 1
 
@@ -511,7 +511,7 @@ def test_a_queue_takes_back_what_is_due_to_it_from_one_that_has_more_than_is_due
     a = [runs(f"a{i}", f"n{i}", minutes=10 - i, queue="a") for i in range(4)]
     state = told(*nodes(1, 1, 1, 1), queued("a", 2), queued("b", 2), *a, waits(priority=0, queue="b"))
     found = outcome(state)
-    assert isinstance(found, Found)
+    assert isinstance(found, PreemptionPlan)
     assert (found.uids, found.cause) == (("a3",), "reclaim")
 
 
@@ -522,7 +522,7 @@ def test_a_queue_takes_no_more_than_what_is_due_to_it() -> None:
     three = [gang("big", 3, priority=9), *(waits(f"big{i}", priority=9, gang="big", queue="b") for i in range(3))]
     for event in three:
         state.apply(event)
-    assert isinstance(search.find(state, "big", state.roster.groups("big")[0]), Impossible)
+    assert isinstance(search.find(state, "big", state.roster.groups("big")[0]), NoPreemption)
 
 
 def test_between_queues_the_minimum_run_time_before_reclaim_counts() -> None:
@@ -536,13 +536,13 @@ def test_what_was_taken_is_not_taken_back_in_the_same_instant() -> None:
     a = [runs(f"a{i}", f"n{i}", queue="a") for i in range(2)]
     state = told(*nodes(1, 1), queued("a", 1), queued("b", 1), *a, waits(priority=0, queue="b"))
     found = outcome(state)
-    assert isinstance(found, Found)
+    assert isinstance(found, PreemptionPlan)
     step(state, [ev.PodRemoved(uid) for uid in found.uids], NOW_MS + 1)
     new = state.roster.pods["new"]
     node = state.cluster.nodes.names[state.cluster.placements["new"].slot]
     state.apply(ev.PodChanged(replace(new, node=node, bound_ms=NOW_MS + 1)))
     state.apply(waits("again", priority=0, queue="a"))
-    assert isinstance(search.find(state, "pod/again", state.roster.groups("pod/again")[0]), Impossible)
+    assert isinstance(search.find(state, "pod/again", state.roster.groups("pod/again")[0]), NoPreemption)
 
 
 def test_where_the_cheapest_may_not_all_be_taken_others_are() -> None:
@@ -551,5 +551,5 @@ def test_where_the_cheapest_may_not_all_be_taken_others_are() -> None:
     queues = [queued("a", 2), queued("b", 2), queued("c", 2)]
     job = [gang("big", 2), *(waits(f"big{i}", priority=0, gang="big", queue="b") for i in range(2))]
     found = outcome(told(*nodes(*[1] * 6), *queues, *a, *c, *job), "big")
-    assert isinstance(found, Found)
+    assert isinstance(found, PreemptionPlan)
     assert Counter(uid[0] for uid in found.uids) == {"a": 1, "c": 1}

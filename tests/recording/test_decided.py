@@ -17,7 +17,7 @@ from dovetail.core import events as ev
 from dovetail.core.model import Gang, Work
 from dovetail.core.queues.types import GPU, Queue
 from dovetail.core.state import _HANDLERS
-from dovetail.recording.decided import Decided, NotRecorded, decided
+from dovetail.recording.decided import DecidedRun, NotRecorded, decided
 from dovetail.recording.reader import find
 from dovetail.recording.replay import Differs
 from tests.conftest import Decide
@@ -45,7 +45,7 @@ def recording(tmp_path: Path) -> Path:
     return tmp_path / "r"
 
 
-def look(path: Path, decision: str) -> Decided:
+def look(path: Path, decision: str) -> DecidedRun:
     runs, wrong = find([path])
     assert wrong == []
     return decided(runs, decision)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import fields
 
-from dovetail.recording.format import FORMAT, LINE, Header, Line
+from dovetail.recording.format import FORMAT, LINE, Header, RecordedLine
 from dovetail.recording.replay import Difference, Replay
 from tests.docs.pages import page
 
@@ -17,7 +17,7 @@ PAGE = page("docs/reference/recording.md")
 
 
 @pytest.mark.parametrize(
-    ("head", "record"), [("header", Header), ("call", Line), ("field", Replay), ("difference", Difference)]
+    ("head", "record"), [("header", Header), ("call", RecordedLine), ("field", Replay), ("difference", Difference)]
 )
 def test_fields(head: str, record: Any) -> None:
     written = [span for row in PAGE.rows(head) for span in row.code[0]]

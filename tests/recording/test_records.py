@@ -13,9 +13,9 @@ from msgspec.structs import fields
 
 from dovetail.core.checkpoint import Checkpoint
 from dovetail.core.decisions import Decision
-from dovetail.core.devices.kubelet.inventory import Cpu, Device, DevicePool, Inventory, MemoryPool
-from dovetail.core.devices.kubelet.pods import Asked, Container, Kind
-from dovetail.core.devices.kubelet.pods import Pod as ManagedPod
+from dovetail.core.devices.kubelet.inventory import Cpu, DevicePool, Inventory, ManagedDevice, MemoryPool
+from dovetail.core.devices.kubelet.pods import Asked, ManagedContainer, ManagedKind
+from dovetail.core.devices.kubelet.pods import ManagedPod as ManagedPod
 from dovetail.core.devices.layout import BOARD, SYS, Layout, Nic
 from dovetail.core.devices.mig.geometry import Geometry
 from dovetail.core.devices.mig.instances import states
@@ -65,7 +65,7 @@ st.register_type_strategy(
             cpus=tuple(Cpu(i, i - i % 2, 0, 0, 0) for i in range(count)),
             reserved_cpus=frozenset(range(min(1, count))),
             memory=(MemoryPool(1, "memory", 2**40, 2**30),),
-            devices=(DevicePool(GPU, (Device("0", (0,), healthy), Device("1")), prefers=healthy),),
+            devices=(DevicePool(GPU, (ManagedDevice("0", (0,), healthy), ManagedDevice("1")), prefers=healthy),),
         ),
         st.sampled_from([None, "none", "restricted"]),
         st.frozensets(st.just("full-pcpus-only")),
@@ -76,8 +76,10 @@ st.register_type_strategy(
 st.register_type_strategy(
     ManagedPod,
     st.builds(
-        lambda kind, amounts, whole: ManagedPod((Container(amounts, kind=kind), Container(limits=amounts)), whole),
-        st.sampled_from(Kind),
+        lambda kind, amounts, whole: ManagedPod(
+            (ManagedContainer(amounts, kind=kind), ManagedContainer(limits=amounts)), whole
+        ),
+        st.sampled_from(ManagedKind),
         st.just((("cpu", 2000),)),
         st.sampled_from([None, Asked((("cpu", 1),))]),
     ),

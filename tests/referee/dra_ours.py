@@ -18,7 +18,7 @@ from dovetail.kube.api.discovery import Served
 from dovetail.kube.api.reflector import Change
 from dovetail.kube.api.resources import Resource
 from dovetail.kube.translate.sources import sources
-from dovetail.kube.translate.translator import Feed
+from dovetail.kube.translate.translator import Translator
 from dovetail.scheduler import wire_claims
 from tests.referee.dra_devices import Manifest
 from tests.referee.manifests import SCHEDULER
@@ -49,7 +49,7 @@ class World:
     """What the live scheduler knows: nothing at first."""
 
     def __init__(self) -> None:
-        self._feed, self._state = Feed(SCHEDULER), State()
+        self._feed, self._state = Translator(SCHEDULER), State()
         self._sources = [source for source in sources(self._feed, _SERVED) if source.resource in OBJECTS]
         self._objects: dict[str, dict[str, Any]] = {field: {} for field in OBJECTS.values()}
         self._pod = ""

@@ -16,13 +16,13 @@ from dovetail.core.devices.kubelet.inventory import (
     CPU_OPTIONS,
     TOPOLOGY_POLICIES,
     Cpu,
-    Device,
     DevicePool,
     Gates,
     Inventory,
+    ManagedDevice,
     MemoryPool,
 )
-from dovetail.core.devices.kubelet.pods import Asked, Container, Kind, Pod, amounts
+from dovetail.core.devices.kubelet.pods import Asked, ManagedContainer, ManagedKind, ManagedPod, amounts
 
 MIB = 1 << 20
 HUGE_KIB = {"hugepages-2Mi": 2048, "hugepages-1Gi": 1048576}
@@ -113,16 +113,16 @@ def written(values: dict[str, int]) -> dict[str, str]:
     return {name: f"{value}m" if name == "cpu" else str(value) for name, value in values.items()}
 
 
-def manifest(uid: str, pod: Pod) -> dict[str, Any]:
+def manifest(uid: str, pod: ManagedPod) -> dict[str, Any]:
     def resources(asked: Asked) -> dict[str, Any]:
         return {"requests": written(dict(asked.requests)), "limits": written(dict(asked.limits))}
 
     spec: dict[str, Any] = {"initContainers": [], "containers": []}
     for container in pod.containers:
         one: dict[str, Any] = {"name": container.name, "image": "image", "resources": resources(container)}
-        if container.kind is Kind.SIDECAR:
+        if container.kind is ManagedKind.SIDECAR:
             one["restartPolicy"] = "Always"
-        spec["containers" if container.kind is Kind.APP else "initContainers"].append(one)
+        spec["containers" if container.kind is ManagedKind.APP else "initContainers"].append(one)
     if pod.whole is not None:
         spec["resources"] = resources(pod.whole)
     if pod.overhead:
@@ -130,7 +130,7 @@ def manifest(uid: str, pod: Pod) -> dict[str, Any]:
     return {"metadata": {"name": uid, "namespace": "default", "uid": uid}, "spec": spec}
 
 
-def combinations(node: Node, pod: Pod) -> int:
+def combinations(node: Node, pod: ManagedPod) -> int:
     """At most so many combinations of hints the kubelet goes through for one decision."""
     machine = {pool.resource: {numa for one in pool.devices for numa in one.numa or ()} for pool in node.pools}
     everywhere = {numa["id"] for numa in node.numa}
@@ -257,33 +257,36 @@ class Dice:
                     numa = dice.choice(((), None))
                 elif kind == "few":
                     numa = (nodes - 1,)
-                devices.append(Device(f"d{i}", numa, self.likely(0.93)))
+                devices.append(ManagedDevice(f"d{i}", numa, self.likely(0.93)))
             pools.append(DevicePool(resource, tuple(devices), self.likely(0.93)))
         return tuple(pools)
 
-    def pod(self, node: Node) -> Pod:
+    def pod(self, node: Node) -> ManagedPod:
         while combinations(node, pod := self._pod(node)) > MOST_COMBINATIONS:
             pass
         return pod
 
-    def _pod(self, node: Node) -> Pod:
+    def _pod(self, node: Node) -> ManagedPod:
         dice = self.dice
         guaranteed = self.likely(0.8)
-        kinds = [dice.choice((Kind.INIT, Kind.INIT, Kind.SIDECAR)) for _ in range(dice.choice((0, 0, 0, 1, 1, 2, 3)))]
-        kinds += [Kind.APP] * dice.choice((1, 1, 1, 2, 2, 3))
+        kinds = [
+            dice.choice((ManagedKind.INIT, ManagedKind.INIT, ManagedKind.SIDECAR))
+            for _ in range(dice.choice((0, 0, 0, 1, 1, 2, 3)))
+        ]
+        kinds += [ManagedKind.APP] * dice.choice((1, 1, 1, 2, 2, 3))
         level = self.likely(0.4 if node.gates.pod_level_resource_managers else 0.1)
         containers = tuple(self._container(node, kind, f"c{i}", guaranteed, level) for i, kind in enumerate(kinds))
-        pod = Pod(containers, overhead=amounts({"cpu": 250, "memory": MIB}) if self.likely(0.1) else ())
+        pod = ManagedPod(containers, overhead=amounts({"cpu": 250, "memory": MIB}) if self.likely(0.1) else ())
         if not level:
-            return Pod(containers, Asked(), overhead=pod.overhead) if self.likely(0.05) else pod
+            return ManagedPod(containers, Asked(), overhead=pod.overhead) if self.likely(0.05) else pod
         total = pod.total_requests(True)
         whole = {"cpu": max(total.get("cpu", 0), 1000) + dice.choice((0, 0, 1000, 500))}
         whole["memory"] = max(total.get("memory", 0), MIB) + dice.choice((0, MIB, 2 * MIB))
         whole |= {name: total[name] for name in HUGE_KIB if name in total and self.likely(0.5)}
         limits = whole if guaranteed and self.likely(0.9) else whole | {"memory": whole["memory"] + MIB}
-        return Pod(containers, Asked(amounts(whole), amounts(limits)), overhead=pod.overhead)
+        return ManagedPod(containers, Asked(amounts(whole), amounts(limits)), overhead=pod.overhead)
 
-    def _container(self, node: Node, kind: Kind, name: str, guaranteed: bool, level: bool) -> Container:
+    def _container(self, node: Node, kind: ManagedKind, name: str, guaranteed: bool, level: bool) -> ManagedContainer:
         dice = self.dice
         requests: dict[str, int] = {}
         limits: dict[str, int] = {}
@@ -304,4 +307,4 @@ class Dice:
             if self.likely(0.45):
                 most = max(1, len(pool.devices) * 2 // 3)
                 requests[pool.resource] = limits[pool.resource] = dice.choice((0, 1, 1, 1, 2, 2, dice.randint(1, most)))
-        return Container(amounts(requests), amounts(limits), kind, name)
+        return ManagedContainer(amounts(requests), amounts(limits), kind, name)

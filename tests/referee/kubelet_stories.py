@@ -11,11 +11,11 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from dovetail.core.devices.kubelet.admission import Kubelet, Room, Verdict
+from dovetail.core.devices.kubelet.admission import AdmissionRoom, AdmissionVerdict, Kubelet
 from dovetail.core.devices.kubelet.hints import ids_of
-from dovetail.core.devices.kubelet.holdings import Block, Held, Holdings, PodHeld
+from dovetail.core.devices.kubelet.holdings import Block, HeldResources, Holdings, PodHeld
 from dovetail.core.devices.kubelet.inventory import DevicePool, Inventory, InventoryError
-from dovetail.core.devices.kubelet.pods import Pod
+from dovetail.core.devices.kubelet.pods import ManagedPod
 from tests.referee.kubelet_nodes import Dice, Node, manifest
 from tools.controlplane.referee import Answer
 
@@ -39,7 +39,7 @@ class Story(Struct, dict=True):
     steps: list[Step] = field(default_factory=list)
     said: list[dict[str, Any]] = field(default_factory=list)
     uncertain: bool = False
-    asked_pods: list[Pod] = field(default_factory=list)
+    asked_pods: list[ManagedPod] = field(default_factory=list)
 
     def case(self) -> dict[str, Any]:
         return {
@@ -74,7 +74,7 @@ def story(seed: int, pods: int) -> Story:
     kubelet, holdings = Kubelet(inventory, node.prefer), Holdings.of_empty(inventory)
     unstarted: dict[str, int] = {}
     while len(told.asked_pods) < pods and not told.uncertain:
-        verdicts: dict[str, Verdict] = {}
+        verdicts: dict[str, AdmissionVerdict] = {}
         chance = dice.dice.random()
         if chance < 0.2 and holdings.pods:
             uid = dice.dice.choice(sorted(holdings.pods))
@@ -123,7 +123,7 @@ def tangled(pods: Iterable[PodHeld]) -> bool:
     return any(one & other for one, other in combinations(masks, 2))
 
 
-def _said(verdict: Verdict) -> dict[str, Any]:
+def _said(verdict: AdmissionVerdict) -> dict[str, Any]:
     assert verdict.admitted is not None, verdict
     return {"admitted": verdict.admitted, "reason": verdict.reason, "message": verdict.message}
 
@@ -133,7 +133,7 @@ def fallen_ill(dice: Dice, pool: DevicePool) -> DevicePool:
     return replace(pool, devices=tuple(replace(one, healthy=one.healthy ^ dice.likely(0.15)) for one in pool.devices))
 
 
-def _room(node: Node, holdings: Holdings, uid: str) -> Room | None:
+def _room(node: Node, holdings: Holdings, uid: str) -> AdmissionRoom | None:
     if node.allocatable is None:
         return None
     others = [held.pod for other, held in holdings.pods.items() if other != uid]
@@ -141,7 +141,7 @@ def _room(node: Node, holdings: Holdings, uid: str) -> Room | None:
     for pod in others:
         for name, value in pod.total_requests(True).items():
             requested[name] = requested.get(name, 0) + value
-    return Room(node.allocatable, requested)
+    return AdmissionRoom(node.allocatable, requested)
 
 
 def state(inventory: Inventory, holdings: Holdings) -> dict[str, Any]:
@@ -155,7 +155,7 @@ def state(inventory: Inventory, holdings: Holdings) -> dict[str, Any]:
         ]
         return sorted(told, key=lambda one: (one["type"], one["numaAffinity"], one["size"]))
 
-    def container(held: Held) -> dict[str, Any]:
+    def container(held: HeldResources) -> dict[str, Any]:
         devices = {name: sorted(pools[name][i].id for i in ids_of(mask)) for name, mask in held.devices}
         return {"cpus": list(ids_of(held.cpus or 0)), "memory": blocks(held.memory), "devices": devices}
 

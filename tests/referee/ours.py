@@ -23,7 +23,7 @@ from dovetail.kube.api.discovery import Served
 from dovetail.kube.api.reflector import Change
 from dovetail.kube.api.resources import Resource
 from dovetail.kube.translate.sources import sources
-from dovetail.kube.translate.translator import Feed
+from dovetail.kube.translate.translator import Translator
 from tests.referee.handmade import Case
 from tests.referee.manifests import SCHEDULER
 
@@ -53,7 +53,7 @@ class Verdicts(Struct):
     first: dict[str, Reason] = field(default_factory=dict)
 
 
-def told(feed: Feed, case: Case) -> Iterator[Event]:
+def told(feed: Translator, case: Case) -> Iterator[Event]:
     """What the live scheduler's first lists tell the core, the pod to place with the other pods."""
     everything = case | {"pods": [*case["pods"], case["pod"]]}
     for source in sources(feed, _SERVED):
@@ -68,7 +68,7 @@ def told(feed: Feed, case: Case) -> Iterator[Event]:
 def read(case: Case) -> tuple[State, Pod]:
     """The state after the live scheduler's first lists, and the pod to place."""
     state = State()
-    for event in told(Feed(SCHEDULER), case):
+    for event in told(Translator(SCHEDULER), case):
         state.apply(event)
     return state, state.roster.pods[case["pod"]["metadata"]["uid"]]
 

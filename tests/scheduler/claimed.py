@@ -15,11 +15,11 @@ from dovetail.core.events import BindFailed
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.api.discovery import discover
-from dovetail.kube.translate.translator import Feed
+from dovetail.kube.translate.translator import Translator
 from dovetail.playground import Playground
-from dovetail.scheduler.binder import Binder, Target
+from dovetail.scheduler.binder import Binder, BindTarget
 from dovetail.scheduler.clock import Clock
-from dovetail.scheduler.informers import Mirror
+from dovetail.scheduler.informers import Informers
 from tests.scheduler.scripted import until
 
 DRIVER = "gpu.example.com"
@@ -42,7 +42,7 @@ class Cluster:
         self.bound: list[str] = []
         self.failed: list[BindFailed] = []
         self.leads = True
-        self.mirror: Mirror
+        self.mirror: Informers
         self.binder: Binder
 
     @asynccontextmanager
@@ -51,7 +51,7 @@ class Cluster:
             await self.playground.start()
             stack.push_async_callback(self.playground.stop)
             client = await stack.enter_async_context(Client(ClusterConfig(self.playground.url), jitter=lambda: 0.0))
-            self.mirror = Mirror(client, await discover(client), Feed())
+            self.mirror = Informers(client, await discover(client), Translator())
             self.binder = Binder(
                 client, Clock(lambda: NOW_MS / 1000, lambda: 0.0), self.mirror, may_write=lambda: self.leads,
                 failed=lambda event, _: self.failed.append(event),
@@ -84,11 +84,11 @@ class Cluster:
             GROUP, "ResourceClaim", name, {"devices": {"requests": requests} | devices}, namespace="default"
         )
 
-    def pod(self, name: str = "p", *claims: str, **spec: Any) -> Target:
+    def pod(self, name: str = "p", *claims: str, **spec: Any) -> BindTarget:
         claimed = [{"name": claim, "resourceClaimName": claim} for claim in claims or ("c",)]
         container = {"name": "main", "image": "i"}
         made = self.put("v1", "Pod", name, {"containers": [container], "resourceClaims": claimed} | spec)
-        return Target("default", name, made["metadata"]["uid"])
+        return BindTarget("default", name, made["metadata"]["uid"])
 
     def stored(self, name: str = "c") -> Json:
         found = self.playground.store.get(CLAIMS, "default", name)
@@ -123,7 +123,7 @@ class Cluster:
                 )
             )
 
-    def put_bind(self, target: Target, *grants: ClaimGrant, reserve: tuple[str, ...] = (), node: str = "n") -> None:
+    def put_bind(self, target: BindTarget, *grants: ClaimGrant, reserve: tuple[str, ...] = (), node: str = "n") -> None:
         reserve = reserve or tuple(grant.claim for grant in grants)
         self.binder.put(Bind(target.uid, node, 1, claims=grants, reserve=reserve), target, "{}")
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from dovetail.core.decisions import Bind, ClaimGrant, ClaimToMake
-from dovetail.core.dra.extended import Use, claim_for, claim_key
+from dovetail.core.dra.extended import ExtendedUse, claim_for, claim_key
 from dovetail.core.model import Container, Pod, Request
 from dovetail.playground.faults import Fault
-from dovetail.scheduler.binder import Target
+from dovetail.scheduler.binder import BindTarget
 from tests.scheduler.claimed import CLAIMS, DRIVER, FINALIZER, NOW_MS, Cluster, granted
 from tests.scheduler.scripted import until
 
@@ -19,28 +19,28 @@ RESOURCE, REQUEST = "example.com/gpu", "container-0-request-0"
 SPEC, USES = claim_for((Container("main", ((RESOURCE, 1),)),), {RESOURCE: DRIVER})
 
 
-def pod(cluster: Cluster, name: str = "p") -> Target:
+def pod(cluster: Cluster, name: str = "p") -> BindTarget:
     amounts = {"resources": {"limits": {RESOURCE: "1"}}}
     made = cluster.put(
         "v1", "Pod", name, {"containers": [{"name": "main", "image": "i"} | amounts], "schedulingGates": []}
     )
-    return Target("default", name, made["metadata"]["uid"])
+    return BindTarget("default", name, made["metadata"]["uid"])
 
 
-def made(target: Target) -> ClaimToMake:
+def made(target: BindTarget) -> ClaimToMake:
     return ClaimToMake(claim_key(Pod(target.uid, "default", target.name, Request())), SPEC, USES)
 
 
-def name_of(target: Target) -> str:
+def name_of(target: BindTarget) -> str:
     return made(target).claim.removeprefix("default/")
 
 
-def put_bind(cluster: Cluster, target: Target, device: str | None = "gpu-1", **more: Any) -> None:
+def put_bind(cluster: Cluster, target: BindTarget, device: str | None = "gpu-1", **more: Any) -> None:
     grants = (ClaimGrant(made(target).claim, granted(device, request=REQUEST, **more)),) if device else ()
     cluster.binder.put(Bind(target.uid, "n", 1, claims=grants, made=made(target)), target, "{}")
 
 
-def left(cluster: Cluster, target: Target, *, count: int = 1, uid: str = "", **status: Any) -> None:
+def left(cluster: Cluster, target: BindTarget, *, count: int = 1, uid: str = "", **status: Any) -> None:
     """What an earlier try has left."""
     request = {"name": REQUEST, "exactly": {"deviceClassName": DRIVER, "count": count}}
     owner = {"apiVersion": "v1", "kind": "Pod", "name": target.name, "uid": uid or target.uid, "controller": True}
@@ -56,7 +56,7 @@ def claims(cluster: Cluster) -> list[str]:
     return [claim["metadata"]["name"] for claim in cluster.playground.store.list(CLAIMS)]
 
 
-def told(cluster: Cluster, target: Target) -> Any:
+def told(cluster: Cluster, target: BindTarget) -> Any:
     stored = cluster.playground.store.get("pods", "default", target.name)
     assert stored is not None
     return stored["status"].get("extendedResourceClaimStatus")
@@ -170,4 +170,4 @@ async def test_binding_conditions_of_its_devices_are_waited_for(cluster: Cluster
 def test_the_name_is_the_same_for_the_same_pod_alone() -> None:
     first, again, other = (Pod(uid, "ns", "p", Request()) for uid in ("u", "u", "v"))
     assert claim_key(first) == claim_key(again) != claim_key(other)
-    assert (Use("main", RESOURCE, REQUEST),) == USES
+    assert (ExtendedUse("main", RESOURCE, REQUEST),) == USES

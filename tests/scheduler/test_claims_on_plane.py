@@ -21,7 +21,7 @@ from dovetail.kube.api.resources import NAMESPACES, PODS, RESOURCE_CLAIMS
 from dovetail.kube.objects.claims import ResourceClaim
 from dovetail.scheduler import wire_claims
 from dovetail.scheduler.clock import Clock
-from dovetail.scheduler.reservations import Reservations
+from dovetail.scheduler.reservations import DeviceReservations
 from dovetail.scheduler.wire_protobuf import with_finalizer
 from tests.scheduler.claimed import grant
 from tools.controlplane.plane import Plane
@@ -44,7 +44,7 @@ class Bench:
             device_claims=SimpleNamespace(known=self.known),
             device_classes=SimpleNamespace(known={}),
         )
-        self.reservations = Reservations(scheduler, Clock(lambda: 1.0, lambda: 0.0), mirror, lambda: None)
+        self.reservations = DeviceReservations(scheduler, Clock(lambda: 1.0, lambda: 0.0), mirror, lambda: None)
 
     async def claim(self) -> ResourceClaim:
         kind = '"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim"'

@@ -8,17 +8,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from dovetail.core.devices.mig.plan import Change
+from dovetail.core.devices.mig.plan import InstanceChange
 from dovetail.core.reasons import Repartition
 from dovetail.kube.api.errors import Conflict
 from dovetail.kube.objects.pods import Pod
 from dovetail.kube.objects.topology import GPUNode
-from dovetail.kube.translate.translator import Feed
+from dovetail.kube.translate.translator import Translator
 from dovetail.scheduler.clock import Clock
-from dovetail.scheduler.mig_repartitioner import Divider
+from dovetail.scheduler.mig_repartitioner import MigRepartitioner
 from tests.translate.yaml_objects import Change as Told
 
-PROPOSAL = Repartition("n", (Change(0, destroy=(("1g.5gb", 6),), create=(("2g.10gb", 4),)),))
+PROPOSAL = Repartition("n", (InstanceChange(0, destroy=(("1g.5gb", 6),), create=(("2g.10gb", 4),)),))
 LAYOUT = [{"profile": "3g.20gb", "start": 0}, {"profile": "2g.10gb", "start": 4}]
 
 
@@ -37,11 +37,11 @@ class Bench:
     """A divider before an API server that takes everything, or answers with `error`."""
 
     def __init__(self) -> None:
-        self.feed, self.now_s, self.leads = Feed(), 1000.0, True
+        self.feed, self.now_s, self.leads = Translator(), 1000.0, True
         self.written: list[dict[str, Any]] = []
         self.error: Exception | None = None
         client: Any = self
-        self.divider = Divider(client, self.feed, Clock(lambda: 0.0, lambda: self.now_s), lambda: self.leads)
+        self.divider = MigRepartitioner(client, self.feed, Clock(lambda: 0.0, lambda: self.now_s), lambda: self.leads)
         for uid in ("a", "b"):
             document = {"metadata": {"name": uid, "namespace": "d", "uid": uid}}
             self.feed.pods([Told("added", msgspec.convert(document, Pod))])

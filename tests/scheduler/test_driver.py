@@ -21,11 +21,11 @@ from dovetail.kube.gangs.dialects import NATIVE
 from dovetail.kube.objects.base import Node
 from dovetail.kube.objects.pods import Pod
 from dovetail.kube.objects.topology import GPUNode
-from dovetail.kube.translate.translator import Feed
+from dovetail.kube.translate.translator import Translator
 from dovetail.scheduler import binder
 from dovetail.scheduler.clock import Clock
 from dovetail.scheduler.driver import Driver
-from dovetail.scheduler.informers import Mirror
+from dovetail.scheduler.informers import Informers
 from tests.bound import bound
 from tests.patience import PATIENCE_S
 from tests.scheduler.scripted import FORBIDDEN, TAKEN, Scripted, until
@@ -44,7 +44,7 @@ class Bench:
     def __init__(self) -> None:
         self.server = Scripted()
         client: Any = self.server
-        self.mirror = Mirror(client, Served(frozenset()), Feed())
+        self.mirror = Informers(client, Served(frozenset()), Translator())
         self.leads = True
         self.state = State(Policy(attempts_per_step=64, start_deadline_ms=60_000))
         self.driver = Driver(

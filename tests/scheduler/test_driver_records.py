@@ -21,7 +21,7 @@ from dovetail.recording import recorder
 from dovetail.recording.reader import find
 from dovetail.recording.replay import Replay, replay
 from dovetail.scheduler import serve
-from dovetail.scheduler.serve import Options, run
+from dovetail.scheduler.serve import SchedulerOptions, run
 from tests.scheduler.scripted import until
 from tests.scheduler.test_endings import LEASE_NAMESPACE, bound, holder, put_node, put_pods
 
@@ -46,7 +46,7 @@ async def playground() -> AsyncIterator[Playground]:
 async def scheduler(playground: Playground, recording: Path, **options: Any) -> AsyncIterator[asyncio.Task[None]]:
     settings: dict[str, Any] = {"listen": "", "leader_elect": False, "recording": recording, **options}
     settings.setdefault("policy", Policy(attempts_per_step=8))
-    task = asyncio.create_task(run(ClusterConfig(playground.url), Options(**settings)))
+    task = asyncio.create_task(run(ClusterConfig(playground.url), SchedulerOptions(**settings)))
     try:
         yield task
     finally:

@@ -19,7 +19,7 @@ import pytest
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.playground import Playground
 from dovetail.playground.faults import Fault
-from dovetail.scheduler.serve import LEASE_NAMESPACE, LeadershipLost, Options, run
+from dovetail.scheduler.serve import LEASE_NAMESPACE, LeadershipLost, SchedulerOptions, run
 from tests.patience import PATIENCE_S
 from tests.scheduler.scripted import until
 
@@ -72,7 +72,7 @@ async def playground() -> AsyncIterator[Playground]:
 
 @asynccontextmanager
 async def scheduler(playground: Playground, **options: Any) -> AsyncIterator[asyncio.Task[None]]:
-    task = asyncio.create_task(run(ClusterConfig(playground.url), Options(**{"listen": "", **options})))
+    task = asyncio.create_task(run(ClusterConfig(playground.url), SchedulerOptions(**{"listen": "", **options})))
     try:
         yield task
     finally:
@@ -139,7 +139,7 @@ async def test_a_taken_port_ends_it_before_it_does_anything(playground: Playgrou
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         with pytest.raises(OSError, match="address already in use"):
-            await run(ClusterConfig(playground.url), Options(listen=f"127.0.0.1:{taken.getsockname()[1]}"))
+            await run(ClusterConfig(playground.url), SchedulerOptions(listen=f"127.0.0.1:{taken.getsockname()[1]}"))
 
 
 @pytest.mark.slow

@@ -15,12 +15,12 @@ from dovetail.kube.api.errors import ApiError, StatusCause, StatusDetails, TooMa
 from dovetail.kube.api.reflector import Change
 from dovetail.kube.objects.base import ObjectMeta
 from dovetail.kube.objects.pods import Pod, PodSpec
-from dovetail.kube.translate.translator import Feed
+from dovetail.kube.translate.translator import Translator
 from dovetail.scheduler import evictor
-from dovetail.scheduler.binder import Target
+from dovetail.scheduler.binder import BindTarget
 from dovetail.scheduler.clock import Clock
 from dovetail.scheduler.evictor import Evictor, Victim
-from dovetail.scheduler.informers import Mirror
+from dovetail.scheduler.informers import Informers
 from tests.patience import PATIENCE_S
 from tests.scheduler.scripted import AWAY, BROKEN, BUSY, FORBIDDEN, GONE, TAKEN, Scripted, until
 
@@ -35,7 +35,7 @@ class Bench:
     def __init__(self) -> None:
         self.server = Scripted()
         client: Any = self.server
-        self.feed = Mirror(client, Served(frozenset()), Feed()).feed
+        self.feed = Informers(client, Served(frozenset()), Translator()).feed
         self.leads = True
         self.evicted: list[str] = []
         self.failed: dict[str, str] = {}
@@ -52,7 +52,7 @@ class Bench:
     def victims(self, *names: str, cause: Cause = "reclaim") -> list[Victim]:
         for name in names:
             self.pod(name)
-        return [Victim(Target("d", name, f"uid-{name}"), cause, "gang/d/g", "g takes its due", 7) for name in names]
+        return [Victim(BindTarget("d", name, f"uid-{name}"), cause, "gang/d/g", "g takes its due", 7) for name in names]
 
     def asked(self) -> list[str]:
         """The pods whose eviction was asked for, in order, each time."""

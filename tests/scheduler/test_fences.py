@@ -13,9 +13,9 @@ from dovetail.core.decisions import Bind
 from dovetail.core.model import Instance
 from dovetail.kube.api.errors import KubeError, Unreachable
 from dovetail.kube.objects.topology import GPUNode
-from dovetail.kube.translate.translator import Feed
+from dovetail.kube.translate.translator import Translator
 from dovetail.scheduler import numa_guard as module
-from dovetail.scheduler.numa_guard import Fences
+from dovetail.scheduler.numa_guard import NumaGuards
 from tests.patience import PATIENCE_S
 from tests.translate.yaml_objects import Change
 
@@ -41,11 +41,11 @@ class Bench:
     """An API server that takes everything, or answers with `error`."""
 
     def __init__(self, node: GPUNode | None = None) -> None:
-        self.feed = Feed()
+        self.feed = Translator()
         self.asked: list[dict[str, str]] = []
         self.error: KubeError | None = None
         client: Any = self
-        self.fences = Fences(client, self.feed, "run")
+        self.fences = NumaGuards(client, self.feed, "run")
         self.feed.gpu_node_told = self.fences.told
         self.see(node or gpu_node())
 

@@ -14,11 +14,11 @@ from dovetail.core.events import Event, GangChanged, NodeChanged, PodChanged, Po
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.api.discovery import discover
-from dovetail.kube.translate.translator import Feed
+from dovetail.kube.translate.translator import Translator
 from dovetail.playground import Playground
 from dovetail.playground.faults import Fault
 from dovetail.scheduler import informers as module
-from dovetail.scheduler.informers import Mirror
+from dovetail.scheduler.informers import Informers
 from tests.patience import PATIENCE_S
 from tests.scheduler.scripted import until
 
@@ -46,9 +46,9 @@ async def playground() -> AsyncIterator[Playground]:
 
 
 @asynccontextmanager
-async def mirrored(playground: Playground) -> AsyncIterator[tuple[Mirror, asyncio.Task[None]]]:
+async def mirrored(playground: Playground) -> AsyncIterator[tuple[Informers, asyncio.Task[None]]]:
     async with Client(ClusterConfig(playground.url), retries=0) as client:
-        mirror = Mirror(client, await discover(client), Feed())
+        mirror = Informers(client, await discover(client), Translator())
         task = asyncio.create_task(mirror.run())
         try:
             yield mirror, task

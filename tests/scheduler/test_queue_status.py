@@ -19,10 +19,10 @@ from dovetail.kube.api.discovery import Served
 from dovetail.kube.objects.base import ObjectMeta
 from dovetail.kube.objects.queues import Queue, QueueSpec
 from dovetail.kube.translate.queues import queue
-from dovetail.kube.translate.translator import Feed
+from dovetail.kube.translate.translator import Translator
 from dovetail.scheduler import queue_status
-from dovetail.scheduler.informers import Mirror
-from dovetail.scheduler.queue_status import QueueStatus
+from dovetail.scheduler.informers import Informers
+from dovetail.scheduler.queue_status import QueueStatusWriter
 from tests.scheduler.scripted import FORBIDDEN, Scripted, until
 
 START_MS = 1_795_269_600_000
@@ -36,7 +36,7 @@ class Stage:
     def __init__(self, *names: str) -> None:
         self.server = Scripted()
         client: Any = self.server
-        self.mirror = Mirror(client, Served(frozenset()), Feed())
+        self.mirror = Informers(client, Served(frozenset()), Translator())
         self.time_ms = START_MS
         self.leads = True
         self.pods: dict[str, Pod] = {}
@@ -47,7 +47,7 @@ class Stage:
         """Another process, that knows nothing but the objects. Queues named here are new."""
         clock: Any = self
         self.state = State()
-        self.statuses = QueueStatus(
+        self.statuses = QueueStatusWriter(
             self.mirror_client, clock, self.mirror, state=lambda: self.state, may_write=lambda: self.leads
         )
         allocatable = (("cpu", 64_000), ("memory", 2**39), ("nvidia.com/gpu", 8), ("pods", 110))

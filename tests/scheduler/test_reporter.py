@@ -10,7 +10,7 @@ import pytest
 
 from dovetail.kube.api.errors import ApiError, KubeError, NotFound, StatusDetails, Unreachable
 from dovetail.scheduler import reporter
-from dovetail.scheduler.reporter import Report, Reporter
+from dovetail.scheduler.reporter import Reporter, StepReport
 from tests.patience import PATIENCE_S
 
 
@@ -35,8 +35,8 @@ class Server:
         self.written.append(body)
 
 
-def _report(body: str) -> Report:
-    return Report("event", "POST", "/x", body.encode())
+def _report(body: str) -> StepReport:
+    return StepReport("event", "POST", "/x", body.encode())
 
 
 @pytest.fixture

@@ -11,12 +11,12 @@ import pytest
 
 from dovetail.kube.api.errors import ApiError
 from dovetail.scheduler import reporter as module
-from dovetail.scheduler.reporter import Report, Reporter
+from dovetail.scheduler.reporter import Reporter, StepReport
 from tests.patience import PATIENCE_S
 from tests.scheduler.scripted import AWAY, BUSY, TAKEN, Scripted, until
 
 GATEWAY = ApiError(502, "BadGateway", "the balancer has no server", "PATCH /x")
-CONDITION = Report("condition", "PATCH", "/pods/p/status", b"{}")
+CONDITION = StepReport("condition", "PATCH", "/pods/p/status", b"{}")
 
 
 @pytest.fixture

@@ -13,9 +13,9 @@ import pytest
 
 from dovetail.kube.objects.pods import Pod
 from dovetail.kube.objects.topology import GPUNode
-from dovetail.kube.translate.translator import Feed
+from dovetail.kube.translate.translator import Translator
 from dovetail.scheduler import bind_serializer as module
-from dovetail.scheduler.bind_serializer import Turns
+from dovetail.scheduler.bind_serializer import BindSerializer
 from tests.translate.yaml_objects import Change
 
 GPU, SLICE = "nvidia.com/gpu", "nvidia.com/mig-1g.5gb"
@@ -58,11 +58,11 @@ def gpu_node(
 
 class Bench:
     def __init__(self) -> None:
-        self.feed = Feed()
+        self.feed = Translator()
         self.feed.gpu_nodes([Change("added", gpu_node("n")), Change("added", gpu_node("other", honours=False))])
         self.gone: list[str] = []
         self.back: list[str] = []
-        self.turns: Turns[str] = Turns(self.feed, self.gone.append, self.back.append)
+        self.turns: BindSerializer[str] = BindSerializer(self.feed, self.gone.append, self.back.append)
         self.feed.gpu_node_told = self.turns.told
 
     def see(self, obj: Pod, kind: Any = "modified") -> None:

@@ -16,7 +16,7 @@ from dovetail.kube.api.client import MERGE_PATCH, Client
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.api.resources import EVENTS, GPU_NODES, NODES, PODS, RESOURCE_SLICES
 from dovetail.playground import Playground
-from dovetail.scheduler.serve import Options, run
+from dovetail.scheduler.serve import SchedulerOptions, run
 from tests.patience import PATIENCE_S
 
 DEFINITION = yaml.safe_load((Path(__file__).parents[2] / "deploy/crds/gpunode.yaml").read_text())
@@ -31,7 +31,7 @@ async def scheduled(*definitions: Document) -> AsyncIterator[Client]:
     async with Client(config) as client:
         for definition in definitions:
             playground.put(definition)
-        scheduler = asyncio.create_task(run(config, Options(leader_elect=False, listen="")))
+        scheduler = asyncio.create_task(run(config, SchedulerOptions(leader_elect=False, listen="")))
         try:
             yield client
         finally:

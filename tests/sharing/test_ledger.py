@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail.core.queues.types import DAY_MS
-from dovetail.core.queues.usage import Ledger, accrued, decayed, steady
+from dovetail.core.queues.usage import DecayedUsage, accrued, decayed, steady
 
 MODEST = settings(max_examples=150, deadline=None, derandomize=True)
 HOUR_MS = 3_600_000
@@ -31,8 +31,8 @@ def exact(used: int, rate: int, elapsed_ms: int, half_life_ms: int) -> Decimal:
         return used * kept + rate * half_life_ms / Decimal(2).ln() * (1 - kept)
 
 
-def driven(half_life_ms: int, told: Steps) -> tuple[Ledger, int]:
-    ledger, now_ms = Ledger(half_life_ms, as_of_ms=NOON_MS), NOON_MS
+def driven(half_life_ms: int, told: Steps) -> tuple[DecayedUsage, int]:
+    ledger, now_ms = DecayedUsage(half_life_ms, as_of_ms=NOON_MS), NOON_MS
     for length_ms, rate in told:
         ledger.change(rate - ledger.rate, now_ms)
         now_ms += length_ms
@@ -118,7 +118,7 @@ def test_settling_twice_is_settling_once_and_looking_changes_nothing(
 def test_a_restart_from_what_was_written_down_goes_on_exactly(half_life_ms: int, told: Steps, later_ms: int) -> None:
     ledger, now_ms = driven(half_life_ms, told)
     ledger.settle(now_ms)
-    again = Ledger(half_life_ms, ledger.used, ledger.as_of_ms, ledger.rate, tuple(ledger.days.items()))
+    again = DecayedUsage(half_life_ms, ledger.used, ledger.as_of_ms, ledger.rate, tuple(ledger.days.items()))
     for one in (ledger, again):
         one.settle(now_ms + later_ms)
         one.change(500, now_ms + later_ms + 7)
@@ -132,9 +132,9 @@ def test_a_restart_from_what_was_written_down_goes_on_exactly(half_life_ms: int,
 def test_who_used_more_or_is_charged_more_has_used_more(
     half_life_ms: int, used: int, more: int, rate: int, faster: int, elapsed_ms: int, longer_ms: int
 ) -> None:
-    base = Ledger(half_life_ms, used, rate=rate).at(elapsed_ms)
-    assert Ledger(half_life_ms, used + more, rate=rate).at(elapsed_ms) >= base
-    assert Ledger(half_life_ms, used, rate=rate + faster).at(elapsed_ms) >= base
+    base = DecayedUsage(half_life_ms, used, rate=rate).at(elapsed_ms)
+    assert DecayedUsage(half_life_ms, used + more, rate=rate).at(elapsed_ms) >= base
+    assert DecayedUsage(half_life_ms, used, rate=rate + faster).at(elapsed_ms) >= base
     assert decayed(used, elapsed_ms + longer_ms, half_life_ms) <= decayed(used, elapsed_ms, half_life_ms)
     assert accrued(rate, elapsed_ms + longer_ms, half_life_ms) >= accrued(rate, elapsed_ms, half_life_ms)
     assert min(used, steady(rate, half_life_ms)) <= base <= max(used, steady(rate, half_life_ms))
@@ -147,17 +147,17 @@ def test_a_start_and_an_end_that_are_learned_late_count_as_if_told_in_time(
 ) -> None:
     start_ms = NOON_MS + before_ms
     end_ms, now_ms = start_ms + length_ms, start_ms + length_ms + after_ms
-    in_time = Ledger(half_life_ms, as_of_ms=NOON_MS)
+    in_time = DecayedUsage(half_life_ms, as_of_ms=NOON_MS)
     in_time.change(rate, start_ms)
     in_time.change(-rate, end_ms)
     in_time.settle(now_ms)
 
-    late = Ledger(half_life_ms, as_of_ms=NOON_MS)
+    late = DecayedUsage(half_life_ms, as_of_ms=NOON_MS)
     late.charge(rate, start_ms, end_ms, now_ms)
     assert abs(late.used - in_time.used) <= 3
     assert late.days == in_time.days
 
-    end_late = Ledger(half_life_ms, as_of_ms=NOON_MS)
+    end_late = DecayedUsage(half_life_ms, as_of_ms=NOON_MS)
     end_late.change(rate, start_ms)
     end_late.change(-rate, now_ms)
     end_late.charge(-rate, end_ms, now_ms, now_ms)
@@ -166,20 +166,20 @@ def test_a_start_and_an_end_that_are_learned_late_count_as_if_told_in_time(
 
 
 def test_taking_back_more_than_there_is_leaves_nothing() -> None:
-    ledger = Ledger(HOUR_MS, used=5, as_of_ms=NOON_MS, days=[(20_000, 5)])
+    ledger = DecayedUsage(HOUR_MS, used=5, as_of_ms=NOON_MS, days=[(20_000, 5)])
     ledger.charge(-1000, NOON_MS - HOUR_MS, NOON_MS, NOON_MS)
     assert (ledger.used, ledger.days) == (0, {})
 
 
 def test_what_is_to_come_is_not_charged_yet() -> None:
-    ledger = Ledger(HOUR_MS, as_of_ms=NOON_MS)
+    ledger = DecayedUsage(HOUR_MS, as_of_ms=NOON_MS)
     ledger.charge(1000, NOON_MS + 1, NOON_MS + HOUR_MS, NOON_MS)
     ledger.charge(1000, NOON_MS, NOON_MS - 1, NOON_MS)
     assert (ledger.used, ledger.days) == (0, {})
 
 
 def test_a_clock_that_goes_back_changes_nothing() -> None:
-    ledger = Ledger(HOUR_MS, used=10**9, as_of_ms=NOON_MS, rate=1000, days=[(20_000, 77)])
+    ledger = DecayedUsage(HOUR_MS, used=10**9, as_of_ms=NOON_MS, rate=1000, days=[(20_000, 77)])
     ledger.settle(NOON_MS - DAY_MS)
     assert (ledger.used, ledger.as_of_ms, ledger.days) == (10**9, NOON_MS, {20_000: 77})
     assert ledger.at(NOON_MS - DAY_MS) == 10**9
@@ -188,14 +188,14 @@ def test_a_clock_that_goes_back_changes_nothing() -> None:
 
 
 def test_days_are_split_at_midnight_exactly() -> None:
-    ledger = Ledger(HOUR_MS, as_of_ms=NOON_MS)
+    ledger = DecayedUsage(HOUR_MS, as_of_ms=NOON_MS)
     ledger.change(1000, NOON_MS)
     ledger.settle(NOON_MS + 2 * DAY_MS)
     assert ledger.days == {20_000: 500 * DAY_MS, 20_001: 1000 * DAY_MS, 20_002: 500 * DAY_MS}
 
 
 def test_a_month_of_days_is_kept() -> None:
-    ledger = Ledger(HOUR_MS, as_of_ms=0, rate=1)
+    ledger = DecayedUsage(HOUR_MS, as_of_ms=0, rate=1)
     ledger.settle(NOON_MS)
     assert sorted(ledger.days) == list(range(19_970, 20_001))
     ledger.charge(1, 0, DAY_MS, NOON_MS)
@@ -208,24 +208,24 @@ def test_a_month_of_days_is_kept() -> None:
 
 def test_days_that_somebody_wrote_by_hand_count_only_where_they_can_be() -> None:
     written = [(20_000, 4), (20_001, 9), (19_999, -3), (19_970, 2), (19_969, 5)]
-    assert Ledger(HOUR_MS, -7, NOON_MS, 0, written).days == {20_000: 4, 19_970: 2}
-    assert Ledger(HOUR_MS, -7, NOON_MS).used == 0
+    assert DecayedUsage(HOUR_MS, -7, NOON_MS, 0, written).days == {20_000: 4, 19_970: 2}
+    assert DecayedUsage(HOUR_MS, -7, NOON_MS).used == 0
 
 
 @pytest.mark.parametrize("half_life_ms", [0, -1])
 def test_a_half_life_of_nothing_is_refused(half_life_ms: int) -> None:
     with pytest.raises(ValueError, match=f"half life of {half_life_ms} ms"):
-        Ledger(half_life_ms)
+        DecayedUsage(half_life_ms)
     with pytest.raises(ValueError, match="above 0"):
         decayed(1, 1, half_life_ms)
     with pytest.raises(ValueError, match="above 0"):
         accrued(1, 1, half_life_ms)
     with pytest.raises(ValueError, match="above 0"):
-        Ledger(1).set_half_life(half_life_ms, 0)
+        DecayedUsage(1).set_half_life(half_life_ms, 0)
 
 
 def test_another_half_life_keeps_the_share() -> None:
-    ours, all_of_it = Ledger(HOUR_MS, rate=3000), Ledger(HOUR_MS, rate=10_000)
+    ours, all_of_it = DecayedUsage(HOUR_MS, rate=3000), DecayedUsage(HOUR_MS, rate=10_000)
     ours.settle(HOUR_MS)
     all_of_it.settle(HOUR_MS)
     share = ours.used * 10**6 // all_of_it.used

@@ -16,7 +16,7 @@ import pytest
 from dovetail.core.queues.division import Claimant, divide
 from dovetail.core.queues.tree import Tree
 from dovetail.core.queues.types import Queue
-from dovetail.core.queues.usage import Ledger, accrued, steady
+from dovetail.core.queues.usage import DecayedUsage, accrued, steady
 
 MINUTE_MS = 60_000
 HOUR_MS = 3_600_000
@@ -86,7 +86,7 @@ def test_max_min_of_karma() -> None:
 def test_kueue_moving_average() -> None:
     """Two samples of 5 minutes with 8 GPUs are an average of 4 at a half life of 10 minutes."""
     half_life_ms = 10 * MINUTE_MS
-    ledger = Ledger(half_life_ms, rate=8000)
+    ledger = DecayedUsage(half_life_ms, rate=8000)
     ledger.settle(5 * MINUTE_MS)
     ledger.settle(10 * MINUTE_MS)
     assert abs(ledger.used - steady(4000, half_life_ms)) <= 2
@@ -94,7 +94,7 @@ def test_kueue_moving_average() -> None:
 
 def test_kueue_usage_fades_while_idle() -> None:
     half_life_ms = HOUR_MS
-    ledger = Ledger(half_life_ms, used=steady(16_000, half_life_ms))
+    ledger = DecayedUsage(half_life_ms, used=steady(16_000, half_life_ms))
     assert abs(ledger.at(2 * half_life_ms) - steady(4000, half_life_ms)) <= 1
 
 
@@ -104,12 +104,12 @@ def test_kueue_entry_penalty_is_what_the_request_accrues_over_the_sampling_inter
     assert round(float(a), 9) == 0.000343764
     assert round(float(a * 1000), 4) == 0.3438
     request = 1000 * 1000
-    ahead = Ledger(half_life_ms, rate=request).ahead(interval_ms)
+    ahead = DecayedUsage(half_life_ms, rate=request).ahead(interval_ms)
     assert ahead == accrued(request, interval_ms, half_life_ms)
     assert round(ahead / steady(1000, half_life_ms), 4) == 0.3438
 
 
-def fair_tree(tree: Tree, ledgers: dict[str, Ledger], name: str = "") -> list[str]:
+def fair_tree(tree: Tree, ledgers: dict[str, DecayedUsage], name: str = "") -> list[str]:
     """Leaves in order: at each level who used the least by weight among its siblings first, with all below it."""
 
     def used(queue: str) -> int:
@@ -129,7 +129,7 @@ def test_slurm_fair_tree() -> None:
     ):  # fmt: skip
         tree.put(Queue(name, parent, weight=weight))
     used = {"U1": 20, "U2": 25, "U3": 0, "U4": 25, "U5": 0, "default": 99}
-    ledgers = {name: Ledger(HOUR_MS) for name in used}
+    ledgers = {name: DecayedUsage(HOUR_MS) for name in used}
     for name, gpus in used.items():
         ledgers[name].charge(gpus * 1000, 0, HOUR_MS, 2 * HOUR_MS)
     assert fair_tree(tree, ledgers)[:5] == ["U5", "U4", "U1", "U3", "U2"]
@@ -141,7 +141,10 @@ def test_the_credit_is_the_balance_of_a_leaky_account_and_what_is_due_less_what_
     random = Random(seed)
     half_life_ms, capacity, weight = 6 * HOUR_MS, 100_000, Fraction(random.randint(1, 9), 10)
     due = int(weight * capacity)
-    ledger, cluster = Ledger(half_life_ms), Ledger(half_life_ms, used=steady(capacity, half_life_ms), rate=capacity)
+    ledger, cluster = (
+        DecayedUsage(half_life_ms),
+        DecayedUsage(half_life_ms, used=steady(capacity, half_life_ms), rate=capacity),
+    )
     balance, now_ms = due * half_life_ms / math.log(2), 0
     while now_ms < 24 * HOUR_MS:
         rate, length_ms = random.choice([0, random.randint(1, capacity)]), random.randint(1, 2 * HOUR_MS)
@@ -157,7 +160,7 @@ def test_the_credit_is_the_balance_of_a_leaky_account_and_what_is_due_less_what_
 
 def test_a_tenth_of_a_hundred_gpus_with_a_half_life_of_six_hours() -> None:
     half_life_ms, due = 6 * HOUR_MS, 10_000
-    ledger = Ledger(half_life_ms)
+    ledger = DecayedUsage(half_life_ms)
     full = ledger.credit(due, 0)
     assert round(full / GPU_HOUR, 2) == 86.56
 

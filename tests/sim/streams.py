@@ -8,8 +8,8 @@ import random
 from dovetail.core.events import NodeChanged
 from dovetail.core.model import CPU, GPU, PODS, Gang, Node, Pod, Request, Work
 from dovetail.core.queues.types import Queue
-from dovetail.sim.clock import Clock
-from dovetail.sim.workload import Job, Outage, Workload
+from dovetail.sim.clock import VirtualClock
+from dovetail.sim.workload import Outage, SimJob, Workload
 
 
 def cluster(*gpus: int) -> tuple[NodeChanged, ...]:
@@ -26,7 +26,7 @@ def job(
     checkpoint_s: int = 0,
     startup_s: int = 0,
     limit_s: int = 0,
-) -> Job:
+) -> SimJob:
     gang = Gang(name, "ns", name, pods, created_ms=1000 * at_s) if pods > 1 else None
     work = Work("f", 1000 * limit_s, 1000 * checkpoint_s, 1000 * startup_s, grace_ms=0)
     members = tuple(
@@ -42,10 +42,10 @@ def job(
         )
         for i in range(pods)
     )
-    return Job(1000 * at_s, members, gang, None if seconds is None else 1000 * seconds)
+    return SimJob(1000 * at_s, members, gang, None if seconds is None else 1000 * seconds)
 
 
-def workload(gpus: tuple[int, ...], *jobs: Job, outages: tuple[Outage, ...] = (), **weights: int) -> Workload:
+def workload(gpus: tuple[int, ...], *jobs: SimJob, outages: tuple[Outage, ...] = (), **weights: int) -> Workload:
     """Jobs in the order in which they come; queues by weight."""
     queues = tuple(Queue(name, weight=weight) for name, weight in weights.items())
     return Workload("w", cluster(*gpus), jobs, queues, outages)
@@ -67,12 +67,12 @@ def stream(
     return workload(nodes, *jobs, **({f"q{i}": i + 1 for i in range(queues)} if queues > 1 else {}))
 
 
-def times(simulation: Clock) -> list[tuple[int | None, int | None]]:
+def times(simulation: VirtualClock) -> list[tuple[int | None, int | None]]:
     """First start and end of each job, in seconds."""
     fates = simulation.result.fates
     return [tuple(None if at is None else at // 1000 for at in (fate.started_ms, fate.ended_ms)) for fate in fates]  # type: ignore[misc]
 
 
-def mean_wait_s(simulation: Clock) -> float:
+def mean_wait_s(simulation: VirtualClock) -> float:
     fates = simulation.result.fates
     return sum(fate.waited_ms for fate in fates) / len(fates) / 1000

@@ -19,7 +19,7 @@ from dovetail.sim.clock import Moment, Result
 from dovetail.sim.engine import Simulation
 from dovetail.sim.policies import POLICIES
 from dovetail.sim.traces import openb
-from dovetail.sim.workload import Job, Workload, gpu_milli
+from dovetail.sim.workload import SimJob, Workload, gpu_milli
 
 REQUESTS = [Request(((CPU, 1),)), Request(gpu_milli=300), Request(((GPU, 1),)), Request(((GPU, 4),))]
 SAMPLE = Workload("default", tuple(map(NodeChanged, openb.read_nodes(sample.NODES))), openb.read_pods(sample.PODS))
@@ -30,7 +30,7 @@ expected results (hkust-adsl/kubernetes-scheduler-simulator, Apache-2.0)."""
 
 def workload(wanted: list[int], nodes: int = 3) -> Workload:
     told = tuple(NodeChanged(Node(f"n{i}", ((GPU, 8), (PODS, 100)))) for i in range(nodes))
-    jobs = tuple(Job(0, (Pod(f"p{i}", "ns", f"p{i}", REQUESTS[kind]),)) for i, kind in enumerate(wanted))
+    jobs = tuple(SimJob(0, (Pod(f"p{i}", "ns", f"p{i}", REQUESTS[kind]),)) for i, kind in enumerate(wanted))
     return Workload("w", told, jobs)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from dovetail.core.model import CPU, Pod, Request
 from dovetail.sim.churn import churned
-from dovetail.sim.workload import Job, gpu_milli
+from dovetail.sim.workload import SimJob, gpu_milli
 from tests.sim.streams import job, workload
 
 LISTED = workload((8, 8), job("one", 0, 1, None), job("two", 0, 2, None), job("four", 0, 4, None))
@@ -37,7 +37,7 @@ def test_pods_have_names_of_their_own_and_come_in_order() -> None:
 
 
 def test_load_needs_gpus() -> None:
-    without = workload((8,), Job(0, (Pod("p", "ns", "p", Request(((CPU, 1),))),)))
+    without = workload((8,), SimJob(0, (Pod("p", "ns", "p", Request(((CPU, 1),))),)))
     with pytest.raises(ValueError, match="these pods ask for none"):
         churned(without, 90, HOUR_MS, HOUR_MS, 1)
     with pytest.raises(ValueError, match="there are none"):

@@ -14,23 +14,23 @@ from dovetail.core.model import GPU, Container, Pod, Request
 from dovetail.core.policy import Policy
 from dovetail.core.reasons import Reason
 from dovetail.sim.engine import Simulation
-from dovetail.sim.report import QueueReport, Run, of_queue, of_snapshot
-from dovetail.sim.workload import Job, Outage, Workload, snapshot
+from dovetail.sim.report import QueueReport, SimulationRun, of_queue, of_snapshot
+from dovetail.sim.workload import Outage, SimJob, Workload, snapshot
 from tests.sim.streams import cluster, job, times
 
 NO_HOLD = Policy(reserve=False, preempt=False)
 
 
-def simulated(nodes: tuple[Event, ...], *jobs: Job, policy: Policy = NO_HOLD) -> Simulation:
+def simulated(nodes: tuple[Event, ...], *jobs: SimJob, policy: Policy = NO_HOLD) -> Simulation:
     simulation = Simulation(Workload("w", nodes, jobs), policy)
     simulation.run()
     assert simulation.state.cluster.check() == []
     return simulation
 
 
-def report(nodes: tuple[NodeChanged, ...], *jobs: Job) -> QueueReport:
+def report(nodes: tuple[NodeChanged, ...], *jobs: SimJob) -> QueueReport:
     workload = Workload("w", nodes, jobs)
-    return of_queue(Run(workload, "dovetail", 1, Simulation(workload, Policy()).run(), 0.0))
+    return of_queue(SimulationRun(workload, "dovetail", 1, Simulation(workload, Policy()).run(), 0.0))
 
 
 def test_devices_that_stand_in_for_a_resource_are_free_when_their_pod_leaves() -> None:
@@ -162,7 +162,7 @@ def test_a_snapshot_places_who_waits_beside_who_runs() -> None:
         Pod(uid, "ns", uid, Request(((GPU, n),)), created_ms=i) for i, (uid, n) in enumerate([("a", 2), ("b", 1)])
     ]
     workload = snapshot("now", [*cluster(8), *(PodChanged(pod) for pod in (running, *waiting))])
-    told = of_snapshot(Run(workload, "dovetail", 1, Simulation(workload, Policy()).run(), 0.0), ("x",))
+    told = of_snapshot(SimulationRun(workload, "dovetail", 1, Simulation(workload, Policy()).run(), 0.0), ("x",))
     assert [(placed.pod, placed.node) for placed in told.placed] == [("ns/a", "n0")]
     assert [(waits.pod, waits.code, waits.when) for waits in told.waiting] == [("ns/b", "NoNodeFits", "NotYet")]
     assert (told.running_pods, told.arrived_pods, told.problems) == (1, 2, ("x",))

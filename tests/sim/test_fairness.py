@@ -11,7 +11,7 @@ from dovetail.sim.clock import Moment, Result
 from dovetail.sim.fairness import due, jain, jain_over_time
 from dovetail.sim.orders import ORDERS
 from dovetail.sim.plain import Plain
-from dovetail.sim.report import Run, of_queue
+from dovetail.sim.report import SimulationRun, of_queue
 from tests.sim.streams import job, workload
 
 
@@ -72,7 +72,7 @@ def test_an_order_that_sees_queues_serves_them_more_evenly() -> None:
     indices = {}
     for order in ("fifo", "fair"):
         simulation = Plain(workload((4,), *many, *few, x=1, y=1), ORDERS[order])
-        report = of_queue(Run(simulation.workload, order, 1, simulation.run(), 0.0))
+        report = of_queue(SimulationRun(simulation.workload, order, 1, simulation.run(), 0.0))
         indices[order] = report.jain_index or 0
         assert [queue.jobs for queue in report.queues] == [20, 20]
         assert sum(queue.gpu_hours for queue in report.queues) == pytest.approx(80)

@@ -8,15 +8,19 @@ from msgspec.structs import replace
 
 from dovetail.sim.clock import Fate
 from dovetail.sim.orders import ORDERS
-from dovetail.sim.plain import Line, Order, Plain, _Head
-from dovetail.sim.workload import Job, Outage, Workload
+from dovetail.sim.plain import Plain, PlainLine, PlainOrder, _Head
+from dovetail.sim.workload import Outage, SimJob, Workload
 from tests.sim.streams import job, mean_wait_s, stream, times, workload
 
 HOUR_S = 3600
 
 
 def run(
-    order: str | Order, jobs: list[Job], line: Line | None = None, gpus: tuple[int, ...] = (4,), **weights: int
+    order: str | PlainOrder,
+    jobs: list[SimJob],
+    line: PlainLine | None = None,
+    gpus: tuple[int, ...] = (4,),
+    **weights: int,
 ) -> Plain:
     simulation = Plain(workload(gpus, *jobs, **weights), ORDERS[order] if isinstance(order, str) else order, line)
     simulation.run()
@@ -44,31 +48,33 @@ def test_three_jobs_for_one_place(order: str, expected: list[tuple[int, int]]) -
 @pytest.mark.parametrize(
     ("line", "seconds", "expected"),
     [
-        (Line.STRICT, 5, [(0, 10), (10, 15), (15, 20)]),
-        (Line.SKIP, 5, [(0, 10), (10, 15), (2, 7)]),
-        (Line.EASY, 5, [(0, 10), (10, 15), (2, 7)]),
-        (Line.SKIP, 20, [(0, 10), (22, 27), (2, 22)]),
-        (Line.EASY, 20, [(0, 10), (10, 15), (15, 35)]),
+        (PlainLine.STRICT, 5, [(0, 10), (10, 15), (15, 20)]),
+        (PlainLine.SKIP, 5, [(0, 10), (10, 15), (2, 7)]),
+        (PlainLine.EASY, 5, [(0, 10), (10, 15), (2, 7)]),
+        (PlainLine.SKIP, 20, [(0, 10), (22, 27), (2, 22)]),
+        (PlainLine.EASY, 20, [(0, 10), (10, 15), (15, 35)]),
     ],
 )
-def test_who_may_pass_the_first_that_does_not_fit(line: Line, seconds: int, expected: list[tuple[int, int]]) -> None:
+def test_who_may_pass_the_first_that_does_not_fit(
+    line: PlainLine, seconds: int, expected: list[tuple[int, int]]
+) -> None:
     jobs = [job("a", 0, 3, 10), job("head", 1, 4, 5), job("c", 2, 1, seconds)]
     assert times(run("fifo", jobs, line)) == expected
 
 
 def test_backfill_may_last_longer_beside_the_head() -> None:
     jobs = [job("a", 0, 3, 10), job("head", 1, 2, 5), job("c", 2, 1, 99)]
-    assert times(run("fifo", jobs, Line.EASY)) == [(0, 10), (10, 15), (2, 101)]
+    assert times(run("fifo", jobs, PlainLine.EASY)) == [(0, 10), (10, 15), (2, 101)]
 
 
 def test_backfill_goes_by_the_limits_that_jobs_say() -> None:
     jobs = [job("a", 0, 3, 10), job("head", 1, 4, 5), job("c", 2, 1, 5, limit_s=9)]
-    assert times(run("fifo", jobs, Line.EASY)) == [(0, 10), (10, 15), (15, 20)]
+    assert times(run("fifo", jobs, PlainLine.EASY)) == [(0, 10), (10, 15), (15, 20)]
 
 
 def test_backfill_and_preemption_exclude_each_other() -> None:
     with pytest.raises(ValueError, match="this order preempts"):
-        run("srtf", THREE, Line.EASY)
+        run("srtf", THREE, PlainLine.EASY)
 
 
 def test_las_gives_way_after_sixteen_gpu_hours_to_those_that_had_less() -> None:
@@ -185,19 +191,21 @@ class Audited(Plain):
         return acted
 
 
-def finished(jobs: Workload, order: Order, line: Line | None) -> Audited:
+def finished(jobs: Workload, order: PlainOrder, line: PlainLine | None) -> Audited:
     simulation = Audited(jobs, order, line, half_life_ms=60_000)
     simulation.run()
     return simulation
 
 
 @pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("line", list(Line))
+@pytest.mark.parametrize("line", list(PlainLine))
 @pytest.mark.parametrize("suspends", [True, False])
 @pytest.mark.parametrize("order", list(ORDERS))
-def test_no_gpu_is_given_twice_and_all_work_is_done_once(order: str, suspends: bool, line: Line, seed: int) -> None:
+def test_no_gpu_is_given_twice_and_all_work_is_done_once(
+    order: str, suspends: bool, line: PlainLine, seed: int
+) -> None:
     chosen = replace(ORDERS[order], suspends=suspends)
-    if chosen.preempts and line is Line.EASY:
+    if chosen.preempts and line is PlainLine.EASY:
         return
     jobs = stream(seed, (4, 4, 2), 40, 2, queues=3, costs=True)
     jobs = replace(
@@ -215,7 +223,7 @@ def test_no_gpu_is_given_twice_and_all_work_is_done_once(order: str, suspends: b
 
 class Promising(Plain):
     def __init__(self, jobs: Workload) -> None:
-        super().__init__(jobs, ORDERS["fifo"], Line.EASY)
+        super().__init__(jobs, ORDERS["fifo"], PlainLine.EASY)
         self.promised_ms: dict[int, int] = {}
 
     def _reserve(self, fate: Fate, room: list[int]) -> _Head:

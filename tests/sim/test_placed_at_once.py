@@ -16,7 +16,7 @@ from dovetail.sim.engine import Simulation
 from dovetail.sim.placing import PlacedAtOnce
 from dovetail.sim.policies import POLICIES
 from dovetail.sim.traces import openb
-from dovetail.sim.workload import Job, Outage, Workload
+from dovetail.sim.workload import Outage, SimJob, Workload
 from tests.sim.test_policies import MODEL, request_of, scene
 
 
@@ -25,7 +25,7 @@ def workload(seed: int) -> Workload:
     nodes = [
         Node(m.name, ((CPU, m.cpu_milli), (GPU, len(m.gpus)), (PODS, 1000)), ((MODEL, m.model),)) for m in machines
     ]
-    jobs = [Job(i, (Pod(f"p{i}", "ns", f"p{i}", request_of(task)),)) for i, task in enumerate(tasks)]
+    jobs = [SimJob(i, (Pod(f"p{i}", "ns", f"p{i}", request_of(task)),)) for i, task in enumerate(tasks)]
     listed = Workload("scene", tuple(map(NodeChanged, nodes)), tuple(jobs))
     return inflated(listed, 150, seed) if any(task.milli for task in tasks) else listed
 
@@ -61,7 +61,7 @@ def test_it_is_the_impatient_simulation_of_the_sample(policy: str) -> None:
 
 POD = Pod("p", "ns", "p", Request(((GPU, 1),)))
 NODE = NodeChanged(Node("n", ((CPU, 8000), (GPU, 4), (PODS, 10))))
-PLAIN = Workload("w", (NODE,), (Job(0, (POD,)),))
+PLAIN = Workload("w", (NODE,), (SimJob(0, (POD,)),))
 
 
 def test_one_pod_is_placed() -> None:
@@ -71,9 +71,11 @@ def test_one_pod_is_placed() -> None:
 @pytest.mark.parametrize(
     "more",
     [
-        replace(PLAIN, jobs=(Job(0, (POD,), Gang("g", "ns", "g")),)),
-        replace(PLAIN, jobs=(Job(0, (POD,), duration_ms=5),)),
-        replace(PLAIN, jobs=(Job(0, (replace(POD, request=replace(POD.request, ports=(HostPort("", "TCP", 80),))),)),)),
+        replace(PLAIN, jobs=(SimJob(0, (POD,), Gang("g", "ns", "g")),)),
+        replace(PLAIN, jobs=(SimJob(0, (POD,), duration_ms=5),)),
+        replace(
+            PLAIN, jobs=(SimJob(0, (replace(POD, request=replace(POD.request, ports=(HostPort("", "TCP", 80),))),)),)
+        ),
         replace(PLAIN, outages=(Outage("n", 1, 2),)),
         replace(PLAIN, queues=(Queue("q"),)),
         replace(PLAIN, cluster=(NODE, PodChanged(replace(POD, uid="there", node="n")))),

@@ -14,7 +14,7 @@ from dovetail.core.model import CPU, GPU, PODS, Node, NodeTerm, Pod, Request, Re
 from dovetail.core.policy import Policy
 from dovetail.sim.engine import Simulation
 from dovetail.sim.policies import POLICIES
-from dovetail.sim.workload import Job, Workload
+from dovetail.sim.workload import SimJob, Workload
 from tests.sim import published
 from tests.sim.published import Machine, Task
 
@@ -58,7 +58,7 @@ def simulated(policy: str, machines: list[Machine], tasks: list[Task]) -> list[t
     nodes = [
         Node(m.name, ((CPU, m.cpu_milli), (GPU, len(m.gpus)), (PODS, 1000)), ((MODEL, m.model),)) for m in machines
     ]
-    jobs = [Job(i, (Pod(f"p{i}", "ns", f"p{i}", request_of(task)),)) for i, task in enumerate(tasks)]
+    jobs = [SimJob(i, (Pod(f"p{i}", "ns", f"p{i}", request_of(task)),)) for i, task in enumerate(tasks)]
     workload = Workload("scene", tuple(map(NodeChanged, nodes)), tuple(jobs))
     scoring = POLICIES[policy](1, [request_of(task) for task in tasks])
     simulation = Simulation(workload, Policy(fabric=(), scoring=scoring), patient=False)
@@ -94,7 +94,7 @@ def test_the_scenes_tell_the_policies_apart() -> None:
 
 def test_random_spreads_over_nodes_and_gpus_and_is_the_seed_s() -> None:
     nodes = [Node(f"n{i}", ((CPU, 64_000), (GPU, 4), (PODS, 1000))) for i in range(10)]
-    jobs = [Job(i, (Pod(f"p{i}", "ns", f"p{i}", Request(gpu_milli=100)),)) for i in range(200)]
+    jobs = [SimJob(i, (Pod(f"p{i}", "ns", f"p{i}", Request(gpu_milli=100)),)) for i in range(200)]
     workload = Workload("w", tuple(map(NodeChanged, nodes)), tuple(jobs))
 
     def run(seed: int) -> list[tuple[str, tuple[int, ...]]]:

@@ -7,7 +7,7 @@ import random
 import pynvml as nvml
 import pytest
 
-from dovetail.core.devices.mig.geometry import Geometry, Profile
+from dovetail.core.devices.mig.geometry import Geometry, MigProfile
 from dovetail.core.devices.mig.products import of_product
 from tools.standin import HostError, Part
 from tools.standin.fixture import MakeStandin
@@ -45,7 +45,7 @@ def placements(gpu: nvml.c_nvmlDevice_t, profile_id: int) -> list[tuple[int, int
     return [(place.start, place.size) for place in room]
 
 
-def create(gpu: nvml.c_nvmlDevice_t, profile: Profile, start: int) -> nvml.c_nvmlGpuInstance_t:
+def create(gpu: nvml.c_nvmlDevice_t, profile: MigProfile, start: int) -> nvml.c_nvmlGpuInstance_t:
     at = nvml.c_nvmlGpuInstancePlacement_t(start, profile.memory_slices)
     return nvml.nvmlDeviceCreateGpuInstanceWithPlacement(gpu, profile.gi_id, ctypes.byref(at))
 
@@ -121,7 +121,7 @@ def test_what_fits_beside_what_is_there_is_what_the_rules_say(standin: MakeStand
     gpu, geometry = first_gpu()
     draw = random.Random(7)
     everywhere = [(profile, start) for profile in geometry.profiles for start in profile.starts]
-    held: dict[tuple[Profile, int], nvml.c_nvmlGpuInstance_t] = {}
+    held: dict[tuple[MigProfile, int], nvml.c_nvmlGpuInstance_t] = {}
     for _ in range(300):
         wish = draw.choice(everywhere)
         for profile in geometry.profiles:
@@ -137,7 +137,7 @@ def test_what_fits_beside_what_is_there_is_what_the_rules_say(standin: MakeStand
                 create(gpu, *wish)
 
 
-def legal(geometry: Geometry, parts: list[tuple[Profile, int]]) -> bool:
+def legal(geometry: Geometry, parts: list[tuple[MigProfile, int]]) -> bool:
     slices = [at for profile, start in parts for at in range(start, start + profile.memory_slices)]
     engines = [sum(kind) for kind in zip(*(profile.engines for profile, _ in parts), strict=True)]
     return (

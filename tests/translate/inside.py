@@ -13,7 +13,7 @@ from dovetail.kube.nodes.wiring import Wiring
 from dovetail.kube.objects.base import Node
 from dovetail.kube.objects.claims import ResourceSlice
 from dovetail.kube.objects.topology import GPUNode, NodeResourceTopology
-from dovetail.kube.translate.translator import Feed
+from dovetail.kube.translate.translator import Translator
 
 GPU_NODE: dict[str, Any] = yaml.safe_load("""
 observedTime: "2026-01-31T12:00:00Z"
@@ -98,9 +98,9 @@ def slice_of(devices: str, name: str = "s1", **pool: int) -> ResourceSlice:
     return msgspec.convert({"metadata": {"name": name}, "spec": spec}, ResourceSlice)
 
 
-def feed_of(*told: Any) -> Feed:
+def feed_of(*told: Any) -> Translator:
     """A feed that was told all of this, in this order."""
-    feed = Feed()
+    feed = Translator()
     for obj in told:
         if isinstance(obj, Node):
             feed.nodes(added(obj))

@@ -20,7 +20,7 @@ from dovetail.kube.objects.groups import CoschedulingPodGroup, PodGroup
 from dovetail.kube.objects.pods import Pod as PodObject
 from dovetail.kube.objects.topology import GPUNode
 from dovetail.kube.translate.bound import Bound
-from dovetail.kube.translate.translator import Feed
+from dovetail.kube.translate.translator import Translator
 from tests.bound import bound
 
 QUEUE, USER = "dovetail.dev/queue", "dovetail.dev/user"
@@ -61,7 +61,7 @@ def with_meta(obj: PodObject, **changed: Any) -> PodObject:
     return structs.replace(obj, metadata=structs.replace(obj.metadata, **changed))
 
 
-def bind(feed: Feed, obj: PodObject, node: str = "n1", queue: str = "default", devices: str = "") -> PodObject:
+def bind(feed: Translator, obj: PodObject, node: str = "n1", queue: str = "default", devices: str = "") -> PodObject:
     """Decide the pod and let it be seen bound; the pod as the server then has it."""
     record = feed.decided(obj.metadata.uid, queue, node, devices)
     spec = structs.replace(obj.spec, node_name=node)
@@ -70,12 +70,12 @@ def bind(feed: Feed, obj: PodObject, node: str = "n1", queue: str = "default", d
     return seen
 
 
-def known(feed: Feed, name: str = "a") -> Pod:
+def known(feed: Translator, name: str = "a") -> Pod:
     return feed._pods[f"u-{name}"].told
 
 
-def restarted(*pods: PodObject) -> Feed:
-    feed = Feed()
+def restarted(*pods: PodObject) -> Translator:
+    feed = Translator()
     feed.pods(added(*pods))
     return feed
 
@@ -115,7 +115,7 @@ def patched(obj: PodObject, patch: dict[str, Any]) -> PodObject:
 @pytest.mark.parametrize("patch", PATCHES.values(), ids=PATCHES)
 @pytest.mark.parametrize("when", ["running", "on its way", "at a restart"])
 def test_what_is_written_on_a_bound_pod_changes_nothing_of_it(patch: dict[str, Any], when: str) -> None:
-    feed = Feed()
+    feed = Translator()
     meta: dict[str, Any] = {"labels": {QUEUE: "mine", USER: "ada"}, "annotations": SAID}
     waiting = asking(ownerReferences=[OWNER | {"kind": "ReplicaSet", "apiVersion": "apps/v1"}], **meta)
     feed.pods(added(waiting))
@@ -150,7 +150,7 @@ def differing(before: Pod, after: Pod) -> set[str]:
 
 
 def test_where_the_bind_fails_the_pod_is_as_it_is_written_now() -> None:
-    feed = Feed()
+    feed = Translator()
     waiting = asking(labels={QUEUE: "mine"})
     feed.pods(added(waiting))
     feed.decided("u-a", "mine", "n1", "")
@@ -163,7 +163,7 @@ def test_where_the_bind_fails_the_pod_is_as_it_is_written_now() -> None:
 
 def test_a_record_that_was_changed_is_not_used_and_that_is_said() -> None:
     said: list[str] = []
-    feed = Feed(on_findings=lambda about, findings: said.append(f"{about} {len(findings)}"))
+    feed = Translator(on_findings=lambda about, findings: said.append(f"{about} {len(findings)}"))
     waiting = asking()
     feed.pods(added(waiting))
     seen = bind(feed, waiting, queue="mine", devices="3")
@@ -213,7 +213,7 @@ def test_without_a_record_only_that_counts_which_is_to_nobodys_advantage(text: s
 
 
 def test_a_pod_that_somebody_else_bound_elsewhere_is_where_it_is_and_has_no_record() -> None:
-    feed = Feed()
+    feed = Translator()
     waiting = asking(labels={QUEUE: "mine"})
     feed.pods(added(waiting))
     feed.decided("u-a", "mine", "n1", "3")
@@ -223,7 +223,7 @@ def test_a_pod_that_somebody_else_bound_elsewhere_is_where_it_is_and_has_no_reco
 
 def test_of_a_pod_of_another_scheduler_a_record_tells_the_devices_alone() -> None:
     """Where several of ours run under several names, each has its own books."""
-    feed = Feed("other")
+    feed = Translator("other")
     feed.pods(added(asking(node="n1", labels={GROUP: "g"}, annotations=bound("u-a", "3", queue="mine", gang=GANG))))
     found = known(feed)
     assert (found.devices, found.queue, found.gang, found.managed) == ((3,), "", "", False)
@@ -232,7 +232,7 @@ def test_of_a_pod_of_another_scheduler_a_record_tells_the_devices_alone() -> Non
 
 
 def test_a_run_time_that_the_kubelet_keeps_counts_where_it_is_shorter() -> None:
-    feed = Feed()
+    feed = Translator()
     waiting = asking(annotations={RUNTIME: "2h"})
     feed.pods(added(waiting))
     seen = bind(feed, waiting)
@@ -242,7 +242,7 @@ def test_a_run_time_that_the_kubelet_keeps_counts_where_it_is_shorter() -> None:
 
 @pytest.mark.parametrize(("text", "saved_ms"), [("2026-01-01T00:00:00Z", 1_767_225_600_000), ("yesterday", 0)])
 def test_when_it_last_saved_is_read_on(text: str, saved_ms: int) -> None:
-    feed = Feed()
+    feed = Translator()
     waiting = asking()
     feed.pods(added(waiting))
     seen = bind(feed, waiting)
@@ -267,14 +267,14 @@ def members(number: int) -> list[PodObject]:
 
 
 def test_what_its_group_says_later_changes_nothing_of_a_bound_pod() -> None:
-    feed = Feed()
+    feed = Translator()
     feed.pod_groups(COSCHEDULING, added(group(2, queue="mine")))
     feed.pods(added(*members(2)))
     seen = [bind(feed, one, queue="mine") for one in members(2)]
     before = [known(feed, f"m{i}") for i in range(2)]
     now = group(2, queue="theirs", preemptible="false", nvlink="required", **{"max-runtime": "9d"})
     assert told(feed.pod_groups(COSCHEDULING, [Change("modified", now)])) == []
-    again = Feed()
+    again = Translator()
     again.pod_groups(COSCHEDULING, added(now))
     again.pods(added(*seen))
     assert [known(again, f"m{i}") for i in range(2)] == before
@@ -284,7 +284,7 @@ def test_what_its_group_says_later_changes_nothing_of_a_bound_pod() -> None:
 @pytest.mark.parametrize("restart", [False, True])
 def test_a_gang_that_runs_does_not_come_to_need_more_of_its_pods(restart: bool) -> None:
     """What exceeds its minimum can be taken back pod by pod: to raise it would protect them."""
-    feed = Feed()
+    feed = Translator()
     (gang,) = gangs(feed.pod_groups(COSCHEDULING, added(group(2))))
     assert gang.min_count == 2
     feed.pods(added(*members(4)))
@@ -313,7 +313,7 @@ def native(priority: int | None) -> Any:
 def test_a_group_that_is_made_anew_has_no_higher_priority_while_its_pods_run(
     first: int | None, then: int | None, counts: int | None
 ) -> None:
-    feed = Feed()
+    feed = Translator()
     feed.pod_groups(NATIVE, added(native(first)))
     waiting = asking()
     waiting = structs.replace(
@@ -330,7 +330,7 @@ def test_a_group_that_is_made_anew_has_no_higher_priority_while_its_pods_run(
 
 
 def test_its_gang_stays_its_gang_though_its_owner_is_written_away() -> None:
-    feed = Feed()
+    feed = Translator()
     waiting = [asking(f"w{i}", ownerReferences=[OWNER], annotations=INDEX) for i in range(2)]
     feed.pods(added(*waiting))
     feed.owner(JOB, json_of(TWO))
@@ -362,7 +362,7 @@ def test_who_is_bound_without_a_record_keeps_the_queue_that_was_first_seen() -> 
 
 def test_a_gpunode_says_nothing_of_pods_on_other_nodes() -> None:
     """A node in bad hands names a pod of another one: that is told as it was, and what its own node says stays."""
-    feed = Feed()
+    feed = Translator()
     feed.pods(added(asking(node="n1", annotations=bound("u-a", "3"))))
 
     def gpu_node(name: str, given: str) -> GPUNode:
@@ -378,7 +378,7 @@ def test_a_gpunode_says_nothing_of_pods_on_other_nodes() -> None:
 
 def test_owners_of_other_namespaces_are_other_owners() -> None:
     """A uid is whatever the pod's writer writes."""
-    feed = Feed()
+    feed = Translator()
     reference = OWNER | {"kind": "ReplicaSet", "apiVersion": "apps/v1"}
     feed.pods(added(asking(ownerReferences=[reference])))
     feed.pods(added(asking("b", ownerReferences=[reference], namespace="other")))
@@ -386,7 +386,7 @@ def test_owners_of_other_namespaces_are_other_owners() -> None:
 
 
 def test_the_text_of_a_record_is_short_and_has_no_defaults() -> None:
-    feed = Feed()
+    feed = Translator()
     feed.pods(added(asking(labels={USER: "ada"})))
     text = feed.decided("u-a", "default", "n1", "0,1")
     assert json.loads(text) == {"version": 1, "uid": "u-a", "queue": "default", "user": "ada", "devices": "0,1"}

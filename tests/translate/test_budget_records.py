@@ -11,7 +11,7 @@ from dovetail.core.model import LabelSelector, Requirement
 from dovetail.core.queues.types import Budget
 from dovetail.kube.objects.base import PodDisruptionBudget
 from dovetail.kube.translate.budgets import budget
-from dovetail.kube.translate.translator import Feed
+from dovetail.kube.translate.translator import Translator
 
 
 def obj(spec: str = "{}", allowed: int = 1, observed: int = 3, generation: int = 3) -> PodDisruptionBudget:
@@ -42,7 +42,7 @@ def test_without_a_selector_it_is_about_no_pod_and_with_an_empty_one_about_all(
 
 
 def test_an_operator_that_is_not_known_is_a_finding() -> None:
-    feed = Feed()
+    feed = Translator()
     feed.records.budgets(added(obj("{selector: {matchExpressions: [{key: a, operator: Near}]}}")))
     (finding,) = feed.findings["PodDisruptionBudget ml/guard"]
     assert finding.problem.field == "spec.selector.matchExpressions[0].operator"
@@ -51,7 +51,7 @@ def test_an_operator_that_is_not_known_is_a_finding() -> None:
 
 
 def test_only_what_counts_is_told() -> None:
-    feed = Feed()
+    feed = Translator()
     assert feed.records.budgets(added(obj())) == [ev.BudgetChanged(Budget("ml", "guard", None, 1))]
     assert feed.records.budgets([Change("modified", obj("{minAvailable: 5}"))]) == []
     assert feed.records.budgets([Change("modified", obj(allowed=0))]) == [

@@ -13,7 +13,7 @@ from dovetail.core.model import NodeTerm, Requirement, Toleration
 from dovetail.kube.objects.claims import DeviceClass, ResourceClaim
 from dovetail.kube.translate import claims as translate_claims
 from dovetail.kube.translate import pods
-from dovetail.kube.translate.translator import Feed
+from dovetail.kube.translate.translator import Translator
 
 ONE = "{name: gpu, exactly: {deviceClassName: h100}}"
 OWNED = [{"kind": "Pod", "name": "p", "uid": "u-p", "controller": True}]
@@ -244,7 +244,7 @@ class TestFeed:
     """When a claim is told."""
 
     def test_our_own_writes_are_told_once_and_the_rest_is_no_news(self) -> None:
-        feed = Feed()
+        feed = Translator()
         (event,) = feed.records.resource_claims(added(claim()))
         assert event == ev.ClaimChanged(translate_claims.claim(claim()))
         assert feed.records.resource_claims([Change("modified", claim(finalizers=["f"], resourceVersion="2"))]) == []
@@ -255,7 +255,7 @@ class TestFeed:
         assert feed.records.resource_claims(deleted(claim())) == [ev.ClaimRemoved("ml/c")]
 
     def test_a_claim_that_was_made_again_is_read_anew(self) -> None:
-        feed = Feed()
+        feed = Translator()
         feed.records.resource_claims(added(claim()))
         (event,) = feed.records.resource_claims(added(claim(exactly("count: 4"), uid="u-new")))
         assert isinstance(event, ev.ClaimChanged)
@@ -263,7 +263,7 @@ class TestFeed:
 
     def test_what_makes_a_claim_unusable_can_be_mended(self) -> None:
         """By an API server that knows more than this release; the spec of a stored claim does not change."""
-        feed = Feed()
+        feed = Translator()
         feed.records.resource_claims(added(claim("requests: [{name: gpu}]")))
         (event,) = feed.records.resource_claims([Change("modified", claim())])
         assert isinstance(event, ev.ClaimChanged)

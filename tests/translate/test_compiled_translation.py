@@ -13,7 +13,7 @@ import pytest
 
 import dovetail
 from dovetail.core.events import Event
-from dovetail.kube.translate.translator import Feed
+from dovetail.kube.translate.translator import Translator
 from dovetail.recording.coding import Coder
 from tests.bound import bound
 from tests.referee.manifests import SCHEDULER, Dice
@@ -45,7 +45,7 @@ def translated() -> str:
                 devices = dice.choice(["", "0", "0,1", "1/1g.5gb@0"])
                 wishes |= bound(pod["metadata"]["uid"], devices, gpu_milli=dice.choice([0, 500]), max_runtime_ms=60_000)
             pod["metadata"]["annotations"] = pod["metadata"].get("annotations", {}) | wishes
-        feed = Feed(dice.choice([SCHEDULER, "another"]))
+        feed = Translator(dice.choice([SCHEDULER, "another"]))
         # Not repr: the order of a set differs from process to process.
         lines += [EVENTS.encode((event,)).decode() for event in told(feed, case)]
         lines += map(repr, sorted(feed.findings.items()))

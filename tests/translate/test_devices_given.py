@@ -11,7 +11,7 @@ from dovetail.core import events as ev
 from dovetail.core.model import Instance
 from dovetail.kube.objects.pods import Pod
 from dovetail.kube.objects.topology import GPUNode
-from dovetail.kube.translate.translator import Feed
+from dovetail.kube.translate.translator import Translator
 from tests.bound import bound
 from tests.translate.yaml_objects import Change
 
@@ -41,7 +41,7 @@ def devices(events: list[ev.Event]) -> dict[str, tuple[int, ...] | None]:
 
 
 def test_the_pod_is_told_with_what_it_was_given_and_again_with_what_was_chosen() -> None:
-    feed = Feed()
+    feed = Translator()
     assert devices(feed.pods([Change("added", pod("a", "0,1"))])) == {"a": (0, 1)}
     assert devices(feed.gpu_nodes([Change("added", gpu_node(("a", "4,5")))])) == {"a": (4, 5)}
     (finding,) = feed.findings["Pod d/a"]
@@ -56,21 +56,21 @@ def test_the_pod_is_told_with_what_it_was_given_and_again_with_what_was_chosen()
 
 
 def test_the_object_may_come_before_the_pod_and_go_before_it() -> None:
-    feed = Feed()
+    feed = Translator()
     assert devices(feed.gpu_nodes([Change("added", gpu_node(("a", "4,5")))])) == {}
     assert devices(feed.pods([Change("added", pod("a", "0,1"))])) == {"a": (4, 5)}
     assert devices(feed.gpu_nodes([Change("deleted", gpu_node(("a", "4,5")))])) == {"a": (0, 1)}
 
 
 def test_pods_that_were_swapped_are_told_together() -> None:
-    feed = Feed()
+    feed = Translator()
     feed.pods([Change("added", pod("a", "0,1")), Change("added", pod("b", "2,3"))])
     told = feed.gpu_nodes([Change("added", gpu_node(("a", "2,3"), ("b", "0,1")))])
     assert devices(told) == {"a": (2, 3), "b": (0, 1)}
 
 
 def test_instances_are_corrected_as_gpus_are() -> None:
-    feed = Feed()
+    feed = Translator()
     feed.pods([Change("added", pod("a", "0/1g.5gb@6", SLICE, "1"))])
     (event,) = feed.gpu_nodes([Change("added", gpu_node(("a", "1/1g.5gb@0")))])
     assert isinstance(event, ev.PodChanged)
@@ -78,7 +78,7 @@ def test_instances_are_corrected_as_gpus_are() -> None:
 
 
 def test_an_agent_of_another_node_and_nonsense_change_nothing() -> None:
-    feed = Feed()
+    feed = Translator()
     feed.pods([Change("added", pod("a", "0,1"))])
     assert devices(feed.gpu_nodes([Change("added", gpu_node(("a", "4,5"), name="m"))])) == {}
     assert "Pod d/a" not in feed.findings

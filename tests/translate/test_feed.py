@@ -14,7 +14,7 @@ from dovetail.kube.gangs.declared import OwnerRef
 from dovetail.kube.gangs.dialects import COMPOSITE, COSCHEDULING, NATIVE, VOLCANO
 from dovetail.kube.objects import base, storage
 from dovetail.kube.objects.pods import Pod
-from dovetail.kube.translate.translator import Feed, GangRef, PodRef
+from dovetail.kube.translate.translator import GangRef, PodRef, Translator
 
 JOB = OwnerRef(JOBS, "ml", "train")
 INDEXED = yaml.safe_load("{spec: {completionMode: Indexed, parallelism: 2, completions: 2}}")
@@ -50,7 +50,7 @@ def gang_of_pods(events: list[ev.Event]) -> dict[str, str]:
 
 
 def test_a_pod_is_told_when_it_changes_for_the_core_and_only_then() -> None:
-    feed = Feed()
+    feed = Translator()
     (event,) = feed.pods(added(pod()))
     assert isinstance(event, ev.PodChanged)
     assert (event.pod.uid, event.pod.gang) == ("u-a", "")
@@ -63,7 +63,7 @@ def test_a_pod_is_told_when_it_changes_for_the_core_and_only_then() -> None:
 
 
 def test_a_finished_pod_is_gone() -> None:
-    feed = Feed()
+    feed = Translator()
     assert feed.pods(added(pod("status: {phase: Failed}"))) == []
     feed.pods(added(pod("status: {phase: Running}")))
     assert feed.pod_ref("u-a") == PodRef("ml", "a", "u-a")
@@ -73,7 +73,7 @@ def test_a_finished_pod_is_gone() -> None:
 
 
 def test_a_pod_that_failed_is_told_from_one_that_was_deleted() -> None:
-    feed = Feed()
+    feed = Translator()
     running = "spec: {schedulerName: dovetail, nodeName: n1}\nstatus: {phase: "
     for uid in "abc":
         feed.pods(added(pod(running + "Running}", uid=uid)))
@@ -93,21 +93,21 @@ def test_who_failed_before_the_start_is_told_with_its_gang() -> None:
         uid="lost",
         annotations={"dovetail.dev/gang": "g", "dovetail.dev/gang-min": "2"},
     )
-    events = Feed().pods(added(lost))
+    events = Translator().pods(added(lost))
     assert gang_of_pods(events) == {"lost": ""}
     (removed,) = [event for event in events if isinstance(event, ev.PodRemoved)]
     assert (removed.failed, removed.gang) == (True, "gang.dovetail.dev/ml/g")
 
 
 def test_pods_of_other_schedulers_belong_to_no_gang() -> None:
-    feed = Feed("other-name")
+    feed = Translator("other-name")
     events = feed.pods(added(member("a"), named("b", "g")))
     assert gang_of_pods(events) == {"a": "", "b": ""}
     assert feed.wanted_owners() == []
 
 
 def test_events_come_in_the_order_of_the_changes() -> None:
-    feed = Feed()
+    feed = Translator()
     feed.pods(added(pod(uid="old")))
     events = feed.pods([*deleted(pod(uid="old")), *added(pod(uid="new"), pod(uid="newer"))])
     told = [event.pod.uid if isinstance(event, ev.PodChanged) else event for event in events]
@@ -115,7 +115,7 @@ def test_events_come_in_the_order_of_the_changes() -> None:
 
 
 def test_the_owner_makes_the_gang() -> None:
-    feed = Feed()
+    feed = Translator()
     events = feed.pods(added(member("a"), member("b")))
     assert gang_of_pods(events) == {"a": "job.batch/ml/train", "b": "job.batch/ml/train"}
     assert gangs_in(events) == []
@@ -126,7 +126,7 @@ def test_the_owner_makes_the_gang() -> None:
 
 
 def test_a_job_that_is_no_gang_frees_its_pods() -> None:
-    feed = Feed()
+    feed = Translator()
     feed.pods(added(member("a")))
     events = feed.owner(JOB, {"spec": {"completionMode": "Indexed", "parallelism": 1, "completions": 9}})
     assert gang_of_pods(events) == {"a": ""}
@@ -134,7 +134,7 @@ def test_a_job_that_is_no_gang_frees_its_pods() -> None:
 
 
 def test_an_owner_is_wanted_again_when_pods_came_or_went() -> None:
-    feed = Feed()
+    feed = Translator()
     feed.pods(added(member("a"), member("b")))
     feed.owner(JOB, INDEXED)
     assert feed.pods(modified(member("a", node="n1"))) != []
@@ -148,7 +148,7 @@ def test_an_owner_is_wanted_again_when_pods_came_or_went() -> None:
 
 
 def test_an_owner_whose_pods_are_all_bound_is_wanted_once() -> None:
-    feed = Feed()
+    feed = Translator()
     feed.pods(added(member("a", node="n1")))
     assert feed.wanted_owners() == [JOB]
     feed.owner(JOB, INDEXED)
@@ -160,7 +160,7 @@ def test_an_owner_whose_pods_are_all_bound_is_wanted_once() -> None:
 
 
 def test_a_gang_is_forgotten_with_its_last_pod() -> None:
-    feed = Feed()
+    feed = Translator()
     feed.pods(added(member("a")))
     feed.owner(JOB, INDEXED)
     assert feed.pods(deleted(member("a"))) == [ev.PodRemoved("a"), ev.GangRemoved("job.batch/ml/train")]
@@ -171,7 +171,7 @@ def test_a_gang_is_forgotten_with_its_last_pod() -> None:
 
 
 def test_of_an_owner_that_is_not_there_nothing_is_known() -> None:
-    feed = Feed()
+    feed = Translator()
     (told,) = feed.pods(added(member("a")))
     assert feed.owner(JOB, None) == []
     feed.pods(added(member("b")))
@@ -191,7 +191,7 @@ def test_pods_move_into_sub_gangs_when_these_become_known() -> None:
             ownerReferences=[{"apiVersion": "ray.io/v1", "kind": "RayCluster", "name": "r", "controller": True}],
         )
 
-    feed = Feed()
+    feed = Translator()
     feed.pods(added(ray("h", "headgroup"), ray("w", "gpu"), ray("x", "elastic")))
     (ref,) = feed.wanted_owners()
     groups = [{"groupName": "gpu", "replicas": 1}, {"groupName": "elastic", "replicas": 0}]
@@ -207,7 +207,7 @@ def test_pods_that_name_their_owner_in_several_versions_are_one_gang() -> None:
         owner = {"apiVersion": f"ray.io/{version}", "kind": "RayCluster", "name": "r", "controller": True}
         return pod(uid=uid, labels={"ray.io/cluster": "r"}, ownerReferences=[owner])
 
-    feed = Feed()
+    feed = Translator()
     feed.pods(added(ray("old", "v1alpha1"), ray("new", "v1")))
     assert [ref.resource.version for ref in feed.wanted_owners()] == ["v1alpha1"]
     feed.pods(deleted(ray("old", "v1alpha1")))
@@ -224,7 +224,7 @@ def test_each_group_of_a_leader_worker_set_is_a_gang() -> None:
             ownerReferences=[{"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "s-0", "controller": True}],
         )
 
-    feed = Feed()
+    feed = Translator()
     feed.pods(added(worker("a", "0"), worker("b", "1")))
     (ref,) = feed.wanted_owners()
     found = gangs_in(feed.owner(ref, {"spec": {"leaderWorkerTemplate": {"size": 2}}}))
@@ -239,7 +239,7 @@ def test_a_pod_group_may_come_before_or_after_its_pods() -> None:
     group = wire(NATIVE.kind, GROUP % "{schedulingPolicy: {gang: {minCount: 2}}}")
     text = "spec: {schedulerName: dovetail, schedulingGroup: {podGroupName: g}}"
     expected = Gang("podgroup.scheduling.k8s.io/ml/g", "ml", "g", 2)
-    before, after = Feed(), Feed()
+    before, after = Translator(), Translator()
     assert gangs_in(before.pod_groups(NATIVE, added(group))) == [expected]
     assert gang_of_pods(before.pods(added(pod(text)))) == {"u-a": expected.id}
     assert gang_of_pods(after.pods(added(pod(text)))) == {"u-a": expected.id}
@@ -248,7 +248,7 @@ def test_a_pod_group_may_come_before_or_after_its_pods() -> None:
 
 
 def test_a_deleted_pod_group_takes_its_gangs_along() -> None:
-    feed = Feed()
+    feed = Translator()
     spec = "{minMember: 2, minTaskMember: {ps: 1, worker: 1}}"
     group = wire(VOLCANO.kind, GROUP % spec)
     root = "podgroup.scheduling.volcano.sh/ml/g"
@@ -263,7 +263,7 @@ def test_a_deleted_pod_group_takes_its_gangs_along() -> None:
 
 
 def test_a_pod_group_stays_when_its_pods_leave() -> None:
-    feed = Feed()
+    feed = Translator()
     feed.pod_groups(COSCHEDULING, added(wire(COSCHEDULING.kind, GROUP % "{minMember: 2}")))
     labelled = pod(labels={"scheduling.x-k8s.io/pod-group": "g"})
     feed.pods(added(labelled))
@@ -272,7 +272,7 @@ def test_a_pod_group_stays_when_its_pods_leave() -> None:
 
 
 def test_composite_pod_groups() -> None:
-    feed = Feed()
+    feed = Translator()
     spec = "{schedulingPolicy: {gang: {minGroupCount: 2}}}"
     (gang,) = gangs_in(feed.pod_groups(COMPOSITE, added(wire(COMPOSITE.kind, GROUP % spec))))
     assert (gang.id, gang.min_groups) == ("compositepodgroup.scheduling.k8s.io/ml/g", 2)
@@ -280,7 +280,7 @@ def test_composite_pod_groups() -> None:
 
 
 def test_a_gang_by_name_follows_what_its_pods_say() -> None:
-    feed = Feed()
+    feed = Translator()
     (gang,) = gangs_in(feed.pods(added(named("a", "g", gang_min="2"), named("b", "g", gang_min="2"))))
     assert (gang.id, gang.min_count, gang.problem) == ("gang.dovetail.dev/ml/g", 2, None)
     (gang,) = gangs_in(feed.pods(modified(named("b", "g", gang_min="3"))))
@@ -292,7 +292,7 @@ def test_a_gang_by_name_follows_what_its_pods_say() -> None:
 
 
 def test_a_pod_that_changes_its_gang_leaves_the_old_one() -> None:
-    feed = Feed()
+    feed = Translator()
     feed.pods(added(named("a", "g", gang_min="1")))
     events = feed.pods(modified(named("a", "h", gang_min="1")))
     assert gang_of_pods(events) == {"a": "gang.dovetail.dev/ml/h"}
@@ -303,7 +303,7 @@ def test_a_pod_that_changes_its_gang_leaves_the_old_one() -> None:
 
 
 def test_levels_that_pods_ask_for_hold_for_their_gang() -> None:
-    feed = Feed()
+    feed = Translator()
     feed.pods(added(member("a", topology_required="rack"), member("b", topology_required="rack")))
     (gang,) = gangs_in(feed.owner(JOB, INDEXED))
     assert gang.required == ("dovetail.dev/rack",)
@@ -313,7 +313,7 @@ def test_levels_that_pods_ask_for_hold_for_their_gang() -> None:
 
 
 def test_the_queue_of_the_object_is_that_of_its_pods() -> None:
-    feed = Feed()
+    feed = Translator()
     meta = "{metadata: {name: g, namespace: ml, labels: {dovetail.dev/queue: research}}, spec: {minMember: 1}}"
     label = {"scheduling.x-k8s.io/pod-group": "g"}
     feed.pods(added(pod(uid="a", labels=label), pod(uid="b", labels=label | {"dovetail.dev/queue": "own"})))
@@ -322,7 +322,7 @@ def test_the_queue_of_the_object_is_that_of_its_pods() -> None:
 
 
 def test_a_minimum_without_a_gang_is_the_pods_problem() -> None:
-    (event,) = Feed().pods(added(pod(annotations={"dovetail.dev/gang-min": "2"})))
+    (event,) = Translator().pods(added(pod(annotations={"dovetail.dev/gang-min": "2"})))
     assert isinstance(event, ev.PodChanged)
     assert event.pod.problem is not None
     assert event.pod.problem.field == "metadata.annotations[dovetail.dev/gang-min]"
@@ -332,7 +332,7 @@ NODE = "{metadata: {name: n1, resourceVersion: '%d'}, status: {allocatable: {cpu
 
 
 def test_heartbeats_of_a_node_are_not_told() -> None:
-    feed = Feed()
+    feed = Translator()
     (event,) = feed.nodes(added(wire(base.Node, NODE % (1, 8))))
     assert isinstance(event, ev.NodeChanged)
     assert feed.nodes(modified(wire(base.Node, NODE % (2, 8)))) == []
@@ -342,7 +342,7 @@ def test_heartbeats_of_a_node_are_not_told() -> None:
 
 @pytest.mark.parametrize("csi_node_first", [True, False])
 def test_attach_limits_are_told_with_the_node(csi_node_first: bool) -> None:
-    feed, node = Feed(), added(wire(base.Node, NODE % (1, 8)))
+    feed, node = Translator(), added(wire(base.Node, NODE % (1, 8)))
     text = "{metadata: {name: n1}, spec: {drivers: [{name: d, allocatable: {count: 3}}]}}"
     csi = added(wire(storage.CSINode, text))
     told = [*feed.csi_nodes(csi), *feed.nodes(node)] if csi_node_first else [*feed.nodes(node), *feed.csi_nodes(csi)]
@@ -364,7 +364,7 @@ def test_attach_limits_are_told_with_the_node(csi_node_first: bool) -> None:
     ],
 )  # fmt: skip
 def test_other_objects_are_told_once_and_removed(method: str, kind: Any, text: str, removed: ev.Event) -> None:
-    tell, obj = getattr(Feed().records, method), wire(kind, text)
+    tell, obj = getattr(Translator().records, method), wire(kind, text)
     assert len(tell(added(obj))) == 1
     assert tell(modified(obj)) == []
     assert tell(deleted(obj)) == [removed]

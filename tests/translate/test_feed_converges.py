@@ -11,7 +11,7 @@ from yaml_objects import Change, pod, wire
 
 from dovetail.core import events as ev
 from dovetail.kube.gangs.dialects import VOLCANO
-from dovetail.kube.translate.translator import Feed
+from dovetail.kube.translate.translator import Translator
 
 RAY: list[dict[str, Any]] = [{"apiVersion": "ray.io/v1", "kind": "RayCluster", "name": "r", "controller": True}]
 OLD_RAY = [{**RAY[0], "apiVersion": "ray.io/v1alpha1"}]
@@ -48,7 +48,7 @@ class Core:
     """What the events of a feed add up to."""
 
     def __init__(self) -> None:
-        self.feed = Feed()
+        self.feed = Translator()
         self.pods: dict[str, Any] = {}
         self.gangs: dict[str, Any] = {}
 

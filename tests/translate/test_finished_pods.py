@@ -14,7 +14,7 @@ from dovetail.kube.gangs.dialects import COSCHEDULING
 from dovetail.kube.translate import finished, pods
 from dovetail.kube.translate.bound import read
 from dovetail.kube.translate.sources import outline
-from dovetail.kube.translate.translator import Feed
+from dovetail.kube.translate.translator import Translator
 from tests.bound import bound
 
 START_MS = 1_767_225_600_000
@@ -40,7 +40,7 @@ RUNNING = f"spec: {{schedulerName: dovetail, nodeName: n1}}\nstatus: {{phase: Ru
 
 @pytest.mark.parametrize(("phase", "succeeded"), [("Succeeded", True), ("Failed", False)])
 def test_a_pod_that_finishes_tells_when_its_last_container_ended_and_how(phase: str, succeeded: bool) -> None:
-    feed = Feed()
+    feed = Translator()
     feed.pods(added(pod(RUNNING)))
     over = ended(7, 9, 8, phase=phase)
     assert feed.pods([Change("modified", over)]) == [ev.PodRemoved("u-a", START_MS + 9000, succeeded, not succeeded)]
@@ -57,13 +57,13 @@ def test_a_pod_that_finishes_tells_when_its_last_container_ended_and_how(phase: 
     ids=["evicted", "deleted"],
 )
 def test_a_pod_that_had_to_go_and_left_in_good_order_says_nothing_of_how_long_others_take(told_to_go: Any) -> None:
-    feed = Feed()
+    feed = Translator()
     feed.pods(added(pod(RUNNING)))
     assert feed.pods([Change("modified", told_to_go)]) == [ev.PodRemoved("u-a", START_MS + 7000, succeeded=False)]
 
 
 def test_a_pod_that_is_deleted_ends_now() -> None:
-    feed = Feed()
+    feed = Translator()
     feed.pods(added(pod(RUNNING)))
     assert feed.pods(deleted(pod(RUNNING))) == [ev.PodRemoved("u-a")]
 
@@ -84,7 +84,7 @@ def test_a_pod_that_is_deleted_ends_now() -> None:
 def test_of_a_pod_that_went_while_nobody_watched_its_metadata_say_enough(known: Any) -> None:
     told = []
     for last in (known, outline(known)):
-        feed = Feed()
+        feed = Translator()
         first = feed.pods(added(known))
         told.append((first, feed.pods(deleted(last)), feed.pod_ref("u-a")))
     assert told[0] == told[1]
@@ -99,7 +99,7 @@ def test_a_pod_whose_node_was_lost_ended_when_that_was_written_down() -> None:
 
 
 def test_a_pod_that_ran_while_nobody_followed_is_told_on_its_node_and_gone() -> None:
-    feed = Feed()
+    feed = Translator()
     first, second = feed.pods(added(ended(7, labels={"dovetail.dev/queue": "research"})))
     assert isinstance(first, ev.PodChanged)
     told = first.pod
@@ -111,7 +111,7 @@ def test_a_pod_that_ran_while_nobody_followed_is_told_on_its_node_and_gone() -> 
 
 def test_they_are_told_in_the_order_in_which_they_ended_and_before_those_that_live() -> None:
     changes = added(pod(RUNNING, uid="live", name="live"), ended(9, uid="late"), ended(3, uid="early"))
-    told = [event.pod.uid if isinstance(event, ev.PodChanged) else event for event in Feed().pods(changes)]
+    told = [event.pod.uid if isinstance(event, ev.PodChanged) else event for event in Translator().pods(changes)]
     assert told == [
         "early", ev.PodRemoved("early", START_MS + 3000, succeeded=True),
         "late", ev.PodRemoved("late", START_MS + 9000, succeeded=True),
@@ -121,7 +121,7 @@ def test_they_are_told_in_the_order_in_which_they_ended_and_before_those_that_li
 
 def test_only_the_newest_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(finished, "_NEWEST", 2)
-    events = Feed().pods(added(ended(9, uid="c"), ended(1, uid="a"), ended(5, uid="b")))
+    events = Translator().pods(added(ended(9, uid="c"), ended(1, uid="a"), ended(5, uid="b")))
     assert [event.uid for event in events if isinstance(event, ev.PodRemoved)] == ["b", "c"]
 
 
@@ -135,11 +135,11 @@ def test_only_the_newest_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     ids=["no end is known", "no begin is known", "on no node"],
 )
 def test_what_cannot_be_charged_is_not_told(never_ran: Any) -> None:
-    assert Feed().pods(added(never_ran)) == []
+    assert Translator().pods(added(never_ran)) == []
 
 
 def test_pods_of_other_schedulers_are_not_told() -> None:
-    assert Feed("other").pods(added(ended(7))) == []
+    assert Translator("other").pods(added(ended(7))) == []
 
 
 def test_it_holds_no_devices_and_no_gang_waits_for_it() -> None:
@@ -149,7 +149,7 @@ def test_it_holds_no_devices_and_no_gang_waits_for_it() -> None:
     containers = pod(f"spec: {{containers: [{{name: main, resources: {text}}}]}}").spec.containers
     over = structs.replace(over, spec=structs.replace(over.spec, containers=containers))
     assert pods.pod(over, "dovetail", read(over).bound).devices == (0, 1)
-    feed = Feed()
+    feed = Translator()
     (first, _) = feed.pods(added(over))
     assert isinstance(first, ev.PodChanged)
     assert (first.pod.devices, first.pod.gang) == (None, "")
@@ -157,7 +157,7 @@ def test_it_holds_no_devices_and_no_gang_waits_for_it() -> None:
 
 
 def test_the_queue_of_its_group_is_its_own() -> None:
-    feed = Feed()
+    feed = Translator()
     meta = "{metadata: {name: g, namespace: ml, labels: {dovetail.dev/queue: research}}, spec: {minMember: 2}}"
     feed.pod_groups(COSCHEDULING, added(wire(COSCHEDULING.kind, meta)))
     (first, _) = feed.pods(added(ended(7, labels={"scheduling.x-k8s.io/pod-group": "g"})))

@@ -12,7 +12,7 @@ import pytest
 from inside import GPU_NODE, feed_of, gpu_node, node, wiring
 from yaml_objects import added
 
-from dovetail.core.devices.kubelet.inventory import Cpu, Device, DevicePool, Gates, MemoryPool
+from dovetail.core.devices.kubelet.inventory import Cpu, DevicePool, Gates, ManagedDevice, MemoryPool
 from dovetail.core.devices.layout import BOARD, PIX, PXB, SYS, UNKNOWN, Layout, Nic
 from dovetail.kube.objects.topology import GPUNode
 
@@ -176,9 +176,13 @@ def test_what_the_kubelet_manages() -> None:
     assert inventory.memory_policy == "Static"
     assert inventory.memory[:2] == (MemoryPool(0, "memory", 64 << 30, 1 << 30), MemoryPool(0, "hugepages-2Mi", 2 << 20))
     assert inventory.devices[0] == DevicePool(
-        "nvidia.com/gpu", (Device("0", (0,)), Device("1", (0,)), Device("2", (1,)), Device("3", (1,))), prefers=True
+        "nvidia.com/gpu",
+        (ManagedDevice("0", (0,)), ManagedDevice("1", (0,)), ManagedDevice("2", (1,)), ManagedDevice("3", (1,))),
+        prefers=True,
     )
-    assert inventory.devices[1] == DevicePool("rdma/hca", (Device("0", None), Device("1", (), healthy=False)))
+    assert inventory.devices[1] == DevicePool(
+        "rdma/hca", (ManagedDevice("0", None), ManagedDevice("1", (), healthy=False))
+    )
     assert inventory.gates == Gates(True, True, False)
 
 

@@ -20,7 +20,7 @@ from dovetail.core.model import GPU, Problem, Request, Requirement
 from dovetail.core.queues.run_times import KEPT
 from dovetail.core.workloads.index import MOST_DEPTH
 from dovetail.kube.api import resources as kinds
-from dovetail.kube.api.decoding import BadObject, Event, Reader
+from dovetail.kube.api.decoding import BadObject, Reader, WatchEvent
 from dovetail.kube.api.errors import BadReply
 from dovetail.kube.gangs import owners
 from dovetail.kube.gangs.declared import Membership, OwnerRef
@@ -36,7 +36,7 @@ from dovetail.kube.translate import pods as translate
 from dovetail.kube.translate.annotations import PREFIX, wishes_of
 from dovetail.kube.translate.claims import claim_spec
 from dovetail.kube.translate.sources import LONGEST_OWNER, outline, owner_document
-from dovetail.kube.translate.translator import Feed
+from dovetail.kube.translate.translator import Translator
 
 LONGEST_TOLD = 4_000
 A_TERM = {"topologyKey": "zone", "labelSelector": {"matchExpressions": [{"key": "a", "operator": "Exists"}]}}
@@ -71,7 +71,7 @@ def test_of_thousands_of_unknown_keys_a_few_are_compared_with_the_known_ones(com
 
 def test_nobody_compares_the_keys_of_pods_of_other_schedulers(compared: list[str]) -> None:
     keys = {f"{PREFIX}gnag-{n}": "x" for n in range(3_000)}
-    (event,) = Feed("dovetail").pods(added(large({"schedulerName": "other"}, annotations=keys)))
+    (event,) = Translator("dovetail").pods(added(large({"schedulerName": "other"}, annotations=keys)))
     assert isinstance(event, ev.PodChanged)
     assert (compared, event.pod.problem) == ([], None)
 
@@ -281,13 +281,13 @@ def test_an_object_that_is_nested_too_deeply_is_reported_and_takes_no_other_with
     assert [one.key for one in bad] == ([] if depth == 500 else [("ml", "deep")])
     assert len(page.items or ()) == (3 if depth == 500 else 2)
     event = reader.line(f'{{"type": "ADDED", "object": {deep}}}'.encode())
-    assert isinstance(event, Event if depth == 500 else BadObject)
+    assert isinstance(event, WatchEvent if depth == 500 else BadObject)
     if isinstance(event, BadObject):
         assert event.key == ("ml", "deep")
 
 
 def test_the_feed_keeps_nothing_of_what_is_gone() -> None:
-    feed = Feed()
+    feed = Translator()
     job = {"apiVersion": "batch/v1", "kind": "Job", "name": "j", "controller": True}
     pods = [
         large(uid=f"u{n}", name=f"p{n}", ownerReferences=[job | {"name": f"j{n}"}], labels={"a": "b"},

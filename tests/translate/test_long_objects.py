@@ -11,7 +11,7 @@ from msgspec.json import encode as json_of
 from dovetail.core.model import GPU
 from dovetail.core.quantities import MAX_AMOUNT
 from dovetail.kube.api import resources as kinds
-from dovetail.kube.api.decoding import BadObject, Event, Reader
+from dovetail.kube.api.decoding import BadObject, Reader, WatchEvent
 from dovetail.kube.objects.claims import DeviceRequest, ResourceClaim
 from dovetail.kube.objects.long import LONG, LONGEST, LONGEST_PART
 from dovetail.kube.objects.pods import Pod
@@ -48,7 +48,7 @@ def read(document: dict[str, Any], reader: Reader[Any] = READER) -> Any:
     (page, bad) = reader.page(json.dumps({"metadata": {}, "items": [document]}).encode())
     if isinstance(event, BadObject):
         return event
-    assert isinstance(event, Event)
+    assert isinstance(event, WatchEvent)
     # Pages of many objects are taken apart where they are long, one of a few is not.
     assert (len(page.items or ()), bad) == (1, [])
     return event.object
@@ -181,7 +181,7 @@ def test_parameters_of_a_long_claim_are_handed_on_as_they_are_written(parameters
     devices = f'{{"requests": [{{"name": "r", "exactly": {{"deviceClassName": "gpu"}}}}], "config": {config}}}'
     claim = f'{{"metadata": {{"name": "a", "namespace": "ml"}}, "spec": {{"devices": {devices}}}}}'
     event = Reader(kinds.RESOURCE_CLAIMS, ResourceClaim).line(f'{{"type": "ADDED", "object": {claim}}}'.encode())
-    assert isinstance(event, Event)
+    assert isinstance(event, WatchEvent)
     first, second = event.object.spec.devices.config
     assert (first.requests, second.opaque) == (("r",), None)
     assert parameters in json_of(first).decode()

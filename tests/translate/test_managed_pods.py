@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 from yaml_objects import pod
 
-from dovetail.core.devices.kubelet.pods import Asked, Container, Kind, Pod, Qos
+from dovetail.core.devices.kubelet.pods import Asked, ManagedContainer, ManagedKind, ManagedPod, Qos
 from dovetail.kube.translate import pods
 from dovetail.kube.translate.managed import managed_of
 
@@ -14,7 +14,7 @@ GIB = 2**30
 DEVICE = "resources: {limits: {nvidia.com/gpu: 1}}"
 
 
-def spec(text: str) -> Pod | None:
+def spec(text: str) -> ManagedPod | None:
     return managed_of(pod(f"spec: {text}"))
 
 
@@ -29,11 +29,11 @@ def test_containers_come_in_the_order_of_the_kubelet_with_their_own_amounts() ->
 """)
     limits = (("cpu", 1500), ("memory", GIB), ("nvidia.com/gpu", 2))
     pages = (("hugepages-2Mi", 4 << 20),)
-    assert found == Pod(
+    assert found == ManagedPod(
         (
-            Container(limits, limits, Kind.INIT),
-            Container(pages, pages, Kind.SIDECAR),
-            Container((("cpu", 500), ("rdma/hca", 1)), (("cpu", 1000), ("rdma/hca", 1)), Kind.APP),
+            ManagedContainer(limits, limits, ManagedKind.INIT),
+            ManagedContainer(pages, pages, ManagedKind.SIDECAR),
+            ManagedContainer((("cpu", 500), ("rdma/hca", 1)), (("cpu", 1000), ("rdma/hca", 1)), ManagedKind.APP),
         ),
         overhead=(("cpu", 100),),
     )

@@ -23,7 +23,7 @@ from dovetail.kube.api.discovery import discover
 from dovetail.kube.manifests.cluster import Manifests, of_documents, read
 from dovetail.kube.manifests.documents import ManifestError, read_documents
 from dovetail.kube.translate.sources import read_once
-from dovetail.kube.translate.translator import Feed
+from dovetail.kube.translate.translator import Translator
 from tools.controlplane.plane import Plane
 
 NODE = """
@@ -478,7 +478,7 @@ def about_dumped(events: Iterable[ev.Event]) -> set[ev.Event]:
 
 async def from_server(plane: Plane) -> list[ev.Event]:
     async with Client(load_kubeconfig([plane.kubeconfig])) as client:
-        return await read_once(client, await discover(client), Feed("dovetail"))
+        return await read_once(client, await discover(client), Translator("dovetail"))
 
 
 @pytest.mark.plane

@@ -5,7 +5,7 @@ import pytest
 
 from dovetail.core.devices.mig.products import of_product
 from dovetail.core.model import Instance
-from dovetail.kube.nodes.instances import Divided, divided, shown, written
+from dovetail.kube.nodes.instances import NodeInstances, divided, shown, written
 from dovetail.kube.objects.base import ObjectMeta
 from dovetail.kube.objects.topology import Gpu, GPUNode, GPUNodeStatus, MigInstance
 
@@ -13,7 +13,7 @@ A100 = "NVIDIA-A100-SXM4-40GB"
 SMALL, BIG = "nvidia.com/mig-1g.5gb", "nvidia.com/mig-3g.20gb"
 
 
-def names(found: Divided) -> list[list[tuple[int, str, int]]]:
+def names(found: NodeInstances) -> list[list[tuple[int, str, int]]]:
     return [
         [(card.gpu, card.geometry.profiles[p].name, start) for p, start in card.geometry.members(card.instances)]
         for card in found.cards
@@ -52,8 +52,8 @@ def test_without_one_instances_are_assumed_on_as_few_cards_as_can_have_them() ->
 
 
 def test_a_node_without_instances_says_how_its_gpus_could_be_divided() -> None:
-    assert divided("a", A100, {}, 8, None) == Divided((), of_product(A100))
-    assert divided("a", "Tesla-T4", {}, 8, None) == Divided()
+    assert divided("a", A100, {}, 8, None) == NodeInstances((), of_product(A100))
+    assert divided("a", "Tesla-T4", {}, 8, None) == NodeInstances()
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from dovetail.kube.api.resources import JOBS
 from dovetail.kube.gangs.declared import OwnerRef
 from dovetail.kube.objects.pods import Pod as PodObject
 from dovetail.kube.translate import pods
-from dovetail.kube.translate.translator import Feed
+from dovetail.kube.translate.translator import Translator
 from tests.bound import bound
 
 NVLINK = "dovetail.dev/nvlink"
@@ -41,13 +41,13 @@ def told(events: list[ev.Event]) -> Pod:
 
 @pytest.mark.parametrize(("value", "required"), [("required", True), ("preferred", False)])
 def test_nvlinks_can_be_required(value: str, required: bool) -> None:
-    record = told(Feed().pods(added(asking(nvlink=value))))
+    record = told(Translator().pods(added(asking(nvlink=value))))
     assert (record.request.nvlink_required, record.problem) == (required, None)
     assert record.request == pods.with_nvlink(pods.pod(asking()).request, value)
 
 
 def test_pods_of_other_schedulers_require_nothing() -> None:
-    assert not told(Feed("other").pods(added(asking(nvlink="required")))).request.nvlink_required
+    assert not told(Translator("other").pods(added(asking(nvlink="required")))).request.nvlink_required
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_pods_of_other_schedulers_require_nothing() -> None:
     [("required", "", True), ("required", "preferred", True), ("preferred", "required", False), ("", "required", True)],
 )
 def test_the_word_of_the_object_counts_before_that_of_its_pods(of_job: str, of_pod: str, required: bool) -> None:
-    feed = Feed()
+    feed = Translator()
     meta = {
         "ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "name": "train", "controller": True}],
         "labels": {"batch.kubernetes.io/job-completion-index": "0"},
@@ -84,9 +84,9 @@ def test_who_talks_to_other_nodes_wants_to_be_near_nics(document: PodObject, nea
 
 
 def test_the_gpus_that_were_written_down_are_read_once_the_pod_is_bound() -> None:
-    assert told(Feed().pods(added(asking(node="n1", devices="0,1,6,7")))).devices == (0, 1, 6, 7)
-    assert told(Feed().pods(added(asking(devices="0,1,6,7")))).devices is None
-    assert told(Feed().pods(added(asking(node="n1")))).devices is None
+    assert told(Translator().pods(added(asking(node="n1", devices="0,1,6,7")))).devices == (0, 1, 6, 7)
+    assert told(Translator().pods(added(asking(devices="0,1,6,7")))).devices is None
+    assert told(Translator().pods(added(asking(node="n1")))).devices is None
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_what_cannot_be_true_of_them_is_said_and_keeps_the_pod_from_nothing(
     document: PodObject, value: str, rule: str
 ) -> None:
     said: list[str] = []
-    feed = Feed(on_findings=lambda about, findings: said.append(f"{about} {len(findings)}"))
+    feed = Translator(on_findings=lambda about, findings: said.append(f"{about} {len(findings)}"))
     record = told(feed.pods(added(document)))
     assert (record.devices, record.problem) == (None, None)
     ((finding,),) = feed.findings.values()

@@ -13,7 +13,7 @@ from dovetail.core.model import LabelSelector, Requirement
 from dovetail.core.queues.types import DAY_MS, DEFAULT_HALF_LIFE_MS, Queue, Usage
 from dovetail.kube.objects.queues import Queue as QueueObject
 from dovetail.kube.translate import queues
-from dovetail.kube.translate.translator import Feed
+from dovetail.kube.translate.translator import Translator
 
 HOUR_MS = 3_600_000
 
@@ -193,7 +193,7 @@ def test_the_usage_of_the_status_is_read_exactly() -> None:
 def test_a_status_that_was_edited_by_hand_is_a_finding_and_counts_as_no_usage(
     status: str, field: str, value: str
 ) -> None:
-    feed = Feed()
+    feed = Translator()
     (event,) = feed.records.queues(added(obj("{weight: 2}", status)))
     assert isinstance(event, ev.QueueChanged)
     assert (event.queue.usage, event.queue.problem, event.queue.weight) == (None, None, 2)
@@ -210,7 +210,7 @@ def test_without_usage_nothing_is_said_to_be_wrong(status: str) -> None:
 
 
 def test_usage_counts_when_the_queue_is_first_told_and_a_change_of_the_status_is_no_event() -> None:
-    feed = Feed()
+    feed = Translator()
     one, later = f"{{usage: {USAGE % DAYS}}}", f"{{usage: {USAGE % ''}, pendingJobs: 3}}"
     (event,) = feed.records.queues(added(obj(status=one)))
     assert isinstance(event, ev.QueueChanged)
@@ -225,7 +225,7 @@ def test_usage_counts_when_the_queue_is_first_told_and_a_change_of_the_status_is
 
 
 def test_a_queue_that_was_made_again_has_the_usage_of_the_new_one() -> None:
-    feed = Feed()
+    feed = Translator()
     feed.records.queues(added(obj(status=f"{{usage: {USAGE % DAYS}}}")))
     events = feed.records.queues([*deleted(obj()), *added(obj())])
     assert events == [ev.QueueRemoved("research"), ev.QueueChanged(queues.queue(obj()))]
@@ -242,6 +242,6 @@ def names(events: list[ev.Event]) -> list[Any]:
 
 
 def test_queues_are_told_each_by_itself() -> None:
-    feed = Feed()
+    feed = Translator()
     assert names(feed.records.queues(added(obj(name="a"), obj(name="b")))) == ["a", "b"]
     assert feed.records.queues([Change("modified", obj(name="a"))]) == []

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.core.model import Problem
-from dovetail.core.queues.status import Standing
+from dovetail.core.queues.status import QueueStanding
 from dovetail.core.queues.types import Usage
 from dovetail.core.reasons import Expected, Sure
 from dovetail.kube.objects.queues import Queue, QueueSpec
@@ -20,7 +20,7 @@ NOW_MS = 1_767_312_000_250
 HOUR_MS = 3_600_000
 
 
-def standing(**changed: Any) -> Standing:
+def standing(**changed: Any) -> QueueStanding:
     known: dict[str, Any] = {
         "name": "research", "parent": "labs", "leaf": True, "allocated": (("cpu", 1500), ("gpu", 8500)),
         "guarantee": (("gpu", 8000),), "limit": (), "due": (("gpu", 9000),), "borrowed": (("gpu", 500),),
@@ -30,7 +30,7 @@ def standing(**changed: Any) -> Standing:
             "jobs": (("ml/train", 6),), "as_of_ms": NOW_MS, "problem": None, "warning": "",
         "head": "job",
     }  # fmt: skip
-    return Standing(**known | changed)
+    return QueueStanding(**known | changed)
 
 
 def status(before: Queue | None = None, now_ms: int = NOW_MS, **changed: Any) -> dict[str, Any]:

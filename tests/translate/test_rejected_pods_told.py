@@ -15,7 +15,7 @@ from dovetail.kube.objects.base import OwnerReference
 from dovetail.kube.objects.pods import Pod
 from dovetail.kube.translate.finished import Finished
 from dovetail.kube.translate.pods import owner_of, rejection
-from dovetail.kube.translate.translator import Feed
+from dovetail.kube.translate.translator import Translator
 
 OWNERS = [
     {"apiVersion": "v1", "kind": "ConfigMap", "name": "other", "uid": "other"},
@@ -38,7 +38,7 @@ def modified(obj: Pod) -> list[Change[Pod]]:
 
 
 def test_the_owner_is_the_controller() -> None:
-    feed = Feed()
+    feed = Translator()
     (event,) = feed.pods(added(of()))
     assert isinstance(event, ev.PodChanged)
     assert event.pod.owner == "ml/rs-1"
@@ -70,7 +70,7 @@ def test_what_is_a_rejection(reason: str, is_one: bool) -> None:
 
 
 def test_a_rejection_is_told_before_the_pod_s_removal_and_once() -> None:
-    feed = Feed()
+    feed = Translator()
     feed.pods(added(of()))
     assert feed.pods(modified(failed())) == [REJECTED, ev.PodRemoved("u", failed=True)]
     assert feed.pods(modified(failed(labels={"a": "b"}))) == []
@@ -78,13 +78,13 @@ def test_a_rejection_is_told_before_the_pod_s_removal_and_once() -> None:
 
 
 def test_a_pod_that_fails_and_goes_between_two_looks_is_told() -> None:
-    feed = Feed()
+    feed = Translator()
     feed.pods(added(of()))
     assert feed.pods(deleted(failed())) == [REJECTED, ev.PodRemoved("u", failed=True)]
 
 
 def test_of_what_had_failed_before_two_count() -> None:
-    feed = Feed()
+    feed = Translator()
     assert feed.pods(added(*(failed(f"u{n}") for n in range(5)))) == [REJECTED, REJECTED]
     assert feed.pods(added(failed("x", reason="OutOfcpu"))) == [ev.PodRejected("ml/rs-1", "n1", "OutOfcpu")]
     feed.pods(added(of("late")))
@@ -125,4 +125,4 @@ def test_what_is_remembered_of_pods_that_had_failed_before_is_bounded() -> None:
     ],
 )
 def test_who_does_not_matter(obj: Pod) -> None:
-    assert Feed().pods(added(obj)) == []
+    assert Translator().pods(added(obj)) == []

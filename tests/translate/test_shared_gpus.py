@@ -14,10 +14,10 @@ from yaml_objects import added
 from dovetail.core import events as ev
 from dovetail.core.devices.gpu_sharing import Sharing
 from dovetail.core.model import GPU, SHARED_GPU
-from dovetail.kube.nodes.gpu_sharing import Parts
+from dovetail.kube.nodes.gpu_sharing import SharedParts
 from dovetail.kube.nodes.wiring import Wiring
 from dovetail.kube.objects.base import Node
-from dovetail.kube.translate.translator import Feed
+from dovetail.kube.translate.translator import Translator
 
 A100 = "NVIDIA-A100-80GB-PCIe"
 ALLOCATABLE = f"status.allocatable[{GPU}]"
@@ -36,12 +36,12 @@ def told(*objects: Any) -> Wiring:
     return feed_of(*objects).wiring("n1")
 
 
-def shares(*objects: Any) -> Parts:
+def shares(*objects: Any) -> SharedParts:
     """How its GPUs are shared; how they could be divided is tested with MIG."""
     return told(*objects).parts._replace(geometry=None)
 
 
-def parts(*objects: Any) -> Parts:
+def parts(*objects: Any) -> SharedParts:
     """Of a node about which nothing is contradictory."""
     assert told(*objects).findings == ()
     return shares(*objects)
@@ -61,12 +61,12 @@ PLAIN = {"gpus": 16, "replicas": "4", "sharing_strategy": "time-slicing", "produ
 
 @pytest.mark.parametrize("unshared", [{}, {"replicas": "1", "sharing_strategy": "none"}, {"replicas": "0"}])
 def test_a_node_that_does_not_share(unshared: dict[str, str]) -> None:
-    assert parts(node(gpus=4, **unshared)) == Parts(81920, None, False)
+    assert parts(node(gpus=4, **unshared)) == SharedParts(81920, None, False)
 
 
 def test_time_slicing_under_a_name_of_its_own_and_under_that_of_whole_gpus() -> None:
-    assert parts(node(**RENAMED)) == Parts(81920, Sharing(SHARED_GPU, 4, 4), False)
-    assert parts(node(**PLAIN)) == Parts(81920, Sharing(GPU, 4, 4), False)
+    assert parts(node(**RENAMED)) == SharedParts(81920, Sharing(SHARED_GPU, 4, 4), False)
+    assert parts(node(**PLAIN)) == SharedParts(81920, Sharing(GPU, 4, 4), False)
 
 
 def test_mps_limits_memory_and_lets_nobody_have_two() -> None:
@@ -79,14 +79,14 @@ def test_older_labels_without_a_strategy_are_of_time_slicing() -> None:
 
 def test_slices_of_strategy_single_have_their_own_memory_and_number() -> None:
     sliced = {"product": f"{A100}-MIG-1g.10gb", "count": "28", "memory": "9856"}
-    assert parts(node(gpus=28, mig="single", **sliced)) == Parts(9856, None, True)
-    assert parts(node(gpus=28, mig="single", **sliced), gpu_node(GPU_NODE)) == Parts(9856, None, True)
+    assert parts(node(gpus=28, mig="single", **sliced)) == SharedParts(9856, None, True)
+    assert parts(node(gpus=28, mig="single", **sliced), gpu_node(GPU_NODE)) == SharedParts(9856, None, True)
 
 
 def test_shared_slices_are_shared_and_sliced() -> None:
     sliced = {"product": f"{A100}-MIG-1g.10gb.me-SHARED", "count": "4", "memory": "9856"}
     found = parts(node(gpus=8, mig="single", replicas="2", sharing_strategy="time-slicing", **sliced))
-    assert found == Parts(9856, Sharing(GPU, 4, 2), True)
+    assert found == SharedParts(9856, Sharing(GPU, 4, 2), True)
 
 
 def test_without_a_count_the_cards_follow_from_what_is_offered() -> None:
@@ -145,7 +145,7 @@ def test_of_gpus_of_different_memory_the_least_counts() -> None:
 
 @pytest.mark.parametrize("memory", ["lots", "0", "-1", "80Gi", "9" * 10])
 def test_a_memory_that_is_none_is_not_known(memory: str) -> None:
-    assert shares(node(gpus=4, memory=memory)) == Parts()
+    assert shares(node(gpus=4, memory=memory)) == SharedParts()
     assert findings(node(gpus=4, memory=memory)) == [
         ("Node", "metadata.labels[nvidia.com/gpu.memory]", memory,
          "must be a whole number of MiB from 1 to 2097152: taken as not known")
@@ -214,7 +214,7 @@ def test_an_invalid_single_strategy_offers_slices_of_no_known_memory() -> None:
     invalid = node(
         gpus=3, mig="single", product=f"{A100}-MIG-INVALID", count="0", memory="0", replicas="0", sharing_strategy=""
     )
-    assert shares(invalid) == Parts(0, None, True)
+    assert shares(invalid) == SharedParts(0, None, True)
     assert [(field, value) for _, field, value, _ in findings(invalid)] == [
         ("metadata.labels[nvidia.com/gpu.product]", f"{A100}-MIG-INVALID")
     ]
@@ -237,7 +237,7 @@ def test_an_amount_that_is_none_is_told_by_the_node_itself() -> None:
 
 
 def test_the_record_of_a_node_has_its_parts_and_changes_with_them() -> None:
-    feed = Feed()
+    feed = Translator()
     (event,) = feed.nodes(added(node(**RENAMED)))
     assert isinstance(event, ev.NodeChanged)
     assert (event.node.gpu_memory_mib, event.node.sharing, event.node.sliced) == (

@@ -11,7 +11,7 @@ from dovetail.core.model import Problem, Request
 from dovetail.kube.objects.pods import Pod
 from dovetail.kube.translate import pods
 from dovetail.kube.translate.bound import Bound, text_of
-from dovetail.kube.translate.translator import Feed
+from dovetail.kube.translate.translator import Translator
 
 GPU, SHARED = "nvidia.com/gpu", "nvidia.com/gpu.shared"
 SLICE = "nvidia.com/mig-1g.10gb"
@@ -140,13 +140,13 @@ def test_a_name_that_a_node_may_offer_is_no_problem(name: str) -> None:
 
 @pytest.mark.parametrize(("resource", "devices"), [(SHARED, (1,)), (GPU, (1,)), (SLICE, None)])
 def test_the_card_that_was_written_down_is_read_again(resource: str, devices: tuple[int, ...] | None) -> None:
-    (event,) = Feed().pods(added(pod(resource, node="n1", bound=text_of(Bound(1, "u", "q", devices="1")))))
+    (event,) = Translator().pods(added(pod(resource, node="n1", bound=text_of(Bound(1, "u", "q", devices="1")))))
     assert isinstance(event, PodChanged)
     assert event.pod.devices == devices
 
 
 def test_what_a_gang_says_for_its_pods_is_refused_with_the_place_where_it_belongs() -> None:
-    feed = Feed()
+    feed = Translator()
     asking = pod(SHARED, gang="g", gpu_memory="8Gi")
     (told,) = [e for e in feed.pods(added(asking)) if isinstance(e, PodChanged)]
     assert (told.pod.problem, told.pod.request.gpu_memory_mib) == (None, 8192)

@@ -12,7 +12,7 @@ from dovetail.core.dra.types import Capacity, CounterSet, CounterUse, Device, De
 from dovetail.core.model import NodeTerm, Requirement
 from dovetail.kube.objects.claims import DeviceTaintRule, ResourceSlice
 from dovetail.kube.translate import slices
-from dovetail.kube.translate.translator import Feed
+from dovetail.kube.translate.translator import Translator
 
 GIB_MILLI = 2**30 * 1000
 
@@ -119,7 +119,7 @@ def test_what_ties_a_device_to_its_node() -> None:
     ],
 )  # fmt: skip
 def test_what_cannot_be_read_makes_the_pool_unusable_and_is_told(text: str, field: str) -> None:
-    feed = Feed()
+    feed = Translator()
     (event,) = feed.resource_slices(added(slice_of(text)))
     assert isinstance(event, ev.SliceChanged)
     assert event.slice.problem is not None
@@ -147,18 +147,18 @@ class TestTaintRules:
             ({"pool": "other"}, [["own"], []]),
             ({"driver": "other"}, [["own"], []]),
         ):
-            feed = Feed()
+            feed = Translator()
             feed.taint_rules(added(rule(**selector)))
             assert self.taints(*feed.resource_slices(added(slice_of(self.DEVICES)))) == expected
 
     def test_none_without_a_selector(self) -> None:
-        feed = Feed()
+        feed = Translator()
         document = {"metadata": {"name": "r"}, "spec": {"taint": {"key": "a", "effect": "NoSchedule"}}}
         feed.taint_rules(added(wire(DeviceTaintRule, yaml.safe_dump(document))))
         assert self.taints(*feed.resource_slices(added(slice_of(self.DEVICES)))) == [["own"], []]
 
     def test_slices_are_told_again_when_rules_come_move_and_go(self) -> None:
-        feed = Feed()
+        feed = Translator()
         feed.resource_slices(added(slice_of(self.DEVICES), slice_of("devices: [{name: x}]", "t", driver="e.io")))
         assert self.taints(*feed.taint_rules(added(rule(driver="d.io", device="a")))) == [["own", "broken"], []]
         assert feed.taint_rules([Change("modified", rule(driver="d.io", device="a"))]) == []
@@ -170,12 +170,12 @@ class TestTaintRules:
         assert event.slice.name == "t" and not event.slice.devices[0].taints
 
     def test_several_count_in_the_order_of_their_names(self) -> None:
-        feed = Feed()
+        feed = Translator()
         feed.taint_rules(added(rule("z", "z", driver="d.io"), rule("b", "b", driver="d.io")))
         assert self.taints(*feed.resource_slices(added(slice_of("devices: [{name: a}]")))) == [["b", "z"]]
 
 
 def test_a_slice_that_goes_is_told() -> None:
-    feed = Feed()
+    feed = Translator()
     feed.resource_slices(added(slice_of("devices: [{name: a, bindsToNode: true}]")))
     assert feed.resource_slices(deleted(slice_of())) == [ev.SliceRemoved("s")]

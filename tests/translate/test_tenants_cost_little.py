@@ -11,18 +11,18 @@ from dovetail.core.bounded_cache import Remembered, same
 from dovetail.core.model import GPU
 from dovetail.core.queues.accounts import USERS_KEPT
 from dovetail.core.queues.attained import JOBS_KEPT, Attained
-from dovetail.core.queues.queue_order import Order
+from dovetail.core.queues.queue_order import QueueOrder
 from dovetail.core.queues.shares import Shares
 from dovetail.core.queues.types import Queue
 from dovetail.core.state import State
 from dovetail.kube.api import resources as kinds
-from dovetail.kube.api.decoding import Event, Reader
+from dovetail.kube.api.decoding import Reader, WatchEvent
 from dovetail.kube.api.reflector import Change
 from dovetail.kube.objects.base import ObjectMeta
 from dovetail.kube.objects.pods import Container, Pod, PodSpec, PodStatus
 from dovetail.kube.translate import pods
-from dovetail.kube.translate.known import Known
-from dovetail.kube.translate.translator import Feed
+from dovetail.kube.translate.known import KnownPod
+from dovetail.kube.translate.translator import Translator
 
 
 def pod(name: str, version: str = "1", phase: str = "", **annotations: str) -> Pod:
@@ -34,22 +34,22 @@ GANG = {"dovetail.dev/gang": "big", "dovetail.dev/gang-min": "9999"}
 
 
 def test_one_more_pod_of_a_gang_does_not_look_at_the_others(monkeypatch) -> None:
-    feed, looked = Feed(), [0]
+    feed, looked = Translator(), [0]
     feed.pods([Change("added", pod(f"p{n}", **GANG)) for n in range(300)])
-    add = Known.add
+    add = KnownPod.add
 
     def counted(self, declared):
         looked[0] += 1
         return add(self, declared)
 
-    monkeypatch.setattr(Known, "add", counted)
+    monkeypatch.setattr(KnownPod, "add", counted)
     assert feed.pods([Change("added", pod("late", **GANG))])
     assert feed.pods([Change("modified", pod("late", **{**GANG, "dovetail.dev/max-runtime": "1h"}))])
     assert looked[0] <= 4
 
 
 def test_pods_that_contradict_each_other_are_told_so_however_many_they_are() -> None:
-    feed = Feed()
+    feed = Translator()
     many = [Change("added", pod(f"p{n}", **{**GANG, "dovetail.dev/gang-min": str(1 + n)})) for n in range(500)]
     gang = [event.gang for event in feed.pods(many) if hasattr(event, "gang")][-1]
     assert "must say the same" in gang.problem.rule
@@ -59,7 +59,7 @@ def test_pods_that_contradict_each_other_are_told_so_however_many_they_are() -> 
 
 
 def test_of_changes_that_come_together_the_last_is_looked_at(monkeypatch) -> None:
-    feed, read = Feed(), []
+    feed, read = Translator(), []
     feed.pods([Change("added", pod("a"))])
     whole = pods.pod
     monkeypatch.setattr(pods, "pod", lambda obj, *more: read.append(obj) or whole(obj, *more))
@@ -80,7 +80,7 @@ def test_what_counts_is_found_among_many_amounts() -> None:
     line = msgspec.json.encode({"type": "ADDED", "object": document})
     assert len(line) > 1_000_000
     event = Reader(kinds.PODS, Pod).line(line)
-    assert isinstance(event, Event)
+    assert isinstance(event, WatchEvent)
     found = event.object.spec.containers[0].resources.limits
     assert (found["cpu"], found[GPU], found["memory"]) == ("2", 4, "1Gi")
     assert len(found) <= 64 + 5
@@ -142,7 +142,7 @@ def test_jobs_that_are_over_are_forgotten_where_others_had_more() -> None:
 
 def test_the_user_whose_turn_it_is_is_the_one_who_used_least() -> None:
     shares, random = shares_of("q"), Random(7)
-    order, now_ms = Order(shares, lambda root: {}), 0
+    order, now_ms = QueueOrder(shares, lambda root: {}), 0
     own: dict[tuple[str, str], str] = {}
     for _ in range(3_000):
         line = ("q", f"u{random.randrange(40)}")

@@ -13,11 +13,11 @@ from msgspec.structs import replace
 from yaml_objects import Change, added, deleted
 
 from dovetail.core import events as ev
-from dovetail.core.devices.kubelet.inventory import Device, DevicePool, Inventory
+from dovetail.core.devices.kubelet.inventory import DevicePool, Inventory, ManagedDevice
 from dovetail.core.devices.layout import BOARD, NODE, PHB, SYS, UNKNOWN
 from dovetail.core.devices.products import assumed_layout
-from dovetail.kube.nodes.layouts import Finding
-from dovetail.kube.translate.translator import Feed
+from dovetail.kube.nodes.layouts import LayoutFinding
+from dovetail.kube.translate.translator import Translator
 
 A100 = "NVIDIA-A100-SXM4-80GB"
 NUMA, ROOT, BUS = (f"resource.kubernetes.io/{name}" for name in ("numaNode", "pcieRoot", "pciBusID"))
@@ -37,7 +37,7 @@ TWO_ZONES = """
 """
 
 
-def problems(found: tuple[Finding, ...]) -> list[tuple[str, str, str, str]]:
+def problems(found: tuple[LayoutFinding, ...]) -> list[tuple[str, str, str, str]]:
     return [(f.kind, f.problem.field, f.problem.value, f.problem.rule) for f in found]
 
 
@@ -264,8 +264,8 @@ def test_an_inventory_of_zones_where_the_numa_nodes_of_the_gpus_are_known() -> N
         scope="pod",
         distances=((10, 21), (21, 10)),
         devices=(
-            DevicePool("nvidia.com/gpu", tuple(Device(str(i), (i // 2,)) for i in range(4)), prefers=True),
-            DevicePool("rdma/hca", (Device("0", (0,)), Device("1", (0,)))),
+            DevicePool("nvidia.com/gpu", tuple(ManagedDevice(str(i), (i // 2,)) for i in range(4)), prefers=True),
+            DevicePool("rdma/hca", (ManagedDevice("0", (0,)), ManagedDevice("1", (0,)))),
         ),
     )
     assert wiring(node(gpus=8, product=A100, count="8"), zones(TWO_ZONES % (4, 4))).inventory is None
@@ -381,7 +381,7 @@ def test_a_node_is_told_only_when_its_record_changes() -> None:
 
 def test_a_finding_is_told_once_per_change_and_when_it_is_settled() -> None:
     told: list[tuple[str, int]] = []
-    feed = Feed(on_findings=lambda about, findings: told.append((about, len(findings))))
+    feed = Translator(on_findings=lambda about, findings: told.append((about, len(findings))))
     feed.nodes(added(node(gpus=3)))
     feed.gpu_nodes(added(gpu_node(GPU_NODE)))
     feed.nodes([Change("modified", node(gpus=3)), Change("modified", node(gpus=3, count="4"))])

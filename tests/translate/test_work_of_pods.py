@@ -13,7 +13,7 @@ from dovetail.core.model import NO_WORK, Pod, Work
 from dovetail.kube.gangs.dialects import COSCHEDULING
 from dovetail.kube.translate import pods as translate
 from dovetail.kube.translate.annotations import PREFIX
-from dovetail.kube.translate.translator import Feed
+from dovetail.kube.translate.translator import Translator
 from dovetail.kube.translate.work import without_run
 
 MINUTE_MS = 60_000
@@ -143,7 +143,7 @@ JOB = {"completionMode": "Indexed", "parallelism": 2, "completions": 2}
 
 def test_of_several_limits_of_the_run_time_the_smallest_counts() -> None:
     def limit_ms(job: str, deadline_s: int | None, own: str) -> int:
-        feed = Feed()
+        feed = Translator()
         events = feed.pods(added(indexed(**({"max_runtime": own} if own else {}))))
         (ref,) = feed.wanted_owners()
         meta = {"annotations": {PREFIX + "max-runtime": job}}
@@ -163,7 +163,7 @@ def plain(uid: str = "u-a", **annotations: str) -> Any:
 
 
 def test_what_a_job_that_is_no_gang_says_counts_and_its_pods_do_not_wait_for_it() -> None:
-    feed = Feed()
+    feed = Translator()
     (event,) = feed.pods(added(plain()))
     assert isinstance(event, ev.PodChanged)
     assert (event.pod.gang, event.pod.problem) == ("", None)
@@ -180,7 +180,7 @@ def test_what_a_job_that_is_no_gang_says_counts_and_its_pods_do_not_wait_for_it(
 
 
 def test_a_job_that_is_gone_keeps_its_pods_from_nothing() -> None:
-    feed = Feed()
+    feed = Translator()
     feed.pods(added(plain()))
     (ref,) = feed.wanted_owners()
     assert feed.owner(ref, None) == []
@@ -188,7 +188,7 @@ def test_a_job_that_is_gone_keeps_its_pods_from_nothing() -> None:
 
 
 def test_a_bad_value_of_a_job_keeps_its_pods_pending_and_names_the_job() -> None:
-    feed = Feed()
+    feed = Translator()
     feed.pods(added(plain()))
     (ref,) = feed.wanted_owners()
     found = told(feed.owner(ref, {"metadata": {"annotations": {PREFIX + "max-runtime": "long"}}, "spec": {}}))
@@ -197,7 +197,7 @@ def test_a_bad_value_of_a_job_keeps_its_pods_pending_and_names_the_job() -> None
 
 
 def test_what_the_job_says_is_forgotten_with_it() -> None:
-    feed = Feed()
+    feed = Translator()
     feed.pods(added(indexed(startup_time="2m", preemptible="true")))
     (ref,) = feed.wanted_owners()
     meta = {"annotations": {PREFIX + "startup-time": "3m", PREFIX + "preemptible": "false"}, "labels": {}}
@@ -211,7 +211,7 @@ def test_what_the_job_says_is_forgotten_with_it() -> None:
 
 def test_the_newest_checkpoint_of_group_and_pod_counts() -> None:
     key, group = PREFIX + "last-checkpoint", "{metadata: {name: g, namespace: ml, annotations: {%s}}}"
-    feed = Feed()
+    feed = Translator()
     member = pod(labels={"scheduling.x-k8s.io/pod-group": "g"}, annotations={key: "2026-01-01T00:00:10Z"})
     feed.pods(added(member))
 

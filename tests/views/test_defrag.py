@@ -9,7 +9,7 @@ from dovetail.core.model import Gang, LabelSelector, Pod, Requirement
 from dovetail.core.queues.types import Budget
 from dovetail.core.state import State
 from dovetail.views.defrag import Defrag, for_job, for_shape
-from dovetail.views.jobs import NotFound
+from dovetail.views.jobs import JobNotFound
 from dovetail.views.probe import Beside
 from dovetail.views.shape import ShapeError, parse
 from tests.views.queued import HOUR, MINUTE, NOW, node, pod, queue, state_of
@@ -140,9 +140,9 @@ def test_what_goes_with_each_gpu_of_a_shape_counts() -> None:
 
 
 def test_who_does_not_wait_is_told_so() -> None:
-    with pytest.raises(NotFound, match="ns/x does not wait: it has its place"):
+    with pytest.raises(JobNotFound, match="ns/x does not wait: it has its place"):
         for_job(_split(), "ns/x")
-    with pytest.raises(NotFound, match="did you mean ns/x"):
+    with pytest.raises(JobNotFound, match="did you mean ns/x"):
         for_job(_split(), "ns/xx")
 
 

@@ -15,7 +15,7 @@ from dovetail.core.dra.types import Capacity, Device, DeviceClass, DeviceTaint
 from dovetail.core.events import ClaimChanged, PodChanged
 from dovetail.core.model import CPU, GPU, SHARED_GPU, Node, Pod, Problem, Taint
 from dovetail.core.state import State
-from dovetail.views.free import Free, Gpus, MigCards, SharedCards, free
+from dovetail.views.free import Free, FreeGpus, MigCards, SharedCards, free
 from dovetail.views.probe import Beside, Blocked
 from tests.views.divided import (
     BIG,
@@ -40,16 +40,16 @@ TIME = Sharing(SHARED_GPU, 2, 4)
 MPS = Sharing(GPU, 1, 4, "memory", one_only=True)
 
 
-def gpus(state: State, beside: Beside | None = None) -> Gpus:
+def gpus(state: State, beside: Beside | None = None) -> FreeGpus:
     (found,) = free(state, beside).gpus
     return found
 
 
-def pods_by_size(found: Gpus) -> dict[int, int]:
+def pods_by_size(found: FreeGpus) -> dict[int, int]:
     return {size.gpus: size.pods for size in found.sizes}
 
 
-def blocked(found: Gpus, size: int) -> Blocked:
+def blocked(found: FreeGpus, size: int) -> Blocked:
     (answer,) = [one.blocked for one in found.sizes if one.gpus == size]
     assert answer is not None
     return answer

@@ -7,12 +7,12 @@ import pytest
 
 from dovetail.core.model import Gang
 from dovetail.core.reasons import Sure
-from dovetail.views.jobs import NotFound
-from dovetail.views.queue_positions import Line, line
+from dovetail.views.jobs import JobNotFound
+from dovetail.views.queue_positions import QueuePosition, line
 from tests.views.queued import HOUR, NOW, node, pod, queue, state_of
 
 
-def _jobs(found: Line) -> list[tuple[int, str, str]]:
+def _jobs(found: QueuePosition) -> list[tuple[int, str, str]]:
     return [(one.position, one.job, one.code) for one in found.jobs]
 
 
@@ -50,7 +50,7 @@ def test_a_queue_shows_those_below_it_with_their_places_in_the_whole_line() -> N
 
 
 def test_a_queue_that_does_not_exist_names_those_that_come_near() -> None:
-    with pytest.raises(NotFound, match="did you mean research"):
+    with pytest.raises(JobNotFound, match="did you mean research"):
         line(state_of(queue("research")), NOW, "reserch")
 
 

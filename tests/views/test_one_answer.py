@@ -25,16 +25,16 @@ from dovetail.core.queues.types import Queue
 from dovetail.core.reasons import When
 from dovetail.core.state import State
 from dovetail.sim.once import Once
-from dovetail.sim.report import Run, of_snapshot
+from dovetail.sim.report import SimulationRun, of_snapshot
 from dovetail.sim.workload import snapshot
 from dovetail.views.forecast import PLACED
 from dovetail.views.jobs import waiting_jobs
 from dovetail.views.probe import Beside
-from dovetail.views.queue_positions import Line, Waiting, line
+from dovetail.views.queue_positions import QueuePosition, WaitingWorkload, line
 from dovetail.views.rank import rank
-from dovetail.views.shape import Shape, largest
+from dovetail.views.shape import ShapeView, largest
 from dovetail.views.standings import share
-from dovetail.views.whatif import Change, submit, whatif
+from dovetail.views.whatif import Hypothesis, submit, whatif
 from dovetail.views.why import Why, refused_pods, why
 from dovetail.views.why_queue import why_queue
 from tests.views.queued import HOUR, MINUTE, NOW, node, pod, queue, state_of
@@ -104,7 +104,7 @@ def copy(state: State) -> State:
     return restore(state.policy, take(state))
 
 
-def of_job(state: State, one: Waiting) -> Why:
+def of_job(state: State, one: WaitingWorkload) -> Why:
     return why(copy(state), one.job, NOW)
 
 
@@ -124,7 +124,7 @@ def check(told: list[Told]) -> None:
     _first_fits_where_free_says_so(state, found)
 
 
-def _is_told_by_why(state: State, one: Waiting) -> None:
+def _is_told_by_why(state: State, one: WaitingWorkload) -> None:
     said = of_job(state, one)
     assert (said.state, said.code or PLACED) == (one.state, one.code), one.job
     if one.state == PLACED:
@@ -141,10 +141,10 @@ def _is_told_by_why(state: State, one: Waiting) -> None:
     assert {holder.pod for holder in said.holders if holder.next}.isdisjoint(on_nodes)
 
 
-def _is_told_by_whatif(state: State, by_job: dict[str, Waiting]) -> None:
+def _is_told_by_whatif(state: State, by_job: dict[str, WaitingWorkload]) -> None:
     """Of a change that changes nothing."""
     roots = frozenset(job.root for job in waiting_jobs(state))
-    answer = whatif(copy(state), Change((), roots), NOW)
+    answer = whatif(copy(state), Hypothesis((), roots), NOW)
     assert {one.job for one in answer.jobs} == by_job.keys()
     for one in answer.jobs:
         said = by_job[one.job]
@@ -153,7 +153,7 @@ def _is_told_by_whatif(state: State, by_job: dict[str, Waiting]) -> None:
         assert (one.effect, one.code or PLACED) == ("as before", said.code)
 
 
-def _is_told_by_the_queues(state: State, found: Line) -> None:
+def _is_told_by_the_queues(state: State, found: QueuePosition) -> None:
     for one in share(copy(state), NOW):
         own = [job for job in found.jobs if job.queue == one.queue]
         if one.leaf:
@@ -165,16 +165,16 @@ def _is_told_by_the_queues(state: State, found: Line) -> None:
                 assert (told.head.job, told.head.state) == (own[0].job, own[0].state)
 
 
-def _is_told_to_the_doctor(state: State, by_job: dict[str, Waiting]) -> None:
+def _is_told_to_the_doctor(state: State, by_job: dict[str, WaitingWorkload]) -> None:
     for key, refusal in refused_pods(copy(state), NOW).items():
         said = next(one for one in by_job.values() if one.job == key or key.startswith(f"{one.job}-"))
         if said.state != PLACED:
             assert (refusal.reason.code, refusal.when, str(refusal)) == (said.code, said.state, said.message)
 
 
-def _is_simulated(state: State, told: list[Told], by_job: dict[str, Waiting]) -> None:
+def _is_simulated(state: State, told: list[Told], by_job: dict[str, WaitingWorkload]) -> None:
     workload = snapshot("now", [KINDS[type(one)](one) for one in told])
-    report = of_snapshot(Run(workload, "dovetail", 0, Once(workload, state.policy, NOW).run(), 0.0), ())
+    report = of_snapshot(SimulationRun(workload, "dovetail", 0, Once(workload, state.policy, NOW).run(), 0.0), ())
     placed = {(one.pod, one.node) for one in report.placed}
     for one in by_job.values():
         assert {(place.pod, place.node) for place in one.places if one.state == PLACED} <= placed
@@ -184,14 +184,14 @@ def _is_simulated(state: State, told: list[Told], by_job: dict[str, Waiting]) ->
             assert (pod_.code, pod_.when, pod_.message) == (said.code, said.state, said.message)
 
 
-def _first_fits_where_free_says_so(state: State, found: Line) -> None:
+def _first_fits_where_free_says_so(state: State, found: QueuePosition) -> None:
     """Of a lone pod that nobody is before, and that neither its queue nor room that is held keeps waiting."""
     first = found.jobs[0] if found.jobs else None
     if first is None or first.pods != 1 or first.code not in (PLACED, "NoNodeFits"):
         return
     if any(gang.name == first.job.partition("/")[2] for gang in state.roster.gangs.values()):
         return
-    answer = largest(copy(state), Shape(first.gpus_milli // 1000), Beside(CPU_EACH, MEMORY_EACH))
+    answer = largest(copy(state), ShapeView(first.gpus_milli // 1000), Beside(CPU_EACH, MEMORY_EACH))
     assert answer.starts == (first.state == PLACED)
 
 

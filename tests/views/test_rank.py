@@ -7,7 +7,7 @@ import pytest
 
 from dovetail.core.model import Gang
 from dovetail.core.state import State
-from dovetail.views.jobs import NotFound
+from dovetail.views.jobs import JobNotFound
 from dovetail.views.rank import Before, Overtaking, rank
 from tests.views.queued import DAY, HOUR, MINUTE, NOW, node, pod, queue, state_of, used
 
@@ -135,9 +135,9 @@ def test_a_job_without_a_queue_has_a_place_all_the_same() -> None:
 
 
 def test_who_does_not_wait_has_no_place() -> None:
-    with pytest.raises(NotFound, match="other/full does not wait: it has its place"):
+    with pytest.raises(JobNotFound, match="other/full does not wait: it has its place"):
         rank(state_of(*FULL), "other/full", NOW)
-    with pytest.raises(NotFound, match="another scheduler"):
+    with pytest.raises(JobNotFound, match="another scheduler"):
         rank(state_of(*FULL, pod("p", 1, managed=False)), "ns/p", NOW)
 
 

@@ -19,7 +19,7 @@ from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.api.discovery import discover
 from dovetail.kube.manifests import cluster
 from dovetail.kube.translate.sources import read_once
-from dovetail.kube.translate.translator import Feed
+from dovetail.kube.translate.translator import Translator
 from dovetail.playground import Fault, Playground
 from tests.live.conftest import eventually
 
@@ -133,7 +133,7 @@ async def test_it_tells_what_the_server_tells(playground: Playground, tmp_path: 
     assert (result.exit_code, result.stdout) == (0, "")
     assert result.stderr.startswith(f"{file}: ")
     async with Client(ClusterConfig(playground.url)) as client:
-        told = await read_once(client, await discover(client), Feed("dovetail"))
+        told = await read_once(client, await discover(client), Translator("dovetail"))
     found = cluster.read([str(file)], "dovetail")
     assert found.problems == ()
     assert set(found.events) == set(told)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from dovetail.views.jobs import NotFound
+from dovetail.views.jobs import JobNotFound
 from dovetail.views.standings import QueueShare, share
 from tests.views.queued import DAY, HOUR, NOW, node, pod, queue, state_of, used
 
@@ -77,5 +77,5 @@ def test_what_is_wrong_with_a_queue_is_told() -> None:
 
 
 def test_a_queue_that_does_not_exist() -> None:
-    with pytest.raises(NotFound, match="queue teem does not exist; did you mean team"):
+    with pytest.raises(JobNotFound, match="queue teem does not exist; did you mean team"):
         share(state_of(queue("team")), NOW, "teem")

@@ -12,12 +12,12 @@ from dovetail.core.model import Gang, LabelSelector, Node, Requirement, Tolerati
 from dovetail.core.queues.types import Budget
 from dovetail.core.reasons import Sure
 from dovetail.core.state import State
-from dovetail.views.jobs import NotFound
+from dovetail.views.jobs import JobNotFound
 from dovetail.views.whatif import (
-    Change,
     ChangeError,
-    Outcome,
+    Hypothesis,
     WhatIf,
+    WhatifOutcome,
     add_nodes,
     drain,
     like,
@@ -29,14 +29,14 @@ from dovetail.views.whatif import (
 from tests.views.queued import AMOUNTS, HOUR, MINUTE, MODEL, NOW, node, pod, queue, state_of
 
 
-def _ask(state: State, change: Change) -> WhatIf:
+def _ask(state: State, change: Hypothesis) -> WhatIf:
     before = take(state)
     answer = whatif(state, change, NOW)
     assert take(state) == before
     return answer
 
 
-def _of(answer: WhatIf, job: str) -> Outcome:
+def _of(answer: WhatIf, job: str) -> WhatifOutcome:
     return next(one for one in answer.jobs if one.job == job)
 
 
@@ -134,7 +134,7 @@ def test_budgets_that_hold_up_a_drain_are_told() -> None:
 
 
 def test_a_node_that_does_not_exist_cannot_be_drained() -> None:
-    with pytest.raises(NotFound, match="node gpu-3 does not exist; did you mean gpu-1"):
+    with pytest.raises(JobNotFound, match="node gpu-3 does not exist; did you mean gpu-1"):
         drain(state_of(node("gpu-1")), ["gpu-3"], NOW)
 
 
@@ -159,7 +159,7 @@ def test_nodes_like_another_are_open_and_have_names_and_labels_of_their_own() ->
 def test_a_node_of_a_shape_is_found_by_its_model() -> None:
     state = state_of(node("a"), Node("b", (("cpu", 1000),)))
     assert like_of_model(state, 8, "h100") == "a"
-    with pytest.raises(NotFound, match="there are 8xNVIDIA-H100-80GB-HBM3"):
+    with pytest.raises(JobNotFound, match="there are 8xNVIDIA-H100-80GB-HBM3"):
         like_of_model(state, 4, "h100")
 
 

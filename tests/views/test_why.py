@@ -11,7 +11,7 @@ from dovetail.core.model import CPU, GPU, MEMORY, PODS, Gang, Node, Pod, Request
 from dovetail.core.policy import Policy, unhurried
 from dovetail.core.reasons import When
 from dovetail.core.state import State
-from dovetail.views.jobs import NotFound
+from dovetail.views.jobs import JobNotFound
 from dovetail.views.why import why
 
 AMOUNTS = ((CPU, 64_000), (MEMORY, 2**39), (GPU, 8), (PODS, 110))
@@ -99,5 +99,5 @@ def test_gpus_are_named_where_they_were_written_down() -> None:
 
 
 def test_a_pod_that_does_not_exist_names_those_that_come_near() -> None:
-    with pytest.raises(NotFound, match="did you mean ns/train-0"):
+    with pytest.raises(JobNotFound, match="did you mean ns/train-0"):
         why(_state(_pod("train-0", 1)), "ns/train", 1_000)

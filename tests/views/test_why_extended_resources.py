@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from dovetail.core.model import GPU, Container, Pod
 from dovetail.core.state import State
-from dovetail.views.holders import Part
+from dovetail.views.holders import HeldPart
 from dovetail.views.why import Why, why
 from tests.views.divided import DRIVER, GPUS, cluster, device, gpu_slice, node, pod
 
@@ -29,7 +29,7 @@ def ask(state: State) -> Why:
 def test_it_is_placed_with_the_devices_that_it_will_have() -> None:
     answer = ask(cluster(node("a"), CLASS, gpu_slice("a", *TWO), asking("asks", 2)))
     assert (answer.state, answer.node, answer.gpus) == ("Placed", "a", ())
-    assert answer.parts == tuple(Part("claimed", f"{DRIVER}/a/gpu-{i}") for i in range(2))
+    assert answer.parts == tuple(HeldPart("claimed", f"{DRIVER}/a/gpu-{i}") for i in range(2))
 
 
 def test_each_kind_of_node_is_refused_by_what_it_lacks() -> None:

@@ -26,7 +26,7 @@ from dovetail.core.dra.types import (
 from dovetail.core.model import SHARED_GPU, Pod
 from dovetail.core.reasons import When
 from dovetail.core.state import State
-from dovetail.views.holders import Part, Refused
+from dovetail.views.holders import HeldPart, HolderRefused
 from dovetail.views.why import Why, why
 from tests.views.divided import (
     BIG,
@@ -139,7 +139,7 @@ def test_the_shared_card_that_comes_nearest_and_who_has_it() -> None:
 FOUR = tuple(device(f"gpu-{i}", index=i, root="left" if i < 2 else "right") for i in range(4))
 
 
-def refused(*told: Any, **devices: Any) -> tuple[Refused, ...]:
+def refused(*told: Any, **devices: Any) -> tuple[HolderRefused, ...]:
     answer = ask(cluster(node("a"), GPUS, *told, pod("asks", device_claims=("ns/mine",))))
     assert answer.state in (When.NEVER, When.NOT_YET)
     assert [rule.code for rule in answer.rules] == ["DevicesNotAllocatable"]
@@ -228,28 +228,28 @@ def test_a_pool_of_which_slices_are_missing() -> None:
     [
         (
             [mig("a", card(0, *MIXED)), pod("asks", (BIG, 1))],
-            (Part("instance", "0/3g.20gb@0"),),
+            (HeldPart("instance", "0/3g.20gb@0"),),
             "with MIG instance 0/3g.20gb@0.",
         ),
         (
             [node("a", sharing=TIME), pod("asks", (SHARED_GPU, 1), gpu_milli=300)],
-            (Part("share", "0", 300),),
+            (HeldPart("share", "0", 300),),
             "with 300/1000 of GPU 0.",
         ),
         (
             [node("a", sharing=TIME), pod("asks", (SHARED_GPU, 1), on="a", gpu_milli=300)],
-            (Part("share", "", 300),),
+            (HeldPart("share", "", 300),),
             "with 300/1000 of a GPU.",
         ),
         (
             [node("a"), GPUS, gpu_slice("a", *FOUR), claim("mine", request()), pod("asks", device_claims=("ns/mine",))],
-            (Part("claimed", f"{DRIVER}/a/gpu-0"),),
+            (HeldPart("claimed", f"{DRIVER}/a/gpu-0"),),
             f"with device {DRIVER}/a/gpu-0.",
         ),
     ],
     ids=["instance", "share", "share of an unknown card", "claim"],
 )
-def test_what_a_pod_has_or_gets(told: list[Pod | Claim], parts: tuple[Part, ...], text: str) -> None:
+def test_what_a_pod_has_or_gets(told: list[Pod | Claim], parts: tuple[HeldPart, ...], text: str) -> None:
     answer = ask(cluster(*told))
     assert (answer.state in ("Bound", "Placed"), answer.parts) == (True, parts)
     assert text in printed(answer)

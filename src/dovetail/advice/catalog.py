@@ -16,7 +16,7 @@ from msgspec import Struct
 _NEAR = 3
 
 
-class Entry(Struct, frozen=True):
+class CatalogEntry(Struct, frozen=True):
     """`source` is the repository on Hugging Face, `licence` that of the model, `date` the month of its publication."""
 
     name: str
@@ -27,11 +27,11 @@ class Entry(Struct, frozen=True):
 
 
 @cache
-def entries() -> tuple[Entry, ...]:
-    return msgspec.json.decode((files(__package__) / "models.json").read_bytes(), type=tuple[Entry, ...])
+def entries() -> tuple[CatalogEntry, ...]:
+    return msgspec.json.decode((files(__package__) / "models.json").read_bytes(), type=tuple[CatalogEntry, ...])
 
 
-def find(name: str) -> Entry | None:
+def find(name: str) -> CatalogEntry | None:
     """By its name or its repository; case does not matter."""
     wanted = name.casefold()
     return next((one for one in entries() if wanted in (one.name, one.source.casefold())), None)

@@ -43,7 +43,7 @@ _OF_BOTH = ("tie_word_embeddings", "torch_dtype", "dtype", "quantization_config"
 """What a model of several parts says once for all of them."""
 
 
-class ConfigError(ValueError):
+class ModelConfigError(ValueError):
     """What in a config.json keeps it from being read."""
 
 
@@ -75,7 +75,7 @@ class _Fields(Struct, frozen=True):
             return name
         value = self.get(name) if name else False
         if value is not None and not isinstance(value, bool):
-            raise ConfigError(f"{name}: {value!r} is neither true nor false")
+            raise ModelConfigError(f"{name}: {value!r} is neither true nor false")
         return bool(value)
 
 
@@ -91,7 +91,7 @@ def read(config: Config) -> Architecture:
         notes.append("only the decoder is counted, not what sees (vision_config)")
     kind = config.get("model_type")
     if not isinstance(kind, str):
-        raise ConfigError(
+        raise ModelConfigError(
             f"model_type: {'missing' if kind is None else f'{kind!r} is no name'}; is this a config.json?"
         )
     family = FAMILIES.get(ALIASES.get(kind, kind))
@@ -103,7 +103,7 @@ def read(config: Config) -> Architecture:
     architecture = _architecture(kind, fields, notes)
     if fields.missing:
         known = "" if kind in FAMILIES or kind in ALIASES else " is not known, and as a decoder like Llama"
-        raise ConfigError(f"model_type {kind!r}{known} lacks {', '.join(dict.fromkeys(fields.missing))}")
+        raise ModelConfigError(f"model_type {kind!r}{known} lacks {', '.join(dict.fromkeys(fields.missing))}")
     return architecture
 
 
@@ -111,10 +111,12 @@ def _refuse(kind: str, config: Config) -> None:
     """What is not put together as Llama is."""
     for name, what in families.OTHERWISE.items():
         if config.get(name):
-            raise ConfigError(f"model_type {kind!r} is not known, and has {what} ({name}), which makes it no Llama")
+            raise ModelConfigError(
+                f"model_type {kind!r} is not known, and has {what} ({name}), which makes it no Llama"
+            )
     made = config.get("architectures")
     if isinstance(made, list) and made and not any(_WRITES.search(str(one)) for one in made):
-        raise ConfigError(f"model_type {kind!r} is not known, and {made[0]!r} is not a decoder that writes text")
+        raise ModelConfigError(f"model_type {kind!r} is not known, and {made[0]!r} is not a decoder that writes text")
 
 
 def _architecture(kind: str, fields: _Fields, notes: list[str]) -> Architecture:
@@ -175,10 +177,10 @@ def _attention(fields: _Fields, hidden: int) -> Callable[[int], Attention]:
     dim = fields.optional("head_dim")
     if not dim:
         if hidden % heads and not fields.missing:
-            raise ConfigError(f"{family.heads}: {heads} heads do not divide {family.hidden} {hidden}")
+            raise ModelConfigError(f"{family.heads}: {heads} heads do not divide {family.hidden} {hidden}")
         dim = hidden // heads
     if heads % kv_heads and not fields.missing:
-        raise ConfigError(f"{family.kv_heads}: {kv_heads} does not divide the {heads} of {family.heads}")
+        raise ModelConfigError(f"{family.kv_heads}: {kv_heads} does not divide the {heads} of {family.heads}")
     vectors = (heads + 2 * kv_heads) * dim * fields.flag(family.qkv_bias) + hidden * fields.flag(family.out_bias)
     if family.qk_norm and (not family.qk_norm_if or fields.flag(family.qk_norm_if)):
         vectors += 2 * dim if family.qk_norm == families.EACH_HEAD else (heads + kv_heads) * dim
@@ -209,7 +211,7 @@ def _mlp(fields: _Fields, hidden: int, routed: bool) -> Mlp:
     shared = fields.optional(family.shared_experts) * width
     shared = shared or (fields.number(family.shared_width) if family.shared_width else 0)
     if per_token > experts and not fields.missing:
-        raise ConfigError(f"{_per_token(fields)}: {per_token} of {experts} experts")
+        raise ModelConfigError(f"{_per_token(fields)}: {per_token} of {experts} experts")
     vectors = experts * (ups * width + hidden) * family.expert_bias + experts * family.router_vectors
     return Mlp(shared, family.gated, experts, per_token, width, vectors + hidden * family.shared_gate)
 
@@ -239,9 +241,9 @@ def _windows(fields: _Fields, count: int) -> list[int]:
     if isinstance(kinds, list) and not fields.missing:
         strange = sorted({str(kind) for kind in kinds} - _LAYER_TYPES.keys())
         if strange:
-            raise ConfigError(f"layer_types: {', '.join(strange)} cannot be reckoned yet")
+            raise ModelConfigError(f"layer_types: {', '.join(strange)} cannot be reckoned yet")
         if len(kinds) != count:
-            raise ConfigError(f"layer_types: {len(kinds)} for {count} layers")
+            raise ModelConfigError(f"layer_types: {len(kinds)} for {count} layers")
         return [width if _LAYER_TYPES[kind] else 0 for kind in kinds]
     step = fields.optional("sliding_window_pattern", 1) or 1
     first = fields.optional("max_window_layers", count) if fields.flag("use_sliding_window") else count
@@ -272,7 +274,7 @@ def _weights(config: Config, notes: list[str]) -> str:
 
 def _number(name: str, value: object, least: int, most: int = _MOST_OF_ANY) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise ConfigError(f"{name}: {value!r} is not a whole number")
+        raise ModelConfigError(f"{name}: {value!r} is not a whole number")
     if not least <= value <= most:
-        raise ConfigError(f"{name}: {value} is not from {least} to {most}")
+        raise ModelConfigError(f"{name}: {value} is not from {least} to {most}")
     return value

@@ -15,7 +15,7 @@ MIB = 1 << 20
 _BLOCK = 16_384
 
 
-class Format(NamedTuple):
+class WeightFormat(NamedTuple):
     """`block_bits` are those of 16,384 numbers. `kinds` are the matrices that are kept in it; the rest of the model has
     16 bits."""
 
@@ -28,15 +28,15 @@ class Format(NamedTuple):
 
 _LINEAR = frozenset({"attention", "mlp", "expert"})
 _EVERYTHING = _LINEAR | {"router", "rest"}
-FORMATS: Mapping[str, Format] = {
-    "fp32": Format(32 * _BLOCK, _EVERYTHING),
-    "fp16": Format(16 * _BLOCK, _EVERYTHING),
-    "bf16": Format(16 * _BLOCK, _EVERYTHING),
-    "fp8": Format(8 * _BLOCK + 32, _LINEAR),
-    "int8": Format(8 * _BLOCK + 16 * 128, _LINEAR),
-    "int4": Format(4 * _BLOCK + (16 + 4) * 128, _LINEAR),
-    "nf4": Format(4 * _BLOCK + 8 * 256 + 32, _LINEAR),
-    "mxfp4": Format(4 * _BLOCK + 8 * 512, frozenset({"expert"})),
+FORMATS: Mapping[str, WeightFormat] = {
+    "fp32": WeightFormat(32 * _BLOCK, _EVERYTHING),
+    "fp16": WeightFormat(16 * _BLOCK, _EVERYTHING),
+    "bf16": WeightFormat(16 * _BLOCK, _EVERYTHING),
+    "fp8": WeightFormat(8 * _BLOCK + 32, _LINEAR),
+    "int8": WeightFormat(8 * _BLOCK + 16 * 128, _LINEAR),
+    "int4": WeightFormat(4 * _BLOCK + (16 + 4) * 128, _LINEAR),
+    "nf4": WeightFormat(4 * _BLOCK + 8 * 256 + 32, _LINEAR),
+    "mxfp4": WeightFormat(4 * _BLOCK + 8 * 512, frozenset({"expert"})),
 }
 """Where matrices are quantised, embeddings, head, router, norms and biases keep 16 bits. INT8 has a scale for 128."""
 CACHE_BYTES: Mapping[str, int] = {"bf16": 2, "fp16": 2, "fp8": 1, "int8": 1}

@@ -17,13 +17,13 @@ from msgspec import Struct
 
 from dovetail.core.devices import products
 from dovetail.core.devices.mig import products as mig_products
-from dovetail.core.devices.mig.geometry import Profile
+from dovetail.core.devices.mig.geometry import MigProfile
 from dovetail.core.devices.products import NONE, Product
 
 _RESERVED_MIB = 640
 
 
-class Gpu(Struct, frozen=True):
+class GpuProduct(Struct, frozen=True):
     """`name` is that of the label `nvidia.com/gpu.product`, `model` ours, with the memory where there are several."""
 
     model: str
@@ -44,7 +44,7 @@ class Gpu(Struct, frozen=True):
         product = self.product
         return product.reach != NONE and gpus <= product.most
 
-    def profiles(self) -> Iterator[Profile]:
+    def profiles(self) -> Iterator[MigProfile]:
         """What it can be divided into by MIG, the smallest memory first; of profiles that differ in engines alone, the
         plain one."""
         geometry = mig_products.of_product(self.name)
@@ -53,60 +53,60 @@ class Gpu(Struct, frozen=True):
 
 
 GPUS = (
-    Gpu("K80", "Tesla-K80", 11_441, 0),
-    Gpu("P100-SXM2", "Tesla-P100-SXM2-16GB", 16_280, 0),
-    Gpu("P4", "Tesla-P4", 7_611, 0),
-    Gpu("V100-SXM2-16GB", "Tesla-V100-SXM2-16GB", 16_160, 0),
-    Gpu("V100-PCIe-16GB", "Tesla-V100-PCIE-16GB", 16_160, 0),
-    Gpu("V100-SXM2-32GB", "Tesla-V100-SXM2-32GB", 32_510, 0),
-    Gpu("V100-SXM3-32GB", "Tesla-V100-SXM3-32GB", 32_510, 0),
-    Gpu("V100-PCIe-32GB", "Tesla-V100-PCIE-32GB", 32_510, 0),
-    Gpu("T4", "Tesla-T4", 15_360, 448),
-    Gpu("RTX8000", "Quadro-RTX-8000", 46_080),
-    Gpu("A100-SXM4-40GB", "NVIDIA-A100-SXM4-40GB", 40_960, 518),
-    Gpu("A100-SXM4-80GB", "NVIDIA-A100-SXM4-80GB", 81_920),
-    Gpu("A100-PCIe-40GB", "NVIDIA-A100-PCIE-40GB", 40_960, 518),
-    Gpu("A100-PCIe-80GB", "NVIDIA-A100-80GB-PCIe", 81_920),
-    Gpu("A800-SXM4-80GB", "NVIDIA-A800-SXM4-80GB", 81_920),
-    Gpu("A30", "NVIDIA-A30", 24_576),
-    Gpu("A10", "NVIDIA-A10", 23_028),
-    Gpu("A10G", "NVIDIA-A10G", 23_028),
-    Gpu("A2", "NVIDIA-A2", 15_356),
-    Gpu("A40", "NVIDIA-A40", 46_068),
-    Gpu("RTX-A6000", "NVIDIA-RTX-A6000", 49_140),
-    Gpu("RTX3090", "NVIDIA-GeForce-RTX-3090", 24_576),
-    Gpu("L4", "NVIDIA-L4", 23_034),
-    Gpu("L40", "NVIDIA-L40", 46_068, 609),
-    Gpu("L40S", "NVIDIA-L40S", 46_068, 609),
-    Gpu("RTX4090", "NVIDIA-GeForce-RTX-4090", 24_564),
-    Gpu("RTX6000Ada", "NVIDIA-RTX-6000-Ada-Generation", 49_140),
-    Gpu("H100-SXM5", "NVIDIA-H100-80GB-HBM3", 81_559, 480),
-    Gpu("H100-PCIe", "NVIDIA-H100-PCIe", 81_559, 480),
-    Gpu("H100-NVL", "NVIDIA-H100-NVL", 95_830),
-    Gpu("H800-SXM5", "NVIDIA-H800", 81_559, 480),
-    Gpu("H200-SXM5", "NVIDIA-H200", 143_771),
-    Gpu("H200-NVL", "NVIDIA-H200-NVL", 143_771),
-    Gpu("H20", "NVIDIA-H20", 97_871),
-    Gpu("GH200-96GB", "NVIDIA-GH200-480GB", 97_871),
-    Gpu("GH200-144GB", "NVIDIA-GH200-144G-HBM3e", 146_432, 0),
-    Gpu("B200", "NVIDIA-B200", 183_359, 728),
-    Gpu("B300", "NVIDIA-B300-SXM6-AC", 275_040),
-    Gpu("GB200", "NVIDIA-GB200", 189_471, 742),
-    Gpu("GB300", "NVIDIA-GB300", 284_208, 947),
-    Gpu("RTX-PRO-6000-BSE", "NVIDIA-RTX-PRO-6000-Blackwell-Server-Edition", 97_887),
-    Gpu("RTX-PRO-5000-BW", "NVIDIA-RTX-PRO-5000-Blackwell", 48_935),
-    Gpu("RTX-PRO-4500-BW", "NVIDIA-RTX-PRO-4500-Blackwell", 32_623),
-    Gpu("RTX5090", "NVIDIA-GeForce-RTX-5090", 32_607),
+    GpuProduct("K80", "Tesla-K80", 11_441, 0),
+    GpuProduct("P100-SXM2", "Tesla-P100-SXM2-16GB", 16_280, 0),
+    GpuProduct("P4", "Tesla-P4", 7_611, 0),
+    GpuProduct("V100-SXM2-16GB", "Tesla-V100-SXM2-16GB", 16_160, 0),
+    GpuProduct("V100-PCIe-16GB", "Tesla-V100-PCIE-16GB", 16_160, 0),
+    GpuProduct("V100-SXM2-32GB", "Tesla-V100-SXM2-32GB", 32_510, 0),
+    GpuProduct("V100-SXM3-32GB", "Tesla-V100-SXM3-32GB", 32_510, 0),
+    GpuProduct("V100-PCIe-32GB", "Tesla-V100-PCIE-32GB", 32_510, 0),
+    GpuProduct("T4", "Tesla-T4", 15_360, 448),
+    GpuProduct("RTX8000", "Quadro-RTX-8000", 46_080),
+    GpuProduct("A100-SXM4-40GB", "NVIDIA-A100-SXM4-40GB", 40_960, 518),
+    GpuProduct("A100-SXM4-80GB", "NVIDIA-A100-SXM4-80GB", 81_920),
+    GpuProduct("A100-PCIe-40GB", "NVIDIA-A100-PCIE-40GB", 40_960, 518),
+    GpuProduct("A100-PCIe-80GB", "NVIDIA-A100-80GB-PCIe", 81_920),
+    GpuProduct("A800-SXM4-80GB", "NVIDIA-A800-SXM4-80GB", 81_920),
+    GpuProduct("A30", "NVIDIA-A30", 24_576),
+    GpuProduct("A10", "NVIDIA-A10", 23_028),
+    GpuProduct("A10G", "NVIDIA-A10G", 23_028),
+    GpuProduct("A2", "NVIDIA-A2", 15_356),
+    GpuProduct("A40", "NVIDIA-A40", 46_068),
+    GpuProduct("RTX-A6000", "NVIDIA-RTX-A6000", 49_140),
+    GpuProduct("RTX3090", "NVIDIA-GeForce-RTX-3090", 24_576),
+    GpuProduct("L4", "NVIDIA-L4", 23_034),
+    GpuProduct("L40", "NVIDIA-L40", 46_068, 609),
+    GpuProduct("L40S", "NVIDIA-L40S", 46_068, 609),
+    GpuProduct("RTX4090", "NVIDIA-GeForce-RTX-4090", 24_564),
+    GpuProduct("RTX6000Ada", "NVIDIA-RTX-6000-Ada-Generation", 49_140),
+    GpuProduct("H100-SXM5", "NVIDIA-H100-80GB-HBM3", 81_559, 480),
+    GpuProduct("H100-PCIe", "NVIDIA-H100-PCIe", 81_559, 480),
+    GpuProduct("H100-NVL", "NVIDIA-H100-NVL", 95_830),
+    GpuProduct("H800-SXM5", "NVIDIA-H800", 81_559, 480),
+    GpuProduct("H200-SXM5", "NVIDIA-H200", 143_771),
+    GpuProduct("H200-NVL", "NVIDIA-H200-NVL", 143_771),
+    GpuProduct("H20", "NVIDIA-H20", 97_871),
+    GpuProduct("GH200-96GB", "NVIDIA-GH200-480GB", 97_871),
+    GpuProduct("GH200-144GB", "NVIDIA-GH200-144G-HBM3e", 146_432, 0),
+    GpuProduct("B200", "NVIDIA-B200", 183_359, 728),
+    GpuProduct("B300", "NVIDIA-B300-SXM6-AC", 275_040),
+    GpuProduct("GB200", "NVIDIA-GB200", 189_471, 742),
+    GpuProduct("GB300", "NVIDIA-GB300", 284_208, 947),
+    GpuProduct("RTX-PRO-6000-BSE", "NVIDIA-RTX-PRO-6000-Blackwell-Server-Edition", 97_887),
+    GpuProduct("RTX-PRO-5000-BW", "NVIDIA-RTX-PRO-5000-Blackwell", 48_935),
+    GpuProduct("RTX-PRO-4500-BW", "NVIDIA-RTX-PRO-4500-Blackwell", 32_623),
+    GpuProduct("RTX5090", "NVIDIA-GeForce-RTX-5090", 32_607),
 )
 
 
-def named(name: str) -> Gpu | None:
+def named(name: str) -> GpuProduct | None:
     """The one of this model, label or nvidia-smi name; case does not matter."""
     wanted = _spelt(name)
     return next((gpu for gpu in GPUS if wanted in (gpu.model.casefold(), gpu.name.casefold())), None)
 
 
-def find(name: str) -> tuple[Gpu, ...]:
+def find(name: str) -> tuple[GpuProduct, ...]:
     """As `named`, or else all whose model begins so."""
     exact, wanted = named(name), _spelt(name)
     return (exact,) if exact else tuple(gpu for gpu in GPUS if wanted and gpu.model.casefold().startswith(wanted))

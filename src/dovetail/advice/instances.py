@@ -19,11 +19,11 @@ from math import isinf
 from msgspec import Struct
 
 from dovetail.advice.interruptions import Interrupted
-from dovetail.advice.prices import Instance
+from dovetail.advice.prices import CloudInstance
 from dovetail.core.devices.products import BRIDGE
 
 
-class Wanted(Struct, frozen=True):
+class InstanceRequest(Struct, frozen=True):
     """What is needed: `gpus` in all, on at most `nodes` instances; memory that is usable of each GPU; whether NVLinks
     must join those of one instance; RDMA between instances; CPU and memory of the host for each GPU; a cloud or region
     by its name, "" for any. `interrupted` is how spot is interrupted, one instance; None: on demand only."""
@@ -40,7 +40,7 @@ class Wanted(Struct, frozen=True):
     interrupted: Interrupted | None = None
 
 
-class Option(Struct, frozen=True):
+class InstanceOption(Struct, frozen=True):
     """`count` instances suit. Money is millionths of a dollar: `micro_usd_per_hour` for all, `micro_usd_per_useful`
     for a useful GPU-hour. `idle_gpus` are bought and not needed."""
 
@@ -71,20 +71,20 @@ class PassedOver(Struct, frozen=True):
 class Ranking(Struct, frozen=True):
     """`options` from the cheapest useful GPU-hour on; `passed_over` as they stand in the price file."""
 
-    wanted: Wanted
-    options: tuple[Option, ...]
+    wanted: InstanceRequest
+    options: tuple[InstanceOption, ...]
     passed_over: tuple[PassedOver, ...]
 
 
-def rank(instances: Iterable[Instance], wanted: Wanted) -> Ranking:
+def rank(instances: Iterable[CloudInstance], wanted: InstanceRequest) -> Ranking:
     """Every instance is an option or passed over, once for on demand and, where that is asked for, once for spot."""
-    options: list[Option] = []
+    options: list[InstanceOption] = []
     passed: list[PassedOver] = []
     for one in instances:
         reason = _unfit(one, wanted)
         for spot in (False, True) if wanted.interrupted and not reason else (False,):
             found = reason or _option(one, wanted, spot)
-            if isinstance(found, Option):
+            if isinstance(found, InstanceOption):
                 options.append(found)
             else:
                 passed.append(PassedOver(one.cloud, one.instance_type, one.region, spot, found))
@@ -92,11 +92,11 @@ def rank(instances: Iterable[Instance], wanted: Wanted) -> Ranking:
     return Ranking(wanted, tuple(options), tuple(passed))
 
 
-def _count(one: Instance, wanted: Wanted) -> int:
+def _count(one: CloudInstance, wanted: InstanceRequest) -> int:
     return -(-wanted.gpus * 1000 // one.gpu_milli)
 
 
-def _unfit(one: Instance, wanted: Wanted) -> str:
+def _unfit(one: CloudInstance, wanted: InstanceRequest) -> str:
     """The first rule that the instance fails, in the order in which one decides; "" where it suits."""
     if wanted.cloud and one.cloud != wanted.cloud:
         return f"is of {one.cloud}, not {wanted.cloud}"
@@ -127,7 +127,7 @@ def _unfit(one: Instance, wanted: Wanted) -> str:
     return ""
 
 
-def _option(one: Instance, wanted: Wanted, spot: bool) -> Option | str:
+def _option(one: CloudInstance, wanted: InstanceRequest, spot: bool) -> InstanceOption | str:
     price = one.spot_micro_usd if spot else one.price_micro_usd
     if price is None:
         return f"no {'spot ' if spot else ''}price is known (table of {one.price_date})"
@@ -138,7 +138,7 @@ def _option(one: Instance, wanted: Wanted, spot: bool) -> Option | str:
     useful = price * count * slowdown / wanted.gpus
     if isinf(useful):
         return f"is interrupted so often, {count} at a time, that nothing is ever finished"
-    return Option(
+    return InstanceOption(
         one.cloud, one.instance_type, one.region, one.gpu_model, count, spot,
         count * one.gpu_milli // 1000 - wanted.gpus, round(slowdown, 4), price * count, round(useful),
         one.price_date, one.source,

@@ -23,7 +23,7 @@ class PlanError(ValueError):
     """Options that contradict each other, or the model."""
 
 
-class Layout(Struct, frozen=True):
+class ParallelLayout(Struct, frozen=True):
     """Tensor-parallel ranks, pipeline stages, data-parallel replicas."""
 
     tp: int = 1
@@ -39,7 +39,7 @@ class Layout(Struct, frozen=True):
         return sum(ranks > 1 for ranks in (self.tp, self.pp, self.dp))
 
 
-class Parts(Struct, frozen=True):
+class ModelParts(Struct, frozen=True):
     """Bytes of one GPU."""
 
     weights: int = 0
@@ -93,7 +93,7 @@ def stages(model: Architecture, pp: int) -> Iterator[Stage]:
         start = end
 
 
-def check(model: Architecture, layout: Layout) -> None:
+def check(model: Architecture, layout: ParallelLayout) -> None:
     """Raises PlanError where the model cannot be divided so."""
     if layout.pp > len(model.layers):
         raise PlanError(f"{layout.pp} pipeline stages need as many layers, and the model has {len(model.layers)}")
@@ -115,7 +115,7 @@ def check(model: Architecture, layout: Layout) -> None:
             )
 
 
-def nccl_bytes(layout: Layout) -> int:
+def nccl_bytes(layout: ParallelLayout) -> int:
     """Buffers of NCCL: for each group of ranks 4 MiB (the default of NCCL_BUFFSIZE) for each of 32 channels, to send
     and to receive. Meant as an upper bound: small groups open fewer channels."""
     return layout.communicators * NCCL_CHANNELS * NCCL_BUFFER * 2

@@ -14,8 +14,8 @@ from msgspec import Struct
 
 from dovetail.advice.architecture import Architecture
 from dovetail.advice.formats import MIB
-from dovetail.advice.gpus import GPUS, Gpu
-from dovetail.advice.layout import Layout, Parts, PlanError
+from dovetail.advice.gpus import GPUS, GpuProduct
+from dovetail.advice.layout import ModelParts, ParallelLayout, PlanError
 from dovetail.advice.serving import Serving
 from dovetail.advice.training import Training
 
@@ -35,7 +35,7 @@ class Need(Struct, frozen=True):
     nodes: int
 
 
-class Asked(Struct, frozen=True):
+class MemoryQuestion(Struct, frozen=True):
     """A job. What of the layout is None is free. `runtime_mib` is what CUDA and the framework take of a GPU before
     anything else, `headroom_percent` what is to stay free of it."""
 
@@ -49,19 +49,19 @@ class Asked(Struct, frozen=True):
     runtime_mib: int = 1024
     headroom_percent: int = 10
 
-    def parts(self, layout: Layout, plan: Plan | None = None) -> Parts:
+    def parts(self, layout: ParallelLayout, plan: Plan | None = None) -> ModelParts:
         return (plan or self.plan).parts(self.model, layout, self.runtime_mib * MIB)
 
-    def needed_mib(self, parts: Parts) -> int:
+    def needed_mib(self, parts: ModelParts) -> int:
         """What a GPU must have usable: the parts and the headroom, rounded up."""
         return -(-parts.total * 100 // ((100 - self.headroom_percent) * MIB))
 
-    def need(self, layout: Layout) -> Need:
+    def need(self, layout: ParallelLayout) -> Need:
         nodes = -(-layout.gpus // self.gpus_per_node)
         return Need(layout.gpus, self.needed_mib(self.parts(layout)), layout.tp > 1, nodes)
 
 
-class Slice(Struct, frozen=True):
+class MigSliceFit(Struct, frozen=True):
     """A MIG profile, and how many of them a card has. `headroom_mib` less than 0: so much is missing."""
 
     profile: str
@@ -71,7 +71,7 @@ class Slice(Struct, frozen=True):
     headroom_mib: int
 
 
-class Room(Struct, frozen=True):
+class MemoryRoom(Struct, frozen=True):
     """A GPU. `fits` and `headroom_mib` are of the layout that was asked for; `fewest` is the layout of the fewest that
     hold it, None where none does, `need` says it as numbers; `largest_context` and `largest_batch` fit there, each with
     the other as asked; `nvlink`: NVLink can join its tensor-parallel ranks."""
@@ -82,12 +82,12 @@ class Room(Struct, frozen=True):
     usable_mib: int
     fits: bool
     headroom_mib: int
-    fewest: Layout | None
+    fewest: ParallelLayout | None
     need: Need | None
     nvlink: bool
     largest_context: int
     largest_batch: int
-    mig: tuple[Slice, ...]
+    mig: tuple[MigSliceFit, ...]
 
 
 class Model(Struct, frozen=True):
@@ -103,23 +103,25 @@ class Model(Struct, frozen=True):
     max_context: int
 
 
-class Memory(Struct, frozen=True):
+class MemoryEstimate(Struct, frozen=True):
     """The answer. `parts` are bytes of the fullest GPU in this `layout`, which needs `need`. `notes` are what was
     assumed, and what the options do not do."""
 
     model: Model
     job: str
     plan: Plan
-    layout: Layout
-    parts: Parts
+    layout: ParallelLayout
+    parts: ModelParts
     total_bytes: int
     headroom_percent: int
     need: Need
-    gpus: tuple[Room, ...]
+    gpus: tuple[MemoryRoom, ...]
     notes: tuple[str, ...]
 
 
-def memory(asked: Asked, sized_for: Gpu | None = None, gpus: tuple[Gpu, ...] = GPUS) -> Memory:
+def memory(
+    asked: MemoryQuestion, sized_for: GpuProduct | None = None, gpus: tuple[GpuProduct, ...] = GPUS
+) -> MemoryEstimate:
     """`sized_for` is the GPU for which the layout is chosen as far as it is free; without it, or where none fits there,
     it is the smallest. Raises PlanError where the options contradict each other or the model."""
     needs = {layout: asked.need(layout) for layout in layouts(asked)}
@@ -132,7 +134,7 @@ def memory(asked: Asked, sized_for: Gpu | None = None, gpus: tuple[Gpu, ...] = G
     rooms = []
     for gpu in gpus:
         found = fewest[gpu.usable_mib]
-        room = Room(
+        room = MemoryRoom(
             gpu=gpu.model,
             product=gpu.name,
             memory_mib=gpu.memory_mib,
@@ -144,7 +146,7 @@ def memory(asked: Asked, sized_for: Gpu | None = None, gpus: tuple[Gpu, ...] = G
             nvlink=found is not None and (found.tp == 1 or gpu.linked(found.tp)),
             largest_context=largest[gpu.usable_mib][0],
             largest_batch=largest[gpu.usable_mib][1],
-            mig=tuple(_slices(asked, gpu)) if Layout() in (layout, found) else (),
+            mig=tuple(_slices(asked, gpu)) if ParallelLayout() in (layout, found) else (),
         )
         rooms.append(room)
     model, plan = asked.model, asked.plan
@@ -157,12 +159,12 @@ def memory(asked: Asked, sized_for: Gpu | None = None, gpus: tuple[Gpu, ...] = G
     if sized_for and chosen is None:
         notes.append(f"none of the layouts that are possible fits {sized_for.model}; shown is the smallest")
     job = plan.method if isinstance(plan, Training) else "serve"
-    return Memory(
+    return MemoryEstimate(
         told, job, plan, layout, parts, parts.total, asked.headroom_percent, needs[layout], tuple(rooms), tuple(notes)
     )
 
 
-def _notes(asked: Asked, layout: Layout) -> Iterator[str]:
+def _notes(asked: MemoryQuestion, layout: ParallelLayout) -> Iterator[str]:
     model, plan = asked.model, asked.plan
     if model.max_context and plan.context > model.max_context:
         yield f"{plan.context} tokens are more than the {model.max_context} that the configuration is made for"
@@ -176,7 +178,7 @@ def _notes(asked: Asked, layout: Layout) -> Iterator[str]:
         yield f"a step has at least {layout.pp} micro-batches, so that all {layout.pp} stages have work"
 
 
-def layouts(asked: Asked) -> Iterator[Layout]:
+def layouts(asked: MemoryQuestion) -> Iterator[ParallelLayout]:
     """Those that are possible, fewer GPUs first. Raises PlanError where there is none, with what is wrong with the
     first."""
     refused: list[PlanError] = []
@@ -193,25 +195,25 @@ def layouts(asked: Asked) -> Iterator[Layout]:
         raise refused[0]
 
 
-def _candidates(asked: Asked) -> Iterator[Layout]:
+def _candidates(asked: MemoryQuestion) -> Iterator[ParallelLayout]:
     tp, pp, gpus = asked.tp, asked.pp, asked.gpus
     if gpus is not None:
         yield from _of_so_many(asked, gpus)
     elif asked.plan.sharded:
         replicas = 1
         while replicas <= MOST_REPLICAS:
-            yield Layout(tp or 1, pp or 1, replicas)
+            yield ParallelLayout(tp or 1, pp or 1, replicas)
             replicas *= 2
     else:
         ranks = [tp] if tp else [n for n in _doubling(asked.gpus_per_node) if asked.model.heads % n == 0]
         for n in ranks:
-            yield Layout(n, pp or 1)
+            yield ParallelLayout(n, pp or 1)
         if pp is None:
             for stages in range(2, min(_MOST_STAGES, len(asked.model.layers)) + 1):
-                yield Layout(ranks[-1], stages)
+                yield ParallelLayout(ranks[-1], stages)
 
 
-def _of_so_many(asked: Asked, gpus: int) -> Iterator[Layout]:
+def _of_so_many(asked: MemoryQuestion, gpus: int) -> Iterator[ParallelLayout]:
     """Serving divides one replica among them, training without a layout makes replicas."""
     fixed = (asked.tp or 1) * (asked.pp or 1)
     if gpus % fixed:
@@ -225,18 +227,18 @@ def _of_so_many(asked: Asked, gpus: int) -> Iterator[Layout]:
             raise PlanError(
                 f"{how} divides among replicas, and {gpus} GPUs are one replica: more GPUs, or less --tp and --pp"
             )
-        yield Layout(asked.tp or 1, asked.pp or 1, free)
+        yield ParallelLayout(asked.tp or 1, asked.pp or 1, free)
     elif asked.tp and asked.pp:
         if free > 1:
             raise PlanError(f"{gpus} GPUs are {free} replicas of {fixed}: ask about one, each has its own memory")
-        yield Layout(asked.tp, asked.pp)
+        yield ParallelLayout(asked.tp, asked.pp)
     elif asked.tp:
-        yield Layout(asked.tp, free)
+        yield ParallelLayout(asked.tp, free)
     elif asked.pp:
-        yield Layout(free, asked.pp)
+        yield ParallelLayout(free, asked.pp)
     else:
         for ranks in sorted((n for n in range(1, min(free, asked.gpus_per_node) + 1) if free % n == 0), reverse=True):
-            yield Layout(ranks, free // ranks)
+            yield ParallelLayout(ranks, free // ranks)
 
 
 def _doubling(most: int) -> Iterator[int]:
@@ -246,11 +248,11 @@ def _doubling(most: int) -> Iterator[int]:
         n *= 2
 
 
-def _fewest(needs: Mapping[Layout, Need], usable_mib: int) -> Layout | None:
+def _fewest(needs: Mapping[ParallelLayout, Need], usable_mib: int) -> ParallelLayout | None:
     return next((layout for layout, need in needs.items() if need.memory_per_gpu_mib <= usable_mib), None)
 
 
-def _largest(asked: Asked, layout: Layout | None, usable_mib: int) -> tuple[int, int]:
+def _largest(asked: MemoryQuestion, layout: ParallelLayout | None, usable_mib: int) -> tuple[int, int]:
     """The largest context and the largest batch that fit; 0 where nothing does."""
     if layout is None:
         return 0, 0
@@ -277,10 +279,10 @@ def largest(fits: Callable[[int], bool], known: int, most: int) -> int:
     return low
 
 
-def _slices(asked: Asked, gpu: Gpu) -> Iterator[Slice]:
-    parts = asked.parts(Layout())
+def _slices(asked: MemoryQuestion, gpu: GpuProduct) -> Iterator[MigSliceFit]:
+    parts = asked.parts(ParallelLayout())
     for profile in gpu.profiles():
         # What the table of profiles assumes can be more than the card was seen to have.
         own = min(profile.memory_mib, gpu.usable_mib)
         fits = asked.needed_mib(parts) <= own
-        yield Slice(profile.name, own, profile.most, fits, own - -(-parts.total // MIB))
+        yield MigSliceFit(profile.name, own, profile.most, fits, own - -(-parts.total // MIB))

@@ -21,7 +21,7 @@ from importlib.resources import files
 from msgspec import Struct
 
 from dovetail.advice import gpus
-from dovetail.advice.gpus import Gpu
+from dovetail.advice.gpus import GpuProduct
 
 COLUMNS = (
     "cloud", "instance_type", "gpu_model", "gpu_count", "gpu_memory_gb", "vcpus", "host_memory_gib", "network_gbit",
@@ -43,7 +43,7 @@ class PriceError(Exception):
         return f"{self.file}:{self.line}{where}: {self.rule}"
 
 
-class Instance(Struct, frozen=True):
+class CloudInstance(Struct, frozen=True):
     """An instance type in a region. Prices are millionths of a dollar for an hour of it, None where not known;
     `usable_mib` is of one GPU, `gpu` None where the model is not known here."""
 
@@ -60,20 +60,20 @@ class Instance(Struct, frozen=True):
     spot_micro_usd: int | None
     price_date: str
     source: str
-    gpu: Gpu | None
+    gpu: GpuProduct | None
 
 
-def built_in() -> tuple[Instance, ...]:
+def built_in() -> tuple[CloudInstance, ...]:
     """The table that Dovetail comes with."""
     return read(files("dovetail.advice").joinpath("instances.csv").read_text(encoding="utf-8"), "instances.csv")
 
 
-def read(text: str, file: str) -> tuple[Instance, ...]:
+def read(text: str, file: str) -> tuple[CloudInstance, ...]:
     """The instances of a CSV file. Raises PriceError."""
     return tuple(_rows(text, file))
 
 
-def _rows(text: str, file: str) -> Iterator[Instance]:
+def _rows(text: str, file: str) -> Iterator[CloudInstance]:
     lines = csv.reader(text.splitlines(), strict=True)
     try:
         head = [name.strip() for name in next(lines, [])]
@@ -132,7 +132,7 @@ class _Row(Struct, frozen=True):
         return read(column) if self.cells[column] else None
 
 
-def _instance(row: _Row) -> Instance:
+def _instance(row: _Row) -> CloudInstance:
     def dollars(column: str) -> int:
         return row.scaled(column, 10**6, "dollars for an hour")
 
@@ -144,7 +144,7 @@ def _instance(row: _Row) -> Instance:
     price, lowest, spot = (row.maybe(c, dollars) for c in ("price_usd_h", "spot_usd_h_min", "spot_usd_h_median"))
     if lowest is not None and (spot is None or spot < lowest):
         raise row.wrong("spot_usd_h_median", "at least spot_usd_h_min")
-    return Instance(
+    return CloudInstance(
         row.text("cloud"), row.text("instance_type"), model, row.scaled("gpu_count", 1000, "a number"),
         gpu.usable_mib if gpu else told_mib, row.scaled("vcpus", 1000, "a number"),
         row.scaled("host_memory_gib", 1024, "GiB"), row.cells["rdma"],

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from dovetail.advice.architecture import Architecture, Layer, alike
 from dovetail.advice.formats import CACHE_BYTES, FORMATS
-from dovetail.advice.layout import Layout, Parts, PlanError, Stage, check, nccl_bytes, stages
+from dovetail.advice.layout import ModelParts, ParallelLayout, PlanError, Stage, check, nccl_bytes, stages
 
 _CACHE_BLOCK = 16
 """Tokens of a block of the cache: the default of vLLM."""
@@ -35,7 +35,7 @@ class Serving(Struct, frozen=True):
     def sized(self, context: int, batch: int) -> Serving:
         return replace(self, context=context, batch=batch)
 
-    def check(self, model: Architecture, layout: Layout) -> None:
+    def check(self, model: Architecture, layout: ParallelLayout) -> None:
         """Raises PlanError."""
         check(model, layout)
         if self.weights == "mxfp4" and not any(layer.mlp.experts for layer in model.layers):
@@ -43,12 +43,12 @@ class Serving(Struct, frozen=True):
         if model.position_rows and self.context > model.max_context:
             raise PlanError(f"{self.context} tokens: the model has learned positions for {model.max_context}")
 
-    def parts(self, model: Architecture, layout: Layout, runtime: int) -> Parts:
+    def parts(self, model: Architecture, layout: ParallelLayout, runtime: int) -> ModelParts:
         """Of the fullest GPU."""
         return max((self._stage(stage, layout, runtime) for stage in stages(model, layout.pp)), key=lambda p: p.total)
 
-    def _stage(self, stage: Stage, layout: Layout, runtime: int) -> Parts:
-        return Parts(
+    def _stage(self, stage: Stage, layout: ParallelLayout, runtime: int) -> ModelParts:
+        return ModelParts(
             weights=self._weights(stage, layout.tp),
             activations=self._working(stage, layout.tp),
             kv_cache=sum(number * self.cached_bytes(layer, layout.tp) for layer, number in alike(stage.layers)),

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from dovetail.advice.architecture import Architecture, Layer, alike
 from dovetail.advice.formats import FORMATS, OPTIMIZERS, PRECISIONS
-from dovetail.advice.layout import Layout, Parts, PlanError, Stage, check, nccl_bytes, stages
+from dovetail.advice.layout import ModelParts, ParallelLayout, PlanError, Stage, check, nccl_bytes, stages
 
 METHODS = ("full", "lora", "qlora")
 CHECKPOINTING = ("none", "selective", "full")
@@ -55,7 +55,7 @@ class Training(Struct, frozen=True):
     def sized(self, context: int, batch: int) -> Training:
         return replace(self, context=context, batch=batch)
 
-    def check(self, model: Architecture, layout: Layout) -> None:
+    def check(self, model: Architecture, layout: ParallelLayout) -> None:
         """Raises PlanError."""
         check(model, layout)
         if self.fsdp and self.zero:
@@ -82,7 +82,7 @@ class Training(Struct, frozen=True):
         if model.position_rows and self.context > model.max_context:
             raise PlanError(f"{self.context} tokens: the model has learned positions for {model.max_context}")
 
-    def parts(self, model: Architecture, layout: Layout, runtime: int) -> Parts:
+    def parts(self, model: Architecture, layout: ParallelLayout, runtime: int) -> ModelParts:
         """Of the fullest GPU."""
         return max((self._stage(stage, layout, runtime) for stage in stages(model, layout.pp)), key=lambda p: p.total)
 
@@ -92,7 +92,7 @@ class Training(Struct, frozen=True):
             return model.parameters
         return self._all_adapters(model.layers, 1)
 
-    def _stage(self, stage: Stage, layout: Layout, runtime: int) -> Parts:
+    def _stage(self, stage: Stage, layout: ParallelLayout, runtime: int) -> ModelParts:
         own, dp = stage.parameters(layout.tp), layout.dp
         precision, optimizer = PRECISIONS[self.precision], OPTIMIZERS[self.optimizer]
         trained = own if self.method == "full" else self._all_adapters(stage.layers, layout.tp)
@@ -103,7 +103,7 @@ class Training(Struct, frozen=True):
             weights, gradients, states = trained * 4, trained * 4, states - trained * precision.master
         if self.method != "full":
             weights += self._frozen(stage, layout.tp)
-        return Parts(
+        return ModelParts(
             weights=-(-weights // dp) if self.level > 2 else weights,
             gradients=-(-gradients // dp) if self.level > 1 else gradients,
             optimizer=-(-states // dp) if self.level > 0 else states,
@@ -132,7 +132,7 @@ class Training(Struct, frozen=True):
         )
         return FORMATS["nf4"].bytes_of(quantised) + (stage.parameters(tp) - quantised) * 2
 
-    def _buffers(self, stage: Stage, layout: Layout, own: int, trained: int) -> int:
+    def _buffers(self, stage: Stage, layout: ParallelLayout, own: int, trained: int) -> int:
         """What is gathered and reduced at a time; for QLoRA also the largest matrix, in 16 bits again."""
         width = PRECISIONS[self.precision].activations
         largest = max(m.inputs * m.outputs for layer, _ in alike(stage.layers) for m in layer.matrices)
@@ -150,7 +150,7 @@ class Training(Struct, frozen=True):
             return unpacked + gathered * width + reduced
         return unpacked + reduced + (min(_GATHER_BUCKET, trained) * width if self.zero else 0)
 
-    def _activations(self, stage: Stage, layout: Layout) -> int:
+    def _activations(self, stage: Stage, layout: ParallelLayout) -> int:
         """With one forward, one backward a stage keeps a micro-batch for itself and for each stage after it."""
         model, tokens = stage.model, self.context * self.batch
         kept = working = 0
@@ -177,7 +177,7 @@ class Training(Struct, frozen=True):
         tokens = self.context * self.batch
         return tokens * (-(-whole // tp) if self.sequence_parallel else whole) + -(-tokens * split // tp)
 
-    def _head_bytes(self, model: Architecture, layout: Layout) -> int:
+    def _head_bytes(self, model: Architecture, layout: ParallelLayout) -> int:
         """The last norm and the head keep their inputs; the logits are there in 32 bits, and then their gradient."""
         tokens = self.context * self.batch
         inputs = 2 * model.hidden * PRECISIONS[self.precision].activations

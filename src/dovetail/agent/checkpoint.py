@@ -53,7 +53,7 @@ class _File(msgspec.Struct, frozen=True):
     content: msgspec.Raw
 
 
-class Checkpoint(Generic[T]):
+class CheckpointFile(Generic[T]):
     """A value of type `kind`, kept at `path`."""
 
     def __init__(self, path: Path, kind: type[T]) -> None:

@@ -36,7 +36,7 @@ _MOST_REPLICAS = 1000
 Strategy = Literal["time-slicing", "mps"]
 
 
-class ConfigError(Exception):
+class AgentConfigError(Exception):
     """The file cannot be used; the text has a line for each problem."""
 
 
@@ -228,11 +228,11 @@ def read(path: Path) -> Config:
     try:
         documents = list(read_documents([str(path)]))
     except ManifestError as error:
-        raise ConfigError(str(error)) from error
+        raise AgentConfigError(str(error)) from error
     if not documents:
         return Config()
     if len(documents) > 1:
-        raise ConfigError(f"{path}:{documents[1].line()}: one document is read, here is another")
+        raise AgentConfigError(f"{path}:{documents[1].line()}: one document is read, here is another")
     return _Reading(documents[0]).config()
 
 
@@ -252,7 +252,7 @@ class _Reading:
         config = replace(Config(), **known, sharing=sharing)
         self._contradictions(config)
         if self._problems:
-            raise ConfigError("\n".join(self._problems))
+            raise AgentConfigError("\n".join(self._problems))
         return replace(config, notes=tuple(self._notes))
 
     def _walk(self, at: str, value: Any) -> None:

@@ -19,8 +19,8 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from dovetail.agent.config import Config, ConfigError, read
-from dovetail.agent.plugin.folder import Folder
+from dovetail.agent.config import AgentConfigError, Config, read
+from dovetail.agent.plugin.folder import PluginFolder
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.errors import KubeError
 from dovetail.kube.api.reflector import Change, Reflector
@@ -46,9 +46,9 @@ def chosen(path: Path, label: str) -> Path:
     if label and label not in names:
         near = difflib.get_close_matches(label, names, n=1, cutoff=0)
         hint = f"; nearest valid value: {near[0]}" if near else ""
-        raise ConfigError(f"{path}: the node's label {LABEL} names {label}, which is not there{hint}")
+        raise AgentConfigError(f"{path}: the node's label {LABEL} names {label}, which is not there{hint}")
     if not label and DEFAULT not in names and len(names) != 1:
-        raise ConfigError(
+        raise AgentConfigError(
             f"{path}: the node has no label {LABEL}, and of {len(names)} files none is called {DEFAULT}: label the node"
         )
     return path / (label or (DEFAULT if DEFAULT in names else names[0]))
@@ -63,7 +63,7 @@ class Configuring:
         self._client, self._node_name, self._path = client, node_name, path
         params = {"fieldSelector": f"metadata.name={node_name}"}
         self._nodes = Reflector(client, NODES, Node, self._node, params=params)
-        self._folder = Folder(path if path.is_dir() else path.parent)
+        self._folder = PluginFolder(path if path.is_dir() else path.parent)
         self._label = ""
         self._now = Config()
 
@@ -105,7 +105,7 @@ class Configuring:
         try:
             file = chosen(self._path, self._label)
             found = read(file)
-        except ConfigError as error:
+        except AgentConfigError as error:
             self._say(f"the configuration of before stays: {error}")
             return
         settled = {name: getattr(self._now, name) for name in _SETTLED}

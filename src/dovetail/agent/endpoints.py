@@ -11,19 +11,19 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCol
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from dovetail.agent.metrics import Vitals, metrics, stuck, waits
+from dovetail.agent.metrics import AgentMetrics, metrics, stuck, waits
 from dovetail.kube.probe_server import Answer, opened
 
 
 class _Vital(Collector):
-    def __init__(self, vitals: Callable[[], Vitals]) -> None:
+    def __init__(self, vitals: Callable[[], AgentMetrics]) -> None:
         self._vitals = vitals
 
     def collect(self) -> Iterator[Metric]:
         return metrics(self._vitals())
 
 
-def answers(vitals: Callable[[], Vitals]) -> Mapping[str, Answer]:
+def answers(vitals: Callable[[], AgentMetrics]) -> Mapping[str, Answer]:
     """By path. Alive while the loop turns and the machine is looked at; ready when there is nothing to wait for."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Vital(vitals))
@@ -46,7 +46,7 @@ def _answer(why: str) -> web.Response:
 
 
 @asynccontextmanager
-async def serving(address: str, vitals: Callable[[], Vitals]) -> AsyncIterator[int]:
+async def serving(address: str, vitals: Callable[[], AgentMetrics]) -> AsyncIterator[int]:
     """At HOST:PORT meanwhile, port 0 for any; gives the port. Raises OSError where it is taken."""
     async with opened(address, answers(vitals)) as port:
         yield port

@@ -16,7 +16,7 @@ from msgspec import Struct
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from dovetail.agent.plugin.plugins import Counts
-from dovetail.agent.publish.publisher import Seen
+from dovetail.agent.publish.publisher import NodeFacts
 
 STUCK_S = 900.0
 
@@ -30,7 +30,7 @@ class Looks(Struct, frozen=True):
     ended_s: float = 0.0
 
 
-class Vitals(Struct, frozen=True):
+class AgentMetrics(Struct, frozen=True):
     """`idle_s`: since the last look, or since the start. `found`: it is known what the machine has, or that nobody can
     say. `told`: the GPUNode has been written. `claims`: whether the kubelet has the DRA driver, None where none is
     run, and `prepared` the claims that are prepared. `counts` are those of the device plugin, None where none is run,
@@ -40,21 +40,21 @@ class Vitals(Struct, frozen=True):
     looks: Looks
     found: bool
     told: bool
-    seen: Seen
+    seen: NodeFacts
     claims: bool | None = None
     prepared: int = 0
     counts: Counts | None = None
     differed: int = 0
 
 
-def stuck(vitals: Vitals) -> str:
+def stuck(vitals: AgentMetrics) -> str:
     """Why it is; "" where it is not."""
     if vitals.idle_s <= STUCK_S:
         return ""
     return f"the machine has not been looked at for {vitals.idle_s:.0f} s: NVIDIA's library does not answer"
 
 
-def waits(vitals: Vitals) -> tuple[str, ...]:
+def waits(vitals: AgentMetrics) -> tuple[str, ...]:
     """What it waits for; nothing where it is ready."""
     if not vitals.found:
         return ("not all GPUs have been seen yet",)
@@ -64,7 +64,7 @@ def waits(vitals: Vitals) -> tuple[str, ...]:
     return tuple(why for why in (unregistered, driver, told) if why)
 
 
-def metrics(vitals: Vitals) -> Iterator[Metric]:
+def metrics(vitals: AgentMetrics) -> Iterator[Metric]:
     """All of them; docs/reference/metrics.md says what each means."""
     seen, looks = vitals.seen, vitals.looks
     sick = {one.uuid for one in seen.ill}

@@ -18,11 +18,11 @@ from dovetail.agent.apis.serving import SocketError
 from dovetail.agent.cdi import GPU_KIND, CdiError, CdiFolder, Edits
 from dovetail.agent.checkpoint import CheckpointError
 from dovetail.agent.config import Config
-from dovetail.agent.dra.driver import Driver, DriverError, Folders
+from dovetail.agent.dra.driver import DraDriver, DriverError, Folders
 from dovetail.agent.dra.partitions import NvmlPartitions
-from dovetail.agent.health.health import Illness
-from dovetail.agent.kubelet.allocations import Chosen
-from dovetail.agent.kubelet.numa_guard import Fencing
+from dovetail.agent.health.health import Unhealthy
+from dovetail.agent.kubelet.allocations import Allocations
+from dovetail.agent.kubelet.numa_guard import NumaGuard
 from dovetail.agent.kubelet.podresources import PodResources
 from dovetail.agent.kubelet.settling import BEGINS, Settling
 from dovetail.agent.machine.driver_files import DriverFiles, DriverFilesError
@@ -30,7 +30,7 @@ from dovetail.agent.machine.gpus import Observed
 from dovetail.agent.machine.host import Gpu, Host
 from dovetail.agent.machine.nvml import Nvml
 from dovetail.agent.mps.clients import Mps
-from dovetail.agent.options import Options
+from dovetail.agent.options import AgentOptions
 from dovetail.agent.plugin.plugins import Counts, DevicePlugins
 from dovetail.kube.api.client import Client
 from dovetail.kube.objects.topology import DeviceDifference
@@ -51,10 +51,10 @@ class Offering:
 
     def __init__(
         self,
-        options: Options,
+        options: AgentOptions,
         config: Config,
         client: Client,
-        chosen: Chosen,
+        chosen: Allocations,
         nvml: Nvml,
         observed: Observed | None,
         *,
@@ -85,8 +85,8 @@ class Offering:
         )
         self._mps = Mps(options.mps_folder, shm=options.mps_folder / "shm", changed=changed)
         self._plugins: DevicePlugins | None = None
-        self._driver: Driver | None = None
-        self.fencing: Fencing | None = None
+        self._driver: DraDriver | None = None
+        self.fencing: NumaGuard | None = None
         self.settling: Settling | None = None
         """Both are to run where they are."""
         if options.device_plugin:
@@ -99,14 +99,14 @@ class Offering:
             # What the kubelet did not tell of its pods while it was gone it tells now.
             self.settling.on_change(changed)
             if options.fence:
-                self.fencing = Fencing(client, options.node_name, chosen, self._kubelet, self._plugins, self.settling)
+                self.fencing = NumaGuard(client, options.node_name, chosen, self._kubelet, self._plugins, self.settling)
         if options.claims:
             folders = Folders(
                 options.kubelet_folder / "plugins_registry",
                 options.kubelet_folder / "plugins/dovetail.dev",
                 options.cdi_folder,
             )
-            self._driver = Driver(
+            self._driver = DraDriver(
                 client, options.node_name, self._files, NvmlPartitions(nvml, observed), self._claims_held,
                 folders=folders, partitionable=options.partitionable, changed=changed,
             )  # fmt: skip
@@ -162,7 +162,7 @@ class Offering:
         """As of `DevicePlugins`."""
         return told if self._plugins is None else self._plugins.restored(told)
 
-    async def update(self, host: Host, ill: Collection[Illness]) -> tuple[Illness, ...]:
+    async def update(self, host: Host, ill: Collection[Unhealthy]) -> tuple[Unhealthy, ...]:
         """Offer what the host has. The answer is all that is ill, also for want of what containers need of it. Where
         nobody knows what it has, claims can be ended, and all else stays as it is."""
         self._host = host
@@ -177,7 +177,7 @@ class Offering:
             await self._try("claims", self._driver.update(host, found))
         return found
 
-    async def _renamed(self, host: Host) -> list[Illness]:
+    async def _renamed(self, host: Host) -> list[Unhealthy]:
         """The GPUs that cannot be given out under the names that the configuration gives them now, since pods hold them
         under others; and while MPS waits for these, all."""
         if self._plugins is None or self._held_before is None:
@@ -194,8 +194,8 @@ class Offering:
             return []
         why = "a pod holds it under the name that it had by the configuration of before"
         if self._mps_config.sharing != self._config.sharing and _by_mps(self._mps_config, self._config):
-            return [Illness(uuid, "renamed", f"{why}, or MPS waits for one that does", 0) for uuid in sorted(known)]
-        return [Illness(uuid, "renamed", why, 0) for uuid in sorted(self._held_before)]
+            return [Unhealthy(uuid, "renamed", f"{why}, or MPS waits for one that does", 0) for uuid in sorted(known)]
+        return [Unhealthy(uuid, "renamed", why, 0) for uuid in sorted(self._held_before)]
 
     def _pods_changed(self) -> None:
         if self._held_before:
@@ -213,21 +213,21 @@ class Offering:
             log.error("%s: %s", part, why)
         self.faults[part] = why
 
-    def _described(self, host: Host) -> list[Illness]:
+    def _described(self, host: Host) -> list[Unhealthy]:
         """Writes what the names of the GPUs stand for; those that nobody could use are ill."""
         devices: dict[str, Edits] = {}
-        without: list[Illness] = []
+        without: list[Unhealthy] = []
         for gpu in host.gpus:
             for uuid, edits in self._parts(gpu):
                 try:
                     devices[uuid] = edits()
                 except DriverFilesError as error:
-                    without.append(Illness(uuid, "device-node", str(error), 0))
+                    without.append(Unhealthy(uuid, "device-node", str(error), 0))
         if not devices:
             return without
         lacking = self._files.lacks_channel(self._config.imex_channels) if self._config.imex_required else ""
         if lacking:
-            without += [Illness(uuid, "imex-channel", lacking, 0) for uuid in devices]
+            without += [Unhealthy(uuid, "imex-channel", lacking, 0) for uuid in devices]
         missing = self._files.missing(host)
         for one in set(missing) - set(self._missing):
             log.warning("containers with GPUs: %s", one)
@@ -238,7 +238,7 @@ class Offering:
             self.faults.pop("CDI", None)
         except CdiError as error:
             self._fault("CDI", str(error))
-            without += [Illness(uuid, "cdi", str(error), 0) for uuid in devices]
+            without += [Unhealthy(uuid, "cdi", str(error), 0) for uuid in devices]
         return without
 
     def _parts(self, gpu: Gpu) -> Iterable[tuple[str, Callable[[], Edits]]]:

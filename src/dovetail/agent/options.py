@@ -8,7 +8,7 @@ from pathlib import Path
 from msgspec import Struct
 
 
-class Options(Struct, frozen=True):
+class AgentOptions(Struct, frozen=True):
     """`config` is a file for the device plugin (`agent.config`), or a folder of such (`agent.config_watch`),
     `mig_layouts` one with layouts (`agent.mig.layouts`), `mig_observer` the socket of who may read MIG
     (`agent.mig.observer`), `kubelet_config` the kubelet's own configuration, for where it cannot be asked. The roots

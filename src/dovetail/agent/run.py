@@ -23,24 +23,24 @@ from dovetail.agent.apis.serving import SocketError
 from dovetail.agent.config import Config
 from dovetail.agent.config_watch import Configuring
 from dovetail.agent.health import xids
-from dovetail.agent.health.health import Illness
+from dovetail.agent.health.health import Unhealthy
 from dovetail.agent.health.watch import HealthWatch
-from dovetail.agent.kubelet.allocations import Chosen
+from dovetail.agent.kubelet.allocations import Allocations
 from dovetail.agent.machine.discovery import discover
 from dovetail.agent.machine.gpus import Observed
 from dovetail.agent.machine.host import Host, Sight
-from dovetail.agent.machine.known import Known
+from dovetail.agent.machine.known import KnownHost
 from dovetail.agent.machine.nvml import Nvml, NvmlError
 from dovetail.agent.machine.sysfs import Sysfs
-from dovetail.agent.metrics import Looks, Vitals
+from dovetail.agent.metrics import AgentMetrics, Looks
 from dovetail.agent.mig.layouts import Layouts, read_layouts
 from dovetail.agent.mig.manager import MigManager
 from dovetail.agent.mig.observer import ask
-from dovetail.agent.mig.requests import Dividing
+from dovetail.agent.mig.requests import MigRequests
 from dovetail.agent.offering import Offering
-from dovetail.agent.options import Options
+from dovetail.agent.options import AgentOptions
 from dovetail.agent.publish.gpunode import RENEW_S
-from dovetail.agent.publish.publisher import Seen, Telling
+from dovetail.agent.publish.publisher import NodeFacts, Publisher
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.objects.topology import DeviceDifference
@@ -51,7 +51,7 @@ _AGAIN_S = 30.0
 _FIRST_S = 1.0
 
 
-async def run(cluster: ClusterConfig, options: Options) -> None:
+async def run(cluster: ClusterConfig, options: AgentOptions) -> None:
     """Until cancelled. Raises ConfigError, LayoutError, ManifestError, WatchedError where what it is told is wrong, and
     CheckpointError where what an earlier process wrote down cannot be read, OSError where nobody can listen."""
     layouts = read_layouts(options.mig_layouts) if options.mig_layouts is not None else Layouts()
@@ -80,7 +80,7 @@ class Agent:
         self,
         cluster: ClusterConfig,
         client: Client,
-        options: Options,
+        options: AgentOptions,
         config: Config,
         configuring: Configuring | None,
         layouts: Layouts,
@@ -89,9 +89,9 @@ class Agent:
         self._options = options
         self._configuring = configuring
         self._nvml = Nvml()
-        self._known = Known()
-        self._ill: tuple[Illness, ...] = ()
-        self._lacking: tuple[Illness, ...] = ()
+        self._known = KnownHost()
+        self._ill: tuple[Unhealthy, ...] = ()
+        self._lacking: tuple[Unhealthy, ...] = ()
         self._differences: tuple[DeviceDifference, ...] = ()
         self._due = asyncio.Event()
         self._health_known = asyncio.Event()
@@ -99,12 +99,12 @@ class Agent:
         self._complete = asyncio.Event()
         self._looking = asyncio.Lock()
         self._looks = Looks(ended_s=time.monotonic())
-        self._chosen = Chosen(client, options.node_name)
+        self._chosen = Allocations(client, options.node_name)
         self._offering = Offering(
             options, config, client, self._chosen, self._nvml, self._observed,
             changed=self._due.set, registered=lambda: self._telling.tell(), differed=self._differed,
         )  # fmt: skip
-        self._telling = Telling(cluster, client, options, config, self._sysfs, self._seen, self._offering.restored)
+        self._telling = Publisher(cluster, client, options, config, self._sysfs, self._seen, self._offering.restored)
         self._health = HealthWatch(
             self._sick,
             checkpoint=options.state_folder / "health.json",
@@ -114,7 +114,7 @@ class Agent:
             proc=options.proc_root,
         )
         self._mig: MigManager | None = None
-        self._dividing: Dividing | None = None
+        self._dividing: MigRequests | None = None
         if options.mig:
             self._mig = MigManager(
                 self._nvml,
@@ -124,7 +124,7 @@ class Agent:
                 options.state_folder / "mig.json",
                 layouts,
             )
-            self._dividing = Dividing(client, options.node_name, self._mig, self._telling.tell, self._alone)
+            self._dividing = MigRequests(client, options.node_name, self._mig, self._telling.tell, self._alone)
         if options.topology_objects:
             self._chosen.on_change(self._telling.tell)
 
@@ -245,7 +245,7 @@ class Agent:
     async def _offer(self) -> None:
         changing = self._mig.changing if self._mig is not None else frozenset()
         parts = [
-            Illness(uuid, "mig-layout", "it is being divided anew", 0)
+            Unhealthy(uuid, "mig-layout", "it is being divided anew", 0)
             for gpu in self._known.host.gpus
             if gpu.uuid in changing
             for uuid in (gpu.uuid, *(one.uuid for one in gpu.mig or ()))
@@ -253,7 +253,7 @@ class Agent:
         self._lacking = await self._offering.update(self._known.host, (*self._ill, *self._known.ill, *parts))
         self._telling.tell()
 
-    def _sick(self, ill: tuple[Illness, ...]) -> None:
+    def _sick(self, ill: tuple[Unhealthy, ...]) -> None:
         self._ill = ill
         self._health_known.set()
         self._due.set()
@@ -266,8 +266,8 @@ class Agent:
         """A new look: what it has read it remembers."""
         return Sysfs(self._options.sysfs_root, self._options.proc_root)
 
-    def _seen(self) -> Seen:
-        return Seen(
+    def _seen(self) -> NodeFacts:
+        return NodeFacts(
             self._known.host,
             self._lacking,
             self._offering.offered,
@@ -284,11 +284,11 @@ class Agent:
             self._offering.unregistered,
         )
 
-    def vitals(self) -> Vitals:
+    def vitals(self) -> AgentMetrics:
         """How it does now."""
         claims, prepared = self._offering.claims
         counts, differed = self._offering.counts
-        return Vitals(
+        return AgentMetrics(
             time.monotonic() - self._looks.ended_s,
             self._looks,
             self._known.tell != "nothing",

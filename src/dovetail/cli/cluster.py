@@ -36,14 +36,14 @@ from dovetail.kube.manifests import cluster
 from dovetail.kube.manifests.documents import ManifestError, read_documents
 from dovetail.kube.objects.base import epoch_ms
 from dovetail.kube.translate.sources import read_once
-from dovetail.kube.translate.translator import Feed
+from dovetail.kube.translate.translator import Translator
 from dovetail.views.workloads import WorkloadError, with_pods
 
 R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Source(Struct, frozen=True):
+class ClusterSource(Struct, frozen=True):
     """Where a command finds the cluster that it looks at, and what the time is there. `namespace` is that of names that
     have none. `schedulers` are those that pods name which are not ours, by pod, once the state was read."""
 
@@ -65,7 +65,7 @@ class Source(Struct, frozen=True):
     def state(self) -> State:
         """The cluster in a state of the core that no one else uses. Raises ClickException with one clear line."""
         if self.config is not None:
-            feed = Feed(self.scheduler_name)
+            feed = Translator(self.scheduler_name)
             feed.schedulers = self.schedulers
             return run(told_by(self.config, self.policy, feed), self.config.server)
         state = State(self.policy)
@@ -130,11 +130,11 @@ def cluster_options(command: Callable[..., None]) -> Callable[..., None]:
             for option, value in (("--kubeconfig", kubeconfig), ("--context", context)):
                 if value is not None:
                     raise click.UsageError(f"--file stands for a cluster, and {option} names one: give one of them")
-            source = Source(policy, scheduler_name, files, None, at_ms, {})
+            source = ClusterSource(policy, scheduler_name, files, None, at_ms, {})
         elif at_ms:
             raise click.UsageError("--at is the time of what --file names")
         else:
-            source = Source(policy, scheduler_name, (), config_of(kubeconfig, context), 0, {})
+            source = ClusterSource(policy, scheduler_name, (), config_of(kubeconfig, context), 0, {})
         command(source=source, **rest)
 
     at = at_option("With --file: what the time is there, as in 2026-01-31T12:00:00Z. Default: now.")
@@ -174,10 +174,10 @@ def run(work: Coroutine[Any, Any, R], server: str) -> R:
 
 async def snapshot(config: ClusterConfig, policy: Policy, scheduler_name: str) -> State:
     """The cluster as it is now, in a state of the core that no one else uses."""
-    return await told_by(config, policy, Feed(scheduler_name))
+    return await told_by(config, policy, Translator(scheduler_name))
 
 
-async def told_by(config: ClusterConfig, policy: Policy, feed: Feed) -> State:
+async def told_by(config: ClusterConfig, policy: Policy, feed: Translator) -> State:
     """The same, told by this feed."""
     state = State(policy)
     async with Client(config, user_agent="dovetail") as client:

@@ -6,14 +6,14 @@ from __future__ import annotations
 import click
 from rich.markup import escape
 
-from dovetail.cli.cluster import Source, cluster_options
+from dovetail.cli.cluster import ClusterSource, cluster_options
 from dovetail.cli.console import Console, Table
 from dovetail.cli.output import count, indices, key_of, namespace_option, output_option, write_json
 from dovetail.cli.shape import beside_options, shape_option
 from dovetail.views.defrag import Defrag, MoveStep, PodMove, for_job, for_shape
-from dovetail.views.jobs import NotFound, some
+from dovetail.views.jobs import JobNotFound, some
 from dovetail.views.probe import Beside
-from dovetail.views.shape import Shape, ShapeError
+from dovetail.views.shape import ShapeError, ShapeView
 
 _HOW = (
     "Nothing was moved. To carry a step out, cordon the nodes that its pods leave, evict them, and wait until what "
@@ -29,9 +29,9 @@ _HOW = (
 @cluster_options
 @output_option
 def command(
-    source: Source,
+    source: ClusterSource,
     job: str | None,
-    shape: Shape | None,
+    shape: ShapeView | None,
     cpu_milli: int,
     memory_bytes: int,
     namespace: str | None,
@@ -52,7 +52,7 @@ def command(
     state = source.state()
     try:
         answer = for_shape(state, shape, beside) if shape is not None else for_job(state, key)
-    except (NotFound, ShapeError) as error:
+    except (JobNotFound, ShapeError) as error:
         raise click.ClickException(str(error)) from error
     if output == "json":
         write_json(answer)
@@ -108,6 +108,6 @@ def _places(answer: Defrag) -> str:
     return "on " + some(tuple(dict.fromkeys(place.node for place in answer.places)))
 
 
-def _shape(shape: Shape) -> str:
+def _shape(shape: ShapeView) -> str:
     gpus = f"{count(shape.gpus, 'GPU')}{f' of {shape.model}' if shape.model else ''}"
     return f"a pod with {gpus}" if shape.pods == 1 else f"{shape.pods} pods with {gpus} each"

@@ -19,7 +19,7 @@ from dovetail.cli.why import parts, show
 from dovetail.core.policy import Policy, unhurried
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.playground import RUN_SECONDS, Playground
-from dovetail.scheduler.serve import Options
+from dovetail.scheduler.serve import SchedulerOptions
 from dovetail.scheduler.serve import run as run_scheduler
 from dovetail.views.why import Why, why
 
@@ -73,7 +73,7 @@ async def _demo(console: Console, *, keep: bool, quiet: bool) -> dict[str, list[
         "share, and one whose GPUs are claimed. Eight jobs are submitted:"
     )
     console.print(_JOBS)
-    scheduler = asyncio.ensure_future(run_scheduler(config, Options(leader_elect=False, listen="")))
+    scheduler = asyncio.ensure_future(run_scheduler(config, SchedulerOptions(leader_elect=False, listen="")))
     try:
         for document in (_group("train", 3), *(_pod(f"train-{i}", 4, "train", _TRAIN_SECONDS) for i in range(3))):
             playground.put(document)

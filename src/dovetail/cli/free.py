@@ -8,14 +8,14 @@ from collections.abc import Iterator
 import click
 from rich.markup import escape
 
-from dovetail.cli.cluster import Source, cluster_options
+from dovetail.cli.cluster import ClusterSource, cluster_options
 from dovetail.cli.console import Console, Table
 from dovetail.cli.output import count, output_option, write_json
 from dovetail.cli.shape import beside_options, shape_option
-from dovetail.views.free import ClassDevices, Free, Gpus, MigCards, SharedCards, free
+from dovetail.views.free import ClassDevices, Free, FreeGpus, MigCards, SharedCards, free
 from dovetail.views.holders import DEVICES, SHARE
 from dovetail.views.probe import Beside, Blocked
-from dovetail.views.shape import ANYWHERE, Largest, Shape, ShapeAnswer, ShapeError, largest
+from dovetail.views.shape import ANYWHERE, Largest, ShapeAnswer, ShapeError, ShapeView, largest
 
 _LEVELS_SHOWN = 3
 _NAMES_SHOWN = 4
@@ -33,8 +33,8 @@ _ISOLATION = {
 @beside_options
 @output_option
 def command(
-    source: Source,
-    shape: Shape | None,
+    source: ClusterSource,
+    shape: ShapeView | None,
     cpu_milli: int,
     memory_bytes: int,
     output: str,
@@ -109,7 +109,7 @@ def show(answer: Free, console: Console) -> None:
 _Block = Iterator[str | Table]
 
 
-def _gpus(found: Gpus) -> _Block:
+def _gpus(found: FreeGpus) -> _Block:
     yield (
         f"{found.model or _UNLABELLED}: {found.free} of {found.gpus} GPUs on {count(found.nodes, 'node')} are free"
         f"{_closed(found.closed)}; largest pod: {found.largest}, {found.largest_when_empty} when empty"

@@ -9,14 +9,14 @@ import click
 import msgspec
 from click.core import ParameterSource
 
-from dovetail.advice.instances import Ranking, Wanted, rank
+from dovetail.advice.instances import InstanceRequest, Ranking, rank
 from dovetail.advice.interruptions import Interrupted
 from dovetail.advice.memory import Need
-from dovetail.advice.prices import Instance, PriceError, built_in, read
+from dovetail.advice.prices import CloudInstance, PriceError, built_in, read
 from dovetail.cli.console import Console, Table, right
 from dovetail.cli.files import text_of
 from dovetail.cli.output import count, output_option, write_json
-from dovetail.cli.quantities import Duration
+from dovetail.cli.quantities import DurationParam
 from dovetail.cli.shape import beside_options
 
 _NUMBER = click.IntRange(1, 1 << 16)
@@ -54,9 +54,9 @@ class _Answer(msgspec.Struct):
 @click.option("--cloud", default="", help="Only of this cloud.")
 @click.option("--region", default="", help="Only with a price in this region.")
 @click.option("--interruptible", is_flag=True, help="Rank spot too. Needs --save, --restart and --mtbi.")
-@click.option("--save", type=Duration(), help="How long the job takes to save a checkpoint.")
-@click.option("--restart", type=Duration(0), help="How long it takes from an interruption until work goes on.")
-@click.option("--mtbi", type=Duration(), help="Mean time between interruptions of one instance.")
+@click.option("--save", type=DurationParam(), help="How long the job takes to save a checkpoint.")
+@click.option("--restart", type=DurationParam(0), help="How long it takes from an interruption until work goes on.")
+@click.option("--mtbi", type=DurationParam(), help="Mean time between interruptions of one instance.")
 @click.option("--prices", metavar="FILE", help="Your own prices, a CSV file. Default: the table that is built in.")
 @output_option
 @click.pass_context
@@ -78,7 +78,7 @@ def command(ctx: click.Context, /, output: str, **options: Any) -> None:
         _show(found)
 
 
-def _wanted(ctx: click.Context, options: dict[str, Any]) -> Wanted:
+def _wanted(ctx: click.Context, options: dict[str, Any]) -> InstanceRequest:
     given = {name for name in ctx.params if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE}
     both = [option for name, option in _OF_NEED.items() if name in given]
     if options["need"] and both:
@@ -98,7 +98,7 @@ def _wanted(ctx: click.Context, options: dict[str, Any]) -> Wanted:
     if need.nodes > need.gpus:
         raise click.UsageError(f"{count(need.gpus, 'GPU')} cannot be on {need.nodes} instances")
     interrupted = Interrupted(options["save"], options["restart"], options["mtbi"]) if spot else None
-    return Wanted(
+    return InstanceRequest(
         need.gpus, need.memory_per_gpu_mib, need.nvlink, need.nodes, options["rdma"], options["cpu_milli"],
         -(-options["memory_bytes"] // (1 << 20)), options["cloud"], options["region"], interrupted,
     )  # fmt: skip
@@ -115,7 +115,7 @@ def _need(file: str) -> Need:
     return Need(need.gpus, need.memory_per_gpu_mib, need.nvlink, need.nodes)
 
 
-def _known(offered: tuple[Instance, ...], wanted: Wanted) -> None:
+def _known(offered: tuple[CloudInstance, ...], wanted: InstanceRequest) -> None:
     """Refuses a cloud or a region that no price is of."""
     for option, name, of in (("cloud", wanted.cloud, "cloud"), ("region", wanted.region, "region")):
         known = sorted({getattr(one, of) for one in offered} - {""})

@@ -12,7 +12,7 @@ import click
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dovetail.advice.lint.source import Document, Unreadable, decoded, documents
+from dovetail.advice.lint.source import SourceDocument, Unreadable, decoded, documents
 from dovetail.kube.manifests.documents import STDIN, ManifestError, content, files_named
 
 _BOM = b"\xef\xbb\xbf"
@@ -24,7 +24,7 @@ class File(Struct, frozen=True):
 
     name: str
     data: bytes
-    documents: tuple[Document, ...]
+    documents: tuple[SourceDocument, ...]
     error: Unreadable | None = None
 
     def rewritten(self, text: str) -> File:

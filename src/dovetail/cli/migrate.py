@@ -11,20 +11,20 @@ from collections.abc import Sequence
 import click
 from msgspec.structs import asdict
 
-from dovetail.advice.migrate.engine import Migrated, Told, migrate
+from dovetail.advice.migrate.engine import Migrated, MigrationNote, migrate
 from dovetail.advice.migrate.plan import PlanStep, document, plan
-from dovetail.advice.migrate.step import Outcome, Target, World
+from dovetail.advice.migrate.step import MigrationOutcome, MigrationTarget, World
 from dovetail.cli.manifest_files import File, diff, names, read, show_diffs, written
 from dovetail.kube.manifests.documents import STDIN
 
-_COLOURS = {Outcome.CHANGED: "green", Outcome.UNDERSTOOD: "blue", Outcome.LEFT: "yellow"}
+_COLOURS = {MigrationOutcome.CHANGED: "green", MigrationOutcome.UNDERSTOOD: "blue", MigrationOutcome.LEFT: "yellow"}
 
 
 @click.command(name="migrate")
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @click.option("--write", is_flag=True, help="Change the files in place; text from - is printed changed.")
 @click.option(
-    "--to", "targets", multiple=True, type=click.Choice([target.value for target in Target]),
+    "--to", "targets", multiple=True, type=click.Choice([target.value for target in MigrationTarget]),
     help="Go further: PodGroups of Kubernetes instead of those of others, claims instead of resources of GPUs.",
 )  # fmt: skip
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
@@ -46,7 +46,7 @@ def command(paths: tuple[str, ...], write: bool, targets: tuple[str, ...], outpu
         raise click.UsageError("-o json shows what changes: leave --write out, or give files")
     files = [read(name) for name in names(paths)]
     objects = tuple(whole for file in files for document in file.documents for whole in document.objects())
-    world = World(objects, frozenset(map(Target, targets)))
+    world = World(objects, frozenset(map(MigrationTarget, targets)))
     found = [_migrated(file, world) for file in files]
     changed = [file.rewritten(one.text) for file, one in zip(files, found, strict=True)]
     told = [each for one in found for each in one.told]
@@ -61,17 +61,19 @@ def command(paths: tuple[str, ...], write: bool, targets: tuple[str, ...], outpu
         show_diffs(files, changed)
     report = _as_json(files, changed, told) if output == "json" else _as_text(told, len(files))
     click.echo(report, nl=False, err=(output == "text" and not write) or (write and STDIN in paths))
-    if any(one.outcome is Outcome.LEFT for one in told):
+    if any(one.outcome is MigrationOutcome.LEFT for one in told):
         sys.exit(1)
 
 
 def _migrated(file: File, world: World) -> Migrated:
     if file.error is not None:
-        return Migrated("", (Told(Outcome.LEFT, "", file.name, file.error.line, "", "", file.error.message),))
+        return Migrated(
+            "", (MigrationNote(MigrationOutcome.LEFT, "", file.name, file.error.line, "", "", file.error.message),)
+        )
     return migrate(file.documents, world)
 
 
-def _as_text(told: Sequence[Told], files: int) -> str:
+def _as_text(told: Sequence[MigrationNote], files: int) -> str:
     lines = []
     for one in told:
         outcome = click.style(one.outcome.value, _COLOURS[one.outcome], bold=True)
@@ -79,7 +81,7 @@ def _as_text(told: Sequence[Told], files: int) -> str:
         what = ": ".join(part for part in (one.object, one.path, one.message) if part)
         lines.append(f"{where}: {outcome}: {what}" + (f" ({one.dialect})" if one.dialect else ""))
     counts = Counter(one.outcome for one in told)
-    summary = ", ".join(f"{counts[outcome]} {outcome.value}" for outcome in Outcome if counts[outcome])
+    summary = ", ".join(f"{counts[outcome]} {outcome.value}" for outcome in MigrationOutcome if counts[outcome])
     return "\n".join([*lines, f"{summary or 'nothing to migrate'} in {files} file{'s' if files != 1 else ''}"]) + "\n"
 
 
@@ -100,7 +102,7 @@ def _plan_json(steps: Sequence[PlanStep]) -> str:
 _PLANS = {"text": _plan_text, "json": _plan_json}
 
 
-def _as_json(files: Sequence[File], changed: Sequence[File], told: Sequence[Told]) -> str:
+def _as_json(files: Sequence[File], changed: Sequence[File], told: Sequence[MigrationNote]) -> str:
     found = {
         "files": [
             {"file": old.name, "changed": old.data != new.data, "diff": "".join(diff(old, new))}

@@ -6,11 +6,11 @@ from __future__ import annotations
 import click
 from rich.markup import escape
 
-from dovetail.cli.cluster import Source, cluster_options
+from dovetail.cli.cluster import ClusterSource, cluster_options
 from dovetail.cli.console import Console, Table, prose
 from dovetail.cli.output import ago, key_of, namespace_option, output_option, span, write_json
-from dovetail.views.jobs import NotFound
-from dovetail.views.rank import STANDINGS, Level, Rank, rank
+from dovetail.views.jobs import JobNotFound
+from dovetail.views.rank import STANDINGS, RankLevel, RankView, rank
 
 _SHOWN = 20
 _DECIDED = {
@@ -27,7 +27,7 @@ _DECIDED = {
 @namespace_option
 @cluster_options
 @output_option
-def command(source: Source, job: str, namespace: str | None, output: str) -> None:
+def command(source: ClusterSource, job: str, namespace: str | None, output: str) -> None:
     """Say why JOB ([NAMESPACE/]NAME) has its place in the line, who is before it, and what would change that.
 
     JOB is a gang, a pod, or what made the pods. The terms are those of the scheduler's own core, from the top of the
@@ -37,7 +37,7 @@ def command(source: Source, job: str, namespace: str | None, output: str) -> Non
     state = source.state()
     try:
         answer = rank(state, key, source.now_ms)
-    except NotFound as error:
+    except JobNotFound as error:
         raise click.ClickException(str(error)) from error
     if output == "json":
         write_json(answer)
@@ -45,7 +45,7 @@ def command(source: Source, job: str, namespace: str | None, output: str) -> Non
         show(answer, source.now_ms, Console())
 
 
-def show(answer: Rank, now_ms: int, console: Console) -> None:
+def show(answer: RankView, now_ms: int, console: Console) -> None:
     """For people."""
     console.print(
         f"[bold]{answer.job}[/bold] is number {answer.position} of {answer.waiting} that wait: queue {answer.queue}, "
@@ -66,7 +66,7 @@ def show(answer: Rank, now_ms: int, console: Console) -> None:
         console.print(told[0].upper() + told[1:] if not when and other.who != answer.job else told)
 
 
-def _level(level: Level, console: Console) -> None:
+def _level(level: RankLevel, console: Console) -> None:
     where = f"below {level.parent}" if level.parent else "at the top"
     console.print(f"Queues {where}: {_DECIDED.get(level.by, level.by)}.")
     table = Table("", "queue", "with its first job", "priority", "used by weight", "weight", "first job")  # fmt: skip

@@ -14,7 +14,7 @@ from dovetail.kube.translate.annotations import duration_ms
 _PERCENT = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,6})?)\s*%")
 
 
-class Duration(click.ParamType[float]):
+class DurationParam(click.ParamType[float]):
     """A time such as 90s or 1h30m, in seconds; more than none, unless `least` is 0."""
 
     name = "DURATION"

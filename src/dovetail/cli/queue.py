@@ -6,12 +6,12 @@ from __future__ import annotations
 import click
 from rich.markup import escape
 
-from dovetail.cli.cluster import Source, cluster_options
+from dovetail.cli.cluster import ClusterSource, cluster_options
 from dovetail.cli.console import Console, Table, prose
 from dovetail.cli.output import ago, count, gpus, looking_ahead, output_option, start, write_json
 from dovetail.core.reasons import When
-from dovetail.views.jobs import NotFound
-from dovetail.views.queue_positions import Line, line
+from dovetail.views.jobs import JobNotFound
+from dovetail.views.queue_positions import QueuePosition, line
 
 
 @click.command(name="queue")
@@ -19,7 +19,7 @@ from dovetail.views.queue_positions import Line, line
 @cluster_options
 @click.option("--basis", is_flag=True, help="Also say what each expected start rests on, or why none can be given.")
 @output_option
-def command(source: Source, queue: str, basis: bool, output: str) -> None:
+def command(source: ClusterSource, queue: str, basis: bool, output: str) -> None:
     """Show the line of those who wait, of all queues or of QUEUE and those below it.
 
     In the order in which they are tried, with why each waits and when it starts at the latest: for that the scheduler's
@@ -29,7 +29,7 @@ def command(source: Source, queue: str, basis: bool, output: str) -> None:
     try:
         with looking_ahead() as watch:
             answer = line(state, source.now_ms, queue, watch)
-    except NotFound as error:
+    except JobNotFound as error:
         raise click.ClickException(str(error)) from error
     if output == "json":
         write_json(answer)
@@ -37,7 +37,7 @@ def command(source: Source, queue: str, basis: bool, output: str) -> None:
         show(answer, Console(), basis=basis)
 
 
-def show(answer: Line, console: Console, *, basis: bool = False) -> None:
+def show(answer: QueuePosition, console: Console, *, basis: bool = False) -> None:
     """For people."""
     if not answer.jobs:
         console.print(f"Nobody waits{f' in queue {answer.queue}' if answer.queue else ''}.")

@@ -18,7 +18,7 @@ from dovetail.core.placing.scores import Scoring
 from dovetail.core.policy import Policy
 from dovetail.kube.api.errors import KubeError
 from dovetail.scheduler.binder import NotLeader
-from dovetail.scheduler.serve import LEASE_NAMESPACE, LeadershipLost, Options, run
+from dovetail.scheduler.serve import LEASE_NAMESPACE, LeadershipLost, SchedulerOptions, run
 
 _log = logging.getLogger("dovetail.scheduler")
 
@@ -136,7 +136,7 @@ def command(
         moves_per_hour=moves_per_hour,
         scoring=scoring,
     )
-    options = Options(
+    options = SchedulerOptions(
         scheduler_name=scheduler_name,
         leader_elect=leader_elect,
         lease_namespace=lease_namespace,

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from dovetail.core.quantities import QuantityError, amount
-from dovetail.views.shape import Shape, ShapeError, parse
+from dovetail.views.shape import ShapeError, ShapeView, parse
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -35,7 +35,7 @@ def beside_options(command: F) -> F:
     return cpu(memory(command))
 
 
-def _shape(value: str | None) -> Shape | None:
+def _shape(value: str | None) -> ShapeView | None:
     try:
         return None if value is None else parse(value)
     except ShapeError as error:

@@ -6,12 +6,12 @@ from __future__ import annotations
 import click
 from rich.markup import escape
 
-from dovetail.cli.cluster import Source, cluster_options
+from dovetail.cli.cluster import ClusterSource, cluster_options
 from dovetail.cli.console import Console, Table
 from dovetail.cli.output import gpus, output_option, write_json
 from dovetail.core.queues.types import GPU, Amounts
 from dovetail.views.amounts import listed
-from dovetail.views.jobs import NotFound
+from dovetail.views.jobs import JobNotFound
 from dovetail.views.standings import QueueShare, share
 
 _NO_LIMIT = "-"
@@ -23,7 +23,7 @@ _NO_LIMIT = "-"
 @click.option("--users", is_flag=True, help="Also show the users of queues that tell them apart.")
 @click.option("--all", "every", is_flag=True, help="Also show CPU, memory, slices and models, not GPUs alone.")
 @output_option
-def command(source: Source, queue: str, users: bool, every: bool, output: str) -> None:
+def command(source: ClusterSource, queue: str, users: bool, every: bool, output: str) -> None:
     """Show how the queues stand, as a tree: all of them, or QUEUE and those below it.
 
     What is guaranteed to each, what it is due now, what it has and has borrowed, what it used, and its credit.
@@ -31,7 +31,7 @@ def command(source: Source, queue: str, users: bool, every: bool, output: str) -
     state = source.state()
     try:
         answer = share(state, source.now_ms, queue)
-    except NotFound as error:
+    except JobNotFound as error:
         raise click.ClickException(str(error)) from error
     if output == "json":
         write_json(answer)

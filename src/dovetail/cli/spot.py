@@ -14,11 +14,11 @@ from dovetail.advice.fault_tolerance import RULES, Lack, Means, lacks
 from dovetail.advice.interruptions import Interrupted, break_even_discount, break_even_mtbi_s
 from dovetail.advice.lint.engine import name_of
 from dovetail.advice.lint.rewrite import NotRewritten, rewritten
-from dovetail.advice.lint.source import Document, document
+from dovetail.advice.lint.source import SourceDocument, document
 from dovetail.cli import manifest_files
 from dovetail.cli.console import Console, Table, right
 from dovetail.cli.output import output_option, span, write_json
-from dovetail.cli.quantities import Duration, Percent
+from dovetail.cli.quantities import DurationParam, Percent
 from dovetail.kube.manifests.documents import STDIN
 from dovetail.kube.manifests.templates import group_kind
 
@@ -63,9 +63,9 @@ class Spot(Struct, frozen=True):
 
 
 @click.command(name="spot")
-@click.option("--save", type=Duration(), required=True, help="How long the job takes to save a checkpoint.")
-@click.option("--restart", type=Duration(0), required=True, help="From an interruption until work goes on.")
-@click.option("--mtbi", type=Duration(), help="Mean time between interruptions of one instance. Or --rate.")
+@click.option("--save", type=DurationParam(), required=True, help="How long the job takes to save a checkpoint.")
+@click.option("--restart", type=DurationParam(0), required=True, help="From an interruption until work goes on.")
+@click.option("--mtbi", type=DurationParam(), help="Mean time between interruptions of one instance. Or --rate.")
 @click.option("--rate", type=float, metavar="PER-HOUR", help="Interruptions of one instance in an hour. Or --mtbi.")
 @click.option("--discount", type=Percent(), required=True, help="What spot saves of the price on demand.")
 @click.option(
@@ -75,8 +75,8 @@ class Spot(Struct, frozen=True):
     show_default=True,
     help="Instances that the job runs on; when one is interrupted all start again.",
 )
-@click.option("--work", type=Duration(), help="How long the job takes without interruptions: says how long with.")
-@click.option("--interval", type=Duration(), help="Also say what this interval costs.")
+@click.option("--work", type=DurationParam(), help="How long the job takes without interruptions: says how long with.")
+@click.option("--interval", type=DurationParam(), help="Also say what this interval costs.")
 @click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw cost by interval, as PNG.")
 @click.option("-f", "--file", "files", multiple=True, help="Manifests: say what they lack to survive. - for stdin.")
 @click.option("--fix", is_flag=True, help="Add to the manifests what they lack, as far as it is known what to write.")
@@ -156,14 +156,14 @@ def _missing(files: tuple[str, ...], means: Means, fix: bool) -> tuple[Missing, 
     return tuple(found)
 
 
-def _lacks(of: Document, means: Means) -> Iterator[tuple[str, Lack]]:
+def _lacks(of: SourceDocument, means: Means) -> Iterator[tuple[str, Lack]]:
     """(object, what it lacks) of the jobs of a document."""
     for whole in of.objects():
         if group_kind(whole.value) in RULES:
             yield from ((name_of(whole), lack) for lack in lacks(whole, means))
 
 
-def _mended(of: Document, means: Means) -> Document:
+def _mended(of: SourceDocument, means: Means) -> SourceDocument:
     """With what can be added; what the text cannot be given without changing more stays missing."""
     refused: set[str] = set()
     while lack := next((one for _, one in _lacks(of, means) if one.edits and str(one.field) not in refused), None):
@@ -174,7 +174,7 @@ def _mended(of: Document, means: Means) -> Document:
     return of
 
 
-def _told(of: Document, name: str, lack: Lack) -> Missing:
+def _told(of: SourceDocument, name: str, lack: Lack) -> Missing:
     return Missing(of.file, of.position(lack.field.path)[0], name, str(lack.field), lack.what, bool(lack.edits))
 
 

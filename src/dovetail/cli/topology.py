@@ -20,9 +20,9 @@ from dovetail.cli.output import output_option, write_json
 from dovetail.core.devices.layout import LayoutError
 from dovetail.core.policy import Policy
 from dovetail.core.state import State
-from dovetail.kube.translate.translator import Feed
+from dovetail.kube.translate.translator import Translator
 from dovetail.views.gpus import PodGpus
-from dovetail.views.jobs import NotFound
+from dovetail.views.jobs import JobNotFound
 from dovetail.views.node import NodeInside, NodeNotFound, NotForNccl, Policies, inside, nccl_xml
 from dovetail.views.topology import Topology, equal_sets, nearest, numa_groups, topology
 
@@ -105,7 +105,7 @@ def _of_node(
     name: str, kubeconfig: str | None, context: str | None, pod: str | None, for_nccl: bool
 ) -> tuple[NodeInside, str]:
     """The node and, where it is asked for, its XML for NCCL."""
-    feed = Feed()
+    feed = Translator()
     try:
         config = config_of(kubeconfig, context)
         state: State = run(told_by(config, Policy(), feed), config.server)
@@ -119,7 +119,7 @@ def _of_node(
         return found, nccl_xml(state, feed, name, key) if for_nccl else ""
     except NodeNotFound as error:
         raise click.ClickException(f"{name}: is no file, and {config.server} has {error}") from error
-    except (NotForNccl, NotFound) as error:
+    except (NotForNccl, JobNotFound) as error:
         raise click.ClickException(f"nothing is written for NCCL: {error}") from error
 
 

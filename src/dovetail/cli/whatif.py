@@ -10,7 +10,7 @@ import click
 from msgspec.structs import replace
 from rich.markup import escape
 
-from dovetail.cli.cluster import Source, cluster_options, events_of, submitted
+from dovetail.cli.cluster import ClusterSource, cluster_options, events_of, submitted
 from dovetail.cli.console import Console, Table, prose
 from dovetail.cli.output import count, gpus, indices, looking_ahead, output_option, span, start, write_json
 from dovetail.core.events import NodeChanged
@@ -18,10 +18,10 @@ from dovetail.core.reasons import Expected, When
 from dovetail.core.state import State
 from dovetail.views import whatif as view
 from dovetail.views.amounts import AmountError, changed
-from dovetail.views.forecast import Victim
-from dovetail.views.jobs import NotFound, some
+from dovetail.views.forecast import ForecastVictim
+from dovetail.views.jobs import JobNotFound, some
 from dovetail.views.queues import queue_named
-from dovetail.views.whatif import Change, ChangeError, Outcome, WhatIf
+from dovetail.views.whatif import ChangeError, Hypothesis, WhatIf, WhatifOutcome
 
 _SHAPE = re.compile(r"([1-9]\d{0,4})x([1-9]\d?)(?:x(.+))?")
 _LABEL = re.compile(r"([^=]+)=(.*)")
@@ -43,7 +43,7 @@ def command() -> None:
 @click.argument("paths", metavar="FILE...", nargs=-1, required=True)
 @cluster_options
 @output_option
-def submit(source: Source, paths: tuple[str, ...], output: str) -> None:
+def submit(source: ClusterSource, paths: tuple[str, ...], output: str) -> None:
     """Submit the objects of FILE...: who of them starts now and where, who waits and how long, who gives way.
 
     Pods count as ours whichever scheduler they name. Jobs, JobSets, Deployments, ReplicaSets, StatefulSets,
@@ -57,7 +57,7 @@ def submit(source: Source, paths: tuple[str, ...], output: str) -> None:
 @click.argument("nodes", metavar="NODE...", nargs=-1, required=True)
 @cluster_options
 @output_option
-def drain(source: Source, nodes: tuple[str, ...], output: str) -> None:
+def drain(source: ClusterSource, nodes: tuple[str, ...], output: str) -> None:
     """Drain nodes: where their pods go, who waits then, and which budgets are in the way."""
     _answer(source, output, lambda state: view.drain(state, tuple(dict.fromkeys(nodes)), source.now_ms))
 
@@ -73,7 +73,7 @@ def drain(source: Source, nodes: tuple[str, ...], output: str) -> None:
 @cluster_options
 @output_option
 def add_nodes(
-    source: Source,
+    source: ClusterSource,
     what: tuple[str, ...],
     like: str | None,
     number: int | None,
@@ -94,7 +94,7 @@ def add_nodes(
         raise click.UsageError(f"{what[0]} says how many nodes it means: --count belongs to --like")
     events = events_of(what, None) if what and not shape else ()
 
-    def change(state: State) -> Change:
+    def change(state: State) -> Hypothesis:
         if events:
             found = [event.node for event in events if isinstance(event, NodeChanged)]
             if not found:
@@ -120,7 +120,7 @@ def add_nodes(
 @cluster_options
 @output_option
 def quota(
-    source: Source,
+    source: ClusterSource,
     queue: str,
     guarantee: tuple[str, ...],
     limit: tuple[str, ...],
@@ -132,7 +132,7 @@ def quota(
     if not (guarantee or limit) and weight is None and priority is None:
         raise click.UsageError("say what changes: --guarantee, --limit, --weight or --priority")
 
-    def change(state: State) -> Change:
+    def change(state: State) -> Hypothesis:
         old = queue_named(state, queue)
         new = replace(
             old,
@@ -153,11 +153,11 @@ def _labels(values: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
     return tuple((match[1], match[2]) for match in found if match is not None)
 
 
-def _answer(source: Source, output: str, change: Callable[[State], Change]) -> None:
+def _answer(source: ClusterSource, output: str, change: Callable[[State], Hypothesis]) -> None:
     state = source.state()
     try:
         asked = change(state)
-    except (ChangeError, NotFound, AmountError) as error:
+    except (ChangeError, JobNotFound, AmountError) as error:
         raise click.ClickException(str(error)) from error
     with looking_ahead() as watch:
         answer = view.whatif(state, asked, source.now_ms, watch)
@@ -192,7 +192,7 @@ def show(answer: WhatIf, console: Console) -> None:
         console.print("It was not looked ahead to the end: later starts are not known.")
 
 
-def _row(one: Outcome, now_ms: int) -> tuple[str, ...]:
+def _row(one: WhatifOutcome, now_ms: int) -> tuple[str, ...]:
     before = f"on {some(one.left)}" if one.left and one.before is None else _start(one.before_state, one.before, now_ms)
     after = _start(one.state, one.after, now_ms)
     return one.job, one.queue, gpus(one.gpus_milli), one.effect, before, after, escape(_where(one))
@@ -202,7 +202,7 @@ def _start(state: str, expected: Expected | None, now_ms: int) -> str:
     return "never" if state == When.NEVER else start(expected, now_ms)
 
 
-def _where(one: Outcome) -> str:
+def _where(one: WhatifOutcome) -> str:
     if one.places:
         return _places(one)
     if one.state == When.NEVER or one.after is None:
@@ -210,7 +210,7 @@ def _where(one: Outcome) -> str:
     return one.after.basis
 
 
-def _places(one: Outcome) -> str:
+def _places(one: WhatifOutcome) -> str:
     shown = []
     for place in one.places[:_NODES_SHOWN]:
         which = f" GPU {indices(place.gpus)}" if place.gpus else ""
@@ -220,7 +220,7 @@ def _places(one: Outcome) -> str:
     return "; ".join(shown) + (f" and {more} more" if more > 0 else "")
 
 
-def _victims(victims: tuple[Victim, ...], title: str, now_ms: int, console: Console) -> None:
+def _victims(victims: tuple[ForecastVictim, ...], title: str, now_ms: int, console: Console) -> None:
     if not victims:
         return
     console.print(title)

@@ -8,14 +8,14 @@ from collections.abc import Sequence
 import click
 from rich.markup import escape
 
-from dovetail.cli.cluster import Source, cluster_options
+from dovetail.cli.cluster import ClusterSource, cluster_options
 from dovetail.cli.console import Console, Table, prose
 from dovetail.cli.output import count, key_of, looking_ahead, namespace_option, output_option, start, write_json
 from dovetail.core.queues.types import MODEL_PREFIX, Amounts
 from dovetail.core.reasons import When
 from dovetail.views.amounts import listed, shown
-from dovetail.views.holders import Holder, Part
-from dovetail.views.jobs import NotFound
+from dovetail.views.holders import DeviceHolder, HeldPart
+from dovetail.views.jobs import JobNotFound
 from dovetail.views.standings import QueueShare
 from dovetail.views.why import QueueTerm, Reserved, Why, why
 from dovetail.views.why_queue import WhyQueue, why_queue
@@ -37,7 +37,7 @@ _DEVICES_SHOWN = 8
 @namespace_option
 @cluster_options
 @output_option
-def command(source: Source, name: str, namespace: str | None, output: str) -> None:
+def command(source: ClusterSource, name: str, namespace: str | None, output: str) -> None:
     """Say why a pod or job is where it is, or why it is still pending, and how a queue stands.
 
     POD or JOB is [NAMESPACE/]NAME: a pod, a gang, or the object that pods were made for. What is none of these can be a
@@ -50,7 +50,7 @@ def command(source: Source, name: str, namespace: str | None, output: str) -> No
     with looking_ahead() as watch:
         try:
             answer = why(state, key, now_ms, watch, source.schedulers, source.scheduler_name)
-        except NotFound as error:
+        except JobNotFound as error:
             queue = name.removeprefix(_QUEUE)
             if queue not in state.shares.tree.queues:
                 raise click.ClickException(f"{error}; nor is there a queue of that name") from error
@@ -110,7 +110,7 @@ def show(answer: Why, console: Console, now_ms: int) -> None:
     _holders("What is free of it goes in the next step to:", [one for one in answer.holders if one.next], console)
 
 
-def _holders(title: str, found: Sequence[Holder], console: Console) -> None:
+def _holders(title: str, found: Sequence[DeviceHolder], console: Console) -> None:
     if not found:
         return
     console.print(title)
@@ -187,7 +187,7 @@ def parts(answer: Why) -> str:
     return f" with {', '.join(map(_part, answer.parts))}" if answer.parts else ""
 
 
-def _part(part: Part) -> str:
+def _part(part: HeldPart) -> str:
     if part.kind == "instance":
         return f"MIG instance {part.device}"
     if part.kind == "share":

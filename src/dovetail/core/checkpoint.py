@@ -20,8 +20,8 @@ from dovetail.core.cluster.rejections import Rejection
 from dovetail.core.decisions import ClaimGrant, VolumePick
 from dovetail.core.dra.extended import claim_key
 from dovetail.core.policy import Policy
-from dovetail.core.preemption.moves import Room
-from dovetail.core.queues.eviction_counts import Evictions, GivenWay
+from dovetail.core.preemption.moves import MoveRoom
+from dovetail.core.queues.eviction_counts import EvictionCounts, Evictions
 from dovetail.core.queues.types import History
 from dovetail.core.reasons import Expected, Refusal
 from dovetail.core.reservations.backfill import Reservation
@@ -51,7 +51,7 @@ class Avoided(Struct, frozen=True):
     until_ms: int
 
 
-class Told(Struct, frozen=True):
+class ToldRefusal(Struct, frozen=True):
     """What was said about a root, when, and of which pods."""
 
     root: str
@@ -98,7 +98,7 @@ class Checkpoint(Struct, frozen=True):
     avoided: tuple[Avoided, ...] = ()
     starting: tuple[tuple[str, int], ...] = ()
     started: tuple[str, ...] = ()
-    told: tuple[Told, ...] = ()
+    told: tuple[ToldRefusal, ...] = ()
     rejections: tuple[Rejection, ...] = ()
     histories: tuple[History, ...] = ()
     run_times: tuple[tuple[str, str, tuple[int, ...]], ...] = ()
@@ -110,7 +110,7 @@ class Checkpoint(Struct, frozen=True):
     failed: tuple[tuple[str, int], ...] = ()
     succeeded: tuple[tuple[str, int], ...] = ()
     broken: tuple[tuple[str, int], ...] = ()
-    kept: tuple[Room, ...] = ()
+    kept: tuple[MoveRoom, ...] = ()
     moved: tuple[tuple[str, int], ...] = ()
     moves: tuple[int, ...] = ()
     given_way: tuple[Evictions, ...] = ()
@@ -134,7 +134,7 @@ def take(state: State) -> Checkpoint:
         ),
         starting=tuple(state.roster.starting.items()),
         started=tuple(sorted(state.roster.started)),
-        told=tuple(Told(*telling) for telling in state.pending.tellings()),
+        told=tuple(ToldRefusal(*telling) for telling in state.pending.tellings()),
         rejections=tuple(cluster.rejections),
         histories=state.shares.histories(),
         run_times=state.run_times.records(),
@@ -214,7 +214,7 @@ def restore(policy: Policy, checkpoint: Checkpoint) -> State:
     state.shares.restore(checkpoint.histories)
     state.run_times.restore(checkpoint.run_times)
     cluster.mix.restore(checkpoint.mix, checkpoint.ended)
-    state.given_way = GivenWay(checkpoint.given_way)
+    state.given_way = EvictionCounts(checkpoint.given_way)
     state.reservations.spared = dict(checkpoint.spared)
     state.reservations.unknown = {root: (until_ms, why) for root, until_ms, why in checkpoint.unknown}
     for room in checkpoint.rooms:

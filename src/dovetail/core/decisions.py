@@ -10,7 +10,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from dovetail.core.dra.extended import Use
+from dovetail.core.dra.extended import ExtendedUse
 from dovetail.core.dra.types import Allocation, ClaimSpec
 from dovetail.core.model import Instance
 from dovetail.core.reasons import Refusal
@@ -36,7 +36,7 @@ class ClaimToMake(Struct, frozen=True):
 
     claim: str
     spec: ClaimSpec
-    uses: tuple[Use, ...]
+    uses: tuple[ExtendedUse, ...]
 
     @property
     def resources(self) -> tuple[str, ...]:

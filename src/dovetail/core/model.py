@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from dovetail.core.devices.gpu_sharing import Isolation, Sharing
 from dovetail.core.devices.kubelet.inventory import Inventory
-from dovetail.core.devices.kubelet.pods import Pod as ManagedPod
+from dovetail.core.devices.kubelet.pods import ManagedPod as ManagedPod
 from dovetail.core.devices.layout import Layout
 from dovetail.core.devices.mig.geometry import Geometry
 from dovetail.core.devices.mig.static import Card

@@ -13,7 +13,7 @@ from enum import Enum, StrEnum
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dovetail.core.devices.mig.plan import Change
+from dovetail.core.devices.mig.plan import InstanceChange
 
 
 class When(StrEnum):
@@ -112,7 +112,7 @@ class Repartition(Struct, frozen=True):
     """A proposal to divide idle cards of a node anew."""
 
     node: str
-    changes: tuple[Change, ...]
+    changes: tuple[InstanceChange, ...]
 
     def __str__(self) -> str:
         return f"{self.node}: {'; '.join(str(change) for change in self.changes)}"

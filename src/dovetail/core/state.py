@@ -18,20 +18,20 @@ from dovetail.core import events as ev
 from dovetail.core.cluster import Cluster
 from dovetail.core.cluster.rejections import FOR_EVER_MS
 from dovetail.core.model import Pod
-from dovetail.core.pipeline.equivalence import Failures
-from dovetail.core.pipeline.queue import Pending
-from dovetail.core.placing.score_cache import Rows
+from dovetail.core.pipeline.equivalence import EquivalenceCache
+from dovetail.core.pipeline.queue import SchedulingQueue
+from dovetail.core.placing.score_cache import ScoreCache
 from dovetail.core.policy import Policy
-from dovetail.core.preemption.moves import Moves
+from dovetail.core.preemption.moves import MovesUnderWay
 from dovetail.core.queues.accounts import Line
-from dovetail.core.queues.eviction_counts import GivenWay
-from dovetail.core.queues.queue_order import NOWHERE, Order
+from dovetail.core.queues.eviction_counts import EvictionCounts
+from dovetail.core.queues.queue_order import NOWHERE, QueueOrder
 from dovetail.core.queues.run_times import RunTimes
 from dovetail.core.queues.shares import Shares
 from dovetail.core.queues.types import QUEUE_LABEL, Budget
 from dovetail.core.reservations.backfill import Reservations
 from dovetail.core.workloads.broken import Broken
-from dovetail.core.workloads.index import LONE, Precedence, Rank, Roster, startable
+from dovetail.core.workloads.index import LONE, Precedence, Rank, WorkloadIndex, startable
 
 _RENEWED_MS = 1000
 """How often queues are compared anew although nothing happened: what they used changes with time."""
@@ -43,20 +43,20 @@ class State:
     def __init__(self, policy: Policy | None = None) -> None:
         self.policy = policy or Policy()
         self.cluster = Cluster(self.policy.scoring, self.policy.fabric)
-        self.rows = Rows(self.cluster, self.policy.scoring)
+        self.rows = ScoreCache(self.cluster, self.policy.scoring)
         self.cluster.shapes.forgotten = self._forget_shape
-        self.roster = Roster(self.cluster)
+        self.roster = WorkloadIndex(self.cluster)
         self.shares = Shares(self.cluster, self.roster, self.policy)
-        self.order = Order(self.shares, self.wanted)
-        self.pending = Pending(self.order)
+        self.order = QueueOrder(self.shares, self.wanted)
+        self.pending = SchedulingQueue(self.order)
         self.shares.waiting = self._waiting
         self.run_times = RunTimes()
         self.budgets: dict[str, Budget] = {}
         self.reservations = Reservations(self)
-        self.failures = Failures(self)
-        self.given_way = GivenWay()
+        self.failures = EquivalenceCache(self)
+        self.given_way = EvictionCounts()
         self.shares.pledged = self.reservations.pledged
-        self.moves = Moves(self.cluster, self.roster)
+        self.moves = MovesUnderWay(self.cluster, self.roster)
         self.broken = Broken(self.roster, self.cluster, self.policy.broken_deadline_ms)
         self.searches = 0
         """How many such searches there were in this step."""

@@ -30,7 +30,7 @@ class PolicySpec(Wire, frozen=True):
     failure_policy: str = "Fail"
 
 
-class Policy(Wire, frozen=True):
+class ProtectionPolicy(Wire, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
     spec: PolicySpec = PolicySpec()
 
@@ -53,7 +53,7 @@ class Binding(Wire, frozen=True):
     spec: BindingSpec = BindingSpec()
 
 
-def fault(policies: Iterable[Policy], bindings: Iterable[Binding]) -> str:
+def fault(policies: Iterable[ProtectionPolicy], bindings: Iterable[Binding]) -> str:
     """Why others can write the scheduler's annotations, in words; "" where they cannot."""
     policy = next((one for one in policies if one.metadata.name == NAME), None)
     if policy is None:
@@ -71,7 +71,7 @@ def fault(policies: Iterable[Policy], bindings: Iterable[Binding]) -> str:
 async def lacking(client: Client) -> str:
     """The same of the cluster as it is now, or why that cannot be said. Raises no error."""
     try:
-        policies = await _read(client, POLICIES, Policy)
+        policies = await _read(client, POLICIES, ProtectionPolicy)
         return fault(policies, await _read(client, BINDINGS, Binding))
     except KubeError as error:
         return f"it cannot be said whether the policy {NAME} is there: {error}"

@@ -31,7 +31,7 @@ from dovetail.playground.deletions import Deletions
 from dovetail.playground.failures import Failure, bad_request
 from dovetail.playground.faults import Fault, Faults
 from dovetail.playground.jobs import Jobs
-from dovetail.playground.kubelets import EXIT_CODE, RUN_SECONDS, Kubelets
+from dovetail.playground.kubelets import EXIT_CODE, RUN_SECONDS, PlaygroundKubelets
 from dovetail.playground.objects import Clock, Object, object_at, text_at
 from dovetail.playground.resources import Catalogue
 from dovetail.playground.server import ApiServer
@@ -39,7 +39,7 @@ from dovetail.playground.store import Store
 from dovetail.playground.watches import Watches
 from dovetail.playground.writes import Writes
 
-__all__ = ["EXIT_CODE", "RUN_SECONDS", "Failure", "Fault", "Faults", "Kubelets", "Playground", "Store"]
+__all__ = ["EXIT_CODE", "RUN_SECONDS", "Failure", "Fault", "Faults", "Playground", "PlaygroundKubelets", "Store"]
 
 _NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
 _PRIORITIES = {"system-node-critical": 2_000_001_000, "system-cluster-critical": 2_000_000_000}
@@ -64,7 +64,7 @@ class Playground:
         self._writes = Writes(self.store, self._deletions, clock)
         budgets = Budgets(self.store, self._deletions, clock)
         delays = {"start_delay_s": start_delay_s, "stop_delay_s": stop_delay_s}
-        self.kubelets = Kubelets(self.store, self._deletions, clock, **delays)
+        self.kubelets = PlaygroundKubelets(self.store, self._deletions, clock, **delays)
         jobs = Jobs(self.store, self._writes, self._deletions, clock)
         claims = ClaimController(self.store, self._writes, self._deletions)
         self._controllers = Controllers(self.store, jobs, budgets, claims)

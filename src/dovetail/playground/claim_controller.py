@@ -26,7 +26,7 @@ from dovetail.playground.objects import (
 )
 from dovetail.playground.pods import is_finished
 from dovetail.playground.resources import BUILT_IN
-from dovetail.playground.store import Change, Store
+from dovetail.playground.store import Store, StoreChange
 from dovetail.playground.writes import Writes
 
 FINALIZER = "resource.kubernetes.io/delete-protection"
@@ -47,7 +47,7 @@ class ClaimController:
         self._waiting: defaultdict[Key, set[Key]] = defaultdict(set)
         """Template -> pods that wait for it."""
 
-    def note_pod(self, change: Change) -> None:
+    def note_pod(self, change: StoreChange) -> None:
         pod = change.object
         if not names_of(pod):
             return
@@ -56,10 +56,10 @@ class ClaimController:
             namespace = text_at(pod, "metadata.namespace")
             self._claims |= {(namespace, name): None for name in names_of(pod) if name}
 
-    def note_claim(self, change: Change) -> None:
+    def note_claim(self, change: StoreChange) -> None:
         self._claims[key_of(change.object)] = None
 
-    def note_template(self, change: Change) -> None:
+    def note_template(self, change: StoreChange) -> None:
         self._pods |= dict.fromkeys(sorted(self._waiting.pop(key_of(change.object), ())))
 
     def step(self) -> None:

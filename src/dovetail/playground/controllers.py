@@ -9,7 +9,7 @@ from dovetail.playground.budgets import Budgets
 from dovetail.playground.claim_controller import ClaimController
 from dovetail.playground.jobs import Jobs
 from dovetail.playground.objects import Key, key_of, text_at
-from dovetail.playground.store import Change, Store
+from dovetail.playground.store import Store, StoreChange
 
 
 class Controllers:
@@ -28,26 +28,26 @@ class Controllers:
         store.collection("resourceclaims.resource.k8s.io").listeners.append(self._note_claim)
         store.collection("resourceclaimtemplates.resource.k8s.io").listeners.append(self._note_template)
 
-    def _note_pod(self, change: Change) -> None:
+    def _note_pod(self, change: StoreChange) -> None:
         job = self._jobs.note_pod(change.object, removed=change.removed)
         if job is not None:
             self._dirty_jobs.add(job)
         self._claims.note_pod(change)
         self._note_budget(change)
 
-    def _note_claim(self, change: Change) -> None:
+    def _note_claim(self, change: StoreChange) -> None:
         self._claims.note_claim(change)
         self._changed.set()
 
-    def _note_template(self, change: Change) -> None:
+    def _note_template(self, change: StoreChange) -> None:
         self._claims.note_template(change)
         self._changed.set()
 
-    def _note_job(self, change: Change) -> None:
+    def _note_job(self, change: StoreChange) -> None:
         self._dirty_jobs.add(key_of(change.object))
         self._changed.set()
 
-    def _note_budget(self, change: Change) -> None:
+    def _note_budget(self, change: StoreChange) -> None:
         self._dirty_namespaces.add(text_at(change.object, "metadata.namespace"))
         self._changed.set()
 

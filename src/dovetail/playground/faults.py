@@ -14,7 +14,7 @@ from typing import Literal
 from msgspec import Struct
 
 from dovetail.playground.connections import Connections
-from dovetail.playground.resources import Resource
+from dovetail.playground.resources import PlaygroundResource
 from dovetail.playground.store import Store
 
 Effect = Literal["answer", "delay", "drop-before", "drop-after"]
@@ -88,7 +88,7 @@ class Faults:
         """The next `count` watch events of a resource are not sent to whom they would have been sent."""
         self._lost_events[plural] = count
 
-    def loses_event(self, resource: Resource) -> bool:
+    def loses_event(self, resource: PlaygroundResource) -> bool:
         """Whether the event that is about to be sent is lost, counted."""
         left = self._lost_events.get(resource.plural, 0)
         if left:

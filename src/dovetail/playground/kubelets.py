@@ -49,7 +49,7 @@ from dovetail.playground.objects import (
 )
 from dovetail.playground.pods import is_finished, requests_of
 from dovetail.playground.resources import PODS
-from dovetail.playground.store import Change, Store
+from dovetail.playground.store import Store, StoreChange
 
 RUN_SECONDS = "playground.dovetail.dev/run-seconds"
 EXIT_CODE = "playground.dovetail.dev/exit-code"
@@ -68,7 +68,7 @@ class _Seat(Struct):
     running_s: float
 
 
-class Kubelets:
+class PlaygroundKubelets:
     """The kubelets of all nodes in a store."""
 
     def __init__(
@@ -88,7 +88,7 @@ class Kubelets:
         self._rejecting: dict[str, str] = {}
         self._next_address = 0
         self._changed = asyncio.Event()
-        self._changed_pods: deque[Change] = deque()
+        self._changed_pods: deque[StoreChange] = deque()
         self._new_nodes: set[str] = set()
         self._waiting_pods: deque[Key] = deque()
         """Pods that may have got what they claim."""
@@ -96,17 +96,17 @@ class Kubelets:
         store.collection("nodes").listeners.append(self._note_node)
         store.collection(_CLAIMS).listeners.append(self._note_claim)
 
-    def _note_pod(self, change: Change) -> None:
+    def _note_pod(self, change: StoreChange) -> None:
         self._changed_pods.append(change)
         self._changed.set()
 
-    def _note_claim(self, change: Change) -> None:
+    def _note_claim(self, change: StoreChange) -> None:
         namespace = text_at(change.object, "metadata.namespace")
         for consumer in objects_at(change.object, "status.reservedFor"):
             self._waiting_pods.append((namespace, text_at(consumer, "name")))
             self._changed.set()
 
-    def _note_node(self, change: Change) -> None:
+    def _note_node(self, change: StoreChange) -> None:
         if change.previous is None:
             self._new_nodes.add(text_at(change.object, "metadata.name"))
             self._changed.set()

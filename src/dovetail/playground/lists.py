@@ -19,7 +19,7 @@ from dovetail.playground import failures
 from dovetail.playground.objects import Key, Object
 from dovetail.playground.selectors import selection
 from dovetail.playground.store import Store
-from dovetail.playground.views import View
+from dovetail.playground.views import ObjectView
 
 _MATCHES = ("", "Exact", "NotOlderThan")
 
@@ -32,7 +32,7 @@ class _Continue(msgspec.Struct):
     start: str
 
 
-def list_page(store: Store, view: View, namespace: str, query: Mapping[str, str]) -> Object:
+def list_page(store: Store, view: ObjectView, namespace: str, query: Mapping[str, str]) -> Object:
     """One page of a list. Raises 400, 410 and 504 Failures."""
     resource = view.resource
     selected = selection(resource, namespace, query)

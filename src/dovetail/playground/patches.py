@@ -17,7 +17,7 @@ from typing import Any
 
 from dovetail.playground.failures import Failure, bad_request, unsupported_media_type
 from dovetail.playground.objects import Object, objects_at, timestamp, with_metadata
-from dovetail.playground.resources import Resource
+from dovetail.playground.resources import PlaygroundResource
 
 MERGE = "application/merge-patch+json"
 JSON = "application/json-patch+json"
@@ -37,7 +37,7 @@ _MERGED_SETS = frozenset({"finalizers"})
 _ELEMENT_ORDER, _DELETE_PREFIX = "$setElementOrder/", "$deleteFromPrimitiveList/"
 
 
-def patched(resource: Resource, old: Object, content_type: str, patch: object) -> Object:
+def patched(resource: PlaygroundResource, old: Object, content_type: str, patch: object) -> Object:
     """The object after the patch. Raises a 400, 415 or 422 Failure."""
     if content_type == STRATEGIC and "custom" in resource.traits:
         content_type = f"{STRATEGIC} for a custom resource"
@@ -112,7 +112,7 @@ def _merge_list(name: str, old: object, patch: list[Any]) -> list[Any]:
     return items
 
 
-def apply(resource: Resource, old: Object, applied: Object, manager: str, now_s: float) -> Object:
+def apply(resource: PlaygroundResource, old: Object, applied: Object, manager: str, now_s: float) -> Object:
     """Server-side apply as far as it goes here: merged, with the manager noted."""
     entry = {
         "manager": manager, "operation": "Apply", "apiVersion": resource.api_version, "time": timestamp(now_s),

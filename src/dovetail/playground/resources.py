@@ -3,7 +3,7 @@
 
 Versions of one group share their storage, and nothing is converted between them: an object is served as it was
 written, under the version that was asked for. The two event APIs store the same object under other field names;
-`Resource.renames` maps them.
+`PlaygroundResource.renames` maps them.
 
 Traits, as read in the strategies of k8s.io/kubernetes/pkg/registry:
 status, scale, binding, eviction
@@ -43,7 +43,7 @@ _TYPE = ("kind", "apiVersion")
 SUBRESOURCES = ("status", "scale", "binding", "eviction")
 
 
-class Column(Struct, frozen=True):
+class PrintColumn(Struct, frozen=True):
     """A printed column of a custom resource: `path` is its JSONPath without the leading dot."""
 
     name: str
@@ -52,7 +52,7 @@ class Column(Struct, frozen=True):
     priority: int
 
 
-class Resource(Struct, frozen=True, eq=False):
+class PlaygroundResource(Struct, frozen=True, eq=False):
     """One kind in one version of one group."""
 
     group: str
@@ -64,7 +64,7 @@ class Resource(Struct, frozen=True, eq=False):
     short_names: tuple[str, ...] = ()
     renames: Mapping[str, str] = field(default_factory=dict)
     """Served field name -> stored field name."""
-    columns: tuple[Column, ...] = ()
+    columns: tuple[PrintColumn, ...] = ()
 
     @property
     def api_version(self) -> str:
@@ -160,7 +160,7 @@ def _words(text: str) -> tuple[str, ...]:
     return () if text == "-" else tuple(text.split(","))
 
 
-def _built_in() -> list[Resource]:
+def _built_in() -> list[PlaygroundResource]:
     found = []
     for line in _BUILT_IN.strip().splitlines():
         if not line.startswith(" "):
@@ -169,7 +169,7 @@ def _built_in() -> list[Resource]:
             continue
         plural, kind, scope, short, traits = line.split()
         found.append(
-            Resource(
+            PlaygroundResource(
                 group, version, plural, kind, scope == "namespaced", frozenset(_words(traits)), _words(short), renames
             )
         )
@@ -180,20 +180,20 @@ BUILT_IN = tuple(_built_in())
 PODS = next(resource for resource in BUILT_IN if resource.plural == "pods")
 
 
-def defined_by(definition: Object) -> list[Resource]:
+def defined_by(definition: Object) -> list[PlaygroundResource]:
     """The resources of a CustomResourceDefinition: one for each served version, the storage version first."""
     spec = object_at(definition, "spec")
     short = object_at(spec, "names").get("shortNames") or []
     versions = sorted(objects_at(spec, "versions"), key=lambda version: not version.get("storage"))
     return [
-        Resource(
+        PlaygroundResource(
             text_at(spec, "group"), text_at(version, "name"), text_at(spec, "names.plural"),
             text_at(spec, "names.kind"), spec.get("scope") == "Namespaced",
             frozenset({"custom", "generation", "versioned", "isolated"} | object_at(version, "subresources").keys()),
             tuple(name for name in short if isinstance(name, str)), {},
             tuple(
-                Column(text_at(c, "name"), text_at(c, "type"), text_at(c, "jsonPath")[1:], int(bool(c.get("priority"))))
-                for c in objects_at(version, "additionalPrinterColumns")
+                PrintColumn(text_at(c, "name"), text_at(c, "type"), text_at(c, "jsonPath")[1:],
+                int(bool(c.get("priority")))) for c in objects_at(version, "additionalPrinterColumns")
             ),
         )
         for version in versions
@@ -212,16 +212,16 @@ class Catalogue:
         self._served = {_path(r): r for r in BUILT_IN if not left_out & {r.group, r.api_version}}
 
     @property
-    def resources(self) -> list[Resource]:
+    def resources(self) -> list[PlaygroundResource]:
         return list(self._served.values())
 
-    def find(self, group: str, version: str, plural: str) -> Resource | None:
+    def find(self, group: str, version: str, plural: str) -> PlaygroundResource | None:
         return self._served.get((group, version, plural))
 
-    def of_kind(self, api_version: str, kind: str) -> Resource | None:
+    def of_kind(self, api_version: str, kind: str) -> PlaygroundResource | None:
         return next((r for r in self.resources if (r.api_version, r.kind) == (api_version, kind)), None)
 
-    def of_collection(self, collection: str) -> Resource | None:
+    def of_collection(self, collection: str) -> PlaygroundResource | None:
         """The preferred resource of a collection."""
         return next((r for r in self.resources if r.collection == collection), None)
 
@@ -237,5 +237,5 @@ class Catalogue:
         }
 
 
-def _path(resource: Resource) -> tuple[str, str, str]:
+def _path(resource: PlaygroundResource) -> tuple[str, str, str]:
     return resource.group, resource.version, resource.plural

@@ -22,10 +22,10 @@ from dovetail.playground.deletions import Deletions
 from dovetail.playground.faults import Fault, Faults
 from dovetail.playground.lists import list_page, number
 from dovetail.playground.objects import Clock, Key, Object, key_of, object_at, text_at, with_metadata
-from dovetail.playground.resources import Catalogue, Resource
+from dovetail.playground.resources import Catalogue, PlaygroundResource
 from dovetail.playground.selectors import selection
 from dovetail.playground.store import Store
-from dovetail.playground.views import View, negotiate
+from dovetail.playground.views import ObjectView, negotiate
 from dovetail.playground.watches import Watches, watch_options
 from dovetail.playground.writes import Writes
 
@@ -34,10 +34,10 @@ _NAMESPACE_SUBRESOURCES = ("status", "finalize")
 _HEALTH = ("/healthz", "/livez", "/readyz")
 
 
-class Target(Struct, frozen=True):
+class RequestTarget(Struct, frozen=True):
     """What a path is about. `name` and `subresource` may be ""."""
 
-    resource: Resource
+    resource: PlaygroundResource
     namespace: str
     name: str
     subresource: str
@@ -52,7 +52,7 @@ class Target(Struct, frozen=True):
         return f"{self.resource.plural}/{self.subresource}" if self.subresource else self.resource.plural
 
 
-def target_of(catalogue: Catalogue, path: str) -> Target | None:
+def target_of(catalogue: Catalogue, path: str) -> RequestTarget | None:
     """None for a path that is not one of a served resource."""
     match path.strip("/").split("/"):
         case ["api", version, *rest]:
@@ -72,7 +72,7 @@ def target_of(catalogue: Catalogue, path: str) -> Target | None:
         return None
     if (namespace and not resource.namespaced) or (name and resource.namespaced and not namespace):
         return None
-    return Target(resource, namespace, name, subresource)
+    return RequestTarget(resource, namespace, name, subresource)
 
 
 class ApiServer(Struct, frozen=True):
@@ -141,7 +141,7 @@ class ApiServer(Struct, frozen=True):
             raise failures.no_resource()
         return web.Response(status=404, text="404 page not found\n")
 
-    async def _watch(self, request: web.BaseRequest, target: Target) -> web.StreamResponse:
+    async def _watch(self, request: web.BaseRequest, target: RequestTarget) -> web.StreamResponse:
         view = negotiate(target.resource, request.headers.get("Accept", ""), request.query)
         query = dict(request.query)
         if target.name:
@@ -159,7 +159,7 @@ class ApiServer(Struct, frozen=True):
             ended()
         return response
 
-    def _answer(self, request: web.BaseRequest, target: Target, body: bytes) -> tuple[int, Object]:
+    def _answer(self, request: web.BaseRequest, target: RequestTarget, body: bytes) -> tuple[int, Object]:
         """Carries out what is not a watch. Raises Failures."""
         resource, query = target.resource, request.query
         view = negotiate(resource, request.headers.get("Accept", ""), query)
@@ -192,7 +192,7 @@ class ApiServer(Struct, frozen=True):
         raise failures.method_not_allowed()
 
     def _change(
-        self, request: web.BaseRequest, target: Target, view: View, body: bytes, dry_run: bool
+        self, request: web.BaseRequest, target: RequestTarget, view: ObjectView, body: bytes, dry_run: bool
     ) -> tuple[int, Object]:  # fmt: skip
         """PUT and PATCH of the object or of its status."""
         resource, key = target.resource, target.key
@@ -206,7 +206,9 @@ class ApiServer(Struct, frozen=True):
         new = stored_form(resource, _new_document(request, resource, resource.served(old), body))
         return 200, view.of(self.writes.update(resource, key, new, target.subresource, dry_run=dry_run))
 
-    def _rescale(self, request: web.BaseRequest, target: Target, body: bytes, dry_run: bool) -> tuple[int, Object]:
+    def _rescale(
+        self, request: web.BaseRequest, target: RequestTarget, body: bytes, dry_run: bool
+    ) -> tuple[int, Object]:
         old = self.writes.existing(target.resource, target.key)
         scale = _new_document(request, target.resource, _scale_of(old), body)
         spec = object_at(old, "spec") | {"replicas": object_at(scale, "spec").get("replicas")}
@@ -214,7 +216,7 @@ class ApiServer(Struct, frozen=True):
         return 200, _scale_of(self.writes.update(target.resource, target.key, new, "", dry_run=dry_run))
 
     def _apply(
-        self, target: Target, view: View, query: Mapping[str, str], body: bytes, dry_run: bool
+        self, target: RequestTarget, view: ObjectView, query: Mapping[str, str], body: bytes, dry_run: bool
     ) -> tuple[int, Object]:  # fmt: skip
         """Server-side apply, which creates what is not there."""
         resource, manager = target.resource, query.get("fieldManager", "")
@@ -229,7 +231,7 @@ class ApiServer(Struct, frozen=True):
         return 200, view.of(self.writes.update(resource, target.key, new, target.subresource, dry_run=dry_run))
 
     def _delete_all(
-        self, target: Target, view: View, query: Mapping[str, str], options: Object, dry_run: bool
+        self, target: RequestTarget, view: ObjectView, query: Mapping[str, str], options: Object, dry_run: bool
     ) -> Object:  # fmt: skip
         selected = selection(target.resource, target.namespace, query)
         doomed = self.store.list(target.resource.collection, selected)
@@ -270,7 +272,7 @@ def _document(request: web.BaseRequest, body: bytes) -> Object:
     return _decoded(body)
 
 
-def _new_document(request: web.BaseRequest, resource: Resource, shown: Object, body: bytes) -> Object:
+def _new_document(request: web.BaseRequest, resource: PlaygroundResource, shown: Object, body: bytes) -> Object:
     """What a PUT or PATCH makes of the document that is shown."""
     if request.method == "PUT":
         return _document(request, body)

@@ -23,19 +23,19 @@ from msgspec import Struct, field
 from dovetail.playground.failures import expired, too_large_version
 from dovetail.playground.objects import Key, Object, key_of, with_metadata
 from dovetail.playground.selectors import EVERYTHING, Selection
-from dovetail.playground.views import View
+from dovetail.playground.views import ObjectView
 
 
-class Change(Struct, eq=False):
+class StoreChange(Struct, eq=False):
     """One write. `previous` is the object before it, None when it was created."""
 
     version: int
     object: Object
     previous: Object | None
     removed: bool
-    _lines: dict[tuple[str, View], bytes] = field(default_factory=dict)
+    _lines: dict[tuple[str, ObjectView], bytes] = field(default_factory=dict)
 
-    def line(self, view: View, selection: Selection) -> bytes:
+    def line(self, view: ObjectView, selection: Selection) -> bytes:
         """The watch event for a watcher who sees only the selection; b"" if it sees no change. Encoded once a view.
 
         An object that ceases to match is DELETED as it last matched, with the version of the write.
@@ -67,14 +67,14 @@ class Collection:
     def __init__(self, name: str, history: int) -> None:
         self.name = name
         self.objects: dict[Key, Object] = {}
-        self.changes: deque[Change] = deque(maxlen=history)
+        self.changes: deque[StoreChange] = deque(maxlen=history)
         self.changes_ever = 0
         self.floor = 0
         """The newest version whose change is forgotten: watches resume from here on, not from before."""
-        self.listeners: list[Callable[[Change], None]] = []
+        self.listeners: list[Callable[[StoreChange], None]] = []
         """Are told of every write while it is being made; they only take note."""
 
-    def record(self, change: Change) -> None:
+    def record(self, change: StoreChange) -> None:
         if len(self.changes) == self.changes.maxlen:
             self.floor = self.changes[0].version
         self.changes.append(change)
@@ -119,10 +119,10 @@ class Watcher:
         self._taken = collection.changes_ever - pending
         collection.listeners.append(self._wake)
 
-    def _wake(self, _: Change) -> None:
+    def _wake(self, _: StoreChange) -> None:
         self.changed.set()
 
-    def take(self) -> list[Change]:
+    def take(self) -> list[StoreChange]:
         """What happened since the last call, oldest first. Raises a 410 Failure if some of it is forgotten."""
         self.changed.clear()
         changes = self._collection.changes
@@ -171,7 +171,7 @@ class Store:
         previous = place.objects.get(key)
         self.version += 1
         stored = place.objects[key] = _at(obj, self.version)
-        place.record(Change(self.version, stored, previous, removed=False))
+        place.record(StoreChange(self.version, stored, previous, removed=False))
         return stored
 
     def remove(self, collection: str, key: Key) -> Object:
@@ -180,7 +180,7 @@ class Store:
         previous = place.objects.pop(key)
         self.version += 1
         gone = _at(previous, self.version)
-        place.record(Change(self.version, gone, previous, removed=True))
+        place.record(StoreChange(self.version, gone, previous, removed=True))
         return gone
 
     def check_version(self, version: int) -> None:

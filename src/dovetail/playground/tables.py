@@ -24,7 +24,7 @@ from dovetail.playground.objects import (
     text_at,
     value_at,
 )
-from dovetail.playground.resources import Resource
+from dovetail.playground.resources import PlaygroundResource
 
 _ROLE = "node-role.kubernetes.io/"
 _OF_CONDITION = re.compile(r"status\.conditions\[\?\(@\.type==['\"](\w+)['\"]\)\]\.(\w+)")
@@ -157,12 +157,12 @@ _CELLS: dict[str, tuple[_Cell, ...]] = {
 }
 
 
-def _cells(resource: Resource) -> tuple[_Cell, ...]:
+def _cells(resource: PlaygroundResource) -> tuple[_Cell, ...]:
     declared = (_Cell(c.name, _custom(c.path, c.kind), c.priority, c.kind) for c in resource.columns)
     return (_NAME, *declared) if resource.columns else _CELLS.get(resource.collection, (_NAME, _CREATED))
 
 
-def table(resource: Resource, objects: list[Object], metadata: Object, include: str) -> Object:
+def table(resource: PlaygroundResource, objects: list[Object], metadata: Object, include: str) -> Object:
     """A meta.k8s.io/v1 Table of stored objects. `include` says what each row carries: Object, Metadata or None."""
     cells = _cells(resource)
     return {
@@ -175,7 +175,7 @@ def table(resource: Resource, objects: list[Object], metadata: Object, include: 
     }  # fmt: skip
 
 
-def _carried(resource: Resource, obj: Object, include: str) -> Object:
+def _carried(resource: PlaygroundResource, obj: Object, include: str) -> Object:
     if include == "None":
         return {}
     return {"object": resource.served(obj) if include == "Object" else metadata_only(obj)}

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from dovetail.playground.failures import Failure
 from dovetail.playground.objects import Object, object_at
-from dovetail.playground.resources import Resource
+from dovetail.playground.resources import PlaygroundResource
 from dovetail.playground.tables import metadata_only, table
 
 Form = Literal["object", "table", "metadata"]
@@ -23,10 +23,10 @@ _FORMS: dict[str, Form] = {
 }  # fmt: skip
 
 
-class View(Struct, frozen=True):
+class ObjectView(Struct, frozen=True):
     """One resource in one form."""
 
-    resource: Resource
+    resource: PlaygroundResource
     form: Form = "object"
     include: str = "Metadata"
     """What the rows of a table carry besides their cells."""
@@ -55,13 +55,13 @@ class View(Struct, frozen=True):
         return {"kind": kind, "apiVersion": api_version, "metadata": metadata, "items": items}
 
 
-def negotiate(resource: Resource, accept: str, query: Mapping[str, str]) -> View:
+def negotiate(resource: PlaygroundResource, accept: str, query: Mapping[str, str]) -> ObjectView:
     """The first form of the Accept header that is known. Raises a 406 Failure if none is."""
     for media in accept.split(","):
         kind, *parameters = (part.strip() for part in media.split(";"))
         wanted = dict(parameter.split("=", 1) for parameter in parameters if "=" in parameter)
         form = _FORMS.get(wanted.get("as", ""))
         if kind in ("", "*/*", "application/*", "application/json") and form:
-            return View(resource, form, query.get("includeObject", "Metadata"))
+            return ObjectView(resource, form, query.get("includeObject", "Metadata"))
     known = "application/json, application/json;as=Table;v=v1;g=meta.k8s.io"
     raise Failure(406, "NotAcceptable", f"only the following media types are accepted: {known}")

@@ -23,7 +23,7 @@ from dovetail.playground.lists import number
 from dovetail.playground.objects import Object
 from dovetail.playground.selectors import Selection, selection
 from dovetail.playground.store import Store, Watcher, event_line
-from dovetail.playground.views import View
+from dovetail.playground.views import ObjectView
 
 _INITIAL_EVENTS_END = {"k8s.io/initial-events-end": "true"}
 _DEFAULT_TIMEOUT_S = 1800
@@ -40,7 +40,7 @@ class WatchOptions(Struct, frozen=True):
     timeout_s: int
 
 
-def watch_options(view: View, namespace: str, query: Mapping[str, str]) -> WatchOptions:
+def watch_options(view: ObjectView, namespace: str, query: Mapping[str, str]) -> WatchOptions:
     """Raises 400 and 422 Failures."""
     sends, match = query.get("sendInitialEvents"), query.get("resourceVersionMatch", "")
     if match != ("" if sends is None else "NotOlderThan"):
@@ -63,7 +63,7 @@ class Watches:
         self._faults = faults
         self._bookmark_interval_s = bookmark_interval_s
 
-    async def stream(self, view: View, options: WatchOptions) -> AsyncIterator[bytes]:
+    async def stream(self, view: ObjectView, options: WatchOptions) -> AsyncIterator[bytes]:
         """What to write, chunk by chunk, until the watch times out or its place in the history is lost."""
         collection = self._store.collection(view.resource.collection)
         end = asyncio.get_running_loop().time() + options.timeout_s
@@ -82,7 +82,7 @@ class Watches:
             yield event_line("ERROR", failure.status)
 
     async def _changes(
-        self, view: View, options: WatchOptions, watcher: Watcher, end: float
+        self, view: ObjectView, options: WatchOptions, watcher: Watcher, end: float
     ) -> AsyncIterator[bytes]:  # fmt: skip
         loop = asyncio.get_running_loop()
         bookmark_at = loop.time() + self._bookmark_interval_s
@@ -109,14 +109,14 @@ class Watches:
             if chunk:
                 yield b"".join(chunk)
 
-    def _initial_events(self, view: View, options: WatchOptions) -> bytes:
+    def _initial_events(self, view: ObjectView, options: WatchOptions) -> bytes:
         objects = self._store.list(view.resource.collection, options.selected)
         lines = [event_line("ADDED", view.of(obj)) for obj in objects]
         if options.bookmarks:
             lines.append(self._bookmark(view, _INITIAL_EVENTS_END if options.streaming_list else {}))
         return b"".join(lines)
 
-    def _bookmark(self, view: View, annotations: Mapping[str, str]) -> bytes:
+    def _bookmark(self, view: ObjectView, annotations: Mapping[str, str]) -> bytes:
         metadata: Object = {"resourceVersion": str(self._store.version)}
         if annotations:
             metadata["annotations"] = annotations

@@ -37,7 +37,7 @@ from dovetail.playground.objects import (
     value_at,
     with_metadata,
 )
-from dovetail.playground.resources import Resource
+from dovetail.playground.resources import PlaygroundResource
 from dovetail.playground.store import Store
 
 _DELETION_FIELDS = ("deletionTimestamp", "deletionGracePeriodSeconds")
@@ -54,14 +54,14 @@ class Writes:
         self._deletions = deletions
         self._clock = clock
 
-    def existing(self, resource: Resource, key: Key) -> Object:
+    def existing(self, resource: PlaygroundResource, key: Key) -> Object:
         """Raises a 404 Failure."""
         found = self._store.get(resource.collection, *key)
         if found is None:
             raise failures.not_found(resource.group, resource.plural, key[1])
         return found
 
-    def create(self, resource: Resource, namespace: str, obj: Object, *, dry_run: bool = False) -> Object:
+    def create(self, resource: PlaygroundResource, namespace: str, obj: Object, *, dry_run: bool = False) -> Object:
         """The stored object. Raises 400, 403, 404 (no such namespace), 409 AlreadyExists and 422 Failures."""
         obj = in_namespace(resource, namespace, obj)
         if text_at(obj, "metadata.resourceVersion"):
@@ -83,7 +83,9 @@ class Writes:
         obj = with_metadata(obj, **fixed)
         return obj if dry_run else self._deletions.commit(resource, obj)
 
-    def update(self, resource: Resource, key: Key, new: Object, subresource: str, *, dry_run: bool = False) -> Object:
+    def update(
+        self, resource: PlaygroundResource, key: Key, new: Object, subresource: str, *, dry_run: bool = False
+    ) -> Object:
         """The stored object. `subresource` is "status", or "" for everything else.
 
         An update that changes nothing makes no new version; one that takes the last finalizer off an object that is
@@ -105,7 +107,7 @@ class Writes:
             return self._deletions.remove(resource, key)
         return self._deletions.commit(resource, candidate)
 
-    def _updated(self, resource: Resource, new: Object, old: Object) -> Object:
+    def _updated(self, resource: PlaygroundResource, new: Object, old: Object) -> Object:
         """The new object, with what a client cannot change taken from the old one."""
         rules = RULES.get(resource.collection, NO_RULES)
         new = rules.defaulted(new)
@@ -124,7 +126,7 @@ class Writes:
             new = with_metadata(new, generation=fixed["generation"] + 1)
         return new
 
-    def bind(self, resource: Resource, key: Key, binding: Object, *, dry_run: bool = False) -> Object:
+    def bind(self, resource: PlaygroundResource, key: Key, binding: Object, *, dry_run: bool = False) -> Object:
         """Puts a pod on a node. Raises 400, 404, 409 Conflict and 422 Failures. Source: BindingREST.assignPod."""
         name = key[1]
         if text_at(binding, "metadata.name") != name:
@@ -150,7 +152,7 @@ class Writes:
         return failures.success("", "pods", name)
 
 
-def _with_new_status(resource: Resource, new: Object, old: Object) -> Object:
+def _with_new_status(resource: PlaygroundResource, new: Object, old: Object) -> Object:
     """The old object with the status of the new one, and with some of its metadata if the kind allows that."""
     taken = () if "isolated" in resource.traits else _STATUS_METADATA
     metadata: Object = {field: object_at(new, "metadata").get(field) for field in taken}

@@ -19,13 +19,13 @@ from msgspec.structs import fields, replace
 from dovetail.core.cycle import tell
 from dovetail.core.decisions import Bind, Decision, Evict
 from dovetail.core.events import Event
-from dovetail.core.queues.status import Standing
+from dovetail.core.queues.status import QueueStanding
 from dovetail.core.reasons import Sure
 from dovetail.core.reservations.backfill import Reservation
 from dovetail.core.state import State
 from dovetail.core.workloads.index import LONE
-from dovetail.recording.format import LINE, Line
-from dovetail.recording.reader import Run, Segment
+from dovetail.recording.format import LINE, RecordedLine
+from dovetail.recording.reader import RecordedRun, Segment
 from dovetail.recording.replay import Player, Replay, described, pod_names, refused
 
 _ID = re.compile(r"(.+)-([0-9]{1,18})")
@@ -35,7 +35,7 @@ class NotRecorded(Exception):
     """Why there is no such decision here, and which is nearest."""
 
 
-class Waiting(Struct, frozen=True):
+class RecordedWaiting(Struct, frozen=True):
     """A gang or lone pod in the line, with how many of its pods wait. `before` is what it was last told when the step
     began ("" nothing yet), `decided` what the step decided about it."""
 
@@ -46,7 +46,7 @@ class Waiting(Struct, frozen=True):
     decided: tuple[str, ...] = ()
 
 
-class Room(Struct, frozen=True):
+class RecordedRoom(Struct, frozen=True):
     """Room that is held for a job after the step: on which nodes, until when (epoch ms, 0 where that cannot be said),
     how sure that is, what it is worked out from, and the pods that give way to it."""
 
@@ -59,7 +59,7 @@ class Room(Struct, frozen=True):
     evicting: tuple[str, ...]
 
 
-class Decided(Struct, frozen=True):
+class DecidedRun(Struct, frozen=True):
     """A step. `file` and `line` say where it stands, `record` is that line. `told` and `decided` are its events and
     decisions in words, `waiting` the line before it, the first one first. `raised` is the error with which the step
     ended, and the process with it: then nobody was tried."""
@@ -70,15 +70,15 @@ class Decided(Struct, frozen=True):
     file: str
     line: int
     told: tuple[str, ...]
-    standings: tuple[Standing, ...]
-    waiting: tuple[Waiting, ...]
+    standings: tuple[QueueStanding, ...]
+    waiting: tuple[RecordedWaiting, ...]
     decided: tuple[str, ...]
-    rooms: tuple[Room, ...]
+    rooms: tuple[RecordedRoom, ...]
     raised: str
     record: msgspec.Raw
 
 
-def decided(runs: Sequence[Run], decision: str, read: Callable[[int], object] = lambda _: None) -> Decided:
+def decided(runs: Sequence[RecordedRun], decision: str, read: Callable[[int], object] = lambda _: None) -> DecidedRun:
     """Decide the step of an id again. `read` is called with the bytes of its segment that were read so far.
 
     Raises NotRecorded; BadRecording and Differs where the segment cannot be decided again up to the step.
@@ -104,7 +104,7 @@ def decided(runs: Sequence[Run], decision: str, read: Callable[[int], object] = 
     raise NotRecorded(f"step {step} of run {run.name} is not here: {nearest}")
 
 
-def _found(runs: Sequence[Run], decision: str) -> tuple[Run, int]:
+def _found(runs: Sequence[RecordedRun], decision: str) -> tuple[RecordedRun, int]:
     names = [run.name for run in runs]
     match = _ID.fullmatch(decision)
     if match is None:
@@ -117,11 +117,11 @@ def _found(runs: Sequence[Run], decision: str) -> tuple[Run, int]:
     raise NotRecorded(f"run {match[1]} is not here: {here}")
 
 
-def _look(player: Player, segment: Segment, number: int, line: Line) -> Decided:
+def _look(player: Player, segment: Segment, number: int, line: RecordedLine) -> DecidedRun:
     """Tell what the step was told, look around, and let it decide without further events, which is the same."""
     state, roots = player.state, list[str]()
     told = tuple(_event(state, event) for event in line.events)
-    call, standings = line, tuple[Standing, ...]()
+    call, standings = line, tuple[QueueStanding, ...]()
     if not line.raised:
         tell(state, line.events, line.now_ms)
         call = replace(line, events=())
@@ -132,7 +132,7 @@ def _look(player: Player, segment: Segment, number: int, line: Line) -> Decided:
     about: dict[str, list[str]] = {}
     for decision in decisions:
         about.setdefault(root_of.get(_concerns(decision), ""), []).append(described(state, decision))
-    return Decided(
+    return DecidedRun(
         run=segment.brief.run,
         step=line.step,
         now_ms=line.now_ms,
@@ -160,10 +160,10 @@ def _concerns(decision: Decision) -> str:
     return decision.uids[0]
 
 
-def _waiting(state: State, root: str) -> Waiting:
+def _waiting(state: State, root: str) -> RecordedWaiting:
     members, placements = state.roster.members(root), state.cluster.placements
     refusal = state.pending.refusal(root)
-    return Waiting(
+    return RecordedWaiting(
         job=_job(state, root),
         queue=state.shares.queue_of(members[0]) if members else "",
         pods=sum(1 for pod in members if not pod.node and pod.uid not in placements),
@@ -179,9 +179,9 @@ def _job(state: State, root: str) -> str:
     return root if gang is None else f"{gang.namespace}/{gang.name}"
 
 
-def _room(state: State, reservation: Reservation) -> Room:
+def _room(state: State, reservation: Reservation) -> RecordedRoom:
     names, expected = state.cluster.nodes.names, reservation.expected
-    return Room(
+    return RecordedRoom(
         job=_job(state, reservation.root),
         queue=reservation.queue,
         nodes=tuple(dict.fromkeys(names[slot] for slot in reservation.slots)),

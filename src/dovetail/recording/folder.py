@@ -23,7 +23,7 @@ class CannotRecord(Exception):
     """Why there is no recording, and what to do."""
 
 
-class Folder:
+class RecordingFolder:
     """Raises OSError or CannotRecord from every method."""
 
     def __init__(self, path: Path, bound_bytes: int) -> None:

@@ -40,7 +40,7 @@ class Header(Struct, frozen=True):
     checkpoint: Checkpoint | None = None
 
 
-class Line(Struct, frozen=True):
+class RecordedLine(Struct, frozen=True):
     """One call of the core at `now_ms`. With `step` (its number) a step, with its events, decisions and digest; without
     it, what was `told` to a process that does not lead, for which `now_ms` is a note. `raised` is the error with which
     the call ended, and with it the process: a bug, which a replay meets again."""
@@ -55,7 +55,7 @@ class Line(Struct, frozen=True):
 
 
 HEADER = Coder[Header](Header)
-LINE = Coder[Line](Line)
+LINE = Coder[RecordedLine](RecordedLine)
 DECISIONS = Coder[tuple[Decision, ...]](tuple[Decision, ...])
 CHECKPOINT = Coder[Checkpoint](Checkpoint)
 

@@ -19,7 +19,7 @@ from msgspec import Struct, field
 
 from dovetail import __version__
 from dovetail.recording.folder import segments
-from dovetail.recording.format import FORMAT, HEADER, LINE, Header, Line, chained
+from dovetail.recording.format import FORMAT, HEADER, LINE, Header, RecordedLine, chained
 
 T = TypeVar("T")
 
@@ -64,13 +64,13 @@ class Segment(Struct):
     size_bytes: int
     cut: bool = False
 
-    def read(self, at: Callable[[int], object]) -> tuple[Header, Iterator[tuple[int, Line]]]:
+    def read(self, at: Callable[[int], object]) -> tuple[Header, Iterator[tuple[int, RecordedLine]]]:
         """The header, and each line with its number. `at` is called with the bytes of the file read so far."""
         lines = self._whole_lines(at)
         header = self._decode(HEADER.decode, next(lines, b""), 1)
         return header, self._calls(header, lines)
 
-    def _calls(self, header: Header, lines: Iterator[bytes]) -> Iterator[tuple[int, Line]]:
+    def _calls(self, header: Header, lines: Iterator[bytes]) -> Iterator[tuple[int, RecordedLine]]:
         digest, step = header.digest, header.checkpoint.steps if header.checkpoint else 0
         for number, data in enumerate(lines, 2):
             line = self._decode(LINE.decode, data, number)
@@ -109,7 +109,7 @@ class Segment(Struct):
             raise BadRecording(self.file, number, f"{error}{written}") from error
 
 
-class Run(Struct):
+class RecordedRun(Struct):
     """What one process wrote, as far as it is there: consecutive segments."""
 
     name: str
@@ -120,10 +120,10 @@ class Run(Struct):
         return sum(segment.size_bytes for segment in self.segments)
 
 
-def find(paths: Iterable[Path]) -> tuple[list[Run], list[BadRecording]]:
+def find(paths: Iterable[Path]) -> tuple[list[RecordedRun], list[BadRecording]]:
     """The runs in these directories and files, in the order in which they were written there; and what is wrong with
     those files that belong to none."""
-    runs: dict[str, Run] = {}
+    runs: dict[str, RecordedRun] = {}
     wrong: list[BadRecording] = []
     for path in paths:
         files = segments(path) if path.is_dir() else [path]
@@ -135,7 +135,7 @@ def find(paths: Iterable[Path]) -> tuple[list[Run], list[BadRecording]]:
             except BadRecording as error:
                 wrong.append(error)
             else:
-                runs.setdefault(segment.brief.run, Run(segment.brief.run)).segments.append(segment)
+                runs.setdefault(segment.brief.run, RecordedRun(segment.brief.run)).segments.append(segment)
     for run in runs.values():
         run.segments.sort(key=lambda segment: segment.brief.segment)
     return list(runs.values()), wrong

@@ -26,8 +26,8 @@ from dovetail.core.decisions import Decision
 from dovetail.core.events import Event
 from dovetail.core.policy import Policy
 from dovetail.core.state import State
-from dovetail.recording.folder import CannotRecord, Folder
-from dovetail.recording.format import DECISIONS, FORMAT, HEADER, LINE, NOTHING, Header, Line, chained, raised_as
+from dovetail.recording.folder import CannotRecord, RecordingFolder
+from dovetail.recording.format import DECISIONS, FORMAT, HEADER, LINE, NOTHING, Header, RecordedLine, chained, raised_as
 
 _PAUSE_S = 0.5
 _MOST_WAITING = 20_000
@@ -36,7 +36,7 @@ _LAST_WRITE_S = 5.0
 
 
 class _Call(Struct, frozen=True):
-    line: Line
+    line: RecordedLine
     decisions: list[Decision]
 
 
@@ -92,9 +92,9 @@ class Recorder:
         try:
             decisions = cycle.step(state, events, now_ms)
         except Exception as error:
-            self._put(Line(now_ms, number, events=events, raised=raised_as(error)))
+            self._put(RecordedLine(now_ms, number, events=events, raised=raised_as(error)))
             raise
-        self._put(Line(now_ms, number, events=events), decisions)
+        self._put(RecordedLine(now_ms, number, events=events), decisions)
         return decisions
 
     def tell(self, state: State, events: Iterable[Event], now_ms: int) -> None:
@@ -105,9 +105,9 @@ class Recorder:
         try:
             cycle.tell(state, events, now_ms)
         except Exception as error:
-            self._put(Line(now_ms, told=events, raised=raised_as(error)))
+            self._put(RecordedLine(now_ms, told=events, raised=raised_as(error)))
             raise
-        self._put(Line(now_ms, told=events))
+        self._put(RecordedLine(now_ms, told=events))
 
     def renewed(self, state: State) -> State:
         """The state to go on with: where a segment is full, one that is restored from the next one's checkpoint."""
@@ -128,7 +128,7 @@ class Recorder:
         self._closing.set()
         self._thread.join(_LAST_WRITE_S)
 
-    def _put(self, line: Line, decisions: list[Decision] | None = None) -> None:
+    def _put(self, line: RecordedLine, decisions: list[Decision] | None = None) -> None:
         if not self._on:
             return
         self._put_calls += 1
@@ -146,7 +146,7 @@ class Recorder:
 
     def _work(self) -> None:
         try:
-            folder = Folder(self._path, self._bound_bytes)
+            folder = RecordingFolder(self._path, self._bound_bytes)
             try:
                 self._write(folder)
             finally:
@@ -159,7 +159,7 @@ class Recorder:
             # A bug of the recording must not end the scheduler.
             self._stop(raised_as(error))
 
-    def _write(self, folder: Folder) -> None:
+    def _write(self, folder: RecordingFolder) -> None:
         segment, digest = 0, ""
         while True:
             ending = self._closing.is_set()
@@ -204,7 +204,7 @@ class Recorder:
         lines.append(LINE.encode(line) + b"\n")
         return digest
 
-    def _append(self, folder: Folder, lines: list[bytes]) -> None:
+    def _append(self, folder: RecordingFolder, lines: list[bytes]) -> None:
         if lines:
             data = b"".join(lines)
             lines.clear()

@@ -20,8 +20,8 @@ from dovetail.core.cycle import step, tell
 from dovetail.core.decisions import Bind, Decision, Evict, Hold, Release, Unnominate
 from dovetail.core.reasons import Refusal
 from dovetail.core.state import State
-from dovetail.recording.format import CHECKPOINT, DECISIONS, NOTHING, Header, Line, raised_as
-from dovetail.recording.reader import BadRecording, Run, Segment
+from dovetail.recording.format import CHECKPOINT, DECISIONS, NOTHING, Header, RecordedLine, raised_as
+from dovetail.recording.reader import BadRecording, RecordedRun, Segment
 
 Verdict = Literal["equal", "differs", "unusable"]
 
@@ -65,7 +65,7 @@ class Differs(Exception):
         self.recorded_by = recorded_by
 
 
-def replay(run: Run, read: Callable[[int], object] = lambda _: None) -> Replay:
+def replay(run: RecordedRun, read: Callable[[int], object] = lambda _: None) -> Replay:
     """Decide a run again. `read` is called with the bytes read so far, over all of its segments."""
     first = run.segments[0].brief
     result = Replay(run.name, first.dovetail, first.started)
@@ -90,7 +90,7 @@ class Player:
         self._before: Segment | None = None
         self._done_bytes = 0
 
-    def play(self, run: Run) -> None:
+    def play(self, run: RecordedRun) -> None:
         for segment in run.segments:
             header, lines = segment.read(lambda at: self._read(self._done_bytes + at))
             self.begin(segment, header)
@@ -125,7 +125,7 @@ class Player:
         result.digest = header.digest
         self.state = State(header.policy) if header.checkpoint is None else restore(header.policy, header.checkpoint)
 
-    def call(self, segment: Segment, number: int, line: Line) -> list[Decision]:
+    def call(self, segment: Segment, number: int, line: RecordedLine) -> list[Decision]:
         """What the call decides, which is what was recorded."""
         result, state = self._result, self.state
         decisions: list[Decision] = []
@@ -155,7 +155,7 @@ class Player:
         return decisions
 
     def _only(
-        self, segment: Segment, number: int, line: Line, replayed: list[Decision]
+        self, segment: Segment, number: int, line: RecordedLine, replayed: list[Decision]
     ) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """What was decided by one side alone; where only the order differs, everything."""
         try:

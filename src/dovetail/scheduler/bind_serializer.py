@@ -25,7 +25,7 @@ from typing import Generic, TypeVar
 
 from dovetail.kube.nodes.admissions import Sizes
 from dovetail.kube.objects.topology import GPUNode
-from dovetail.kube.translate.translator import Feed
+from dovetail.kube.translate.translator import Translator
 from dovetail.scheduler.numa_guard import aligns, fenced, honours, plugin_gone
 
 T = TypeVar("T")
@@ -34,10 +34,10 @@ _READ_BACK_S = 0.5
 """In which an agent has told what a pod was given."""
 
 
-class Turns(Generic[T]):
+class BindSerializer(Generic[T]):
     """`go` is called with what was given to `take`, at once or when its turn has come, or `hand_back`."""
 
-    def __init__(self, feed: Feed, go: Callable[[T], None], hand_back: Callable[[T], None]) -> None:
+    def __init__(self, feed: Translator, go: Callable[[T], None], hand_back: Callable[[T], None]) -> None:
         self._feed = feed
         self._go = go
         self._hand_back = hand_back

@@ -28,11 +28,11 @@ from dovetail.kube.api.errors import Conflict, KubeError, NotFound, OutcomeUnkno
 from dovetail.kube.objects.pods import Pod
 from dovetail.kube.objects.topology import GPUNode
 from dovetail.scheduler import metrics, wire
-from dovetail.scheduler.bind_serializer import Turns
+from dovetail.scheduler.bind_serializer import BindSerializer
 from dovetail.scheduler.clock import Clock
-from dovetail.scheduler.informers import Mirror
-from dovetail.scheduler.numa_guard import Fences
-from dovetail.scheduler.reservations import NotReady, Reservations
+from dovetail.scheduler.informers import Informers
+from dovetail.scheduler.numa_guard import NumaGuards
+from dovetail.scheduler.reservations import DeviceReservations, NotReady
 
 WORKERS = 96
 _LULL_S = 0.1
@@ -47,7 +47,7 @@ _BIND_COMPLETED = "pv.kubernetes.io/bind-completed"
 """The volume controller's mark; a volume name alone may still be taken back."""
 
 
-class Target(Struct, frozen=True):
+class BindTarget(Struct, frozen=True):
     """A pod to bind, as the API server knows it."""
 
     namespace: str
@@ -63,7 +63,7 @@ class _Item(Struct, frozen=True):
     drivers first, `stale` where it is to be decided anew."""
 
     bind: Bind
-    target: Target
+    target: BindTarget
     record: str
     decided_s: float
     slow: bool
@@ -82,11 +82,11 @@ class Binder:
         self,
         client: Client,
         clock: Clock,
-        mirror: Mirror,
+        mirror: Informers,
         *,
         may_write: Callable[[], bool],
-        failed: Callable[[BindFailed, Target | None], None],
-        bound: Callable[[Bind, Target], None],
+        failed: Callable[[BindFailed, BindTarget | None], None],
+        bound: Callable[[Bind, BindTarget], None],
         run_id: str,
     ) -> None:
         self._client = client
@@ -96,12 +96,12 @@ class Binder:
         self._failed = failed
         self._bound = bound
         self._run_id = run_id
-        self._fences = Fences(client, mirror.feed, run_id)
-        self._reservations = Reservations(client, clock, mirror, self._check_leader)
+        self._fences = NumaGuards(client, mirror.feed, run_id)
+        self._reservations = DeviceReservations(client, clock, mirror, self._check_leader)
         self._queue: deque[_Item] = deque()
         self._tasks: asyncio.TaskGroup | None = None
         self._workers = 0
-        self._turns: Turns[_Item] = Turns(mirror.feed, self._enqueue, self._decide_anew)
+        self._turns: BindSerializer[_Item] = BindSerializer(mirror.feed, self._enqueue, self._decide_anew)
         mirror.feed.gpu_node_told = self._gpu_node_told
         self._in_flight = 0
         self.idle = asyncio.Event()
@@ -109,7 +109,7 @@ class Binder:
         self.idle.set()
         self._lull: asyncio.TimerHandle | None = None
 
-    def put(self, bind: Bind, target: Target, record: str) -> None:
+    def put(self, bind: Bind, target: BindTarget, record: str) -> None:
         self._reservations.expect(bind)
         item = _Item(bind, target, record, time.monotonic(), bool(bind.volumes) or self._reservations.waits(bind))
         if item.slow:
@@ -179,7 +179,7 @@ class Binder:
         metrics.count(metrics.BINDS, result)
         metrics.BIND_SECONDS.observe(time.monotonic() - item.decided_s)
 
-    async def _carry_out(self, bind: Bind, target: Target, record: str) -> str:
+    async def _carry_out(self, bind: Bind, target: BindTarget, record: str) -> str:
         """Bind one pod; the name of how it ended, for the metric."""
         if ("", bind.node) not in self._mirror.nodes.known:
             # The API server would bind the pod all the same, to be deleted by the pod collector a minute later.
@@ -204,11 +204,11 @@ class Binder:
         self._bound(bind, target)
         return "bound"
 
-    async def _not_reserved(self, bind: Bind, target: Target, error: KubeError | NotReady) -> str:
+    async def _not_reserved(self, bind: Bind, target: BindTarget, error: KubeError | NotReady) -> str:
         soon = isinstance(error, NotReady | Unreachable | OutcomeUnknown)
         return await self._fail(bind, target, "", _SOON_MS if soon else _REFUSED_RETRY_MS, str(error), "claims")
 
-    async def _resolve(self, bind: Bind, target: Target, error: KubeError) -> str:
+    async def _resolve(self, bind: Bind, target: BindTarget, error: KubeError) -> str:
         """Find out what became of the pod, however long the server is away."""
         while True:
             try:
@@ -238,7 +238,7 @@ class Binder:
         self._failed(BindFailed(bind.uid, "", "the pod is gone", self._clock.now_ms() + _REFUSED_RETRY_MS), None)
         return "gone"
 
-    async def _fail(self, bind: Bind, target: Target, node: str, retry_ms: int, why: str, result: str) -> str:
+    async def _fail(self, bind: Bind, target: BindTarget, node: str, retry_ms: int, why: str, result: str) -> str:
         """`node` is what to keep the pod away from for so long; "" for every node."""
         await self._reservations.give_back(bind, target.uid)
         metrics.log.warning("pod %s was not bound to %s (%s): %s", target, bind.node, result, why)

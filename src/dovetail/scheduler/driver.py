@@ -31,15 +31,15 @@ from dovetail.kube.api.client import Client
 from dovetail.kube.gangs.dialects import COMPOSITE, NATIVE
 from dovetail.recording.recorder import Recorder
 from dovetail.scheduler import metrics, nominations, wire
-from dovetail.scheduler.binder import Binder, Target
+from dovetail.scheduler.binder import Binder, BindTarget
 from dovetail.scheduler.clock import Clock
-from dovetail.scheduler.events import Events, Kind
-from dovetail.scheduler.informers import Mirror
+from dovetail.scheduler.events import EventKind, Events
+from dovetail.scheduler.informers import Informers
 from dovetail.scheduler.messages import told
-from dovetail.scheduler.mig_repartitioner import Divider
+from dovetail.scheduler.mig_repartitioner import MigRepartitioner
 from dovetail.scheduler.nominations import Nominations
 from dovetail.scheduler.preemptions import Preemptions
-from dovetail.scheduler.reporter import Report, Reporter
+from dovetail.scheduler.reporter import Reporter, StepReport
 
 _LONGEST_NAP_S = 5.0
 _GROUP_CONDITIONS = {
@@ -53,7 +53,7 @@ class Driver:
     def __init__(
         self,
         state: State,
-        mirror: Mirror,
+        mirror: Informers,
         client: Client,
         clock: Clock,
         *,
@@ -61,7 +61,7 @@ class Driver:
         run_id: str,
         instance: str,
         recorder: Recorder | None = None,
-        divider: Divider | None = None,
+        divider: MigRepartitioner | None = None,
     ) -> None:
         self.state = state
         self.last_step_s: float | None = None
@@ -151,7 +151,7 @@ class Driver:
                 if self._divider is not None:
                     self._divider.wish(decision.uid, None)
                 if ref is not None:
-                    self._bind(self._named(decision), Target(ref.namespace, ref.name, ref.uid))
+                    self._bind(self._named(decision), BindTarget(ref.namespace, ref.name, ref.uid))
                 if decision.gang and not self.state.roster.has_started(decision.gang):
                     self._starting[decision.gang] = decision.level
             case Hold():
@@ -163,7 +163,7 @@ class Driver:
             case Unnominate():
                 self._preemptions.give_up(decision)
 
-    def _bind(self, bind: Bind, target: Target) -> None:
+    def _bind(self, bind: Bind, target: BindTarget) -> None:
         """An older "unschedulable" must not be written after the bind, nor that it is to go there. What decides about
         the pod is what was in force when it was decided, however long the bind takes."""
         queue = self.state.shares.queue_of(self.state.roster.pods[bind.uid])
@@ -191,7 +191,7 @@ class Driver:
         slot = nodes.slots.get(node)
         return nodes.layout(slot) if slot is not None else None
 
-    def _bound(self, bind: Bind, target: Target) -> None:
+    def _bound(self, bind: Bind, target: BindTarget) -> None:
         pod = str(target)
         if metrics.log.isEnabledFor(logging.INFO):
             fields = {"pod": pod, "node": bind.node, "devices": bind.devices, "step": bind.step}
@@ -205,13 +205,13 @@ class Driver:
             placed += f": {bind.mbps} of {bind.ideal_mbps} MB/s between them{assumed}"
         if bind.unsure:
             placed += f"; it cannot be said whether its kubelet lets it in: {bind.unsure}"
-        self._events.put(target, Kind.BOUND, placed, step=bind.step)
+        self._events.put(target, EventKind.BOUND, placed, step=bind.step)
 
-    def _failed(self, failed: BindFailed, target: Target | None) -> None:
+    def _failed(self, failed: BindFailed, target: BindTarget | None) -> None:
         self._mirror.tell([failed, *self._mirror.feed.not_bound(failed.uid)])
         self._preemptions.bind_failed(failed.uid)
         if target is not None:
-            self._events.put(target, Kind.BIND_FAILED, f"binding failed: {failed.message}")
+            self._events.put(target, EventKind.BIND_FAILED, f"binding failed: {failed.message}")
 
     def _let_go(self, uid: str) -> None:
         """Of a pod that waits, devices that will not become ready."""
@@ -256,12 +256,12 @@ class Driver:
             if ref is None:
                 continue
             self._let_go(uid)
-            target = Target(ref.namespace, ref.name, ref.uid)
+            target = BindTarget(ref.namespace, ref.name, ref.uid)
             metrics.log.debug("%s waits: %s", target, message)
             body = wire.unschedulable(uid, "Unschedulable", message, self._clock.now_ms())
             path = kinds.PODS.path(ref.namespace, ref.name, "status")
-            self.reporter.put(f"condition/{uid}", Report("condition", "PATCH", path, body))
-            self._events.put(target, Kind.HELD, message, step=hold.step)
+            self.reporter.put(f"condition/{uid}", StepReport("condition", "PATCH", path, body))
+            self._events.put(target, EventKind.HELD, message, step=hold.step)
         if not self.state.roster.has_started(hold.gang):
             for gang_id in self.state.roster.tree(hold.gang):
                 self._group(gang_id, False, "Unschedulable", message)
@@ -273,4 +273,4 @@ class Driver:
             return
         body = wire.group_condition(condition, status, reason, message, self._clock.now_ms())
         path = self._mirror.resource_of(ref.dialect).path(ref.namespace, ref.name, "status")
-        self.reporter.put(f"group/{gang_id}", Report("group", "PATCH", path, body))
+        self.reporter.put(f"group/{gang_id}", StepReport("group", "PATCH", path, body))

@@ -11,12 +11,12 @@ from enum import Enum
 
 from dovetail.kube.api import resources as kinds
 from dovetail.scheduler import wire
-from dovetail.scheduler.binder import Target
+from dovetail.scheduler.binder import BindTarget
 from dovetail.scheduler.clock import Clock
-from dovetail.scheduler.reporter import Report, Reporter
+from dovetail.scheduler.reporter import Reporter, StepReport
 
 
-class Kind(Enum):
+class EventKind(Enum):
     """(reason, action, type). Reasons and actions are kube-scheduler's own where it has the event."""
 
     BOUND = ("Scheduled", "Binding", "Normal")
@@ -46,7 +46,13 @@ class Events:
         self._instance = instance
 
     def put(
-        self, target: Target, kind: Kind, note: str, *, step: int | None = None, related: Target | None = None
+        self,
+        target: BindTarget,
+        kind: EventKind,
+        note: str,
+        *,
+        step: int | None = None,
+        related: BindTarget | None = None,
     ) -> None:
         """About a pod. `step` is when it was decided, None where it was not; `related` is another pod that it is
         about."""
@@ -55,9 +61,9 @@ class Events:
             severity=kind.severity, reason=kind.reason, action=kind.action, note=note, instance=self._instance,
             decision="" if step is None else wire.decision_id(self._run_id, step), now_ms=self._clock.now_ms(),
         )  # fmt: skip
-        report = Report("event", "POST", kinds.EVENTS.path(target.namespace), body)
+        report = StepReport("event", "POST", kinds.EVENTS.path(target.namespace), body)
         self._reporter.put(f"event/{kind.name}/{target.uid}", report)
 
 
-def _reference(target: Target) -> dict[str, str]:
+def _reference(target: BindTarget) -> dict[str, str]:
     return wire.pod(target.namespace, target.name, target.uid)

@@ -28,9 +28,9 @@ from dovetail.core.decisions import Cause
 from dovetail.kube.api import resources as kinds
 from dovetail.kube.api.client import STRATEGIC_PATCH, Client
 from dovetail.kube.api.errors import ApiError, Conflict, KubeError, NotFound, OutcomeUnknown, Unreachable
-from dovetail.kube.translate.translator import Feed
+from dovetail.kube.translate.translator import Translator
 from dovetail.scheduler import metrics, wire
-from dovetail.scheduler.binder import Target
+from dovetail.scheduler.binder import BindTarget
 from dovetail.scheduler.clock import Clock
 
 _IN_FLIGHT = 16
@@ -57,12 +57,12 @@ class Victim(Struct, frozen=True):
     is released, or broken, that gang itself). `note` says for whom and why, `step` is when it was decided, and
     `preemptor` one of the pods that get the room."""
 
-    target: Target
+    target: BindTarget
     cause: Cause | Literal["release", "broken"]
     root: str
     note: str
     step: int
-    preemptor: Target | None = None
+    preemptor: BindTarget | None = None
 
 
 class Evictor:
@@ -72,7 +72,7 @@ class Evictor:
         self,
         client: Client,
         clock: Clock,
-        feed: Feed,
+        feed: Translator,
         *,
         may_write: Callable[[], bool],
         evicted: Callable[[Victim], None],

@@ -27,7 +27,7 @@ from dovetail.kube.objects.pods import Pod
 from dovetail.kube.objects.queues import Queue
 from dovetail.kube.objects.storage import PersistentVolume, PersistentVolumeClaim
 from dovetail.kube.translate.sources import Source, rank, read_owner, sources
-from dovetail.kube.translate.translator import Feed
+from dovetail.kube.translate.translator import Translator
 from dovetail.scheduler import metrics
 
 _OWNER_RETRY_S = 5.0
@@ -38,10 +38,10 @@ second three come together so: each costs less, as what is touched for it has no
 for 12 ms. Longer rests save nothing more."""
 
 
-class Mirror:
+class Informers:
     """`inbox` collects events in order; `changed` is set when there are some."""
 
-    def __init__(self, client: Client, served: Served, feed: Feed) -> None:
+    def __init__(self, client: Client, served: Served, feed: Translator) -> None:
         self.inbox: list[Event] = []
         self.changed = asyncio.Event()
         self.feed = feed

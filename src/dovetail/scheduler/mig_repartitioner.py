@@ -16,13 +16,13 @@ from collections.abc import Callable
 import msgspec
 from msgspec import Struct
 
-from dovetail.core.devices.mig.plan import Change
+from dovetail.core.devices.mig.plan import InstanceChange
 from dovetail.core.reasons import Repartition
 from dovetail.kube.api.client import MERGE_PATCH, Client
 from dovetail.kube.api.errors import Conflict, KubeError
 from dovetail.kube.api.resources import GPU_NODES
 from dovetail.kube.objects.topology import Gpu, GPUNode, MigInstance
-from dovetail.kube.translate.translator import Feed
+from dovetail.kube.translate.translator import Translator
 from dovetail.scheduler import metrics
 from dovetail.scheduler.clock import Clock
 
@@ -40,10 +40,10 @@ class _Wish(Struct):
     layout_id: str = ""
 
 
-class Divider:
+class MigRepartitioner:
     """`wish` is told what the core proposes for a pod that waits; `run` asks for it when it is due."""
 
-    def __init__(self, client: Client, feed: Feed, clock: Clock, may_write: Callable[[], bool]) -> None:
+    def __init__(self, client: Client, feed: Translator, clock: Clock, may_write: Callable[[], bool]) -> None:
         self._client = client
         self._feed = feed
         self._clock = clock
@@ -115,7 +115,7 @@ def _under_way(node: GPUNode) -> bool:
     return state is None or state.id != wanted.id or state.state in ("pending", "applying")
 
 
-def divided(gpu: Gpu, change: Change) -> list[dict[str, object]]:
+def divided(gpu: Gpu, change: InstanceChange) -> list[dict[str, object]]:
     """All instances that the GPU is to have, in the order of their starts."""
     kept = [one for one in gpu.mig or () if (one.profile, one.start) not in change.destroy]
     made = [MigInstance(profile, start) for profile, start in change.create]

@@ -13,12 +13,12 @@ from dovetail.core.model import Pod
 from dovetail.kube.api import resources as kinds
 from dovetail.kube.translate.annotations import DECISION
 from dovetail.scheduler import wire
-from dovetail.scheduler.informers import Mirror
-from dovetail.scheduler.reporter import Report, Reporter
+from dovetail.scheduler.informers import Informers
+from dovetail.scheduler.reporter import Reporter, StepReport
 
 
 class Nominations:
-    def __init__(self, mirror: Mirror, reporter: Reporter, run_id: str) -> None:
+    def __init__(self, mirror: Informers, reporter: Reporter, run_id: str) -> None:
         self._mirror = mirror
         self._reporter = reporter
         self._run_id = run_id
@@ -57,7 +57,7 @@ class Nominations:
         ref = self._mirror.feed.pod_ref(uid)
         if ref is not None:
             path = kinds.PODS.path(ref.namespace, ref.name, "status")
-            self._reporter.put(key(uid), Report("nomination", "PATCH", path, body))
+            self._reporter.put(key(uid), StepReport("nomination", "PATCH", path, body))
 
 
 def key(uid: str) -> str:

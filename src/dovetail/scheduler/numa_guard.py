@@ -18,7 +18,7 @@ from dovetail.kube.api.client import MERGE_PATCH, Client
 from dovetail.kube.api.errors import KubeError
 from dovetail.kube.api.resources import GPU_NODES
 from dovetail.kube.objects.topology import GPUNode
-from dovetail.kube.translate.translator import Feed
+from dovetail.kube.translate.translator import Translator
 from dovetail.scheduler import metrics, wire
 
 _PATIENCE_S = 1.0
@@ -48,10 +48,10 @@ def plugin_gone(told: GPUNode | None) -> bool:
     return told is not None and told.status.plugin_gone
 
 
-class Fences:
+class NumaGuards:
     """`put_up` is awaited before a bind is sent; `told` is to hear of every GPUNode."""
 
-    def __init__(self, client: Client, feed: Feed, run_id: str) -> None:
+    def __init__(self, client: Client, feed: Translator, run_id: str) -> None:
         self._client = client
         self._feed = feed
         self._run_id = run_id

@@ -14,14 +14,14 @@ from typing import Literal
 
 from dovetail.core.decisions import Evict, Release, Unnominate
 from dovetail.core.events import Event, EvictionFailed, PodChanged, PodRemoved
-from dovetail.core.workloads.index import Roster
+from dovetail.core.workloads.index import WorkloadIndex
 from dovetail.kube.api.client import Client
 from dovetail.scheduler import metrics
-from dovetail.scheduler.binder import Target
+from dovetail.scheduler.binder import BindTarget
 from dovetail.scheduler.clock import Clock
-from dovetail.scheduler.events import Events, Kind
+from dovetail.scheduler.events import EventKind, Events
 from dovetail.scheduler.evictor import Evictor, Victim
-from dovetail.scheduler.informers import Mirror
+from dovetail.scheduler.informers import Informers
 from dovetail.scheduler.messages import given_way, told
 from dovetail.scheduler.nominations import Nominations
 
@@ -30,7 +30,7 @@ _WHY: dict[Released, str] = {
     "release": "the gang started by half and was not completed in time",
     "broken": "the gang cannot go on",
 }
-_KINDS: dict[str, Kind] = {"release": Kind.RELEASED, "broken": Kind.BROKEN}
+_KINDS: dict[str, EventKind] = {"release": EventKind.RELEASED, "broken": EventKind.BROKEN}
 """Of pods that make room for nobody in particular, by the cause of their eviction."""
 
 
@@ -41,7 +41,7 @@ class Preemptions:
         self,
         client: Client,
         clock: Clock,
-        mirror: Mirror,
+        mirror: Informers,
         events: Events,
         nominations: Nominations,
         *,
@@ -67,7 +67,7 @@ class Preemptions:
             target = self._target(uid)
             if target is not None:
                 waits = f"waiting for room on {node}: {note}"
-                self._events.put(target, Kind.PREEMPTING, waits, step=evict.step)
+                self._events.put(target, EventKind.PREEMPTING, waits, step=evict.step)
         metrics.log.info("evicting %d pods: %s", len(evict.uids), note)
         preemptor = self._target(evict.nominations[0][0]) if evict.nominations else None
         targets = self._targets(evict.uids)
@@ -81,7 +81,7 @@ class Preemptions:
         for uid in given_up.uids:
             self._nominations.clear(uid)
         for target in self._targets(given_up.uids):
-            self._events.put(target, Kind.GIVEN_UP, given_up.message, step=given_up.step)
+            self._events.put(target, EventKind.GIVEN_UP, given_up.message, step=given_up.step)
 
     def release(self, release: Release) -> None:
         why = told(release.refusal, self._clock.now_ms())
@@ -94,7 +94,7 @@ class Preemptions:
     def bind_failed(self, uid: str) -> None:
         self._nominations.bind_failed(uid)
 
-    def note(self, events: Iterable[Event], roster: Roster) -> None:
+    def note(self, events: Iterable[Event], roster: WorkloadIndex) -> None:
         """What happened, of which the core has decided already. When this process begins to lead all pods are looked
         at: the one before may have nominated some."""
         changed = [event.pod for event in events if isinstance(event, PodChanged)]
@@ -106,16 +106,16 @@ class Preemptions:
                 self._nominations.gone(event.uid)
 
     def _evicted(self, victim: Victim) -> None:
-        kind = _KINDS.get(victim.cause, Kind.MOVED if victim.cause == "move" else Kind.PREEMPTED)
+        kind = _KINDS.get(victim.cause, EventKind.MOVED if victim.cause == "move" else EventKind.PREEMPTED)
         self._events.put(victim.target, kind, victim.note, step=victim.step, related=victim.preemptor)
 
     def _stays(self, victim: Victim, why: str) -> None:
         if victim.cause not in _KINDS:
             self._mirror.tell([EvictionFailed(victim.target.uid, f"pod {victim.target} stays: {why}")])
 
-    def _targets(self, uids: Iterable[str]) -> list[Target]:
+    def _targets(self, uids: Iterable[str]) -> list[BindTarget]:
         return [target for target in map(self._target, uids) if target is not None]
 
-    def _target(self, uid: str) -> Target | None:
+    def _target(self, uid: str) -> BindTarget | None:
         ref = self._mirror.feed.pod_ref(uid)
-        return Target(ref.namespace, ref.name, ref.uid) if ref is not None else None
+        return BindTarget(ref.namespace, ref.name, ref.uid) if ref is not None else None

@@ -21,7 +21,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from dovetail.core.queues.status import Standing
+from dovetail.core.queues.status import QueueStanding
 from dovetail.core.reasons import Expected
 from dovetail.core.state import State
 from dovetail.kube.api.client import JSON_PATCH, Client
@@ -30,7 +30,7 @@ from dovetail.kube.api.resources import QUEUES
 from dovetail.kube.translate.queues import queue_status
 from dovetail.scheduler import metrics
 from dovetail.scheduler.clock import Clock
-from dovetail.scheduler.informers import Mirror
+from dovetail.scheduler.informers import Informers
 
 _LOOK_EVERY_S = 1.0
 _AT_LEAST_EVERY_MS = 60_000
@@ -59,14 +59,14 @@ class _Due(Struct, frozen=True):
     status: dict[str, Any]
 
 
-class QueueStatus:
+class QueueStatusWriter:
     """`run` keeps the objects up to date; `state` is asked for anew each time."""
 
     def __init__(
         self,
         client: Client,
         clock: Clock,
-        mirror: Mirror,
+        mirror: Informers,
         *,
         state: Callable[[], State],
         may_write: Callable[[], bool],
@@ -164,7 +164,7 @@ def _drift(status: dict[str, Any]) -> tuple[Any, ...]:
     return status["due"], status.get("head", {}).get("expectedStart")
 
 
-def head_of(state: State, standing: Standing) -> tuple[str, str, Expected | None] | None:
+def head_of(state: State, standing: QueueStanding) -> tuple[str, str, Expected | None] | None:
     """The first job of a queue that waits: its name, why in a word, and when it is expected to start."""
     members = state.roster.members(standing.head) if standing.head else []
     if not members:

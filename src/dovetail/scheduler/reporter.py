@@ -32,7 +32,7 @@ _PASSING = (0, 429, 502, 503, 504)
 """Statuses that say nothing about the report; 0 is no reply."""
 
 
-class Report(Struct, frozen=True):
+class StepReport(Struct, frozen=True):
     """One write. `kind` is for the metric: "condition", "event" or "group"."""
 
     kind: str
@@ -48,7 +48,7 @@ class Reporter:
         self._client = client
         self._binds_idle = binds_idle
         self._may_write = may_write
-        self._waiting: dict[str, tuple[Report, float]] = {}
+        self._waiting: dict[str, tuple[StepReport, float]] = {}
         """What is to be written, and since when of its key something is."""
         self._turns = asyncio.Semaphore(0)
         """One for each report that waits and each worker that is to look for one: who waits for a turn is woken alone,
@@ -58,7 +58,7 @@ class Reporter:
         self.idle = asyncio.Event()
         self.idle.set()
 
-    def put(self, key: str, report: Report) -> None:
+    def put(self, key: str, report: StepReport) -> None:
         _, since_s = self._waiting.get(key, (None, time.monotonic()))
         self._waiting[key] = report, since_s
         self.idle.clear()
@@ -126,7 +126,7 @@ class Reporter:
         if not self._waiting and not self._writing:
             self.idle.set()
 
-    async def _write(self, report: Report) -> str:
+    async def _write(self, report: StepReport) -> str:
         """Write once; how it ended, for the metric."""
         if not self._may_write():
             return "not leader"

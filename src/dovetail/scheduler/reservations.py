@@ -34,7 +34,7 @@ from dovetail.kube.objects.base import epoch_ms
 from dovetail.kube.objects.claims import AllocationResult, DeviceClass, DeviceResult, DeviceStatus, ResourceClaim
 from dovetail.scheduler import metrics, wire, wire_claims
 from dovetail.scheduler.clock import Clock
-from dovetail.scheduler.informers import Mirror
+from dovetail.scheduler.informers import Informers
 from dovetail.scheduler.wire_protobuf import CONTENT_TYPE, with_consumer, with_finalizer
 
 _TRIES = 5
@@ -54,10 +54,10 @@ class _InFlight(Struct):
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
-class Reservations:
+class DeviceReservations:
     """`expect` is told each bind when it is decided, `forget` when it has ended, however it ended."""
 
-    def __init__(self, client: Client, clock: Clock, mirror: Mirror, check_leader: Callable[[], None]) -> None:
+    def __init__(self, client: Client, clock: Clock, mirror: Informers, check_leader: Callable[[], None]) -> None:
         self._client = client
         self._clock = clock
         self._mirror = mirror

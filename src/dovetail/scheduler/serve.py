@@ -23,16 +23,16 @@ from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.api.discovery import Served, discover
 from dovetail.kube.api.errors import ApiError
 from dovetail.kube.api.lease import LEASE_LABEL, SCHEDULER_NAME, Elector
-from dovetail.kube.nodes.layouts import Finding
-from dovetail.kube.translate.translator import Feed
+from dovetail.kube.nodes.layouts import LayoutFinding
+from dovetail.kube.translate.translator import Translator
 from dovetail.recording.folder import MIB
 from dovetail.recording.recorder import Recorder
 from dovetail.scheduler import metrics
 from dovetail.scheduler.clock import Clock
 from dovetail.scheduler.driver import Driver
-from dovetail.scheduler.informers import Mirror
-from dovetail.scheduler.mig_repartitioner import Divider
-from dovetail.scheduler.queue_status import QueueStatus
+from dovetail.scheduler.informers import Informers
+from dovetail.scheduler.mig_repartitioner import MigRepartitioner
+from dovetail.scheduler.queue_status import QueueStatusWriter
 from dovetail.scheduler.reviews import Reviews
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class LeadershipLost(Exception):
     """Another process leads now, or may: this one must end, so that it starts again with a clean state."""
 
 
-class Options(Struct, frozen=True):
+class SchedulerOptions(Struct, frozen=True):
     """What `dovetail scheduler` can be told. `listen` is HOST:PORT of the health and metrics endpoints, "" for none.
     `policy.attempts_per_step` is small so that binds go out between steps. `recording` is the directory to record into,
     None for none, and `recording_mib` the most that it may take. `divide_mig`: agents are to divide idle MIG cards.
@@ -72,7 +72,7 @@ class Options(Struct, frozen=True):
     authorize_metrics: bool = False
 
 
-async def run(config: ClusterConfig, options: Options) -> None:
+async def run(config: ClusterConfig, options: SchedulerOptions) -> None:
     """Schedule until cancelled. Raises LeadershipLost, ApiError when the API server refuses the first contact, OSError
     when the endpoint's port is taken."""
     gc.set_threshold(COLLECT_AFTER)
@@ -84,7 +84,7 @@ async def run(config: ClusterConfig, options: Options) -> None:
         served = await _first_contact(client)
         if lacking := await protection.lacking(client):
             metrics.log.warning("others can change what is written down of pods that run: %s; %s", lacking, _MEND)
-        mirror = Mirror(client, served, Feed(options.scheduler_name, _log_findings))
+        mirror = Informers(client, served, Translator(options.scheduler_name, _log_findings))
         lost = asyncio.Event()
 
         def started_leading() -> None:
@@ -106,14 +106,14 @@ async def run(config: ClusterConfig, options: Options) -> None:
         run_id = secrets.token_hex(4)
         with _recording(options, run_id) as recorder:
             clock = Clock()
-            divider = Divider(client, mirror.feed, clock, leads) if options.divide_mig else None
+            divider = MigRepartitioner(client, mirror.feed, clock, leads) if options.divide_mig else None
             driver = Driver(
                 State(options.policy), mirror, client, clock,
                 leads=leads, run_id=run_id, instance=options.identity, recorder=recorder, divider=divider,
             )  # fmt: skip
             if endpoints is not None:
                 endpoints.follow(driver, mirror.reflectors)
-            statuses = QueueStatus(client, clock, mirror, state=lambda: driver.state, may_write=leads)
+            statuses = QueueStatusWriter(client, clock, mirror, state=lambda: driver.state, may_write=leads)
             try:
                 # The election outlives the rest: what is written at the end needs the lease.
                 async with asyncio.TaskGroup() as election, asyncio.TaskGroup() as tasks:
@@ -136,7 +136,7 @@ async def run(config: ClusterConfig, options: Options) -> None:
                     await asyncio.shield(elector.release())
 
 
-def _log_findings(about: str, findings: tuple[Finding, ...]) -> None:
+def _log_findings(about: str, findings: tuple[LayoutFinding, ...]) -> None:
     """Once for each change."""
     if findings:
         metrics.log.warning("%s: %s", about, "; ".join(map(str, findings)))
@@ -145,7 +145,7 @@ def _log_findings(about: str, findings: tuple[Finding, ...]) -> None:
 
 
 @contextmanager
-def _recording(options: Options, run_id: str) -> Iterator[Recorder | None]:
+def _recording(options: SchedulerOptions, run_id: str) -> Iterator[Recorder | None]:
     """Records until the end of the block, where it is asked for."""
     if options.recording is None:
         yield None
@@ -186,7 +186,7 @@ async def _first_contact(client: Client) -> Served:
 
 
 @asynccontextmanager
-async def _listening(options: Options, client: Client) -> AsyncIterator[Endpoints | None]:
+async def _listening(options: SchedulerOptions, client: Client) -> AsyncIterator[Endpoints | None]:
     """Health and metrics until the end of the block, where they are asked for. Raises OSError."""
     if not options.listen:
         yield None

@@ -12,7 +12,7 @@ from functools import lru_cache
 import msgspec
 
 from dovetail.core.decisions import Bind
-from dovetail.core.dra.extended import Use
+from dovetail.core.dra.extended import ExtendedUse
 from dovetail.kube.api.texts import MESSAGE_BYTES, NOTE_BYTES, clipped
 from dovetail.kube.nodes.instances import shown
 from dovetail.kube.translate.annotations import BOUND, DECISION, DEVICES, RANK
@@ -94,7 +94,7 @@ def nomination(uid: str, node: str | None, decision: str = "") -> bytes:
     return _encode({"metadata": {"uid": uid} | annotations, "status": {"nominatedNodeName": node}})
 
 
-def extended_claim(uid: str, claim: str, uses: Iterable[Use]) -> bytes:
+def extended_claim(uid: str, claim: str, uses: Iterable[ExtendedUse]) -> bytes:
     """A strategic merge patch of a pod's status: which container has which extended resource by which request of the
     claim. It fails if the uid is another."""
     mappings = [{"containerName": u.container, "resourceName": u.resource, "requestName": u.request} for u in uses]

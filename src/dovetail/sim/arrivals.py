@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from dovetail.core.events import NodeChanged
 from dovetail.core.model import GPU, WHOLE_GPU_MILLI
 from dovetail.sim.clock import Result
-from dovetail.sim.workload import Job, Workload, gpu_milli
+from dovetail.sim.workload import SimJob, Workload, gpu_milli
 
 
 def inflated(workload: Workload, percent: int, seed: int) -> Workload:
@@ -48,7 +48,7 @@ def inflated(workload: Workload, percent: int, seed: int) -> Workload:
     )
 
 
-def _again(job: Job, number: int) -> Job:
+def _again(job: SimJob, number: int) -> SimJob:
     """The job once more, under another name."""
     [pod] = job.pods
     name = f"{pod.name}-{number}"

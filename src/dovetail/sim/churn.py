@@ -13,7 +13,7 @@ import random
 from msgspec.structs import replace
 
 from dovetail.core.model import GPU, WHOLE_GPU_MILLI
-from dovetail.sim.workload import Job, Workload, gpu_milli
+from dovetail.sim.workload import SimJob, Workload, gpu_milli
 
 
 def churned(workload: Workload, load_percent: int, mean_runtime_ms: int, until_ms: int, seed: int) -> Workload:
@@ -27,12 +27,12 @@ def churned(workload: Workload, load_percent: int, mean_runtime_ms: int, until_m
         what = "these pods ask for" if capacity else "there are"
         raise ValueError(f"{workload.name}: load is of GPUs, and {what} none")
     pods_per_ms = capacity * load_percent / 100 / mean_runtime_ms / (demand / len(workload.jobs))
-    jobs: list[Job] = []
+    jobs: list[SimJob] = []
     at_ms = chance.expovariate(pods_per_ms)
     while at_ms < until_ms:
         [pod] = chance.choice(workload.jobs).pods
         name, arrived_ms = f"{pod.name}-{len(jobs)}", int(at_ms)
         again = replace(pod, uid=name, name=name, created_ms=arrived_ms)
-        jobs.append(Job(arrived_ms, (again,), duration_ms=1 + int(chance.expovariate(1 / mean_runtime_ms))))
+        jobs.append(SimJob(arrived_ms, (again,), duration_ms=1 + int(chance.expovariate(1 / mean_runtime_ms))))
         at_ms += chance.expovariate(pods_per_ms)
     return replace(workload, jobs=tuple(jobs))

@@ -24,7 +24,7 @@ from msgspec import Struct, field
 
 from dovetail.core.model import GPU, WHOLE_GPU_MILLI
 from dovetail.core.reasons import Refusal
-from dovetail.sim.workload import Job, Workload, gpu_milli
+from dovetail.sim.workload import SimJob, Workload, gpu_milli
 
 _END, _GONE, _DOWN, _UP, _ARRIVAL, _WAKE = range(6)
 
@@ -38,7 +38,7 @@ class Fate(Struct):
     told while it waits."""
 
     number: int
-    job: Job
+    job: SimJob
     queue: int
     milli: int
     waiting: int
@@ -106,7 +106,7 @@ class Result(Struct):
     failed: int = 0
 
 
-class Clock(ABC):
+class VirtualClock(ABC):
     """`suspends`: who gives way keeps all of its work."""
 
     suspends = False
@@ -292,5 +292,12 @@ class Clock(ABC):
         self.result.moments.append(Moment(self.now_ms, self._arrived_milli, held, wanted, self.up_milli))
 
 
-_HAPPENS = (Clock._end, Clock._gone, Clock._down, Clock._up, Clock._arrival, lambda clock, number, run: None)
+_HAPPENS = (
+    VirtualClock._end,
+    VirtualClock._gone,
+    VirtualClock._down,
+    VirtualClock._up,
+    VirtualClock._arrival,
+    lambda clock, number, run: None,
+)
 """By kind of event."""

@@ -25,11 +25,11 @@ from dovetail.core.events import (
 )
 from dovetail.core.policy import Policy
 from dovetail.core.state import State
-from dovetail.sim.clock import Clock, Fate
+from dovetail.sim.clock import Fate, VirtualClock
 from dovetail.sim.workload import Workload, gpu_milli
 
 
-class Simulation(Clock):
+class Simulation(VirtualClock):
     @property
     def core_ms(self) -> int:
         """Now, as the core has it."""

@@ -28,8 +28,8 @@ from dovetail.core.cluster.columns import Index
 from dovetail.core.cluster.selection import matches_affinity
 from dovetail.core.cluster.shapes import Shape
 from dovetail.core.model import CPU, GPU, WHOLE_GPU_MILLI, Pod, Request
-from dovetail.core.placing.score_cache import Row
-from dovetail.core.placing.scores import Offer, Scores
+from dovetail.core.placing.score_cache import ScoreRow
+from dovetail.core.placing.scores import ScoredOffer, Scores
 
 _COVERED_PERCENT = 95
 _STEPS_MILLI = [1000 * math.log(score / (100 - score)) for score in range(1, 100)]
@@ -76,12 +76,12 @@ class FragmentationGradientDescent:
     def native(self, cluster: Cluster) -> None:
         return None
 
-    def scores(self, cluster: Cluster, offer: Offer) -> Scores:
+    def scores(self, cluster: Cluster, offer: ScoredOffer) -> Scores:
         falls = self._falls(cluster, offer.shape, offer.index, offer.left)
         best: Scores = np.searchsorted(self._steps, falls.max(axis=0), side="right")
         return best
 
-    def best(self, row: Row, pod: Pod) -> int:
+    def best(self, row: ScoreRow, pod: Pod) -> int:
         return row.best()
 
     def share_gpu(self, cluster: Cluster, slot: int, pod: Pod, share: int) -> int:

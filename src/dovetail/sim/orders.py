@@ -16,7 +16,7 @@ import random
 
 from dovetail.core.queues.attained import level, level_after_ms
 from dovetail.sim.clock import Fate
-from dovetail.sim.plain import Line, Order, Plain
+from dovetail.sim.plain import Plain, PlainLine, PlainOrder
 
 _UNKNOWN_MS = 2**62
 _ERRORS = ((0.1, 0.0, 0.1), (0.5, 0.1, 0.5), (0.7, 0.5, 1.0), (0.9, 1.0, 10.0), (1.0, 10.0, 100.0))
@@ -59,14 +59,14 @@ def _next_level_ms(plain: Plain, fate: Fate) -> int | None:
     return plain.now_ms + level_after_ms(_attained(plain, fate), fate.milli)
 
 
-ORDERS: dict[str, Order] = {
-    "fifo": Order(_age),
-    "sjf": Order(_duration),
-    "srtf": Order(_remaining, preempts=True, line=Line.SKIP),
-    "qssf": Order(_guessed),
-    "las": Order(_level, preempts=True, changes_ms=_next_level_ms, line=Line.SKIP),
-    "fair": Order(_age, queue=lambda plain, queue: plain.walked_milli[queue] / plain.weights[queue]),
-    "fair-history": Order(_age, queue=lambda plain, queue: plain.usage.used[queue] / plain.weights[queue]),
-    "credit": Order(_age, queue=lambda plain, queue: -plain.usage.credit[queue] / plain.weights[queue]),
+ORDERS: dict[str, PlainOrder] = {
+    "fifo": PlainOrder(_age),
+    "sjf": PlainOrder(_duration),
+    "srtf": PlainOrder(_remaining, preempts=True, line=PlainLine.SKIP),
+    "qssf": PlainOrder(_guessed),
+    "las": PlainOrder(_level, preempts=True, changes_ms=_next_level_ms, line=PlainLine.SKIP),
+    "fair": PlainOrder(_age, queue=lambda plain, queue: plain.walked_milli[queue] / plain.weights[queue]),
+    "fair-history": PlainOrder(_age, queue=lambda plain, queue: plain.usage.used[queue] / plain.weights[queue]),
+    "credit": PlainOrder(_age, queue=lambda plain, queue: -plain.usage.credit[queue] / plain.weights[queue]),
 }
 """By name."""

@@ -11,20 +11,20 @@ from __future__ import annotations
 from dovetail.core.cluster import Cluster
 from dovetail.core.events import NodeChanged
 from dovetail.core.placing.pods import fill
-from dovetail.core.placing.score_cache import Rows
+from dovetail.core.placing.score_cache import ScoreCache
 from dovetail.core.policy import Policy
-from dovetail.sim.clock import Clock, Fate
-from dovetail.sim.workload import Job, Workload
+from dovetail.sim.clock import Fate, VirtualClock
+from dovetail.sim.workload import SimJob, Workload
 
 
-class PlacedAtOnce(Clock):
+class PlacedAtOnce(VirtualClock):
     def __init__(self, workload: Workload, policy: Policy) -> None:
         """Raises ValueError where something else happens than that lone pods come to nodes."""
         super().__init__(workload)
         if workload.outages or workload.queues or any(map(_more_than_placed, workload.jobs)):
             raise ValueError(f"{workload.name}: only lone pods that stay and look at no others are placed at once")
         self.cluster = Cluster(policy.scoring, policy.fabric)
-        self._rows = Rows(self.cluster, policy.scoring)
+        self._rows = ScoreCache(self.cluster, policy.scoring)
         for event in workload.cluster:
             if not isinstance(event, NodeChanged):
                 raise ValueError(f"{workload.name}: besides nodes there must be nothing before the first arrival")
@@ -60,6 +60,6 @@ class PlacedAtOnce(Clock):
         raise AssertionError("no node fails")
 
 
-def _more_than_placed(job: Job) -> bool:
+def _more_than_placed(job: SimJob) -> bool:
     stays = job.gang is None and job.duration_ms is None
     return not stays or any(pod.request.scattered or pod.claims or pod.device_claims for pod in job.pods)

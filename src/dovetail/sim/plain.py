@@ -25,7 +25,7 @@ from msgspec import Struct
 
 from dovetail.core.model import WHOLE_GPU_MILLI
 from dovetail.core.queues.types import DEFAULT_HALF_LIFE_MS
-from dovetail.sim.clock import Clock, Fate
+from dovetail.sim.clock import Fate, VirtualClock
 from dovetail.sim.workload import Workload, gpu_milli
 
 Key = Any
@@ -35,13 +35,13 @@ _Place = tuple[Key, int]
 _NEVER_MS = 2**62
 
 
-class Line(StrEnum):
+class PlainLine(StrEnum):
     STRICT = "strict"
     EASY = "easy"
     SKIP = "skip"
 
 
-class Order(Struct, frozen=True):
+class PlainOrder(Struct, frozen=True):
     """`job` orders the jobs of a queue, and is the same as long as one waits; `queue` orders the queues (None: all are
     one line). `preempts`: who comes first takes
     from who comes later; with `suspends` at no cost. `changes_ms` is when the key of a running job changes by itself.
@@ -52,27 +52,27 @@ class Order(Struct, frozen=True):
     preempts: bool = False
     suspends: bool = True
     changes_ms: Callable[[Plain, Fate], int | None] | None = None
-    line: Line = Line.STRICT
+    line: PlainLine = PlainLine.STRICT
 
 
-class Plain(Clock):
+class Plain(VirtualClock):
     """`walked_milli` is what each queue has in the present walk, `usage` what it used before."""
 
     def __init__(
         self,
         workload: Workload,
-        order: Order,
-        line: Line | None = None,
+        order: PlainOrder,
+        line: PlainLine | None = None,
         half_life_ms: int = DEFAULT_HALF_LIFE_MS,
         seed: int = 0,
     ) -> None:
         super().__init__(workload)
         self.order, self.line, self.seed = order, line or order.line, seed
-        if order.preempts and self.line is Line.EASY:
+        if order.preempts and self.line is PlainLine.EASY:
             raise ValueError("backfill is for those who run to their end: this order preempts")
         self.suspends = order.suspends
         self.weights = self.result.weights
-        self.usage = Usage(self.weights, half_life_ms, self.up_milli)
+        self.usage = PlainUsage(self.weights, half_life_ms, self.up_milli)
         self.walked_milli = [0] * len(self.weights)
         self._names = list(self.gpus)
         self._slots = {name: i for i, name in enumerate(self._names)}
@@ -140,9 +140,9 @@ class Plain(Clock):
                 sizes = _sizes(fate)
                 slots = _place(sizes, room, self._free) if fate.milli <= left else None
                 if slots is None:
-                    if self.line is Line.STRICT:
+                    if self.line is PlainLine.STRICT:
                         break
-                    if self.line is Line.EASY and head is None:
+                    if self.line is PlainLine.EASY and head is None:
                         head = self._reserve(fate, room)
                     continue
                 if head is not None and not head.leaves(sizes, slots, self.expected_end_ms(fate)):
@@ -265,7 +265,7 @@ def _place(sizes: list[int], room: list[int], free: list[int]) -> list[int] | No
     return slots
 
 
-class Usage:
+class PlainUsage:
     """What each queue used: its GPUs integrated over time and decayed by half in `half_life_ms`; and a credit that its
     share of the capacity fills and its use empties, up to what an idle queue would save in as long a time."""
 

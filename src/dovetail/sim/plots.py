@@ -17,7 +17,7 @@ from dovetail.core.events import NodeChanged, PodChanged
 from dovetail.core.model import GPU, WHOLE_GPU_MILLI
 from dovetail.sim.arrivals import unallocated_percent
 from dovetail.sim.fairness import jain_over_time
-from dovetail.sim.report import Run
+from dovetail.sim.report import SimulationRun
 from dovetail.sim.workload import gpu_milli
 
 _BLUE, _GREY = "#2563eb", "#9ca3af"
@@ -28,7 +28,7 @@ _NAMED_NODES = 40
 _NEARLY_FULL_PERCENT = 70
 
 
-def draw_arrivals(run: Run, path: Path) -> None:
+def draw_arrivals(run: SimulationRun, path: Path) -> None:
     """GPUs that are not allocated, over the GPU demand that has arrived. Raises OSError."""
     figure, axes = _figure(run)
     unallocated = sorted(unallocated_percent(run.result).items())
@@ -47,7 +47,7 @@ def draw_arrivals(run: Run, path: Path) -> None:
     _save(figure, path)
 
 
-def draw_queue(run: Run, path: Path, *others: Run) -> None:
+def draw_queue(run: SimulationRun, path: Path, *others: SimulationRun) -> None:
     """How long jobs waited; allocated GPUs, and how evenly queues were served, over time. One colour for each run.
     Raises OSError."""
     runs = (run, *others)
@@ -81,7 +81,7 @@ def draw_queue(run: Run, path: Path, *others: Run) -> None:
     _save(figure, path)
 
 
-def _mean_allocated(run: Run, begin_ms: int, span_ms: int) -> list[float]:
+def _mean_allocated(run: SimulationRun, begin_ms: int, span_ms: int) -> list[float]:
     """GPUs allocated in % of those that were up, in `_BINS` spans of the same length."""
     held, up = [0] * _BINS, [0] * _BINS
     for now, then in pairwise(run.result.moments):
@@ -95,7 +95,7 @@ def _mean_allocated(run: Run, begin_ms: int, span_ms: int) -> list[float]:
     return [100 * has / could if could else 0.0 for has, could in zip(held, up, strict=True)]
 
 
-def draw_nodes(run: Run, path: Path) -> None:
+def draw_nodes(run: SimulationRun, path: Path) -> None:
     """GPUs of each node: held before, placed now, free. Raises OSError."""
     total, before = {}, Counter[str]()
     milli = {pod.uid: gpu_milli(pod.request) for job in run.workload.jobs for pod in job.pods}
@@ -123,7 +123,7 @@ def draw_nodes(run: Run, path: Path) -> None:
     _save(figure, path)
 
 
-def _figure(run: Run, rows: int = 1, *, named: bool = True) -> tuple[Figure, Axes]:
+def _figure(run: SimulationRun, rows: int = 1, *, named: bool = True) -> tuple[Figure, Axes]:
     figure = Figure(figsize=(8, 3 + 1.5 * rows), layout="constrained")
     axes = figure.subplots(rows, squeeze=False)
     policy = f", {run.policy}" if named else ""

@@ -21,8 +21,8 @@ from dovetail.core.cluster import Cluster
 from dovetail.core.cluster.shapes import Shape
 from dovetail.core.model import CPU, GPU, WHOLE_GPU_MILLI, Pod, Request
 from dovetail.core.placing.expected_fill import ExpectedFill
-from dovetail.core.placing.score_cache import Row
-from dovetail.core.placing.scores import Offer, Scores, Scoring, Tightest, tightest_gpu
+from dovetail.core.placing.score_cache import ScoreRow
+from dovetail.core.placing.scores import ScoredOffer, Scores, Scoring, Tightest, tightest_gpu
 from dovetail.sim.fgd import FragmentationGradientDescent
 
 _LARGEST_CPU_MILLI = 128_000
@@ -41,7 +41,7 @@ class _Published:
     def native(self, cluster: Cluster) -> None:
         return None
 
-    def best(self, row: Row, pod: Pod) -> int:
+    def best(self, row: ScoreRow, pod: Pod) -> int:
         return row.best()
 
     def share_gpu(self, cluster: Cluster, slot: int, pod: Pod, share: int) -> int:
@@ -51,7 +51,7 @@ class _Published:
 class BestFit(_Published):
     """The node that has the least left of cores and GPUs, each measured against the largest node."""
 
-    def scores(self, cluster: Cluster, offer: Offer) -> Scores:
+    def scores(self, cluster: Cluster, offer: ScoredOffer) -> Scores:
         per_core = _LARGEST_CPU_MILLI // _LARGEST_GPU_MILLI
         unused = offer.left[cluster.nodes.resources[CPU]]
         unused = unused + per_core * (cluster.nodes.room_milli(offer.index).sum(axis=0) - asked_milli(offer.shape))
@@ -63,7 +63,7 @@ class DotProduct(_Published):
     """The node whose idle cores and GPUs are least aligned with the request (Tetris, SIGCOMM'14), so that plentiful
     nodes are kept."""
 
-    def scores(self, cluster: Cluster, offer: Offer) -> Scores:
+    def scores(self, cluster: Cluster, offer: ScoredOffer) -> Scores:
         nodes = cluster.nodes
         cpu_milli = int(offer.shape.need[nodes.resources[CPU], 0])
         per_core_squared = (_LARGEST_CPU_MILLI // _LARGEST_GPU_MILLI) ** 2
@@ -76,7 +76,7 @@ class DotProduct(_Published):
 class Packing(_Published):
     """Opened GPUs before free GPUs of a node in use, before nodes that nobody uses."""
 
-    def scores(self, cluster: Cluster, offer: Offer) -> Scores:
+    def scores(self, cluster: Cluster, offer: ScoredOffer) -> Scores:
         nodes = cluster.nodes
         free = np.bitwise_count(nodes.gpu_free_bits[offer.index]).astype(np.int64)
         if not asked_milli(offer.shape):
@@ -102,7 +102,7 @@ class Clustering(_Published):
         """Of each node slot, a bit for each kind of pods that it holds."""
         self._seen = -1
 
-    def scores(self, cluster: Cluster, offer: Offer) -> Scores:
+    def scores(self, cluster: Cluster, offer: ScoredOffer) -> Scores:
         idle_milli = cluster.nodes.room_milli(offer.index).sum(axis=0)
         fullness: Scores = 25 * (_LARGEST_GPU_MILLI - idle_milli) // _LARGEST_GPU_MILLI
         kind = _kind(offer.shape.request)
@@ -138,10 +138,10 @@ class Random:
     def native(self, cluster: Cluster) -> None:
         return None
 
-    def scores(self, cluster: Cluster, offer: Offer) -> Scores:
+    def scores(self, cluster: Cluster, offer: ScoredOffer) -> Scores:
         return np.zeros(offer.left.shape[1], dtype=np.int64)
 
-    def best(self, row: Row, pod: Pod) -> int:
+    def best(self, row: ScoreRow, pod: Pod) -> int:
         slots = np.flatnonzero(row.score == row.score[row.best()])
         return int(slots[self._draw("node", pod, len(slots))])
 

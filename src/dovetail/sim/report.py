@@ -29,7 +29,7 @@ _READ_OUT_PERCENT = 100
 """Arrivals of 100 % of the GPUs are read out besides the last ones, as in the paper."""
 
 
-class Report(Struct, frozen=True, kw_only=True):
+class SimulationReport(Struct, frozen=True, kw_only=True):
     """`arrived_pods` came, `placed_pods` of them got a node at some time. `refused` counts the others by the code of
     their reason. `unknown_models` counts pods by a GPU model that they name and no node has."""
 
@@ -45,7 +45,7 @@ class Report(Struct, frozen=True, kw_only=True):
     unknown_models: dict[str, int]
 
 
-class ArrivalReport(Report, frozen=True, kw_only=True):
+class ArrivalReport(SimulationReport, frozen=True, kw_only=True):
     """`unallocated_gpu_percent` is by arrivals in % of all GPUs; None where no arrival falls on that number.
     `first_refusal_percent` is how much GPU demand had come when the first pod with a GPU was refused, in % of all GPUs;
     None where none was."""
@@ -54,7 +54,7 @@ class ArrivalReport(Report, frozen=True, kw_only=True):
     first_refusal_percent: float | None
 
 
-class Spread(Struct, frozen=True):
+class ValueSpread(Struct, frozen=True):
     """Seconds over some jobs; all None where there are none."""
 
     mean: float | None
@@ -70,13 +70,13 @@ class OfQueue(Struct, frozen=True):
     queue: str
     weight: int
     jobs: int
-    wait_s: Spread
-    completion_s: Spread
+    wait_s: ValueSpread
+    completion_s: ValueSpread
     gpu_hours: float
     due_percent: float | None
 
 
-class QueueReport(Report, frozen=True, kw_only=True):
+class QueueReport(SimulationReport, frozen=True, kw_only=True):
     """`allocated_gpu_percent` is the mean over time, from the first arrival to the last event (`makespan_s`), of the
     GPUs of nodes that were not down. `evictions` counts jobs that gave way to others, `failures` those that a node took
     with it, each as often as that happened; `lost_gpu_hours` is work that was done in vain. `jain_index` is how evenly
@@ -85,8 +85,8 @@ class QueueReport(Report, frozen=True, kw_only=True):
     jobs: int
     started_jobs: int
     ended_jobs: int
-    wait_s: Spread
-    completion_s: Spread
+    wait_s: ValueSpread
+    completion_s: ValueSpread
     makespan_s: float
     allocated_gpu_percent: float | None
     evictions: int
@@ -101,7 +101,7 @@ class Placed(Struct, frozen=True):
     node: str
 
 
-class Waiting(Struct, frozen=True):
+class WaitingTimes(Struct, frozen=True):
     """`code` and `when` as in the reasons; `message` has the numbers."""
 
     pod: str
@@ -110,17 +110,17 @@ class Waiting(Struct, frozen=True):
     message: str
 
 
-class SnapshotReport(Report, frozen=True, kw_only=True):
+class SnapshotReport(SimulationReport, frozen=True, kw_only=True):
     """`running_pods` are on nodes already. `problems` are what could not be used of the input, or keeps an object
     pending as it is written."""
 
     running_pods: int
     placed: list[Placed]
-    waiting: list[Waiting]
+    waiting: list[WaitingTimes]
     problems: tuple[str, ...]
 
 
-class Run(Struct, frozen=True):
+class SimulationRun(Struct, frozen=True):
     """What was simulated, for the report. `seconds` is the wall time of the simulation, without reading the input."""
 
     workload: Workload
@@ -130,7 +130,7 @@ class Run(Struct, frozen=True):
     seconds: float
 
 
-def of_arrivals(run: Run, until_percent: int) -> ArrivalReport:
+def of_arrivals(run: SimulationRun, until_percent: int) -> ArrivalReport:
     unallocated = unallocated_percent(run.result)
     columns = sorted({min(_READ_OUT_PERCENT, until_percent), until_percent})
     return ArrivalReport(
@@ -140,7 +140,7 @@ def of_arrivals(run: Run, until_percent: int) -> ArrivalReport:
     )
 
 
-def of_queue(run: Run) -> QueueReport:
+def of_queue(run: SimulationRun) -> QueueReport:
     result, moments = run.result, run.result.moments
     begin_ms, end_ms = (moments[0].at_ms, moments[-1].at_ms) if moments else (0, 0)
     spans = [(now, then.at_ms - now.at_ms) for now, then in pairwise(moments)]
@@ -180,19 +180,19 @@ def _queues(result: Result, spans: list[tuple[Moment, int]]) -> list[OfQueue]:
     return queues
 
 
-def of_snapshot(run: Run, problems: tuple[str, ...]) -> SnapshotReport:
+def of_snapshot(run: SimulationRun, problems: tuple[str, ...]) -> SnapshotReport:
     result = run.result
     pods = [(fate.job.pods[0], fate.refusal) for fate in result.fates]
     return SnapshotReport(
         **_common(run),
         running_pods=sum(isinstance(event, PodChanged) for event in run.workload.cluster),
         placed=[Placed(pod.key, result.placed[pod.uid]) for pod, _ in pods if pod.uid in result.placed],
-        waiting=[Waiting(pod.key, why.reason.code, why.when, str(why)) for pod, why in pods if why is not None],
+        waiting=[WaitingTimes(pod.key, why.reason.code, why.when, str(why)) for pod, why in pods if why is not None],
         problems=problems,
     )
 
 
-def _common(run: Run) -> dict[str, Any]:
+def _common(run: SimulationRun) -> dict[str, Any]:
     """The fields of Report."""
     result = run.result
     nodes = [event.node for event in run.workload.cluster if isinstance(event, NodeChanged)]
@@ -224,20 +224,20 @@ def _first_refusal(result: Result) -> float | None:
     return None
 
 
-def _waits(fates: list[Fate]) -> Spread:
+def _waits(fates: list[Fate]) -> ValueSpread:
     return _spread([fate.waited_ms for fate in fates if fate.started_ms is not None])
 
 
-def _completions(fates: list[Fate]) -> Spread:
+def _completions(fates: list[Fate]) -> ValueSpread:
     return _spread([fate.ended_ms - fate.job.at_ms for fate in fates if fate.ended_ms is not None])
 
 
-def _spread(spans_ms: list[int]) -> Spread:
+def _spread(spans_ms: list[int]) -> ValueSpread:
     seconds = sorted(span_ms / 1000 for span_ms in spans_ms)
     if not seconds:
-        return Spread(None, None, None, None, None)
+        return ValueSpread(None, None, None, None, None)
     rank = [seconds[math.ceil(percent * len(seconds) / 100) - 1] for percent in (50, 95, 99, 100)]
-    return Spread(_rounded(sum(seconds) / len(seconds)), *rank)
+    return ValueSpread(_rounded(sum(seconds) / len(seconds)), *rank)
 
 
 def _rounded(value: float | None) -> float | None:

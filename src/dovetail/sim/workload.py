@@ -18,7 +18,7 @@ from dovetail.core.model import GPU, WHOLE_GPU_MILLI, Gang, Node, Pod, Request
 from dovetail.core.queues.types import Queue
 
 
-class Job(Struct, frozen=True):
+class SimJob(Struct, frozen=True):
     """`gang` is None for a lone pod. `duration_ms` is the work that there is to do, counted from the start of the job;
     None runs until the end of the simulation. The pods' `created_ms` is `at_ms`."""
 
@@ -43,7 +43,7 @@ class Workload(Struct, frozen=True):
 
     name: str
     cluster: tuple[Event, ...]
-    jobs: tuple[Job, ...]
+    jobs: tuple[SimJob, ...]
     queues: tuple[Queue, ...] = ()
     outages: tuple[Outage, ...] = ()
 
@@ -71,4 +71,4 @@ def snapshot(name: str, events: Sequence[Event]) -> Workload:
     waiting = [e.pod for e in events if isinstance(e, PodChanged) and e.pod.managed and not e.pod.node]
     uids = {pod.uid for pod in waiting}
     cluster = tuple(e for e in events if not (isinstance(e, PodChanged) and e.pod.uid in uids))
-    return Workload(name, cluster, tuple(Job(0, (pod,)) for pod in waiting))
+    return Workload(name, cluster, tuple(SimJob(0, (pod,)) for pod in waiting))

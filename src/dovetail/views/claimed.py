@@ -15,9 +15,9 @@ from msgspec import Struct
 from dovetail.core.cluster import Cluster
 from dovetail.core.cluster.selection import matches_terms
 from dovetail.core.dra import cel
-from dovetail.core.dra.asks import Alternative, Asks, Option
-from dovetail.core.dra.kinds import Kind, Kinds
-from dovetail.core.dra.pools import Offer, PoolHere, PoolId, pools_on, uses_of
+from dovetail.core.dra.asks import Alternative, Asks, RequestOption
+from dovetail.core.dra.kinds import DeviceKind, Kinds
+from dovetail.core.dra.pools import PoolHere, PoolId, PoolOffer, pools_on, uses_of
 from dovetail.core.dra.types import SHARED, Allocation, ClaimSpec, Device, DeviceTaint, Grant, Slice
 from dovetail.core.model import NodeTerm
 from dovetail.views.holders import device_of
@@ -25,7 +25,7 @@ from dovetail.views.holders import device_of
 DeviceId = tuple[PoolId, str]
 
 
-class Seen(Struct, frozen=True):
+class ClaimedView(Struct, frozen=True):
     """A device of a node for one request. `matches`: the request means such devices; `free`: it could have this one
     now, were it alone. `rule` keeps it away, or, where it is free, what the constraints of the claim compare; "" for
     nothing. `users` are the claims that have it, with their pods."""
@@ -70,7 +70,7 @@ class Claimed:
             users = f" (pod {', '.join(pods[key])})" if key in pods else ""
             yield f"claim {key}{users}", allocation
 
-    def seen(self, slot: int, specs: Sequence[ClaimSpec]) -> list[Seen]:
+    def seen(self, slot: int, specs: Sequence[ClaimSpec]) -> list[ClaimedView]:
         """All devices of the node for every request of these claims, alternatives included."""
         record = self._cluster.nodes.records[slot]
         if record is None:
@@ -85,7 +85,7 @@ class Claimed:
         kind = self._kinds.of(pools, record.layout)
         view = self._asks.view(ask, kind)
         found = [
-            Seen(f"{pool.id[0]}/{pool.id[1]}", "", "its pool is incomplete" if pool.incomplete else pool.invalid)
+            ClaimedView(f"{pool.id[0]}/{pool.id[1]}", "", "its pool is incomplete" if pool.incomplete else pool.invalid)
             for pool in pools
             if pool.incomplete or pool.invalid
         ]
@@ -96,8 +96,13 @@ class Claimed:
         return found
 
     def _of_option(
-        self, pools: Sequence[PoolHere], kind: Kind, alternative: Alternative, option: Option, spec: ClaimSpec
-    ) -> Iterator[Seen]:
+        self,
+        pools: Sequence[PoolHere],
+        kind: DeviceKind,
+        alternative: Alternative,
+        option: RequestOption,
+        spec: ClaimSpec,
+    ) -> Iterator[ClaimedView]:
         bit = 0
         for pool in pools:
             left = self._left(pool)
@@ -111,10 +116,12 @@ class Claimed:
                 free = not rule
                 if free:
                     rule = _constrained(spec, option, offer.device)
-                yield Seen(name, option.request.name, rule, users, matches, free)
+                yield ClaimedView(name, option.request.name, rule, users, matches, free)
                 bit += 1
 
-    def _unsuitable(self, kind: Kind, alternative: Alternative, option: Option, bit: int, offer: Offer) -> str:
+    def _unsuitable(
+        self, kind: DeviceKind, alternative: Alternative, option: RequestOption, bit: int, offer: PoolOffer
+    ) -> str:
         """Why the device is none that is meant, whoever has it."""
         fault = option.faults.get(bit)
         if fault is not None:
@@ -130,7 +137,7 @@ class Claimed:
         return ""
 
     def _in_use(
-        self, pool: PoolHere, offer: Offer, draw: Sequence[int], left: dict[tuple[str, str], int]
+        self, pool: PoolHere, offer: PoolOffer, draw: Sequence[int], left: dict[tuple[str, str], int]
     ) -> tuple[str, tuple[str, ...]]:
         device = offer.device
         given = self._grants.get((pool.id, device.name), [])
@@ -175,7 +182,7 @@ class Claimed:
         yield from pool.elsewhere
 
 
-def _constrained(spec: ClaimSpec, option: Option, device: Device) -> str:
+def _constrained(spec: ClaimSpec, option: RequestOption, device: Device) -> str:
     """What the constraints of the claim compare of a device that is free."""
     attributes, said = dict(device.attributes), []
     for number in option.rules:

@@ -18,14 +18,14 @@ from msgspec.structs import replace
 from dovetail.core.model import GPU
 from dovetail.core.pipeline.pre_enqueue import beyond, blocked
 from dovetail.core.placing.gangs import Group
-from dovetail.core.preemption.defragmentation import Move, Moves, NoPlan, plan
+from dovetail.core.preemption.defragmentation import Move, MovePlan, NoPlan, plan
 from dovetail.core.reasons import Reason
 from dovetail.core.state import State
 from dovetail.core.workloads.index import complete
-from dovetail.views.forecast import Place
-from dovetail.views.jobs import Job, NotFound, find_jobs, name_of, not_waiting
+from dovetail.views.forecast import ForecastPlace
+from dovetail.views.jobs import JobNotFound, JobView, find_jobs, name_of, not_waiting
 from dovetail.views.probe import Beside, Probe
-from dovetail.views.shape import Shape, models_of
+from dovetail.views.shape import ShapeView, models_of
 
 _MILLI_MS_PER_MINUTE = 60_000_000
 
@@ -54,11 +54,11 @@ class Defrag(Struct, frozen=True):
     `proven` that no moves can help. `notes` say what the plan leaves to whoever carries it out."""
 
     job: str
-    shape: Shape | None
+    shape: ShapeView | None
     room: bool
     steps: tuple[MoveStep, ...]
     lost_gpu_minutes: float
-    places: tuple[Place, ...]
+    places: tuple[ForecastPlace, ...]
     why: str
     proven: bool
     notes: tuple[str, ...]
@@ -68,12 +68,12 @@ def for_job(state: State, key: str) -> Defrag:
     """Raises NotFound where the job "namespace/name" does not exist or does not wait."""
     job = find_jobs(state, key)[0]
     if not job.waiting:
-        raise NotFound(f"{job.name} does not wait: {not_waiting(job)}")
+        raise JobNotFound(f"{job.name} does not wait: {not_waiting(job)}")
     refusal = blocked(state, job.root, job.queue, job.waiting, state.roster.distinct(job.waiting))
     groups: list[Group] = []
     if refusal is None:
         groups = [group for group in state.roster.groups(job.root) if complete(group)]
-    found: Moves | NoPlan = NoPlan(str(refusal or Reason.GANG_INCOMPLETE.text), proven=True)
+    found: MovePlan | NoPlan = NoPlan(str(refusal or Reason.GANG_INCOMPLETE.text), proven=True)
     for group in groups:
         found = plan(state, group, job.root)
         if isinstance(found, NoPlan) or found.steps:
@@ -82,7 +82,7 @@ def for_job(state: State, key: str) -> Defrag:
     return _told(state, job.name, None, found, names, *_beside_room(state, job))
 
 
-def _beside_room(state: State, job: Job) -> Iterator[str]:
+def _beside_room(state: State, job: JobView) -> Iterator[str]:
     """What keeps a job waiting although there is room."""
     fixed = not all(map(state.shares.preemptible, job.waiting))
     refusal = None
@@ -95,10 +95,10 @@ def _beside_room(state: State, job: Job) -> Iterator[str]:
         yield f"{which} in the line may take the room: dovetail priority {job.name}"
 
 
-def for_shape(state: State, shape: Shape, beside: Beside) -> Defrag:
+def for_shape(state: State, shape: ShapeView, beside: Beside) -> Defrag:
     """Raises ShapeError where no node has GPUs of the model."""
     ask = Probe(state, beside)
-    best: Moves | None = None
+    best: MovePlan | None = None
     none: list[NoPlan] = []
     for model, _ in models_of(ask, shape):
         found = plan(state, _gang(ask, shape, model))
@@ -112,13 +112,13 @@ def for_shape(state: State, shape: Shape, beside: Beside) -> Defrag:
     return _told(state, "", shape, best or NoPlan(why, all(one.proven for one in none)), names, *others)
 
 
-def _gang(ask: Probe, shape: Shape, model: str | None) -> Group:
+def _gang(ask: Probe, shape: ShapeView, model: str | None) -> Group:
     pod = ask.pod(model, shape.gpus, (GPU, shape.gpus))
     return Group(pods=[replace(pod, uid=f"{i}") for i in range(shape.pods)], missing=shape.pods)
 
 
 def _told(
-    state: State, job: str, shape: Shape | None, found: Moves | NoPlan, names: Mapping[str, str], *notes: str
+    state: State, job: str, shape: ShapeView | None, found: MovePlan | NoPlan, names: Mapping[str, str], *notes: str
 ) -> Defrag:
     """`names` are those of the pods that get room, by uid."""
     if isinstance(found, NoPlan):
@@ -133,7 +133,7 @@ def _told(
         )
         for step in found.steps
     )
-    places = tuple(Place(names[uid], node) for uid, node in found.placed)
+    places = tuple(ForecastPlace(names[uid], node) for uid, node in found.placed)
     notes = (*_without_owner(state, found), *notes) if steps else notes
     return Defrag(job, shape, True, steps, _minutes(found.lost_milli_ms), places, "", False, notes)
 
@@ -144,7 +144,7 @@ def _known(state: State, move: Move) -> tuple[int, ...]:
     return move.devices if nodes.layout(nodes.slots[move.target]) is not None else ()
 
 
-def _without_owner(state: State, found: Moves) -> Iterator[str]:
+def _without_owner(state: State, found: MovePlan) -> Iterator[str]:
     for step in found.steps:
         for move in step.moves:
             pod = state.roster.pods[move.uid]

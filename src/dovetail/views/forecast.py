@@ -36,7 +36,7 @@ from dovetail.core.queues.types import GPU
 from dovetail.core.reasons import Expected, Reason, Refusal, Sure, When
 from dovetail.core.state import State
 from dovetail.views.gpus import gpus_of
-from dovetail.views.jobs import Job, job_of, name_of, restarted, some, waiting_jobs
+from dovetail.views.jobs import JobView, job_of, name_of, restarted, some, waiting_jobs
 
 MOST_MOMENTS = 512
 _CLOSE_MS = 60_000
@@ -52,7 +52,7 @@ _GIVES_WAY, _IS_ENDING = "it gives way", "it is being deleted"
 Watch = Callable[[int, int], None]
 
 
-class Place(Struct, frozen=True):
+class ForecastPlace(Struct, frozen=True):
     """Where a pod goes. `gpus` are the indices of its GPUs, none where they are only counted. `mbps` is the bandwidth
     between them, 0 where it has fewer than two or nobody knows."""
 
@@ -67,10 +67,10 @@ class Start(Struct, frozen=True):
     """What becomes of a job that waits. `at_once` is true where the next step starts it; `places` are where its first
     pods go, `refusal` is what the next step tells it, if it tells it anything."""
 
-    job: Job
+    job: JobView
     expected: Expected
     at_once: bool = False
-    places: tuple[Place, ...] = ()
+    places: tuple[ForecastPlace, ...] = ()
     refusal: Refusal | None = None
 
     @property
@@ -81,7 +81,7 @@ class Start(Struct, frozen=True):
         return self.refusal.when if self.refusal is not None else When.NOT_YET
 
 
-class Victim(Struct, frozen=True):
+class ForecastVictim(Struct, frozen=True):
     """A pod that gives way to the job `for_job` at `at_ms`. `lost_milli_ms` is the work that is lost with it and those
     that give way together with it, in milli-GPU times ms."""
 
@@ -101,7 +101,7 @@ class Forecast(Struct):
 
     now_ms: int
     starts: dict[str, Start] = field(default_factory=dict)
-    victims: list[Victim] = field(default_factory=list)
+    victims: list[ForecastVictim] = field(default_factory=list)
     held_milli: dict[str, int] = field(default_factory=dict)
     until_ms: int = 0
     whole: bool = True
@@ -142,7 +142,7 @@ class _Ahead:
         self._evicting: set[str] = set()
         self._given_way_to: set[str] = set()
         self._told: list[Event] = []
-        self._placed: dict[str, list[Place]] = {}
+        self._placed: dict[str, list[ForecastPlace]] = {}
         self._endless: dict[str, None] = {}
         self._refusals: dict[str, Refusal] = {}
         self._holders: dict[tuple[object, ...], list[str]] = {}
@@ -211,7 +211,7 @@ class _Ahead:
             case Bind(uid, node, made=made):
                 pod = state.roster.pods[uid]
                 held = gpus_of(state, pod)
-                place = Place(pod.key, node, held.gpus or (), held.mbps or 0, held.ideal_mbps or 0)
+                place = ForecastPlace(pod.key, node, held.gpus or (), held.mbps or 0, held.ideal_mbps or 0)
                 self._placed.setdefault(state.roster.root_of(pod), []).append(place)
                 by_claim = made.resources if made is not None else ()
                 bound = replace(pod, node=node, bound_ms=now_ms, by_claim=by_claim)
@@ -222,7 +222,7 @@ class _Ahead:
                 self._given_way_to.add(root)
                 pods = [state.roster.pods[uid] for uid in uids]
                 self._found.victims += [
-                    Victim(
+                    ForecastVictim(
                         pod.key, pod.node, dict(state.shares.amounts(pod.uid)).get(GPU, 0), name_of(state, root),
                         decision.cause, now_ms, decision.lost_milli_ms, decision.message,
                     )
@@ -281,7 +281,7 @@ class _Ahead:
     def _sure_of(self, node: str) -> Sure:
         return max((end.sure for end in self._ended_on.get(node, ())), key=_ORDER.index, default=Sure.KNOWN)
 
-    def _expected(self, root: str, places: list[Place]) -> Expected:
+    def _expected(self, root: str, places: list[ForecastPlace]) -> Expected:
         """Of a job that starts at this moment."""
         if self._at_ms == self._now_ms:
             return Expected(Sure.KNOWN, self._at_ms, _NOW)
@@ -297,13 +297,13 @@ class _Ahead:
         more = f", after {others} other{'s' if others > 1 else ''} on these nodes" if others else ""
         return Expected(sure, self._at_ms, f"when {last.pod} ends ({last.basis}){more}")
 
-    def _without_start(self, job: Job) -> Start:
+    def _without_start(self, job: JobView) -> Start:
         """Why no start can be given to a job that still waits at the end."""
         now, last = job_of(self._state, job.root), self._state.pending.refusal(job.root)
         expected = Expected(Sure.UNKNOWN, 0, self._why_none(now, last))
         return Start(job, expected, refusal=self._refusals.get(job.root, last))
 
-    def _why_none(self, job: Job, refusal: Refusal | None) -> str:
+    def _why_none(self, job: JobView, refusal: Refusal | None) -> str:
         if not self._found.whole:
             return f"it waits longer than was looked ahead: {self._most} moments"
         if refusal is None:
@@ -317,7 +317,7 @@ class _Ahead:
             return f"{endless[0]} says nothing of when it ends: give it dovetail.dev/max-runtime"
         return f"{some(endless, _ENDLESS_SHOWN)} say nothing of when they end: give them dovetail.dev/max-runtime"
 
-    def _endless_holders(self, job: Job, refusal: Refusal) -> list[str]:
+    def _endless_holders(self, job: JobView, refusal: Refusal) -> list[str]:
         """Pods without a known end on nodes that could have served the job, those with most GPUs first."""
         if not job.waiting or not (refusal.nodes or refusal.reason in _OF_ROOM):
             return []

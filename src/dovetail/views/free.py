@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from dovetail.core.cluster.columns import ABSENT, Mask
 from dovetail.core.devices.gpu_sharing import Isolation
-from dovetail.core.devices.mig.geometry import RESOURCE_PREFIX, Geometry, Profile
+from dovetail.core.devices.mig.geometry import RESOURCE_PREFIX, Geometry, MigProfile
 from dovetail.core.devices.mig.slices import slices
 from dovetail.core.dra.asks import MOST_RESULTS
 from dovetail.core.dra.types import Claim, ClaimSpec, DeviceRequest
@@ -40,7 +40,7 @@ class Domain(Struct, frozen=True):
     pods: int
 
 
-class Size(Struct, frozen=True):
+class FreeSize(Struct, frozen=True):
     """`pods` that ask for `gpus` GPUs each start now, one after another."""
 
     gpus: int
@@ -49,7 +49,7 @@ class Size(Struct, frozen=True):
     blocked: Blocked | None
 
 
-class Gpus(Struct, frozen=True):
+class FreeGpus(Struct, frozen=True):
     """Whole GPUs of one model: those on open nodes are `free` or held, those of closed ones are `closed`. `largest` is
     the most that one pod can have now, `largest_when_empty` if nobody had any."""
 
@@ -60,7 +60,7 @@ class Gpus(Struct, frozen=True):
     closed: int
     largest: int
     largest_when_empty: int
-    sizes: tuple[Size, ...]
+    sizes: tuple[FreeSize, ...]
 
 
 class Instances(Struct, frozen=True):
@@ -92,7 +92,7 @@ class MigCards(Struct, frozen=True):
     profiles: tuple[Instances, ...]
 
 
-class Share(Struct, frozen=True):
+class FreeShare(Struct, frozen=True):
     """`pods` that ask for `milli` thousandths of a GPU each start now."""
 
     milli: int
@@ -114,7 +114,7 @@ class SharedCards(Struct, frozen=True):
     replicas_free: int
     largest_milli: int
     largest_mib: int
-    shares: tuple[Share, ...]
+    shares: tuple[FreeShare, ...]
 
 
 class ClassDevices(Struct, frozen=True):
@@ -131,7 +131,7 @@ class ClassDevices(Struct, frozen=True):
 
 
 class Free(Struct, frozen=True):
-    gpus: tuple[Gpus, ...]
+    gpus: tuple[FreeGpus, ...]
     mig: tuple[MigCards, ...]
     shared: tuple[SharedCards, ...]
     classes: tuple[ClassDevices, ...]
@@ -143,7 +143,7 @@ def free(state: State, beside: Beside | None = None) -> Free:
     return Free(tuple(_gpus(ask)), tuple(_mig(ask)), tuple(_shared(ask)), tuple(_classes(ask)))
 
 
-def _gpus(ask: Probe) -> Iterator[Gpus]:
+def _gpus(ask: Probe) -> Iterator[FreeGpus]:
     nodes, amounts = ask.nodes, ask.allocatable(GPU)
     replicas = [sharing is not None and sharing.resource == GPU for sharing in nodes.sharings]
     whole = ask.there & (amounts > 0) & ~nodes.sliced & ~np.array(replicas)[nodes.sharing_ids]
@@ -153,7 +153,7 @@ def _gpus(ask: Probe) -> Iterator[Gpus]:
         sizes = sorted({1 << power for power in range(most.bit_length()) if 1 << power <= most} | ({most} - {0}))
         left = np.where(here, ask.free(GPU), 0)
         found = [_size(ask, model, here, size) for size in sizes]
-        yield Gpus(
+        yield FreeGpus(
             model, int(where.sum()), int(amounts[where].sum()), int(left.sum()), int(amounts[where & ~here].sum()),
             _largest(ask, model, here, int(left.max())), most, tuple(found),
         )  # fmt: skip
@@ -165,11 +165,11 @@ def _largest(ask: Probe, model: str, here: Mask, most: int) -> int:
     return most
 
 
-def _size(ask: Probe, model: str, here: Mask, gpus: int) -> Size:
+def _size(ask: Probe, model: str, here: Mask, gpus: int) -> FreeSize:
     pod = ask.pod(model, gpus, (GPU, gpus))
     copies = ask.copies(pod, here)
     pods = int(copies.sum())
-    return Size(gpus, pods, tuple(_domains(ask, copies)), None if pods else ask.blocked(pod, here, gpus))
+    return FreeSize(gpus, pods, tuple(_domains(ask, copies)), None if pods else ask.blocked(pod, here, gpus))
 
 
 def _domains(ask: Probe, copies: NDArray[np.int64]) -> Iterator[Domain]:
@@ -209,7 +209,7 @@ def _mig(ask: Probe) -> Iterator[MigCards]:
 
 def _cards(ask: Probe, geometry: Geometry, where: Mask) -> MigCards:
     here = where & ask.open
-    held: list[Profile] = []
+    held: list[MigProfile] = []
     offered: Counter[int] = Counter()
     cards = closed = 0
     for slot in np.flatnonzero(where).tolist():
@@ -236,16 +236,16 @@ def _cards(ask: Probe, geometry: Geometry, where: Mask) -> MigCards:
     )  # fmt: skip
 
 
-def _is_plain(profile: Profile) -> bool:
+def _is_plain(profile: MigProfile) -> bool:
     """Neither with more engines than usual nor without any."""
     return "+" not in profile.name and not profile.name.endswith("-me")
 
 
-def _extent(profile: Profile) -> tuple[int, int]:
+def _extent(profile: MigProfile) -> tuple[int, int]:
     return profile.memory_slices, profile.compute_slices
 
 
-def _instances(ask: Probe, here: Mask, profile: Profile | str, resource: str) -> Instances:
+def _instances(ask: Probe, here: Mask, profile: MigProfile | str, resource: str) -> Instances:
     """`profile` is a name where nothing more is known."""
     pod = ask.pod(None, 1, (resource, 1))
     copies = ask.copies(pod, here)
@@ -277,7 +277,7 @@ def _shared_cards(ask: Probe, model: str, where: Mask, isolation: Isolation, res
     for milli in SHARES_MILLI if any(cards.values()) else ():
         pod = ask.pod(model, 1, (resource, 1), gpu_milli=milli)
         pods = int(ask.copies(pod, here).sum())
-        shares.append(Share(milli, pods, None if pods else ask.blocked(pod, here, milli)))
+        shares.append(FreeShare(milli, pods, None if pods else ask.blocked(pod, here, milli)))
     return SharedCards(
         model, isolation, resource, int(where.sum()), sum(cards.values()),
         sum(count for slot, count in cards.items() if not here[slot]),

@@ -30,7 +30,7 @@ SHARE, DEVICES = "share of a GPU", "devices"
 _ORDER = {GPU: 0, CPU: 1, MEMORY: 2}
 
 
-class Holder(Struct, frozen=True):
+class DeviceHolder(Struct, frozen=True):
     """A pod that holds some of what is missing. `devices` are those that it has, where they are known. `next` is true
     of one that holds nothing yet: the next step gives it that, as it comes first."""
 
@@ -42,7 +42,7 @@ class Holder(Struct, frozen=True):
     next: bool = False
 
 
-class Part(Struct, frozen=True):
+class HeldPart(Struct, frozen=True):
     """A MIG instance, a share of a GPU (`milli` of it, in thousandths; else 0) or a device by claim that a pod has.
     `device` is "" where nobody wrote down which card a share is of."""
 
@@ -51,13 +51,15 @@ class Part(Struct, frozen=True):
     milli: int = 0
 
 
-def parts_of(cluster: Cluster, placement: Placement) -> tuple[Part, ...]:
+def parts_of(cluster: Cluster, placement: Placement) -> tuple[HeldPart, ...]:
     """What a placed pod has beside whole GPUs."""
-    instances = [Part("instance", shown(one)) for one in cluster.slices.instances(placement)]
+    instances = [HeldPart("instance", shown(one)) for one in cluster.slices.instances(placement)]
     known = placement.pod.devices is not None or not placement.pod.node
     gpus = indices(placement.share_bits)
-    shares = [Part("share", str(gpu) if known else "", placement.share_milli) for gpu in gpus]
-    claimed = [Part("claimed", device_of(one.driver, one.pool, one.device)) for one in grants_of(cluster, placement)]
+    shares = [HeldPart("share", str(gpu) if known else "", placement.share_milli) for gpu in gpus]
+    claimed = [
+        HeldPart("claimed", device_of(one.driver, one.pool, one.device)) for one in grants_of(cluster, placement)
+    ]
     return (*instances, *shares, *claimed)
 
 
@@ -75,7 +77,7 @@ def device_of(driver: str, pool: str, device: str) -> str:
     return f"{driver}/{pool}/{device}"
 
 
-class Refused(Struct, frozen=True):
+class HolderRefused(Struct, frozen=True):
     """Devices of a node that `rule` keeps from a pod. `holders` are pods or claims that have them, or something of
     them. `lacks` is how far off it is: of a MIG card the thousandths that are in use, of a shared card those that are
     missing, else how many devices are missing on the node; less is nearer."""
@@ -88,12 +90,12 @@ class Refused(Struct, frozen=True):
 
 
 def holders(
-    cluster: Cluster, asked: Iterable[str], found: Iterable[Verdict], refused: Iterable[Refused]
-) -> tuple[Holder, ...]:
+    cluster: Cluster, asked: Iterable[str], found: Iterable[Verdict], refused: Iterable[HolderRefused]
+) -> tuple[DeviceHolder, ...]:
     """Who has most of what a pod that asks for these resources lacks, on nodes that could otherwise take it; of devices
     by claim those that are among the refused ones."""
     lacking = {*asked, *(device for one in refused for device in one.devices)}
-    amounts: list[tuple[int, Holder]] = []
+    amounts: list[tuple[int, DeviceHolder]] = []
     for verdict in found:
         if verdict.when is When.NEVER:
             continue
@@ -106,10 +108,12 @@ def holders(
     return tuple(holder for _, holder in most[:SHOWN_HOLDERS])
 
 
-def _held(cluster: Cluster, placement: Placement, verdict: Verdict, lacking: set[str]) -> tuple[int, Holder] | None:
+def _held(
+    cluster: Cluster, placement: Placement, verdict: Verdict, lacking: set[str]
+) -> tuple[int, DeviceHolder] | None:
     """What the pod has of what the verdict is about, to sort by and to show."""
     node, waits = cluster.nodes.names[placement.slot], not placement.pod.node
-    holder = Holder(placement.pod.key, node, verdict.detail, "", next=waits)
+    holder = DeviceHolder(placement.pod.key, node, verdict.detail, "", next=waits)
     count = 0
     if verdict.reason is Reason.INSUFFICIENT and verdict.detail in lacking:
         count = dict(placement.shape.request.resources).get(verdict.detail, 0)

@@ -30,11 +30,11 @@ OWNER_LABELS = (
 _SHOWN = 5
 
 
-class NotFound(Exception):
+class JobNotFound(Exception):
     """Nothing that is not finished is called so; the message says what was looked for and names that come near."""
 
 
-class Job(Struct, frozen=True):
+class JobView(Struct, frozen=True):
     """`name` is NAMESPACE/NAME. `pods` are all that are known of it, `waiting` those of ours that have no place;
     `gpus_milli` is what these will be counted with in their `queue`, which may not exist."""
 
@@ -55,12 +55,12 @@ class Job(Struct, frozen=True):
         return min((pod.created_ms for pod in self.waiting), default=0)
 
 
-def job_of(state: State, root: str) -> Job:
+def job_of(state: State, root: str) -> JobView:
     """The job of a root that has pods."""
     pods = state.roster.members(root)
     waiting = [pod for pod in pods if pod.managed and not pod.node and pod.uid not in state.cluster.placements]
     gpus_milli = state.shares.wanted(waiting).get(GPU, 0)
-    return Job(root, name_of(state, root), state.shares.queue_of(pods[0]), tuple(pods), tuple(waiting), gpus_milli)
+    return JobView(root, name_of(state, root), state.shares.queue_of(pods[0]), tuple(pods), tuple(waiting), gpus_milli)
 
 
 def name_of(state: State, root: str) -> str:
@@ -71,7 +71,7 @@ def name_of(state: State, root: str) -> str:
     return f"{namespace}/{root.partition(f'/{namespace}/')[2] or root}"
 
 
-def waiting_jobs(state: State) -> list[Job]:
+def waiting_jobs(state: State) -> list[JobView]:
     """Everybody of ours who waits."""
     roots = dict.fromkeys(
         state.roster.root_of(pod)
@@ -87,10 +87,10 @@ def find_pod(state: State, key: str) -> Pod:
         if pod.key == key:
             return pod
     near = nearest(key, (pod.key for pod in state.roster.pods.values()))
-    raise NotFound(f"pod {key} does not exist or is finished{near}")
+    raise JobNotFound(f"pod {key} does not exist or is finished{near}")
 
 
-def find_jobs(state: State, key: str) -> list[Job]:
+def find_jobs(state: State, key: str) -> list[JobView]:
     """The job "namespace/name": a pod, the gang of this name, or all that an object of this name made; who waits comes
     first, the oldest first of these. Raises NotFound."""
     roots: dict[str, None] = {}
@@ -103,12 +103,12 @@ def find_jobs(state: State, key: str) -> list[Job]:
         if key in own:
             roots[root] = None
     if not roots:
-        raise NotFound(f"no pod, gang or job {key} exists that is not finished{nearest(key, names)}")
+        raise JobNotFound(f"no pod, gang or job {key} exists that is not finished{nearest(key, names)}")
     jobs = [job_of(state, root) for root in roots]
     return sorted(jobs, key=lambda job: (not job.waiting, job.since_ms, job.name))
 
 
-def not_waiting(job: Job) -> str:
+def not_waiting(job: JobView) -> str:
     """Why a job is not in the line."""
     if not any(pod.managed for pod in job.pods):
         return "another scheduler is named in spec.schedulerName"

@@ -17,7 +17,7 @@ from dovetail.core.devices.layout import Layout, LayoutError
 from dovetail.core.model import GPU
 from dovetail.core.state import State
 from dovetail.kube.nodes.wiring import Wiring
-from dovetail.kube.translate.translator import Feed
+from dovetail.kube.translate.translator import Translator
 from dovetail.topology.nccl_xml_write import coarse, write
 from dovetail.topology.reading import Reading
 from dovetail.views.gpus import PodGpus, gpus_of
@@ -61,7 +61,7 @@ class NotForNccl(Exception):
     """Why there is no XML: what is not known, and who would have to tell it."""
 
 
-def inside(state: State, feed: Feed, name: str) -> NodeInside:
+def inside(state: State, feed: Translator, name: str) -> NodeInside:
     """The node as the scheduler knows it. `feed` has told the cluster to `state`. Raises NodeNotFound."""
     cluster = state.cluster
     slot = cluster.nodes.slots.get(name)
@@ -105,7 +105,7 @@ def _policies(inventory: Inventory | None) -> Policies:
     )
 
 
-def nccl_xml(state: State, feed: Feed, name: str, pod: str = "") -> str:
+def nccl_xml(state: State, feed: Translator, name: str, pod: str = "") -> str:
     """What NCCL_TOPO_FILE can name in the pod "namespace/name", or, without one, in a pod that has all GPUs of the
     node. Raises NotForNccl, NotFound."""
     wiring, told = feed.wiring(name), feed.gpu_node(name)

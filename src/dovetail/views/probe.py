@@ -25,7 +25,7 @@ from dovetail.core.quantities import display
 from dovetail.core.reasons import Reason, Repartition, When
 from dovetail.core.state import State
 from dovetail.kube.nodes.layouts import PRODUCT
-from dovetail.views.holders import DEVICES, SHARE, Holder, Refused, holders, only
+from dovetail.views.holders import DEVICES, SHARE, DeviceHolder, HolderRefused, holders, only
 from dovetail.views.refused import refused
 
 NAME = "free"
@@ -48,8 +48,8 @@ class Blocked(Struct, frozen=True):
     node: str = ""
     lacking: str = ""
     missing: str = ""
-    holders: tuple[Holder, ...] = ()
-    devices: tuple[Refused, ...] = ()
+    holders: tuple[DeviceHolder, ...] = ()
+    devices: tuple[HolderRefused, ...] = ()
     repartition: Repartition | None = None
 
 
@@ -122,7 +122,7 @@ class Probe:
         return Blocked(rule, node, lacking, missing, holders(self.cluster, asked, [here], own), own, proposal)
 
     def _nearest(
-        self, pod: Pod, verdict: Verdict, devices: tuple[Refused, ...], need: int
+        self, pod: Pod, verdict: Verdict, devices: tuple[HolderRefused, ...], need: int
     ) -> tuple[int, str, str, str, Verdict]:
         """(how much is missing of what is needed, in thousandths; node; of what; how much; the verdict)."""
         names = self.nodes.names

@@ -12,12 +12,12 @@ from msgspec import Struct
 from dovetail.core.checkpoint import take
 from dovetail.core.reasons import Expected
 from dovetail.core.state import State
-from dovetail.views.forecast import PLACED, Place, Start, Watch, forecast
+from dovetail.views.forecast import PLACED, ForecastPlace, Start, Watch, forecast
 from dovetail.views.jobs import job_of
 from dovetail.views.queues import inside, queue_named
 
 
-class Waiting(Struct, frozen=True):
+class WaitingWorkload(Struct, frozen=True):
     """A job that waits, as the `position`-th of all (from 1). `state` is "Placed" where the next step starts it, else
     "NotYet" or "Never", and `code` its reason, "Placed" too; `message` has the numbers, `reclaim` what became of the
     search for jobs that could give way to it. `since_ms` is when it came, 0 where nobody knows."""
@@ -35,19 +35,19 @@ class Waiting(Struct, frozen=True):
     reclaim: str
     since_ms: int
     expected: Expected
-    places: tuple[Place, ...]
+    places: tuple[ForecastPlace, ...]
 
 
-class Line(Struct, frozen=True):
+class QueuePosition(Struct, frozen=True):
     """`queue` is "" for all of them. `whole` is false where it was not looked ahead to the end."""
 
     queue: str
     now_ms: int
-    jobs: tuple[Waiting, ...]
+    jobs: tuple[WaitingWorkload, ...]
     whole: bool
 
 
-def line(state: State, now_ms: int, queue: str = "", watch: Watch = lambda started, waiting: None) -> Line:
+def line(state: State, now_ms: int, queue: str = "", watch: Watch = lambda started, waiting: None) -> QueuePosition:
     """Those who wait in a queue or below it, or everywhere. Raises NotFound."""
     if queue:
         queue_named(state, queue)
@@ -58,12 +58,12 @@ def line(state: State, now_ms: int, queue: str = "", watch: Watch = lambda start
         for position, root in enumerate(order, 1)
         if root in found.starts and inside(state, found.starts[root].job.queue, queue)
     )
-    return Line(queue, now_ms, jobs, found.whole)
+    return QueuePosition(queue, now_ms, jobs, found.whole)
 
 
-def _waiting(state: State, position: int, start: Start) -> Waiting:
+def _waiting(state: State, position: int, start: Start) -> WaitingWorkload:
     job, refusal = job_of(state, start.job.root), start.refusal
-    return Waiting(
+    return WaitingWorkload(
         position, job.name, job.queue, job.user, len(job.waiting), job.gpus_milli, state.precedence(job.root)[0],
         start.state,
         PLACED if start.at_once else refusal.reason.code if refusal is not None else "",

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from dovetail.core.queues.types import Queue
 from dovetail.core.state import State
-from dovetail.views.jobs import NotFound, nearest
+from dovetail.views.jobs import JobNotFound, nearest
 
 
 def queue_named(state: State, name: str) -> Queue:
     """Raises NotFound."""
     queues = state.shares.tree.queues
     if name not in queues:
-        raise NotFound(f"queue {name} does not exist{nearest(name, queues)}; there are {', '.join(sorted(queues))}")
+        raise JobNotFound(f"queue {name} does not exist{nearest(name, queues)}; there are {', '.join(sorted(queues))}")
     return queues[name]
 
 

@@ -20,7 +20,7 @@ from dovetail.core.queues.accounts import AHEAD_MS
 from dovetail.core.queues.types import DAY_MS, GPU
 from dovetail.core.queues.usage import steady
 from dovetail.core.state import State
-from dovetail.views.jobs import Job, NotFound, find_jobs, job_of, name_of, not_waiting
+from dovetail.views.jobs import JobNotFound, JobView, find_jobs, job_of, name_of, not_waiting
 from dovetail.views.queues import heads
 
 By = Literal[
@@ -46,7 +46,7 @@ class Term(Struct, frozen=True):
     created_ms: int
 
 
-class Level(Struct, frozen=True):
+class RankLevel(Struct, frozen=True):
     """The queues below `parent` ("" at the top) in which somebody waits, the first in turn first. `own` is the job's;
     `by` is what decides between it and its neighbour before it, or behind it where it is the first."""
 
@@ -74,7 +74,7 @@ class Overtaking(Struct, frozen=True):
     in_ms: int | None = None
 
 
-class Rank(Struct, frozen=True):
+class RankView(Struct, frozen=True):
     """The job is the `position`-th of `waiting`. `user` is "" where its queue does not tell its users apart. `priority`
     and `since_ms` order the jobs of one line."""
 
@@ -85,21 +85,21 @@ class Rank(Struct, frozen=True):
     waiting: int
     priority: int
     since_ms: int
-    levels: tuple[Level, ...]
+    levels: tuple[RankLevel, ...]
     before: tuple[Before, ...]
     overtaking: tuple[Overtaking, ...]
 
 
-def rank(state: State, key: str, now_ms: int) -> Rank:
+def rank(state: State, key: str, now_ms: int) -> RankView:
     """The place of the job "namespace/name" in the line. Raises NotFound where it does not exist or does not wait."""
     job = find_jobs(state, key)[0]
     order = state.pending.ordered()
     if job.root not in order:
-        raise NotFound(f"{job.name} does not wait: {not_waiting(job)}")
+        raise JobNotFound(f"{job.name} does not wait: {not_waiting(job)}")
     line, position = state.pending.line(job.root), order.index(job.root)
     view = _Comparing(state, job, now_ms)
     priority, _, since_ms = state.rank(job.root)
-    return Rank(
+    return RankView(
         job.name, job.queue, line[1] if line is not None else "", position + 1, len(order), priority, since_ms,
         tuple(view.levels()), tuple(view.before(root) for root in order[:position]),
         tuple(view.overtaking(order)),
@@ -107,7 +107,7 @@ def rank(state: State, key: str, now_ms: int) -> Rank:
 
 
 class _Comparing:
-    def __init__(self, state: State, job: Job, now_ms: int) -> None:
+    def __init__(self, state: State, job: JobView, now_ms: int) -> None:
         self._state = state
         self._job = job
         self._now_ms = max(now_ms, state.now_ms)
@@ -115,7 +115,7 @@ class _Comparing:
         self._path = self._tree.path(job.queue) if job.queue in self._tree.queues else ()
         self._heads = heads(state)
 
-    def levels(self) -> Iterator[Level]:
+    def levels(self) -> Iterator[RankLevel]:
         for own in reversed(self._path):
             parent = self._tree.queues[own].parent
             names = [name for name in self._tree.children(parent) if name in self._heads]
@@ -123,7 +123,7 @@ class _Comparing:
             place = names.index(own)
             other = names[place - 1] if place else names[1] if len(names) > 1 else ""
             by: By = self._by(own, self._heads[own], other, self._heads[other]) if other else "alone"
-            yield Level(parent, own, tuple(map(self._term, names)), by)
+            yield RankLevel(parent, own, tuple(map(self._term, names)), by)
 
     def _term(self, name: str) -> Term:
         record, head = self._tree.queues[name], self._heads[name]
@@ -149,7 +149,7 @@ class _Comparing:
         by, text = self._against(other)
         return Before(other.name, other.queue, by, text)
 
-    def _against(self, other: Job) -> tuple[By, str]:
+    def _against(self, other: JobView) -> tuple[By, str]:
         state, pending = self._state, self._state.pending
         line, theirs = pending.line(self._job.root), pending.line(other.root)
         if other.queue not in self._tree.queues or not self._tree.leaf(other.queue):

@@ -18,16 +18,16 @@ from dovetail.core.devices.mig.static import Card
 from dovetail.core.model import WHOLE_GPU_MILLI, Pod
 from dovetail.core.placing.refusals import Verdict
 from dovetail.core.reasons import Reason, When
-from dovetail.views.claimed import Claimed, Seen
-from dovetail.views.holders import Refused
+from dovetail.views.claimed import Claimed, ClaimedView
+from dovetail.views.holders import HolderRefused
 
 SHOWN_NODES = 8
 _MOST_LOOKED_AT = 64
 
 
-def refused(cluster: Cluster, pod: Pod, found: Iterable[Verdict]) -> tuple[Refused, ...]:
+def refused(cluster: Cluster, pod: Pod, found: Iterable[Verdict]) -> tuple[HolderRefused, ...]:
     """For the verdicts about a pod, the nearest nodes first."""
-    told: list[Refused] = []
+    told: list[HolderRefused] = []
     for verdict in found:
         if verdict.reason is Reason.INSUFFICIENT and verdict.detail.startswith(RESOURCE_PREFIX):
             told += _slices(cluster, verdict)
@@ -42,7 +42,7 @@ def refused(cluster: Cluster, pod: Pod, found: Iterable[Verdict]) -> tuple[Refus
     return tuple(sorted((one for one in told if one.node in shown), key=lambda one: (shown.index(one.node), one.lacks)))
 
 
-def _slices(cluster: Cluster, verdict: Verdict) -> Iterator[Refused]:
+def _slices(cluster: Cluster, verdict: Verdict) -> Iterator[HolderRefused]:
     profile = verdict.detail
     seen: set[object] = set()
     for slot in verdict.slots.tolist():
@@ -54,7 +54,7 @@ def _slices(cluster: Cluster, verdict: Verdict) -> Iterator[Refused]:
         for i, (card, used) in enumerate(zip(cards.cards, used_here, strict=True)):
             own = tuple(one.pod.key for one in pods if one.slices and one.slices[i])
             rule, lacks = slice_rule(card, used, profile), taken(card.geometry, used).milli
-            yield Refused(cluster.nodes.names[slot], (f"GPU {card.gpu}",), rule, own, lacks)
+            yield HolderRefused(cluster.nodes.names[slot], (f"GPU {card.gpu}",), rule, own, lacks)
 
 
 def slice_rule(card: Card, used: int, name: str) -> str:
@@ -76,7 +76,7 @@ def slice_rule(card: Card, used: int, name: str) -> str:
     return f"{rule}; where these are is assumed, so it is not divided anew" if card.assumed else rule
 
 
-def _shares(cluster: Cluster, pod: Pod, verdict: Verdict) -> Iterator[Refused]:
+def _shares(cluster: Cluster, pod: Pod, verdict: Verdict) -> Iterator[HolderRefused]:
     """Of each node the card that comes nearest; of several replicas the last of as many cards."""
     nodes = cluster.nodes
     shape = cluster.shape_of(pod)
@@ -95,7 +95,7 @@ def _shares(cluster: Cluster, pod: Pod, verdict: Verdict) -> Iterator[Refused]:
         pods = [cluster.placements[uid] for uid in cluster.on_slot.get(slot, ())]
         own = tuple(f"{p.pod.key} ({p.share_milli}/{WHOLE_GPU_MILLI})" for p in pods if p.share_bits >> card & 1)
         lacks = -((parts[card] - need) * WHOLE_GPU_MILLI // whole)
-        yield Refused(nodes.names[slot], (f"GPU {card}",), rule, own, lacks)
+        yield HolderRefused(nodes.names[slot], (f"GPU {card}",), rule, own, lacks)
 
 
 def _share(part: int, whole: int, memory_mib: int) -> str:
@@ -103,7 +103,7 @@ def _share(part: int, whole: int, memory_mib: int) -> str:
     return f"{share} ({part * memory_mib // whole} MiB)" if memory_mib else share
 
 
-def _devices(cluster: Cluster, pod: Pod, verdict: Verdict) -> Iterator[Refused]:
+def _devices(cluster: Cluster, pod: Pod, verdict: Verdict) -> Iterator[HolderRefused]:
     shape = cluster.shape_of(pod)
     seen: set[int] = set()
     claimed = Claimed(cluster)
@@ -117,7 +117,7 @@ def _devices(cluster: Cluster, pod: Pod, verdict: Verdict) -> Iterator[Refused]:
         yield from _grouped(cluster.nodes.names[slot], claimed.seen(slot, wants), wanted)
 
 
-def _grouped(node: str, seen: list[Seen], wanted: int) -> Iterator[Refused]:
+def _grouped(node: str, seen: list[ClaimedView], wanted: int) -> Iterator[HolderRefused]:
     """Devices by what is said of them; free ones of which nothing is to be said are left out."""
     requests = {one.request for one in seen if one.request}
     free = len({one.device for one in seen if one.free})
@@ -127,4 +127,4 @@ def _grouped(node: str, seen: list[Seen], wanted: int) -> Iterator[Refused]:
             where = f"request {one.request}: " if one.request and len(requests) > 1 else ""
             groups.setdefault((where + one.rule, one.users), []).append(one.device)
     for (rule, users), devices in groups.items():
-        yield Refused(node, tuple(devices), rule, users, max(wanted - free, 0))
+        yield HolderRefused(node, tuple(devices), rule, users, max(wanted - free, 0))

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from dovetail.core.cluster.columns import ABSENT, Mask
 from dovetail.core.model import GPU, MAX_GPUS, Pod
-from dovetail.core.placing.gangs import Group, Search, SearchLimitReached
+from dovetail.core.placing.gangs import GangSearch, Group, SearchLimitReached
 from dovetail.core.state import State
 from dovetail.kube.nodes.layouts import PRODUCT
 from dovetail.views.jobs import nearest
@@ -36,7 +36,7 @@ class ShapeError(ValueError):
     """The text is no shape, or nothing in the cluster is of it; the message says what would be."""
 
 
-class Shape(Struct, frozen=True):
+class ShapeView(Struct, frozen=True):
     """`pods` of `gpus` GPUs each; `model` is part of the model's label, "" for any."""
 
     gpus: int
@@ -44,7 +44,7 @@ class Shape(Struct, frozen=True):
     model: str = ""
 
 
-class Level(Struct, frozen=True):
+class ShapeLevel(Struct, frozen=True):
     """`pods` is the largest gang inside one domain of the fabric `level` ("": anywhere), which is `name` then; `nodes`
     are where its pods go. `blocked` says what keeps one pod more from it."""
 
@@ -59,18 +59,18 @@ class Largest(Struct, frozen=True):
     """`model` is the label, "" for all models at once."""
 
     model: str
-    levels: tuple[Level, ...]
+    levels: tuple[ShapeLevel, ...]
 
 
 class ShapeAnswer(Struct, frozen=True):
     """`starts` is whether a gang of as many pods as are asked for can start now, anywhere."""
 
-    shape: Shape
+    shape: ShapeView
     starts: bool
     models: tuple[Largest, ...]
 
 
-def parse(text: str) -> Shape:
+def parse(text: str) -> ShapeView:
     """`8`, `8xH100`, `4x8xH100` (four pods of eight GPUs), `4x8`. Raises ShapeError."""
     match = _SHAPE.fullmatch(text)
     if match is None or int(match["gpus"]) > MAX_GPUS:
@@ -78,10 +78,10 @@ def parse(text: str) -> Shape:
             f"{text!r} is no shape: 8 GPUs of one pod are 8, of a model 8xH100, four such pods 4x8xH100 or 4x8; "
             f"a pod has at most {MAX_GPUS}"
         )
-    return Shape(int(match["gpus"]), int(match["pods"] or 1), match["model"] or "")
+    return ShapeView(int(match["gpus"]), int(match["pods"] or 1), match["model"] or "")
 
 
-def largest(state: State, shape: Shape, beside: Beside) -> ShapeAnswer:
+def largest(state: State, shape: ShapeView, beside: Beside) -> ShapeAnswer:
     """Raises ShapeError where no node has GPUs of the model."""
     ask = Probe(state, beside)
     models = tuple(
@@ -90,7 +90,7 @@ def largest(state: State, shape: Shape, beside: Beside) -> ShapeAnswer:
     return ShapeAnswer(shape, any(one.levels[0].pods >= shape.pods for one in models), models)
 
 
-def models_of(ask: Probe, shape: Shape) -> list[tuple[str | None, Mask]]:
+def models_of(ask: Probe, shape: ShapeView) -> list[tuple[str | None, Mask]]:
     """The models that the shape means, with their nodes; None is any. Raises ShapeError where there are none."""
     offering = ask.there & (ask.allocatable(GPU) > 0)
     if not shape.model:
@@ -106,7 +106,7 @@ def models_of(ask: Probe, shape: Shape) -> list[tuple[str | None, Mask]]:
     return found
 
 
-def _levels(ask: Probe, shape: Shape, model: str | None, where: Mask) -> Iterator[Level]:
+def _levels(ask: Probe, shape: ShapeView, model: str | None, where: Mask) -> Iterator[ShapeLevel]:
     pod = ask.pod(model, shape.gpus, (GPU, shape.gpus))
     copies, fabric = ask.copies(pod, where), ask.cluster.fabric
     yield _level(ask, pod, ANYWHERE, where, int(copies.sum()))
@@ -120,7 +120,7 @@ def _levels(ask: Probe, shape: Shape, model: str | None, where: Mask) -> Iterato
             yield _level(ask, pod, key, inside & (domains == best), int(pods[best]))
 
 
-def _level(ask: Probe, pod: Pod, key: str, where: Mask, most: int) -> Level:
+def _level(ask: Probe, pod: Pod, key: str, where: Mask, most: int) -> ShapeLevel:
     """`where` is the domain that holds most by count, which is an upper bound: the search has the last word."""
     most = min(most, _MOST_PODS)
     fabric = ask.cluster.fabric
@@ -135,7 +135,7 @@ def _level(ask: Probe, pod: Pod, key: str, where: Mask, most: int) -> Level:
         nodes = tuple(ask.nodes.names[slot] for slot in sorted(set(placed)))
         blocked = ask.blocked(pod, where, dict(pod.request.resources)[GPU])
         others = tuple(holder for holder in blocked.holders if holder.pod != pod.key)
-        return Level(key, name, most, nodes, replace(blocked, holders=others))
+        return ShapeLevel(key, name, most, nodes, replace(blocked, holders=others))
 
 
 def _fits(ask: Probe, pod: Pod, count: int, key: str) -> bool:
@@ -149,7 +149,7 @@ def _place(ask: Probe, pod: Pod, count: int, key: str) -> list[int]:
     pods = [replace(pod, uid=f"{pod.name}-{i}") for i in range(count)]
     group = Group(pods=pods, missing=count, required=(key,) if key else ())
     try:
-        fits = bool(count) and Search(ask.cluster, ask.state.rows, ask.state.policy.search_limit).place(group)
+        fits = bool(count) and GangSearch(ask.cluster, ask.state.rows, ask.state.policy.search_limit).place(group)
     except SearchLimitReached:
         fits = False
     return [ask.cluster.placements[one.uid].slot for one in pods] if fits else []

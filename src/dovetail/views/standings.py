@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from dovetail.core.queues.status import Standing
+from dovetail.core.queues.status import QueueStanding
 from dovetail.core.queues.types import DAY_MS, Amounts
 from dovetail.core.state import State
 from dovetail.views.jobs import name_of, waiting_jobs
@@ -69,7 +69,7 @@ def share(state: State, now_ms: int, queue: str = "") -> tuple[QueueShare, ...]:
     return tuple(_share(state, one, top, first.get(one.name, ""), counts[one.name]) for one in standings)
 
 
-def _share(state: State, one: Standing, top: int, first: str, waiting: int) -> QueueShare:
+def _share(state: State, one: QueueStanding, top: int, first: str, waiting: int) -> QueueShare:
     record, today = state.shares.tree.queues[one.name], one.as_of_ms // DAY_MS
     in_1d, in_7d, in_30d = (
         hours(sum(used for day, used in one.days if today - window < day <= today)) for window in WINDOWS

@@ -25,8 +25,8 @@ from dovetail.core.model import GPU, Node, Pod
 from dovetail.core.queues.types import MODEL_LABEL, Queue
 from dovetail.core.reasons import Expected, When
 from dovetail.core.state import State
-from dovetail.views.forecast import Forecast, Place, Start, Victim, Watch, forecast
-from dovetail.views.jobs import NotFound, nearest, restarted
+from dovetail.views.forecast import Forecast, ForecastPlace, ForecastVictim, Start, Watch, forecast
+from dovetail.views.jobs import JobNotFound, nearest, restarted
 
 HOST = "kubernetes.io/hostname"
 _SAME_MS = 60_000
@@ -40,7 +40,7 @@ class ChangeError(ValueError):
     """The change cannot be asked about; the message says why."""
 
 
-class Change(Struct, frozen=True):
+class Hypothesis(Struct, frozen=True):
     """`jobs` are the roots that it is about: told whether they differ or not. Of those that it takes from nodes `left`
     says from which. `notes` say what it does not do."""
 
@@ -50,7 +50,7 @@ class Change(Struct, frozen=True):
     notes: tuple[str, ...] = ()
 
 
-class Outcome(Struct, frozen=True):
+class WhatifOutcome(Struct, frozen=True):
     """A job with the change and without it. `before` is None for one that the change brings, or that runs before it;
     `after` for one that it takes away, or that runs with it. `left` are the nodes that its pods leave, `places` where
     they go with the change, `code` and `message` why it waits then. `gpus_milli` are asked for. `before_state` and
@@ -66,7 +66,7 @@ class Outcome(Struct, frozen=True):
     before_state: str = ""
     state: str = ""
     left: tuple[str, ...] = ()
-    places: tuple[Place, ...] = ()
+    places: tuple[ForecastPlace, ...] = ()
     code: str = ""
     message: str = ""
 
@@ -85,16 +85,16 @@ class WhatIf(Struct, frozen=True):
     notice nothing. `whole` is false where it was not looked ahead to the end."""
 
     now_ms: int
-    jobs: tuple[Outcome, ...]
-    evicted: tuple[Victim, ...]
-    spared: tuple[Victim, ...]
+    jobs: tuple[WhatifOutcome, ...]
+    evicted: tuple[ForecastVictim, ...]
+    spared: tuple[ForecastVictim, ...]
     queues: tuple[QueueGain, ...]
     unchanged: int
     notes: tuple[str, ...]
     whole: bool
 
 
-def whatif(state: State, change: Change, now_ms: int, watch: Watch = lambda started, waiting: None) -> WhatIf:
+def whatif(state: State, change: Hypothesis, now_ms: int, watch: Watch = lambda started, waiting: None) -> WhatIf:
     """The difference that a change makes. `watch` is told of both looks how many jobs have started, and of how many."""
     base = take(state)
     changed = restore(state.policy, base)
@@ -120,13 +120,15 @@ def whatif(state: State, change: Change, now_ms: int, watch: Watch = lambda star
     )
 
 
-def _outcome(changed: State, change: Change, root: str, before: Start | None, after: Start | None) -> Outcome | None:
+def _outcome(
+    changed: State, change: Hypothesis, root: str, before: Start | None, after: Start | None
+) -> WhatifOutcome | None:
     start = after or before
     if start is None:
         return None
     job = start.job
     refusal = after.refusal if after is not None else None
-    return Outcome(
+    return WhatifOutcome(
         job.name, job.queue, len(job.waiting), job.gpus_milli,
         _effect(before, after, bool(changed.roster.members(root))),
         before.expected if before is not None else None,
@@ -164,7 +166,7 @@ def _never(start: Start) -> bool:
     return start.state == When.NEVER
 
 
-def _by_time(victim: Victim) -> tuple[int, str]:
+def _by_time(victim: ForecastVictim) -> tuple[int, str]:
     return victim.at_ms, victim.pod
 
 
@@ -175,7 +177,7 @@ def _gains(without: Forecast, with_it: Forecast) -> Iterable[QueueGain]:
             yield QueueGain(queue, before, after)
 
 
-def submit(state: State, events: Sequence[Event], now_ms: int) -> Change:
+def submit(state: State, events: Sequence[Event], now_ms: int) -> Hypothesis:
     """Objects that somebody makes. Raises ChangeError where a pod of that name is there already."""
     known = {pod.key: pod.uid for pod in state.roster.pods.values()}
     told: list[Event] = []
@@ -194,10 +196,10 @@ def submit(state: State, events: Sequence[Event], now_ms: int) -> Change:
     changed = restore(state.policy, take(state))
     tell(changed, told, now_ms)
     jobs = (changed.roster.root_of(changed.roster.pods[uid]) for uid in uids)
-    return Change(tuple(told), frozenset(jobs))
+    return Hypothesis(tuple(told), frozenset(jobs))
 
 
-def drain(state: State, names: Sequence[str], now_ms: int) -> Change:
+def drain(state: State, names: Sequence[str], now_ms: int) -> Hypothesis:
     """Cordon nodes and empty them. Raises NotFound."""
     records = [node_named(state, name) for name in names]
     events: list[Event] = [NodeChanged(replace(record, unschedulable=True)) for record in records]
@@ -227,7 +229,7 @@ def drain(state: State, names: Sequence[str], now_ms: int) -> Change:
     for pod in again:
         root = changed.roster.root_of(changed.roster.pods[restarted(pod, now_ms).uid])
         left[root] = tuple(dict.fromkeys((*left.get(root, ()), pod.node)))
-    return Change(tuple(events), frozenset(left), left, tuple(notes))
+    return Hypothesis(tuple(events), frozenset(left), left, tuple(notes))
 
 
 def _held_by_budgets(state: State, leaving: Iterable[Pod]) -> Iterable[str]:
@@ -244,7 +246,7 @@ def _held_by_budgets(state: State, leaving: Iterable[Pod]) -> Iterable[str]:
             )
 
 
-def add_nodes(state: State, records: Iterable[Node]) -> Change:
+def add_nodes(state: State, records: Iterable[Node]) -> Hypothesis:
     """Raises ChangeError where a node of that name is there already."""
     events = []
     for record in records:
@@ -252,10 +254,10 @@ def add_nodes(state: State, records: Iterable[Node]) -> Change:
         if slot is not None and state.cluster.nodes.records[slot] is not None:
             raise ChangeError(f"node {record.name} is there already")
         events.append(NodeChanged(record))
-    return Change(tuple(events))
+    return Hypothesis(tuple(events))
 
 
-def like(state: State, name: str, count: int, labels: Sequence[tuple[str, str]] = ()) -> Change:
+def like(state: State, name: str, count: int, labels: Sequence[tuple[str, str]] = ()) -> Hypothesis:
     """So many nodes more that are as this one, empty and open, with other labels where `labels` says so. Raises
     NotFound."""
     model = node_named(state, name)
@@ -280,7 +282,7 @@ def like_of_model(state: State, gpus: int, model: str) -> str:
         if int(number) == gpus and model.lower() in label.lower():
             return name
     there = f"there are {', '.join(sorted(known))}" if known else "no node offers whole GPUs"
-    raise NotFound(f"no node offers {gpus} GPUs of the model {model!r}, to take as a pattern: {there}")
+    raise JobNotFound(f"no node offers {gpus} GPUs of the model {model!r}, to take as a pattern: {there}")
 
 
 def node_named(state: State, name: str) -> Node:
@@ -290,10 +292,10 @@ def node_named(state: State, name: str) -> Node:
     record = nodes.records[slot] if slot is not None else None
     if record is None:
         known = [one.name for one in nodes.records if one is not None]
-        raise NotFound(f"node {name} does not exist{nearest(name, known)}")
+        raise JobNotFound(f"node {name} does not exist{nearest(name, known)}")
     return record
 
 
-def quota(state: State, queue: Queue) -> Change:
+def quota(state: State, queue: Queue) -> Hypothesis:
     """The queue as it would be instead."""
-    return Change((QueueChanged(queue),))
+    return Hypothesis((QueueChanged(queue),))

@@ -28,7 +28,7 @@ from dovetail.core.state import State
 from dovetail.core.workloads.index import LONE
 from dovetail.views.forecast import Watch, forecast
 from dovetail.views.gpus import gpus_of
-from dovetail.views.holders import Holder, Part, Refused, holders, parts_of
+from dovetail.views.holders import DeviceHolder, HeldPart, HolderRefused, holders, parts_of
 from dovetail.views.jobs import find_jobs, name_of, waiting_jobs
 from dovetail.views.misspelt import of_refusal, of_scheduler
 from dovetail.views.rank import STANDINGS
@@ -38,7 +38,7 @@ _NOBODY: Mapping[str, str] = {}
 _NOT_OURS = "another scheduler is named in spec.schedulerName"
 
 
-class Rule(Struct, frozen=True):
+class RuleView(Struct, frozen=True):
     """Nodes that one rule refuses. `code` is the reason's, `when` Never or NotYet."""
 
     code: str
@@ -105,15 +105,15 @@ class Why(Struct, frozen=True):
     code: str = ""
     message: str = ""
     head: str = ""
-    rules: tuple[Rule, ...] = ()
-    holders: tuple[Holder, ...] = ()
+    rules: tuple[RuleView, ...] = ()
+    holders: tuple[DeviceHolder, ...] = ()
     gang: GangView | None = None
     ahead: int = 0
     gpus: tuple[int, ...] = ()
     mbps: int | None = None
     ideal_mbps: int | None = None
-    parts: tuple[Part, ...] = ()
-    devices: tuple[Refused, ...] = ()
+    parts: tuple[HeldPart, ...] = ()
+    devices: tuple[HolderRefused, ...] = ()
     repartition: Repartition | None = None
     job: str = ""
     others: int = 0
@@ -219,7 +219,7 @@ def _with_gpus(state: State, pod: Pod, answer: Why) -> Why:
     return replace(answer, gpus=held.gpus or (), mbps=held.mbps, ideal_mbps=held.ideal_mbps, parts=parts)
 
 
-def _rules(state: State, pod: Pod, found: list[refusals.Verdict]) -> Iterator[Rule]:
+def _rules(state: State, pod: Pod, found: list[refusals.Verdict]) -> Iterator[RuleView]:
     """What each rule refuses. Kubelets that rejected pods are told apart by their reason."""
     names, rejections = state.cluster.nodes.names, state.cluster.rejections.nodes(pod.owner, state.now_ms)
     for verdict in found:
@@ -230,7 +230,7 @@ def _rules(state: State, pod: Pod, found: list[refusals.Verdict]) -> Iterator[Ru
             nodes.setdefault(detail, []).append(name)
         for detail, refusing in nodes.items():
             text = f"{verdict.reason.text} {detail}".rstrip()
-            yield Rule(verdict.reason.code, verdict.when, text, verdict.nearest, tuple(refusing))
+            yield RuleView(verdict.reason.code, verdict.when, text, verdict.nearest, tuple(refusing))
 
 
 def _gang(state: State, pod: Pod) -> GangView | None:

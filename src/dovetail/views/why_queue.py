@@ -18,7 +18,7 @@ from dovetail.core.decisions import Bind
 from dovetail.core.policy import unhurried
 from dovetail.core.state import State
 from dovetail.views.forecast import PLACED, Watch
-from dovetail.views.jobs import Job, waiting_jobs
+from dovetail.views.jobs import JobView, waiting_jobs
 from dovetail.views.queues import heads, inside
 from dovetail.views.standings import QueueShare, share
 from dovetail.views.why import Why, refusal_of, why
@@ -50,7 +50,7 @@ def why_queue(state: State, name: str, now_ms: int, watch: Watch = lambda starte
     return WhyQueue(own, below, tuple(sorted(codes.items(), key=lambda item: (-item[1], item[0]))), head)
 
 
-def _code(state: State, job: Job, placed: Collection[str]) -> str:
+def _code(state: State, job: JobView, placed: Collection[str]) -> str:
     """Whoever starts is placed, also if some of its pods wait on."""
     if any(pod.uid in placed for pod in job.waiting):
         return PLACED

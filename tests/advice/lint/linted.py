@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dovetail.advice.lint.engine import Finding, lint
+from dovetail.advice.lint.engine import LintFinding, lint
 from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.inventory import facts_of
 from dovetail.advice.lint.rule import Facts
@@ -11,7 +11,7 @@ from dovetail.advice.lint.rules import RULES
 from dovetail.advice.lint.source import documents
 
 
-def findings(text: str, *rules: str) -> list[Finding]:
+def findings(text: str, *rules: str) -> list[LintFinding]:
     """What the rules, or all of them, find in a text."""
     read = list(documents("test.yaml", text))
     chosen = [rule for rule in RULES if not rules or rule.id in rules]

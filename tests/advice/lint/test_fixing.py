@@ -25,7 +25,7 @@ from dovetail.advice.lint.fix import fixed
 from dovetail.advice.lint.inventory import facts_of
 from dovetail.advice.lint.pods import gpus_of, templates_of
 from dovetail.advice.lint.rules import BY_ID, RULES
-from dovetail.advice.lint.source import Document, document, documents
+from dovetail.advice.lint.source import SourceDocument, document, documents
 from dovetail.kube.manifests.documents import Loader
 
 CORPUS = Path(__file__).parent / "corpus"
@@ -216,7 +216,7 @@ def broken(dice: random.Random) -> tuple[dict[str, Any], set[str]]:
             return whole, done
 
 
-def mendable(of: Document) -> list[tuple[str, str]]:
+def mendable(of: SourceDocument) -> list[tuple[str, str]]:
     return [(one.rule, one.path) for one in lint((of,), FACTS, RULES) if one.fixable]
 
 

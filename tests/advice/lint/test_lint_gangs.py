@@ -13,7 +13,7 @@ from linted import findings, objects
 from test_lint_rules import cases
 
 from dovetail.advice.lint.engine import lint
-from dovetail.advice.lint.rule import Facts, Level
+from dovetail.advice.lint.rule import Facts, Severity
 from dovetail.advice.lint.rules import BY_ID
 from dovetail.advice.lint.source import documents
 
@@ -56,9 +56,9 @@ def test_a_scheduler_that_is_not_installed(named: str, says: str | None) -> None
 
 def test_replicas_are_refused_for_sure_where_every_configuration_says_so() -> None:
     pod, fails, allows = POD.format("x"), PLUGIN.format("true"), PLUGIN.format("false")
-    assert [(one.level, one.guess) for one in findings(fails + pod, "G16")] == [(Level.ERROR, False)]
-    assert [(one.level, one.guess) for one in findings(fails + allows + pod, "G16")] == [(Level.WARNING, True)]
-    assert [(one.level, one.guess) for one in findings(pod, "G16")] == [(Level.WARNING, True)]
+    assert [(one.level, one.guess) for one in findings(fails + pod, "G16")] == [(Severity.ERROR, False)]
+    assert [(one.level, one.guess) for one in findings(fails + allows + pod, "G16")] == [(Severity.WARNING, True)]
+    assert [(one.level, one.guess) for one in findings(pod, "G16")] == [(Severity.WARNING, True)]
     assert findings(allows + pod, "G16") == []
 
 

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from dovetail.advice.lint.source import documents
 from dovetail.advice.migrate.engine import Migrated, migrate
-from dovetail.advice.migrate.step import Outcome, Target, World
+from dovetail.advice.migrate.step import MigrationOutcome, MigrationTarget, World
 from dovetail.core import events as ev
 from dovetail.core.model import Gang, Pod
 from dovetail.core.queues.types import Queue
@@ -21,7 +21,7 @@ from dovetail.kube.manifests.cluster import of_documents
 from dovetail.kube.manifests.documents import Document, Loader
 
 
-def migrated(text: str, *targets: Target) -> Migrated:
+def migrated(text: str, *targets: MigrationTarget) -> Migrated:
     read = list(documents("test.yaml", textwrap.dedent(text)))
     objects = tuple(whole for each in read for whole in each.objects())
     return migrate(read, World(objects, frozenset(targets)))
@@ -29,7 +29,7 @@ def migrated(text: str, *targets: Target) -> Migrated:
 
 def left(found: Migrated) -> list[str]:
     """The paths of what has no equal."""
-    return [one.path for one in found.told if one.outcome is Outcome.LEFT]
+    return [one.path for one in found.told if one.outcome is MigrationOutcome.LEFT]
 
 
 def values(text: str) -> list[Any]:

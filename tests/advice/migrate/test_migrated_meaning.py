@@ -11,12 +11,12 @@ import pytest
 
 from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.source import documents
-from dovetail.advice.migrate.step import Outcome, Target
+from dovetail.advice.migrate.step import MigrationOutcome, MigrationTarget
 from tests.advice.migrate.moved import Meant, left, meant, migrated, values
 
 CASES = Path(__file__).parent / "cases"
 NAMES = sorted(file.stem for file in CASES.glob("*.yaml"))
-TARGETS = [(), (Target.NATIVE,), (Target.DRA,), (Target.NATIVE, Target.DRA)]
+TARGETS = [(), (MigrationTarget.NATIVE,), (MigrationTarget.DRA,), (MigrationTarget.NATIVE, MigrationTarget.DRA)]
 FOREIGN = (
     "alpha.kubernetes.io/", "beta.kubernetes.io/", "volcano.sh/", "kueue.x-k8s.io/", "kai.scheduler/", "runai/",
     "yunikorn.apache.org/", "hami.io/", "nvidia.com/gpumem", "nvidia.com/gpucores", "nvidia.com/use-",
@@ -29,7 +29,7 @@ def text_of(name: str) -> str:
     return (CASES / f"{name}.yaml").read_text()
 
 
-def read(name: str, *targets: Target) -> Meant:
+def read(name: str, *targets: MigrationTarget) -> Meant:
     return meant(migrated(text_of(name), *targets).text)
 
 
@@ -44,19 +44,19 @@ def keys(field: Field) -> list[Field]:
 
 @pytest.mark.parametrize("targets", TARGETS, ids=str)
 @pytest.mark.parametrize("name", NAMES)
-def test_twice_changes_nothing_more(name: str, targets: tuple[Target, ...]) -> None:
+def test_twice_changes_nothing_more(name: str, targets: tuple[MigrationTarget, ...]) -> None:
     once = migrated(text_of(name), *targets)
     twice = migrated(once.text, *targets)
-    assert once.text != text_of(name) or not any(one.outcome is Outcome.CHANGED for one in once.told)
+    assert once.text != text_of(name) or not any(one.outcome is MigrationOutcome.CHANGED for one in once.told)
     assert twice.text == once.text
-    assert not any(one.outcome is Outcome.CHANGED for one in twice.told)
+    assert not any(one.outcome is MigrationOutcome.CHANGED for one in twice.told)
 
 
 @pytest.mark.parametrize("targets", TARGETS, ids=str)
 @pytest.mark.parametrize("name", NAMES)
-def test_what_stays_is_told(name: str, targets: tuple[Target, ...]) -> None:
+def test_what_stays_is_told(name: str, targets: tuple[MigrationTarget, ...]) -> None:
     found = migrated(text_of(name), *targets)
-    told = {(one.object, one.path) for one in found.told if one.outcome is not Outcome.CHANGED}
+    told = {(one.object, one.path) for one in found.told if one.outcome is not MigrationOutcome.CHANGED}
     for each in documents("test.yaml", found.text):
         for whole in each.objects():
             shown = f"{whole.at('kind').text} "
@@ -168,7 +168,7 @@ def test_volcano() -> None:
 
 
 def test_volcano_to_native() -> None:
-    found = read("volcano", Target.NATIVE)
+    found = read("volcano", MigrationTarget.NATIVE)
     assert found.minimums["podgroup.scheduling.k8s.io/default/g"] == 2
     assert found.pods["p0"].gang == "podgroup.scheduling.k8s.io/default/g"
 
@@ -209,8 +209,8 @@ def test_what_volcano_jobs_lose() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("targets", [(), (Target.NATIVE,)])
-def test_coscheduling(targets: tuple[Target, ...]) -> None:
+@pytest.mark.parametrize("targets", [(), (MigrationTarget.NATIVE,)])
+def test_coscheduling(targets: tuple[MigrationTarget, ...]) -> None:
     found = read("coscheduling", *targets)
     group = "podgroup.scheduling.k8s.io/default/pg" if targets else "podgroup.scheduling.x-k8s.io/default/pg"
     assert not found.problems and found.minimums == {group: 3}
@@ -294,7 +294,7 @@ def test_yunikorn() -> None:
 
 
 def test_claims() -> None:
-    found = migrated(text_of("claims"), Target.DRA)
+    found = migrated(text_of("claims"), MigrationTarget.DRA)
     text = found.text.replace("  containers:", "  schedulerName: dovetail\n  containers:")
     pods = meant(text).pods
     assert len(pods["d"].device_claims) == 2 and dict(pods["d"].request.resources).keys() == {"cpu"}
@@ -308,7 +308,7 @@ def test_claims() -> None:
 def test_one_template_for_all_pods_that_ask_for_the_same() -> None:
     pod = values(text_of("claims"))[0]
     text = json.dumps({"apiVersion": "v1", "kind": "List", "items": [pod, {**pod, "metadata": {"name": "e"}}]})
-    (made,) = values(migrated(text, Target.DRA).text)
+    (made,) = values(migrated(text, MigrationTarget.DRA).text)
     assert [item["kind"] for item in made["items"]] == ["Pod", "Pod", *["ResourceClaimTemplate"] * 2]
 
 
@@ -323,7 +323,7 @@ def test_an_anchor_that_others_share_is_left_to_the_user() -> None:
       - {name: c, image: b, resources: {limits: *gpus}}
     """
     found = migrated(text)
-    assert "by hand" in " ".join(one.message for one in found.told if one.outcome is Outcome.LEFT)
+    assert "by hand" in " ".join(one.message for one in found.told if one.outcome is MigrationOutcome.LEFT)
 
 
 def test_a_template_that_was_not_rendered_is_told_and_stays() -> None:
@@ -386,7 +386,7 @@ def test_pod_groups_of_1_36() -> None:
 )
 def test_a_field_that_nobody_knows_is_told_where_the_spec_is_written_anew(version: str, kind: str, spec: str) -> None:
     head = f"apiVersion: {version}\nkind: {kind}\nmetadata: {{name: x}}\n"
-    found = migrated(f"{head}spec:\n  {spec}\n  newer: 1\nstatus: {{state: Open}}\n", Target.NATIVE)
+    found = migrated(f"{head}spec:\n  {spec}\n  newer: 1\nstatus: {{state: Open}}\n", MigrationTarget.NATIVE)
     assert "spec.newer" in left(found)
     made, *_ = values(found.text)
     assert made["apiVersion"] != version and "status" not in made and "newer" not in made["spec"]

@@ -11,14 +11,14 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dovetail.advice.migrate.step import Target
+from dovetail.advice.migrate.step import MigrationTarget
 from tests.advice.migrate.moved import migrated, values
 
 CASES = [
     value for file in sorted((Path(__file__).parent / "cases").glob("*.yaml")) for value in values(file.read_text())
 ]
 ODD = st.sampled_from([None, 0, -1, 2.5, True, "", "x", "a b", [], {}, ["x"], [1], [None], {"a": 1}, [{"name": 1}]])
-TARGETS = st.sets(st.sampled_from(Target))
+TARGETS = st.sets(st.sampled_from(MigrationTarget))
 
 
 def paths(value: Any) -> list[tuple[str | int, ...]]:
@@ -37,7 +37,7 @@ def replaced(value: Any, path: tuple[str | int, ...], new: Any) -> Any:
 @pytest.mark.slow
 @given(st.data(), st.sampled_from(CASES), ODD, TARGETS)
 @settings(max_examples=400, deadline=None)
-def test_odd_values(data: st.DataObject, value: Any, odd: Any, targets: set[Target]) -> None:
+def test_odd_values(data: st.DataObject, value: Any, odd: Any, targets: set[MigrationTarget]) -> None:
     path = data.draw(st.sampled_from(paths(value)))
     text = yaml.safe_dump(replaced(value, path, odd), sort_keys=False)
     once = migrated(text, *targets)

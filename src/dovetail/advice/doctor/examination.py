@@ -13,7 +13,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from dovetail.advice.doctor import fabric, mig, nodes, numa, queues, schedulers
-from dovetail.advice.doctor.records import DRIVERS, Check, Finding, Seen
+from dovetail.advice.doctor.records import DRIVERS, Check, ClusterFacts, DoctorFinding
 
 CHECKS = (
     *nodes.CHECKS,
@@ -35,22 +35,22 @@ class Present(Struct, frozen=True):
     pods: tuple[str, ...] = ()
 
 
-def examine(seen: Seen) -> tuple[Finding, ...]:
+def examine(seen: ClusterFacts) -> tuple[DoctorFinding, ...]:
     """What is wrong, in the order of CHECKS."""
     return tuple(
-        Finding(check.id, check.level, thing, check.wrong, evidence, fix)
+        DoctorFinding(check.id, check.level, thing, check.wrong, evidence, fix)
         for check in CHECKS
         if not left_out(check, seen)
         for thing, evidence, fix in check.look(seen)
     )
 
 
-def left_out(check: Check, seen: Seen) -> bool:
+def left_out(check: Check, seen: ClusterFacts) -> bool:
     """Whether something that the check needs was not read."""
     return any(getattr(seen, name) is None for name in check.needs)
 
 
-def present(seen: Seen) -> tuple[Present, ...]:
+def present(seen: ClusterFacts) -> tuple[Present, ...]:
     """Who schedules GPU pods or offers GPUs, as far as it was read."""
     plugins: dict[str, list[str]] = {}
     schedulers: dict[str, list[str]] = {}

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dovetail.advice.doctor.records import PRODUCT, Check, Node, Seen, Told, some
+from dovetail.advice.doctor.records import PRODUCT, Check, ClusterFacts, NodeRecord, Told, some
 from dovetail.core.policy import DEFAULT_FABRIC
 
 _TYPE = "node.kubernetes.io/instance-type"
@@ -36,19 +36,19 @@ def _by_people(key: str) -> bool:
     return key.startswith(_OURS) or key not in (*DEFAULT_FABRIC, *OTHERS)
 
 
-def _groups(key: str, nodes: list[Node]) -> Iterator[tuple[str, list[Node]]]:
+def _groups(key: str, nodes: list[NodeRecord]) -> Iterator[tuple[str, list[NodeRecord]]]:
     """Nodes that are to have the key if one of them has it, and what they are."""
     if _by_people(key):
         yield "GPU nodes", nodes
         return
-    kinds: dict[tuple[str, ...], list[Node]] = {}
+    kinds: dict[tuple[str, ...], list[NodeRecord]] = {}
     for node in nodes:
         kinds.setdefault(tuple(filter(None, (node.labels.get(_TYPE), node.labels.get(PRODUCT)))), []).append(node)
     for kind, alike in sorted(kinds.items()):
         yield f"GPU nodes of kind {' with '.join(kind)}" if kind else "GPU nodes", alike
 
 
-def _incomplete(seen: Seen) -> Told:
+def _incomplete(seen: ClusterFacts) -> Told:
     nodes = [node for node in seen.nodes or () if node.has_gpus]
     for key in dict.fromkeys((*seen.fabric, *OTHERS)):
         for what, alike in _groups(key, nodes):
@@ -65,7 +65,7 @@ _CLIQUE_FIX = (
 )
 
 
-def _no_such_level(seen: Seen) -> Told:
+def _no_such_level(seen: ClusterFacts) -> Told:
     nodes = [node for node in seen.nodes or () if node.has_gpus]
     for key in seen.fabric:
         if nodes and key not in DEFAULT_FABRIC and not any(node.labels.get(key) for node in nodes):

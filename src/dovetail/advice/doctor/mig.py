@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from dovetail.advice.doctor.records import PRODUCT, Check, Node, Seen, Told
+from dovetail.advice.doctor.records import PRODUCT, Check, ClusterFacts, NodeRecord, Told
 
 MIG_STATE = "nvidia.com/mig.config.state"
 MIG_STRATEGY = "nvidia.com/mig.strategy"
@@ -22,7 +22,7 @@ _INVALID = "-MIG-INVALID"
 _RESTART = "restart the pods of the device plugin and of GPU Feature Discovery on the node"
 
 
-def mig_failed(node: Node, seen: Seen) -> Told:
+def mig_failed(node: NodeRecord, seen: ClusterFacts) -> Told:
     told = seen.gpu_node(node.name)
     refused = f"GPUNode {node.name}, status.mig is refused: {told.mig_message}" if told.mig_state == "refused" else ""
     failed = f"label {MIG_STATE}=failed" if node.labels.get(MIG_STATE) == "failed" else ""
@@ -32,7 +32,7 @@ def mig_failed(node: Node, seen: Seen) -> Told:
         yield f"node/{node.name}", evidence, f"{fix}, then set the label nvidia.com/mig.config again"
 
 
-def mig_pending(node: Node, seen: Seen) -> Told:
+def mig_pending(node: NodeRecord, seen: ClusterFacts) -> Told:
     told, state = seen.gpu_node(node.name), node.labels.get(MIG_STATE)
     waits = f"GPUNode {node.name}, status.mig is pending: {told.mig_message}" if told.mig_state == "pending" else ""
     label = f"label {MIG_STATE}={state}" if state in ("pending", "rebooting") else ""
@@ -47,14 +47,14 @@ def mig_pending(node: Node, seen: Seen) -> Told:
         yield f"node/{node.name}", "; ".join(filter(None, (label, waits))) + held, fix
 
 
-def _invalid(node: Node, _: Seen) -> Told:
+def _invalid(node: NodeRecord, _: ClusterFacts) -> Told:
     if node.labels.get(PRODUCT, "").endswith(_INVALID):
         evidence = f"label {PRODUCT}={node.labels[PRODUCT]}"
         fix = "with strategy single all GPUs of a node need MIG instances of one profile: divide them so, or use mixed"
         yield f"node/{node.name}", evidence, fix
 
 
-def _strategy(node: Node, seen: Seen) -> Told:
+def _strategy(node: NodeRecord, seen: ClusterFacts) -> Told:
     offered = _offered(node, seen)
     if offered is None or PRODUCT not in node.labels:
         return
@@ -68,7 +68,7 @@ def _strategy(node: Node, seen: Seen) -> Told:
         yield f"node/{node.name}", f"{said}, and allocatable is {', '.join(profiles)}", fix
 
 
-def _counts(node: Node, seen: Seen) -> Told:
+def _counts(node: NodeRecord, seen: ClusterFacts) -> Told:
     offered = _offered(node, seen)
     if offered is None:
         return
@@ -86,14 +86,14 @@ def _counts(node: Node, seen: Seen) -> Told:
             )
 
 
-def _offered(node: Node, seen: Seen) -> Mapping[str, int] | None:
+def _offered(node: NodeRecord, seen: ClusterFacts) -> Mapping[str, int] | None:
     """What a node offers that is to be compared."""
     if not any(node.gpus.values()) or seen.claimed(node.name) or any(True for _ in mig_pending(node, seen)):
         return None
     return node.gpus
 
 
-def _counted(node: Node) -> Iterator[tuple[str, str]]:
+def _counted(node: NodeRecord) -> Iterator[tuple[str, str]]:
     """Resources of MIG instances, and the beginning of the labels that count them."""
     strategy, product = node.labels.get(MIG_STRATEGY), node.labels.get(PRODUCT, "")
     if strategy == "mixed":
@@ -109,7 +109,7 @@ def _number(labels: Mapping[str, str], key: str) -> int:
     return int(value) if value.isdecimal() else 0
 
 
-def _each(look: Callable[[Node, Seen], Told]) -> Callable[[Seen], Told]:
+def _each(look: Callable[[NodeRecord, ClusterFacts], Told]) -> Callable[[ClusterFacts], Told]:
     return lambda seen: (told for node in seen.nodes or () for told in look(node, seen))
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from dovetail.advice.doctor.mig import mig_failed, mig_pending
-from dovetail.advice.doctor.records import DRIVERS, Check, Node, Part, Seen, Told, logs_of
+from dovetail.advice.doctor.records import DRIVERS, Check, ClusterFacts, NodeRecord, PartRecord, Told, logs_of
 
 GPU_COUNT = "nvidia.com/gpu.count"
 UPGRADE = "nvidia.com/gpu-driver-upgrade-state"
@@ -24,17 +24,17 @@ _WAIT_FOR_TOOLKIT = ("toolkit-validation",)
 _WAIT_FOR_PLUGIN = ("plugin-validation",)
 _ROLES = ("driver", "toolkit", "validator", "plugin", "discovery")
 
-Cause = Callable[[Node, Seen], tuple[str, str] | None]
+Cause = Callable[[NodeRecord, ClusterFacts], tuple[str, str] | None]
 """Evidence and fix, if that is what keeps the node without GPUs."""
 
 
-def _not_ready(node: Node, _: Seen) -> tuple[str, str] | None:
+def _not_ready(node: NodeRecord, _: ClusterFacts) -> tuple[str, str] | None:
     if not node.unready:
         return None
     return f"its condition Ready: {node.unready}", f"kubectl describe node {node.name}; look after its kubelet first"
 
 
-def _driver_missing(node: Node, seen: Seen) -> tuple[str, str] | None:
+def _driver_missing(node: NodeRecord, seen: ClusterFacts) -> tuple[str, str] | None:
     told = seen.gpu_node(node.name).driver
     if not told:
         return None
@@ -42,35 +42,35 @@ def _driver_missing(node: Node, seen: Seen) -> tuple[str, str] | None:
     return f"GPUNode {node.name}, condition DriverReady is False: {told}", fix
 
 
-def _stuck(found: Iterator[Part]) -> tuple[str, str] | None:
+def _stuck(found: Iterator[PartRecord]) -> tuple[str, str] | None:
     one = next(found, None)
     return None if one is None else (f"pod {one.pod}: {one.trouble}", logs_of(one.pod, one.container))
 
 
-def _driver_pod(node: Node, seen: Seen) -> tuple[str, str] | None:
+def _driver_pod(node: NodeRecord, seen: ClusterFacts) -> tuple[str, str] | None:
     """The driver's own pod tells more than who waits for it."""
     parts = [one for one in seen.parts(node.name, *_ROLES) if one.trouble]
     own = [one for one in parts if one.role == "driver"]
     return _stuck(iter(own or [one for one in parts if one.container in _WAIT_FOR_DRIVER]))
 
 
-def _toolkit_pod(node: Node, seen: Seen) -> tuple[str, str] | None:
+def _toolkit_pod(node: NodeRecord, seen: ClusterFacts) -> tuple[str, str] | None:
     parts = [one for one in seen.parts(node.name, *_ROLES) if one.trouble]
     own = [one for one in parts if one.role == "toolkit"]
     return _stuck(iter(own or [one for one in parts if one.container in _WAIT_FOR_TOOLKIT]))
 
 
-def _validation(node: Node, seen: Seen) -> tuple[str, str] | None:
+def _validation(node: NodeRecord, seen: ClusterFacts) -> tuple[str, str] | None:
     parts = seen.parts(node.name, "validator")
     return _stuck(one for one in parts if one.trouble and one.container not in _WAIT_FOR_PLUGIN)
 
 
-def _plugin_pod(node: Node, seen: Seen) -> tuple[str, str] | None:
+def _plugin_pod(node: NodeRecord, seen: ClusterFacts) -> tuple[str, str] | None:
     parts = seen.parts(node.name, "plugin")
     return _stuck(one for one in parts if one.trouble) if all(one.trouble for one in parts) else None
 
 
-def _driver_unseen(node: Node, seen: Seen) -> tuple[str, str] | None:
+def _driver_unseen(node: NodeRecord, seen: ClusterFacts) -> tuple[str, str] | None:
     looking = next((one for one in seen.parts(node.name, "discovery") if not one.trouble), None)
     if looking is None or GPU_COUNT in node.labels:
         return None
@@ -79,12 +79,12 @@ def _driver_unseen(node: Node, seen: Seen) -> tuple[str, str] | None:
     return evidence, fix
 
 
-def _layout(node: Node, seen: Seen) -> tuple[str, str] | None:
+def _layout(node: NodeRecord, seen: ClusterFacts) -> tuple[str, str] | None:
     """Told by the checks of MIG."""
     return ("", "") if any(True for _ in (*mig_failed(node, seen), *mig_pending(node, seen))) else None
 
 
-def _silent_plugin(node: Node, seen: Seen) -> tuple[str, str] | None:
+def _silent_plugin(node: NodeRecord, seen: ClusterFacts) -> tuple[str, str] | None:
     plugins = seen.parts(node.name, "plugin")
     if not plugins:
         return None
@@ -94,7 +94,7 @@ def _silent_plugin(node: Node, seen: Seen) -> tuple[str, str] | None:
     return f"{plugins[0].pod} runs there{known}", fix
 
 
-def _no_plugin(_: Node, __: Seen) -> tuple[str, str] | None:
+def _no_plugin(_: NodeRecord, __: ClusterFacts) -> tuple[str, str] | None:
     return "no device plugin runs there", "kubectl apply -k deploy/agent/, or install NVIDIA's device plugin"
 
 
@@ -115,14 +115,14 @@ CAUSES: tuple[tuple[str, str, tuple[str, ...], Cause], ...] = (
 """Id, what is wrong, what is needed. One without an id is told elsewhere."""
 
 
-def _bare(seen: Seen) -> Iterator[Node]:
+def _bare(seen: ClusterFacts) -> Iterator[NodeRecord]:
     """Nodes that have GPUs and offer none."""
     for node in seen.nodes or ():
         if node.label_of_gpus and not any(node.gpus.values()) and not seen.claimed(node.name):
             yield node
 
 
-def _caused_by(wanted: str, seen: Seen) -> Told:
+def _caused_by(wanted: str, seen: ClusterFacts) -> Told:
     for node in _bare(seen):
         causes = ((name, cause(node, seen)) for name, _, _, cause in CAUSES)
         name, told = next((name, found) for name, found in causes if found is not None)
@@ -131,14 +131,14 @@ def _caused_by(wanted: str, seen: Seen) -> Told:
             yield f"node/{node.name}", evidence, told[1]
 
 
-def _upgrade_failed(seen: Seen) -> Told:
+def _upgrade_failed(seen: ClusterFacts) -> Told:
     for node in seen.nodes or ():
         if node.labels.get(UPGRADE) == "upgrade-failed":
             again = f"kubectl label --overwrite node {node.name} {UPGRADE}=upgrade-required"
             yield f"node/{node.name}", f"label {UPGRADE}=upgrade-failed", f"mend its driver pod, then {again}"
 
 
-def _two_plugins(seen: Seen) -> Told:
+def _two_plugins(seen: ClusterFacts) -> Told:
     for node in seen.pods.parts if seen.pods is not None else ():
         plugins = [one for one in seen.parts(node, "plugin") if not one.trouble]
         if len(plugins) > 1:
@@ -146,7 +146,7 @@ def _two_plugins(seen: Seen) -> Told:
             yield f"node/{node}", f"pods {pods}", "keep one of them off this node by a node selector"
 
 
-def _beside_dra(seen: Seen) -> Told:
+def _beside_dra(seen: ClusterFacts) -> Told:
     for driver, nodes in (seen.drivers or {}).items():
         for node in seen.nodes or ():
             offered = ", ".join(f"{name}: {number}" for name, number in node.gpus.items() if number)

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dovetail.advice.doctor.records import Check, Kubelet, Node, Seen, Told, some
+from dovetail.advice.doctor.records import Check, ClusterFacts, KubeletRecord, NodeRecord, Told, some
 
 _ALIGN = ("best-effort", "restricted", "single-numa-node")
 _CONFIGURATION = "in the KubeletConfiguration and restart the kubelet"
 
 
-def _kubelets(seen: Seen) -> Iterator[tuple[Node, Kubelet]]:
+def _kubelets(seen: ClusterFacts) -> Iterator[tuple[NodeRecord, KubeletRecord]]:
     """Of nodes with GPUs, as far as anybody tells."""
     for node in seen.nodes or ():
         told, zones = seen.gpu_node(node.name).kubelet, (seen.topologies or {}).get(node.name)
@@ -27,13 +27,13 @@ def _kubelets(seen: Seen) -> Iterator[tuple[Node, Kubelet]]:
         source = first if first.topology_policy else second
         yield (
             node,
-            Kubelet(
+            KubeletRecord(
                 source.source, source.topology_policy, first.cpu_policy, first.gpu_numa or second.gpu_numa, first.blind
             ),
         )
 
 
-def _no_alignment(seen: Seen) -> Told:
+def _no_alignment(seen: ClusterFacts) -> Told:
     for node, kubelet in _kubelets(seen):
         if kubelet.topology_policy == "none" and len(kubelet.gpu_numa) > 1:
             evidence = f"{kubelet.source}: topologyManagerPolicy none; {_on(kubelet)}"
@@ -41,7 +41,7 @@ def _no_alignment(seen: Seen) -> Told:
             yield f"node/{node.name}", evidence, f"set topologyManagerPolicy: {policies} {_CONFIGURATION}"
 
 
-def _cpus_float(seen: Seen) -> Told:
+def _cpus_float(seen: ClusterFacts) -> Told:
     for node, kubelet in _kubelets(seen):
         if kubelet.topology_policy in _ALIGN and kubelet.cpu_policy == "none" and len(kubelet.gpu_numa) > 1:
             policies = f"topologyManagerPolicy {kubelet.topology_policy}, cpuManagerPolicy none"
@@ -49,7 +49,7 @@ def _cpus_float(seen: Seen) -> Told:
             yield f"node/{node.name}", f"{kubelet.source}: {policies}; {_on(kubelet)}", fix
 
 
-def _blind(seen: Seen) -> Told:
+def _blind(seen: ClusterFacts) -> Told:
     for node, kubelet in _kubelets(seen):
         if kubelet.blind and len(kubelet.gpu_numa) > 1:
             evidence = f"GPUNode {node.name}: {_on(kubelet)}, and the kubelet was told no NUMA node of any"
@@ -57,7 +57,7 @@ def _blind(seen: Seen) -> Told:
             yield f"node/{node.name}", evidence, fix
 
 
-def _misaligned(seen: Seen) -> Told:
+def _misaligned(seen: ClusterFacts) -> Told:
     for node, pods in sorted(seen.pods.misaligned.items()) if seen.pods is not None else ():
         fix = (
             "let dovetail place them, which asks by the kubelet's rules first, or ask for no more than one NUMA node "
@@ -66,7 +66,7 @@ def _misaligned(seen: Seen) -> Told:
         yield f"node/{node}", f"status.reason TopologyAffinityError of {some(list(pods))}", fix
 
 
-def _not_guaranteed(seen: Seen) -> Told:
+def _not_guaranteed(seen: ClusterFacts) -> Told:
     static = {node.name: one for node, one in _kubelets(seen) if one.cpu_policy == "static" and len(one.gpu_numa) > 1}
     found: dict[str, list[str]] = {}
     for pod in seen.pods.running if seen.pods is not None else ():
@@ -77,7 +77,7 @@ def _not_guaranteed(seen: Seen) -> Told:
         yield f"node/{node}", f"GPUNode {node}: cpuManagerPolicy static; status.qosClass of {some(pods)}", fix
 
 
-def _on(kubelet: Kubelet) -> str:
+def _on(kubelet: KubeletRecord) -> str:
     return f"GPUs are on NUMA nodes {', '.join(map(str, kubelet.gpu_numa))}"
 
 

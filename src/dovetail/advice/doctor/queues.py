@@ -3,16 +3,16 @@
 
 from __future__ import annotations
 
-from dovetail.advice.doctor.records import Check, Seen, Told
+from dovetail.advice.doctor.records import Check, ClusterFacts, Told
 
 
-def _unusable(seen: Seen) -> Told:
+def _unusable(seen: ClusterFacts) -> Told:
     for one in seen.queues or ():
         if one.problem:
             yield f"queue/{one.name}", one.problem, "mend the field; until then the jobs of the queue wait"
 
 
-def _scaled(seen: Seen) -> Told:
+def _scaled(seen: ClusterFacts) -> Told:
     for one in seen.queues or ():
         if one.scaled:
             fix = "lower the guarantees of the queues next to each other, or raise that of the queue above them"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Set
 
 from msgspec import Struct, field
 
-from dovetail.kube.protection import Binding, Policy
+from dovetail.kube.protection import Binding, ProtectionPolicy
 
 HAS_GPUS = ("nvidia.com/gpu.present", "feature.node.kubernetes.io/pci-10de.present")
 _WORKLOAD = "nvidia.com/gpu.workload.config"
@@ -16,7 +16,7 @@ DRIVERS = frozenset({"gpu.nvidia.com"})
 """DRA drivers for GPUs."""
 
 
-class Node(Struct, frozen=True):
+class NodeRecord(Struct, frozen=True):
     """`gpus` is allocatable by resource name; `unready` what its condition Ready says, "" where that is True or is not
     there."""
 
@@ -37,7 +37,7 @@ class Node(Struct, frozen=True):
         return bool(self.label_of_gpus) or any(self.gpus.values())
 
 
-class Part(Struct, frozen=True):
+class PartRecord(Struct, frozen=True):
     """A pod that makes the GPUs of its node usable. `role` is plugin (a device plugin for GPUs), driver, toolkit,
     validator or discovery (GPU Feature Discovery), `name` whose it is. Of one that is not ready `container` is the
     container or init container that it is stuck in, and `trouble` what that one says."""
@@ -50,7 +50,7 @@ class Part(Struct, frozen=True):
     trouble: str = ""
 
 
-class Pending(Struct, frozen=True):
+class PendingRecord(Struct, frozen=True):
     """A pod that asks for GPUs and is on no node. `asks` are the names of the GPU resources, `selector` is its
     nodeSelector. `reason` and `message` are those of its condition PodScheduled, `source` says whose words they are
     where they are not the condition's."""
@@ -86,14 +86,14 @@ class Pods(Struct, frozen=True):
     """`parts` go by node; `misaligned` are pods by node that the kubelet rejected with TopologyAffinityError and that
     still exist."""
 
-    parts: Mapping[str, tuple[Part, ...]] = field(default_factory=dict)
-    pending: tuple[Pending, ...] = ()
+    parts: Mapping[str, tuple[PartRecord, ...]] = field(default_factory=dict)
+    pending: tuple[PendingRecord, ...] = ()
     running: tuple[Running, ...] = ()
     schedulers: tuple[Scheduler, ...] = ()
     misaligned: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
-class Kubelet(Struct, frozen=True):
+class KubeletRecord(Struct, frozen=True):
     """`source` is the object that tells; "" is a policy that it does not tell. `gpu_numa` are the NUMA nodes that have
     GPUs; `blind` says that GPUs have such a node and the device plugin told the kubelet none."""
 
@@ -111,7 +111,7 @@ class GpuNode(Struct, frozen=True):
     driver: str = ""
     mig_state: str = ""
     mig_message: str = ""
-    kubelet: Kubelet | None = None
+    kubelet: KubeletRecord | None = None
 
 
 class Webhook(Struct, frozen=True):
@@ -121,7 +121,7 @@ class Webhook(Struct, frozen=True):
     name: str
 
 
-class Queue(Struct, frozen=True):
+class QueueRecord(Struct, frozen=True):
     """A queue of ours: why it cannot be used (`problem`), and what does not count of what is guaranteed (`scaled`)."""
 
     name: str
@@ -139,20 +139,20 @@ class Lease(Struct, frozen=True):
     renewed_s: int
 
 
-class Seen(Struct, frozen=True):
+class ClusterFacts(Struct, frozen=True):
     """What was read, one field for each list; None is what could not be. `drivers` are nodes by the DRA drivers that
     offer devices there; `gpu_nodes` and `topologies` (NodeResourceTopology) go by node. `fabric` are the label keys
     that the scheduler is given, from the widest to the narrowest."""
 
-    nodes: tuple[Node, ...] | None
+    nodes: tuple[NodeRecord, ...] | None
     pods: Pods | None
     drivers: Mapping[str, Set[str]] | None
     gpu_nodes: Mapping[str, GpuNode] | None
-    topologies: Mapping[str, Kubelet] | None
+    topologies: Mapping[str, KubeletRecord] | None
     webhooks: tuple[Webhook, ...] | None
-    queues: tuple[Queue, ...] | None
+    queues: tuple[QueueRecord, ...] | None
     leases: tuple[Lease, ...] | None
-    policies: tuple[Policy, ...] | None
+    policies: tuple[ProtectionPolicy, ...] | None
     bindings: tuple[Binding, ...] | None
     fabric: tuple[str, ...]
 
@@ -160,7 +160,7 @@ class Seen(Struct, frozen=True):
         """Whether its GPUs are offered to claims."""
         return any(node in nodes for driver, nodes in (self.drivers or {}).items() if driver in DRIVERS)
 
-    def parts(self, node: str, *roles: str) -> list[Part]:
+    def parts(self, node: str, *roles: str) -> list[PartRecord]:
         """Those on a node, by pod."""
         parts = self.pods.parts.get(node, ()) if self.pods is not None else ()
         return sorted((one for one in parts if one.role in roles), key=lambda one: one.pod)
@@ -169,7 +169,7 @@ class Seen(Struct, frozen=True):
         return (self.gpu_nodes or {}).get(node) or GpuNode()
 
 
-class Finding(Struct, frozen=True):
+class DoctorFinding(Struct, frozen=True):
     """`object` is `kind/name`; `evidence` what says so; `fix` a command or a setting. `level` is error, warning, or
     unknown for what could not be looked at."""
 
@@ -192,7 +192,7 @@ class Check(Struct, frozen=True):
     level: str
     wrong: str
     needs: tuple[str, ...]
-    look: Callable[[Seen], Told]
+    look: Callable[[ClusterFacts], Told]
 
 
 def logs_of(pod: str, container: str = "") -> str:

@@ -12,7 +12,7 @@ Rules
 
 from __future__ import annotations
 
-from dovetail.advice.doctor.records import DRIVERS, Check, Lease, Pending, Seen, Told, some
+from dovetail.advice.doctor.records import DRIVERS, Check, ClusterFacts, Lease, PendingRecord, Told, some
 from dovetail.kube.protection import fault
 
 TAKERS = {"admission-webhook.yunikorn.mutate-pods": "yunikorn"}
@@ -23,7 +23,7 @@ _SILENT_S = 300
 _OURS = "Dovetail"
 
 
-def _share_nodes(seen: Seen) -> Told:
+def _share_nodes(seen: ClusterFacts) -> Told:
     """One finding for each set of schedulers, not for each node."""
     nodes: dict[str, dict[str, str]] = {}
     for pod in seen.pods.running if seen.pods is not None else ():
@@ -40,7 +40,7 @@ def _share_nodes(seen: Seen) -> Told:
         yield f"scheduler/{'+'.join(names)}", evidence, fix
 
 
-def _two_leaders(seen: Seen) -> Told:
+def _two_leaders(seen: ClusterFacts) -> Told:
     """One finding for each schedulerName."""
     leases: dict[str, list[Lease]] = {}
     for one in seen.leases or ():
@@ -52,7 +52,7 @@ def _two_leaders(seen: Seen) -> Told:
             yield f"scheduler/{name}", "; ".join(each), fix
 
 
-def _two_defaults(seen: Seen) -> Told:
+def _two_defaults(seen: ClusterFacts) -> Told:
     found = {one.name: one for one in seen.webhooks or () if one.name in SETTERS}
     if len({SETTERS[name] for name in found}) > 1:
         names = sorted(found)
@@ -63,7 +63,7 @@ def _two_defaults(seen: Seen) -> Told:
         yield f"webhook/{'+'.join(names)}", evidence, fix
 
 
-def _takes_ours(seen: Seen) -> Told:
+def _takes_ours(seen: ClusterFacts) -> Told:
     for one in seen.webhooks or ():
         if one.name in TAKERS:
             evidence = f"mutatingwebhookconfiguration/{one.configuration} has {one.name}, which sets {TAKERS[one.name]}"
@@ -74,11 +74,11 @@ def _takes_ours(seen: Seen) -> Told:
             yield f"webhook/{one.name}", evidence, fix
 
 
-def _unheard(one: Pending) -> bool:
+def _unheard(one: PendingRecord) -> bool:
     return not one.reason and one.age_s > _SILENT_S
 
 
-def _nobody_answers(seen: Seen) -> Told:
+def _nobody_answers(seen: ClusterFacts) -> Told:
     for one in seen.pods.pending if seen.pods is not None else ():
         if _unheard(one):
             evidence = f"schedulerName {one.scheduler}; no condition PodScheduled after {one.age_s // 60} min"
@@ -86,7 +86,7 @@ def _nobody_answers(seen: Seen) -> Told:
             yield f"pod/{one.pod}", evidence, fix
 
 
-def _missing(seen: Seen) -> dict[str, list[str]]:
+def _missing(seen: ClusterFacts) -> dict[str, list[str]]:
     """By pod, what it asks for that no node offers which its nodeSelector allows. Where a driver serves GPUs, claims
     may stand in, and nothing is known; nor is a pod judged of which somebody knows better."""
     if seen.nodes is None or seen.drivers is None or seen.pods is None or DRIVERS & seen.drivers.keys():
@@ -105,7 +105,7 @@ def _missing(seen: Seen) -> dict[str, list[str]]:
     return found
 
 
-def _not_offered(seen: Seen) -> Told:
+def _not_offered(seen: ClusterFacts) -> Told:
     missing = _missing(seen)
     offered = sorted({name for node in seen.nodes or () for name, number in node.gpus.items() if number})
     for one in seen.pods.pending if seen.pods is not None else ():
@@ -116,7 +116,7 @@ def _not_offered(seen: Seen) -> Told:
             yield f"pod/{one.pod}", evidence, "ask for what is offered, or divide or add nodes"
 
 
-def _pending(seen: Seen) -> Told:
+def _pending(seen: ClusterFacts) -> Told:
     missing = _missing(seen)
     for one in seen.pods.pending if seen.pods is not None else ():
         if one.reason and one.pod not in missing:
@@ -126,7 +126,7 @@ def _pending(seen: Seen) -> Told:
             yield f"pod/{one.pod}", f"{one.source or f'{one.scheduler} says in PodScheduled'}: {said}", ask
 
 
-def _unprotected(seen: Seen) -> Told:
+def _unprotected(seen: ClusterFacts) -> Told:
     ours = [one.pod for one in seen.pods.schedulers if one.name == _OURS] if seen.pods is not None else []
     if ours and (lacking := fault(seen.policies or (), seen.bindings or ())):
         yield f"pod/{min(ours)}", lacking, "kubectl apply -f deploy/annotations.yaml"

@@ -11,9 +11,9 @@ from msgspec import Struct
 from dovetail.advice.lint.edits import Edit, json_patch
 from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.pods import templates_of
-from dovetail.advice.lint.rule import Facts, Found, Level, Rule
+from dovetail.advice.lint.rule import Facts, Rule, RuleMatch, Severity
 from dovetail.advice.lint.rules import BY_ID
-from dovetail.advice.lint.source import Document, Unreadable
+from dovetail.advice.lint.source import SourceDocument, Unreadable
 from dovetail.advice.lint.suppressions import suppressions
 
 UNREADABLE = "G00"
@@ -22,11 +22,11 @@ _NOT_READ = "Nothing in this document was looked at."
 _NOT_SILENCED = "The comment silences nothing."
 
 
-class Finding(Struct, frozen=True):
+class LintFinding(Struct, frozen=True):
     """A rule's finding in a file. `line` and `column` count from 1; `line` is 0 where a whole file is to blame."""
 
     rule: str
-    level: Level
+    level: Severity
     file: str
     line: int
     column: int
@@ -44,20 +44,20 @@ class Finding(Struct, frozen=True):
         return bool(self.edits)
 
 
-def lint(documents: Iterable[Document], facts: Facts, rules: Sequence[Rule]) -> Iterator[Finding]:
+def lint(documents: Iterable[SourceDocument], facts: Facts, rules: Sequence[Rule]) -> Iterator[LintFinding]:
     """All findings, in the order of the documents and in each by their places."""
     for document in documents:
         yield from sorted(_of(document, facts, rules), key=lambda one: (one.line, one.column, one.rule, one.path))
 
 
-def unreadable(file: str, error: Unreadable) -> Finding:
+def unreadable(file: str, error: Unreadable) -> LintFinding:
     """What says that a file, or a document of it, could not be looked at."""
-    return Finding(
-        UNREADABLE, Level.ERROR, file, error.line, error.column, "", "", error.message, _NOT_READ, False, (), ()
+    return LintFinding(
+        UNREADABLE, Severity.ERROR, file, error.line, error.column, "", "", error.message, _NOT_READ, False, (), ()
     )
 
 
-def _of(document: Document, facts: Facts, rules: Sequence[Rule]) -> Iterator[Finding]:
+def _of(document: SourceDocument, facts: Facts, rules: Sequence[Rule]) -> Iterator[LintFinding]:
     if document.error is not None:
         yield unreadable(document.file, document.error)
         return
@@ -65,8 +65,8 @@ def _of(document: Document, facts: Facts, rules: Sequence[Rule]) -> Iterator[Fin
     for one in suppressions(document.text, BY_ID):
         if one.wrong:
             line = document.first_line + one.line - 1
-            yield Finding(
-                UNREADABLE, Level.ERROR, document.file, line, 1, "", "", one.wrong, _NOT_SILENCED, False, (), ()
+            yield LintFinding(
+                UNREADABLE, Severity.ERROR, document.file, line, 1, "", "", one.wrong, _NOT_SILENCED, False, (), ()
             )
         else:
             silent.append(one)
@@ -77,15 +77,15 @@ def _of(document: Document, facts: Facts, rules: Sequence[Rule]) -> Iterator[Fin
             inside = line - document.first_line + 1
             if any(rule.id in one.rules and one.first <= inside <= one.last for one in silent):
                 continue
-            level = Level.WARNING if found.guess and rule.level is Level.ERROR else rule.level
+            level = Severity.WARNING if found.guess and rule.level is Severity.ERROR else rule.level
             patch = tuple(json_patch(document.value, found.edits)) if found.edits else ()
-            yield Finding(
+            yield LintFinding(
                 rule.id, level, document.file, line, column, name, str(found.field), found.message, rule.effect,
                 found.guess, found.edits, patch,
             )  # fmt: skip
 
 
-def _found(whole: Field, facts: Facts, rules: Sequence[Rule]) -> Iterator[tuple[Rule, Found]]:
+def _found(whole: Field, facts: Facts, rules: Sequence[Rule]) -> Iterator[tuple[Rule, RuleMatch]]:
     pods = tuple(templates_of(whole))
     for rule in rules:
         if rule.whole is not None:

@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from dovetail.advice.lint.engine import lint
 from dovetail.advice.lint.rewrite import NotRewritten, rewritten
 from dovetail.advice.lint.rule import Facts, Rule
-from dovetail.advice.lint.source import Document, document
+from dovetail.advice.lint.source import SourceDocument, document
 
 _MOST = 200
 """Edits of one document: rules that undo each other must not go on for ever."""
 
 
-def fixed(of: Document, facts: Facts, rules: Sequence[Rule]) -> Document:
+def fixed(of: SourceDocument, facts: Facts, rules: Sequence[Rule]) -> SourceDocument:
     """The document with its text mended, or itself where nothing can be."""
     refused: set[tuple[str, str]] = set()
     for _ in range(_MOST):

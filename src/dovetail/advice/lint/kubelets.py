@@ -24,7 +24,7 @@ from dovetail.advice.lint.selection import gpu_nodes_for
 SINGLE_NUMA = "single-numa-node"
 
 
-class Kubelet(Struct, frozen=True):
+class KubeletVersion(Struct, frozen=True):
     """Policies are "" where they are not known. `numa` has for each NUMA node what pods can get of it, by resource, in
     its unit (CPUs, bytes, devices); of a resource that is in none of them nothing is known."""
 
@@ -46,16 +46,16 @@ class Kubelet(Struct, frozen=True):
         return max((one[resource] for one in self.numa if resource in one), default=None)
 
 
-def kubelets(pod: Template, facts: Facts) -> tuple[Kubelet, ...]:
+def kubelets(pod: Template, facts: Facts) -> tuple[KubeletVersion, ...]:
     """The kubelets of the nodes that may run the pod: of all of them, or none where one is not known."""
     nodes, known = gpu_nodes_for(pod, facts), _known(facts)
     return tuple(known[node.name] for node in nodes) if all(node.name in known for node in nodes) else ()
 
 
 @lru_cache(maxsize=1)
-def _known(facts: Facts) -> Mapping[str, Kubelet]:
+def _known(facts: Facts) -> Mapping[str, KubeletVersion]:
     """By the names of nodes; what a GPUNode tells counts before the other."""
-    found: dict[str, Kubelet] = {}
+    found: dict[str, KubeletVersion] = {}
     for kind, read in (("NodeResourceTopology", _of_zones), ("GPUNode", _of_gpu_node)):
         for whole in facts.of_kind(kind):
             kubelet = read(whole)
@@ -64,7 +64,7 @@ def _known(facts: Facts) -> Mapping[str, Kubelet]:
     return found
 
 
-def _of_gpu_node(whole: Field) -> Kubelet | None:
+def _of_gpu_node(whole: Field) -> KubeletVersion | None:
     told = whole.at("status", "kubelet")
     if not told:
         return None
@@ -82,7 +82,7 @@ def _of_gpu_node(whole: Field) -> Kubelet | None:
         for device in plugin.at("devices").each():
             for near in device.at("numaNodes").each():
                 numa.setdefault(near.whole or 0, Counter())[plugin.at("resource").text] += 1
-    return Kubelet(
+    return KubeletVersion(
         told.at("topologyManagerPolicy").text,
         told.at("topologyManagerScope").text == "pod",
         told.at("cpuManagerPolicy").text,
@@ -91,7 +91,7 @@ def _of_gpu_node(whole: Field) -> Kubelet | None:
     )
 
 
-def _of_zones(whole: Field) -> Kubelet:
+def _of_zones(whole: Field) -> KubeletVersion:
     attributes = {one.at("name").text: one.at("value").text for one in whole.at("attributes").each()}
     numa = []
     for zone in whole.at("zones").each():
@@ -101,7 +101,7 @@ def _of_zones(whole: Field) -> Kubelet:
     policy, pod_scope = attributes.get("topologyManagerPolicy", ""), attributes.get("topologyManagerScope") == "pod"
     if not policy and whole.at("topologyPolicies", 0).text.startswith("SingleNUMANode"):
         policy, pod_scope = SINGLE_NUMA, whole.at("topologyPolicies", 0).text.endswith("PodLevel")
-    return Kubelet(policy, pod_scope, "", "", tuple(numa))
+    return KubeletVersion(policy, pod_scope, "", "", tuple(numa))
 
 
 def _cpus(text: str) -> list[int]:

@@ -14,7 +14,7 @@ from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.pods import Template
 
 
-class Level(Enum):
+class Severity(Enum):
     """ERROR: rejected, or never runs. WARNING: runs, but slow, unsafe or wasteful. INFO: hygiene."""
 
     ERROR = "error"
@@ -22,7 +22,7 @@ class Level(Enum):
     INFO = "info"
 
 
-class Found(Struct, frozen=True):
+class RuleMatch(Struct, frozen=True):
     """`message` says what is wrong at the field and what to write instead. `edits` mend it where that can be known.
     `guess`: without nodes to look at it may be wrong; of an error it makes a warning."""
 
@@ -69,13 +69,13 @@ class Rule(Struct, frozen=True):
     `cel` is true of a pod that passes, for a ValidatingAdmissionPolicy (`variables.pod` is the Pod or the template)."""
 
     id: str
-    level: Level
+    level: Severity
     title: str
     effect: str
     bad: str
     good: str
-    template: Callable[[Template, Facts], Iterator[Found]] | None = None
-    whole: Callable[[Field, Facts], Iterator[Found]] | None = None
+    template: Callable[[Template, Facts], Iterator[RuleMatch]] | None = None
+    whole: Callable[[Field, Facts], Iterator[RuleMatch]] | None = None
     fixable: bool = False
     needs_nodes: bool = False
     cel: str = ""

@@ -35,7 +35,7 @@ class Unreadable(Exception):
         self.message, self.line, self.column = message, line, column
 
 
-class Document(Struct, frozen=True):
+class SourceDocument(Struct, frozen=True):
     """One YAML document of a file: its text with what leads up to it, the line of the file at which that begins, the
     tree with marks, and the value. `error` where it cannot be read: then there is neither tree nor value."""
 
@@ -84,15 +84,15 @@ def decoded(data: bytes) -> str:
         raise Unreadable(f"is not UTF-8 text: {error.reason}", line) from error
 
 
-def documents(file: str, text: str) -> Iterator[Document]:
+def documents(file: str, text: str) -> Iterator[SourceDocument]:
     """All documents of a file's text, in order, also empty ones: their texts joined are the text."""
     for part, line in _parts(text):
         yield document(file, part, line)
 
 
-def document(file: str, text: str, first_line: int) -> Document:
+def document(file: str, text: str, first_line: int) -> SourceDocument:
     """The text of one document, read."""
-    bare = Document(file, text, first_line)
+    bare = SourceDocument(file, text, first_line)
     template = _HELM.search(text)
     if template is not None:
         return replace(bare, error=_not_rendered(text, template, first_line))

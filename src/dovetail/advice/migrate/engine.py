@@ -22,19 +22,19 @@ from dovetail.advice.lint.engine import name_of
 from dovetail.advice.lint.field import Field, Path
 from dovetail.advice.lint.pods import templates_of
 from dovetail.advice.lint.rewrite import NotRewritten, rewritten
-from dovetail.advice.lint.source import Document, document
+from dovetail.advice.lint.source import SourceDocument, document
 from dovetail.advice.migrate.dialects import DIALECTS
-from dovetail.advice.migrate.step import Dialect, Outcome, Step, World
+from dovetail.advice.migrate.step import MigrationOutcome, MigrationStep, SourceDialect, World
 
 _MOST = 10_000
 """Steps of one document: dialects that undo each other must not go on for ever."""
 _BY_HAND = "cannot be changed in the text without changing something else (an anchor, a merge key, JSON): by hand"
 
 
-class Told(Struct, frozen=True):
+class MigrationNote(Struct, frozen=True):
     """What is said of a field. `line` counts from 1, in the file as it was."""
 
-    outcome: Outcome
+    outcome: MigrationOutcome
     dialect: str
     file: str
     line: int
@@ -47,17 +47,19 @@ class Migrated(Struct, frozen=True):
     """The documents of a file, changed, and what is said of them."""
 
     text: str
-    told: tuple[Told, ...]
+    told: tuple[MigrationNote, ...]
 
 
-def migrate(documents: Sequence[Document], world: World) -> Migrated:
+def migrate(documents: Sequence[SourceDocument], world: World) -> Migrated:
     """The documents of one file. Those that cannot be read stay as they are, and that is told."""
     known = {_key(whole.value) for whole in world.objects}
     texts: list[str] = []
-    told: list[Told] = []
+    told: list[MigrationNote] = []
     for each in documents:
         if each.error is not None:
-            told.append(Told(Outcome.LEFT, "", each.file, each.error.line, "", "", each.error.message))
+            told.append(
+                MigrationNote(MigrationOutcome.LEFT, "", each.file, each.error.line, "", "", each.error.message)
+            )
             texts.append(each.text)
         else:
             texts.append(_Document(each, world, known, told).text)
@@ -67,11 +69,13 @@ def migrate(documents: Sequence[Document], world: World) -> Migrated:
 class _Document:
     """One document on its way."""
 
-    def __init__(self, original: Document, world: World, known: set[tuple[str, ...]], told: list[Told]) -> None:
+    def __init__(
+        self, original: SourceDocument, world: World, known: set[tuple[str, ...]], told: list[MigrationNote]
+    ) -> None:
         self._original, self._now, self._world, self._known = original, original, world, known
         self._refused: set[tuple[str, Path]] = set()
         self._added: list[dict[str, Any]] = []
-        said: list[Told] = []
+        said: list[MigrationNote] = []
         for _ in range(_MOST):
             if not self._one_step(said):
                 break
@@ -87,7 +91,7 @@ class _Document:
             text = f"{text if not text or text.endswith(chr(10)) else text + chr(10)}---\n{made}"
         return text
 
-    def _one_step(self, said: list[Told]) -> bool:
+    def _one_step(self, said: list[MigrationNote]) -> bool:
         for dialect, whole, step in _steps(self._now, self._world):
             if not step.edits or (step.message, step.field.path) in self._refused:
                 continue
@@ -103,33 +107,39 @@ class _Document:
                 changed = document(self._now.file, rewritten(self._now.text, edits), self._now.first_line)
             except NotRewritten:
                 self._refused.add((step.message, step.field.path))
-                self._say(said, Outcome.LEFT, dialect, whole, step.field, f"{step.message}: {_BY_HAND}")
+                self._say(said, MigrationOutcome.LEFT, dialect, whole, step.field, f"{step.message}: {_BY_HAND}")
                 continue
-            self._say(said, Outcome.CHANGED, dialect, whole, step.field, step.message)
+            self._say(said, MigrationOutcome.CHANGED, dialect, whole, step.field, step.message)
             for one in step.left:
-                self._say(said, Outcome.LEFT, dialect, whole, one.field, one.message)
+                self._say(said, MigrationOutcome.LEFT, dialect, whole, one.field, one.message)
             self._known |= {_key(each) for each in adds}
             self._added += [] if listed else adds
             self._now = replace(changed, first_line=self._original.first_line)
             return True
         return False
 
-    def _standing(self, said: list[Told]) -> None:
+    def _standing(self, said: list[MigrationNote]) -> None:
         for dialect, whole, step in _steps(self._now, self._world):
             if not step.edits:
-                outcome = Outcome.UNDERSTOOD if step.understood else Outcome.LEFT
+                outcome = MigrationOutcome.UNDERSTOOD if step.understood else MigrationOutcome.LEFT
                 self._say(said, outcome, dialect, whole, step.field, step.message)
 
     def _say(
-        self, said: list[Told], outcome: Outcome, dialect: Dialect, whole: Field, field: Field, message: str
+        self,
+        said: list[MigrationNote],
+        outcome: MigrationOutcome,
+        dialect: SourceDialect,
+        whole: Field,
+        field: Field,
+        message: str,
     ) -> None:
         path = field.path[len(whole.path) :]
         line, _ = self._original.position(field.path)
         shown = str(replace(field, path=path))
-        said.append(Told(outcome, dialect.name, self._original.file, line, name_of(whole), shown, message))
+        said.append(MigrationNote(outcome, dialect.name, self._original.file, line, name_of(whole), shown, message))
 
 
-def _steps(of: Document, world: World) -> Iterator[tuple[Dialect, Field, Step]]:
+def _steps(of: SourceDocument, world: World) -> Iterator[tuple[SourceDialect, Field, MigrationStep]]:
     for whole in of.objects():
         if not isinstance(whole.value, dict):
             continue

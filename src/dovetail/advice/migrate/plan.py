@@ -17,8 +17,8 @@ from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.pods import Template, templates_of
 from dovetail.advice.migrate.dialects import DIALECTS
 from dovetail.advice.migrate.dialects.pods import OURS
-from dovetail.advice.migrate.engine import Told
-from dovetail.advice.migrate.step import Outcome, group_of
+from dovetail.advice.migrate.engine import MigrationNote
+from dovetail.advice.migrate.step import MigrationOutcome, group_of
 from dovetail.core.model import GPU, SHARED_GPU
 from dovetail.core.queues.types import QUEUE_LABEL
 from dovetail.kube.gangs.dialects import COSCHEDULING, VOLCANO
@@ -36,7 +36,7 @@ class PlanStep(Struct, frozen=True):
     expect: str
 
 
-def plan(made: Iterable[Field], told: Iterable[Told], given: Sequence[str]) -> tuple[PlanStep, ...]:
+def plan(made: Iterable[Field], told: Iterable[MigrationNote], given: Sequence[str]) -> tuple[PlanStep, ...]:
     """All steps, in order; `made` are the objects as they are once migrated, `told` what was said on the way,
     `given` the options and paths that the command had."""
     objects, said = tuple(made), tuple(told)
@@ -164,8 +164,8 @@ def _queue(objects: tuple[Field, ...]) -> Iterator[PlanStep]:
     )
 
 
-def _files(told: tuple[Told, ...], given: Sequence[str]) -> Iterator[PlanStep]:
-    left = sum(one.outcome is Outcome.LEFT for one in told)
+def _files(told: tuple[MigrationNote, ...], given: Sequence[str]) -> Iterator[PlanStep]:
+    left = sum(one.outcome is MigrationOutcome.LEFT for one in told)
     yield PlanStep(
         "the files",
         f"{left} of their fields have no equal: read what is said of them first" if left else "all is carried over",
@@ -175,7 +175,7 @@ def _files(told: tuple[Told, ...], given: Sequence[str]) -> Iterator[PlanStep]:
     )
 
 
-def _work(told: tuple[Told, ...]) -> Iterator[PlanStep]:
+def _work(told: tuple[MigrationNote, ...]) -> Iterator[PlanStep]:
     yield PlanStep(
         "one job of that queue",
         "the smallest that shows gang, queue and GPUs as they were meant",

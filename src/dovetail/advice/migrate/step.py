@@ -14,7 +14,7 @@ from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.pods import Template
 
 
-class Target(Enum):
+class MigrationTarget(Enum):
     """What may be written beyond what is needed. NATIVE: PodGroups of Kubernetes instead of other dialects that
     Dovetail reads. DRA: claims instead of GPUs that are asked for by the name of a resource."""
 
@@ -22,7 +22,7 @@ class Target(Enum):
     DRA = "dra"
 
 
-class Outcome(Enum):
+class MigrationOutcome(Enum):
     """CHANGED: carried over. UNDERSTOOD: read as it is. LEFT: has no equal."""
 
     CHANGED = "changed"
@@ -37,7 +37,7 @@ class Left(Struct, frozen=True):
     message: str
 
 
-class Step(Struct, frozen=True):
+class MigrationStep(Struct, frozen=True):
     """What is met at a field. With `edits` it is carried over by them, with `adds` as new documents; `left` is what
     these lose on the way. Without edits it stays as it is, since it is `understood`, or for the user to decide."""
 
@@ -53,7 +53,7 @@ class World(Struct, frozen=True):
     """All objects of this run, as they were before anything was changed, and what is wished for."""
 
     objects: tuple[Field, ...] = ()
-    targets: frozenset[Target] = frozenset()
+    targets: frozenset[MigrationTarget] = frozenset()
 
     def named(self, group: str, kind: str, name: str, namespace: str | None = None) -> Field:
         """The object; a field that is not there where there is none. No namespace is `default`."""
@@ -70,13 +70,13 @@ class World(Struct, frozen=True):
                 yield whole
 
 
-class Dialect(Struct, frozen=True):
+class SourceDialect(Struct, frozen=True):
     """A scheduler, or a time. `whole` looks at each object, `template` at each pod template; each gives the steps for
     what it meets. `schedulers` are the names under which pods ask for it."""
 
     name: str
-    whole: Callable[[Field, World], Iterator[Step]] | None = None
-    template: Callable[[Template, World], Iterator[Step]] | None = None
+    whole: Callable[[Field, World], Iterator[MigrationStep]] | None = None
+    template: Callable[[Template, World], Iterator[MigrationStep]] | None = None
     schedulers: tuple[str, ...] = ()
 
 
@@ -90,9 +90,9 @@ def namespace_of(whole: Field) -> str:
     return whole.at("metadata", "namespace").text or "default"
 
 
-def left(field: Field, message: str) -> Step:
+def left(field: Field, message: str) -> MigrationStep:
     """A step that changes nothing."""
-    return Step(field, message)
+    return MigrationStep(field, message)
 
 
 def unknown(field: Field, *known: str) -> list[Left]:

@@ -40,22 +40,22 @@ class Configuration(Wire, frozen=True):
     opaque: Opaque | None = None
 
 
-class Devices(AllocatedDevices, frozen=True):
+class ConfiguredDevices(AllocatedDevices, frozen=True):
     config: tuple[Configuration, ...] = ()
 
 
 class Allocated(AllocationResult, frozen=True):
-    devices: Devices = Devices()
+    devices: ConfiguredDevices = ConfiguredDevices()
 
 
-class Status(ResourceClaimStatus, frozen=True):
+class ConfigStatus(ResourceClaimStatus, frozen=True):
     allocation: Allocated | None = None
 
 
-class Claim(ResourceClaim, frozen=True):
+class ConfiguredClaim(ResourceClaim, frozen=True):
     """A ResourceClaim with its configurations."""
 
-    status: Status = Status()
+    status: ConfigStatus = ConfigStatus()
 
 
 class _Interval(Struct, frozen=True, rename="camel", forbid_unknown_fields=True):

@@ -31,16 +31,16 @@ from dovetail.agent.apis import dra_pb2 as dra
 from dovetail.agent.apis import registration_pb2 as registration
 from dovetail.agent.apis.serving import answers, serve, service
 from dovetail.agent.cdi import CdiFolder
-from dovetail.agent.dra.configs import Claim, ClaimError, interval
+from dovetail.agent.dra.configs import ClaimError, ConfiguredClaim, interval
 from dovetail.agent.dra.health import SERVICE as HEALTH_SERVICE
 from dovetail.agent.dra.health import Health
 from dovetail.agent.dra.offer import Offered, offered
 from dovetail.agent.dra.partitions import Partitions
-from dovetail.agent.dra.prepared import FAILURES, Prepared, Record, Taken, Wanted, cdi_id
+from dovetail.agent.dra.prepared import FAILURES, Prepared, PreparedRecord, TakenDevice, WantedClaim, cdi_id
 from dovetail.agent.dra.publishing import Publisher
 from dovetail.agent.dra.slices import contents
 from dovetail.agent.dra.timeslices import set_slice
-from dovetail.agent.health.health import Illness
+from dovetail.agent.health.health import Unhealthy
 from dovetail.agent.machine.driver_files import DriverFiles
 from dovetail.agent.machine.host import Host
 from dovetail.kube.api.client import Client
@@ -74,7 +74,7 @@ class Folders(Struct, frozen=True):
     cdi: Path = Path("/var/run/cdi")
 
 
-class Driver:
+class DraDriver:
     """`held` tells the claims (namespace, name) that pods on this node have according to the kubelet. `changed` is
     called when MIG instances have come or gone. With `partitionable` instances are made for claims. `nvidia_smi` is the
     command that sets time slices."""
@@ -135,7 +135,7 @@ class Driver:
         """Set while the API server says what was told last."""
         return self._publisher.settled
 
-    async def update(self, host: Host, ill: tuple[Illness, ...] = ()) -> None:
+    async def update(self, host: Host, ill: tuple[Unhealthy, ...] = ()) -> None:
         """The devices are these, and these are ill. The first call starts the driver: it raises DriverError,
         SocketError or CdiError where that cannot be."""
         async with self._busy:
@@ -251,13 +251,13 @@ class Driver:
         log.warning("claim %s/%s: %s", claim.namespace, claim.name, error, exc_info=None if known else error)
         return str(error) if known else f"{type(error).__name__}: {error}; see the log of the agent"
 
-    async def _prepare(self, asked: dra.Claim) -> Record:
+    async def _prepare(self, asked: dra.Claim) -> PreparedRecord:
         claim = await self._read(asked)
         wanted = self._wanted(claim)
         for _ in range(2):
             try:
                 return await self._do(partial(self._prepared.prepare, asked.uid, asked.namespace, asked.name, wanted))
-            except Taken as error:
+            except TakenDevice as error:
                 if not await self._drop_ended({error.by}):
                     raise
         raise ClaimError("its devices were taken twice by claims that had ended")
@@ -279,17 +279,17 @@ class Driver:
                 if self._prepared.made != made:
                     self._changed()
 
-    async def _read(self, asked: dra.Claim) -> Claim:
+    async def _read(self, asked: dra.Claim) -> ConfiguredClaim:
         path = RESOURCE_CLAIMS.path(asked.namespace, asked.name)
         try:
-            claim = await self._client.request("GET", path, decode=Claim)
+            claim = await self._client.request("GET", path, decode=ConfiguredClaim)
         except NotFound:
             raise ClaimError("the claim does not exist any more") from None
         if claim.metadata.uid != asked.uid:
             raise ClaimError(f"the claim was made anew: its uid is {claim.metadata.uid}, not {asked.uid}")
         return claim
 
-    def _wanted(self, claim: Claim) -> tuple[Wanted, ...]:
+    def _wanted(self, claim: ConfiguredClaim) -> tuple[WantedClaim, ...]:
         """The devices of the allocation that are of this driver. Raises ClaimError."""
         if claim.status.allocation is None:
             raise ClaimError("the claim has no allocation")
@@ -308,12 +308,12 @@ class Driver:
                 raise ClaimError(f"{at}.device: {result.device!r} is not offered by this node now; {rule}")
             kind = "gpu" if device.partition is None else "mig"
             sliced = interval(self._name, kind, result.request, devices.config)
-            found.append(Wanted(device, result.request, result.share_id, result.admin_access, sliced))
+            found.append(WantedClaim(device, result.request, result.share_id, result.admin_access, sliced))
         if not found:
             raise ClaimError(f"no device of {self._name} is allocated to the claim")
         return tuple(found)
 
-    def _answer(self, record: Record) -> list[dra.Device]:
+    def _answer(self, record: PreparedRecord) -> list[dra.Device]:
         return [
             dra.Device(
                 # Alternatives are called request/alternative, and the kubelet knows requests.
@@ -351,10 +351,10 @@ class Driver:
                 dropped = True
         return dropped
 
-    async def _ended_at(self, record: Record) -> bool:
+    async def _ended_at(self, record: PreparedRecord) -> bool:
         path = RESOURCE_CLAIMS.path(record.namespace, record.name)
         try:
-            claim = await self._client.request("GET", path, decode=Claim)
+            claim = await self._client.request("GET", path, decode=ConfiguredClaim)
         except NotFound:
             return True
         return claim.metadata.uid != record.uid or claim.status.allocation is None

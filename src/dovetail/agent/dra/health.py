@@ -20,7 +20,7 @@ from dovetail.agent.apis import drahealth_pb2 as health
 from dovetail.agent.apis.serving import service
 from dovetail.agent.dra.offer import Offered
 from dovetail.agent.dra.slices import illnesses_of
-from dovetail.agent.health.health import Illness
+from dovetail.agent.health.health import Unhealthy
 from dovetail.kube.api.texts import clipped
 
 SERVICE = "v1.DRAResourceHealth"
@@ -36,7 +36,7 @@ class Health:
         self._told: tuple[tuple[str, str], ...] = ()
         self._changed = asyncio.Event()
 
-    def tell(self, devices: Sequence[Offered], ill: Sequence[Illness]) -> None:
+    def tell(self, devices: Sequence[Offered], ill: Sequence[Unhealthy]) -> None:
         """What is ill of the devices, and why."""
         told = tuple((one.name, "; ".join(each.message for each in illnesses_of(one, ill))) for one in devices)
         if told != self._told:

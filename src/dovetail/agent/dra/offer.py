@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from dovetail.agent.machine.host import Engines, Gpu, Host, Instance
+from dovetail.agent.machine.host import Gpu, GpuEngines, GpuInstance, Host
 
 Place = tuple[str, str, int]
 """The uuid of a GPU, the profile of an instance on it, and the memory slice where it starts."""
@@ -33,7 +33,7 @@ class Partition(Struct, frozen=True):
     start: int
     size: int
     memory_mib: int = 0
-    engines: Engines = field(default_factory=Engines)
+    engines: GpuEngines = field(default_factory=GpuEngines)
 
     def overlaps(self, start: int, size: int) -> bool:
         return self.start < start + size and start < self.start + self.size
@@ -46,7 +46,7 @@ class Offered(Struct, frozen=True):
     name: str
     gpu: Gpu
     partition: Partition | None = None
-    instance: Instance | None = None
+    instance: GpuInstance | None = None
     uuid: str = ""
 
 
@@ -75,7 +75,7 @@ def places(gpu: Gpu) -> Iterator[Partition]:
             yield Partition(profile.name, profile.id, start, profile.size, profile.memory_mib, profile.engines)
 
 
-def _partition(gpu: Gpu, instance: Instance) -> Partition:
+def _partition(gpu: Gpu, instance: GpuInstance) -> Partition:
     """Of an instance. The number of a profile that the driver does not tell is taken from the instance."""
     number = next((profile.id for profile in gpu.profiles if profile.name == instance.profile), instance.gi)
     told = Partition(instance.profile, number, instance.start, instance.size)

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from dovetail.agent.dra.offer import Partition
 from dovetail.agent.machine.gpus import Observed
-from dovetail.agent.machine.host import Gpu, Instance
+from dovetail.agent.machine.host import Gpu, GpuInstance
 from dovetail.agent.machine.nvml import NO_PERMISSION, NOT_FOUND, Nvml, NvmlError
 from dovetail.agent.mig.geometry import Placed, geometry_of
 from dovetail.agent.mig.hardware import Hardware
@@ -23,10 +23,10 @@ from dovetail.core.devices.mig.geometry import Geometry
 class Partitions(Protocol):
     """Calls block, up to seconds. All of them raise NvmlError."""
 
-    def find(self, gpu: Gpu, partition: Partition) -> Instance | None:
+    def find(self, gpu: Gpu, partition: Partition) -> GpuInstance | None:
         """The instance that is there now."""
 
-    def make(self, gpu: Gpu, partition: Partition) -> Instance: ...
+    def make(self, gpu: Gpu, partition: Partition) -> GpuInstance: ...
 
     def destroy(self, gpu: Gpu, partition: Partition) -> None: ...
 
@@ -38,7 +38,7 @@ class NvmlPartitions:
         self._nvml, self._observed = nvml, observed
         self._hardware = Hardware(nvml)
 
-    def find(self, gpu: Gpu, partition: Partition) -> Instance | None:
+    def find(self, gpu: Gpu, partition: Partition) -> GpuInstance | None:
         try:
             with self._nvml:
                 return self._find(gpu, partition)
@@ -47,7 +47,7 @@ class NvmlPartitions:
                 raise
             return self._seen(self._observed, gpu, partition)
 
-    def _seen(self, observed: Observed, gpu: Gpu, partition: Partition) -> Instance | None:
+    def _seen(self, observed: Observed, gpu: Gpu, partition: Partition) -> GpuInstance | None:
         try:
             there = observed()[gpu.uuid].instances or ()
         except (ObserverError, KeyError) as error:
@@ -55,7 +55,7 @@ class NvmlPartitions:
         placed = (partition.profile, partition.start)
         return next((one for one in there if (one.profile, one.start) == placed), None)
 
-    def _find(self, gpu: Gpu, partition: Partition) -> Instance | None:
+    def _find(self, gpu: Gpu, partition: Partition) -> GpuInstance | None:
         placed: Placed = (partition.profile, partition.start)
         for there in self._hardware.card(gpu.uuid, _geometry(gpu)).instances:
             if there.placed == placed and there.whole and there.uuids:
@@ -64,10 +64,10 @@ class NvmlPartitions:
                 ci = self._nvml.call("nvmlDeviceGetComputeInstanceId", device)
                 start, size = partition.start, partition.size
                 memory_mib, engines = partition.memory_mib, partition.engines
-                return Instance(uuid, partition.profile, there.id, ci, start, size, memory_mib, engines)
+                return GpuInstance(uuid, partition.profile, there.id, ci, start, size, memory_mib, engines)
         return None
 
-    def make(self, gpu: Gpu, partition: Partition) -> Instance:
+    def make(self, gpu: Gpu, partition: Partition) -> GpuInstance:
         with self._nvml:
             self._hardware.create(gpu.uuid, _geometry(gpu), (partition.profile, partition.start))
             made = self._find(gpu, partition)

@@ -27,13 +27,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dovetail.agent.cdi import CLAIM_KIND, CdiError, CdiFolder, Edits
-from dovetail.agent.checkpoint import Checkpoint, CheckpointError
+from dovetail.agent.checkpoint import CheckpointError, CheckpointFile
 from dovetail.agent.dra.configs import ClaimError
 from dovetail.agent.dra.offer import Offered, Partition, Place
 from dovetail.agent.dra.partitions import Partitions
 from dovetail.agent.dra.timeslices import NotSet, TimeSlices
 from dovetail.agent.machine.driver_files import DriverFiles, DriverFilesError
-from dovetail.agent.machine.host import Gpu, Host, Instance
+from dovetail.agent.machine.host import Gpu, GpuInstance, Host
 from dovetail.agent.machine.nvml import IN_USE, NvmlError
 
 log = logging.getLogger(__name__)
@@ -44,10 +44,10 @@ FAILURES = (ClaimError, NvmlError, CdiError, DriverFilesError, CheckpointError)
 _FILE = "dovetail.dev-claim_"
 
 
-class Taken(ClaimError):
+class TakenDevice(ClaimError):
     """A device is prepared for another claim, that with uid `by`."""
 
-    def __init__(self, device: str, by: Record) -> None:
+    def __init__(self, device: str, by: PreparedRecord) -> None:
         self.by = by.uid
         super().__init__(
             f"{device} is still prepared for the claim {by.namespace}/{by.name} ({by.uid}); it can be had when the "
@@ -55,7 +55,7 @@ class Taken(ClaimError):
         )
 
 
-class Wanted(Struct, frozen=True):
+class WantedClaim(Struct, frozen=True):
     """A device that a claim was given. `interval` is that of time slicing, as nvidia-smi counts it."""
 
     device: Offered
@@ -65,7 +65,7 @@ class Wanted(Struct, frozen=True):
     interval: int = 0
 
 
-class Device(Struct, frozen=True, omit_defaults=True):
+class PreparedDevice(Struct, frozen=True, omit_defaults=True):
     """A device of a record. `uuid` is that of the GPU or instance, "" until it is known; `made`: the instance was made
     for the claim, and ends with it."""
 
@@ -86,18 +86,18 @@ class Device(Struct, frozen=True, omit_defaults=True):
     def partition(self) -> Partition | None:
         return Partition(self.profile, self.profile_id, self.start, self.size) if self.size else None
 
-    def overlaps(self, other: Device) -> bool:
+    def overlaps(self, other: PreparedDevice) -> bool:
         if self.gpu != other.gpu or self.admin or other.admin:
             return False
         own, its = self.partition, other.partition
         return own is None or its is None or own.overlaps(its.start, its.size)
 
 
-class Record(Struct, frozen=True):
+class PreparedRecord(Struct, frozen=True):
     uid: str
     namespace: str
     name: str
-    devices: tuple[Device, ...]
+    devices: tuple[PreparedDevice, ...]
     complete: bool = False
 
 
@@ -117,16 +117,16 @@ class Prepared:
         partitions: Partitions,
         interval: Callable[[str, int], None],
     ) -> None:
-        self._checkpoint = Checkpoint(checkpoint, dict[str, Record])
+        self._checkpoint = CheckpointFile(checkpoint, dict[str, PreparedRecord])
         self._cdi = cdi
         self._files = files
         self._partitions = partitions
         self._slices = TimeSlices(checkpoint.with_name("timeslices.json"), interval)
-        self._records: dict[str, Record] = self._checkpoint.read() or {}
+        self._records: dict[str, PreparedRecord] = self._checkpoint.read() or {}
         self.host = Host()
 
     @property
-    def records(self) -> dict[str, Record]:
+    def records(self) -> dict[str, PreparedRecord]:
         """By the uid of the claim; read only for others."""
         return self._records
 
@@ -162,7 +162,7 @@ class Prepared:
         in_use = {device.gpu for record in self._records.values() for device in record.devices if device.interval}
         self._slices.finish({gpu.uuid for gpu in self.host.gpus}, in_use)
 
-    def prepare(self, uid: str, namespace: str, name: str, wanted: Sequence[Wanted]) -> Record:
+    def prepare(self, uid: str, namespace: str, name: str, wanted: Sequence[WantedClaim]) -> PreparedRecord:
         """Raises what is in FAILURES; then nothing is prepared, or what could not be undone is on record."""
         record = self._records.get(uid)
         if record is not None:
@@ -173,9 +173,9 @@ class Prepared:
         devices = tuple(self._plan(each) for each in wanted)
         for device in devices:
             self._clear(device)
-        record = Record(uid, namespace, name, devices)
+        record = PreparedRecord(uid, namespace, name, devices)
         self._put(record)
-        made: list[Device] = []
+        made: list[PreparedDevice] = []
         try:
             for device in devices:
                 made.append(self._make(device))
@@ -205,7 +205,7 @@ class Prepared:
                 raise
             log.warning("claim %s/%s: %s; its devices are kept from others", record.namespace, record.name, error)
 
-    def _undo(self, record: Record) -> None:
+    def _undo(self, record: PreparedRecord) -> None:
         if record.complete:
             record = replace(record, complete=False)
             self._put(record)
@@ -221,17 +221,19 @@ class Prepared:
                     self._partitions.destroy(gpu, partition)
         self._put(record, gone=True)
 
-    def _clear(self, device: Device) -> None:
+    def _clear(self, device: PreparedDevice) -> None:
         """Raises Taken where another claim has it; what is left of one that ended is undone first."""
         for other in list(self._records.values()):
             if any(device.overlaps(its) for its in other.devices):
                 if other.complete:
-                    raise Taken(device.name, other)
+                    raise TakenDevice(device.name, other)
                 self._undo(other)
 
-    def _plan(self, wanted: Wanted) -> Device:
+    def _plan(self, wanted: WantedClaim) -> PreparedDevice:
         offered = wanted.device
-        device = Device(offered.name, wanted.request, offered.gpu.uuid, wanted.share, wanted.admin, wanted.interval)
+        device = PreparedDevice(
+            offered.name, wanted.request, offered.gpu.uuid, wanted.share, wanted.admin, wanted.interval
+        )
         partition = offered.partition
         if partition is None:
             return replace(device, uuid=offered.gpu.uuid)
@@ -249,7 +251,7 @@ class Prepared:
             )
         return replace(device, uuid=found.uuid)
 
-    def _make(self, device: Device) -> Device:
+    def _make(self, device: PreparedDevice) -> PreparedDevice:
         gpu, partition = self._gpu(device), device.partition
         if device.interval:
             self._slices.set(gpu.uuid, device.interval)
@@ -260,12 +262,12 @@ class Prepared:
             raise ClaimError(f"the MIG instance {device.name} ({device.uuid}) is not there any more")
         return replace(device, uuid=found.uuid)
 
-    def _write(self, record: Record) -> None:
+    def _write(self, record: PreparedRecord) -> None:
         """The CDI file."""
         devices = {f"{record.uid}-{device.name}": self._edits(device) for device in record.devices}
         self._cdi.write(_FILE + record.uid, CLAIM_KIND, devices, self._files.common(self.host))
 
-    def _edits(self, device: Device) -> Edits:
+    def _edits(self, device: PreparedDevice) -> Edits:
         gpu, partition = self._gpu(device), device.partition
         if partition is None:
             return self._files.gpu(gpu)
@@ -274,7 +276,7 @@ class Prepared:
             raise ClaimError(f"the MIG instance {device.name} ({device.uuid}) is not there any more")
         return self._files.instance(gpu, instance)
 
-    def _intact(self, record: Record) -> bool:
+    def _intact(self, record: PreparedRecord) -> bool:
         """Whether no MIG instance of it is known to be gone. Of a GPU that cannot be read nothing is."""
         for device in record.devices:
             gpu, partition = self.host.gpu(device.gpu), device.partition
@@ -289,16 +291,16 @@ class Prepared:
         return any(each.what.startswith(f"gpus[{gpu.index}].mig") for each in self.host.unread)
 
     def _alive(self, gpu: Gpu, partition: Partition, uuid: str) -> bool:
-        found: Instance | None = self._partitions.find(gpu, partition) if gpu.mig is not None else None
+        found: GpuInstance | None = self._partitions.find(gpu, partition) if gpu.mig is not None else None
         return found is not None and found.uuid == uuid
 
-    def _gpu(self, device: Device) -> Gpu:
+    def _gpu(self, device: PreparedDevice) -> Gpu:
         gpu = self.host.gpu(device.gpu)
         if gpu is None:
             raise ClaimError(f"{device.name}: the GPU {device.gpu} is not there any more")
         return gpu
 
-    def _put(self, record: Record, *, gone: bool = False) -> None:
+    def _put(self, record: PreparedRecord, *, gone: bool = False) -> None:
         """On disk first: a record that could not be written is not there."""
         records = {uid: each for uid, each in self._records.items() if uid != record.uid}
         if not gone:
@@ -307,11 +309,11 @@ class Prepared:
         self._records = records
 
 
-def _asked(wanted: Sequence[Wanted]) -> set[tuple[str, str, str, bool, int]]:
+def _asked(wanted: Sequence[WantedClaim]) -> set[tuple[str, str, str, bool, int]]:
     return {(each.device.name, each.request, each.share, each.admin, each.interval) for each in wanted}
 
 
-def _asks(record: Record) -> set[tuple[str, str, str, bool, int]]:
+def _asks(record: PreparedRecord) -> set[tuple[str, str, str, bool, int]]:
     return {(each.name, each.request, each.share, each.admin, each.interval) for each in record.devices}
 
 

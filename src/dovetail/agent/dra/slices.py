@@ -23,9 +23,9 @@ from typing import Any
 from msgspec.structs import astuple
 
 from dovetail.agent.dra.offer import Offered, Partition, places
-from dovetail.agent.health.health import LOST, Illness
+from dovetail.agent.health.health import LOST, Unhealthy
 from dovetail.agent.health.xids import Remedy, meaning
-from dovetail.agent.machine.host import Engines, Gpu, Host
+from dovetail.agent.machine.host import Gpu, GpuEngines, Host
 
 MOST_DEVICES = 64
 MOST_COUNTER_SETS = 8
@@ -40,7 +40,7 @@ _ENGINE_COUNTERS = ("multiprocessors", "copy-engines", "decoders", "encoders", "
 Document = dict[str, Any]
 
 
-def contents(host: Host, devices: Sequence[Offered], driver: str, ill: Sequence[Illness]) -> list[Document]:
+def contents(host: Host, devices: Sequence[Offered], driver: str, ill: Sequence[Unhealthy]) -> list[Document]:
     """What goes into the slices, in their order: `sharedCounters` or `devices` of each spec."""
     groups = _nvlink_groups(host)
     wired = [_device(host, one, groups.get(one.gpu.index), driver, ill) for one in devices]
@@ -52,12 +52,12 @@ def contents(host: Host, devices: Sequence[Offered], driver: str, ill: Sequence[
     ]
 
 
-def illnesses_of(device: Offered, ill: Iterable[Illness]) -> list[Illness]:
+def illnesses_of(device: Offered, ill: Iterable[Unhealthy]) -> list[Unhealthy]:
     """Those that hit the device."""
     return [each for each in ill if each.uuid in (device.gpu.uuid, device.uuid)]
 
 
-def taint(illness: Illness, driver: str) -> Document:
+def taint(illness: Unhealthy, driver: str) -> Document:
     """Keys are NVIDIA's where it has one."""
     key, value, remedy = f"{_OURS}/{illness.code}", "", Remedy.RESET
     if illness.code == LOST:
@@ -75,7 +75,7 @@ def _is_place(device: Offered) -> bool:
     return device.partition is not None and device.instance is None
 
 
-def _device(host: Host, device: Offered, group: int | None, driver: str, ill: Sequence[Illness]) -> Document:
+def _device(host: Host, device: Offered, group: int | None, driver: str, ill: Sequence[Unhealthy]) -> Document:
     partition = device.partition
     document: Document = {"name": device.name, "attributes": _attributes(host, device, group)}
     document["capacity"] = {name: {"value": value} for name, value in _capacity(device).items()}
@@ -172,7 +172,7 @@ def _counters(gpu: Gpu, partition: Partition) -> dict[str, int]:
     }
 
 
-def _engines(engines: Engines) -> dict[str, int]:
+def _engines(engines: GpuEngines) -> dict[str, int]:
     return {name: count for name, count in zip(_ENGINE_COUNTERS, astuple(engines), strict=True) if count}
 
 

@@ -15,7 +15,7 @@ import subprocess
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
-from dovetail.agent.checkpoint import Checkpoint, CheckpointError
+from dovetail.agent.checkpoint import CheckpointError, CheckpointFile
 from dovetail.agent.dra.configs import ClaimError
 
 log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ class TimeSlices:
     put back are kept at `checkpoint`. Raises CheckpointError."""
 
     def __init__(self, checkpoint: Path, set_slice: Set) -> None:
-        self._checkpoint = Checkpoint(checkpoint, tuple[str, ...])
+        self._checkpoint = CheckpointFile(checkpoint, tuple[str, ...])
         self._set = set_slice
         self._left: tuple[str, ...] = self._checkpoint.read() or ()
 

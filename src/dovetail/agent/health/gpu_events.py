@@ -21,7 +21,7 @@ from typing import Any
 import pynvml
 from msgspec import Struct
 
-from dovetail.agent.health.health import LOST, NVML, RECOVERY, RESET_REQUIRED, Ill, Mark, Seen
+from dovetail.agent.health.health import LOST, NVML, RECOVERY, RESET_REQUIRED, HealthReading, Ill, Mark
 from dovetail.agent.health.xids import BY_DRIVER, Remedy
 from dovetail.agent.machine import nvml as library
 from dovetail.agent.machine.nvml import Nvml, NvmlError
@@ -59,16 +59,16 @@ class Down(Struct, frozen=True):
     message: str
 
 
-class Look(Struct, frozen=True):
+class EventsRead(Struct, frozen=True):
     """All GPUs were looked at. `unwatched` are those that tell no events: uuid and reason. `whole`: each of them said
     who it is, and answers."""
 
-    gpus: tuple[Seen, ...]
+    gpus: tuple[HealthReading, ...]
     unwatched: tuple[tuple[str, str], ...]
     whole: bool = True
 
 
-class Event(Struct, frozen=True):
+class GpuEvent(Struct, frozen=True):
     """`kind` is XID (with its number), DOUBLE_BIT or RECOVERY_CHANGED. `instances` are the MIG instances of the GPU,
     and `hit` those that it is about; None where it is about the whole GPU."""
 
@@ -83,7 +83,7 @@ class Away(Struct, frozen=True):
     """Nothing is open."""
 
 
-Sight = Down | Look | Event | Away
+Sight = Down | EventsRead | GpuEvent | Away
 
 
 class GpuEvents:
@@ -126,7 +126,7 @@ class GpuEvents:
                 self._rest(min(again_s, self._look_s))
                 again_s *= 2
 
-    def _watch(self, watch: _Watch, look: Look, again_s: float) -> Iterator[Sight]:
+    def _watch(self, watch: _Watch, look: EventsRead, again_s: float) -> Iterator[Sight]:
         """Until the library has to be opened anew, after `again_s` where the first look was not whole. Raises NvmlError
         where it fails as a whole."""
         lost = waited = False
@@ -140,7 +140,7 @@ class GpuEvents:
                 for gpu in watch.gpus:
                     found.append(watch.see(gpu))
                     yield from watch.events(0)
-                yield Look(tuple(found), look.unwatched)
+                yield EventsRead(tuple(found), look.unwatched)
                 lost = any(seen.ill and seen.ill.code == LOST for seen in found)
                 due = time.monotonic() + (0 if lost else self._look_s)
                 continue
@@ -184,7 +184,7 @@ class _Watch:
         with contextlib.suppress(NvmlError):
             self._nvml.call("nvmlEventSetFree", self._events)
 
-    def begin(self) -> Look:
+    def begin(self) -> EventsRead:
         """Find the GPUs, look at them, and register those that answer. Raises NvmlError."""
         found, unwatched = [], []
         for index in range(self._nvml.call("nvmlDeviceGetCount")):
@@ -207,7 +207,7 @@ class _Watch:
                 if error.code in _ALL_FAIL:
                     raise
                 unwatched.append((gpu.uuid, str(error)))
-        return Look(tuple(found), tuple(unwatched), self.whole)
+        return EventsRead(tuple(found), tuple(unwatched), self.whole)
 
     def _find(self, index: int) -> _Gpu | None:
         """None where it does not even say who it is: then it is missed."""
@@ -223,7 +223,7 @@ class _Watch:
         # NVML writes the domain with eight digits, sysfs with four.
         return _Gpu(uuid, handle, self._sysfs / "bus/pci/devices" / text.lower()[-12:])
 
-    def see(self, gpu: _Gpu) -> Seen:
+    def see(self, gpu: _Gpu) -> HealthReading:
         """One look. Raises NvmlError where NVML fails as a whole."""
         mark = Mark(_inode(self._sysfs / "module/nvidia"), _inode(gpu.device), self._energy_mj(gpu))
         try:
@@ -233,7 +233,7 @@ class _Watch:
             if error.code in _ALL_FAIL:
                 raise
             ill = _unanswered(error)
-        return Seen(gpu.uuid, ill, mark)
+        return HealthReading(gpu.uuid, ill, mark)
 
     def _ask(self, name: str, *arguments: Any) -> Any:
         """None where the GPU answers that it does not know. Raises NvmlError."""
@@ -264,7 +264,7 @@ class _Watch:
             return Ill(RECOVERY, f"the driver asks for a recovery: {todo}")
         return Ill(RESET_REQUIRED, f"the driver requires a reset: {Remedy.RESET.advice}") if reset else None
 
-    def events(self, wait_s: float) -> Iterator[Event]:
+    def events(self, wait_s: float) -> Iterator[GpuEvent]:
         """What comes first within the time, and all that is there then. Raises NvmlError."""
         wait_ms = int(wait_s * 1000)
         while not self.deaf:
@@ -280,7 +280,7 @@ class _Watch:
             yield self._event(data)
             wait_ms = 0
 
-    def _event(self, data: Any) -> Event:
+    def _event(self, data: Any) -> GpuEvent:
         kind, number = data.eventType, data.eventData
         address = _address(data.device)
         # A GPU that has just fallen off the bus would not answer who it is.
@@ -298,7 +298,7 @@ class _Watch:
             )
             if not hit and not self._gone(data.device, data.gpuInstanceId):
                 hit = None
-        return Event(uuid, kind, number, tuple(name for name, _, _ in instances or ()), hit)
+        return GpuEvent(uuid, kind, number, tuple(name for name, _, _ in instances or ()), hit)
 
     def _gone(self, handle: Any, gi: int) -> bool:
         """Whether the GPU has no such instance any more. A process without privilege sees those alone that were there

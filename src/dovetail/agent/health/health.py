@@ -34,7 +34,7 @@ RECOVERY = "recovery"
 RESET_REQUIRED = "reset-required"
 
 
-class Illness(Struct, frozen=True):
+class Unhealthy(Struct, frozen=True):
     """`uuid` of a GPU, or of a MIG instance that alone is hit. `code` is xid-N, ecc-double-bit, lost, recovery,
     reset-required or nvml; `message` says what happened and what to do; `since_ms` is Unix time."""
 
@@ -69,7 +69,7 @@ class Ill(Struct, frozen=True):
     message: str
 
 
-class Seen(Struct, frozen=True):
+class HealthReading(Struct, frozen=True):
     """One look at a GPU. `ill` is None where it answers and its driver asks for nothing."""
 
     uuid: str
@@ -77,7 +77,7 @@ class Seen(Struct, frozen=True):
     mark: Mark = Mark()
 
 
-class Record(Struct, frozen=True):
+class HealthRecord(Struct, frozen=True):
     """An event that is remembered. `hit` is the GPU or MIG instance; `gpu` the card; `devices` the uuids that pods may
     hold of what was hit. `asked`: the driver has asked for something since."""
 
@@ -92,35 +92,35 @@ class Record(Struct, frozen=True):
     asked: bool = False
 
 
-class Memory(Struct, frozen=True):
+class HealthMemory(Struct, frozen=True):
     """What outlives the process: `known` are the GPUs that were there since boot `boot`."""
 
     boot: str = ""
     known: tuple[str, ...] = ()
-    records: tuple[Record, ...] = ()
+    records: tuple[HealthRecord, ...] = ()
 
 
-class Ledger:
+class HealthLedger:
     """The illnesses of one machine, from `memory` on. `boot` is the boot id of now."""
 
-    def __init__(self, memory: Memory, boot: str) -> None:
-        self._memory = memory if memory.boot == boot else Memory(boot)
+    def __init__(self, memory: HealthMemory, boot: str) -> None:
+        self._memory = memory if memory.boot == boot else HealthMemory(boot)
         self._seen: dict[str, tuple[Ill, int]] = {}
         self._marks: dict[str, Mark] = {}
         self._down: tuple[str, int] | None = None
 
     @property
-    def memory(self) -> Memory:
+    def memory(self) -> HealthMemory:
         return self._memory
 
     @property
-    def illnesses(self) -> tuple[Illness, ...]:
+    def illnesses(self) -> tuple[Unhealthy, ...]:
         """In the order in which they began."""
-        found = [Illness(r.hit, r.code, r.message, r.since_ms) for r in self._memory.records]
-        found += [Illness(uuid, ill.code, ill.message, since_ms) for uuid, (ill, since_ms) in self._seen.items()]
+        found = [Unhealthy(r.hit, r.code, r.message, r.since_ms) for r in self._memory.records]
+        found += [Unhealthy(uuid, ill.code, ill.message, since_ms) for uuid, (ill, since_ms) in self._seen.items()]
         if self._down is not None:
             message, since_ms = self._down
-            found += [Illness(uuid, NVML, message, since_ms) for uuid in self._memory.known]
+            found += [Unhealthy(uuid, NVML, message, since_ms) for uuid in self._memory.known]
         return tuple(sorted(found, key=lambda illness: (illness.since_ms, illness.uuid, illness.code)))
 
     @property
@@ -128,13 +128,13 @@ class Ledger:
         """Whether a GPU is ill that is well as soon as no pod holds it."""
         return any(record.remedy <= Remedy.APPLICATION for record in self._memory.records)
 
-    def event(self, record: Record) -> None:
+    def event(self, record: HealthRecord) -> None:
         """An event that counts. The same once more changes nothing but what it says."""
         mark = self._marks.get(record.gpu, Mark())
         others = tuple(r for r in self._memory.records if (r.hit, r.code) != (record.hit, record.code))
         self._memory = replace(self._memory, records=(*others, replace(record, mark=mark)))
 
-    def looked(self, gpus: Collection[Seen], now_ms: int) -> None:
+    def looked(self, gpus: Collection[HealthReading], now_ms: int) -> None:
         """All GPUs that NVML lists were looked at. One that was there since boot and is not listed is lost."""
         self._down = None
         listed = {gpu.uuid for gpu in gpus}
@@ -155,7 +155,7 @@ class Ledger:
         """NVML fails as a whole: nothing is known of any GPU."""
         self._down = message, self._down[1] if self._down else now_ms
 
-    def only(self, keeps: Callable[[Record], bool]) -> tuple[Record, ...]:
+    def only(self, keeps: Callable[[HealthRecord], bool]) -> tuple[HealthRecord, ...]:
         """Forget the records that `keeps` does not keep. Returns these."""
         released = tuple(record for record in self._memory.records if not keeps(record))
         kept = tuple(record for record in self._memory.records if record not in released)
@@ -167,7 +167,7 @@ class Ledger:
         kept = (r for r in self._memory.records if r.remedy > Remedy.APPLICATION or set(r.devices) & set(uuids))
         self._memory = replace(self._memory, records=tuple(kept))
 
-    def _told(self, record: Record, gpu: Seen | None) -> Record | None:
+    def _told(self, record: HealthRecord, gpu: HealthReading | None) -> HealthRecord | None:
         """What remains of the record after a look at its GPU."""
         if gpu is None or record.remedy == Remedy.REBOOT:
             return record

@@ -21,13 +21,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from dovetail.agent.checkpoint import Checkpoint, CheckpointError
-from dovetail.agent.health.gpu_events import DOUBLE_BIT, XID, Away, Down, Event, GpuEvents, Look, Sight
-from dovetail.agent.health.health import Illness, Ledger, Memory, Record
+from dovetail.agent.checkpoint import CheckpointError, CheckpointFile
+from dovetail.agent.health.gpu_events import DOUBLE_BIT, XID, Away, Down, EventsRead, GpuEvent, GpuEvents, Sight
+from dovetail.agent.health.health import HealthLedger, HealthMemory, HealthRecord, Unhealthy
 from dovetail.agent.health.xids import BY_DRIVER, Remedy, Watched, meaning
 from dovetail.agent.machine.nvml import Nvml
 
-__all__ = ["HealthWatch", "Illness"]
+__all__ = ["HealthWatch", "Unhealthy"]
 logger = logging.getLogger(__name__)
 _XID, _DOUBLE_BIT = "xid-", "ecc-double-bit"
 
@@ -44,7 +44,7 @@ class HealthWatch:
 
     def __init__(
         self,
-        changed: Callable[[tuple[Illness, ...]], None],
+        changed: Callable[[tuple[Unhealthy, ...]], None],
         *,
         checkpoint: Path,
         holders: Callable[[], Awaitable[Collection[str]]],
@@ -55,12 +55,12 @@ class HealthWatch:
         open_library: Callable[[], Nvml] = Nvml,
     ) -> None:
         self._changed = changed
-        self._checkpoint = Checkpoint(checkpoint, Memory)
+        self._checkpoint = CheckpointFile(checkpoint, HealthMemory)
         self._holders = holders
         self._watched = watched
         self._events = GpuEvents(sysfs, look_s, open_library)
         self._boot = _boot_id(proc)
-        self._told: tuple[Illness, ...] | None = None
+        self._told: tuple[Unhealthy, ...] | None = None
         self._thread: threading.Thread | None = None
         self._away = asyncio.Event()
         self._faults = {"read": "", "write": ""}
@@ -113,7 +113,7 @@ class HealthWatch:
             self._faults["read"] = f"who was ill may be forgotten: {wrong}"
             logger.error("%s", self._faults["read"])
         self._written = None if wrong else left
-        self._ledger = Ledger(left or Memory(), self._boot)
+        self._ledger = HealthLedger(left or HealthMemory(), self._boot)
         for record in self._ledger.only(lambda record: self._watched.makes_ill(_xid(record.code))):
             logger.warning("%s is no longer ill of %s, whose check is switched off", record.hit, record.code)
 
@@ -140,15 +140,15 @@ class HealthWatch:
                 return
             case Down():
                 self._ledger.down(seen.message, now_ms)
-            case Look():
+            case EventsRead():
                 self.answered |= seen.whole
                 self._ledger.looked(seen.gpus, now_ms)
                 self._say_unwatched(seen.unwatched)
-            case Event():
+            case GpuEvent():
                 for record in _records(seen, self._watched, now_ms):
                     self._ledger.event(record)
         self._tell()
-        if isinstance(seen, Look) and self._ledger.waits_for_pods:
+        if isinstance(seen, EventsRead) and self._ledger.waits_for_pods:
             try:
                 self._ledger.held(await self._holders())
             except OSError as error:
@@ -167,7 +167,7 @@ class HealthWatch:
         self._write()
 
     def _write(self) -> None:
-        if self._ledger.memory == (self._written or Memory()):
+        if self._ledger.memory == (self._written or HealthMemory()):
             return
         fault = ""
         try:
@@ -187,7 +187,7 @@ class HealthWatch:
         self.unwatched = unwatched
 
 
-def _records(event: Event, watched: Watched, now_ms: int) -> list[Record]:
+def _records(event: GpuEvent, watched: Watched, now_ms: int) -> list[HealthRecord]:
     """What an event has to be remembered as; nothing where it does not count."""
     xid: int | None
     if event.kind == DOUBLE_BIT:
@@ -205,7 +205,7 @@ def _records(event: Event, watched: Watched, now_ms: int) -> list[Record]:
     remedy = max(remedy, Remedy.APPLICATION)
     hit = [(uuid, (uuid,)) for uuid in event.hit] if event.hit is not None else [(event.gpu, event.instances)]
     message = f"{name}: {remedy.advice}"
-    return [Record(uuid, event.gpu, code, message, now_ms, remedy, (uuid, *more)) for uuid, more in hit]
+    return [HealthRecord(uuid, event.gpu, code, message, now_ms, remedy, (uuid, *more)) for uuid, more in hit]
 
 
 def _xid(code: str) -> int | None:

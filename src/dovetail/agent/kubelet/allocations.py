@@ -43,7 +43,7 @@ _CARD = re.compile(r"0|[1-9][0-9]?")
 _WAIT_S = 2.0
 
 
-class Ask(Struct, frozen=True):
+class ContainerRequest(Struct, frozen=True):
     """What a container wants of a resource. `listed`: PodResources tells of it, which it does not of init containers
     that end."""
 
@@ -65,8 +65,8 @@ class BoundPod(Struct):
     parts: tuple[str, ...] | None
     fault: str
     recorded: bool
-    asks: dict[str, tuple[Ask, ...]]
-    open: dict[str, list[Ask]]
+    asks: dict[str, tuple[ContainerRequest, ...]]
+    open: dict[str, list[ContainerRequest]]
     at_work: bool
     fresh: bool
     given: dict[str, set[str]] = field(default_factory=dict)
@@ -93,7 +93,7 @@ class BoundPod(Struct):
         return not all(ask.listed for ask in self.asks.get(resource, ()))
 
 
-class Given(Struct, frozen=True):
+class ConfirmedDevices(Struct, frozen=True):
     """What the kubelet says that a pod has."""
 
     pod: BoundPod
@@ -101,7 +101,7 @@ class Given(Struct, frozen=True):
     ids: frozenset[str]
 
 
-class Chosen:
+class Allocations:
     """The pods of the node `node_name`, kept up to date by `run`. `synced` is set once they are known."""
 
     def __init__(self, client: Client, node_name: str, *, wait_s: float = _WAIT_S) -> None:
@@ -222,14 +222,14 @@ class Chosen:
                 left = {resource: list(asks) for resource, asks in pod.asks.items() if resource not in pod.held}
                 pod.open, pod.given = left, {}
 
-    def confirm(self, resources: Iterable[str], listed: Iterable[PodDevices], *, first: bool) -> list[Given]:
+    def confirm(self, resources: Iterable[str], listed: Iterable[PodDevices], *, first: bool) -> list[ConfirmedDevices]:
         """What PodResources tells of these resources; the answer is what was not known before. `first`: nobody has
         looked since this process, or the kubelet, began.
 
         An entry bears a name, not a uid: it may be that of an earlier pod of the name as long as its successor was
         given nothing."""
         entries = {(one.namespace, one.name): one for one in listed}
-        confirmed: list[Given] = []
+        confirmed: list[ConfirmedDevices] = []
         resources = frozenset(resources)
         for pod in self._pods.values():
             if first:
@@ -245,7 +245,7 @@ class Chosen:
                 if wanting and wanting <= having:
                     pod.held[resource] = entry.ids(resource)
                     pod.open.pop(resource, None)
-                    confirmed.append(Given(pod, resource, pod.held[resource]))
+                    confirmed.append(ConfirmedDevices(pod, resource, pod.held[resource]))
                 elif first and having:
                     pod.open[resource] = [ask for ask in pod.asks[resource] if ask.container in wanting - having]
         return confirmed
@@ -264,14 +264,14 @@ def _at_work(pod: Pod) -> bool:
 def _bound(pod: Pod, *, fresh: bool) -> BoundPod:
     meta, claims = pod.metadata, pod.status.extended_resource_claim_status
     mapped = {(one.container_name, one.resource_name) for one in (claims.request_mappings or () if claims else ())}
-    asks: dict[str, list[Ask]] = {}
+    asks: dict[str, list[ContainerRequest]] = {}
     # The kubelet serves init containers first.
     for containers, init in ((pod.spec.init_containers, True), (pod.spec.containers, False)):
         for one in containers:
             listed = not init or one.restart_policy == SIDECAR
             for resource, size in _amounts(one):
                 if (one.name, resource) not in mapped:
-                    asks.setdefault(resource, []).append(Ask(one.name, size, listed))
+                    asks.setdefault(resource, []).append(ContainerRequest(one.name, size, listed))
     written = meta.annotations.get(DEVICES, "")
     parts = parts_of(written) if written else None
     fault = f"{written!r} is no list of devices, as in 0,1 or 0/1g.5gb@6" if written and parts is None else ""

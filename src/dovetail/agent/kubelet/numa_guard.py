@@ -30,7 +30,7 @@ import msgspec
 
 from dovetail.agent.apis import podresources_pb2 as wire
 from dovetail.agent.apis.serving import SocketError
-from dovetail.agent.kubelet.allocations import Chosen, parts_of
+from dovetail.agent.kubelet.allocations import Allocations, parts_of
 from dovetail.agent.kubelet.podresources import PodResources
 from dovetail.agent.kubelet.settling import Settling
 from dovetail.kube.api.client import MERGE_PATCH, Client
@@ -54,11 +54,11 @@ class Fenced(Protocol):
     def fenced(self, told: wire.AllocatableResourcesResponse) -> bool: ...
 
 
-class Fencing:
+class NumaGuard:
     """Follows the GPUNode of the node `node_name`."""
 
     def __init__(
-        self, client: Client, node_name: str, chosen: Chosen, kubelet: PodResources, plugins: Fenced,
+        self, client: Client, node_name: str, chosen: Allocations, kubelet: PodResources, plugins: Fenced,
         settling: Settling,
     ) -> None:  # fmt: skip
         self._client, self._chosen, self._kubelet, self._plugins = client, chosen, kubelet, plugins

@@ -24,7 +24,7 @@ from collections.abc import Callable, Collection
 from typing import Protocol
 
 from dovetail.agent.apis.serving import SocketError
-from dovetail.agent.kubelet.allocations import Chosen
+from dovetail.agent.kubelet.allocations import Allocations
 from dovetail.agent.kubelet.podresources import PodResources
 
 log = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ class Settling:
     """`settled`: the kubelet has taken up its pods; `awaited`: it has not, and has had the plugin for less than ten
     seconds. `turn` grows with every registration."""
 
-    def __init__(self, chosen: Chosen, kubelet: PodResources, plugins: Registering) -> None:
+    def __init__(self, chosen: Allocations, kubelet: PodResources, plugins: Registering) -> None:
         self.settled = self.awaited = False
         self.turn = 0
         self._chosen, self._kubelet, self._plugins = chosen, kubelet, plugins

@@ -24,7 +24,7 @@ from msgspec.structs import replace
 
 from dovetail.agent.apis.podresources_pb2 import AllocatableResourcesResponse
 from dovetail.agent.machine.host import Unread
-from dovetail.agent.machine.sysfs import NumaNode, Sysfs, SysfsError, natural
+from dovetail.agent.machine.sysfs import Sysfs, SysfsError, SysfsNumaNode, natural
 from dovetail.core.devices.kubelet.cpus import default_reservation
 from dovetail.core.devices.kubelet.inventory import NEWEST_MINOR, Cpu, InventoryError
 from dovetail.core.quantities import QuantityError, parse
@@ -158,7 +158,7 @@ def state_of(
     """`version` is that of the kubelet, `preferring` has the resources whose plugins answer GetPreferredAllocation.
     What could not be read is left out and said; nothing is told where that is the version or the NUMA nodes."""
     unread: list[Unread] = []
-    nodes: tuple[NumaNode, ...] = ()
+    nodes: tuple[SysfsNumaNode, ...] = ()
     cpus: tuple[Cpu, ...] = ()
     try:
         nodes = sysfs.numa_nodes
@@ -203,7 +203,9 @@ def _reserved_cpus(version: str, config: KubeletConfig, cpus: tuple[Cpu, ...], u
     return ",".join(map(str, sorted(reserved)))
 
 
-def _numa_nodes(nodes: Iterable[NumaNode], config: KubeletConfig, unread: list[Unread]) -> tuple[wire.NumaNode, ...]:
+def _numa_nodes(
+    nodes: Iterable[SysfsNumaNode], config: KubeletConfig, unread: list[Unread]
+) -> tuple[wire.NumaNode, ...]:
     reserved: dict[tuple[int, str], int] = {}
     for one in config.reserved_memory:
         for kind, amount in one.limits.items():

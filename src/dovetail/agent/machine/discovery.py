@@ -23,7 +23,7 @@ import pynvml
 from msgspec.structs import replace
 
 from dovetail.agent.machine.gpus import GpuReader, Links, Observed
-from dovetail.agent.machine.host import Gpu, Host, Nic, Sight, Unread
+from dovetail.agent.machine.host import Gpu, Host, HostNic, Sight, Unread
 from dovetail.agent.machine.nvml import Nvml, NvmlError
 from dovetail.agent.machine.sysfs import Port, Sysfs, SysfsError, level
 from dovetail.core.devices.layout import BOARD, NODE, PHB, PIX, PXB, SYS, UNKNOWN, Matrix
@@ -156,7 +156,7 @@ class _Discovery:
             self._miss(f"pcie[{a}][{b}]", error)
             return UNKNOWN
 
-    def _nics(self, gpus: Sequence[Gpu]) -> tuple[Nic, ...] | None:
+    def _nics(self, gpus: Sequence[Gpu]) -> tuple[HostNic, ...] | None:
         try:
             ports = self._sysfs.ports()
         except SysfsError as error:
@@ -164,13 +164,13 @@ class _Discovery:
             return None
         return tuple(self._nic(port, gpus) for port in ports)
 
-    def _nic(self, port: Port, gpus: Sequence[Gpu]) -> Nic:
+    def _nic(self, port: Port, gpus: Sequence[Gpu]) -> HostNic:
         device = self._pci.get(port.bus_id)
         if device is None:
             self._miss(f"nics[{port.name}].levels", f"the kernel tells of no PCI device {port.bus_id}")
         elif device.numa is None:
             self._miss(f"nics[{port.name}].numa", f"numa_node of {port.bus_id} is -1: the firmware does not tell")
-        return Nic(
+        return HostNic(
             name=port.name,
             interface=port.interface,
             pci_bus_id=port.bus_id,

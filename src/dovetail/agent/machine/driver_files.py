@@ -24,8 +24,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from dovetail.agent.cdi import READ_ONLY, DeviceNode, Edits, Hook, Mount
-from dovetail.agent.machine.driver_tree import DriverTree, Link, names_of
-from dovetail.agent.machine.host import Gpu, Host, Instance
+from dovetail.agent.machine.driver_tree import DriverTree, SymbolicLink, names_of
+from dovetail.agent.machine.host import Gpu, GpuInstance, Host
 
 CONTROL_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
 NEEDED_NODES = ("nvidiactl", "nvidia-uvm")
@@ -127,7 +127,7 @@ class DriverFiles:
         hooks = (_links_hook(hook, links),) if hook is not None and links else ()
         return Edits(device_nodes=(self._gpu_node(gpu), *drm), hooks=hooks)
 
-    def instance(self, gpu: Gpu, instance: Instance) -> Edits:
+    def instance(self, gpu: Gpu, instance: GpuInstance) -> Edits:
         """Raises DriverFilesError."""
         own = f"gi{instance.gi}"
         guards = tuple(self._capability(gpu, path) for path in (own, f"{own}/ci{instance.ci}"))
@@ -146,13 +146,13 @@ class DriverFiles:
         names = sorted(each.name for each in folder.iterdir()) if folder.is_dir() else []
         return tuple(self._node(f"dri/{name}") for name in names if (self._dev / "dri" / name).exists())
 
-    def _drm_links(self, gpu: Gpu, nodes: set[str]) -> tuple[Link, ...]:
+    def _drm_links(self, gpu: Gpu, nodes: set[str]) -> tuple[SymbolicLink, ...]:
         """By the PCI address: some programs find a GPU so."""
         folder = Path("/dev/dri/by-path")
         names = [f"pci-{gpu.pci_bus_id}-{kind}" for kind in ("card", "render")]
         there = [(name, at) for name in names if (at := self._dev / "dri/by-path" / name).is_symlink()]
         targets = [(str(folder / name), str(at.readlink())) for name, at in there]
-        return tuple(Link(path, to) for path, to in targets if os.path.normpath(folder / to) in nodes)
+        return tuple(SymbolicLink(path, to) for path, to in targets if os.path.normpath(folder / to) in nodes)
 
     def _capability(self, gpu: Gpu, path: str) -> DeviceNode:
         """The node that guards an instance. It need not be on the host: the runtime makes one by its numbers."""
@@ -209,7 +209,7 @@ class DriverFiles:
             for name in names_of(library) or (library.name,):
                 yield self._mount(library, f"/{folder}/{below}{name}")
 
-    def _at_links(self, library: Path, links: Iterable[Link]) -> Iterator[Mount]:
+    def _at_links(self, library: Path, links: Iterable[SymbolicLink]) -> Iterator[Mount]:
         """A library in the place of other links to it: what programs open without a number, or below its folder."""
         own, names = f"/{library.parent.relative_to(self._root)}/", {library.name, *names_of(library)}
         for link in links:
@@ -227,7 +227,9 @@ def _loader_folders() -> tuple[str, ...]:
     return _LOADER_FOLDERS.get(os.uname().machine, "usr/lib"), "usr/lib64"
 
 
-def _hooks(program: Path, libraries: Iterable[Mount], links: tuple[Link, ...], version: str) -> tuple[Hook, ...]:
+def _hooks(
+    program: Path, libraries: Iterable[Mount], links: tuple[SymbolicLink, ...], version: str
+) -> tuple[Hook, ...]:
     """Links first, then the folder of the image's compatibility libraries, where these are newer than the driver, then
     the loader's cache with that folder and those of the libraries. Nothing of it where there is no driver."""
     folders = sorted({str(Path(mount.container_path).parent) for mount in libraries})
@@ -241,7 +243,7 @@ def _hooks(program: Path, libraries: Iterable[Mount], links: tuple[Link, ...], v
     )
 
 
-def _links_hook(program: Path, links: Iterable[Link]) -> Hook:
+def _links_hook(program: Path, links: Iterable[SymbolicLink]) -> Hook:
     parts = (part for link in links for part in ("--link", f"{link.target}::{link.path}"))
     return _hook(program, "create-symlinks", *parts)
 

@@ -87,7 +87,7 @@ _LINKS = {
 _SONAME = re.compile(r".+\.so\.\d+")
 
 
-class Link(Struct, frozen=True):
+class SymbolicLink(Struct, frozen=True):
     """`path` in the container points to `target`."""
 
     path: str
@@ -112,7 +112,7 @@ class DriverTree:
         found = [self._first(own, name) for name in modules]
         return _once([*self._in_folders(_EGL_PLATFORMS, links=False), *(file for file in found if file is not None)])
 
-    def links(self) -> tuple[Link, ...]:
+    def links(self) -> tuple[SymbolicLink, ...]:
         """The names besides their own under which the libraries are opened. Of those that are opened by their path the
         loader's cache makes the rest."""
         special = (self._special(library) for library in (*self.libraries(), *self.graphics_libraries()))
@@ -173,19 +173,19 @@ class DriverTree:
             folder = self._root / place / "nvidia" / self._version
             yield from (file for pattern in _FIRMWARE for file in sorted(folder.glob(pattern)))
 
-    def _special(self, library: Path) -> Iterator[Link]:
+    def _special(self, library: Path) -> Iterator[SymbolicLink]:
         link, target = _LINKS.get(library.name.removesuffix(f".{self._version}"), ("", ""))
         if link:
-            yield Link(self._inside(library, link), target or library.name)
+            yield SymbolicLink(self._inside(library, link), target or library.name)
 
-    def _beside(self, library: Path) -> Iterator[Link]:
+    def _beside(self, library: Path) -> Iterator[SymbolicLink]:
         """Those that the host has beside the library."""
         soname = next(iter(names_of(library)), "")
         if soname:
-            yield Link(self._inside(library, soname), library.name)
+            yield SymbolicLink(self._inside(library, soname), library.name)
         stem = library.name.partition(".so")[0] + ".so"
         if library.name != stem and (library.parent / stem).is_symlink():
-            yield Link(self._inside(library, stem), soname or library.name)
+            yield SymbolicLink(self._inside(library, stem), soname or library.name)
 
     def _inside(self, library: Path, name: str) -> str:
         return str(Path("/", library.parent.relative_to(self._root), name))

@@ -27,11 +27,11 @@ import pynvml
 from msgspec import Struct
 
 from dovetail.agent.machine import nvml as codes
-from dovetail.agent.machine.host import Fabric, Gpu, Unread
+from dovetail.agent.machine.host import Gpu, GpuFabric, Unread
 from dovetail.agent.machine.nvml import Nvml, NvmlError
 from dovetail.agent.machine.sysfs import SWITCH_CLASS, PciDevice
 from dovetail.agent.mig.observer import ObserverError
-from dovetail.agent.mig.reading import LOST, Divided, read
+from dovetail.agent.mig.reading import LOST, ReadDivision, read
 
 _BRANDS = {
     pynvml.NVML_BRAND_QUADRO: "Quadro",
@@ -79,7 +79,7 @@ _GPU, _SWITCH, _UNKNOWN = (
     int(pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH),
     int(pynvml.NVML_NVLINK_DEVICE_TYPE_UNKNOWN),
 )
-Observed = Callable[[], dict[str, Divided]]
+Observed = Callable[[], dict[str, ReadDivision]]
 _BUS_ID = re.compile(r"0*([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])")
 _MIB = 1 << 20
 
@@ -153,13 +153,13 @@ class GpuReader:
         )
         return gpu, self._links(handle, at)
 
-    def _fabric(self, handle: Any, at: str) -> Fabric | None:
+    def _fabric(self, handle: Any, at: str) -> GpuFabric | None:
         info: Any = pynvml.c_nvmlGpuFabricInfo_v2_t()
         try:
             self._nvml.call("nvmlDeviceGetGpuFabricInfoV", handle, byref(info))
         except NvmlError as error:
             if error.code == codes.NOT_SUPPORTED:
-                return Fabric("not-supported")
+                return GpuFabric("not-supported")
             if error.code not in (codes.FUNCTION_NOT_FOUND, pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH):
                 if error.code in LOST:
                     raise
@@ -170,9 +170,9 @@ class GpuReader:
             if self.ask(f"{at}.fabric", None, "nvmlDeviceGetGpuFabricInfo", handle, byref(info)) is None:
                 return None
         state = _FABRIC_STATES.get(info.state, "not-supported")
-        return Fabric(state, str(UUID(bytes=bytes(info.clusterUuid))), info.cliqueId)
+        return GpuFabric(state, str(UUID(bytes=bytes(info.clusterUuid))), info.cliqueId)
 
-    def _divided(self, handle: Any, uuid: str, mode: bool, at: str) -> Divided:
+    def _divided(self, handle: Any, uuid: str, mode: bool, at: str) -> ReadDivision:
         """How it is divided; where this process may not read that, what the observer says."""
         found = read(self._nvml, handle, mode)
         if found.refused and self._observed is not None:

@@ -26,7 +26,7 @@ class Unread(Struct, frozen=True):
     why: str
 
 
-class Engines(Struct, frozen=True):
+class GpuEngines(Struct, frozen=True):
     """What a GPU or a MIG instance has of each. `multiprocessors` 0: not told."""
 
     multiprocessors: int = 0
@@ -37,7 +37,7 @@ class Engines(Struct, frozen=True):
     ofa_engines: int = 0
 
 
-class Profile(Struct, frozen=True):
+class GpuProfile(Struct, frozen=True):
     """A kind of MIG instance that a GPU can have, as its driver tells it. `index` is NVML's enumerator, `id` the number
     that nvidia-smi shows (19 for 1g). It takes `size` memory slices, beginning at one of `starts`."""
 
@@ -49,10 +49,10 @@ class Profile(Struct, frozen=True):
     starts: tuple[int, ...]
     most: int
     memory_mib: int
-    engines: Engines = Engines()
+    engines: GpuEngines = GpuEngines()
 
 
-class Instance(Struct, frozen=True):
+class GpuInstance(Struct, frozen=True):
     """A MIG instance: the compute instance `ci` that fills the GPU instance `gi`, at memory slices
     [start, start + size). `uuid` begins with MIG-."""
 
@@ -63,10 +63,10 @@ class Instance(Struct, frozen=True):
     start: int
     size: int
     memory_mib: int
-    engines: Engines = Engines()
+    engines: GpuEngines = GpuEngines()
 
 
-class Fabric(Struct, frozen=True):
+class GpuFabric(Struct, frozen=True):
     """The NVLink fabric of a GPU. `state` is completed, in-progress, not-started or not-supported."""
 
     state: str
@@ -100,18 +100,18 @@ class Gpu(Struct, frozen=True):
     addressing: str = ""
     numa: int | None = None
     pcie_root: str = ""
-    fabric: Fabric | None = None
-    mig: tuple[Instance, ...] | None = None
+    fabric: GpuFabric | None = None
+    mig: tuple[GpuInstance, ...] | None = None
     mig_pending: bool | None = None
-    profiles: tuple[Profile, ...] = ()
-    engines: Engines = Engines()
+    profiles: tuple[GpuProfile, ...] = ()
+    engines: GpuEngines = GpuEngines()
 
     @property
     def mig_capable(self) -> bool:
         return bool(self.profiles) or self.mig is not None
 
 
-class Nic(Struct, frozen=True):
+class HostNic(Struct, frozen=True):
     """`name` is the RDMA device (mlx5_0), or the network interface where it speaks no RDMA. `speed_mbps` 0: not known.
     `levels[i]` is how far GPU i is."""
 
@@ -138,7 +138,7 @@ class Host(Struct, frozen=True):
     gpus: tuple[Gpu, ...] = ()
     pcie: Matrix = ()
     nvlinks: Matrix | None = ()
-    nics: tuple[Nic, ...] | None = ()
+    nics: tuple[HostNic, ...] | None = ()
     unread: tuple[Unread, ...] = ()
     sight: Sight = "all"
 

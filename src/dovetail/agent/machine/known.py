@@ -19,7 +19,7 @@ from typing import Literal
 
 from msgspec.structs import replace
 
-from dovetail.agent.health.health import NVML, Illness
+from dovetail.agent.health.health import NVML, Unhealthy
 from dovetail.agent.machine.host import Host, Sight
 
 MIG_UNREAD = "mig-unread"
@@ -29,7 +29,7 @@ PATIENCE_S: dict[Sight, float] = {"all": 60.0, "some": 10.0, "none": 60.0}
 A driver of eight GPUs without persistence mode needs up to 20 seconds for its first answer."""
 
 
-class Known:
+class KnownHost:
     """`host` is what is known now; before the first complete look it has no GPUs. `newest` is the last look that read
     any. `tell` says what may be told: nothing, only that NVML is silent, or all. `clock_s` is steady."""
 
@@ -56,10 +56,10 @@ class Known:
             self.host = Host(driver=found.driver, unread=found.unread, sight="none")
 
     @property
-    def ill(self) -> tuple[Illness, ...]:
+    def ill(self) -> tuple[Unhealthy, ...]:
         """The GPUs that are known from an earlier look, while none answers; and those in MIG mode whose instances
         nobody can tell."""
         if self.host.sight != "none":
-            return tuple(Illness(uuid, MIG_UNREAD, why, 0) for uuid, why in self.host.hidden.items())
+            return tuple(Unhealthy(uuid, MIG_UNREAD, why, 0) for uuid, why in self.host.hidden.items())
         why = next(one.why for one in self.host.unread if one.what.startswith("gpus"))
-        return tuple(Illness(gpu.uuid, NVML, why, 0) for gpu in self.host.gpus)
+        return tuple(Unhealthy(gpu.uuid, NVML, why, 0) for gpu in self.host.gpus)

@@ -97,7 +97,7 @@ class Port(Struct, frozen=True):
     rdma: bool
 
 
-class NumaNode(Struct, frozen=True):
+class SysfsNumaNode(Struct, frozen=True):
     """`distances[i]` is that to the i-th node. `memory_bytes` has huge pages in it, `huge_pages` lists (size in KiB,
     number)."""
 
@@ -123,13 +123,13 @@ class Sysfs:
         return {device.bus_id: device for device in self._each(self._pci, names)}
 
     @cached_property
-    def numa_nodes(self) -> tuple[NumaNode, ...]:
+    def numa_nodes(self) -> tuple[SysfsNumaNode, ...]:
         """In the order of their ids; those without CPUs too."""
         found = (_NODE_DIR.fullmatch(name) for name in self._names("devices/system/node"))
         return tuple(self._numa(number) for number in sorted(int(match[1]) for match in found if match))
 
     @property
-    def zones(self) -> tuple[NumaNode, ...]:
+    def zones(self) -> tuple[SysfsNumaNode, ...]:
         """The NUMA nodes that have CPUs."""
         return tuple(node for node in self.numa_nodes if node.cpus)
 
@@ -187,13 +187,13 @@ class Sysfs:
             return None
         return nodes[0].id if len(nodes) == 1 else None
 
-    def _numa(self, number: int) -> NumaNode:
+    def _numa(self, number: int) -> SysfsNumaNode:
         folder = Path(f"devices/system/node/node{number}")
         total = _MEM_TOTAL.search(self._text(folder, "meminfo"))
         if total is None:
             raise SysfsError(f"{self.root / folder}/meminfo has no line MemTotal")
         sizes = (_HUGE.fullmatch(name) for name in self._names(folder / "hugepages", must=False))
-        return NumaNode(
+        return SysfsNumaNode(
             id=number,
             cpus=self._numbers(folder, "cpulist"),
             distances=self._numbers(folder, "distance"),
@@ -205,7 +205,7 @@ class Sysfs:
             ),
         )
 
-    def _cpus(self, node: NumaNode) -> Iterator[Cpu]:
+    def _cpus(self, node: SysfsNumaNode) -> Iterator[Cpu]:
         core_of: dict[tuple[int, int], list[int]] = {}
         for cpu in node.cpus:
             topology = Path(f"devices/system/cpu/cpu{cpu}/topology")

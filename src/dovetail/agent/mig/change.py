@@ -20,10 +20,10 @@ import msgspec
 from msgspec.structs import replace
 from msgspec.structs import replace as with_fields
 
-from dovetail.agent.checkpoint import Checkpoint
+from dovetail.agent.checkpoint import CheckpointFile
 from dovetail.agent.machine.nvml import IN_USE, NOT_SUPPORTED, NvmlError
 from dovetail.agent.mig.geometry import Placed, listed
-from dovetail.agent.mig.hardware import Card, Hardware
+from dovetail.agent.mig.hardware import Hardware, MigGpu
 from dovetail.core.devices.mig.geometry import Geometry, GeometryError
 
 End = Literal["done", "undone", "busy", "reset", "gone", "stuck"]
@@ -47,7 +47,7 @@ class Division(msgspec.Struct, frozen=True):
         return listed(self.instances) or ("MIG mode without instances" if self.mig else "MIG mode off")
 
 
-class Step(msgspec.Struct, frozen=True):
+class ChangeStep(msgspec.Struct, frozen=True):
     """`placed` is the instance that is destroyed or created."""
 
     kind: Literal["mode on", "mode off", "destroy", "create"]
@@ -57,7 +57,7 @@ class Step(msgspec.Struct, frozen=True):
         return f"{self.kind} {listed([self.placed])}" if self.placed else self.kind
 
 
-class Change(msgspec.Struct, frozen=True):
+class DivisionChange(msgspec.Struct, frozen=True):
     """One GPU. `undo`: it goes back to `old`. `begun` is the step that was begun last."""
 
     uuid: str
@@ -65,58 +65,58 @@ class Change(msgspec.Struct, frozen=True):
     old: Division
     new: Division
     undo: bool = False
-    begun: Step | None = None
+    begun: ChangeStep | None = None
 
     @property
     def goal(self) -> Division:
         return self.old if self.undo else self.new
 
 
-class Journal(msgspec.Struct, frozen=True):
+class ChangeJournal(msgspec.Struct, frozen=True):
     """The changes that are not over yet, and for what they are made."""
 
     target: str = ""
-    changes: tuple[Change, ...] = ()
+    changes: tuple[DivisionChange, ...] = ()
 
 
-class Ended(NamedTuple):
+class EndedChange(NamedTuple):
     """`again`: what failed did so because somebody used the GPU, which the driver alone knew."""
 
-    change: Change
+    change: DivisionChange
     end: End
     why: str = ""
     again: bool = False
 
 
-def division_of(card: Card) -> Division:
+def division_of(card: MigGpu) -> Division:
     """As pods are offered it: an instance that is not whole is none."""
     return Division(card.mig, tuple(one.placed for one in card.instances if one.whole))
 
 
-def steps(card: Card, goal: Division) -> Iterator[Step]:
+def steps(card: MigGpu, goal: Division) -> Iterator[ChangeStep]:
     """What leads from what is there to the goal."""
     stays = {one.placed for one in card.instances if one.whole} & {*goal.instances}
     for one in card.instances:
         if one.placed not in stays:
-            yield Step("destroy", one.placed)
+            yield ChangeStep("destroy", one.placed)
     if card.mig != goal.mig or card.pending != goal.mig:
         yield _mode(goal)
     for placed in goal.instances:
         if placed not in stays:
-            yield Step("create", placed)
+            yield ChangeStep("create", placed)
 
 
-def _mode(goal: Division) -> Step:
-    return Step("mode on" if goal.mig else "mode off")
+def _mode(goal: Division) -> ChangeStep:
+    return ChangeStep("mode on" if goal.mig else "mode off")
 
 
-def in_use(card: Card, held: Collection[str]) -> dict[Placed, str]:
+def in_use(card: MigGpu, held: Collection[str]) -> dict[Placed, str]:
     """Who has each instance that somebody has; `held` are the GPUs and MIG devices that pods have, by uuid."""
     users = ((one.placed, _user(one.uuids, one.pids, held)) for one in card.instances)
     return {placed: user for placed, user in users if user}
 
 
-def blocked(card: Card, goal: Division, held: Collection[str]) -> str:
+def blocked(card: MigGpu, goal: Division, held: Collection[str]) -> str:
     """Why the steps to the goal cannot be done now; "" where nothing that would have to go is in use."""
     going = {step.placed for step in steps(card, goal) if step.kind == "destroy"}
     users = [f"{listed([placed])}: {user}" for placed, user in in_use(card, held).items() if placed in going]
@@ -135,31 +135,31 @@ def _user(uuids: tuple[str, ...], pids: tuple[int, ...], held: Collection[str]) 
 class Changer:
     """Carries changes out, one after another."""
 
-    def __init__(self, hardware: Hardware, journal: Checkpoint[Journal]) -> None:
+    def __init__(self, hardware: Hardware, journal: CheckpointFile[ChangeJournal]) -> None:
         self._hardware = hardware
         self._checkpoint = journal
-        self.journal = Journal()
+        self.journal = ChangeJournal()
 
-    def load(self) -> Journal:
+    def load(self) -> ChangeJournal:
         """What the last process left undone. Raises CheckpointError."""
-        self.journal = self._checkpoint.read() or Journal()
+        self.journal = self._checkpoint.read() or ChangeJournal()
         return self.journal
 
-    def begin(self, target: str, changes: Sequence[Change]) -> None:
+    def begin(self, target: str, changes: Sequence[DivisionChange]) -> None:
         """Writes down what is going to be done; what is still stuck elsewhere stays written down. Raises
         CheckpointError; then nothing may be changed."""
         new = {change.uuid for change in changes}
         stuck = (change for change in self.journal.changes if change.uuid not in new)
-        self._write(Journal(target, (*stuck, *changes)))
+        self._write(ChangeJournal(target, (*stuck, *changes)))
 
-    def carry_out(self, geometries: Geometries, held: Collection[str]) -> list[Ended]:
+    def carry_out(self, geometries: Geometries, held: Collection[str]) -> list[EndedChange]:
         """Finishes or undoes all that is written down; what is stuck stays so. `geometries` by the uuid of the GPU: one
         that is not among them is not there any more. Raises CheckpointError."""
         return [self._over(self._carried_out(change, geometries, held)) for change in self.journal.changes]
 
-    def _carried_out(self, change: Change, geometries: Geometries, held: Collection[str]) -> Ended:
+    def _carried_out(self, change: DivisionChange, geometries: Geometries, held: Collection[str]) -> EndedChange:
         if change.uuid not in geometries:
-            return Ended(change, "gone", "the GPU is not there any more")
+            return EndedChange(change, "gone", "the GPU is not there any more")
         geometry = geometries[change.uuid]
         why, end = "it was being undone when the agent ended", _UNDONE
         if not change.undo:
@@ -169,22 +169,22 @@ class Changer:
             why, change, end = ended.why, ended.change, _BUSY if ended.again else _UNDONE
         ended = self._attempt(self._noted(replace(change, undo=True, begun=None)), geometry, held)
         if ended.end in ("stuck", "busy"):
-            return Ended(ended.change, "stuck", f"{why}; and it cannot be made again what it was: {ended.why}")
-        return Ended(ended.change, end, f"{why}; {ended.why}" if ended.why else why)
+            return EndedChange(ended.change, "stuck", f"{why}; and it cannot be made again what it was: {ended.why}")
+        return EndedChange(ended.change, end, f"{why}; {ended.why}" if ended.why else why)
 
-    def _attempt(self, change: Change, geometry: Geometry | None, held: Collection[str]) -> Ended:
+    def _attempt(self, change: DivisionChange, geometry: Geometry | None, held: Collection[str]) -> EndedChange:
         """Makes the GPU what the goal of the change says, or stops where that is not to be had."""
         goal, step = change.goal, None
         try:
             card = self._hardware.card(change.uuid, geometry)
             if reason := blocked(card, goal, held):
-                return Ended(change, "busy", reason)
+                return EndedChange(change, "busy", reason)
             if card.mig != goal.mig and card.pending == goal.mig:
                 # It was asked for before, in vain: whoever had the GPU open may have gone.
                 change = self._step(change, geometry, step := _mode(goal))
                 card = self._hardware.card(change.uuid, geometry)
                 if card.mig != goal.mig:
-                    return Ended(change, "reset", _waits(card))
+                    return EndedChange(change, "reset", _waits(card))
             for step in steps(card, goal):
                 change = self._step(change, geometry, step)
                 if step.placed is None:
@@ -194,19 +194,19 @@ class Changer:
             found = division_of(self._hardware.card(change.uuid, geometry))
         except (NvmlError, GeometryError) as error:
             in_use = isinstance(error, NvmlError) and error.code == IN_USE
-            return Ended(change, "stuck", f"{step}: {error}" if step else str(error), in_use)
+            return EndedChange(change, "stuck", f"{step}: {error}" if step else str(error), in_use)
         if found != goal:
-            return Ended(change, "stuck", f"the driver agreed to every step, and has {found}")
-        return Ended(change, "done")
+            return EndedChange(change, "stuck", f"the driver agreed to every step, and has {found}")
+        return EndedChange(change, "done")
 
-    def _left(self, change: Change, geometry: Geometry | None, card: Card) -> Ended:
+    def _left(self, change: DivisionChange, geometry: Geometry | None, card: MigGpu) -> EndedChange:
         """The mode has to wait: the instances that had to go for it come back."""
         if not change.undo:
             for step in steps(with_fields(card, pending=card.mig), change.old):
                 change = self._step(change, geometry, step)
-        return Ended(change, "reset", _waits(card))
+        return EndedChange(change, "reset", _waits(card))
 
-    def _step(self, change: Change, geometry: Geometry | None, step: Step) -> Change:
+    def _step(self, change: DivisionChange, geometry: Geometry | None, step: ChangeStep) -> DivisionChange:
         change = self._noted(replace(change, begun=step))
         if step.placed is None:
             self._hardware.set_mode(change.uuid, step.kind == "mode on")
@@ -218,22 +218,22 @@ class Changer:
             self._hardware.create(change.uuid, geometry, step.placed)
         return change
 
-    def _noted(self, change: Change) -> Change:
+    def _noted(self, change: DivisionChange) -> DivisionChange:
         changes = (change if other.uuid == change.uuid else other for other in self.journal.changes)
         self._write(replace(self.journal, changes=tuple(changes)))
         return change
 
-    def _over(self, ended: Ended) -> Ended:
+    def _over(self, ended: EndedChange) -> EndedChange:
         if ended.end != "stuck":
             left = tuple(other for other in self.journal.changes if other.uuid != ended.change.uuid)
-            self._write(replace(self.journal, changes=left) if left else Journal())
+            self._write(replace(self.journal, changes=left) if left else ChangeJournal())
         return ended
 
-    def _write(self, journal: Journal) -> None:
+    def _write(self, journal: ChangeJournal) -> None:
         self._checkpoint.write(journal)
         self.journal = journal
 
 
-def _waits(card: Card) -> str:
+def _waits(card: MigGpu) -> str:
     pids = f" (processes {', '.join(map(str, card.pids))})" if card.pids else ""
     return f"MIG mode is {'on' if card.pending else 'off'} after the next reset of the GPU: something has it open{pids}"

@@ -12,9 +12,9 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 from dovetail.agent.machine.host import Gpu
-from dovetail.agent.machine.host import Profile as Told
+from dovetail.agent.machine.host import GpuProfile as Told
 from dovetail.core.devices.mig import names
-from dovetail.core.devices.mig.geometry import Engines, Geometry, Profile, resource_of
+from dovetail.core.devices.mig.geometry import Engines, Geometry, MigProfile, resource_of
 from dovetail.core.devices.mig.instances import equal_weights, starts_of, states
 from dovetail.core.devices.mig.products import of_product
 from dovetail.core.devices.mig.slices import taken
@@ -33,7 +33,7 @@ def geometry_of(gpu: Gpu) -> Geometry | None:
 @lru_cache(maxsize=16)
 def _told(product: str, profiles: tuple[Told, ...]) -> Geometry:
     own = tuple(
-        Profile(
+        MigProfile(
             one.name,
             one.id,
             one.compute,
@@ -61,7 +61,7 @@ def _engines(told: Told) -> Engines:
     return Engines(own.copy_engines, own.decoders, own.encoders, own.jpeg_engines, own.ofa_engines)
 
 
-def _of_most(profile: Profile) -> Engines:
+def _of_most(profile: MigProfile) -> Engines:
     return Engines(*(count * profile.most for count in profile.engines))
 
 

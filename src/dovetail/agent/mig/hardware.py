@@ -27,7 +27,7 @@ from dovetail.agent.machine.nvml import (
     NvmlError,
 )
 from dovetail.agent.mig.geometry import Placed
-from dovetail.core.devices.mig.geometry import Geometry, Profile
+from dovetail.core.devices.mig.geometry import Geometry, MigProfile
 
 _ABSENT = (NOT_SUPPORTED, INVALID_ARGUMENT, NOT_FOUND)
 _UNSEEN = (*_ABSENT, NO_PERMISSION, FUNCTION_NOT_FOUND)
@@ -47,7 +47,7 @@ class GpuInstance(Struct, frozen=True):
     pids: tuple[int, ...] = ()
 
 
-class Card(Struct, frozen=True):
+class MigGpu(Struct, frozen=True):
     """A GPU as it is now. `pending` is the mode after its next reset. `pids` are those outside of instances."""
 
     uuid: str
@@ -65,12 +65,12 @@ class Hardware:
         """The PCI device and vendor of a GPU, as 0x20B010DE."""
         return int(self._nvml.call("nvmlDeviceGetPciInfo", self._handle(uuid)).pciDeviceId)
 
-    def card(self, uuid: str, geometry: Geometry | None) -> Card:
+    def card(self, uuid: str, geometry: Geometry | None) -> MigGpu:
         """Without a geometry nobody knew how the GPU can be divided when it was discovered: it had no instances."""
         handle = self._handle(uuid)
         current, pending = self._nvml.call("nvmlDeviceGetMigMode", handle)
         if not current:
-            return Card(uuid, False, bool(pending), pids=self._pids(handle))
+            return MigGpu(uuid, False, bool(pending), pids=self._pids(handle))
         devices = list(self._mig_devices(handle))
         instances = []
         for profile in geometry.profiles if geometry is not None else ():
@@ -88,7 +88,7 @@ class Hardware:
                     )
                 )
         instances.sort(key=lambda one: (one.placed[1], one.placed[0]))
-        return Card(uuid, True, bool(pending), tuple(instances))
+        return MigGpu(uuid, True, bool(pending), tuple(instances))
 
     def set_mode(self, uuid: str, on: bool) -> None:
         """Asks for the mode. Whether it has come is to be read: some GPUs want a reset first."""
@@ -123,7 +123,7 @@ class Hardware:
             if self._nvml.call("nvmlGpuInstanceGetInfo", instance).placement.start == start:
                 yield instance
 
-    def _gpu_instances(self, handle: Any, profile: Profile) -> list[Any]:
+    def _gpu_instances(self, handle: Any, profile: MigProfile) -> list[Any]:
         found, count = (pynvml.c_nvmlGpuInstance_t * profile.most)(), c_uint()
         if not self._there("nvmlDeviceGetGpuInstances", handle, profile.gi_id, found, byref(count)):
             return []

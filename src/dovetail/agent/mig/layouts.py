@@ -38,19 +38,19 @@ _BALANCED = {7: {1: 2, 2: 1, 3: 1}, 4: {1: 2, 2: 1}}
 """By the compute slices of a GPU: how many instances of how many compute slices."""
 
 
-class LayoutError(Exception):
+class MigLayoutError(Exception):
     """A layout that is not to be had: not known, wrongly written, or more than a GPU can be. The text says which, where
     and why."""
 
 
-class Wanted(NamedTuple):
+class WantedLayout(NamedTuple):
     """How one GPU should be: MIG mode, and how many instances of each profile."""
 
     mig: bool
     counts: dict[str, int]
 
 
-OFF = Wanted(False, {})
+OFF = WantedLayout(False, {})
 
 
 class Candidate(Struct, frozen=True):
@@ -69,7 +69,7 @@ class _Entry(Struct, frozen=True):
 
     devices: frozenset[int] | None
     filters: frozenset[int]
-    wanted: Wanted
+    wanted: WantedLayout
     where: str
 
     def covers(self, gpu: Candidate) -> bool:
@@ -86,7 +86,7 @@ class Layouts:
         """Every layout that can be asked for on a node with these GPUs."""
         return tuple(sorted({*self._entries, *_generated(gpus)}))
 
-    def of(self, name: str, gpus: Sequence[Candidate]) -> dict[int, Wanted]:
+    def of(self, name: str, gpus: Sequence[Candidate]) -> dict[int, WantedLayout]:
         """How each GPU should be, by its index; a GPU that is not there stays as it is. Raises LayoutError."""
         if name in self._entries:
             found = self._of_file(name, gpus)
@@ -97,21 +97,21 @@ class Layouts:
                 rule = (
                     f"; nearest valid value: {_nearest(name, valid)}" if valid else ": no GPU of this node has MIG mode"
                 )
-                raise LayoutError(f"no layout is named {name!r}{rule}")
+                raise MigLayoutError(f"no layout is named {name!r}{rule}")
             found = generated[name]
         for gpu in gpus:
             wanted = found.get(gpu.index)
             if wanted is not None and (reason := _refusal(gpu, wanted)):
-                raise LayoutError(f"layout {name}, GPU {gpu.index} ({gpu.product}): {reason}")
+                raise MigLayoutError(f"layout {name}, GPU {gpu.index} ({gpu.product}): {reason}")
         return found
 
-    def _of_file(self, name: str, gpus: Sequence[Candidate]) -> dict[int, Wanted]:
-        found: dict[int, Wanted] = {}
+    def _of_file(self, name: str, gpus: Sequence[Candidate]) -> dict[int, WantedLayout]:
+        found: dict[int, WantedLayout] = {}
         for gpu in gpus:
             covering = [entry for entry in self._entries[name] if entry.covers(gpu)]
             if len(covering) > 1:
                 places = " and ".join(entry.where for entry in covering)
-                raise LayoutError(f"layout {name}: {places} are both about GPU {gpu.index}")
+                raise MigLayoutError(f"layout {name}: {places} are both about GPU {gpu.index}")
             if covering:
                 found[gpu.index] = covering[0].wanted
         return found
@@ -125,7 +125,7 @@ def _nearest(name: str, valid: Iterable[str]) -> str:
     return nearest(name, valid)
 
 
-def _refusal(gpu: Candidate, wanted: Wanted) -> str:
+def _refusal(gpu: Candidate, wanted: WantedLayout) -> str:
     if not wanted.mig or (gpu.capable and not wanted.counts):
         return ""
     return _undividable(gpu) if gpu.geometry is None else refusal(gpu.geometry, wanted.counts)
@@ -137,39 +137,39 @@ def _undividable(gpu: Candidate) -> str:
     return "its driver does not tell its profiles while MIG mode is off: apply all-enabled first"
 
 
-def _generated(gpus: Sequence[Candidate]) -> dict[str, dict[int, Wanted]]:
-    found: dict[str, dict[int, Wanted]] = {}
+def _generated(gpus: Sequence[Candidate]) -> dict[str, dict[int, WantedLayout]]:
+    found: dict[str, dict[int, WantedLayout]] = {}
     for gpu in gpus:
         for name, wanted in _layouts_of(gpu):
             found.setdefault(name, {})[gpu.index] = wanted
     return found
 
 
-def _layouts_of(gpu: Candidate) -> Iterable[tuple[str, Wanted]]:
+def _layouts_of(gpu: Candidate) -> Iterable[tuple[str, WantedLayout]]:
     if gpu.capable:
         yield "all-disabled", OFF
-        yield "all-enabled", Wanted(True, {})
+        yield "all-enabled", WantedLayout(True, {})
     if gpu.geometry is not None:
         yield from _of_geometry(gpu.geometry)
 
 
-def _of_geometry(geometry: Geometry) -> Iterable[tuple[str, Wanted]]:
+def _of_geometry(geometry: Geometry) -> Iterable[tuple[str, WantedLayout]]:
     known = states(geometry)
     for i, profile in enumerate(geometry.profiles):
-        yield f"{_ALL}{profile.name.replace('+', '.')}", Wanted(True, {profile.name: known.room(0, i)})
+        yield f"{_ALL}{profile.name.replace('+', '.')}", WantedLayout(True, {profile.name: known.room(0, i)})
     formula = _BALANCED.get(geometry.compute_slices, {})
     plain = [profile for profile in geometry.profiles if re.fullmatch(r"\d+g\.\d+gb", profile.name)]
     # Of profiles with as many compute slices the one of which there are most: it has the least memory.
     best = {own.compute_slices: own for own in sorted(plain, key=lambda own: own.most)}
     if formula and all(size in best for size in formula):
-        yield "all-balanced", Wanted(True, {best[size].name: count for size, count in formula.items()})
+        yield "all-balanced", WantedLayout(True, {best[size].name: count for size, count in formula.items()})
 
 
 def read_layouts(path: Path) -> Layouts:
     """Raises ManifestError for a file that cannot be read, LayoutError for one that says what cannot be."""
     documents = list(read_documents([str(path)]))
     if len(documents) != 1:
-        raise LayoutError(f"{path}: has {len(documents)} documents: one is expected")
+        raise MigLayoutError(f"{path}: has {len(documents)} documents: one is expected")
     document = documents[0]
     value = document.value
     if not isinstance(value, dict):
@@ -205,7 +205,7 @@ def _entry(document: Document, path: str, entry: Any) -> _Entry:
     return _Entry(
         devices=_devices(document, f"{path}.devices", entry.get("devices")),
         filters=_filters(document, f"{path}.device-filter", entry.get("device-filter")),
-        wanted=Wanted(enabled, _counts(document, f"{path}.mig-devices", instances or {})),
+        wanted=WantedLayout(enabled, _counts(document, f"{path}.mig-devices", instances or {})),
         where=f"{document.file}:{document.line(path)}",
     )
 
@@ -249,30 +249,30 @@ def _known(document: Document, path: str, value: dict[Any, Any], fields: Sequenc
             raise _wrong(document, at, name, f"is no field; nearest valid value: {nearest(str(name), fields)}")
 
 
-def _wrong(document: Document, path: str, value: Any, rule: str) -> LayoutError:
+def _wrong(document: Document, path: str, value: Any, rule: str) -> MigLayoutError:
     line = document.line(path)
     where = f"{document.file}:{line}" if line else document.file
     shown = f"{path}: " if path else ""
-    return LayoutError(f"{where}: {shown}{value!r}: {rule}")
+    return MigLayoutError(f"{where}: {shown}{value!r}: {rule}")
 
 
 def exact(gpu: Candidate, instances: Iterable[tuple[str, int]]) -> tuple[tuple[str, int], ...]:
     """The same instances in the order of their starts, by the driver's names. Raises LayoutError where the GPU cannot
     have them beside each other."""
     if gpu.geometry is None:
-        raise LayoutError(f"GPU {gpu.index} ({gpu.product}): {_undividable(gpu)}")
+        raise MigLayoutError(f"GPU {gpu.index} ({gpu.product}): {_undividable(gpu)}")
     bits = 0
     for name, start in instances:
         index = gpu.geometry.find(name)
         if index is None:
-            raise LayoutError(f"GPU {gpu.index} ({gpu.product}): {no_profile(gpu.geometry, name)}")
+            raise MigLayoutError(f"GPU {gpu.index} ({gpu.product}): {no_profile(gpu.geometry, name)}")
         if start not in gpu.geometry.profiles[index].starts:
             at = " or ".join(map(str, gpu.geometry.profiles[index].starts))
-            raise LayoutError(f"GPU {gpu.index} ({gpu.product}): {name} starts at {at}, not at {start}")
+            raise MigLayoutError(f"GPU {gpu.index} ({gpu.product}): {name} starts at {at}, not at {start}")
         bit = gpu.geometry.bit(index, start)
         if bits & bit:
-            raise LayoutError(f"GPU {gpu.index} ({gpu.product}): {name}@{start} is there twice")
+            raise MigLayoutError(f"GPU {gpu.index} ({gpu.product}): {name}@{start} is there twice")
         bits |= bit
     if fault := states(gpu.geometry).fault(bits):
-        raise LayoutError(f"GPU {gpu.index} ({gpu.product}): {fault}")
+        raise MigLayoutError(f"GPU {gpu.index} ({gpu.product}): {fault}")
     return tuple((gpu.geometry.profiles[i].name, start) for i, start in gpu.geometry.members(bits))

@@ -26,13 +26,23 @@ from typing import Literal
 
 from msgspec import Struct
 
-from dovetail.agent.checkpoint import Checkpoint
+from dovetail.agent.checkpoint import CheckpointFile
 from dovetail.agent.machine.host import Gpu, Host
 from dovetail.agent.machine.nvml import Nvml, NvmlError
-from dovetail.agent.mig.change import Change, Changer, Division, Ended, Journal, blocked, division_of, in_use, steps
+from dovetail.agent.mig.change import (
+    ChangeJournal,
+    Changer,
+    Division,
+    DivisionChange,
+    EndedChange,
+    blocked,
+    division_of,
+    in_use,
+    steps,
+)
 from dovetail.agent.mig.geometry import Placed, arranged, geometry_of
-from dovetail.agent.mig.hardware import Card, Hardware
-from dovetail.agent.mig.layouts import Candidate, LayoutError, Layouts, Wanted, exact
+from dovetail.agent.mig.hardware import Hardware, MigGpu
+from dovetail.agent.mig.layouts import Candidate, Layouts, MigLayoutError, WantedLayout, exact
 from dovetail.core.devices.mig.geometry import Geometry, GeometryError
 
 State = Literal["applying", "applied", "pending", "refused", "failed"]
@@ -70,7 +80,7 @@ class Decision:
 Target = NamedLayout | Decision
 
 
-class Outcome(Struct, frozen=True):
+class DivisionOutcome(Struct, frozen=True):
     """`pending`: ask again when something has changed. `refused`: it cannot be. `failed`: it was tried and undone, or,
     as the message then says, not even that."""
 
@@ -82,7 +92,7 @@ class _Goal(Struct, frozen=True):
     """`why` it has to wait; "" where it has not."""
 
     gpu: Gpu
-    card: Card
+    card: MigGpu
     new: Division
     why: str
 
@@ -101,7 +111,7 @@ class MigManager:
         layouts: Layouts | None = None,
     ) -> None:
         self._hardware = Hardware(nvml)
-        self._changer = Changer(self._hardware, Checkpoint(checkpoint, Journal))
+        self._changer = Changer(self._hardware, CheckpointFile(checkpoint, ChangeJournal))
         self._host = host
         self._holders = holders
         self._changed = changed
@@ -109,10 +119,10 @@ class MigManager:
         self._lock = asyncio.Lock()
         self.changing: frozenset[str] = frozenset()
         """The uuids of the GPUs that are being changed."""
-        self.outcome: Outcome | None = None
+        self.outcome: DivisionOutcome | None = None
         """That of the last target; None before the first."""
 
-    async def recover(self) -> Outcome | None:
+    async def recover(self) -> DivisionOutcome | None:
         """Finishes or undoes what was cut off; None where nothing was. Raises CheckpointError."""
         async with self._lock:
             journal = await asyncio.to_thread(self._changer.load)
@@ -124,50 +134,50 @@ class MigManager:
                 f"GPU {one.change.index} ({cut[one.change.uuid]}): {_WORDS[one.end]}{one.why and ': '}{one.why}"
                 for one in ended
             ]
-            self.outcome = Outcome(_state(ended), f"{journal.target} was cut off: {'; '.join(texts)}")
+            self.outcome = DivisionOutcome(_state(ended), f"{journal.target} was cut off: {'; '.join(texts)}")
             return self.outcome
 
-    async def apply(self, target: Target) -> Outcome:
+    async def apply(self, target: Target) -> DivisionOutcome:
         """Raises CheckpointError, where nothing can be written down: then nothing was changed."""
         async with self._lock:
             self.outcome = await self._apply(target)
             return self.outcome
 
-    async def _apply(self, target: Target) -> Outcome:
+    async def _apply(self, target: Target) -> DivisionOutcome:
         held = _whole_ids(await self._holders())
         try:
             goals = await asyncio.to_thread(self._goals, target, held)
-        except (LayoutError, GeometryError) as error:
-            return Outcome("refused", str(error))
+        except (MigLayoutError, GeometryError) as error:
+            return DivisionOutcome("refused", str(error))
         except NvmlError as error:
-            return Outcome("failed", str(error))
+            return DivisionOutcome("failed", str(error))
         waiting = [f"GPU {goal.gpu.index}: {goal.why}" for goal in goals if goal.why]
         decided = isinstance(target, Decision)
         if waiting and decided:
-            return Outcome("refused", "; ".join(waiting))
+            return DivisionOutcome("refused", "; ".join(waiting))
         unfinished = {change.uuid for change in self._changer.journal.changes}
         changes = [
-            Change(goal.gpu.uuid, goal.gpu.index, self._before(goal.card), goal.new)
+            DivisionChange(goal.gpu.uuid, goal.gpu.index, self._before(goal.card), goal.new)
             for goal in goals
             if not goal.why and (goal.gpu.uuid in unfinished or any(steps(goal.card, goal.new)))
         ]
-        ended: list[Ended] = []
+        ended: list[EndedChange] = []
         if changes:
             await asyncio.to_thread(self._changer.begin, str(target), changes)
             ended = await self._carry_out(str(target))
         texts = [f"GPU {one.change.index}: {one.why}" for one in ended if one.why] + waiting
-        return Outcome(
+        return DivisionOutcome(
             "pending" if waiting and _state(ended) == "applied" else _state(ended, decided), "; ".join(texts)
         )
 
-    def _before(self, card: Card) -> Division:
+    def _before(self, card: MigGpu) -> Division:
         """Where a change is stuck, what was there before that one."""
         stuck = {change.uuid: change.old for change in self._changer.journal.changes}
         return stuck.get(card.uuid) or division_of(card)
 
-    async def _carry_out(self, what: str) -> list[Ended]:
+    async def _carry_out(self, what: str) -> list[EndedChange]:
         self.changing = frozenset(change.uuid for change in self._changer.journal.changes)
-        self.outcome = Outcome("applying", what)
+        self.outcome = DivisionOutcome("applying", what)
         try:
             await self._changed()
             held = _whole_ids(await self._holders())
@@ -193,7 +203,7 @@ class MigManager:
         wanted = self._layouts.of(target.name, list(candidates.values()))
         return [goal for gpu in gpus if gpu.index in wanted for goal in self._of_layout(gpu, wanted[gpu.index], held)]
 
-    def _of_layout(self, gpu: Gpu, wanted: Wanted, held: Collection[str]) -> Iterable[_Goal]:
+    def _of_layout(self, gpu: Gpu, wanted: WantedLayout, held: Collection[str]) -> Iterable[_Goal]:
         if not gpu.mig_capable:
             # It is as it should be: `Layouts.of` has refused all else.
             return
@@ -214,18 +224,18 @@ class MigManager:
         by_uuid = {gpu.uuid: gpu for gpu in self._host().gpus}
         for uuid in decision.gpus:
             if uuid not in by_uuid:
-                raise LayoutError(f"this node has no GPU {uuid}")
+                raise MigLayoutError(f"this node has no GPU {uuid}")
         asked = [(by_uuid[uuid], exact(candidates[by_uuid[uuid].index], own)) for uuid, own in decision.gpus.items()]
         geometries = self._geometries()
         cards = [self._hardware.card(gpu.uuid, geometries[gpu.uuid]) for gpu, _ in asked]
         return [_goal(gpu, card, Division(True, own), held) for (gpu, own), card in zip(asked, cards, strict=True)]
 
 
-def _goal(gpu: Gpu, card: Card, new: Division, held: Collection[str]) -> _Goal:
+def _goal(gpu: Gpu, card: MigGpu, new: Division, held: Collection[str]) -> _Goal:
     return _Goal(gpu, card, new, blocked(card, new, held))
 
 
-def _state(ended: Iterable[Ended], decided: bool = False) -> State:
+def _state(ended: Iterable[EndedChange], decided: bool = False) -> State:
     ends = {one.end for one in ended}
     if ends & _FAILED:
         return "failed"

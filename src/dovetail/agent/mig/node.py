@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dovetail.agent.mig.manager import NamedLayout, Outcome, State
+from dovetail.agent.mig.manager import DivisionOutcome, NamedLayout, State
 from dovetail.agent.publish.labels import labels_body
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.resources import NODES
@@ -52,7 +52,7 @@ class StateLabel:
         self._path = NODES.path(name=node)
         self._node = node
 
-    async def write(self, outcome: Outcome | None) -> None:
+    async def write(self, outcome: DivisionOutcome | None) -> None:
         """None takes it away. Raises ApiError."""
         labels = {} if outcome is None else {STATE: _STATES[outcome.state]}
         # A mig-manager that was here before has left its last word.

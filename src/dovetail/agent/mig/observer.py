@@ -17,13 +17,13 @@ from pathlib import Path
 import msgspec
 
 from dovetail.agent.machine.nvml import NOT_SUPPORTED, Nvml, NvmlError
-from dovetail.agent.mig.reading import Divided, read
+from dovetail.agent.mig.reading import ReadDivision, read
 
 log = logging.getLogger(__name__)
 
 _PATIENCE_S = 30.0
 _MOST_BYTES = 1 << 22
-_Answer = dict[str, Divided]
+_Answer = dict[str, ReadDivision]
 
 
 class ObserverError(Exception):

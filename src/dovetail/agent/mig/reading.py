@@ -20,7 +20,7 @@ import pynvml
 from msgspec import Struct
 
 from dovetail.agent.machine import nvml as codes
-from dovetail.agent.machine.host import Engines, Instance, Profile, Unread
+from dovetail.agent.machine.host import GpuEngines, GpuInstance, GpuProfile, Unread
 from dovetail.agent.machine.nvml import Nvml, NvmlError
 
 LOST = frozenset({codes.GPU_IS_LOST, codes.UNINITIALIZED})
@@ -28,25 +28,25 @@ LOST = frozenset({codes.GPU_IS_LOST, codes.UNINITIALIZED})
 _ENDS = frozenset({codes.NOT_FOUND, codes.INVALID_ARGUMENT, codes.NOT_SUPPORTED})
 
 
-class Divided(Struct, frozen=True):
+class ReadDivision(Struct, frozen=True):
     """`profiles` are in the order of NVML's enumerators, `instances` by their starts, None where MIG mode is off.
     `unread` names what was missed by fields of the GPU (`mig[0]`), `refused` the call that this process may not make,
     where that hides instances."""
 
-    profiles: tuple[Profile, ...] = ()
-    instances: tuple[Instance, ...] | None = None
+    profiles: tuple[GpuProfile, ...] = ()
+    instances: tuple[GpuInstance, ...] | None = None
     unread: tuple[Unread, ...] = ()
     refused: str = ""
 
 
-def read(nvml: Nvml, handle: Any, mode: bool) -> Divided:
+def read(nvml: Nvml, handle: Any, mode: bool) -> ReadDivision:
     """Of a GPU whose MIG mode is on, or off."""
     reader = _Reader(nvml, handle, mode)
     profiles = reader.profiles()
     instances = reader.instances(profiles) if mode else None
     if reader.refused and mode:
-        return Divided(profiles, (), (), reader.refused)
-    return Divided(profiles, instances, tuple(reader.unread))
+        return ReadDivision(profiles, (), (), reader.refused)
+    return ReadDivision(profiles, instances, tuple(reader.unread))
 
 
 class _Reader:
@@ -72,7 +72,7 @@ class _Reader:
                 self._miss(what, error)
             return default
 
-    def profiles(self) -> tuple[Profile, ...]:
+    def profiles(self) -> tuple[GpuProfile, ...]:
         found = []
         for index in range(pynvml.NVML_GPU_INSTANCE_PROFILE_COUNT):
             try:
@@ -84,7 +84,7 @@ class _Reader:
                 break
             places = self._placements(f"profiles[{index}].starts", info.id)
             found.append(
-                Profile(
+                GpuProfile(
                     index=index,
                     id=info.id,
                     name=_text(info.name).removeprefix("MIG "),
@@ -93,7 +93,7 @@ class _Reader:
                     starts=tuple(sorted(place.start for place in places)),
                     most=info.instanceCount,
                     memory_mib=info.memorySizeMB,
-                    engines=Engines(
+                    engines=GpuEngines(
                         info.multiprocessorCount,
                         info.copyEngineCount,
                         info.decoderCount,
@@ -114,7 +114,7 @@ class _Reader:
             return ()
         return list(places)[: count.value]
 
-    def instances(self, profiles: Iterable[Profile]) -> tuple[Instance, ...]:
+    def instances(self, profiles: Iterable[GpuProfile]) -> tuple[GpuInstance, ...]:
         names = {profile.id: profile.name for profile in profiles}
         found = []
         for number in range(self._ask("mig", 0, "nvmlDeviceGetMaxMigDeviceCount", self._handle)):
@@ -129,7 +129,7 @@ class _Reader:
             found += [instance] if instance is not None else []
         return tuple(sorted(found, key=lambda instance: instance.start))
 
-    def _instance(self, device: Any, where: str, names: dict[int, str]) -> Instance | None:
+    def _instance(self, device: Any, where: str, names: dict[int, str]) -> GpuInstance | None:
         call = self._nvml.call
         gi, ci = call("nvmlDeviceGetGpuInstanceId", device), call("nvmlDeviceGetComputeInstanceId", device)
         told = call("nvmlDeviceGetAttributes", device)
@@ -141,7 +141,7 @@ class _Reader:
         if info.profileId not in names:
             self._miss(where, f"NVML lists no profile of the id {info.profileId}")
             return None
-        return Instance(
+        return GpuInstance(
             uuid=call("nvmlDeviceGetUUID", device),
             profile=names[info.profileId],
             gi=gi,
@@ -149,7 +149,7 @@ class _Reader:
             start=info.placement.start,
             size=info.placement.size,
             memory_mib=told.memorySizeMB,
-            engines=Engines(
+            engines=GpuEngines(
                 told.multiprocessorCount,
                 told.sharedCopyEngineCount,
                 told.sharedDecoderCount,

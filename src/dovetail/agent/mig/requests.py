@@ -19,7 +19,7 @@ from contextlib import AbstractAsyncContextManager
 
 from dovetail.agent.checkpoint import CheckpointError
 from dovetail.agent.machine.nvml import NvmlError
-from dovetail.agent.mig.manager import Decision, MigManager, NamedLayout, Outcome
+from dovetail.agent.mig.manager import Decision, DivisionOutcome, MigManager, NamedLayout
 from dovetail.agent.mig.node import StateLabel, another, target_of
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.errors import KubeError
@@ -35,7 +35,7 @@ _STATES = {"failed": "refused"}
 """How an outcome is called in a GPUNode's status, where otherwise."""
 
 
-class Dividing:
+class MigRequests:
     """Follows this node's Node and GPUNode. `tell` is called when `state`, what the GPUNode says of the last decision,
     has changed. While `alone` is entered nothing else of this process has NVML open."""
 
@@ -126,7 +126,7 @@ class Dividing:
 
     async def _by_label(self, named: NamedLayout) -> bool:
         if self._manager.outcome is None or self._manager.outcome.state != "pending":
-            await self._write_label(Outcome("applying"))
+            await self._write_label(DivisionOutcome("applying"))
         outcome = await self._apply(named)
         await self._write_label(outcome)
         if outcome.state == "pending":
@@ -134,19 +134,19 @@ class Dividing:
         self._done = named.name
         return False
 
-    async def _apply(self, target: NamedLayout | Decision) -> Outcome:
+    async def _apply(self, target: NamedLayout | Decision) -> DivisionOutcome:
         try:
             async with self._alone():
                 outcome = await self._manager.apply(target)
         except (NvmlError, OSError) as error:
-            outcome = Outcome("pending", str(error))
+            outcome = DivisionOutcome("pending", str(error))
         except CheckpointError as error:
-            outcome = Outcome("failed", str(error))
+            outcome = DivisionOutcome("failed", str(error))
         level = logging.INFO if outcome.state == "applied" else logging.WARNING
         log.log(level, "%s: %s%s", target, outcome.state, outcome.message and f": {outcome.message}")
         return outcome
 
-    async def _write_label(self, outcome: Outcome | None) -> None:
+    async def _write_label(self, outcome: DivisionOutcome | None) -> None:
         try:
             await self._label.write(outcome)
         except KubeError as error:

@@ -21,9 +21,9 @@ import msgspec
 
 from dovetail.agent.cdi import Edits, Mount
 from dovetail.agent.config import Config
-from dovetail.agent.health.health import Illness
+from dovetail.agent.health.health import Unhealthy
 from dovetail.agent.machine.host import Host
-from dovetail.agent.mps.shares import SOCKET, Ask, Refused, State, by_resource, shares_of
+from dovetail.agent.mps.shares import SOCKET, MpsRequest, MpsState, Refused, by_resource, shares_of
 
 log = logging.getLogger(__name__)
 
@@ -45,9 +45,9 @@ class Mps:
     def __init__(self, folder: Path, *, shm: Path, changed: Callable[[], None] = lambda: None) -> None:
         self._folder, self._shm, self._changed = folder, shm, changed
         self._path = folder / SOCKET
-        self._wanted = Ask()
+        self._wanted = MpsRequest()
         self._refused: Refused = {}
-        self._state = State()
+        self._state = MpsState()
         self._away = ""
         self._writer: asyncio.StreamWriter | None = None
         self._task: asyncio.Task[None] | None = None
@@ -65,7 +65,7 @@ class Mps:
                 return
             self._task = asyncio.create_task(self._follow())
         same = self._wanted.id if shares == self._wanted.shares else ""
-        self._wanted = Ask(same or secrets.token_hex(8), self._wanted.turn + 1, shares)
+        self._wanted = MpsRequest(same or secrets.token_hex(8), self._wanted.turn + 1, shares)
         self._updating = True
         try:
             self._ask()
@@ -89,11 +89,11 @@ class Mps:
             self._task = None
 
     @property
-    def ill(self) -> tuple[Illness, ...]:
+    def ill(self) -> tuple[Unhealthy, ...]:
         """The GPUs whose replicas cannot be given out now, since MPS does not work for them."""
         found = {uuid: reason for (_, uuid), reason in self._refused.items()}
         found |= {uuid: self.problem(share.resource, uuid) for share in self._wanted.shares for uuid in share.limits}
-        return tuple(Illness(uuid, "mps", problem, 0) for uuid, problem in found.items() if problem)
+        return tuple(Unhealthy(uuid, "mps", problem, 0) for uuid, problem in found.items() if problem)
 
     def problem(self, resource: str, uuid: str) -> str:
         """Why replicas of the GPU cannot be given out as this resource now; "" where they can."""
@@ -138,7 +138,7 @@ class Mps:
                 reader, self._writer = await asyncio.open_unix_connection(self._path, limit=_LONGEST_LINE)
                 self._ask()
                 while line := await reader.readline():
-                    self._hear("", msgspec.json.decode(line, type=State))
+                    self._hear("", msgspec.json.decode(line, type=MpsState))
                 why = "it has hung up"
             except (OSError, ValueError, msgspec.MsgspecError) as error:
                 why = str(error)
@@ -146,10 +146,10 @@ class Mps:
                 if self._writer is not None:
                     self._writer.close()
                     self._writer = None
-            self._hear(f"nothing keeps MPS daemons at {self._path} ({why}): add the function mps", State())
+            self._hear(f"nothing keeps MPS daemons at {self._path} ({why}): add the function mps", MpsState())
             await asyncio.sleep(_AGAIN_S)
 
-    def _hear(self, away: str, state: State) -> None:
+    def _hear(self, away: str, state: MpsState) -> None:
         if (away, state) == (self._away, self._state):
             return
         if away and self._wanted.shares and away != self._away:

@@ -25,10 +25,10 @@ from typing import IO, NamedTuple
 
 import pynvml
 
-from dovetail.agent.checkpoint import Checkpoint
+from dovetail.agent.checkpoint import CheckpointFile
 from dovetail.agent.machine import nvml as library
 from dovetail.agent.machine.nvml import Nvml, NvmlError
-from dovetail.agent.mps.shares import Share, by_resource
+from dovetail.agent.mps.shares import MpsShare, by_resource
 
 logger = logging.getLogger(__name__)
 
@@ -66,11 +66,11 @@ class MpsDaemons:
         self._open_library = open_library
         self._times = _Times(check_s, answer_s, first_pause_s)
         # The compute modes from before MPS, by uuid.
-        self._modes = Checkpoint(folder / "compute-modes.json", dict[str, int])
+        self._modes = CheckpointFile(folder / "compute-modes.json", dict[str, int])
         self._daemons: dict[str, _Daemon] = {}
         self._refused: dict[tuple[str, str], str] = {}
 
-    async def update(self, wanted: Sequence[Share]) -> None:
+    async def update(self, wanted: Sequence[MpsShare]) -> None:
         """Have these daemons, and no others. Never raises for a daemon that does not come up: see `problem`. Raises
         CheckpointError where it cannot be remembered which compute modes to put back."""
         shares = by_resource(wanted)
@@ -168,7 +168,7 @@ class _Times(NamedTuple):
 class _Daemon:
     """One control daemon, kept alive by a task of its own until `close`."""
 
-    def __init__(self, share: Share, folder: Path, control: str, changed: Callable[[], None], times: _Times) -> None:
+    def __init__(self, share: MpsShare, folder: Path, control: str, changed: Callable[[], None], times: _Times) -> None:
         self.share = share
         self.problem = f"the MPS daemon of {share.resource} has not started yet"
         self._folder = folder

@@ -19,7 +19,7 @@ import msgspec
 
 from dovetail.agent.checkpoint import CheckpointError
 from dovetail.agent.mps.daemons import MpsDaemons
-from dovetail.agent.mps.shares import SOCKET, Ask, State
+from dovetail.agent.mps.shares import SOCKET, MpsRequest, MpsState
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ class Keeper:
     def __init__(self, folder: Path, daemons: MpsDaemons) -> None:
         self._path = folder / SOCKET
         self._daemons = daemons
-        self._asked = Ask()
+        self._asked = MpsRequest()
         self._failed = ""
         self._working = asyncio.Lock()
         self._listeners: set[asyncio.StreamWriter] = set()
@@ -56,7 +56,7 @@ class Keeper:
         self._listeners.add(writer)
         try:
             while line := await reader.readline():
-                await self._take(msgspec.json.decode(line, type=Ask))
+                await self._take(msgspec.json.decode(line, type=MpsRequest))
                 self._tell()
         except (ConnectionError, ValueError, msgspec.MsgspecError) as error:
             log.warning("nothing more is taken from this connection: %s", error)
@@ -64,7 +64,7 @@ class Keeper:
             self._listeners.discard(writer)
             writer.close()
 
-    async def _take(self, asked: Ask) -> None:
+    async def _take(self, asked: MpsRequest) -> None:
         async with self._working:
             try:
                 await self._daemons.update(asked.shares)
@@ -75,12 +75,12 @@ class Keeper:
             self._asked = asked
 
     @property
-    def _state(self) -> State:
+    def _state(self) -> MpsState:
         problems = {
             share.resource: {uuid: why for uuid in share.limits if (why := self._problem(share.resource, uuid))}
             for share in self._asked.shares
         }
-        return State(self._asked.id, self._asked.turn, problems)
+        return MpsState(self._asked.id, self._asked.turn, problems)
 
     def _problem(self, resource: str, uuid: str) -> str:
         return self._failed or self._daemons.problem(resource, uuid)

@@ -24,7 +24,7 @@ SOCKET = "keeper.sock"
 """In the folder of MPS: where the keeper listens."""
 
 
-class Share(Struct, frozen=True):
+class MpsShare(Struct, frozen=True):
     """What one resource's daemon looks after: by uuid of a GPU, in the order of their indices, the memory in MiB that a
     client has of it; and the percentage of its threads."""
 
@@ -32,21 +32,21 @@ class Share(Struct, frozen=True):
     limits: dict[str, int]
     percentage: int
 
-    def covers(self, other: Share) -> bool:
+    def covers(self, other: MpsShare) -> bool:
         """Whether its daemon can serve the clients of the other, too."""
         same = (self.resource, self.percentage) == (other.resource, other.percentage)
         return same and other.limits.items() <= self.limits.items()
 
 
-class Ask(Struct, frozen=True):
+class MpsRequest(Struct, frozen=True):
     """What is to be shared. `id` is another one for other shares, `turn` for each time that it is asked for."""
 
     id: str = ""
     turn: int = 0
-    shares: tuple[Share, ...] = ()
+    shares: tuple[MpsShare, ...] = ()
 
 
-class State(Struct, frozen=True):
+class MpsState(Struct, frozen=True):
     """What became of the ask `id` at its `turn`: why GPUs (by uuid) of a resource cannot be given out now."""
 
     id: str = ""
@@ -57,7 +57,7 @@ class State(Struct, frozen=True):
 Refused = dict[tuple[str, str], str]
 
 
-def shares_of(host: Host, config: Config) -> tuple[tuple[Share, ...], Refused]:
+def shares_of(host: Host, config: Config) -> tuple[tuple[MpsShare, ...], Refused]:
     """What the configuration wants of these GPUs; and by resource and uuid what it cannot have, with the reason."""
     found, refused = [], {}
     for shared in config.sharing.values():
@@ -73,7 +73,7 @@ def shares_of(host: Host, config: Config) -> tuple[tuple[Share, ...], Refused]:
             else:
                 limits[gpu.uuid] = gpu.memory_mib // shared.replicas
         if limits:
-            found.append(Share(shared.renamed, limits, 100 // shared.replicas))
+            found.append(MpsShare(shared.renamed, limits, 100 // shared.replicas))
     return tuple(found), refused
 
 
@@ -92,5 +92,5 @@ def refusal(gpu: Gpu, replicas: int) -> str:
     return ""
 
 
-def by_resource(shares: Sequence[Share]) -> Mapping[str, Share]:
+def by_resource(shares: Sequence[MpsShare]) -> Mapping[str, MpsShare]:
     return {share.resource: share for share in shares}

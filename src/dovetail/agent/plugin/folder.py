@@ -21,7 +21,7 @@ _ONLY_FOLDERS = 0x01000000
 _MASK = _CREATE | _DELETE | _MOVED_FROM | _MOVED_TO | _DELETE_SELF | _MOVE_SELF | _ONLY_FOLDERS
 
 
-class Folder:
+class PluginFolder:
     """The folder `path`, watched from `open` to `close`. `fault` says why the kernel does not watch, else "". `turn`
     grows with every change."""
 

@@ -29,7 +29,7 @@ _REPLICA = "::"
 _LONGEST_RESOURCE = 63
 
 
-class Device(Struct, frozen=True):
+class PluginDevice(Struct, frozen=True):
     """`id` is what the kubelet knows, `uuid` that of the GPU or MIG instance, `gpu` that of the GPU. `card` is NVML's
     index of the GPU, `index` the name by index (`1`, or `1:0` for the first instance of GPU 1). `part` is the device as
     the annotation dovetail.dev/devices names it; "" where the GPU has gone."""
@@ -44,13 +44,13 @@ class Device(Struct, frozen=True):
     healthy: bool
 
 
-class Offer(Struct, frozen=True):
+class ResourceOffer(Struct, frozen=True):
     """`devices` by id, in order. `profile` is that of MIG instances, "" for whole GPUs."""
 
     resource: str
     profile: str
     shared: Shared | None
-    devices: Mapping[str, Device] = field(default_factory=dict)
+    devices: Mapping[str, PluginDevice] = field(default_factory=dict)
 
     def part(self, id: str) -> str | None:
         device = self.devices.get(id)
@@ -66,11 +66,11 @@ def _profile_of(part: str) -> str:
 
 
 def offers(
-    host: Host, config: Config, sick: Collection[str], before: Mapping[str, Offer]
-) -> tuple[dict[str, Offer], tuple[str, ...]]:
+    host: Host, config: Config, sick: Collection[str], before: Mapping[str, ResourceOffer]
+) -> tuple[dict[str, ResourceOffer], tuple[str, ...]]:
     """What is offered, by resource, and the problems. `sick` are uuids, `before` is what was offered until now."""
     problems: list[str] = []
-    found: dict[str, Offer] = {}
+    found: dict[str, ResourceOffer] = {}
     for plain, profile, devices in _unshared(host, config, sick, problems):
         shared = config.sharing.get(plain)
         if shared is not None and shared.strategy == "mps" and profile:
@@ -81,7 +81,7 @@ def offers(
             problems.append(f"the name {resource} is longer than {_LONGEST_RESOURCE} characters: it is not offered")
             continue
         listed = [replica for device in devices for replica in _replicas(device, shared)]
-        found[resource] = Offer(resource, profile, shared, {device.id: device for device in listed})
+        found[resource] = ResourceOffer(resource, profile, shared, {device.id: device for device in listed})
     for resource, offer in before.items():
         gone = {
             id: replace(device, healthy=False, part="")
@@ -96,7 +96,7 @@ def offers(
 
 def _unshared(
     host: Host, config: Config, sick: Collection[str], problems: list[str]
-) -> Iterator[tuple[str, str, list[Device]]]:
+) -> Iterator[tuple[str, str, list[PluginDevice]]]:
     """Resources as they are before they are shared: name, MIG profile, devices."""
     divided = [gpu for gpu in host.gpus if gpu.mig is not None]
     if config.mig_strategy == "none":
@@ -112,12 +112,12 @@ def _unshared(
     whole = [gpu for gpu in host.gpus if gpu not in divided]
     if whole:
         yield GPU, "", [_device(gpu, sick) for gpu in whole]
-    profiles: dict[str, list[Device]] = {}
+    profiles: dict[str, list[PluginDevice]] = {}
     for gpu in divided:
         for i, instance in enumerate(gpu.mig or ()):
             part = shown(Instance(gpu.index, instance.profile, instance.start))
             healthy = not {gpu.uuid, instance.uuid} & {*sick}
-            device = Device(
+            device = PluginDevice(
                 instance.uuid, instance.uuid, gpu.uuid, gpu.index, f"{gpu.index}:{i}", part, gpu.numa, healthy
             )
             profiles.setdefault(instance.profile, []).append(device)
@@ -139,12 +139,12 @@ def _not_single(host: Host, divided: list[Gpu]) -> str:
     return f"there are instances of {', '.join(profiles)}" if len(profiles) > 1 else ""
 
 
-def _device(gpu: Gpu, sick: Collection[str]) -> Device:
+def _device(gpu: Gpu, sick: Collection[str]) -> PluginDevice:
     index = str(gpu.index)
-    return Device(gpu.uuid, gpu.uuid, gpu.uuid, gpu.index, index, index, gpu.numa, gpu.uuid not in sick)
+    return PluginDevice(gpu.uuid, gpu.uuid, gpu.uuid, gpu.index, index, index, gpu.numa, gpu.uuid not in sick)
 
 
-def _replicas(device: Device, shared: Shared | None) -> list[Device]:
+def _replicas(device: PluginDevice, shared: Shared | None) -> list[PluginDevice]:
     if shared is None:
         return [device]
     return [replace(device, id=f"{device.id}{_REPLICA}{n}") for n in range(shared.replicas)]

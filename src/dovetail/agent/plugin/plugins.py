@@ -18,17 +18,17 @@ from msgspec import Struct
 from dovetail.agent.apis import podresources_pb2 as wire
 from dovetail.agent.cdi import Edits
 from dovetail.agent.config import Config
-from dovetail.agent.health.health import Illness
-from dovetail.agent.kubelet.allocations import BoundPod, Chosen
+from dovetail.agent.health.health import Unhealthy
+from dovetail.agent.kubelet.allocations import Allocations, BoundPod
 from dovetail.agent.kubelet.podresources import PodResources
 from dovetail.agent.machine.host import Host
 from dovetail.agent.plugin import preferred_allocation
-from dovetail.agent.plugin.folder import Folder
-from dovetail.agent.plugin.offers import Offer, offers
+from dovetail.agent.plugin.folder import PluginFolder
+from dovetail.agent.plugin.offers import ResourceOffer, offers
 from dovetail.agent.plugin.preferred_allocation import CannotPrefer
 from dovetail.agent.plugin.readback import ReadBack
 from dovetail.agent.plugin.registration import KUBELET, Registration, clear_stale, identity
-from dovetail.agent.plugin.server import Answers, PluginServer, Refused
+from dovetail.agent.plugin.server import Answers, PluginServer, RequestRefused
 from dovetail.core.devices.layout import Layout
 from dovetail.kube.objects.topology import DeviceDifference
 
@@ -66,7 +66,7 @@ class DevicePlugins:
         self,
         folder: Path,
         config: Config,
-        chosen: Chosen,
+        chosen: Allocations,
         gpu_edits: Callable[[Sequence[str]], Edits],
         mps: Callable[[str, Sequence[str]], Edits],
         *,
@@ -80,7 +80,7 @@ class DevicePlugins:
         self.has_registered: Callable[[], None] = _no_matter
         self._socket: tuple[int, int] | None = None
         self._config, self._chosen = config, chosen
-        self._folder = Folder(folder)
+        self._folder = PluginFolder(folder)
         self._kubelet = pod_resources or PodResources()
         self._answers = Answers(config, gpu_edits, mps)
         self._readback = ReadBack(chosen, self._kubelet, lambda: self.offered, differences)
@@ -131,7 +131,7 @@ class DevicePlugins:
         return min(lacking, default=("", ""))
 
     @property
-    def offered(self) -> dict[str, Offer]:
+    def offered(self) -> dict[str, ResourceOffer]:
         """What is offered, by resource, whether the kubelet knows it or not."""
         return {resource: one.offered for resource, one in self._registrations.items()}
 
@@ -140,7 +140,7 @@ class DevicePlugins:
         """What is offered, by name."""
         return self._registrations.keys()
 
-    async def update(self, host: Host, ill: Collection[Illness]) -> None:
+    async def update(self, host: Host, ill: Collection[Unhealthy]) -> None:
         """Offer what the host has now. What the kubelet knows already it is told before this returns."""
         if self._reading is None:
             clear_stale(self._folder.path)
@@ -218,7 +218,7 @@ class DevicePlugins:
                     entry.topology.nodes.add(ID=numa)
         return found
 
-    def _server(self, path: Path, offer: Offer) -> PluginServer:
+    def _server(self, path: Path, offer: ResourceOffer) -> PluginServer:
         socket = identity(self._folder.path / KUBELET)
         anew, self._socket = socket != self._socket, socket
         self.registering(anew)
@@ -230,18 +230,20 @@ class DevicePlugins:
         self.has_registered()
         self._changed()
 
-    def _on_allocated(self, offer: Offer, ids: tuple[str, ...]) -> None:
+    def _on_allocated(self, offer: ResourceOffer, ids: tuple[str, ...]) -> None:
         self.counts.allocated += 1
         named, pod = self._named.get(offer.resource, (frozenset(), None))
         parts = tuple(offer.part(id) or "" for id in ids)
         self._chosen.gave(offer.resource, parts, pod if named == {*ids} else None)
         self._readback.allocated(ids)
 
-    async def _prefer(self, offer: Offer, available: Sequence[str], must: Sequence[str], size: int) -> Sequence[str]:
+    async def _prefer(
+        self, offer: ResourceOffer, available: Sequence[str], must: Sequence[str], size: int
+    ) -> Sequence[str]:
         """The ids that the kubelet should take. Raises Refused."""
         free = {*available}
         if not len({*must}) <= size <= len(free | {*must}):
-            raise Refused(f"{size} of {len(free)} devices, {len(must)} of them included, cannot be had")
+            raise RequestRefused(f"{size} of {len(free)} devices, {len(must)} of them included, cannot be had")
 
         def of_chosen(pod: BoundPod) -> list[str]:
             had = pod.given.get(offer.resource, ())
@@ -277,7 +279,7 @@ class DevicePlugins:
         log.warning("pod %s is not given what was chosen for it: its annotation dovetail.dev/devices %s", pod, why)
 
     def _unchosen(
-        self, offer: Offer, free: Collection[str], must: Sequence[str], size: int, pod: BoundPod | None
+        self, offer: ResourceOffer, free: Collection[str], must: Sequence[str], size: int, pod: BoundPod | None
     ) -> Sequence[str]:
         packed = self._config.shared_devices_allocation_policy == "packed"
         promised = self._chosen.promised(offer.resource, pod)

@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from dovetail.agent.machine.host import Host
 from dovetail.agent.plugin.best import NoAnswer, best
-from dovetail.agent.plugin.offers import Device, Offer
+from dovetail.agent.plugin.offers import PluginDevice, ResourceOffer
 from dovetail.core.devices.contradiction import Contradiction
 from dovetail.core.devices.layout import BOARD, MAX_LINKED_GPUS, UNKNOWN, Layout, Nic
 
@@ -32,7 +32,7 @@ class CannotPrefer(Exception):
 
 
 def of_chosen(
-    offer: Offer,
+    offer: ResourceOffer,
     parts: Collection[str],
     available: Collection[str],
     must: Sequence[str],
@@ -71,7 +71,7 @@ def of_chosen(
 
 
 def of_all(
-    offer: Offer,
+    offer: ResourceOffer,
     available: Collection[str],
     must: Sequence[str],
     size: int,
@@ -105,7 +105,7 @@ def of_all(
     return ids
 
 
-def _best(free: list[Device], must: list[Device], need: int, layout: Layout | None) -> list[str]:
+def _best(free: list[PluginDevice], must: list[PluginDevice], need: int, layout: Layout | None) -> list[str]:
     """The best `need` of the free GPUs together with those that are included."""
     nearest = [device.id for device in sorted(free, key=_near(must))[:need]]
     if need == len(free) or layout is None or layout.gpus > MAX_LINKED_GPUS:
@@ -121,13 +121,13 @@ def _best(free: list[Device], must: list[Device], need: int, layout: Layout | No
     return [device.id for device in free if chosen >> device.card & 1]
 
 
-def _near(must: list[Device]) -> Callable[[Device], tuple[bool, int, int]]:
+def _near(must: list[PluginDevice]) -> Callable[[PluginDevice], tuple[bool, int, int]]:
     """The order where nothing is known of links: NUMA nodes that are in use first."""
     used = {device.numa for device in must}
     return lambda device: (device.numa not in used, -1 if device.numa is None else device.numa, device.card)
 
 
-def _shown(offer: Offer, ids: Sequence[str]) -> str:
+def _shown(offer: ResourceOffer, ids: Sequence[str]) -> str:
     return ", ".join(offer.part(id) or id for id in ids)
 
 

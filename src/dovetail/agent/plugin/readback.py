@@ -19,9 +19,9 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 
 from dovetail.agent.apis.serving import SocketError
-from dovetail.agent.kubelet.allocations import BoundPod, Chosen
+from dovetail.agent.kubelet.allocations import Allocations, BoundPod
 from dovetail.agent.kubelet.podresources import PodResources
-from dovetail.agent.plugin.offers import Offer
+from dovetail.agent.plugin.offers import ResourceOffer
 from dovetail.kube.objects.topology import DeviceDifference
 
 log = logging.getLogger(__name__)
@@ -36,9 +36,9 @@ class ReadBack:
 
     def __init__(
         self,
-        chosen: Chosen,
+        chosen: Allocations,
         kubelet: PodResources,
-        offers: Callable[[], Mapping[str, Offer]],
+        offers: Callable[[], Mapping[str, ResourceOffer]],
         tell: Callable[[tuple[DeviceDifference, ...]], None],
     ) -> None:
         self.differences: tuple[DeviceDifference, ...] = ()

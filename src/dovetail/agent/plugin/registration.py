@@ -29,8 +29,8 @@ from msgspec.structs import replace
 from dovetail.agent.apis import deviceplugin_pb2 as wire
 from dovetail.agent.apis.serving import SocketError, answers, call
 from dovetail.agent.kubelet.podresources import PodResources
-from dovetail.agent.plugin.folder import Folder
-from dovetail.agent.plugin.offers import Offer, unreplicated
+from dovetail.agent.plugin.folder import PluginFolder
+from dovetail.agent.plugin.offers import ResourceOffer, unreplicated
 from dovetail.agent.plugin.server import OPTIONS, PluginServer
 
 log = logging.getLogger(__name__)
@@ -60,11 +60,11 @@ class Registration:
 
     def __init__(
         self,
-        folder: Folder,
-        offer: Offer,
+        folder: PluginFolder,
+        offer: ResourceOffer,
         kubelet: PodResources,
         ours: set[str],
-        serve: Callable[[Path, Offer], PluginServer],
+        serve: Callable[[Path, ResourceOffer], PluginServer],
         registered: Callable[[], None],
         lost: Callable[[], None],
     ) -> None:
@@ -78,13 +78,13 @@ class Registration:
         self._name = self._unseen = ""
 
     @property
-    def offered(self) -> Offer:
+    def offered(self) -> ResourceOffer:
         return self._offer
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._run())
 
-    def offer(self, offer: Offer) -> None:
+    def offer(self, offer: ResourceOffer) -> None:
         """Offer this from now on."""
         self._offer = offer
         if self._server is not None:

@@ -28,10 +28,10 @@ from dovetail.agent.cdi import GPU_KIND, Edits
 from dovetail.agent.config import CDI_ANNOTATIONS, CDI_CRI, ENVVAR, VOLUME_MOUNTS, Config
 from dovetail.agent.machine.driver_files import channel_path
 from dovetail.agent.mps.clients import MpsError
-from dovetail.agent.plugin.offers import Device, Offer
+from dovetail.agent.plugin.offers import PluginDevice, ResourceOffer
 
 Context = grpc.aio.ServicerContext[Any, Any]
-Prefer = Callable[[Offer, Sequence[str], Sequence[str], int], Awaitable[Sequence[str]]]
+Prefer = Callable[[ResourceOffer, Sequence[str], Sequence[str], int], Awaitable[Sequence[str]]]
 
 _GRACE_S = 3.0
 """What the kubelet has asked is answered before the server ends: an answer may wait for the watch of the pods."""
@@ -41,7 +41,7 @@ _VOID = "void"
 _MOUNTED = "/var/run/nvidia-container-devices"
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """These devices are not handed over; the text says why."""
 
 
@@ -58,17 +58,17 @@ class Answers:
     ) -> None:
         self.config, self._gpu_edits, self._mps = config, gpu_edits, mps
 
-    def allocate(self, offer: Offer, ids: Sequence[str]) -> wire.ContainerAllocateResponse:
+    def allocate(self, offer: ResourceOffer, ids: Sequence[str]) -> wire.ContainerAllocateResponse:
         """Raises Refused."""
         unknown = [id for id in ids if id not in offer.devices]
         if unknown:
-            raise Refused(f"{', '.join(unknown)} is not offered as {offer.resource} by this node")
+            raise RequestRefused(f"{', '.join(unknown)} is not offered as {offer.resource} by this node")
         devices = [offer.devices[id] for id in ids]
         sick = sorted(device.id for device in devices if not device.healthy)
         if sick:
-            raise Refused(f"{', '.join(sick)} is unhealthy")
+            raise RequestRefused(f"{', '.join(sick)} is unhealthy")
         if offer.shared is not None and offer.shared.fail_requests_greater_than_one and len(ids) > 1:
-            raise Refused(
+            raise RequestRefused(
                 f"{len(ids)} replicas of {offer.resource} were asked for: more than one give no more of a GPU, "
                 "and sharing.failRequestsGreaterThanOne refuses them"
             )
@@ -84,10 +84,10 @@ class Answers:
             try:
                 _add(answer, self._mps(offer.resource, uuids))
             except MpsError as error:
-                raise Refused(str(error)) from error
+                raise RequestRefused(str(error)) from error
         return answer
 
-    def _name(self, answer: wire.ContainerAllocateResponse, resource: str, devices: list[Device]) -> None:
+    def _name(self, answer: wire.ContainerAllocateResponse, resource: str, devices: list[PluginDevice]) -> None:
         config, strategies = self.config, self.config.device_list_strategies
         names = [device.index if config.device_id_strategy == "index" else device.uuid for device in devices]
         qualified = [f"{GPU_KIND}={device.uuid}" for device in devices]
@@ -121,7 +121,7 @@ class Answers:
             answer.mounts.add(container_path=path, host_path="/dev/null", read_only=False)
 
 
-def _order(device: Device) -> tuple[int, str]:
+def _order(device: PluginDevice) -> tuple[int, str]:
     return device.card, device.part
 
 
@@ -147,10 +147,10 @@ class PluginServer:
     def __init__(
         self,
         path: Path,
-        offer: Offer,
+        offer: ResourceOffer,
         answers: Answers,
         prefer: Prefer,
-        allocated: Callable[[Offer, tuple[str, ...]], None],
+        allocated: Callable[[ResourceOffer, tuple[str, ...]], None],
         left: Callable[[], None],
     ) -> None:
         self.path = path
@@ -181,7 +181,7 @@ class PluginServer:
             await self._server.stop(grace=_GRACE_S)
         self.path.unlink(missing_ok=True)
 
-    def offer(self, offer: Offer) -> None:
+    def offer(self, offer: ResourceOffer) -> None:
         """Offer this from now on."""
         if offer != self._offer:
             self._offer = offer
@@ -209,7 +209,7 @@ class PluginServer:
         self.heard.set()
         # Whoever asks anew has to know all: pods that it admitted before may be looked at again.
         self._fence = frozenset()
-        sent: tuple[Offer, frozenset[str]] | None = None
+        sent: tuple[ResourceOffer, frozenset[str]] | None = None
         try:
             while True:
                 if (self._offer, self._fence) != sent:
@@ -231,7 +231,7 @@ class PluginServer:
             available, must = list(one.available_deviceIDs), list(one.must_include_deviceIDs)
             try:
                 ids = await self._prefer(self._offer, available, must, one.allocation_size)
-            except Refused as refused:
+            except RequestRefused as refused:
                 await _fail(context, refused)
             answer.container_responses.add(deviceIDs=ids)
         return answer
@@ -242,19 +242,19 @@ class PluginServer:
         try:
             for one in request.container_requests:
                 answer.container_responses.append(self._answers.allocate(offer, list(one.devices_ids)))
-        except Refused as refused:
+        except RequestRefused as refused:
             await _fail(context, refused)
         for one in request.container_requests:
             self._allocated(offer, tuple(one.devices_ids))
         return answer
 
 
-async def _fail(context: Context, refused: Refused) -> NoReturn:
+async def _fail(context: Context, refused: RequestRefused) -> NoReturn:
     await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(refused))
     raise refused
 
 
-def _listed(offer: Offer, fence: frozenset[str]) -> wire.ListAndWatchResponse:
+def _listed(offer: ResourceOffer, fence: frozenset[str]) -> wire.ListAndWatchResponse:
     answer = wire.ListAndWatchResponse()
     for device in offer.devices.values():
         one = answer.devices.add(ID=device.id, health="Healthy" if device.healthy else "Unhealthy")

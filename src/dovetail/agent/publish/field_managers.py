@@ -21,20 +21,20 @@ class ManagedFields(Wire, frozen=True):
     fields_v1: dict[str, Any] = field(default_factory=dict, name="fieldsV1")
 
 
-class Metadata(Wire, frozen=True):
+class ManagedMetadata(Wire, frozen=True):
     name: str = ""
     uid: str = ""
     labels: dict[str, str] = field(default_factory=dict)
     managed_fields: tuple[ManagedFields, ...] = ()
 
 
-class Written(Wire, frozen=True):
+class FieldsWritten(Wire, frozen=True):
     """An object as far as it matters who wrote it."""
 
-    metadata: Metadata = Metadata()
+    metadata: ManagedMetadata = ManagedMetadata()
 
 
-def writers(obj: Written, *path: str) -> dict[str, tuple[str, ...]]:
+def writers(obj: FieldsWritten, *path: str) -> dict[str, tuple[str, ...]]:
     """By manager the fields below a path (`metadata`, `labels`) that are its own, sorted."""
     found: dict[str, set[str]] = {}
     for entry in obj.metadata.managed_fields:

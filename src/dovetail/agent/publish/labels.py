@@ -25,9 +25,9 @@ from typing import Any
 from msgspec import Struct
 
 from dovetail.agent.config import Config, Shared
-from dovetail.agent.machine.host import Engines, Gpu, Host, Instance
+from dovetail.agent.machine.host import Gpu, GpuEngines, GpuInstance, Host
 from dovetail.agent.machine.sysfs import NVIDIA, Sysfs
-from dovetail.agent.publish.field_managers import Written, writers
+from dovetail.agent.publish.field_managers import FieldsWritten, writers
 from dovetail.core.devices.mig.geometry import resource_of
 from dovetail.core.model import GPU
 from dovetail.kube.api.client import Client
@@ -231,7 +231,7 @@ def _single(host: Host, config: Config) -> dict[str, str]:
 
 
 def _mixed(host: Host, config: Config) -> dict[str, str]:
-    by_profile: dict[str, list[tuple[Gpu, Instance]]] = {}
+    by_profile: dict[str, list[tuple[Gpu, GpuInstance]]] = {}
     for gpu, instance in _instances(host.gpus):
         by_profile.setdefault(instance.profile, []).append((gpu, instance))
     found: dict[str, str] = {}
@@ -240,11 +240,11 @@ def _mixed(host: Host, config: Config) -> dict[str, str]:
     return found
 
 
-def _instances(gpus: Iterable[Gpu]) -> list[tuple[Gpu, Instance]]:
+def _instances(gpus: Iterable[Gpu]) -> list[tuple[Gpu, GpuInstance]]:
     return [(gpu, instance) for gpu in gpus for instance in gpu.mig or ()]
 
 
-def _part(resource: str, parts: Sequence[tuple[Gpu, Instance]], config: Config) -> dict[str, str]:
+def _part(resource: str, parts: Sequence[tuple[Gpu, GpuInstance]], config: Config) -> dict[str, str]:
     """What there is of one profile; the first one counts for all."""
     gpu, instance = parts[0]
     shared = config.sharing.get(resource)
@@ -257,7 +257,7 @@ def _part(resource: str, parts: Sequence[tuple[Gpu, Instance]], config: Config) 
     }
 
 
-def _engines(engines: Engines) -> dict[str, int]:
+def _engines(engines: GpuEngines) -> dict[str, int]:
     return {
         "multiprocessors": engines.multiprocessors,
         "engines.copy": engines.copy_engines,
@@ -324,7 +324,7 @@ class NodeLabels:
     async def write(self, labels: Mapping[str, str], timestamp: bool = True) -> str:
         """Makes the labels that are ours these, or, while somebody else writes such labels, none; why so, or "". No
         labels at all takes ours away. `timestamp` adds that of this change. Raises ApiError."""
-        node = await self._client.request("GET", self._path, decode=Written)
+        node = await self._client.request("GET", self._path, decode=FieldsWritten)
         own = writers(node, "metadata", "labels")
         others = {
             manager: [key for key in keys if _OURS.fullmatch(key)]

@@ -24,13 +24,13 @@ from msgspec import Struct
 from dovetail.agent.apis import podresources_pb2 as wire
 from dovetail.agent.apis.serving import SocketError
 from dovetail.agent.config import Config
-from dovetail.agent.health.health import Illness
+from dovetail.agent.health.health import Unhealthy
 from dovetail.agent.kubelet.podresources import PodResources
 from dovetail.agent.kubelet.settling import BEGINS
 from dovetail.agent.kubelet.state import KubeletConfig, KubeletConfigError, ask_kubelet, read_file, read_node, state_of
 from dovetail.agent.machine.host import Host, Unread
 from dovetail.agent.machine.sysfs import Sysfs, SysfsError
-from dovetail.agent.options import Options
+from dovetail.agent.options import AgentOptions
 from dovetail.agent.publish.gpunode import RENEW_S, GPUNodeWriter, carried, plugin_condition, status_of
 from dovetail.agent.publish.labels import NodeLabels, labels_of, pci_of
 from dovetail.agent.publish.zones import NodeZones, zones_of_node
@@ -48,13 +48,13 @@ _SETTLE_S = 0.05
 _AT_ONCE_S = 2.0
 
 
-class Seen(Struct, frozen=True):
+class NodeFacts(Struct, frozen=True):
     """All that there is to tell. `offered` are the resources of the device plugin, `registered` those of them that the
     kubelet has, `unregistered` is why it does not have all (see `DevicePlugins`), None where no device plugin is run;
     `faults` are what an operator should know."""
 
     host: Host
-    ill: tuple[Illness, ...] = ()
+    ill: tuple[Unhealthy, ...] = ()
     offered: frozenset[str] = frozenset()
     registered: frozenset[str] = frozenset()
     differences: tuple[DeviceDifference, ...] = ()
@@ -64,7 +64,7 @@ class Seen(Struct, frozen=True):
     unregistered: tuple[str, str] | None = None
 
 
-class Telling:
+class Publisher:
     """`seen` gives what is to be told, `restored` corrects what the kubelet tells (`DevicePlugins.restored`); `tell`
     says that something has changed."""
 
@@ -72,10 +72,10 @@ class Telling:
         self,
         cluster: ClusterConfig,
         client: Client,
-        options: Options,
+        options: AgentOptions,
         config: Config,
         sysfs: Callable[[], Sysfs],
-        seen: Callable[[], Seen],
+        seen: Callable[[], NodeFacts],
         restored: Callable[[wire.AllocatableResourcesResponse], wire.AllocatableResourcesResponse],
     ) -> None:
         self._cluster = cluster
@@ -183,7 +183,7 @@ class Telling:
             await self._tell_zones(sysfs, allocatable, pods)
         return RENEW_S if complete else _REGISTRATION_MAX_S
 
-    def _is_complete(self, seen: Seen, allocatable: wire.AllocatableResourcesResponse | None) -> bool:
+    def _is_complete(self, seen: NodeFacts, allocatable: wire.AllocatableResourcesResponse | None) -> bool:
         listed = {device.resource_name for device in allocatable.devices} if allocatable is not None else frozenset()
         if seen.offered <= listed and seen.offered <= seen.registered:
             self._incomplete_since_s = None
@@ -204,7 +204,7 @@ class Telling:
         return answer
 
     async def _managed(
-        self, seen: Seen, sysfs: Sysfs, allocatable: wire.AllocatableResourcesResponse | None
+        self, seen: NodeFacts, sysfs: Sysfs, allocatable: wire.AllocatableResourcesResponse | None
     ) -> tuple[KubeletState | None, tuple[Unread, ...]]:
         """What the kubelet manages; it is asked for its configuration now and then."""
         if time.monotonic() - self._asked_s >= RENEW_S:

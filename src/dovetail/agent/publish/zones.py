@@ -21,8 +21,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from dovetail.agent.apis import podresources_pb2 as wire
-from dovetail.agent.machine.sysfs import NumaNode
-from dovetail.agent.publish.field_managers import Written, writers
+from dovetail.agent.machine.sysfs import SysfsNumaNode
+from dovetail.agent.publish.field_managers import FieldsWritten, writers
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.errors import Conflict, NotFound
 from dovetail.kube.api.resources import NODE_TOPOLOGIES, NODES
@@ -39,7 +39,7 @@ Amounts = dict[int, Counter[str]]
 
 def zones_of_node(
     name: str,
-    nodes: Sequence[NumaNode],
+    nodes: Sequence[SysfsNumaNode],
     policy: str,
     scope: str,
     allocatable: wire.AllocatableResourcesResponse,
@@ -86,7 +86,7 @@ def _zone(number: int) -> str:
 
 
 def _allocatable(
-    nodes: Iterable[NumaNode], numa_of_cpu: dict[int, int], told: wire.AllocatableResourcesResponse
+    nodes: Iterable[SysfsNumaNode], numa_of_cpu: dict[int, int], told: wire.AllocatableResourcesResponse
 ) -> Amounts:
     # A node that has nothing to give away has 0 CPUs to give away.
     found: Amounts = {node.id: Counter(cpu=0) for node in nodes}
@@ -144,7 +144,7 @@ def _known(topology: wire.TopologyInfo, found: Amounts) -> list[int]:
     return [node.ID for node in topology.nodes if node.ID in found]
 
 
-def _capacity(node: NumaNode, resource: str, allocatable: int) -> int:
+def _capacity(node: SysfsNumaNode, resource: str, allocatable: int) -> int:
     if resource == "cpu":
         return len(node.cpus)
     if resource == _MEMORY:
@@ -180,7 +180,9 @@ class NodeZones:
         if why := await self._others():
             return why
         if not self._uid:
-            self._uid = (await self._client.request("GET", NODES.path(name=self._node), decode=Written)).metadata.uid
+            self._uid = (
+                await self._client.request("GET", NODES.path(name=self._node), decode=FieldsWritten)
+            ).metadata.uid
         owner = {"apiVersion": NODES.api_version, "kind": NODES.kind, "name": self._node, "uid": self._uid}
         body = {**document, "metadata": {"name": self._node, "ownerReferences": [owner]}}
         try:
@@ -192,7 +194,7 @@ class NodeZones:
 
     async def _others(self) -> str:
         try:
-            found = await self._client.request("GET", self._path, decode=Written)
+            found = await self._client.request("GET", self._path, decode=FieldsWritten)
         except NotFound:
             return ""
         others = sorted(manager for manager, own in writers(found).items() if manager != MANAGER and _TOLD & {*own})

@@ -14,7 +14,7 @@ from rich.markup import escape
 from dovetail.agent.machine.discovery import discover
 from dovetail.agent.machine.host import Gpu, Host, Unread
 from dovetail.agent.machine.nvml import Nvml, NvmlError
-from dovetail.agent.machine.sysfs import NumaNode, Sysfs, SysfsError
+from dovetail.agent.machine.sysfs import Sysfs, SysfsError, SysfsNumaNode
 from dovetail.agent.publish.gpunode import document, status_of
 from dovetail.cli.console import Console, Table, prose
 from dovetail.cli.output import count, output_option, write_json
@@ -51,7 +51,7 @@ def command(sysfs_root: Path, proc_root: Path, node: str | None, output: str) ->
     show(name, host, nodes, (*host.unread, *unread), Console())
 
 
-def _look(sysfs: Sysfs) -> tuple[Host, tuple[NumaNode, ...], tuple[Unread, ...]]:
+def _look(sysfs: Sysfs) -> tuple[Host, tuple[SysfsNumaNode, ...], tuple[Unread, ...]]:
     try:
         with Nvml() as nvml:
             host = discover(nvml, sysfs)
@@ -63,7 +63,7 @@ def _look(sysfs: Sysfs) -> tuple[Host, tuple[NumaNode, ...], tuple[Unread, ...]]
         return host, (), (Unread("numaNodes", str(error)),)
 
 
-def show(name: str, host: Host, nodes: Sequence[NumaNode], unread: Sequence[Unread], console: Console) -> None:
+def show(name: str, host: Host, nodes: Sequence[SysfsNumaNode], unread: Sequence[Unread], console: Console) -> None:
     """Print it for a person."""
     console.print(f"[bold]{escape(name)}[/bold]: {escape(_head(host, nodes))}")
     for title, table in _tables(host, nodes, unread):
@@ -71,7 +71,7 @@ def show(name: str, host: Host, nodes: Sequence[NumaNode], unread: Sequence[Unre
         console.print(table)
 
 
-def _head(host: Host, nodes: Sequence[NumaNode]) -> str:
+def _head(host: Host, nodes: Sequence[SysfsNumaNode]) -> str:
     there = [f"a {host.machine}"] if host.machine else []
     there.append(count(len(host.gpus), "GPU") if host.gpus else _no_gpu(host))
     if host.driver:
@@ -92,7 +92,7 @@ def _no_gpu(host: Host) -> str:
     return f"{count(on_the_bus, 'GPU')} of NVIDIA on the PCI bus that cannot be used"
 
 
-def _tables(host: Host, nodes: Sequence[NumaNode], unread: Sequence[Unread]) -> Iterator[tuple[str, Table]]:
+def _tables(host: Host, nodes: Sequence[SysfsNumaNode], unread: Sequence[Unread]) -> Iterator[tuple[str, Table]]:
     if host.gpus:
         yield "GPUs", _gpus(host.gpus)
     if any(gpu.mig for gpu in host.gpus):
@@ -182,7 +182,7 @@ def _nics(host: Host) -> Table:
     return table
 
 
-def _numa(gpus: Sequence[Gpu], nodes: Sequence[NumaNode]) -> Table:
+def _numa(gpus: Sequence[Gpu], nodes: Sequence[SysfsNumaNode]) -> Table:
     """Nodes that are memory alone stand in one row: the GPU of a Grace has eight of them."""
     table = Table("NUMA node", "CPUs", "GiB", prose("huge pages"), "distances", "GPUs")
     places = [i for i, node in enumerate(nodes) if node.cpus]

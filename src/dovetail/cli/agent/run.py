@@ -13,10 +13,10 @@ from typing import Any
 import click
 
 from dovetail.agent.checkpoint import CheckpointError
-from dovetail.agent.config import ConfigError
+from dovetail.agent.config import AgentConfigError
 from dovetail.agent.health.xids import WatchedError
-from dovetail.agent.mig.layouts import LayoutError
-from dovetail.agent.options import Options
+from dovetail.agent.mig.layouts import MigLayoutError
+from dovetail.agent.options import AgentOptions
 from dovetail.agent.run import run as run_agent
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
 from dovetail.cli.log import log_options, start_log
@@ -29,7 +29,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _FOLDER = click.Path(file_okay=False, path_type=Path)
 _log = logging.getLogger("dovetail.agent")
 _Run = Callable[..., None]
-_WRONG = (CheckpointError, ConfigError, LayoutError, ManifestError, WatchedError)
+_WRONG = (CheckpointError, AgentConfigError, MigLayoutError, ManifestError, WatchedError)
 
 
 def _folder(name: str, default: str, help_text: str) -> Callable[[_Run], _Run]:
@@ -103,7 +103,7 @@ def command(
     Runs until it gets SIGTERM or SIGINT (exit code 0). What is told wrongly ends it (exit code 1); whatever fails
     afterwards is said and tried again.
     """
-    options = Options(node_name or os.environ.get("NODE_NAME") or socket.gethostname().lower(), **told)
+    options = AgentOptions(node_name or os.environ.get("NODE_NAME") or socket.gethostname().lower(), **told)
     if options.claims and options.device_plugin:
         raise click.UsageError(
             "--claims and --device-plugin would give the same GPUs away twice: add --no-device-plugin to --claims"

@@ -11,10 +11,10 @@ from msgspec.structs import replace
 from rich.markup import escape
 
 from dovetail.advice.doctor.examination import CHECKS, Present, examine, left_out, present
-from dovetail.advice.doctor.records import Finding, Seen, some
+from dovetail.advice.doctor.records import ClusterFacts, DoctorFinding, some
 from dovetail.cli.cluster import now_ms, run, told_by
 from dovetail.cli.console import Console
-from dovetail.cli.doctor.reading import Unread, read
+from dovetail.cli.doctor.reading import UnreadKind, read
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
 from dovetail.cli.output import INCOMPLETE, count, output_option, write_json
 from dovetail.cli.scheduling import fabric_option, scheduler_name_option
@@ -22,16 +22,16 @@ from dovetail.core.policy import Policy, unhurried
 from dovetail.kube.api.client import Client
 from dovetail.kube.api.config import ClusterConfig
 from dovetail.kube.api.errors import Forbidden
-from dovetail.kube.translate.translator import Feed
+from dovetail.kube.translate.translator import Translator
 from dovetail.views.why import refused_pods
 
 _UNKNOWN = "unknown"
 
 
-class Answer(Struct, frozen=True):
+class DoctorAnswer(Struct, frozen=True):
     """`left_out` are ids of checks for which something could not be read; `findings` of the level unknown say why."""
 
-    findings: tuple[Finding, ...]
+    findings: tuple[DoctorFinding, ...]
     present: tuple[Present, ...]
     left_out: tuple[str, ...]
 
@@ -62,27 +62,29 @@ def command(
         sys.exit(INCOMPLETE)
 
 
-async def _look(config: ClusterConfig, scheduler_name: str, fabric: tuple[str, ...]) -> Answer:
+async def _look(config: ClusterConfig, scheduler_name: str, fabric: tuple[str, ...]) -> DoctorAnswer:
     async with Client(config, user_agent="dovetail") as client:
         seen, unread = await read(client, scheduler_name, fabric)
     try:
         seen = await _asked(config, scheduler_name, seen)
     except Forbidden as error:
-        unread = (*unread, Unread("command/dovetail-why", str(error)))
+        unread = (*unread, UnreadKind("command/dovetail-why", str(error)))
     findings = (*examine(seen), *(_unknown(one) for one in unread))
-    return Answer(findings, present(seen), tuple(one.id for one in CHECKS if left_out(one, seen)))
+    return DoctorAnswer(findings, present(seen), tuple(one.id for one in CHECKS if left_out(one, seen)))
 
 
-def _unknown(one: Unread) -> Finding:
-    return Finding("doctor/not-read", _UNKNOWN, one.object, "it could not be read, and nobody knows what it hides",
-                   one.why, "grant the right that is named, or run it as somebody who has it")  # fmt: skip
+def _unknown(one: UnreadKind) -> DoctorFinding:
+    what, to_do = "it could not be read, and nobody knows what it hides", "grant the right that is named"
+    return DoctorFinding(
+        "doctor/not-read", _UNKNOWN, one.object, what, one.why, f"{to_do}, or run it as somebody who has it"
+    )
 
 
-async def _asked(config: ClusterConfig, scheduler_name: str, seen: Seen) -> Seen:
+async def _asked(config: ClusterConfig, scheduler_name: str, seen: ClusterFacts) -> ClusterFacts:
     """With the reasons that the scheduler's own core gives to pods of ours that were told to wait. Raises Forbidden."""
     if seen.pods is None or not any(one.ours and one.reason for one in seen.pods.pending):
         return seen
-    state = await told_by(config, unhurried(Policy(fabric=seen.fabric)), Feed(scheduler_name))
+    state = await told_by(config, unhurried(Policy(fabric=seen.fabric)), Translator(scheduler_name))
     refusals = refused_pods(state, now_ms())
     pending = tuple(
         replace(one, reason=f"{said.reason.code} ({said.when})", message=str(said), source="dovetail why says")
@@ -93,12 +95,12 @@ async def _asked(config: ClusterConfig, scheduler_name: str, seen: Seen) -> Seen
     return replace(seen, pods=replace(seen.pods, pending=pending))
 
 
-def _show(answer: Answer, console: Console) -> None:
+def _show(answer: DoctorAnswer, console: Console) -> None:
     """For people. What rests on the same is told once, with the fix of the first."""
     for there in answer.present:
         where = count(len(there.nodes), "node") if there.nodes else ", ".join(there.pods)
         console.print(f"there is: {there.kind} {escape(there.name)}, {escape(where)}")
-    alike: dict[tuple[str, str], list[Finding]] = {}
+    alike: dict[tuple[str, str], list[DoctorFinding]] = {}
     for one in answer.findings:
         alike.setdefault((one.id, one.evidence), []).append(one)
     for one, *others in alike.values():

@@ -18,17 +18,17 @@ from typing import Any, TypeVar
 from msgspec import Struct, field
 
 from dovetail.advice.doctor.records import (
+    ClusterFacts,
     GpuNode,
-    Kubelet,
+    KubeletRecord,
     Lease,
-    Node,
-    Part,
-    Pending,
+    NodeRecord,
+    PartRecord,
+    PendingRecord,
     Pods,
-    Queue,
+    QueueRecord,
     Running,
     Scheduler,
-    Seen,
     Webhook,
 )
 from dovetail.core.quantities import QuantityError, units
@@ -200,24 +200,28 @@ class List(Struct, frozen=True):
     labels: Mapping[str, str] = {}
 
 
-class Unread(Struct, frozen=True):
+class UnreadKind(Struct, frozen=True):
     """What could not be read, as `kind/name`, and why."""
 
     object: str
     why: str
 
 
-async def read(client: Client, scheduler_name: str, fabric: tuple[str, ...]) -> tuple[Seen, tuple[Unread, ...]]:
+async def read(
+    client: Client, scheduler_name: str, fabric: tuple[str, ...]
+) -> tuple[ClusterFacts, tuple[UnreadKind, ...]]:
     """What was seen, and what could not be. Raises ApiError."""
-    unread: list[Unread] = []
+    unread: list[UnreadKind] = []
     served = await discover(client)
     seen = {name: await _told(client, served, one, scheduler_name, unread) for name, one in LISTS.items()}
-    return Seen(**seen, fabric=fabric), tuple(unread)
+    return ClusterFacts(**seen, fabric=fabric), tuple(unread)
 
 
-async def _told(client: Client, served: Served, one: List, scheduler_name: str, unread: list[Unread]) -> Any:
+async def _told(client: Client, served: Served, one: List, scheduler_name: str, unread: list[UnreadKind]) -> Any:
     if one.resource.api_version in served.failed:
-        unread.append(Unread(f"list/{one.resource.plural}", f"the server of {one.resource.api_version} did not answer"))
+        unread.append(
+            UnreadKind(f"list/{one.resource.plural}", f"the server of {one.resource.api_version} did not answer")
+        )
         return None
     if not served.has(one.resource):
         return one.told([], scheduler_name)
@@ -227,16 +231,16 @@ async def _told(client: Client, served: Served, one: List, scheduler_name: str, 
     except NotFound:
         return one.told([], scheduler_name)
     except Forbidden as error:
-        unread.append(Unread(f"list/{one.resource.plural}", str(error)))
+        unread.append(UnreadKind(f"list/{one.resource.plural}", str(error)))
         return None
     for bad in listing.bad:
-        unread.append(Unread(f"{one.resource.kind}/{'/'.join(bad.key or ('?',))}".lower(), bad.problem))
+        unread.append(UnreadKind(f"{one.resource.kind}/{'/'.join(bad.key or ('?',))}".lower(), bad.problem))
     return one.told(list(listing.objects.values()), scheduler_name)
 
 
-def _nodes(nodes: Iterable[_Node], _: str) -> tuple[Node, ...]:
+def _nodes(nodes: Iterable[_Node], _: str) -> tuple[NodeRecord, ...]:
     return tuple(
-        Node(
+        NodeRecord(
             one.metadata.name,
             one.metadata.labels or {},
             {name: _units(value) for name, value in one.status.allocatable.items() if _is_gpu(name)},
@@ -264,12 +268,12 @@ def _units(value: str | float) -> int:
 
 def _pods(pods: list[_Pod], scheduler_name: str) -> Pods:
     now_ms = time.time_ns() // 1_000_000
-    parts: dict[str, tuple[Part, ...]] = {}
+    parts: dict[str, tuple[PartRecord, ...]] = {}
     misaligned: dict[str, tuple[str, ...]] = {}
     for one in pods:
         node, role = one.spec.node_name, _role(one)
         if role is not None and node and one.status.phase not in ("Succeeded", "Failed"):
-            part = Part(role[0], _name(one), node, role[1], *_trouble(one))
+            part = PartRecord(role[0], _name(one), node, role[1], *_trouble(one))
             parts[node] = (*parts.get(node, ()), part)
         if one.status.phase == "Failed" and one.status.reason == "TopologyAffinityError":
             misaligned[node] = (*misaligned.get(node, ()), _name(one))
@@ -343,10 +347,10 @@ def _asks(pod: _Pod) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def _pending(pod: _Pod, scheduler_name: str, now_ms: int) -> Pending:
+def _pending(pod: _Pod, scheduler_name: str, now_ms: int) -> PendingRecord:
     said = next((c for c in pod.status.conditions if c.type == "PodScheduled" and c.status == "False"), _Condition())
     scheduler, born_ms = pod.spec.scheduler_name, epoch_ms(pod.metadata.creation_timestamp)
-    return Pending(
+    return PendingRecord(
         _name(pod),
         scheduler,
         scheduler == scheduler_name,
@@ -377,7 +381,7 @@ def _gpu_node(one: GPUNode) -> GpuNode:
     if status.kubelet is not None:
         numa = tuple(sorted({gpu.numa_node for gpu in status.gpus if gpu.numa_node is not None}))
         devices = [device for plugin in status.kubelet.devices if _is_gpu(plugin.resource) for device in plugin.devices]
-        told = Kubelet(
+        told = KubeletRecord(
             f"GPUNode {one.metadata.name}",
             status.kubelet.topology_manager_policy,
             status.kubelet.cpu_manager_policy,
@@ -392,22 +396,22 @@ def _gpu_node(one: GPUNode) -> GpuNode:
     )
 
 
-def _topologies(objects: Iterable[NodeResourceTopology], _: str) -> Mapping[str, Kubelet]:
+def _topologies(objects: Iterable[NodeResourceTopology], _: str) -> Mapping[str, KubeletRecord]:
     found = {}
     for one in objects:
         zones, _problems = zones_of(one)
         numa = {number for name, counts in zones.devices if _is_gpu(name) for number, count in counts if count}
         source = f"NodeResourceTopology {one.metadata.name}"
-        found[one.metadata.name] = Kubelet(source, zones.policy, gpu_numa=tuple(sorted(numa)))
+        found[one.metadata.name] = KubeletRecord(source, zones.policy, gpu_numa=tuple(sorted(numa)))
     return found
 
 
-def _queues(objects: Iterable[QueueObject], _: str) -> tuple[Queue, ...]:
+def _queues(objects: Iterable[QueueObject], _: str) -> tuple[QueueRecord, ...]:
     tree = Tree()
     for one in objects:
         tree.put(queue(one))
     names = tree.in_order()
-    return tuple(Queue(name, str(tree.problem(name) or ""), tree.scaled_down(name)) for name in names)
+    return tuple(QueueRecord(name, str(tree.problem(name) or ""), tree.scaled_down(name)) for name in names)
 
 
 def _webhooks(objects: Iterable[_Hooks], _: str) -> tuple[Webhook, ...]:
@@ -440,7 +444,7 @@ LISTS: Mapping[str, List] = {
     "queues": List(QUEUES, QueueObject, _queues),
     "webhooks": List(MUTATING_WEBHOOKS, _Hooks, _webhooks),
     "leases": List(LEASES, _Lease, _leases, LEASE_LABEL),
-    "policies": List(protection.POLICIES, protection.Policy, _as_read),
+    "policies": List(protection.POLICIES, protection.ProtectionPolicy, _as_read),
     "bindings": List(protection.BINDINGS, protection.Binding, _as_read),
 }
 """What is read for each field of Seen."""

@@ -10,17 +10,22 @@ import click
 from msgspec.structs import replace
 
 from dovetail.advice.lint import admission
-from dovetail.advice.lint.engine import Finding, lint, unreadable
+from dovetail.advice.lint.engine import LintFinding, lint, unreadable
 from dovetail.advice.lint.fix import fixed
 from dovetail.advice.lint.inventory import facts_of
-from dovetail.advice.lint.rule import Facts, Level, Rule
+from dovetail.advice.lint.rule import Facts, Rule, Severity
 from dovetail.advice.lint.rules import RULES
 from dovetail.cli.kubeconfig import config_of, kubeconfig_options
 from dovetail.cli.lint import report as lint_report
 from dovetail.cli.manifest_files import File, names, read, show_diffs, written
 from dovetail.kube.manifests.documents import STDIN
 
-_FAIL_ON = {"error": {Level.ERROR}, "warning": {Level.ERROR, Level.WARNING}, "info": set(Level), "never": set()}
+_FAIL_ON = {
+    "error": {Severity.ERROR},
+    "warning": {Severity.ERROR, Severity.WARNING},
+    "info": set(Severity),
+    "never": set(),
+}
 
 
 class NotKnown(click.ClickException):
@@ -125,9 +130,9 @@ def command(
     elif fix:
         files = [written(file, _mended(file, facts, rules)) for file in files]
     found = [finding for file in files for finding in _findings(file, facts, rules)]
-    fatal = frozenset(level for level in Level if level in _FAIL_ON[fail_on])
+    fatal = frozenset(level for level in Severity if level in _FAIL_ON[fail_on])
     if not diff:
-        report = lint_report.Report(tuple(found), tuple(file.name for file in files), objects, rules, fatal)
+        report = lint_report.LintReport(tuple(found), tuple(file.name for file in files), objects, rules, fatal)
         click.echo(lint_report.WRITERS[output](report), nl=False, err=fix and STDIN in paths)
     if any(one.level in fatal for one in found):
         sys.exit(1)
@@ -157,7 +162,7 @@ def _mended(file: File, facts: Facts, rules: Sequence[Rule]) -> File:
     return file.rewritten("".join(fixed(document, facts, rules).text for document in file.documents))
 
 
-def _findings(file: File, facts: Facts, rules: Sequence[Rule]) -> Iterable[Finding]:
+def _findings(file: File, facts: Facts, rules: Sequence[Rule]) -> Iterable[LintFinding]:
     if file.error is not None:
         return [unreadable(file.name, file.error)]
     return lint(file.documents, facts, rules)

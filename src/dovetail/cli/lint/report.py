@@ -17,28 +17,28 @@ import click
 from msgspec import Struct
 
 from dovetail import __version__
-from dovetail.advice.lint.engine import UNREADABLE, Finding
+from dovetail.advice.lint.engine import UNREADABLE, LintFinding
 from dovetail.advice.lint.field import Field
-from dovetail.advice.lint.rule import Level, Rule
+from dovetail.advice.lint.rule import Rule, Severity
 from dovetail.kube.manifests.templates import group_kind, holds_templates, templates
 
-_COLOURS = {Level.ERROR: "red", Level.WARNING: "yellow", Level.INFO: "blue"}
-_SARIF_LEVELS = {Level.ERROR: "error", Level.WARNING: "warning", Level.INFO: "note"}
-_GITHUB_LEVELS = {Level.ERROR: "error", Level.WARNING: "warning", Level.INFO: "notice"}
+_COLOURS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.INFO: "blue"}
+_SARIF_LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "note"}
+_GITHUB_LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "notice"}
 _SARIF_SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 
 
-class Report(Struct, frozen=True):
+class LintReport(Struct, frozen=True):
     """`rules` are those that were asked; findings of the levels `fatal` make the run fail."""
 
-    findings: tuple[Finding, ...]
+    findings: tuple[LintFinding, ...]
     files: tuple[str, ...]
     objects: tuple[Field, ...]
     rules: tuple[Rule, ...]
-    fatal: frozenset[Level]
+    fatal: frozenset[Severity]
 
 
-def as_text(report: Report) -> str:
+def as_text(report: LintReport) -> str:
     lines, told = [], set()
     for one in report.findings:
         level = click.style(one.level.value, _COLOURS[one.level], bold=True)
@@ -52,9 +52,9 @@ def as_text(report: Report) -> str:
     return "\n".join([*lines, *_summary(report)]) + "\n"
 
 
-def _summary(report: Report) -> list[str]:
+def _summary(report: LintReport) -> list[str]:
     found = Counter(one.level for one in report.findings)
-    counts = ", ".join(_count(found[level], level.value) for level in Level if found[level]) or "no finding"
+    counts = ", ".join(_count(found[level], level.value) for level in Severity if found[level]) or "no finding"
     objects, files = _count(len(report.objects), "object"), _count(len(report.files), "file")
     lines = [f"{counts} in {objects} of {files}"]
     mendable = sum(one.fixable for one in report.findings)
@@ -80,7 +80,7 @@ def _kind(whole: Field) -> str:
     return f"{kind}.{group}" if kind and group else kind or "a document without apiVersion and kind"
 
 
-def as_json(report: Report) -> str:
+def as_json(report: LintReport) -> str:
     found = [
         {
             "rule": one.rule,
@@ -101,7 +101,7 @@ def as_json(report: Report) -> str:
     return json.dumps(found, indent=2, ensure_ascii=False) + "\n"
 
 
-def as_sarif(report: Report) -> str:
+def as_sarif(report: LintReport) -> str:
     rules: list[dict[str, Any]] = [
         {
             "id": rule.id,
@@ -136,7 +136,7 @@ def as_sarif(report: Report) -> str:
     return json.dumps({"$schema": _SARIF_SCHEMA, "version": "2.1.0", "runs": runs}, indent=2, ensure_ascii=False) + "\n"
 
 
-def as_junit(report: Report) -> str:
+def as_junit(report: LintReport) -> str:
     """A suite for each file. A finding that makes the run fail is a test that failed, another one that passed and
     printed something; a file without findings is one test that passed."""
     root = ET.Element("testsuites", name="dovetail lint")
@@ -158,7 +158,7 @@ def as_junit(report: Report) -> str:
     return ET.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
 
 
-def as_github(report: Report) -> str:
+def as_github(report: LintReport) -> str:
     lines = []
     for one in report.findings:
         place = f"file={_property(one.file)}" + (f",line={one.line},col={max(one.column, 1)}" if one.line else "")
@@ -177,12 +177,12 @@ def _property(text: str) -> str:
     return _data(text).replace(":", "%3A").replace(",", "%2C")
 
 
-def _place(one: Finding) -> str:
+def _place(one: LintFinding) -> str:
     return f"{one.file}:{one.line}:{one.column}" if one.line else one.file
 
 
 def _count(number: int, what: str) -> str:
-    return f"{number} {what if number == 1 or what == Level.INFO.value else what + 's'}"
+    return f"{number} {what if number == 1 or what == Severity.INFO.value else what + 's'}"
 
 
 def explained(rule: Rule) -> str:
@@ -200,7 +200,7 @@ def _indented(text: str) -> str:
     return "".join(f"    {line}" if line.strip() else line for line in text.splitlines(keepends=True))
 
 
-WRITERS: dict[str, Callable[[Report], str]] = {
+WRITERS: dict[str, Callable[[LintReport], str]] = {
     "text": as_text,
     "json": as_json,
     "sarif": as_sarif,

@@ -13,11 +13,11 @@ from click.core import ParameterSource
 
 from dovetail.advice import catalog, gpus
 from dovetail.advice.architecture import Architecture
-from dovetail.advice.config import ConfigError, read
+from dovetail.advice.config import ModelConfigError, read
 from dovetail.advice.formats import CACHE_BYTES, FORMATS, OPTIMIZERS, PRECISIONS
-from dovetail.advice.gpus import Gpu
+from dovetail.advice.gpus import GpuProduct
 from dovetail.advice.layout import PlanError
-from dovetail.advice.memory import Asked, Plan, memory
+from dovetail.advice.memory import MemoryQuestion, Plan, memory
 from dovetail.advice.serving import Serving
 from dovetail.advice.training import CHECKPOINTING, METHODS, TARGETS, Training
 from dovetail.cli.memory.report import show, show_models
@@ -107,7 +107,7 @@ def command(ctx: click.Context, /, model: str | None, listed: bool, output: str,
     _refuse(ctx, options["train"])
     found, name = architecture_of(model)
     shown = _gpus(options["gpu"])
-    asked = Asked(
+    asked = MemoryQuestion(
         found, _plan(found, options), name, options["number"], options["tp"], options["pp"], options["gpus_per_node"],
         options["runtime_mib"], options["headroom"],
     )  # fmt: skip
@@ -149,7 +149,7 @@ def _plan(model: Architecture, options: dict[str, Any]) -> Plan:
     )  # fmt: skip
 
 
-def _gpus(name: str | None) -> tuple[Gpu, ...]:
+def _gpus(name: str | None) -> tuple[GpuProduct, ...]:
     if name is None:
         return gpus.GPUS
     found = gpus.find(name)
@@ -176,7 +176,7 @@ def architecture_of(model: str) -> tuple[Architecture, str]:
         return read(entry.config), entry.name
     try:
         return read(_decoded(path)), str(path)
-    except ConfigError as error:
+    except ModelConfigError as error:
         raise click.ClickException(f"{path}: {error}") from error
 
 
@@ -185,13 +185,13 @@ def _decoded(path: Path) -> dict[str, Any]:
         with path.open("rb") as file:
             text = file.read(_MOST_BYTES + 1)
     except OSError as error:
-        raise ConfigError(f"cannot be read: {error.strerror}") from error
+        raise ModelConfigError(f"cannot be read: {error.strerror}") from error
     if len(text) > _MOST_BYTES:
-        raise ConfigError(f"more than {_MOST_BYTES >> 20} MiB: a config.json has a few KiB; was it the weights?")
+        raise ModelConfigError(f"more than {_MOST_BYTES >> 20} MiB: a config.json has a few KiB; was it the weights?")
     try:
         found = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ConfigError(f"not JSON: {str(error) or 'not text'}") from error
+        raise ModelConfigError(f"not JSON: {str(error) or 'not text'}") from error
     if not isinstance(found, dict):
-        raise ConfigError("not a JSON object, as a config.json is")
+        raise ModelConfigError("not a JSON object, as a config.json is")
     return found

@@ -10,8 +10,8 @@ from rich.markup import escape
 
 from dovetail.advice import catalog
 from dovetail.advice.config import read
-from dovetail.advice.layout import Layout
-from dovetail.advice.memory import Memory, Room, Slice
+from dovetail.advice.layout import ParallelLayout
+from dovetail.advice.memory import MemoryEstimate, MemoryRoom, MigSliceFit
 from dovetail.advice.serving import Serving
 from dovetail.cli.console import Console, Table, prose, right
 from dovetail.cli.output import count, write_json
@@ -39,7 +39,7 @@ def show_models(output: str) -> None:
     Console().print(table)
 
 
-def show(answer: Memory) -> None:
+def show(answer: MemoryEstimate) -> None:
     """For people."""
     console = Console()
 
@@ -63,7 +63,7 @@ def show(answer: Memory) -> None:
         say(f"note: {note}")
 
 
-def _head(answer: Memory) -> Iterator[str]:
+def _head(answer: MemoryEstimate) -> Iterator[str]:
     model, plan = answer.model, answer.plan
     active = f", {model.active / _GB:.2f} B active" if model.active < model.parameters else ""
     yield f"{model.name}: {model.parameters / _GB:.2f} B parameters{active} ({model.family}, {model.layers} layers)"
@@ -80,12 +80,12 @@ def _head(answer: Memory) -> Iterator[str]:
     yield f"{what}: {plan.optimizer}, {plan.precision}, {divided}, checkpointing {plan.checkpointing}"
 
 
-def _on(answer: Memory) -> str:
+def _on(answer: MemoryEstimate) -> str:
     """The layout of the parts."""
     return f"on {count(answer.layout.gpus, 'GPU')}{_layout(answer.layout)}"
 
 
-def _layout(layout: Layout) -> str:
+def _layout(layout: ParallelLayout) -> str:
     """` (TP 8 x PP 2)`; nothing for one GPU."""
     ways = (("TP", layout.tp), ("PP", layout.pp), ("DP", layout.dp))
     told = " x ".join(f"{name} {number}" for name, number in ways if number > 1)
@@ -102,7 +102,7 @@ def _table(*columns: str) -> Table:
     )
 
 
-def _parts(answer: Memory) -> Table:
+def _parts(answer: MemoryEstimate) -> Table:
     where = "fullest GPU" if answer.layout.pp > 1 else "each GPU" if answer.layout.gpus > 1 else "the GPU"
     table = _table(where, "GiB >", "GB >", "% >")
     for field in fields(answer.parts):
@@ -122,7 +122,7 @@ def _sizes(size: int) -> tuple[str, str]:
     return f"{size / _GIB:.2f}", f"{size / _GB:.2f}"
 
 
-def _rooms(answer: Memory) -> Table:
+def _rooms(answer: MemoryEstimate) -> Table:
     """GPUs for which the answer is the same, in one row, the least memory first; the numbers are those of the least."""
     batch = "sequences" if isinstance(answer.plan, Serving) else "batch"
     table = _table(
@@ -136,7 +136,7 @@ def _rooms(answer: Memory) -> Table:
         "context up to >",
         f"{batch} up to >",
     )
-    groups: list[list[Room]] = []
+    groups: list[list[MemoryRoom]] = []
     for room in sorted(answer.gpus, key=lambda room: room.usable_mib):
         group = next((one for one in groups if _alike(one[0], room)), None)
         if group is None:
@@ -151,12 +151,12 @@ def _rooms(answer: Memory) -> Table:
     return table
 
 
-def _alike(one: Room, other: Room) -> bool:
+def _alike(one: MemoryRoom, other: MemoryRoom) -> bool:
     same = (one.fits, one.fewest, one.nvlink) == (other.fits, other.fewest, other.nvlink)
     return same and other.usable_mib - one.usable_mib <= one.usable_mib * _ALIKE_PERCENT // 100
 
 
-def _fewest(room: Room) -> tuple[str, ...]:
+def _fewest(room: MemoryRoom) -> tuple[str, ...]:
     if room.fewest is None:
         return ("-", "does not fit", "", "", "")
     link = "" if room.fewest.tp == 1 else "yes" if room.nvlink else "no"
@@ -164,10 +164,10 @@ def _fewest(room: Room) -> tuple[str, ...]:
     return (str(room.fewest.gpus), layout, link, str(room.largest_context), str(room.largest_batch))
 
 
-def _slices(answer: Memory) -> Table:
+def _slices(answer: MemoryEstimate) -> Table:
     """The smallest profile of each card that holds it, where one GPU does."""
     table = _table("MIG profile", "of", "GiB >", "left GiB >", "on a card >")
-    cards: dict[Slice, list[str]] = {}
+    cards: dict[MigSliceFit, list[str]] = {}
     for room in answer.gpus:
         smallest = next((one for one in room.mig if one.fits and one.most > 1), None)
         if smallest is not None:

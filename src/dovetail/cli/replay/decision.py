@@ -11,14 +11,14 @@ from rich.markup import escape
 from dovetail.cli.console import Console, Table, prose
 from dovetail.cli.output import count
 from dovetail.core.quantities import display
-from dovetail.core.queues.status import Standing
+from dovetail.core.queues.status import QueueStanding
 from dovetail.core.queues.types import CPU, GPU, Amounts
-from dovetail.recording.decided import Decided, Room, Waiting
+from dovetail.recording.decided import DecidedRun, RecordedRoom, RecordedWaiting
 
 _SHOWN = 20
 
 
-def show(answer: Decided, console: Console) -> None:
+def show(answer: DecidedRun, console: Console) -> None:
     """Print it, long lists cut."""
     what, where = f"[bold]Step {answer.step} of run {escape(answer.run)}[/bold]", f"{answer.file}, line {answer.line}"
     same = f"{what}, {moment(answer.now_ms)}, decided again: the same ({escape(where)})."
@@ -46,7 +46,7 @@ def _list(title: str, words: Sequence[str], console: Console) -> None:
         console.print_rows(table, [(" ", escape(one)) for one in words], _SHOWN)
 
 
-def _queues(standings: Sequence[Standing], console: Console) -> None:
+def _queues(standings: Sequence[QueueStanding], console: Console) -> None:
     resource = (
         GPU if any(dict(standing.due).get(GPU) or dict(standing.pending).get(GPU) for standing in standings) else CPU
     )
@@ -73,7 +73,7 @@ def _percent(ppm: int) -> str:
     return f"{ppm / 10_000:.1f} %"
 
 
-def _line(waiting: Sequence[Waiting], console: Console) -> None:
+def _line(waiting: Sequence[RecordedWaiting], console: Console) -> None:
     if not waiting:
         console.print("Nobody waited.")
         return
@@ -95,7 +95,7 @@ def _line(waiting: Sequence[Waiting], console: Console) -> None:
         console.print(f"and {count(len(waiting) - len(shown), 'job')} more that waited (-o json has all)")
 
 
-def _room(room: Room) -> str:
+def _room(room: RecordedRoom) -> str:
     nodes = ", ".join(room.nodes[:_SHOWN]) + (" ..." if len(room.nodes) > _SHOWN else "")
     when = f"from {moment(room.start_ms)} at the latest" if room.start_ms else "from a time that cannot be said"
     gone = f"; {count(len(room.evicting), 'pod')} give way" if room.evicting else ""

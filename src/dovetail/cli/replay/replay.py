@@ -17,7 +17,7 @@ from dovetail.cli.console import Console, Table
 from dovetail.cli.output import output_option, write_json
 from dovetail.cli.replay.decision import show
 from dovetail.recording.decided import NotRecorded, decided
-from dovetail.recording.reader import BadRecording, Run, find
+from dovetail.recording.reader import BadRecording, RecordedRun, find
 from dovetail.recording.replay import Difference, Differs, Replay, replay
 
 _COLOURS = {"equal": "green", "differs": "red", "unusable": "yellow"}
@@ -52,7 +52,7 @@ def command(paths: tuple[Path, ...], decision: str | None, output: str) -> None:
     sys.exit(max(codes))
 
 
-def _one(runs: list[Run], wrong: list[BadRecording], decision: str, output: str) -> None:
+def _one(runs: list[RecordedRun], wrong: list[BadRecording], decision: str, output: str) -> None:
     """One step, looked at."""
     try:
         with _progress(sum(run.size_bytes for run in runs)) as (progress, task):
@@ -83,7 +83,7 @@ def _progress(total_bytes: int) -> Iterator[tuple[Progress, TaskID]]:
         yield progress, progress.add_task("replaying", total=total_bytes)
 
 
-def _replayed(runs: list[Run]) -> list[Replay]:
+def _replayed(runs: list[RecordedRun]) -> list[Replay]:
     done_bytes, replays = 0, []
     with _progress(sum(run.size_bytes for run in runs)) as (progress, task):
         for run in runs:

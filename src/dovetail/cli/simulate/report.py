@@ -6,12 +6,12 @@ from __future__ import annotations
 from rich.markup import escape
 
 from dovetail.cli.console import Console, Table, prose
-from dovetail.sim.report import ArrivalReport, QueueReport, Report, SnapshotReport, Spread
+from dovetail.sim.report import ArrivalReport, QueueReport, SimulationReport, SnapshotReport, ValueSpread
 
 _SHOWN = 25
 
 
-def show(report: Report, console: Console) -> None:
+def show(report: SimulationReport, console: Console) -> None:
     """Print it."""
     gpus = _size(report)
     seed = "" if isinstance(report, SnapshotReport) else f", seed {report.seed}"
@@ -26,7 +26,7 @@ def show(report: Report, console: Console) -> None:
         _show_queues(report, console)
 
 
-def _size(report: Report) -> str:
+def _size(report: SimulationReport) -> str:
     return (
         f"{report.nodes:,} node{'' if report.nodes == 1 else 's'}, {report.gpus:,} GPU{'' if report.gpus == 1 else 's'}"
     )
@@ -69,7 +69,7 @@ def _show_queues(report: QueueReport, console: Console) -> None:
     console.print(table)
 
 
-def _rows(report: Report) -> list[tuple[str, str]]:
+def _rows(report: SimulationReport) -> list[tuple[str, str]]:
     arrived = f"{report.arrived_pods:,} pods"
     rows = [("arrived", arrived), ("placed", f"{report.placed_pods:,} pods")]
     match report:
@@ -117,7 +117,7 @@ def _show_pods(report: SnapshotReport, console: Console) -> None:
         console.print_rows(table, rows, _SHOWN)
 
 
-def _spread(spread: Spread) -> str:
+def _spread(spread: ValueSpread) -> str:
     values = {"mean": spread.mean, "p50": spread.p50, "p95": spread.p95, "p99": spread.p99, "max": spread.max}
     return ", ".join(f"{name} {_time(value)}" for name, value in values.items() if value is not None) or "none"
 

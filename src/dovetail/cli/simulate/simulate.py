@@ -22,13 +22,13 @@ from dovetail.core.queues.types import DEFAULT_HALF_LIFE_MS
 from dovetail.kube.manifests import cluster
 from dovetail.kube.manifests.documents import ManifestError
 from dovetail.kube.translate.annotations import DURATION_RULE, duration_ms
-from dovetail.sim.clock import Clock
+from dovetail.sim.clock import VirtualClock
 from dovetail.sim.engine import Simulation
 from dovetail.sim.once import Once
 from dovetail.sim.orders import ORDERS
-from dovetail.sim.plain import Line, Plain
+from dovetail.sim.plain import Plain, PlainLine
 from dovetail.sim.policies import POLICIES
-from dovetail.sim.report import QueueReport, Run
+from dovetail.sim.report import QueueReport, SimulationRun
 from dovetail.sim.traces.errors import TraceError
 
 _HOUR_MS = 3_600_000
@@ -92,7 +92,7 @@ class _Weight(click.ParamType[Any]):
 )
 @click.option(
     "--line",
-    type=click.Choice([line.value for line in Line]),
+    type=click.Choice([line.value for line in PlainLine]),
     help="What the first that does not fit means to those behind.",
 )
 @click.option("--queues-by", type=click.Choice(list(QUEUES_BY)), help="A queue for each virtual cluster, or user.")
@@ -202,7 +202,7 @@ def _check_policies(task: Task, policies: tuple[str, ...], line: str | None) -> 
         raise click.UsageError("several --policy are compared where jobs queue: with --jobs, --timed or --churn")
     if line and not orders:
         raise click.UsageError(f"--line is of the published orders: --policy {', '.join(ORDERS)}")
-    if line == Line.EASY and (preempting := [order for order in orders if ORDERS[order].preempts]):
+    if line == PlainLine.EASY and (preempting := [order for order in orders if ORDERS[order].preempts]):
         raise click.UsageError(f"--line easy is for orders that do not preempt, as {preempting[0]} does")
 
 
@@ -235,10 +235,10 @@ def _task(paths: tuple[str, ...], given: dict[str, Any], console: Console) -> Ta
     return of_pods(given["nodes"], given["pods"], given["seed"], until, given["timed"], churn)
 
 
-def _run(task: Task, policy: str, given: dict[str, Any], console: Console) -> Run:
-    simulation: Clock
+def _run(task: Task, policy: str, given: dict[str, Any], console: Console) -> SimulationRun:
+    simulation: VirtualClock
     if policy in ORDERS:
-        line = Line(given["line"]) if given["line"] else None
+        line = PlainLine(given["line"]) if given["line"] else None
         half_life_ms = given["half_life"] or DEFAULT_HALF_LIFE_MS
         simulation = Plain(task.workload, ORDERS[policy], line, half_life_ms, given["seed"])
     else:
@@ -255,4 +255,4 @@ def _run(task: Task, policy: str, given: dict[str, Any], console: Console) -> Ru
         began_s = time.perf_counter()
         result = simulation.run(lambda done: progress.update(bar, completed=done) if done % 128 == 0 else None)
         seconds = time.perf_counter() - began_s
-    return Run(task.workload, policy, given["seed"], result, seconds)
+    return SimulationRun(task.workload, policy, given["seed"], result, seconds)

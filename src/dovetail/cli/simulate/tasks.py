@@ -17,12 +17,12 @@ from dovetail.sim import sample
 from dovetail.sim.arrivals import inflated
 from dovetail.sim.churn import churned
 from dovetail.sim.failures import horizon_ms, outages
-from dovetail.sim.report import Report, Run, of_arrivals, of_queue, of_snapshot
+from dovetail.sim.report import SimulationReport, SimulationRun, of_arrivals, of_queue, of_snapshot
 from dovetail.sim.traces import jobs as job_lists
 from dovetail.sim.traces import nodes as clusters
 from dovetail.sim.traces import openb
 from dovetail.sim.traces.errors import TraceError
-from dovetail.sim.workload import Job, Workload, in_queues, snapshot
+from dovetail.sim.workload import SimJob, Workload, in_queues, snapshot
 
 UNTIL_PERCENT = 130
 QUEUES_BY: Mapping[str, Callable[[Pod], str]] = {
@@ -38,7 +38,7 @@ class Task(Struct, frozen=True):
 
     workload: Workload
     patient: bool
-    report: Callable[[Run], Report]
+    report: Callable[[SimulationRun], SimulationReport]
     picture: str
     job_list: bool = False
 
@@ -134,7 +134,7 @@ def _cluster(nodes: str) -> tuple[Node, ...]:
     return clusters.uniform_nodes(*clusters.parse_uniform(nodes))
 
 
-def _with_habits(job: Job, habits: Habits) -> Job:
+def _with_habits(job: SimJob, habits: Habits) -> SimJob:
     work = job.pods[0].work
     interval_ms = work.checkpoint_interval_ms or habits.checkpoint_ms
     startup_ms = work.startup_ms or habits.startup_ms

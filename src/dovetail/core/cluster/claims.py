@@ -19,17 +19,17 @@ from numpy.typing import NDArray
 
 from dovetail.core.cluster.columns import Index, Mask
 from dovetail.core.cluster.nodes import Nodes
-from dovetail.core.cluster.offers import Offers, Stock
+from dovetail.core.cluster.offers import Offers, OfferStock
 from dovetail.core.cluster.selection import matches_terms
 from dovetail.core.cluster.shapes import Classes, Shape
 from dovetail.core.decisions import ClaimGrant, ClaimToMake
 from dovetail.core.devices.choose import PERMILLE
-from dovetail.core.dra.allocate import Outcome, allocate
+from dovetail.core.dra.allocate import AllocationOutcome, allocate
 from dovetail.core.dra.allocations import Pools, enter
-from dovetail.core.dra.asks import Ask, Asks, Fault, View
+from dovetail.core.dra.asks import Ask, Asks, DeviceView, RequestFault
 from dovetail.core.dra.extended import IMPLICIT, claim_for, claim_key
 from dovetail.core.dra.grants import allocation
-from dovetail.core.dra.pools import Offer, PoolId
+from dovetail.core.dra.pools import PoolId, PoolOffer
 from dovetail.core.dra.search import Taken
 from dovetail.core.dra.selectors import Compile
 from dovetail.core.dra.types import SHARED, Allocation, Claim, ClaimSpec, Device, DeviceClass, Slice
@@ -47,7 +47,7 @@ _CLOSE_BITS = 16
 _FEW = 1024
 
 
-class Answer(Struct, frozen=True):
+class ClaimAnswer(Struct, frozen=True):
     """Whether the node can allocate what a shape wants. `spare` is what it leaves or, of partitions, loses
     (`allocate.Outcome`; less is better), `close` how close its GPUs would be, in thousandths. `error` is true where
     upstream would give up on the pod and not on the node alone."""
@@ -60,9 +60,9 @@ class Answer(Struct, frozen=True):
 
 
 class _Memo(NamedTuple):
-    outcome: Outcome
-    after: Stock
-    answer: Answer
+    outcome: AllocationOutcome
+    after: OfferStock
+    answer: ClaimAnswer
 
 
 class Claims:
@@ -292,23 +292,23 @@ class Claims:
                 found[slot] = devices
         return found
 
-    def view(self, slot: int, wants: tuple[ClaimSpec, ...]) -> tuple[View, Sequence[tuple[PoolId, Offer]]]:
+    def view(self, slot: int, wants: tuple[ClaimSpec, ...]) -> tuple[DeviceView, Sequence[tuple[PoolId, PoolOffer]]]:
         """What of these claims the node could give if nothing were allocated, and the devices by their bits."""
         ask = self._ask(wants)
         place = self.offers.places.get(slot)
         return self._asks.view(ask, self.offers.stock(slot).kind), place.offers if place is not None else ()
 
-    def answer(self, slot: int, shape: Shape) -> Answer:
+    def answer(self, slot: int, shape: Shape) -> ClaimAnswer:
         """Whether the node can allocate what the shape wants."""
         ask = self._ask(shape.wants)
         return self._answer(slot, ask, self.offers.stock(slot))
 
-    def answer_unused(self, slot: int, shape: Shape) -> Answer:
+    def answer_unused(self, slot: int, shape: Shape) -> ClaimAnswer:
         """Whether the node could allocate what the shape wants if nothing were allocated."""
         ask = self._ask(shape.wants)
         return self._answer(slot, ask, self.offers.numbered(self.offers.stock(slot).kind, Taken()))
 
-    def _answer(self, slot: int, ask: Ask, stock: Stock) -> Answer:
+    def _answer(self, slot: int, ask: Ask, stock: OfferStock) -> ClaimAnswer:
         memo = self._memo(ask, stock)
         fault = memo.outcome.fault
         if fault is None or fault.device < 0:
@@ -416,13 +416,13 @@ class Claims:
         self._memos.clear()
         self._known.clear()
 
-    def _memo(self, ask: Ask, stock: Stock) -> _Memo:
+    def _memo(self, ask: Ask, stock: OfferStock) -> _Memo:
         memo = self._memos.get((ask.number, stock.number))
         if memo is None:
             outcome = allocate(self._asks.view(ask, stock.kind), stock.taken)
             after = self.offers.numbered(stock.kind, outcome.after) if outcome.picks is not None else stock
-            fault = outcome.fault or Fault(outcome.detail)
-            answer = Answer(
+            fault = outcome.fault or RequestFault(outcome.detail)
+            answer = ClaimAnswer(
                 outcome.picks is not None,
                 fault.text + fault.rest,
                 outcome.spare,

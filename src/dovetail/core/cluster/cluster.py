@@ -21,7 +21,7 @@ from dovetail.core.cluster.audit import differences
 from dovetail.core.cluster.claims import Claims
 from dovetail.core.cluster.fabric import Fabric
 from dovetail.core.cluster.gpus import Gpus
-from dovetail.core.cluster.kubelets import Entry, Kubelets
+from dovetail.core.cluster.kubelets import KubeletEntry, Kubelets
 from dovetail.core.cluster.mix import Mix
 from dovetail.core.cluster.nodes import Nodes
 from dovetail.core.cluster.peers import Peers
@@ -48,7 +48,7 @@ class _Evicted(Struct):
     placement: Placement
     slices: tuple[int, ...]
     grants: tuple[ClaimGrant, ...]
-    books: Entry | None
+    books: KubeletEntry | None
     order: tuple[str, ...]
     heirs: list[tuple[Placement, tuple[ClaimGrant, ...]]]
     vacated: list[Allocation]

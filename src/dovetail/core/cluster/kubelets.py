@@ -30,7 +30,7 @@ _REMEMBERED = 65_536
 
 
 @mypyc_attr(acyclic=True)
-class Stock:
+class KubeletStock:
     """What a kubelet of one kind holds, for whomever, as in `Holdings`; devices sorted by resource. Of those that are
     equal there is one, by `number`."""
 
@@ -48,7 +48,7 @@ class Stock:
 
 
 @mypyc_attr(acyclic=True)
-class Answer:
+class KubeletAnswer:
     """`admitted` None: it cannot be said, for the reason in `message`. Else `reason` and `message` are the kubelet's.
     `gpu_bits` are the GPUs that the pod gets; `certain` is false where the kubelet chooses some at random."""
 
@@ -61,7 +61,7 @@ class Answer:
         message: str,
         certain: bool,
         gpu_bits: int,
-        after: Stock,
+        after: KubeletStock,
         has: PodHeld | Alone | None,
     ) -> None:
         self.admitted = admitted
@@ -79,18 +79,18 @@ class Answer:
 
 
 @mypyc_attr(acyclic=True)
-class Entry:
+class KubeletEntry:
     """A pod in the books of its node: what the kubelet answered to it, and the entry before it. Books begin, and go on
     after somebody left from their midst, with an entry of nobody."""
 
     __slots__ = ("answer", "before")
 
-    def __init__(self, answer: Answer, before: Entry | None = None) -> None:
+    def __init__(self, answer: KubeletAnswer, before: KubeletEntry | None = None) -> None:
         self.answer = answer
         self.before = before
 
     @property
-    def stock(self) -> Stock:
+    def stock(self) -> KubeletStock:
         """What was held in all once it was in."""
         return self.answer.after
 
@@ -108,13 +108,13 @@ class Kubelets:
         self._nodes = nodes
         self._kinds: dict[tuple[Inventory, Layout | None], _Kind] = {}
         self._of_slot: dict[int, _Kind] = {}
-        self._answers: dict[int, dict[int, Answer]] = {}
+        self._answers: dict[int, dict[int, KubeletAnswer]] = {}
         """By shape and by the number of what is held before."""
         self._answered = 0
-        self._stocks: dict[tuple[int, int, tuple[MemoryNode, ...], Devices], Stock] = {}
+        self._stocks: dict[tuple[int, int, tuple[MemoryNode, ...], Devices], KubeletStock] = {}
         """By kind and by what is held."""
         self._count = 0
-        self.books: dict[int, Entry] = {}
+        self.books: dict[int, KubeletEntry] = {}
 
     def open(self, slot: int) -> None:
         """Begin the node's books anew, with nobody in them; none where its inventory is not told."""
@@ -135,7 +135,7 @@ class Kubelets:
         answer = self.ask(slot, shape)
         return answer is None or answer.admitted is not False
 
-    def ask(self, slot: int, shape: Shape) -> Answer | None:
+    def ask(self, slot: int, shape: Shape) -> KubeletAnswer | None:
         """Would the node let in one more pod of this shape? None where its kubelet has no say in it."""
         last = self.books.get(slot)
         if last is None:
@@ -146,7 +146,7 @@ class Kubelets:
             return answer
         return self._work_out(self._of_slot[slot], shape, stock)
 
-    def ask_empty(self, slot: int, shape: Shape) -> Answer:
+    def ask_empty(self, slot: int, shape: Shape) -> KubeletAnswer:
         """Would the node let the pod in if nobody else were there? Ask where its kubelet has a say."""
         kind = self._of_slot[slot]
         answer = self._answers.get(shape.id, {}).get(kind.empty.number)
@@ -156,7 +156,7 @@ class Kubelets:
         """Nobody asks for the shape of this number any more."""
         self._answers.pop(shape, None)
 
-    def _work_out(self, kind: _Kind, shape: Shape, stock: Stock) -> Answer:
+    def _work_out(self, kind: _Kind, shape: Shape, stock: KubeletStock) -> KubeletAnswer:
         if self._answered >= _REMEMBERED:
             self._answers.clear()
             self._stocks.clear()
@@ -167,7 +167,7 @@ class Kubelets:
         if found is not None:
             shared, memory, devices, has, certain = found
             after = self._stock(kind.number, shared, memory, devices)
-            answer = Answer(True, "", "", certain, _gpus(has.devices), after, has)
+            answer = KubeletAnswer(True, "", "", certain, _gpus(has.devices), after, has)
         else:
             pod = shape.request.managed
             assert pod is not None, "this kubelet has no say"
@@ -175,24 +175,26 @@ class Kubelets:
             held = verdict.holdings.pods.pop(NEW, None)
             gpus = 0 if held is None else _gpus([some for one in held.containers for some in one.devices])
             after = self._stock_of(kind, verdict.holdings)
-            answer = Answer(verdict.admitted, verdict.reason, verdict.message, verdict.certain, gpus, after, held)
+            answer = KubeletAnswer(
+                verdict.admitted, verdict.reason, verdict.message, verdict.certain, gpus, after, held
+            )
         if shape.needs_links:
             answer = _linked(kind.layout, shape, answer)
         self._answers.setdefault(shape.id, {})[stock.number] = answer
         return answer
 
-    def _stock(self, kind: int, shared_cpus: int, memory: tuple[MemoryNode, ...], devices: Devices) -> Stock:
-        new = Stock(self._count + 1, shared_cpus, memory, devices)
+    def _stock(self, kind: int, shared_cpus: int, memory: tuple[MemoryNode, ...], devices: Devices) -> KubeletStock:
+        new = KubeletStock(self._count + 1, shared_cpus, memory, devices)
         stock = self._stocks.setdefault((kind, shared_cpus, memory, devices), new)
         if stock is new:
             self._count += 1
         return stock
 
-    def _stock_of(self, kind: _Kind, holdings: Holdings) -> Stock:
+    def _stock_of(self, kind: _Kind, holdings: Holdings) -> KubeletStock:
         devices = tuple(sorted(holdings.devices.items()))
         return self._stock(kind.number, holdings.shared_cpus, holdings.memory, devices)
 
-    def enter(self, slot: int, answer: Answer, written: int) -> Entry | None:
+    def enter(self, slot: int, answer: KubeletAnswer, written: int) -> KubeletEntry | None:
         """Enter a pod that was placed, to which the kubelet answers so: its entry; None where the kubelet's rules do
         not explain it. `written` are the GPUs that were written down for it, 0 for none."""
         before = self.books[slot]
@@ -212,12 +214,12 @@ class Kubelets:
             holdings = answer.after.holdings
             holdings.devices[GPU] = in_use | written
             after = self._stock_of(self._of_slot[slot], holdings)
-            answer = Answer(True, answer.reason, answer.message, answer.certain, written, after, held)
-        entry = Entry(answer, before)
+            answer = KubeletAnswer(True, answer.reason, answer.message, answer.certain, written, after, held)
+        entry = KubeletEntry(answer, before)
         self._put(slot, entry)
         return entry
 
-    def leave(self, slot: int, entry: Entry) -> None:
+    def leave(self, slot: int, entry: KubeletEntry) -> None:
         """A pod that was entered has left. Nobody came after it: then all is as it was before."""
         assert entry.held is not None and entry.before is not None, "nobody came with this entry"
         last = self.books[slot]
@@ -246,11 +248,11 @@ class Kubelets:
         devices = tuple(sorted([*others, (GPU, held)])) if held else tuple(others)
         self._put(slot, _beginning(self._stock(kind.number, stock.shared_cpus, stock.memory, devices)))
 
-    def reopen(self, slot: int, last: Entry) -> None:
+    def reopen(self, slot: int, last: KubeletEntry) -> None:
         """The books go on from an entry that was the last before."""
         self._put(slot, last)
 
-    def recounted(self, slot: int, entries: Iterable[Entry], aside: int) -> tuple[int, dict[str, int]]:
+    def recounted(self, slot: int, entries: Iterable[KubeletEntry], aside: int) -> tuple[int, dict[str, int]]:
         """The CPUs that are shared and the devices that are held if these and nobody else are entered, and these GPUs
         are set aside."""
         kind = self._of_slot[slot]
@@ -264,7 +266,7 @@ class Kubelets:
             shared &= ~(held.cpus or 0)
         return shared, devices
 
-    def _put(self, slot: int, entry: Entry) -> None:
+    def _put(self, slot: int, entry: KubeletEntry) -> None:
         self.books[slot] = entry
         self._nodes.book_numbers[slot] = entry.answer.after.number
 
@@ -275,7 +277,7 @@ class _Kind:
     def __init__(self, number: int, inventory: Inventory, layout: Layout | None) -> None:
         self.layout = layout
         self.has_gpus = any(pool.resource == GPU for pool in inventory.devices)
-        self.empty: Stock
+        self.empty: KubeletStock
         self.number = number
         self._inventory = inventory
         self._kubelets: dict[tuple[bool, bool], Kubelet] = {}
@@ -302,18 +304,18 @@ class _Kind:
         return kubelet
 
 
-def _linked(layout: Layout | None, shape: Shape, answer: Answer) -> Answer:
+def _linked(layout: Layout | None, shape: Shape, answer: KubeletAnswer) -> KubeletAnswer:
     """NUMA can leave GPUs that are not linked to a pod that needs it."""
     if not answer.admitted or layout is None:
         return answer
     if sets_of(layout).nvlinked[answer.gpu_bits]:
         return answer
-    return Answer(False, NVLINKS_NEEDED, "the GPUs would not be linked", True, 0, answer.after, None)
+    return KubeletAnswer(False, NVLINKS_NEEDED, "the GPUs would not be linked", True, 0, answer.after, None)
 
 
-def _beginning(stock: Stock) -> Entry:
+def _beginning(stock: KubeletStock) -> KubeletEntry:
     """An entry of nobody."""
-    return Entry(Answer(True, "", "", True, 0, stock, None))
+    return KubeletEntry(KubeletAnswer(True, "", "", True, 0, stock, None))
 
 
 def _gpus(devices: Iterable[tuple[str, int]]) -> int:

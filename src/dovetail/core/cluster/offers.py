@@ -16,29 +16,29 @@ from dovetail.core.cluster.nodes import Nodes
 from dovetail.core.cluster.selection import matches_terms
 from dovetail.core.dra.allocations import Pool, Pools, enter
 from dovetail.core.dra.capacity import Draw
-from dovetail.core.dra.kinds import Kind, Kinds
-from dovetail.core.dra.pools import Offer, PoolHere, PoolId, pools_on
+from dovetail.core.dra.kinds import DeviceKind, Kinds
+from dovetail.core.dra.pools import PoolHere, PoolId, PoolOffer, pools_on
 from dovetail.core.dra.search import Taken
 from dovetail.core.dra.types import Allocation, Device, Slice
 from dovetail.core.model import NodeTerm
 
 
-class Stock(NamedTuple):
+class OfferStock(NamedTuple):
     """What a node has, and what of it is taken. States that answer alike have one number, 0 where there is nothing."""
 
-    kind: Kind
+    kind: DeviceKind
     taken: Taken
     number: int
 
 
-class Place(Struct):
+class OfferPlace(Struct):
     """What a slot's node is offered. `offers[bit]` are its devices."""
 
     name: str
     pools: tuple[PoolHere, ...]
-    offers: list[tuple[PoolId, Offer]]
+    offers: list[tuple[PoolId, PoolOffer]]
     bits: dict[tuple[PoolId, str], int]
-    stock: Stock
+    stock: OfferStock
 
 
 class Offers:
@@ -48,7 +48,7 @@ class Offers:
         self._nodes = nodes
         self.slices: dict[str, Slice] = {}
         self.kinds = Kinds()
-        self.places: dict[int, Place] = {}
+        self.places: dict[int, OfferPlace] = {}
         self._pools: Pools = {}
         self._on_node: dict[str, dict[PoolId, int]] = {}
         """How many slices of each pool are a node's own."""
@@ -59,7 +59,7 @@ class Offers:
         self._version = self.kinds.version
         self._numbers: dict[tuple[int, Taken], int] = {}
         self._given_numbers = 0
-        self._nothing = Stock(self.kinds.of((), None), Taken(), 0)
+        self._nothing = OfferStock(self.kinds.of((), None), Taken(), 0)
 
     @property
     def wide(self) -> bool:
@@ -115,7 +115,7 @@ class Offers:
         self._nodes.amounts_journal.add(slot)
         return bool(self._wide) or self._nodes.names[slot] in self._on_node
 
-    def stock(self, slot: int) -> Stock:
+    def stock(self, slot: int) -> OfferStock:
         place = self.places.get(slot)
         return place.stock if place is not None else self._nothing
 
@@ -125,7 +125,7 @@ class Offers:
         slices = sorted(known.slices.values(), key=lambda one: -one.generation) if known is not None else ()
         return next((device for one in slices for device in one.devices if device.name == name), None)
 
-    def settle(self, slot: int, stock: Stock) -> None:
+    def settle(self, slot: int, stock: OfferStock) -> None:
         """What is held there now is known: it need not be counted."""
         self.places[slot].stock = stock
         self._nodes.device_numbers[slot] = stock.number
@@ -144,7 +144,7 @@ class Offers:
         if renewed:
             self._version = self.kinds.version
             self.forget_numbers()
-            self._nothing = Stock(self.kinds.of((), None), Taken(), 0)
+            self._nothing = OfferStock(self.kinds.of((), None), Taken(), 0)
             for slot, place in self.places.items():
                 place.stock = self._new_stock(slot, place.pools)
                 self._unsettled[slot] = None
@@ -177,14 +177,14 @@ class Offers:
             return
         offers = [(pool.id, offer) for pool in pools for offer in pool.offers]
         bits = {(pool, offer.device.name): bit for bit, (pool, offer) in enumerate(offers)}
-        self.places[slot] = Place(record.name, pools, offers, bits, self._new_stock(slot, pools))
+        self.places[slot] = OfferPlace(record.name, pools, offers, bits, self._new_stock(slot, pools))
         for pool in pools:
             self._pools[pool.id].slots.add(slot)
 
-    def _new_stock(self, slot: int, pools: tuple[PoolHere, ...]) -> Stock:
+    def _new_stock(self, slot: int, pools: tuple[PoolHere, ...]) -> OfferStock:
         """A state that is yet to be settled."""
         record = self._nodes.records[slot]
-        return Stock(self.kinds.of(pools, record.layout if record is not None else None), Taken(), 0)
+        return OfferStock(self.kinds.of(pools, record.layout if record is not None else None), Taken(), 0)
 
     def _settle(self, slot: int) -> None:
         place = self.places.get(slot)
@@ -194,7 +194,7 @@ class Offers:
         place.stock = self.numbered(place.stock.kind, self._taken(place))
         self._nodes.device_numbers[slot] = place.stock.number
 
-    def _taken(self, place: Place) -> Taken:
+    def _taken(self, place: OfferPlace) -> Taken:
         whole = 0
         shares: dict[int, Draw] = {}
         foreign: list[int] = []
@@ -215,12 +215,12 @@ class Offers:
                         foreign[index[counter]] += milli
         return Taken(whole, tuple(sorted(shares.items())), tuple(foreign))
 
-    def numbered(self, kind: Kind, taken: Taken) -> Stock:
+    def numbered(self, kind: DeviceKind, taken: Taken) -> OfferStock:
         number = self._numbers.get((kind.number, taken))
         if number is None:
             self._given_numbers += 1
             number = self._numbers[kind.number, taken] = self._given_numbers
-        return Stock(kind, taken, number)
+        return OfferStock(kind, taken, number)
 
     def differences(self, true: Pools) -> list[str]:
         """To what is really held; each in a sentence."""

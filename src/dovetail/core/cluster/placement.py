@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from mypy_extensions import mypyc_attr
 
-from dovetail.core.cluster.kubelets import Entry
+from dovetail.core.cluster.kubelets import KubeletEntry
 from dovetail.core.cluster.shapes import Shape
 from dovetail.core.decisions import ClaimGrant, VolumePick
 from dovetail.core.model import Pod
@@ -46,7 +46,7 @@ class Placement:
         self.share = 0
         self.share_milli = 0
         self.picks: tuple[VolumePick, ...] = ()
-        self.entry: Entry | None = None
+        self.entry: KubeletEntry | None = None
         self.grants: tuple[ClaimGrant, ...] = ()
         self.slices: tuple[int, ...] = ()
 

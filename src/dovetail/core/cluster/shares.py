@@ -84,7 +84,7 @@ def refusals(nodes: Nodes, shape: Shape, index: Index) -> Iterator[tuple[Reason,
     yield Reason.GPU_PARTS, several
 
 
-class Parts:
+class GpuFractions:
     """What is asked again and again of some nodes, as far as it depends on records alone. In the rows of one array: the
     share that is `taken`; it fits where less than `limit` is left of a GPU; whole GPUs are opened where `opens` is not
     0; how a GPU suits is `base` and what is left of it in multiples of `unit`."""
@@ -110,10 +110,10 @@ class Parts:
         """All of them, in the order of above."""
         return self._rows
 
-    def at(self, index: Index) -> Parts:
-        return Parts(self._rows[:, index], self._opens)
+    def at(self, index: Index) -> GpuFractions:
+        return GpuFractions(self._rows[:, index], self._opens)
 
-    def put(self, index: Index, some: Parts) -> None:
+    def put(self, index: Index, some: GpuFractions) -> None:
         self._rows[:, index] = some._rows
         self._opens |= some._opens
 
@@ -137,7 +137,7 @@ class Parts:
         return suits
 
 
-def parts(nodes: Nodes, shape: Shape, index: Index) -> Parts | None:
+def parts(nodes: Nodes, shape: Shape, index: Index) -> GpuFractions | None:
     """None where the shape takes no share anywhere, and nothing of this module keeps it from a node."""
     taken = take(nodes, shape, index)
     if taken is None:
@@ -160,7 +160,7 @@ def parts(nodes: Nodes, shape: Shape, index: Index) -> Parts | None:
         unit[:] = np.where(replicas, 2 * (whole // WHOLE_GPU_MILLI), _ALWAYS)
     base[sliced] = _SLICE
     unit[sliced] = _ALWAYS
-    return Parts(rows, bool(opens.any()))
+    return GpuFractions(rows, bool(opens.any()))
 
 
 def replicated(nodes: Nodes, shape: Shape, index: Index) -> Mask:
@@ -214,9 +214,9 @@ def _rounds(cards: list[int], count: int) -> int:
     return rounds
 
 
-def fits(nodes: Nodes, shape: Shape, index: Index, some: Parts, least: NDArray[np.int64]) -> Mask:
+def fits(nodes: Nodes, shape: Shape, index: Index, some: GpuFractions, least: NDArray[np.int64]) -> Mask:
     """Where the shape finds its share of a GPU, or of as many different ones as it asks for, or takes none;
-    `least` is what `Parts.left` says."""
+    `least` is what `GpuFractions.left` says."""
     room: Mask = least < some.limit
     if max(shape.gpus, shape.shared) > 1 and nodes.divided:
         for where, sharing in _by_sharing(nodes, index):

@@ -119,7 +119,7 @@ class Rail(Struct, frozen=True):
     speed_mbps: int
 
 
-class Host(Struct, frozen=True):
+class HostWiring(Struct, frozen=True):
     """A type of machine. `names` match `nvidia.com/gpu.machine` or `node.kubernetes.io/instance-type`."""
 
     names: re.Pattern[str]
@@ -132,26 +132,28 @@ class Host(Struct, frozen=True):
 _HALVES = (0, 0, 0, 0, 1, 1, 1, 1)
 _A100, _HOPPER = ("A100-SXM4-40GB", "A100-SXM4-80GB"), ("H100-SXM5", "H200-SXM5")
 HOSTS = (
-    Host(re.compile(r"(NVIDIA-)?DGX-?1\b.*"), ("V100-SXM2",), _HALVES, 6_000, Rail(PIX, 2, 1, 12_500)),
-    Host(re.compile(r"(NVIDIA-)?DGX-?A100\b.*"), _A100, (3, 3, 1, 1, 7, 7, 5, 5), 16_000, Rail(PXB, 2, 2, 25_000)),
-    Host(re.compile(r"(NVIDIA-)?DGX-?H[12]00\b.*"), _HOPPER, _HALVES, 22_000, Rail(PXB, 1, 1, 50_000)),
-    Host(re.compile(r"(NVIDIA-)?DGX-?B200\b.*"), ("B200",), _HALVES, 40_000),
-    Host(re.compile(r"p4de?\.24xlarge"), _A100, _HALVES, 10_000, Rail(PIX, 2, 1, 12_500)),
-    Host(re.compile(r"p5e?\.48xlarge"), _HOPPER, _HALVES, 24_000),
-    Host(
+    HostWiring(re.compile(r"(NVIDIA-)?DGX-?1\b.*"), ("V100-SXM2",), _HALVES, 6_000, Rail(PIX, 2, 1, 12_500)),
+    HostWiring(
+        re.compile(r"(NVIDIA-)?DGX-?A100\b.*"), _A100, (3, 3, 1, 1, 7, 7, 5, 5), 16_000, Rail(PXB, 2, 2, 25_000)
+    ),
+    HostWiring(re.compile(r"(NVIDIA-)?DGX-?H[12]00\b.*"), _HOPPER, _HALVES, 22_000, Rail(PXB, 1, 1, 50_000)),
+    HostWiring(re.compile(r"(NVIDIA-)?DGX-?B200\b.*"), ("B200",), _HALVES, 40_000),
+    HostWiring(re.compile(r"p4de?\.24xlarge"), _A100, _HALVES, 10_000, Rail(PIX, 2, 1, 12_500)),
+    HostWiring(re.compile(r"p5e?\.48xlarge"), _HOPPER, _HALVES, 24_000),
+    HostWiring(
         re.compile(r"Standard_ND96am?sr(_A100)?_v4"),
         _A100,
         (1, 1, 0, 0, 3, 3, 2, 2),
         16_000,
         Rail(PIX, 2, 2, 25_000),
     ),
-    Host(re.compile(r"Standard_ND96is?r_H[12]00_v5"), _HOPPER, _HALVES, 22_000, Rail(PIX, 1, 1, 50_000)),
+    HostWiring(re.compile(r"Standard_ND96is?r_H[12]00_v5"), _HOPPER, _HALVES, 22_000, Rail(PIX, 1, 1, 50_000)),
 )
 """Sources: the makers' data sheets; published `nvidia-smi topo -m` of DGX-1, DGX A100 and DGX H100; NCCL topology files
 that AWS (p4d, p4de) and Azure (ND v4, v5) publish; the CPUs' inter-socket widths as in NCCL."""
 
 
-class Rates(Struct, frozen=True):
+class LinkRates(Struct, frozen=True):
     """What links give. `assumed` names what is a default, because no product was named."""
 
     nvlink_mbps: int
@@ -173,17 +175,17 @@ def named(name: str) -> Product:
     return product
 
 
-def rates(product: str | None, links: int) -> Rates:
+def rates(product: str | None, links: int) -> LinkRates:
     """The rates of a product, or defaults where none is named, for a node that shows up to this many NVLinks between
     two GPUs. Raises LayoutError where the product is not known or cannot have so many."""
     if product is None:
         nvlink = (f"NVLink {_DEFAULT.nvlink_mbps} MB/s per link",) if links else ()
         pcie = f"PCIe {_DEFAULT.pcie_mbps} MB/s per GPU"
-        return Rates(_DEFAULT.nvlink_mbps, _DEFAULT.pcie_mbps, (*nvlink, pcie))
+        return LinkRates(_DEFAULT.nvlink_mbps, _DEFAULT.pcie_mbps, (*nvlink, pcie))
     found = named(product)
     if links > found.links:
         raise LayoutError("product", f"a GPU of {found.model} has {found.links} NVLinks, and the node shows {links}")
-    return Rates(found.nvlink_mbps, found.pcie_mbps)
+    return LinkRates(found.nvlink_mbps, found.pcie_mbps)
 
 
 def assumed_layout(product: str, gpus: int, host: str = "", bridges: Iterable[tuple[int, int]] = ()) -> Layout | None:
@@ -253,7 +255,7 @@ def _cube_mesh(i: int, j: int, links: int) -> int:
     return linked * (2 if links == 6 and (low, high) in _DOUBLED else 1)
 
 
-def _is(host: Host, product: Product, gpus: int) -> bool:
+def _is(host: HostWiring, product: Product, gpus: int) -> bool:
     return product.model in host.models and gpus == len(host.numa)
 
 

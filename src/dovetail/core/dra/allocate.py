@@ -11,12 +11,12 @@ from typing import NamedTuple
 
 from dovetail.core.devices.bandwidth import sets_of
 from dovetail.core.devices.choose import PERMILLE, choices
-from dovetail.core.dra.asks import Fault, View
-from dovetail.core.dra.kinds import Kind, bits
-from dovetail.core.dra.search import Ended, Pick, Search, Taken
+from dovetail.core.dra.asks import DeviceView, RequestFault
+from dovetail.core.dra.kinds import DeviceKind, bits
+from dovetail.core.dra.search import DeviceSearch, Pick, SearchEnded, Taken
 
 
-class Outcome(NamedTuple):
+class AllocationOutcome(NamedTuple):
     """`picks` by claim. `spare` are the devices that would match and are left; where it takes partitions alone, what
     their cards lose, in % of an idle card's worth. `close` is how close the GPUs are, in thousandths of the best that
     the node can give. `after` is what is held then. Where it does not fit, `fault` is why it ended early, and `detail`
@@ -26,43 +26,45 @@ class Outcome(NamedTuple):
     after: Taken
     spare: int = 0
     close: int = PERMILLE
-    fault: Fault | None = None
+    fault: RequestFault | None = None
     detail: str = ""
 
 
-def allocate(view: View, taken: Taken) -> Outcome:
+def allocate(view: DeviceView, taken: Taken) -> AllocationOutcome:
     """The allocation of the view's claims where `taken` is held."""
     if view.fault is not None:
-        return Outcome(None, taken, fault=view.fault)
+        return AllocationOutcome(None, taken, fault=view.fault)
     if view.plain and not any(view.plain >> bit & 1 for bit, _ in taken.shares):
         return _plain(view, taken)
     try:
         search = _search(view, taken)
-    except Ended as ended:
-        return Outcome(None, taken, fault=ended.fault)
+    except SearchEnded as ended:
+        return AllocationOutcome(None, taken, fault=ended.fault)
     if search is None:
-        return Outcome(None, taken, detail=_why_not(view, taken))
-    return Outcome(tuple(map(tuple, search.picks)), search.after(), search.spare(), closeness(view.kind, search.gpus))
+        return AllocationOutcome(None, taken, detail=_why_not(view, taken))
+    return AllocationOutcome(
+        tuple(map(tuple, search.picks)), search.after(), search.spare(), closeness(view.kind, search.gpus)
+    )
 
 
-def _search(view: View, taken: Taken) -> Search | None:
+def _search(view: DeviceView, taken: Taken) -> DeviceSearch | None:
     """The search that found an allocation, None where there is none. Raises Ended."""
-    first = Search(view, taken, as_upstream=True) if view.ordered else None
+    first = DeviceSearch(view, taken, as_upstream=True) if view.ordered else None
     if first is not None and not first.run():
         return None
-    ours = Search(view, taken)
+    ours = DeviceSearch(view, taken)
     try:
         # What one request cannot have alone, it cannot have beside others.
-        alone = (Search(view, taken, only=place) for place in ours.order if len(ours.order) > 1)
+        alone = (DeviceSearch(view, taken, only=place) for place in ours.order if len(ours.order) > 1)
         return ours if all(one.run() for one in alone) and ours.run() else None
-    except Ended:
+    except SearchEnded:
         if first is None:
-            first = Search(view, taken, as_upstream=True)
+            first = DeviceSearch(view, taken, as_upstream=True)
             return first if first.run() else None
         return first
 
 
-def closeness(kind: Kind, gpus: int) -> int:
+def closeness(kind: DeviceKind, gpus: int) -> int:
     """The bandwidth between these GPUs of the layout, in thousandths of the best that so many of them can have."""
     if kind.layout is None or gpus.bit_count() < 2:
         return PERMILLE
@@ -70,11 +72,13 @@ def closeness(kind: Kind, gpus: int) -> int:
     return PERMILLE * int(sets.mbps[gpus]) // max(sets.ideal_mbps[gpus.bit_count()], 1)
 
 
-def _plain(view: View, taken: Taken) -> Outcome:
+def _plain(view: DeviceView, taken: Taken) -> AllocationOutcome:
     """Any so many of the free devices will do: the best ones, dealt out in order."""
     kind, free, count = view.kind, view.plain & ~taken.whole, view.count
     if free.bit_count() < count:
-        return Outcome(None, taken, detail=f"{count} wanted, {free.bit_count()} of {view.plain.bit_count()} free")
+        return AllocationOutcome(
+            None, taken, detail=f"{count} wanted, {free.bit_count()} of {view.plain.bit_count()} free"
+        )
     chosen = 0
     if kind.layout is not None and free & ~kind.whole_gpus == 0:
         gpus = choices(kind.layout).choose(kind.gpus_of(bits(free)), count)
@@ -89,10 +93,10 @@ def _plain(view: View, taken: Taken) -> Outcome:
         for requests in view.claims
     )
     after = taken._replace(whole=taken.whole | chosen)
-    return Outcome(picks, after, (free ^ chosen).bit_count(), closeness(kind, kind.gpus_of(bits(chosen))))
+    return AllocationOutcome(picks, after, (free ^ chosen).bit_count(), closeness(kind, kind.gpus_of(bits(chosen))))
 
 
-def _why_not(view: View, taken: Taken) -> str:
+def _why_not(view: DeviceView, taken: Taken) -> str:
     """The first request of which no alternative has enough devices, with the numbers."""
     for requests in view.claims:
         for options in requests:

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping
 from msgspec import Struct
 
 from dovetail.core.dra.capacity import CapacityError, Draw, draw_of
-from dovetail.core.dra.kinds import Kind, Kinds, Profile
-from dovetail.core.dra.selectors import Compile, Selector, SelectorError
+from dovetail.core.dra.kinds import DeviceKind, DeviceProfile, Kinds
+from dovetail.core.dra.selectors import Compile, DeviceSelector, SelectorError
 from dovetail.core.dra.types import ClaimSpec, DeviceClass, DeviceRequest, DeviceTaint
 from dovetail.core.model import Toleration
 
@@ -26,7 +26,7 @@ MOST_RESULTS = 32
 """Devices of one claim (resource.k8s.io: AllocationResultsMaxSize)."""
 
 
-class Fault(Struct, frozen=True):
+class RequestFault(Struct, frozen=True):
     """What ends the allocation on a node. `device` is the bit of a device whose name stands between the two parts of
     the text, -1 for none."""
 
@@ -38,17 +38,17 @@ class Fault(Struct, frozen=True):
 class Test(Struct, eq=False):
     """A selector and what it said of profiles so far, by number: a text where it erred."""
 
-    selector: Selector | None
+    selector: DeviceSelector | None
     error: str
     said: dict[int, bool | str]
 
-    def of(self, profile: Profile) -> bool | str:
+    def of(self, profile: DeviceProfile) -> bool | str:
         said = self.said.get(profile.number)
         if said is None:
             said = self.said[profile.number] = self._ask(profile)
         return said
 
-    def _ask(self, profile: Profile) -> bool | str:
+    def _ask(self, profile: DeviceProfile) -> bool | str:
         if self.selector is None:
             return f"CEL compile error: {self.error}"
         try:
@@ -66,7 +66,7 @@ class Alternative(Struct, frozen=True, eq=False):
     rules: tuple[int, ...]
 
 
-class Rule(Struct, frozen=True):
+class RequestRule(Struct, frozen=True):
     """A constraint: devices differ in the attribute, or have a value of it in common."""
 
     attribute: str
@@ -75,7 +75,7 @@ class Rule(Struct, frozen=True):
 
 class ClaimAsk(Struct, frozen=True, eq=False):
     requests: tuple[tuple[Alternative, ...], ...]
-    rules: tuple[Rule, ...]
+    rules: tuple[RequestRule, ...]
 
 
 class Ask(Struct, frozen=True, eq=False):
@@ -88,7 +88,7 @@ class Ask(Struct, frozen=True, eq=False):
     broken: str
 
 
-class Option(Struct, frozen=True, eq=False):
+class RequestOption(Struct, frozen=True, eq=False):
     """An alternative on a kind of node. `matching` are the devices that it means, `fitting` those of them that are not
     kept from it by taints. `draws[bit]` is what it takes of the capacities of each. `count` is how many it needs.
     `faults[bit]` is why no device can be taken once this one is tried."""
@@ -99,19 +99,19 @@ class Option(Struct, frozen=True, eq=False):
     matching: int
     fitting: int
     draws: dict[int, Draw]
-    faults: dict[int, Fault]
+    faults: dict[int, RequestFault]
     rules: tuple[int, ...]
 
 
-class View(Struct, frozen=True, eq=False):
+class DeviceView(Struct, frozen=True, eq=False):
     """An ask on a kind of node. `fault` ends it whatever is free. `plain` are the devices to choose any `count` of,
     where nothing else is to be heeded, else 0. `ordered` is true where upstream's order of trying decides whether it
     fails."""
 
-    kind: Kind
-    claims: tuple[tuple[tuple[Option, ...], ...], ...]
-    rules: tuple[tuple[Rule, ...], ...]
-    fault: Fault | None
+    kind: DeviceKind
+    claims: tuple[tuple[tuple[RequestOption, ...], ...], ...]
+    rules: tuple[tuple[RequestRule, ...], ...]
+    fault: RequestFault | None
     plain: int
     count: int
     ordered: bool
@@ -128,7 +128,7 @@ class Asks:
         self._compile = compile
         self._tests: dict[str, Test] = {}
         self._asks: dict[tuple[ClaimSpec, ...], Ask] = {}
-        self._views: dict[tuple[int, int], View] = {}
+        self._views: dict[tuple[int, int], DeviceView] = {}
         self._version = 0
         self._made = 0
         self._characters = 0
@@ -172,7 +172,7 @@ class Asks:
         return Ask(self._made, claims, missing, _broken(claims))
 
     def _claim(self, spec: ClaimSpec) -> ClaimAsk:
-        rules = tuple(Rule(one.match or one.distinct, bool(one.distinct)) for one in spec.constraints)
+        rules = tuple(RequestRule(one.match or one.distinct, bool(one.distinct)) for one in spec.constraints)
 
         def under(request: DeviceRequest) -> tuple[int, ...]:
             names = {request.name, request.name.partition("/")[0]}
@@ -206,7 +206,7 @@ class Asks:
             self._characters += len(expression)
         return test
 
-    def view(self, ask: Ask, kind: Kind) -> View:
+    def view(self, ask: Ask, kind: DeviceKind) -> DeviceView:
         """The ask on a kind of node."""
         if self._version != self._kinds.version:
             self._version = self._kinds.version
@@ -234,12 +234,12 @@ def _broken(claims: tuple[ClaimAsk, ...]) -> str:
     return ""
 
 
-def view_of(ask: Ask, kind: Kind) -> View:
+def view_of(ask: Ask, kind: DeviceKind) -> DeviceView:
     claims = tuple(
         tuple(tuple(_option(one, kind) for one in alternatives) for alternatives in claim.requests)
         for claim in ask.claims
     )
-    fault = Fault(ask.missing) if ask.missing else _fault(claims, kind)
+    fault = RequestFault(ask.missing) if ask.missing else _fault(claims, kind)
     options = [one for requests in claims for alternatives in requests for one in alternatives]
     exact = [one for one in options if not one.every]
     plain = options[0].fitting if options else 0
@@ -249,7 +249,7 @@ def view_of(ask: Ask, kind: Kind) -> View:
         and not any(one.request.admin_access for one in options)
         and not plain & (kind.shareable | kind.partitioned | kind.conditional)
     )
-    return View(
+    return DeviceView(
         kind=kind,
         claims=claims,
         rules=tuple(claim.rules for claim in ask.claims),
@@ -261,7 +261,7 @@ def view_of(ask: Ask, kind: Kind) -> View:
     )
 
 
-def _alike(ask: Ask, kind: Kind) -> tuple[int, ...]:
+def _alike(ask: Ask, kind: DeviceKind) -> tuple[int, ...]:
     compared = [kind.compared(rule.attribute) for claim in ask.claims for rule in claim.rules]
     numbers: dict[object, int] = {}
     return tuple(
@@ -272,26 +272,26 @@ def _alike(ask: Ask, kind: Kind) -> tuple[int, ...]:
     )
 
 
-def _option(alternative: Alternative, kind: Kind) -> Option:
+def _option(alternative: Alternative, kind: DeviceKind) -> RequestOption:
     request = alternative.request
     judged: dict[int, _Judgement] = {}
     matching = fitting = 0
     draws: dict[int, Draw] = {}
-    faults: dict[int, Fault] = {}
+    faults: dict[int, RequestFault] = {}
     for bit, profile in enumerate(kind.profiles):
         judgement = judged.get(profile.number)
         if judgement is None:
             judgement = judged[profile.number] = _judge(alternative, profile)
         here = bool(kind.here >> bit & 1)
         if judgement.text and (here or judgement.erred):
-            faults[bit] = Fault(judgement.text, bit, judgement.rest)
+            faults[bit] = RequestFault(judgement.text, bit, judgement.rest)
         elif judgement.draw is not None and here:
             matching |= 1 << bit
             draws[bit] = judgement.draw
             fitting |= judgement.tolerated << bit
     every = request.mode == "All"
     count = matching.bit_count() if every else request.count
-    return Option(request, every, count, matching, fitting, draws, faults, alternative.rules)
+    return RequestOption(request, every, count, matching, fitting, draws, faults, alternative.rules)
 
 
 class _Judgement(Struct, frozen=True):
@@ -305,7 +305,7 @@ class _Judgement(Struct, frozen=True):
     rest: str = ""
 
 
-def _judge(alternative: Alternative, profile: Profile) -> _Judgement:
+def _judge(alternative: Alternative, profile: DeviceProfile) -> _Judgement:
     request = alternative.request
     for where, test in alternative.tests:
         said = test.of(profile)
@@ -334,7 +334,7 @@ def _tolerates(toleration: Toleration, taint: DeviceTaint) -> bool:
     return toleration.operator == "Exists" or (toleration.operator == "Equal" and toleration.value == taint.value)
 
 
-def _fault(claims: tuple[tuple[tuple[Option, ...], ...], ...], kind: Kind) -> Fault | None:
+def _fault(claims: tuple[tuple[tuple[RequestOption, ...], ...], ...], kind: DeviceKind) -> RequestFault | None:
     """What is found wrong before any device is tried."""
     for requests in claims:
         least = 0
@@ -344,7 +344,7 @@ def _fault(claims: tuple[tuple[tuple[Option, ...], ...], ...], kind: Kind) -> Fa
                     return fault
             fewest = min((option.count for option in options), default=0)
             if fewest > MOST_RESULTS - least:
-                return Fault(
+                return RequestFault(
                     f"request {options[0].request.name.partition('/')[0]}: adding {fewest} devices exceeds the claim "
                     f"limit of {MOST_RESULTS}, with {least} already accounted for"
                 )
@@ -352,13 +352,13 @@ def _fault(claims: tuple[tuple[tuple[Option, ...], ...], ...], kind: Kind) -> Fa
     return None
 
 
-def _fault_of_every(option: Option, kind: Kind) -> Fault | None:
+def _fault_of_every(option: RequestOption, kind: DeviceKind) -> RequestFault | None:
     """All devices can only be had where all are known, and nothing errs on one."""
     for pool in kind.pools:
         state = "being updated" if pool.incomplete else "invalid" if pool.invalid else ""
         if state:
             text = f"request {option.request.name}: asks for all devices, but a resource pool of {pool.driver} is "
-            return Fault(f"{text}currently {state}")
+            return RequestFault(f"{text}currently {state}")
         for bit in range(pool.first, pool.end):
             if bit in option.faults:
                 return option.faults[bit]

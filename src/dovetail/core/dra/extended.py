@@ -26,7 +26,7 @@ _RANDOM, _LONGEST = 5, 63
 """Of names that the API server generates (apiserver/pkg/storage/names)."""
 
 
-class Use(NamedTuple):
+class ExtendedUse(NamedTuple):
     """A container has its devices of an extended resource by this request of the claim."""
 
     container: str
@@ -51,11 +51,11 @@ def _claim_key(namespace: str, name: str, uid: str) -> str:
     return f"{namespace}/{name_base(name)[: _LONGEST - _RANDOM]}{letters}"
 
 
-def claim_for(containers: Sequence[Container], classes: Mapping[str, str]) -> tuple[ClaimSpec, tuple[Use, ...]]:
+def claim_for(containers: Sequence[Container], classes: Mapping[str, str]) -> tuple[ClaimSpec, tuple[ExtendedUse, ...]]:
     """The claim for the resources for which there is a class (its name by that of the resource), and who uses what of
     it."""
     requests: list[DeviceRequest] = []
-    uses: list[Use] = []
+    uses: list[ExtendedUse] = []
     for resource in sorted(classes):
         found, own = _requests(containers, resource, classes[resource])
         requests += found
@@ -66,14 +66,14 @@ def claim_for(containers: Sequence[Container], classes: Mapping[str, str]) -> tu
 
 def _requests(
     containers: Sequence[Container], resource: str, device_class: str
-) -> tuple[list[DeviceRequest], list[Use]]:
+) -> tuple[list[DeviceRequest], list[ExtendedUse]]:
     lasting: dict[int, DeviceRequest] = {}
-    uses: list[Use] = []
+    uses: list[ExtendedUse] = []
     for i, container in enumerate(containers):
         amount = dict(container.amounts).get(resource, 0)
         if amount and not container.passing:
             lasting[i] = DeviceRequest(_name(i, container, resource), device_class, count=amount)
-            uses.append(Use(container.name, resource, lasting[i].name))
+            uses.append(ExtendedUse(container.name, resource, lasting[i].name))
     extra: list[DeviceRequest] = []
     passing: list[tuple[str, DeviceRequest | None]] = []
     for i, container in enumerate(containers):
@@ -89,7 +89,7 @@ def _requests(
     for name, used in passing:
         shared = used or largest
         assert shared is not None
-        uses.append(Use(name, resource, shared.name))
+        uses.append(ExtendedUse(name, resource, shared.name))
     return [*([largest] if largest is not None else []), *lasting.values()], uses
 
 

@@ -12,13 +12,15 @@ from collections.abc import Sequence
 from hashlib import sha256
 
 from dovetail.core.dra.capacity import written
-from dovetail.core.dra.pools import Offer, PoolId
+from dovetail.core.dra.pools import PoolId, PoolOffer
 from dovetail.core.dra.search import Pick
 from dovetail.core.dra.types import SHARED, Allocation, Claim, Device, Grant
 from dovetail.core.model import NodeTerm, Requirement
 
 
-def allocation(claim: Claim, node: str, offers: Sequence[tuple[PoolId, Offer]], picks: Sequence[Pick]) -> Allocation:
+def allocation(
+    claim: Claim, node: str, offers: Sequence[tuple[PoolId, PoolOffer]], picks: Sequence[Pick]
+) -> Allocation:
     """What the claim gets by the picks of the devices that are offered to the node."""
     found = [offers[pick.bit] for pick in picks]
     grants = tuple([_grant(claim, pool, offer.device, pick) for pick, (pool, offer) in zip(picks, found, strict=True)])
@@ -54,7 +56,7 @@ def _share_id(name: str) -> str:
     return f"{code[:8]}-{code[8:12]}-8{code[13:16]}-8{code[17:20]}-{code[20:32]}"
 
 
-def _usable(node: str, offers: Sequence[Offer]) -> tuple[str, tuple[NodeTerm, ...] | None]:
+def _usable(node: str, offers: Sequence[PoolOffer]) -> tuple[str, tuple[NodeTerm, ...] | None]:
     """(the only node, the nodes) where an allocation of these devices can be used; nothing for all nodes. Terms are
     joined to one. Source: createNodeSelector."""
     expressions: list[Requirement] = []

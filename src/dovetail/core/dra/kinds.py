@@ -19,9 +19,9 @@ from collections.abc import Iterable, Iterator
 from msgspec import Struct
 
 from dovetail.core.devices.layout import MAX_LINKED_GPUS, Layout
-from dovetail.core.dra.partitions import Card, cards_of
+from dovetail.core.dra.partitions import PartitionedGpu, cards_of
 from dovetail.core.dra.pools import PoolHere, uses_of
-from dovetail.core.dra.selectors import Read
+from dovetail.core.dra.selectors import SelectorReads
 from dovetail.core.dra.types import Device, Value
 
 BUS_ID = "resource.kubernetes.io/pciBusID"
@@ -41,7 +41,7 @@ def bits(mask: int) -> Iterator[int]:
         mask &= mask - 1
 
 
-class Profile(Struct, frozen=True):
+class DeviceProfile(Struct, frozen=True):
     """Devices of a driver that are equal in all that is read of them; `device` is one of them."""
 
     number: int
@@ -60,14 +60,14 @@ class PoolKind(Struct, frozen=True):
     counters: range
 
 
-class Kind(Struct, frozen=True, eq=False):
+class DeviceKind(Struct, frozen=True, eq=False):
     """`values[attribute][bit]` is a set of value numbers as bits, None where the device has not the attribute.
     `counters` are the amounts of all counters of the node's pools, `uses[bit]` what a device takes of them by number.
     `gpus[bit]` is the device's GPU in the layout, or NO_GPU. `whole_gpus` are the devices that are a GPU each."""
 
     number: int
     pools: tuple[PoolKind, ...]
-    profiles: tuple[Profile, ...]
+    profiles: tuple[DeviceProfile, ...]
     here: int
     shareable: int
     partitioned: int
@@ -83,7 +83,7 @@ class Kind(Struct, frozen=True, eq=False):
     """For each device those that take of the same counters, itself among them."""
     sizes: tuple[int, ...]
     """What each device takes of its counters, in thousandths of each, added up."""
-    cards: dict[int, Card]
+    cards: dict[int, PartitionedGpu]
     """Of each partition the card that it is a part of; none where it is not known what these are worth."""
 
     def gpus_of(self, devices: Iterable[int]) -> int:
@@ -106,20 +106,20 @@ class Kinds:
     def __init__(self) -> None:
         self.version = 0
         """Grows when more is read: kinds that were made before are of no use then."""
-        self._read: set[Read] = set()
+        self._read: set[SelectorReads] = set()
         self._compared: set[str] = set()
         self._everything = False
         self._names: dict[str, bool] = {}
         """Which attributes are read, by qualified name, as far as they were looked up."""
         self._kept: dict[str, bool] = {}
         """The same of those that kinds are made of: also what is compared, and what tells which GPU a device is."""
-        self._profiles: dict[object, Profile] = {}
-        self._kinds: dict[object, Kind] = {}
-        self._written: dict[object, Kind] = {}
+        self._profiles: dict[object, DeviceProfile] = {}
+        self._kinds: dict[object, DeviceKind] = {}
+        self._written: dict[object, DeviceKind] = {}
         """Kinds by all that they are made of, as it is written."""
         self._numbers = 0
 
-    def read(self, reads: Iterable[frozenset[Read] | None], compared: Iterable[str]) -> None:
+    def read(self, reads: Iterable[frozenset[SelectorReads] | None], compared: Iterable[str]) -> None:
         """Selectors read these, and constraints compare these attributes."""
         before = len(self._read), self._everything
         for each in reads:
@@ -149,7 +149,7 @@ class Kinds:
         self._compared.clear()
         self._everything = False
 
-    def of(self, pools: tuple[PoolHere, ...], layout: Layout | None) -> Kind:
+    def of(self, pools: tuple[PoolHere, ...], layout: Layout | None) -> DeviceKind:
         """The kind of a node with these pools: the same object for equal ones."""
         written = layout, tuple([self._as_written(pool) for pool in pools])
         kind = self._written.get(written)
@@ -177,8 +177,8 @@ class Kinds:
         ]  # fmt: skip
         return pool.id[0], pool.incomplete, bool(pool.invalid), pool.counters, tuple(devices)
 
-    def _worked_out(self, pools: tuple[PoolHere, ...], layout: Layout | None) -> Kind:
-        profiles: list[Profile] = []
+    def _worked_out(self, pools: tuple[PoolHere, ...], layout: Layout | None) -> DeviceKind:
+        profiles: list[DeviceProfile] = []
         uses: list[tuple[tuple[int, int], ...]] = []
         counters: list[int] = []
         parts, pool_of = [], []
@@ -208,7 +208,7 @@ class Kinds:
         )  # fmt: skip
         kind = self._kinds.get(key)
         if kind is None:
-            kind = self._kinds[key] = Kind(
+            kind = self._kinds[key] = DeviceKind(
                 number=self._numbers,
                 pools=tuple(parts),
                 profiles=tuple(profiles),
@@ -230,7 +230,7 @@ class Kinds:
             self._numbers += 1
         return kind
 
-    def _profile(self, driver: str, device: Device) -> Profile:
+    def _profile(self, driver: str, device: Device) -> DeviceProfile:
         key = (
             driver,
             tuple([(name, _typed(value)) for name, value in device.attributes if self._is_read(name)]),
@@ -241,7 +241,7 @@ class Kinds:
         profile = self._profiles.get(key)
         if profile is None:
             self._numbers += 1
-            profile = self._profiles[key] = Profile(self._numbers, driver, device)
+            profile = self._profiles[key] = DeviceProfile(self._numbers, driver, device)
         return profile
 
     def _is_kept(self, qualified: str) -> bool:
@@ -257,7 +257,7 @@ class Kinds:
 
     def _is_told(self, qualified: str) -> bool:
         domain, _, name = qualified.partition("/")
-        found = (Read("attributes", domain, name), Read("attributes", domain, ""))
+        found = (SelectorReads("attributes", domain, name), SelectorReads("attributes", domain, ""))
         return self._everything or not self._read.isdisjoint(found)
 
 

@@ -24,7 +24,7 @@ _MOST_PARTITIONS = 62
 _MOST_STATES = 20_000
 
 
-class Card(Struct, frozen=True, eq=False):
+class PartitionedGpu(Struct, frozen=True, eq=False):
     """`members` are the devices of a node that are its partitions, ascending; `worths` is by which of them are taken,
     as bits in that order."""
 
@@ -40,14 +40,14 @@ class Card(Struct, frozen=True, eq=False):
         return None if before is None or after is None else before - after
 
 
-def cards_of(uses: Sequence[Uses], counters: Sequence[int], shareable: int) -> dict[int, Card]:
+def cards_of(uses: Sequence[Uses], counters: Sequence[int], shareable: int) -> dict[int, PartitionedGpu]:
     """The card of each partition of a node; none where it cannot be told. `uses` and `shareable` are by device,
     `counters` what there is of each counter."""
     users: dict[int, list[int]] = {}
     for device, own in enumerate(uses):
         for counter, _ in own:
             users.setdefault(counter, []).append(device)
-    cards: dict[int, Card] = {}
+    cards: dict[int, PartitionedGpu] = {}
     seen: set[int] = set()
     for device, own in enumerate(uses):
         if not own or device in seen:
@@ -68,7 +68,7 @@ def cards_of(uses: Sequence[Uses], counters: Sequence[int], shareable: int) -> d
         )
         if table is None:
             return {}
-        cards.update(dict.fromkeys(members, Card(members, table, table[0] - min(table.values()))))
+        cards.update(dict.fromkeys(members, PartitionedGpu(members, table, table[0] - min(table.values()))))
     return cards
 
 

@@ -27,7 +27,7 @@ Reaches = Callable[[tuple[NodeTerm, ...]], bool]
 """Whether node terms match the node."""
 
 
-class Offer(Struct, frozen=True, eq=False):
+class PoolOffer(Struct, frozen=True, eq=False):
     """A device and its slice. `here` is false where the device is in a slice that reaches the node and is not itself
     for it: it is never allocated there, but selectors are tried on it. `node` and `node_terms` say where an allocation
     of it can be used."""
@@ -44,7 +44,7 @@ class PoolHere(Struct, frozen=True, eq=False):
     id: PoolId
     incomplete: bool = False
     invalid: str = ""
-    offers: tuple[Offer, ...] = ()
+    offers: tuple[PoolOffer, ...] = ()
     counters: tuple[tuple[tuple[str, str], int], ...] = ()
     elsewhere: tuple[tuple[str, Uses], ...] = ()
 
@@ -120,11 +120,11 @@ def uses_of(device: Device) -> Uses:
     return tuple(sorted(uses.items()))
 
 
-def _offer(one: Slice, device: Device, name: str, reaches: Reaches) -> Offer:
+def _offer(one: Slice, device: Device, name: str, reaches: Reaches) -> PoolOffer:
     if not one.per_device:
-        return Offer(device, True, one.node, one.node_terms)
+        return PoolOffer(device, True, one.node, one.node_terms)
     here = _node_matches(device.node, device.all_nodes, device.node_terms, name, reaches)
-    return Offer(device, here, device.node, device.node_terms)
+    return PoolOffer(device, here, device.node, device.node_terms)
 
 
 def _slice_reaches(one: Slice, name: str, reaches: Reaches) -> bool:

@@ -21,9 +21,9 @@ from typing import NamedTuple
 import numpy as np
 
 from dovetail.core.devices.bandwidth import sets_of
-from dovetail.core.dra.asks import MOST_RESULTS, Fault, Option, View
+from dovetail.core.dra.asks import MOST_RESULTS, DeviceView, RequestFault, RequestOption
 from dovetail.core.dra.capacity import Draw
-from dovetail.core.dra.kinds import Kind, bits
+from dovetail.core.dra.kinds import DeviceKind, bits
 from dovetail.core.dra.types import DeviceRequest
 
 MOST_STEPS = 50_000
@@ -49,14 +49,14 @@ class Pick(NamedTuple):
     draw: Draw | None
 
 
-class Ended(Exception):
+class SearchEnded(Exception):
     """The search ended for this reason; whether there is an allocation is not known, or of no importance."""
 
-    def __init__(self, fault: Fault) -> None:
+    def __init__(self, fault: RequestFault) -> None:
         self.fault = fault
 
 
-_TOO_LONG = Fault(f"the search for devices was stopped after {MOST_STEPS} tries; an allocation may exist")
+_TOO_LONG = RequestFault(f"the search for devices was stopped after {MOST_STEPS} tries; an allocation may exist")
 
 
 class _Undo(NamedTuple):
@@ -68,12 +68,12 @@ class _Undo(NamedTuple):
     own: int
 
 
-class Search:
+class DeviceSearch:
     """One search, for all requests or for `only` one (the numbers of claim and request). `as_upstream` tries devices in
-    their order, and ends (`Ended`) where upstream would."""
+    their order, and ends (`SearchEnded`) where upstream would."""
 
     def __init__(
-        self, view: View, taken: Taken, as_upstream: bool = False, only: tuple[int, int] | None = None
+        self, view: DeviceView, taken: Taken, as_upstream: bool = False, only: tuple[int, int] | None = None
     ) -> None:
         kind = view.kind
         self.view = view
@@ -121,7 +121,7 @@ class Search:
         self.dead.add(held)
         return False
 
-    def _sets(self, claim: int, option: Option) -> Iterator[None]:
+    def _sets(self, claim: int, option: RequestOption) -> Iterator[None]:
         """Takes one set of devices after the other; each is given back when the next one is asked for."""
         if option.every:
             yield from self._exactly(claim, option, list(bits(option.matching)))
@@ -136,7 +136,7 @@ class Search:
                 else:
                     yield from self._some(claim, option, option.count, self._preferred(able))
 
-    def _exactly(self, claim: int, option: Option, devices: list[int]) -> Iterator[None]:
+    def _exactly(self, claim: int, option: RequestOption, devices: list[int]) -> Iterator[None]:
         undos = []
         for bit in devices:
             undo = self._take(claim, option, bit)
@@ -148,7 +148,7 @@ class Search:
         for undo in reversed(undos):
             self._give_back(undo)
 
-    def _some(self, claim: int, option: Option, count: int, devices: list[int]) -> Iterator[None]:
+    def _some(self, claim: int, option: RequestOption, count: int, devices: list[int]) -> Iterator[None]:
         """Sets of `count` of these, in their order."""
         tried = set()
         for i, bit in enumerate(devices):
@@ -167,7 +167,7 @@ class Search:
                 self._give_back(undo)
             tried.add(alike)
 
-    def _linked(self, claim: int, option: Option, devices: list[int]) -> Iterator[None]:
+    def _linked(self, claim: int, option: RequestOption, devices: list[int]) -> Iterator[None]:
         """Sets of whole GPUs, the best ones first."""
         assert self.kind.layout is not None
         sets = sets_of(self.kind.layout)
@@ -196,15 +196,15 @@ class Search:
     def _is_gpu(self, bit: int) -> bool:
         return bool((self.kind.whole_gpus & ~self.kind.shareable) >> bit & 1)
 
-    def _take(self, claim: int, option: Option, bit: int) -> _Undo | None:
+    def _take(self, claim: int, option: RequestOption, bit: int) -> _Undo | None:
         self.steps += 1
         if self.steps > MOST_STEPS:
-            raise Ended(_TOO_LONG)
+            raise SearchEnded(_TOO_LONG)
         kind, request = self.kind, option.request
         if not self._is_free(claim, request, bit):
             return None
         if self.as_upstream and not option.every and (fault := option.faults.get(bit)) is not None:
-            raise Ended(fault)
+            raise SearchEnded(fault)
         shareable = bool(kind.shareable >> bit & 1)
         counters = bool(kind.uses[bit]) and not self._is_shared(bit)
         if (counters and not self._has_counters(bit)) or not option.fitting >> bit & 1:
@@ -213,7 +213,7 @@ class Search:
         if met is None:
             if self.as_upstream and option.every:
                 where = f"request {request.name}: cannot add device "
-                raise Ended(Fault(where, bit, " because a claim constraint would not be satisfied"))
+                raise SearchEnded(RequestFault(where, bit, " because a claim constraint would not be satisfied"))
             return None
         if not self._has_capacity(option, bit):
             return None
@@ -268,7 +268,7 @@ class Search:
     def _has_counters(self, bit: int) -> bool:
         return not self.blocked >> bit & 1 and all(self.left[i] >= milli for i, milli in self.kind.uses[bit])
 
-    def _has_capacity(self, option: Option, bit: int) -> bool:
+    def _has_capacity(self, option: RequestOption, bit: int) -> bool:
         before = self.shares.get(bit)
         if before is None:
             return True
@@ -277,7 +277,7 @@ class Search:
             held + drawn <= one.milli for held, drawn, (_, one) in zip(before, option.draws[bit], capacity, strict=True)
         )
 
-    def _meet(self, claim: int, option: Option, bit: int) -> list[int | None] | None:
+    def _meet(self, claim: int, option: RequestOption, bit: int) -> list[int | None] | None:
         """What the constraints know once the device is added; None where one is violated."""
         met = self.met[claim]
         if option.rules:
@@ -299,7 +299,7 @@ class Search:
                     return None
         return met
 
-    def _is_able(self, option: Option, bit: int) -> bool:
+    def _is_able(self, option: RequestOption, bit: int) -> bool:
         """Whether the device could be had now by a request of its own."""
         if not option.request.admin_access and (self.taken.whole | self.whole) >> bit & 1:
             return False
@@ -376,7 +376,7 @@ def _added(held: Draw | None, draw: Draw) -> Draw:
     return draw if held is None else tuple(map(sum, zip(held, draw, strict=True)))
 
 
-def _counters_left(kind: Kind, taken: Taken) -> list[int]:
+def _counters_left(kind: DeviceKind, taken: Taken) -> list[int]:
     left = list(kind.counters)
     for counter, milli in enumerate(taken.foreign):
         left[counter] -= milli

@@ -21,7 +21,7 @@ class SelectorError(Exception):
 Kind = Literal["attributes", "capacity", "driver", "shareable"]
 
 
-class Read(NamedTuple):
+class SelectorReads(NamedTuple):
     """Something of a device that an expression looks at: `attributes` or `capacity` of a domain, or the device's
     `driver` or whether it is `shareable` (then domain and name are ""). `name` is "" where the expression looks at the
     whole map of the domain; then its value depends on all names of it."""
@@ -31,11 +31,11 @@ class Read(NamedTuple):
     name: str
 
 
-class Selector(Protocol):
+class DeviceSelector(Protocol):
     """A compiled expression."""
 
     @property
-    def reads(self) -> frozenset[Read] | None:
+    def reads(self) -> frozenset[SelectorReads] | None:
         """Everything that the answer can depend on; None where that cannot be told, so that it may be anything."""
 
     def matches(self, device: Device, driver: str) -> bool:
@@ -43,5 +43,5 @@ class Selector(Protocol):
         it, or its answer is no truth value, or it costs more than a selector may."""
 
 
-Compile = Callable[[str], Selector]
+Compile = Callable[[str], DeviceSelector]
 """Makes a selector of an expression; raises SelectorError where it cannot be one."""

@@ -13,10 +13,10 @@ from dovetail.core.cluster.placement import Placement, indices
 from dovetail.core.decisions import Bind, Decision, Hold, Release
 from dovetail.core.model import Pod
 from dovetail.core.pipeline import pre_enqueue
-from dovetail.core.pipeline.equivalence import Kind
-from dovetail.core.pipeline.post_filter import MakingRoom
+from dovetail.core.pipeline.equivalence import Signature
+from dovetail.core.pipeline.post_filter import PostFilter
 from dovetail.core.placing import filters, links, refusals, repartition
-from dovetail.core.placing.gangs import Group, Search, SearchLimitReached, fewest, shapes_of
+from dovetail.core.placing.gangs import GangSearch, Group, SearchLimitReached, fewest, shapes_of
 from dovetail.core.placing.pods import Scope
 from dovetail.core.preemption import nominated_room
 from dovetail.core.reasons import Reason, Refusal, When
@@ -59,7 +59,7 @@ class Attempt:
         by_uid = state.roster.waiting(self._root)
         waiting = list(by_uid.values())
         decisions: list[Decision] = []
-        room = MakingRoom(state, self._root, self._queue)
+        room = PostFilter(state, self._root, self._queue)
         kinds = self._kinds if len(waiting) == len(self._members) else state.roster.distinct(waiting)
         refusal = pre_enqueue.blocked(state, self._root, self._queue, waiting, kinds)
         if refusal is not None:
@@ -213,7 +213,7 @@ class Attempt:
         placed: list[Placement] = []
         with state.cluster.trial() as trial:
             try:
-                fits = Search(state.cluster, state.rows, state.policy.search_limit).place(group, scope)
+                fits = GangSearch(state.cluster, state.rows, state.policy.search_limit).place(group, scope)
             except SearchLimitReached:
                 words = f"after {state.policy.search_limit} domains"
                 return [], Refusal(Reason.SEARCH_LIMIT, When.NOT_YET, words)
@@ -351,7 +351,7 @@ class Attempt:
             return frozenset()
         return pre_enqueue.barred_models(self._state, self._queue, self._state.shares.wanted(pods))
 
-    def _know(self, group: Group, alike: object | None) -> Kind | None:
+    def _know(self, group: Group, alike: object | None) -> Signature | None:
         """Note the kind of the root: equal for roots of which none is placed, and nobody gives way to, when that is so
         for one of them."""
         if alike is None or self._root in self._state.reservations.by_root:
@@ -359,7 +359,7 @@ class Attempt:
         precedence = self._state.precedence(self._root)
         preempts = all(pod.work.preempts for pod in self._kinds)
         work = next(iter(fewest(group)), group.pods[0]).work if self._state.policy.moves_per_hour else None
-        kind = Kind(alike, self._queue, precedence, self._fixed(group.pods), preempts, work)
+        kind = Signature(alike, self._queue, precedence, self._fixed(group.pods), preempts, work)
         self._failures.know(self._root, kind, group)
         return kind
 

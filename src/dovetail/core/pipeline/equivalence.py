@@ -30,7 +30,7 @@ _AGAIN_MS = 60_000
 """How long a search that failed counts at most: what is due moves, and jobs save their work."""
 
 
-class Kind(NamedTuple):
+class Signature(NamedTuple):
     """Roots of one kind are refused alike. `fixed`: they must not be preempted. `preempts`: others may give way to
     them. `work` is what pods that may be moved for them are weighed against; None where nobody is moved."""
 
@@ -47,7 +47,7 @@ class _Known(Struct, eq=False):
     nothing can be done about it where there is no room (`final`), and whether it would be searched who gives way
     (`asks`)."""
 
-    kind: Kind
+    kind: Signature
     shapes: list[Shape]
     wanted: dict[str, int]
     version: int = -1
@@ -56,7 +56,7 @@ class _Known(Struct, eq=False):
     asks: bool | None = None
 
 
-class Failures:
+class EquivalenceCache:
     """By what is wanted: `no_room` is why it does not fit, `reserved` why not if it does not end before others start
     for whom room is held, `beside` why not beside what is held. `sought` is for whom it was searched in vain who could
     give way, with what was found."""
@@ -69,7 +69,7 @@ class Failures:
         self.sought: dict[object, str] = {}
         self.again_ms = 0
         """When such a search may find somebody that it did not find before, although nothing happens."""
-        self._known: dict[Kind, _Known] = {}
+        self._known: dict[Signature, _Known] = {}
         self._parts = 0
         """How much all of them say."""
         self._refused: set[object] = set()
@@ -109,7 +109,7 @@ class Failures:
         self.again_ms = min(self.again_ms, again_ms) if any(self.sought.values()) else again_ms
         self.sought[key] = why
 
-    def know(self, root: str, kind: Kind, group: Group) -> None:
+    def know(self, root: str, kind: Signature, group: Group) -> None:
         """The root is of this kind as long as nothing about it changes."""
         known = self._known.get(kind)
         if known is None:
@@ -125,7 +125,7 @@ class Failures:
             known = self._known[kind] = _Known(kind, shapes, self._state.shares.wanted(fewest(group)))
         self._roots[root] = known
 
-    def kind(self, root: str) -> Kind | None:
+    def kind(self, root: str) -> Signature | None:
         """The kind of the root, where it is known."""
         known = self._roots.get(root)
         return known.kind if known is not None else None

@@ -20,7 +20,7 @@ from dovetail.core.pipeline.pre_enqueue import within_models
 from dovetail.core.placing.gangs import Group, fewest, shapes_of
 from dovetail.core.placing.pods import Scope
 from dovetail.core.preemption import consolidation, nominated_room, search, within_limit
-from dovetail.core.preemption.defragmentation import Moves
+from dovetail.core.preemption.defragmentation import MovePlan
 from dovetail.core.reasons import Expected, Reason, Refusal, Sure, When
 from dovetail.core.reservations.backfill import Reservation
 from dovetail.core.state import State
@@ -31,7 +31,7 @@ _IN_PIECES = {Reason.NO_NODE_FITS, Reason.GANG_DOES_NOT_FIT}
 _ROOM_HELPS = {Reason.NO_NODE_FITS, Reason.GANG_DOES_NOT_FIT, Reason.RESERVED}
 
 
-class MakingRoom:
+class PostFilter:
     """`again` says that the root is to be tried in the next step, since this one had no time for it."""
 
     def __init__(self, state: State, root: str, queue: str) -> None:
@@ -132,21 +132,21 @@ class MakingRoom:
         state.searches += 1
         others = state.reservations.others(self._root)
         ending = state.reservations.left_alone(others)
-        moves: Moves | str = ""
+        moves: MovePlan | str = ""
         if state.policy.moves_per_hour and refusal.reason in _IN_PIECES:
             own = state.reservations.by_root.get(self._root)
             moves = consolidation.find(state, self._root, group, self._away_from(others, wanted), ending, own)
-            if isinstance(moves, Moves):
+            if isinstance(moves, MovePlan):
                 return self._moved(moves, refusal)
         find = within_limit.find if limited else search.find
         with nominated_room.ahead(state, others):
             scope = self._away_from([one for one in others if not one.nominated], wanted)
             found = find(state, self._root, group, scope, ending)
-        if isinstance(found, search.Found):
+        if isinstance(found, search.PreemptionPlan):
             evict = self._evicted(found)
             if (own := self._made(evict, others)) is not None:
                 return self._make(evict, own, refusal)
-            found = search.Impossible("others that have room made for them on the same nodes would be delayed")
+            found = search.NoPreemption("others that have room made for them on the same nodes would be delayed")
         why = f"{found}; {moves}" if moves else str(found)
         state.failures.search_failed(key, why, found.ripe_ms)
         return [], replace(refusal, reclaim=why)
@@ -156,14 +156,14 @@ class MakingRoom:
         beside = self._state.reservations.beside(others) if others else None
         return within_models(self._state, self._queue, wanted, beside)
 
-    def _evicted(self, found: search.Found) -> Evict:
+    def _evicted(self, found: search.PreemptionPlan) -> Evict:
         what = "takes back what is due to it" if found.cause == "reclaim" else "has jobs of a higher priority"
         message = f"queue {self._queue!r} {what}: {self._state.roster.name_of(self._root)} is to start here"
         names = self._state.cluster.nodes.names
         nominations = tuple([(uid, names[slot]) for uid, slot in found.nominations])
         return Evict(self._gang, found.uids, found.cause, nominations, found.lost_milli_ms, message, self._state.steps)
 
-    def _moved(self, found: Moves, refusal: Refusal) -> tuple[list[Decision], Refusal]:
+    def _moved(self, found: MovePlan, refusal: Refusal) -> tuple[list[Decision], Refusal]:
         state = self._state
         moves = [move for step in found.steps for move in step.moves]
         uids, targets = tuple([move.uid for move in moves]), tuple([move.target for move in moves])

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from msgspec import Struct
 
 from dovetail.core.queues.accounts import Line
-from dovetail.core.queues.queue_order import Order
+from dovetail.core.queues.queue_order import QueueOrder
 from dovetail.core.reasons import Reason, Refusal
 from dovetail.core.workloads.index import Rank
 
@@ -29,11 +29,11 @@ class _Told(Struct):
     uids: set[str]
 
 
-class Pending:
+class SchedulingQueue:
     """Roots to try, each in the line of its queue (and user). A root that failed is parked and comes back when `wake`
     says that room was freed, or when something about itself changes (`push`)."""
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: QueueOrder) -> None:
         self._order = order
         self._heaps: dict[Line, list[Place]] = {}
         self._heads: dict[str, dict[Line, str]] = {}

@@ -22,8 +22,8 @@ from dovetail.core.cluster.shapes import Shape
 from dovetail.core.devices.choose import PERMILLE
 from dovetail.core.model import CPU, MEMORY, WHOLE_GPU_MILLI, Pod
 from dovetail.core.placing import kernel
-from dovetail.core.placing.score_cache import Row
-from dovetail.core.placing.scores import Offer, Scores, Tightest, tightest_gpu
+from dovetail.core.placing.score_cache import ScoreRow
+from dovetail.core.placing.scores import ScoredOffer, Scores, Tightest, tightest_gpu
 from dovetail.core.placing.worth import Worth, emptiest_first, gpu_counts, gpu_rooms, gpu_units
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ class ExpectedFill:
             return ()
         return (learned.native,) if learned.native is not None else None
 
-    def scores(self, cluster: Cluster, offer: Offer) -> Scores:
+    def scores(self, cluster: Cluster, offer: ScoredOffer) -> Scores:
         learned, shape = cluster.learned.get(self), offer.shape
         if learned is None:
             return Tightest().scores(cluster, offer)
@@ -153,7 +153,7 @@ class ExpectedFill:
             score = (change << _CHANGE_BITS - _FEWER_BITS) - (looseness >> _FEWER_BITS) - (first << _FIRST_BITS)
         return score
 
-    def best(self, row: Row, pod: Pod) -> int:
+    def best(self, row: ScoreRow, pod: Pod) -> int:
         return row.best()
 
     def share_gpu(self, cluster: Cluster, slot: int, pod: Pod, share: int) -> int:
@@ -174,7 +174,7 @@ class ExpectedFill:
         return int((left[0] == chosen).argmax())
 
 
-def _change(nodes: Nodes, learned: _Learned, offer: Offer) -> Scores:
+def _change(nodes: Nodes, learned: _Learned, offer: ScoredOffer) -> Scores:
     """How the worth of each node changes, where the pod fits and the node has GPUs that can be divided."""
     learned.measure(nodes)
     shape, slots = offer.shape, np.arange(nodes.size)[offer.index]
@@ -224,7 +224,7 @@ def _asked(nodes: Nodes, shape: Shape, slots: NDArray[np.int64]) -> Scores:
     return asked
 
 
-def _looseness(nodes: Nodes, offer: Offer) -> Scores:
+def _looseness(nodes: Nodes, offer: ScoredOffer) -> Scores:
     left = offer.left
     idle_milli = nodes.room_milli(offer.index).sum(axis=0)
     amounts = np.stack([idle_milli, left[nodes.resources[CPU]], left[nodes.resources[MEMORY]]])

@@ -22,7 +22,7 @@ from dovetail.core.cluster.columns import ABSENT
 from dovetail.core.cluster.shapes import Shape
 from dovetail.core.model import Pod
 from dovetail.core.placing.pods import Scope, fill
-from dovetail.core.placing.score_cache import Rows
+from dovetail.core.placing.score_cache import ScoreCache
 from dovetail.core.placing.scores import INFEASIBLE
 
 
@@ -76,10 +76,10 @@ def fewest(group: Group) -> list[Pod]:
     return [*group.pods[: group.missing], *[pod for sub in below for pod in fewest(sub)]]
 
 
-class Search:
+class GangSearch:
     """One search for one root gang, inside the cluster's running trial."""
 
-    def __init__(self, cluster: Cluster, rows: Rows, limit: int) -> None:
+    def __init__(self, cluster: Cluster, rows: ScoreCache, limit: int) -> None:
         self._cluster = cluster
         self.rows = rows
         self._left = limit

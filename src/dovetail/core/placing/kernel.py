@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from dovetail.core.cluster.columns import Ids, Mask
 from dovetail.core.cluster.nodes import Amounts, Nodes
 from dovetail.core.cluster.shapes import Shape
-from dovetail.core.cluster.shares import Parts
+from dovetail.core.cluster.shares import GpuFractions
 from dovetail.core.devices.choose import PERMILLE, choices
 from dovetail.core.model import CPU, WHOLE_GPU_MILLI
 from dovetail.core.placing import links
@@ -39,7 +39,7 @@ _MOST_GPUS = 64
 
 
 def over(
-    nodes: Nodes, shape: Shape, parts: Parts | None, opened: NDArray[np.int64] | None,
+    nodes: Nodes, shape: Shape, parts: GpuFractions | None, opened: NDArray[np.int64] | None,
     worth: Worth | None, score: Scores, tops: Scores, stale: Mask, suitable: Mask, preference: Scores,
     refused: NDArray[np.int64], copies: NDArray[np.int64] | None, tallies: tuple[tuple[Ids, NDArray[np.int64]], ...],
 ) -> Kernel | None:  # fmt: skip

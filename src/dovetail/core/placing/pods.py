@@ -15,7 +15,7 @@ from dovetail.core.cluster import Cluster
 from dovetail.core.cluster.shapes import Shape
 from dovetail.core.model import Pod
 from dovetail.core.placing import arrangement, filters, kernel, scores
-from dovetail.core.placing.score_cache import Row, Rows
+from dovetail.core.placing.score_cache import ScoreCache, ScoreRow
 
 Scope = NDArray[np.int64]
 """Node slots, ascending."""
@@ -23,7 +23,9 @@ Placed = tuple[tuple[str, int], ...]
 """Pods (uid) with their slots."""
 
 
-def fill(cluster: Cluster, rows: Rows, shape: Shape, pods: list[Pod], scope: Scope | None, alike: bool = False) -> int:
+def fill(
+    cluster: Cluster, rows: ScoreCache, shape: Shape, pods: list[Pod], scope: Scope | None, alike: bool = False
+) -> int:
     """Place as many of the pods (all of this shape) as fit inside `scope` (None: anywhere), first ones first. `alike`
     says that they are known to be of one kind. Returns how many; the caller holds the trial."""
     if filters.hindered(cluster, shape, pods, alike):
@@ -45,7 +47,7 @@ def fill(cluster: Cluster, rows: Rows, shape: Shape, pods: list[Pod], scope: Sco
     return sum(where.values())
 
 
-def _fill_asking(cluster: Cluster, rows: Rows, shape: Shape, pods: list[Pod], scope: Scope | None) -> int:
+def _fill_asking(cluster: Cluster, rows: ScoreCache, shape: Shape, pods: list[Pod], scope: Scope | None) -> int:
     """As `fill`, asking the kubelets before each pod: who is refused somewhere is arranged anew with the others."""
     placed = 0
     while placed < len(pods) and (where := _arranged(cluster, rows.of(shape), len(pods) - placed, scope)):
@@ -74,7 +76,7 @@ def _best(score: scores.Scores, scope: Scope | None) -> int:
     return slot if score[slot] != scores.INFEASIBLE else -1
 
 
-def _place_hindered(cluster: Cluster, rows: Rows, pod: Pod, scope: Scope | None) -> bool:
+def _place_hindered(cluster: Cluster, rows: ScoreCache, pod: Pod, scope: Scope | None) -> bool:
     if cluster.volumes.refusal(pod) is not None or cluster.claims.refusal(pod) is not None:
         return False
     # A claim that pods share is wanted no more once the first of them is placed.
@@ -99,7 +101,7 @@ def _place_hindered(cluster: Cluster, rows: Rows, pod: Pod, scope: Scope | None)
     return False
 
 
-def _arranged(cluster: Cluster, row: Row, count: int, scope: Scope | None) -> dict[int, int]:
+def _arranged(cluster: Cluster, row: ScoreRow, count: int, scope: Scope | None) -> dict[int, int]:
     """Slots for up to `count` pods, and how many of them go to each."""
     arrange = kernel.arrange if kernel.BUILT else arrangement.arrange
     return arrange(row.copies(), row.score, scope, count, cluster.fabric.domains_by_level())

@@ -27,9 +27,9 @@ from dovetail.core.devices.mig.products import GEOMETRIES
 from dovetail.core.labels import untolerated
 from dovetail.core.model import GPU, PODS, WHOLE_GPU_MILLI, Pod, Taint
 from dovetail.core.placing import filters, links
-from dovetail.core.placing.gangs import Group, Search, shapes_of
+from dovetail.core.placing.gangs import GangSearch, Group, shapes_of
 from dovetail.core.placing.pods import Scope
-from dovetail.core.placing.score_cache import Rows
+from dovetail.core.placing.score_cache import ScoreCache
 from dovetail.core.reasons import NodeCount, Reason, Refusal, When
 
 _VERY_MANY = 2**31
@@ -258,7 +258,7 @@ def _misnamed(nodes: Nodes, name: str) -> str:
     return mig.fault(name, tuple(geometries) or GEOMETRIES, offered)
 
 
-def for_gang(cluster: Cluster, rows: Rows, group: Group) -> Refusal:
+def for_gang(cluster: Cluster, rows: ScoreCache, group: Group) -> Refusal:
     """Why the gang as a whole is not placed: how many of its pods fit together, where, and what stops the first pod
     that does not."""
     pods = list(group.all_pods())
@@ -266,7 +266,7 @@ def for_gang(cluster: Cluster, rows: Rows, group: Group) -> Refusal:
         return for_pod(cluster, pods[0])
     need = group.total_missing()
     wanted = shapes_of(cluster, group)
-    search = Search(cluster, rows, 1)
+    search = GangSearch(cluster, rows, 1)
     level = group.required[-1] if group.required else ""
     pinned = _pinned(cluster, group, level)
     now, where = _most(cluster, search, level, wanted, pinned)
@@ -292,7 +292,7 @@ def _pinned(cluster: Cluster, group: Group, level: str) -> int | None:
 
 
 def _most(
-    cluster: Cluster, search: Search, level: str, wanted: list[tuple[Shape, int]], pinned: int | None
+    cluster: Cluster, search: GangSearch, level: str, wanted: list[tuple[Shape, int]], pinned: int | None
 ) -> tuple[int, str]:
     if not level:
         return search.room(None, wanted), ""

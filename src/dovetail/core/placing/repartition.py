@@ -16,7 +16,7 @@ from dovetail.core.cluster.columns import Mask
 from dovetail.core.cluster.nodes import Nodes
 from dovetail.core.cluster.placement import indices
 from dovetail.core.cluster.shapes import UNASKED, Shape
-from dovetail.core.devices.mig.plan import Divided, Impossible, Plan, plan
+from dovetail.core.devices.mig.plan import DivisionPlan, NoDivision, PlannedDivision, plan
 from dovetail.core.placing import filters
 from dovetail.core.reasons import Repartition
 
@@ -29,8 +29,8 @@ def proposal(cluster: Cluster, shape: Shape) -> Repartition | None:
         return None
     nodes, wanted = cluster.nodes, dict(shape.slices)
     fits = filters.suitable(nodes, shape.request, slice(0, nodes.size)) & _rest_fits(nodes, shape)
-    best: tuple[tuple[int, int, int, int], Plan] | None = None
-    seen: set[tuple[Divided, ...]] = set()
+    best: tuple[tuple[int, int, int, int], DivisionPlan] | None = None
+    seen: set[tuple[PlannedDivision, ...]] = set()
     for slot in np.flatnonzero(fits).tolist():
         cards = _cards(cluster, slot)
         if not cards or cards in seen:
@@ -39,7 +39,7 @@ def proposal(cluster: Cluster, shape: Shape) -> Repartition | None:
             break
         seen.add(cards)
         found = plan(cards, wanted)
-        if isinstance(found, Impossible) or not found.changes:
+        if isinstance(found, NoDivision) or not found.changes:
             continue
         cost = (
             len(found.changes),
@@ -64,11 +64,11 @@ def _rest_fits(nodes: Nodes, shape: Shape) -> Mask:
     return np.asarray((left >= floor).all(axis=0))
 
 
-def _cards(cluster: Cluster, slot: int) -> tuple[Divided, ...]:
+def _cards(cluster: Cluster, slot: int) -> tuple[PlannedDivision, ...]:
     """Every card of a node that is divided or could be; none where it is not known which these are."""
     record, cards = cluster.nodes.records[slot], cluster.slices.cards(slot)
     divided = [] if cards is None else [
-        Divided(card.gpu, card.geometry, True, card.instances, used)
+        PlannedDivision(card.gpu, card.geometry, True, card.instances, used)
         for card, used in zip(cards.cards, cluster.slices.used[slot], strict=True)
         if not card.assumed
     ]  # fmt: skip
@@ -82,5 +82,5 @@ def _cards(cluster: Cluster, slot: int) -> tuple[Divided, ...]:
         whole = [(gpu, gpu) for gpu in indices(int(cluster.nodes.gpu_bits[slot]))]
     else:
         whole = list(enumerate(gpu for gpu in range(count) if gpu not in in_mig))[: cluster.nodes.gpu_count(slot)]
-    divided += [Divided(gpu, record.geometry, False, busy=not free >> bit & 1) for bit, gpu in whole]
+    divided += [PlannedDivision(gpu, record.geometry, False, busy=not free >> bit & 1) for bit, gpu in whole]
     return tuple(divided)

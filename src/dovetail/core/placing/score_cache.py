@@ -32,7 +32,7 @@ _CHUNK = 8192
 """Slots worked on at a time when a whole row is made: temporary arrays then stay in the processor's cache."""
 
 
-class Row:
+class ScoreRow:
     """`score[slot]` is INFEASIBLE where the shape does not fit now."""
 
     __slots__ = (
@@ -50,7 +50,7 @@ class Row:
         self._records_seen = -1
         self._version = 0
         self.suitable: Mask
-        self._parts: shares.Parts | None = None
+        self._parts: shares.GpuFractions | None = None
         self._opening = cluster.slices.opening(shape.slices) if shape.slices else None
         self.preference: scores.Scores
         self.score: scores.Scores
@@ -119,7 +119,7 @@ class Row:
         now = len(nodes.layouts), self._version
         if self._made_for != now:
             self._made_for = now
-            scored = self._scoring.native(self._cluster) if type(self) is Row else None
+            scored = self._scoring.native(self._cluster) if type(self) is ScoreRow else None
             own = self.score, self._tops, self._stale, self.suitable, self.preference, self._refused, self._copies
             idle = None if self._opening is None else self._opening.idle
             self._kernel = None
@@ -235,7 +235,7 @@ class Row:
             close = near if close is None else np.minimum(close, near)
         if self._cluster.kubelets.books:
             fits &= self._refused[index] != nodes.book_numbers[index]
-        offer = scores.Offer(shape, index, left, share, close, spare)
+        offer = scores.ScoredOffer(shape, index, left, share, close, spare)
         score = self.preference[index] + self._scoring.scores(self._cluster, offer)
         self._put(index, np.where(fits, score, scores.INFEASIBLE), left, fits)
 
@@ -276,12 +276,12 @@ class Row:
             np.add.at(tally, domains[inside], change[inside])
 
 
-class FormsRow(Row):
+class FormsRow(ScoreRow):
     """The row of a shape of several forms."""
 
     __slots__ = ("_rows",)
 
-    def __init__(self, cluster: Cluster, rows: Rows, shape: Shape) -> None:
+    def __init__(self, cluster: Cluster, rows: ScoreCache, shape: Shape) -> None:
         super().__init__(cluster, rows.scoring, shape)
         self._rows = rows
 
@@ -301,31 +301,31 @@ class FormsRow(Row):
             copies[here] = row.copies()[index][here]
         return copies
 
-    def _by_form(self, index: Index) -> Iterator[tuple[Row, Mask]]:
+    def _by_form(self, index: Index) -> Iterator[tuple[ScoreRow, Mask]]:
         shapes = self._cluster.shapes
         lacking = shapes.lacking(self.shape, index)
         for bits in np.unique(lacking).tolist():
             yield self._rows.of(shapes.form(self.shape, bits)), lacking == bits
 
 
-class Rows:
+class ScoreCache:
     """Rows by shape, least recently asked first."""
 
     def __init__(self, cluster: Cluster, scoring: Scoring) -> None:
         self._cluster = cluster
         self.scoring = scoring
-        self._rows: dict[int, Row] = {}
+        self._rows: dict[int, ScoreRow] = {}
 
     def forget(self, number: int) -> None:
         """Nobody asks for the shape of this number any more."""
         self._rows.pop(number, None)
 
-    def of(self, shape: Shape) -> Row:
+    def of(self, shape: Shape) -> ScoreRow:
         """The up-to-date row of a shape."""
         row = self._rows.pop(shape.id, None)
         if row is None:
             several = shape.stand_ins is not None
-            row = FormsRow(self._cluster, self, shape) if several else Row(self._cluster, self.scoring, shape)
+            row = FormsRow(self._cluster, self, shape) if several else ScoreRow(self._cluster, self.scoring, shape)
             most = max(16, _ROWS_BYTES // (25 * self._cluster.nodes.size))
             if len(self._rows) >= most:
                 del self._rows[next(iter(self._rows))]

@@ -29,7 +29,7 @@ from dovetail.core.model import Pod
 if TYPE_CHECKING:
     from dovetail.core.cluster import Cluster
     from dovetail.core.placing._kernel import Worth
-    from dovetail.core.placing.score_cache import Row
+    from dovetail.core.placing.score_cache import ScoreRow
 
 INFEASIBLE = -(2**62)
 _PREFERENCE_BITS = 53
@@ -41,7 +41,7 @@ _PLACE_BITS = np.array([[0], [18], [0], [36]], dtype=np.int64)
 Scores = NDArray[np.int64]
 
 
-class Offer(Struct, frozen=True):
+class ScoredOffer(Struct, frozen=True):
     """Some nodes for a shape. `left[r]` is what one such pod would leave of resource r on each slot of `index`;
     `share`, for a shape that may take a part of a GPU, how that GPU suits (`shares.Parts.rank`: where it must take a
     part, what it would leave of the tightest one), or for one that asks for MIG instances, how many idle cards it would
@@ -66,10 +66,10 @@ class Scoring(Protocol):
         """What the native kernel has to know of this version: nothing where it scores as `Tightest`, a worth where as
         `ExpectedFill`; None where it cannot."""
 
-    def scores(self, cluster: Cluster, offer: Offer) -> Scores:
+    def scores(self, cluster: Cluster, offer: ScoredOffer) -> Scores:
         """A score for each slot of the offer, of which those where the shape fits are used; within 52 bits."""
 
-    def best(self, row: Row, pod: Pod) -> int:
+    def best(self, row: ScoreRow, pod: Pod) -> int:
         """The slot for one pod; where none fits, any slot."""
 
     def share_gpu(self, cluster: Cluster, slot: int, pod: Pod, share: int) -> int:
@@ -86,7 +86,7 @@ class Tightest:
     def native(self, cluster: Cluster) -> tuple[Worth, ...] | None:
         return ()
 
-    def scores(self, cluster: Cluster, offer: Offer) -> Scores:
+    def scores(self, cluster: Cluster, offer: ScoredOffer) -> Scores:
         units = np.maximum(offer.left[:4] >> _UNIT_BITS, 0)
         if offer.spare is not None:
             units[3] += offer.spare
@@ -94,7 +94,7 @@ class Tightest:
         first = offer.share if offer.close is None else PERMILLE - offer.close
         return -looseness if first is None else -looseness - (first << _FIRST_BITS)
 
-    def best(self, row: Row, pod: Pod) -> int:
+    def best(self, row: ScoreRow, pod: Pod) -> int:
         return row.best()
 
     def share_gpu(self, cluster: Cluster, slot: int, pod: Pod, share: int) -> int:

@@ -26,7 +26,7 @@ from dovetail.core.cluster.shapes import Shape
 from dovetail.core.model import GPU, Pod
 from dovetail.core.placing.gangs import Group, shapes_of
 from dovetail.core.placing.pods import Scope
-from dovetail.core.placing.score_cache import Rows
+from dovetail.core.placing.score_cache import ScoreCache
 from dovetail.core.preemption.dry_run import evict
 from dovetail.core.preemption.victims import Unit, uncovered, weight
 
@@ -104,12 +104,12 @@ def _count(units: Iterable[Unit], spare: list[int]) -> None:
             spare[unit.pool] -= 1
 
 
-class Clearing:
+class Candidates:
     """`units` may be taken, of each pool as many as there are to `spare`. `most` says how many pods of each shape (by
     id) a slot takes with all units gone."""
 
     def __init__(
-        self, cluster: Cluster, rows: Rows, units: Iterable[Unit], spare: Sequence[int],
+        self, cluster: Cluster, rows: ScoreCache, units: Iterable[Unit], spare: Sequence[int],
         most: dict[int, NDArray[np.int64]],
     ) -> None:  # fmt: skip
         self._cluster = cluster

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from dovetail.core.queues.reclaim import ClaimBack
+from dovetail.core.queues.reclaim import Reclaim
 from dovetail.core.workloads.index import Precedence
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def follow(units: Iterable[Unit]) -> None:
 
 def follow_beyond(
     units: Sequence[Unit], queue: str, owes: Callable[[str], bool], amounts: Callable[[Unit], Mapping[str, int]],
-    claim: Callable[[str, Mapping[str, int]], ClaimBack | None],
+    claim: Callable[[str, Mapping[str, int]], Reclaim | None],
 ) -> None:  # fmt: skip
     """Note the same of units that evict none of their own queue, but of others. What is taken for a job of `queue` its
     queue keeps. `owes` says whether a queue holds more than is due to it: only from these is taken back, and only by
@@ -74,7 +74,7 @@ def follow_beyond(
 
 
 def _taken_back(
-    unit: Unit, claim: ClaimBack, by_price: Sequence[Unit], amounts: Callable[[Unit], Mapping[str, int]]
+    unit: Unit, claim: Reclaim, by_price: Sequence[Unit], amounts: Callable[[Unit], Mapping[str, int]]
 ) -> int:
     """The work that those lose who give way to the unit's job under this claim, 0 where they are too few."""
     charged = lost = 0

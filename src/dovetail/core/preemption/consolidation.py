@@ -19,7 +19,7 @@ from collections.abc import Collection
 from dovetail.core.model import Pod
 from dovetail.core.placing.gangs import Group, fewest
 from dovetail.core.placing.pods import Scope
-from dovetail.core.preemption.defragmentation import Moves, NoPlan, plan
+from dovetail.core.preemption.defragmentation import MovePlan, NoPlan, plan
 from dovetail.core.preemption.victims import Unit
 from dovetail.core.reasons import Sure
 from dovetail.core.reservations.backfill import Reservation
@@ -33,7 +33,7 @@ _RESTART_MS = 60_000
 
 def find(
     state: State, root: str, group: Group, scope: Scope | None, ending: Collection[str], own: Reservation | None
-) -> Moves | str:
+) -> MovePlan | str:
     """Moves after which `group`, which is complete and does not fit, fits inside `scope`; else why there are none.
     `ending` are pods (uid) that give way already, `own` is the room that is held for the root."""
     left = state.moves.left(state.policy.moves_per_hour, state.now_ms)

@@ -20,10 +20,10 @@ from msgspec.structs import replace
 
 from dovetail.core import quantities
 from dovetail.core.model import GPU, Pod
-from dovetail.core.placing.gangs import Group, Search, SearchLimitReached, shapes_of
+from dovetail.core.placing.gangs import GangSearch, Group, SearchLimitReached, shapes_of
 from dovetail.core.placing.pods import Placed, Scope
-from dovetail.core.preemption.candidates import Clearing, easiest_part
-from dovetail.core.preemption.dry_run import OutOfProbes, Proof, evict
+from dovetail.core.preemption.candidates import Candidates, easiest_part
+from dovetail.core.preemption.dry_run import DryRun, OutOfProbes, evict
 from dovetail.core.preemption.victims import Together, Unit, Victims, subgangs, weight
 from dovetail.core.state import State
 from dovetail.core.workloads.index import LONE
@@ -41,7 +41,7 @@ class Move(Struct, frozen=True):
     devices: tuple[int, ...]
 
 
-class Step(Struct, frozen=True):
+class MoveStep(Struct, frozen=True):
     """Pods of one root that move at the same time, and the work that is lost by it, in milli-GPU times ms."""
 
     root: str
@@ -49,11 +49,11 @@ class Step(Struct, frozen=True):
     lost_milli_ms: int
 
 
-class Moves(Struct, frozen=True):
+class MovePlan(Struct, frozen=True):
     """Steps in the order in which they can be taken; none where the job fits as it is. `placed` is where the job's pods
     (uid) have room afterwards, by node."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[MoveStep, ...]
     placed: tuple[tuple[str, str], ...]
     probes: int
 
@@ -79,7 +79,7 @@ def plan(
     scope: Scope | None = None,
     movable: Callable[[Unit], bool] | None = None,
     ending: Collection[str] = (),
-) -> Moves | NoPlan:
+) -> MovePlan | NoPlan:
     """Moves after which the fewest pods that complete `group` fit, inside `scope` (None: anywhere), into which those go
     that move, too. `root` is whose they are, "" where they are only asked about. `movable` says who may be moved
     (None: whoever may give way), `ending` are pods (uid) that give way to others already."""
@@ -96,19 +96,19 @@ class _Planning:
         self._group = group
         self._scope = scope
         policy = state.policy
-        self._proof = Proof(state.cluster, state.rows, group, scope, policy.search_limit, policy.probes)
+        self._proof = DryRun(state.cluster, state.rows, group, scope, policy.search_limit, policy.probes)
         self._victims = Victims(state, state.shares.queue_of(group.all_pods()[0]), root, ending)
         self._units = [unit for unit in self._victims.units if movable is None or movable(unit)]
         self._best: list[Unit] | None = None
-        self._moves: Moves | None = None
+        self._moves: MovePlan | None = None
 
-    def plan(self) -> Moves | NoPlan:
+    def plan(self) -> MovePlan | NoPlan:
         why = "those in its way find no other room"
         try:
             with self._cluster.trial():
                 placed = self._proof.placed()
             if placed is not None:
-                return Moves((), self._by_node(placed), self._proof.probes)
+                return MovePlan((), self._by_node(placed), self._proof.probes)
             if (none := self._search()) is not None:
                 return none
         except SearchLimitReached:
@@ -129,7 +129,7 @@ class _Planning:
             if self._proof.placed() is None:
                 pods = len({uid for unit in units for uid in unit.uids})
                 return NoPlan(f"it would not fit if all {pods} pods that may be moved were gone", proven=True)
-        clearing = Clearing(cluster, self._state.rows, units, self._victims.spare, most)
+        clearing = Candidates(cluster, self._state.rows, units, self._victims.spare, most)
         for target in clearing.targets(self._group, self._scope):
             without: set[int] = set()
             for _ in range(_PLANS):
@@ -192,11 +192,11 @@ class _Planning:
         self._best, self._moves = needed, found
         return None
 
-    def _carry_out(self, units: Sequence[Unit], where: Scope | None) -> Moves | Unit:
+    def _carry_out(self, units: Sequence[Unit], where: Scope | None) -> MovePlan | Unit:
         """Move all units, each as soon as there is room for it; the first that finds none where that fails."""
         self._proof.count()
         cluster = self._cluster
-        steps: list[Step] = []
+        steps: list[MoveStep] = []
         left = sorted(units, key=lambda unit: (-max(self._gpus(uid) for uid in unit.uids), -len(unit.uids)))
         with cluster.trial():
             while left:
@@ -211,19 +211,21 @@ class _Planning:
             placed = self._proof.placed(counted=False)
         if placed is None:
             return max(units, key=lambda unit: unit.weight)
-        return Moves(tuple(steps), self._by_node(placed), self._proof.probes)
+        return MovePlan(tuple(steps), self._by_node(placed), self._proof.probes)
 
     def _gpus(self, uid: str) -> int:
         shape = self._cluster.placements[uid].shape
         return shape.gpus or shape.shared
 
-    def _move(self, unit: Unit, where: Scope | None) -> Step | None:
+    def _move(self, unit: Unit, where: Scope | None) -> MoveStep | None:
         """Place the unit somewhere else in the running trial; None, and nothing done, where it finds no room."""
         cluster, names = self._cluster, self._cluster.nodes.names
         mark = cluster.mark()
         evict(cluster, [unit])
         try:
-            moved = Search(cluster, self._state.rows, self._state.policy.search_limit).place(self._anew(unit), where)
+            moved = GangSearch(cluster, self._state.rows, self._state.policy.search_limit).place(
+                self._anew(unit), where
+            )
         except SearchLimitReached:
             moved = False
         if not moved:
@@ -233,7 +235,7 @@ class _Planning:
         moves = (
             Move(p.pod.uid, names[slot], names[p.slot], p.devices) for p, slot in zip(there, unit.slots, strict=True)
         )
-        return Step(unit.root, tuple(moves), unit.lost_milli_ms)
+        return MoveStep(unit.root, tuple(moves), unit.lost_milli_ms)
 
     def _anew(self, unit: Unit) -> Group:
         """The pods of a unit as they will wait, beside the rest of their gangs."""

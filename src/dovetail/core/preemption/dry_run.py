@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from dovetail.core.cluster import Cluster
-from dovetail.core.placing.gangs import Group, Search, SearchLimitReached
+from dovetail.core.placing.gangs import GangSearch, Group, SearchLimitReached
 from dovetail.core.placing.pods import Placed, Scope
-from dovetail.core.placing.score_cache import Rows
+from dovetail.core.placing.score_cache import ScoreCache
 from dovetail.core.preemption.victims import Unit, uncovered
 from dovetail.core.reservations.backfill import least
 
@@ -29,12 +29,12 @@ def evict(cluster: Cluster, units: Iterable[Unit]) -> None:
                 cluster.evict(uid)
 
 
-class Proof:
+class DryRun:
     """What is tried for the fewest pods that complete a job, inside `scope`: at most `probes` trials, each with at most
     `limit` domains."""
 
     def __init__(
-        self, cluster: Cluster, rows: Rows, group: Group, scope: Scope | None, limit: int, probes: int
+        self, cluster: Cluster, rows: ScoreCache, group: Group, scope: Scope | None, limit: int, probes: int
     ) -> None:
         self._cluster = cluster
         self._rows = rows
@@ -83,7 +83,7 @@ class Proof:
         if counted:
             self.count()
         group, placements = least(self._group), self._cluster.placements
-        if not Search(self._cluster, self._rows, self._limit).place(group, self._scope):
+        if not GangSearch(self._cluster, self._rows, self._limit).place(group, self._scope):
             return None
         there = (placements.get(pod.uid) for pod in group.all_pods())
         return tuple((placement.pod.uid, placement.slot) for placement in there if placement is not None)

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from dovetail.core.cluster import Cluster
 from dovetail.core.model import Pod
-from dovetail.core.workloads.index import Roster
+from dovetail.core.workloads.index import WorkloadIndex
 
 _HOUR_MS = 3_600_000
 _FIRST = 2**31 - 1
@@ -25,7 +25,7 @@ _FIRST = 2**31 - 1
 _PREFIX = "moved/"
 
 
-class Room(Struct, frozen=True):
+class MoveRoom(Struct, frozen=True):
     """Room for a pod of `job` in the place of `pod`, which is the record that keeps it; `old` is the uid of the pod
     that moves."""
 
@@ -35,12 +35,12 @@ class Room(Struct, frozen=True):
     until_ms: int
 
 
-class Moves:
+class MovesUnderWay:
     """`rooms` by the uid of the record that keeps each, `moved_ms` when each job was moved last, `times_ms` when pods
     were moved in the last hour, one for each."""
 
-    def __init__(self, cluster: Cluster, roster: Roster) -> None:
-        self.rooms: dict[str, Room] = {}
+    def __init__(self, cluster: Cluster, roster: WorkloadIndex) -> None:
+        self.rooms: dict[str, MoveRoom] = {}
         self.moved_ms: dict[str, int] = {}
         self.times_ms: list[int] = []
         self._cluster = cluster
@@ -68,9 +68,9 @@ class Moves:
                 pod, uid=_PREFIX + uid, node="", bound_ms=0, nominated_node=node, priority=_FIRST, deleting=False,
                 devices=None, instances=(), by_claim=(),
             )  # fmt: skip
-            self.put(Room(job, record, uid, until_ms))
+            self.put(MoveRoom(job, record, uid, until_ms))
 
-    def put(self, room: Room) -> None:
+    def put(self, room: MoveRoom) -> None:
         self.rooms[room.pod.uid] = room
         self._cluster.nominated[room.pod.uid] = room.pod
 

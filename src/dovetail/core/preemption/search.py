@@ -26,10 +26,10 @@ from dovetail.core.cluster.shapes import Shape
 from dovetail.core.decisions import Cause
 from dovetail.core.placing.gangs import Group, SearchLimitReached, shapes_of
 from dovetail.core.placing.pods import Placed, Scope
-from dovetail.core.preemption.candidates import GPU_COLUMN, Clearing, easiest_part, whole_again
-from dovetail.core.preemption.dry_run import OutOfProbes, Proof, evict
+from dovetail.core.preemption.candidates import GPU_COLUMN, Candidates, easiest_part, whole_again
+from dovetail.core.preemption.dry_run import DryRun, OutOfProbes, evict
 from dovetail.core.preemption.victims import Together, Unit, Victims, amounts_of, lesser, reclaims, uncovered, weight
-from dovetail.core.queues.reclaim import ClaimBack
+from dovetail.core.queues.reclaim import Reclaim
 from dovetail.core.queues.types import Amounts
 from dovetail.core.state import State
 
@@ -41,7 +41,7 @@ _SWAPS = 4
 """How many victims of a small set it is tried to do without at the price of others."""
 
 
-class Found(Struct, frozen=True):
+class PreemptionPlan(Struct, frozen=True):
     """The job fits once the victims are gone: nobody, where it fits as it is. `nominations` are its pods (uid) with
     their slots."""
 
@@ -70,7 +70,7 @@ class GaveUp(Struct, frozen=True):
         return f"no jobs were found that could give way, after {self.probes} trials: {self.why}"
 
 
-class Impossible(Struct, frozen=True):
+class NoPreemption(Struct, frozen=True):
     """Nobody who may give way helps. From `ripe_ms` on more jobs may (0: not known)."""
 
     why: str
@@ -87,20 +87,20 @@ def find(
     scope: Scope | None = None,
     ending: Collection[str] = (),
     only: Collection[str] | None = None,
-) -> Found | GaveUp | Impossible:
+) -> PreemptionPlan | GaveUp | NoPreemption:
     """Search who has to give way to the fewest pods that complete `group`, which is complete and does not fit now,
     inside `scope` (None: anywhere). Pods (uid) that are `ending` give way to others already. `only` are the queues
     whose pods may have to (None: of all)."""
     easiest = easiest_part(state.cluster, group)
     if not any(easiest.all_pods()):
-        return Impossible("nobody has to give way: it needs no more pods")
+        return NoPreemption("nobody has to give way: it needs no more pods")
     found = _Finding(state, root, easiest, scope, ending, only).find()
     alike = not group.groups and len(shapes_of(state.cluster, group)) == 1
-    if isinstance(found, Found) or alike or len(group.all_pods()) == len(easiest.all_pods()):
+    if isinstance(found, PreemptionPlan) or alike or len(group.all_pods()) == len(easiest.all_pods()):
         return found
     # Others than the easiest may fit where these do not.
     other = _Finding(state, root, group, scope, ending, only).find()
-    return other if isinstance(other, Found) or isinstance(found, Impossible) else found
+    return other if isinstance(other, PreemptionPlan) or isinstance(found, NoPreemption) else found
 
 
 def victim_queues(state: State, root: str, queue: str, wanted: Mapping[str, int]) -> list[str]:
@@ -123,7 +123,7 @@ class _Finding:
         self._root = root
         self._group = group
         policy = state.policy
-        self._proof = Proof(state.cluster, state.rows, group, scope, policy.search_limit, policy.probes)
+        self._proof = DryRun(state.cluster, state.rows, group, scope, policy.search_limit, policy.probes)
         self._best: list[Unit] | None = None
         self._levels: dict[str, int] = {}
         self._pods = list(group.all_pods())
@@ -134,18 +134,18 @@ class _Finding:
         queues = queues if only is None else [name for name in queues if name in only]
         self._victims = Victims(state, self._queue, root, ending, queues)
 
-    def find(self) -> Found | GaveUp | Impossible:
+    def find(self) -> PreemptionPlan | GaveUp | NoPreemption:
         found = self._find()
-        return found if isinstance(found, Found) else replace(found, ripe_ms=self._victims.ripe_ms)
+        return found if isinstance(found, PreemptionPlan) else replace(found, ripe_ms=self._victims.ripe_ms)
 
-    def _find(self) -> Found | GaveUp | Impossible:
+    def _find(self) -> PreemptionPlan | GaveUp | NoPreemption:
         if not all(pod.work.preempts for pod in self._pods):
-            return Impossible("its pods never make others give way (preemptionPolicy Never)")
+            return NoPreemption("its pods never make others give way (preemptionPolicy Never)")
         units = self._eligible()
         if not units:
             claim = self._shares.entitlements.claim_back(self._queue, self._wanted)
             others = "more is not due to its queue, and nobody" if claim is None else "nobody who may give way, or"
-            return Impossible(f"{others} {lesser(self._state, self._queue)} in its queue, runs where it could")
+            return NoPreemption(f"{others} {lesser(self._state, self._queue)} in its queue, runs where it could")
         why = "those who may go together do not make enough room"
         try:
             if (impossible := self._search(units)) is not None:
@@ -156,20 +156,20 @@ class _Finding:
             why = "that is as many as are made"
         return GaveUp(self._proof.probes, why) if self._best is None else self._found(self._best)
 
-    def _found(self, victims: list[Unit]) -> Found:
+    def _found(self, victims: list[Unit]) -> PreemptionPlan:
         nominations = self._proof.placed_without(victims, counted=False)
         assert nominations is not None, "victims that were proven make no room"
         cause: Cause = "preempt" if all(unit.queue == self._queue for unit in victims) else "reclaim"
-        return Found(tuple(victims), nominations, cause, self._proof.probes)
+        return PreemptionPlan(tuple(victims), nominations, cause, self._proof.probes)
 
-    def _search(self, units: list[Unit]) -> Impossible | None:
+    def _search(self, units: list[Unit]) -> NoPreemption | None:
         """Leaves the cheapest victims that were found in `_best`."""
-        clearing = Clearing(self._cluster, self._state.rows, units, self._victims.spare, self._most(units))
+        clearing = Candidates(self._cluster, self._state.rows, units, self._victims.spare, self._most(units))
         for plan in self._plans(clearing, units):
             self._try(plan)
         if self._best is None and not self._leans_on_others() and self._proof.placed_without(units) is None:
             pods = len({uid for unit in units for uid in unit.uids})
-            return Impossible(f"it would not fit if all {pods} pods that may give way to it were gone")
+            return NoPreemption(f"it would not fit if all {pods} pods that may give way to it were gone")
         if self._best is None:
             self._fewest(self._permitted(sorted(units, key=self._level))[0])
         if len(self._pods) > 1:
@@ -242,7 +242,7 @@ class _Finding:
                 allowed |= self._reclaimable(levels[level], claim)
         return [unit for unit in self._victims.units if unit.number in allowed]
 
-    def _reclaimable(self, units: list[Unit], claim: ClaimBack) -> set[int]:
+    def _reclaimable(self, units: list[Unit], claim: Reclaim) -> set[int]:
         """Which of the units, all of queues as near to the job's, the claim takes, each on its own. All that it takes
         of them together counts as taken."""
         found: set[int] = set()
@@ -265,7 +265,7 @@ class _Finding:
     def _level(self, unit: Unit) -> int:
         """How far its queue is from the job's."""
         if unit.queue not in self._levels:
-            self._levels[unit.queue] = ClaimBack(self._shares, self._queue, self._wanted).level(unit.queue)
+            self._levels[unit.queue] = Reclaim(self._shares, self._queue, self._wanted).level(unit.queue)
         return self._levels[unit.queue]
 
     def _in_turn(self, units: Iterable[Unit]) -> list[Unit]:
@@ -277,7 +277,7 @@ class _Finding:
     def _permitted(self, units: Iterable[Unit]) -> tuple[list[Unit], list[Unit]]:
         """Those of the units, in order, that may be taken together, and the others."""
         together = Together(self._state, self._victims.spare)
-        claim = ClaimBack(self._shares, self._queue, self._wanted)
+        claim = Reclaim(self._shares, self._queue, self._wanted)
         permitted, refused = [], []
         for unit in units:
             may = together.admits(unit)
@@ -293,7 +293,7 @@ class _Finding:
                 refused.append(unit)
         return permitted, refused
 
-    def _plans(self, clearing: Clearing, units: list[Unit]) -> Iterator[list[Unit]]:
+    def _plans(self, clearing: Candidates, units: list[Unit]) -> Iterator[list[Unit]]:
         """Sets of units that may be taken together and should make room, the cheapest first."""
         waiting: list[set[int]] = [set()]
         for _ in range(_ROUNDS):
@@ -338,7 +338,7 @@ class _Finding:
         """Whether they may not all be taken together."""
         return bool(self._permitted(self._in_turn(units))[1])
 
-    def _swap(self, clearing: Clearing) -> bool:
+    def _swap(self, clearing: Candidates) -> bool:
         """Find others instead of one of a few, the dearest; whether there are some that are cheaper."""
         before = self._best or []
         for unit in sorted(before, key=lambda unit: -unit.weight)[:_SWAPS] if len(before) <= 2 * _SWAPS else ():

@@ -23,12 +23,12 @@ from dovetail.core import labels
 from dovetail.core.cluster.placement import Placement
 from dovetail.core.model import Pod
 from dovetail.core.preemption.cascades import follow, follow_beyond
-from dovetail.core.queues.reclaim import LONG_SETTLED, ClaimBack
+from dovetail.core.queues.reclaim import LONG_SETTLED, Reclaim
 from dovetail.core.queues.shares import Shares
 from dovetail.core.queues.types import Budget
 from dovetail.core.reasons import Sure
 from dovetail.core.state import State
-from dovetail.core.workloads.index import Precedence, Roster
+from dovetail.core.workloads.index import Precedence, WorkloadIndex
 
 _PODS_BITS, _ELASTIC_BITS = 32, 128
 _CHEAP = 10
@@ -97,7 +97,7 @@ def lost_milli_ms(pod: Pod, rate_milli: int, now_ms: int) -> int:
     return rate_milli * (ran_ms + pod.work.startup_ms)
 
 
-def subgangs(roster: Roster, root: str) -> dict[str, list[str]]:
+def subgangs(roster: WorkloadIndex, root: str) -> dict[str, list[str]]:
     """The gangs right below each gang of a tree."""
     below: dict[str, list[str]] = {}
     for gang_id in roster.tree(root):
@@ -337,7 +337,7 @@ def amounts_of(shares: Shares, uids: Iterable[str]) -> Counter[str]:
     return counted
 
 
-def reclaims(claim: ClaimBack | None, unit: Unit, amounts: Mapping[str, int]) -> bool:
+def reclaims(claim: Reclaim | None, unit: Unit, amounts: Mapping[str, int]) -> bool:
     """Whether the claim takes the unit, of which these amounts are left. If so, it counts as taken."""
     pieces = {name: max(0, amount - unit.core.get(name, 0)) for name, amount in amounts.items()} if unit.core else {}
     return claim is not None and claim.takes(

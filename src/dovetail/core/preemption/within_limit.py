@@ -20,19 +20,19 @@ from dovetail.core.placing.gangs import Group, SearchLimitReached
 from dovetail.core.placing.pods import Placed, Scope
 from dovetail.core.preemption import search
 from dovetail.core.preemption.candidates import easiest_part
-from dovetail.core.preemption.dry_run import OutOfProbes, Proof
-from dovetail.core.preemption.search import Found, GaveUp, Impossible
+from dovetail.core.preemption.dry_run import DryRun, OutOfProbes
+from dovetail.core.preemption.search import GaveUp, NoPreemption, PreemptionPlan
 from dovetail.core.preemption.victims import Together, Unit, Victims, amounts_of, lesser, reclaims, uncovered
 from dovetail.core.state import State
 
 
 def find(
     state: State, root: str, group: Group, scope: Scope | None = None, ending: Collection[str] = ()
-) -> Found | GaveUp | Impossible:
+) -> PreemptionPlan | GaveUp | NoPreemption:
     """Search who has to give way so that the limits above the job, and the room that there is, suffice for it. Pods
     (uid) that are `ending` give way to others already."""
     if not all(pod.work.preempts for pod in group.all_pods()):
-        return Impossible("its pods never make others give way (preemptionPolicy Never)")
+        return NoPreemption("its pods never make others give way (preemptionPolicy Never)")
     return _Finding(state, root, group, scope, ending).find()
 
 
@@ -51,27 +51,27 @@ class _Finding:
         self._excess = shares.entitlements.excess(self._queue, self._wanted, pledged)
         self._queues = search.victim_queues(state, root, self._queue, self._wanted)
         self._victims = Victims(state, self._queue, root, ending, self._queues)
-        self._proof = Proof(state.cluster, state.rows, group, scope, state.policy.search_limit, state.policy.probes)
+        self._proof = DryRun(state.cluster, state.rows, group, scope, state.policy.search_limit, state.policy.probes)
 
-    def find(self) -> Found | GaveUp | Impossible:
+    def find(self) -> PreemptionPlan | GaveUp | NoPreemption:
         found = self._find()
-        return found if isinstance(found, Found) else replace(found, ripe_ms=self._victims.ripe_ms)
+        return found if isinstance(found, PreemptionPlan) else replace(found, ripe_ms=self._victims.ripe_ms)
 
-    def _find(self) -> Found | GaveUp | Impossible:
+    def _find(self) -> PreemptionPlan | GaveUp | NoPreemption:
         if not self._excess:
-            return Impossible(
+            return NoPreemption(
                 "those that give way to others already leave enough below the limit"
                 if self._state.reservations.pledged_beside(self._root)
                 else "only where it would go shows what it has of the limit: of a GPU model, or of memory"
             )
         try:
             room = self._room()
-            if isinstance(room, GaveUp | Impossible):
+            if isinstance(room, GaveUp | NoPreemption):
                 return room
             units = self._within_limits(room)
             if units is None:
                 others = f"those {lesser(self._state, self._queue)} in its queue"
-                return Impossible(f"{others}, and those of others that are beyond what is due, do not hold enough")
+                return NoPreemption(f"{others}, and those of others that are beyond what is due, do not hold enough")
             return self._found(units)
         except SearchLimitReached:
             why = f"the search for a placement was stopped after {self._state.policy.search_limit} domains"
@@ -79,7 +79,7 @@ class _Finding:
             why = "that is as many as are made"
         return GaveUp(self._proof.probes, why)
 
-    def _room(self) -> list[Unit] | GaveUp | Impossible:
+    def _room(self) -> list[Unit] | GaveUp | NoPreemption:
         """Who has to give way so that the nodes have room, limits aside."""
         if self._proof.placed_without(()) is not None:
             return []
@@ -87,9 +87,9 @@ class _Finding:
         found = self._room_made_by(below)
         return found if isinstance(found, list) else self._room_made_by(None)
 
-    def _room_made_by(self, only: Collection[str] | None) -> list[Unit] | GaveUp | Impossible:
+    def _room_made_by(self, only: Collection[str] | None) -> list[Unit] | GaveUp | NoPreemption:
         found = search.find(self._state, self._root, self._group, self._scope, self._ending, only)
-        if not isinstance(found, Found):
+        if not isinstance(found, PreemptionPlan):
             return found
         there = {unit.uids: unit for unit in self._victims.units}
         return [there[unit.uids] for unit in found.victims]
@@ -141,11 +141,11 @@ class _Finding:
             if amount > freed.get(name, none)[resource]
         ]
 
-    def _found(self, units: list[Unit]) -> Found | Impossible:
+    def _found(self, units: list[Unit]) -> PreemptionPlan | NoPreemption:
         """Without those that both the limits and the nodes can do without."""
         nominations: Placed | None = self._proof.placed_without(units)
         if nominations is None:
-            return Impossible("those who make room and those who fill the limit do not go together")
+            return NoPreemption("those who make room and those who fill the limit do not go together")
         kept = units
         try:
             for unit in sorted(units, key=lambda unit: (-unit.weight, -unit.number)):
@@ -156,4 +156,4 @@ class _Finding:
             # What could not be tried any more counts as needed.
             pass
         own = all(unit.queue == self._queue for unit in kept)
-        return Found(tuple(kept), nominations, "preempt" if own else "reclaim", self._proof.probes)
+        return PreemptionPlan(tuple(kept), nominations, "preempt" if own else "reclaim", self._proof.probes)

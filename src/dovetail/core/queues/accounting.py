@@ -20,16 +20,16 @@ from dovetail.core.model import GPU as GPU_RESOURCE
 from dovetail.core.model import WHOLE_GPU_MILLI, Node
 from dovetail.core.queues import device_units
 from dovetail.core.queues.demand import Demand
-from dovetail.core.queues.device_units import NOTHING, Part
+from dovetail.core.queues.device_units import NOTHING, DeviceUnits
 from dovetail.core.queues.types import Amounts
 
 _REMEMBERED = 65_536
 
 
-class Meter:
+class Accounting:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._held: dict[tuple[int, int, int, int, Part], Amounts] = {}
+        self._held: dict[tuple[int, int, int, int, DeviceUnits], Amounts] = {}
         self._kinds: dict[int, int] = {}
         """By slot a number for what the amounts of pods there depend on (`parts.kind`)."""
         self._numbers: dict[object, int] = {}
@@ -72,7 +72,7 @@ class Meter:
             found.append(amounts)
         return found
 
-    def _held_on(self, placement: Placement, kind: int, claimed: Part) -> Amounts:
+    def _held_on(self, placement: Placement, kind: int, claimed: DeviceUnits) -> Amounts:
         """On a node of the kind, with what it has by claims."""
         known = self._held
         key = placement.shape.id, placement.share_milli, placement.share_bits.bit_count(), kind, claimed
@@ -84,7 +84,7 @@ class Meter:
             amounts = known[key] = device_units.counted(placement.shape, record, cards, placement.share_milli, claimed)
         return amounts
 
-    def _granted(self, placement: Placement, seen: set[str]) -> Part:
+    def _granted(self, placement: Placement, seen: set[str]) -> DeviceUnits:
         """What counts for this pod of what it uses by claims. Of claims that count for nobody who is placed, the first
         that is asked about has those that are not `seen`."""
         claims, pod, found = self._cluster.claims, placement.pod, NOTHING
@@ -176,7 +176,7 @@ def _offered(record: Node, gpus: int, devices: Sequence[tuple[str, Device]]) -> 
         whole = device_units.slice_of(record).times(resources.get(GPU_RESOURCE, 0))
     else:
         shared = record.sharing.cards if record.sharing is not None else 0
-        whole = Part(WHOLE_GPU_MILLI, 0, record.gpu_memory_mib).times(gpus + shared)
+        whole = DeviceUnits(WHOLE_GPU_MILLI, 0, record.gpu_memory_mib).times(gpus + shared)
     for name, count in record.allocatable:
         if name.startswith(RESOURCE_PREFIX):
             whole = whole.and_(device_units.instance(name, device_units.geometries(record)).times(count))

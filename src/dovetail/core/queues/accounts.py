@@ -16,7 +16,7 @@ from collections.abc import Iterable
 
 from dovetail.core.queues.tree import Tree
 from dovetail.core.queues.types import History, Queue, Usage
-from dovetail.core.queues.usage import Ledger, steady
+from dovetail.core.queues.usage import DecayedUsage, steady
 
 AHEAD_MS = 300_000
 """How far ahead what a queue holds now is projected where queues are compared (the interval of Kueue's samples)."""
@@ -37,8 +37,8 @@ class Accounts:
 
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
-        self._queues: dict[str, Ledger] = {name: _unused(queue) for name, queue in tree.written.items()}
-        self._users: dict[str, dict[str, Ledger]] = {}
+        self._queues: dict[str, DecayedUsage] = {name: _unused(queue) for name, queue in tree.written.items()}
+        self._users: dict[str, dict[str, DecayedUsage]] = {}
         self._idle: dict[str, dict[str, None]] = {}
         """By queue the users to whom nothing is charged."""
         self.told_ms: dict[str, int] = {}
@@ -50,13 +50,13 @@ class Accounts:
         usage, half_life_ms = queue.usage, max(1, queue.half_life_ms)
         if usage is None:
             self.told_ms[queue.name] = self.linked_ms[queue.name] = min(queue.created_ms, self.now_ms)
-            self._queues[queue.name] = Ledger(half_life_ms, self._as_siblings(queue), self.now_ms)
+            self._queues[queue.name] = DecayedUsage(half_life_ms, self._as_siblings(queue), self.now_ms)
             return
         # A time that is still to come was written by hand, or by a clock that was wrong.
         as_of_ms = min(usage.as_of_ms, self.now_ms)
         self.told_ms[queue.name] = self.linked_ms[queue.name] = as_of_ms
-        self._queues[queue.name] = Ledger(half_life_ms, usage.used, as_of_ms, days=usage.days)
-        self._users[queue.name] = {user: Ledger(half_life_ms, used, as_of_ms) for user, used in usage.users}
+        self._queues[queue.name] = DecayedUsage(half_life_ms, usage.used, as_of_ms, days=usage.days)
+        self._users[queue.name] = {user: DecayedUsage(half_life_ms, used, as_of_ms) for user, used in usage.users}
         for ledger in self._all(queue.name):
             ledger.settle(self.now_ms)
         self._note_idle(queue.name)
@@ -128,19 +128,19 @@ class Accounts:
                     self._note(name, user)
             from_ms = max(from_ms, self.linked_ms.get(name, 0))
 
-    def of(self, name: str) -> Ledger:
+    def of(self, name: str) -> DecayedUsage:
         """The ledger of a queue that exists."""
         return self._queues[name]
 
     def _has(self, queue: str, user: str) -> bool:
         return user in self._users.get(queue, ())
 
-    def _user(self, queue: str, user: str) -> Ledger:
+    def _user(self, queue: str, user: str) -> DecayedUsage:
         users = self._users.setdefault(queue, {})
         ledger = users.get(user)
         if ledger is None:
             half_life_ms = max(1, self._tree.written[queue].half_life_ms)
-            ledger = users[user] = Ledger(half_life_ms, as_of_ms=self.now_ms)
+            ledger = users[user] = DecayedUsage(half_life_ms, as_of_ms=self.now_ms)
         return ledger
 
     def _note(self, queue: str, user: str) -> None:
@@ -165,7 +165,7 @@ class Accounts:
                 for user, _ in most([(user, users[user].at(now_ms)) for user in idle])[USERS_KEPT:]:
                     del users[user], idle[user]
 
-    def _all(self, queue: str) -> list[Ledger]:
+    def _all(self, queue: str) -> list[DecayedUsage]:
         return [self.of(queue), *self._users.get(queue, {}).values()]
 
     def share_ppm(self, name: str, whole: int) -> int:
@@ -209,11 +209,11 @@ class Accounts:
             if history.told_ms is not None:
                 self.told_ms[name], self.linked_ms[name] = history.told_ms, history.linked_ms
             half_life_ms = max(1, self._tree.written[name].half_life_ms)
-            self._queues[name] = Ledger(half_life_ms, usage.used, usage.as_of_ms, self.of(name).rate, usage.days)
+            self._queues[name] = DecayedUsage(half_life_ms, usage.used, usage.as_of_ms, self.of(name).rate, usage.days)
             before = self._users.get(name, {})
             self._idle.pop(name, None)
             self._users[name] = {
-                user: Ledger(half_life_ms, used, usage.as_of_ms, before[user].rate if user in before else 0)
+                user: DecayedUsage(half_life_ms, used, usage.as_of_ms, before[user].rate if user in before else 0)
                 for user, used in usage.users
             }
             self._note_idle(name)
@@ -224,5 +224,5 @@ def most(used: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
     return sorted(used, key=lambda one: (-one[1], one[0]))
 
 
-def _unused(queue: Queue) -> Ledger:
-    return Ledger(max(1, queue.half_life_ms))
+def _unused(queue: Queue) -> DecayedUsage:
+    return DecayedUsage(max(1, queue.half_life_ms))

@@ -20,12 +20,12 @@ from dovetail.core.cluster import Cluster, shares
 from dovetail.core.cluster.selection import matches_affinity
 from dovetail.core.cluster.shapes import Shape
 from dovetail.core.devices.mig.geometry import RESOURCE_PREFIX
-from dovetail.core.dra.asks import Option
+from dovetail.core.dra.asks import RequestOption
 from dovetail.core.dra.kinds import bits
-from dovetail.core.dra.pools import Offer, PoolId
+from dovetail.core.dra.pools import PoolId, PoolOffer
 from dovetail.core.model import GPU, SHARED_GPU, WHOLE_GPU_MILLI, Node
 from dovetail.core.queues import device_units
-from dovetail.core.queues.device_units import NOTHING, Part
+from dovetail.core.queues.device_units import NOTHING, DeviceUnits
 from dovetail.core.queues.types import Amounts
 
 _REMEMBERED = 65_536
@@ -181,7 +181,7 @@ class Demand:
         milli = -(-share * WHOLE_GPU_MILLI // int(nodes.gpu_whole[slot]))
         return device_units.counted(shape, record, max(count, 1) if share else 0, milli, claimed)
 
-    def _by_claims(self, shape: Shape, slot: int) -> Part | None:
+    def _by_claims(self, shape: Shape, slot: int) -> DeviceUnits | None:
         """What it would have by claims; None where the node has not the devices."""
         if not shape.wants:
             return NOTHING
@@ -209,7 +209,7 @@ def _resources(allocatable: Amounts, shared: str) -> Amounts:
     )
 
 
-def _worth(option: Option, offers: Sequence[tuple[PoolId, Offer]], memory_mib: int) -> Part | None:
+def _worth(option: RequestOption, offers: Sequence[tuple[PoolId, PoolOffer]], memory_mib: int) -> DeviceUnits | None:
     """The least that the devices of a request can count; None where there are too few."""
     if option.count > option.matching.bit_count():
         return None

@@ -33,21 +33,21 @@ _MIG = "mig"
 _BYTES_MILLI = 1000 * 2**20
 
 
-class Part(NamedTuple):
+class DeviceUnits(NamedTuple):
     """Milli-GPU, compute slices, and MiB of GPU memory."""
 
     milli: int = 0
     slices: int = 0
     memory_mib: int = 0
 
-    def times(self, count: int) -> Part:
-        return Part(self.milli * count, self.slices * count, self.memory_mib * count)
+    def times(self, count: int) -> DeviceUnits:
+        return DeviceUnits(self.milli * count, self.slices * count, self.memory_mib * count)
 
-    def and_(self, other: Part) -> Part:
-        return Part(self.milli + other.milli, self.slices + other.slices, self.memory_mib + other.memory_mib)
+    def and_(self, other: DeviceUnits) -> DeviceUnits:
+        return DeviceUnits(self.milli + other.milli, self.slices + other.slices, self.memory_mib + other.memory_mib)
 
 
-NOTHING = Part()
+NOTHING = DeviceUnits()
 
 
 def product(record: Node) -> str:
@@ -71,29 +71,29 @@ def geometries(record: Node | None) -> list[Geometry]:
     return [*found, record.geometry] if record.geometry is not None else found
 
 
-def slice_of(record: Node) -> Part:
+def slice_of(record: Node) -> DeviceUnits:
     """What a node gives that offers MIG instances as whole GPUs."""
     part = instance(product(record).partition(_SLICED)[2])
-    return Part(part.milli, part.slices, record.gpu_memory_mib)
+    return DeviceUnits(part.milli, part.slices, record.gpu_memory_mib)
 
 
-def counted(shape: Shape, record: Node | None, cards: int, share_milli: int, claimed: Part) -> Amounts:
+def counted(shape: Shape, record: Node | None, cards: int, share_milli: int, claimed: DeviceUnits) -> Amounts:
     """What a pod of the shape counts on a node, with a share of so many cards there, and with this by claims."""
     memory_mib = record.gpu_memory_mib if record is not None else 0
     part = NOTHING
     if cards:
         milli = share_milli * cards
-        part = Part(milli, 0, -(-memory_mib * milli // WHOLE_GPU_MILLI))
+        part = DeviceUnits(milli, 0, -(-memory_mib * milli // WHOLE_GPU_MILLI))
     elif shape.gpus and record is not None and record.sliced:
         part = slice_of(record).times(shape.gpus)
     elif shape.gpus:
-        part = Part(WHOLE_GPU_MILLI, 0, memory_mib).times(shape.gpus)
+        part = DeviceUnits(WHOLE_GPU_MILLI, 0, memory_mib).times(shape.gpus)
     for name, count in shape.slices:
         part = part.and_(instance(name, geometries(record)).times(count))
     return amounts(record, shape.request.resources, part.and_(claimed))
 
 
-def amounts(record: Node | None, resources: Iterable[tuple[str, int]], part: Part) -> Amounts:
+def amounts(record: Node | None, resources: Iterable[tuple[str, int]], part: DeviceUnits) -> Amounts:
     """By class, those of a node's model among them."""
     named = dict(resources)
     found = {
@@ -111,7 +111,7 @@ def is_gpu(driver: str) -> bool:
     return driver.startswith(_GPU_DRIVERS)
 
 
-def instance(resource: str, geometries: Iterable[Geometry] = ()) -> Part:
+def instance(resource: str, geometries: Iterable[Geometry] = ()) -> DeviceUnits:
     """A MIG instance of this resource on a node whose cards are of these geometries."""
     for geometry in geometries:
         number = geometry.find(resource)
@@ -121,24 +121,24 @@ def instance(resource: str, geometries: Iterable[Geometry] = ()) -> Part:
                 -(-WHOLE_GPU_MILLI * profile.compute_slices // geometry.compute_slices),
                 -(-WHOLE_GPU_MILLI * profile.memory_slices // geometry.memory_slices),
             )
-            return Part(milli, profile.compute_slices, profile.memory_mib)
+            return DeviceUnits(milli, profile.compute_slices, profile.memory_mib)
     return _unknown(resource)
 
 
 @lru_cache(maxsize=4096)
-def _unknown(resource: str) -> Part:
+def _unknown(resource: str) -> DeviceUnits:
     digits = resource.removeprefix(RESOURCE_PREFIX).partition("g.")[0]
     slices = int(digits) if digits.isdecimal() else 1
-    return Part(-(-WHOLE_GPU_MILLI * slices // _SEVENTHS), slices)
+    return DeviceUnits(-(-WHOLE_GPU_MILLI * slices // _SEVENTHS), slices)
 
 
-def by_claim(driver: str, device: Device | None, drawn: Draw | None, memory_mib: int) -> Part:
+def by_claim(driver: str, device: Device | None, drawn: Draw | None, memory_mib: int) -> DeviceUnits:
     """A device by claim; None where it is not offered any more. `drawn` is what is taken of its capacities where it is
     shared (None: it is held whole), `memory_mib` what a GPU of the node has, if the device does not say it."""
     if not is_gpu(driver):
         return NOTHING
     if device is None:
-        return Part(WHOLE_GPU_MILLI, 0, memory_mib)
+        return DeviceUnits(WHOLE_GPU_MILLI, 0, memory_mib)
     whole = _whole(driver, device, memory_mib)
     if drawn is None:
         return whole
@@ -146,10 +146,10 @@ def by_claim(driver: str, device: Device | None, drawn: Draw | None, memory_mib:
     milli = max(
         (-(-WHOLE_GPU_MILLI * taken // there) for taken, there in capacities if there > 0), default=WHOLE_GPU_MILLI
     )
-    return Part(*(-(-one * milli // WHOLE_GPU_MILLI) for one in whole))
+    return DeviceUnits(*(-(-one * milli // WHOLE_GPU_MILLI) for one in whole))
 
 
-def cards(devices: Iterable[tuple[str, Device]], memory_mib: int) -> Part:
+def cards(devices: Iterable[tuple[str, Device]], memory_mib: int) -> DeviceUnits:
     """What the GPUs are that a node offers by claim, each by its driver: the partitions of a card, which the driver
     offers beside each other or instead of the whole, are one card together where they tell which one they are of."""
     found, seen = NOTHING, set[object]()
@@ -164,7 +164,7 @@ def cards(devices: Iterable[tuple[str, Device]], memory_mib: int) -> Part:
         if card is not None and _is_instance(driver, device):
             geometry = _geometry(driver, device)
             slices = geometry.compute_slices if geometry is not None else 0
-            found = found.and_(Part(WHOLE_GPU_MILLI, slices, memory_mib))
+            found = found.and_(DeviceUnits(WHOLE_GPU_MILLI, slices, memory_mib))
         else:
             found = found.and_(_whole(driver, device, memory_mib))
     return found
@@ -179,7 +179,7 @@ def _geometry(driver: str, device: Device) -> Geometry | None:
     return products.of_product(product) if isinstance(product, str) else None
 
 
-def _whole(driver: str, device: Device, memory_mib: int) -> Part:
+def _whole(driver: str, device: Device, memory_mib: int) -> DeviceUnits:
     attributes = dict(device.attributes)
     memory = dict(device.capacity).get(f"{driver}/memory")
     mib = memory.milli // _BYTES_MILLI if memory is not None else memory_mib
@@ -187,5 +187,5 @@ def _whole(driver: str, device: Device, memory_mib: int) -> Part:
     if _is_instance(driver, device) and isinstance(profile, str):
         geometry = _geometry(driver, device)
         part = instance(resource_of(profile), [geometry] if geometry is not None else ())
-        return Part(part.milli, part.slices, mib if memory is not None else part.memory_mib)
-    return Part(WHOLE_GPU_MILLI, 0, mib)
+        return DeviceUnits(part.milli, part.slices, mib if memory is not None else part.memory_mib)
+    return DeviceUnits(WHOLE_GPU_MILLI, 0, mib)

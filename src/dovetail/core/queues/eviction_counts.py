@@ -29,7 +29,7 @@ class Evictions(Struct, frozen=True):
     last_ms: int
 
 
-class GivenWay:
+class EvictionCounts:
     def __init__(self, known: Iterable[Evictions] = ()) -> None:
         self._jobs = {one.job: one for one in known}
 

@@ -27,7 +27,7 @@ _EXACT = dict.fromkeys(DIVIDED, 1)
 _MILLION = 1_000_000
 
 
-class Dues:
+class FairShare:
     def __init__(self, shares: Shares, history_milli: int) -> None:
         self._shares = shares
         self._history_milli = history_milli

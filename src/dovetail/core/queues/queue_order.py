@@ -23,7 +23,7 @@ _STALE = 64
 """Entries of a heap, beside one for each who waits and as many again, that are let be true no more."""
 
 
-class Order:
+class QueueOrder:
     def __init__(self, shares: Shares, wanted: Callable[[str], Mapping[str, int]]) -> None:
         """wanted: what a root will be counted with."""
         self._shares = shares
@@ -38,10 +38,10 @@ class Order:
         come up."""
 
     @contextmanager
-    def looked_at(self) -> Iterator[Order]:
+    def looked_at(self) -> Iterator[QueueOrder]:
         """One that remembers nothing, to look with: who only looks must not change who comes next."""
         with self._shares.dues.looked_at():
-            yield Order(self._shares, self._wanted)
+            yield QueueOrder(self._shares, self._wanted)
 
     def line(self, queue: str, user: str) -> Line:
         """Where jobs of this queue wait."""

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from dovetail.core.queues.reclaim import ClaimBack
+from dovetail.core.queues.reclaim import Reclaim
 from dovetail.core.queues.types import DIVIDED, GPU, GPU_CLASSES
 
 if TYPE_CHECKING:
     from dovetail.core.queues.shares import Shares
 
 
-class Entitlements:
+class Quota:
     def __init__(self, shares: Shares) -> None:
         self._shares = shares
         self._limited: dict[str, bool] = {}
@@ -134,10 +134,10 @@ class Entitlements:
 
     def claim_back(
         self, queue: str, amounts: Mapping[str, int], less: Mapping[str, int] | None = None
-    ) -> ClaimBack | None:  # fmt: skip
+    ) -> Reclaim | None:  # fmt: skip
         """What a queue may take from others for so much more, once it has so much `less` of what it holds; None where
         that is not due to it."""
-        claim = ClaimBack(self._shares, queue, amounts)
+        claim = Reclaim(self._shares, queue, amounts)
         if less:
             claim.count(queue, less)
         return None if claim.hopeless else claim

@@ -15,7 +15,7 @@ from dovetail.core.queues.types import CPU, DIVIDED, GPU, Amounts
 _MILLI = 1000
 
 
-class Rates:
+class ChargeRates:
     def __init__(self, model_milli: Iterable[tuple[str, int]]) -> None:
         """model_milli: by GPU model, what one of it counts in thousandths."""
         self._model_milli = dict(model_milli)

@@ -44,7 +44,7 @@ LONG_SETTLED = 1024
 """A unit that ran so many times the least run time of its queue, or where there is none, is settled for any job."""
 
 
-class Right(IntEnum):
+class ReclaimRight(IntEnum):
     """By what right a queue takes so much more: within its guarantee, within what it is due (up to the next whole
     GPU), or since the job is larger than all of that."""
 
@@ -53,7 +53,7 @@ class Right(IntEnum):
     TURN = 2
 
 
-class ClaimBack:
+class Reclaim:
     def __init__(self, shares: Shares, queue: str, amounts: Mapping[str, int]) -> None:
         self._shares = shares
         self._path = shares.path(queue)
@@ -69,7 +69,7 @@ class ClaimBack:
         """Whether the queue may take nothing, whatever others hold."""
         return not self._rights or self._rights[0] is None
 
-    def copy(self) -> ClaimBack:
+    def copy(self) -> Reclaim:
         """The same claim, of which more may be taken on its own."""
         other = copy(self)
         other._taken = {name: dict(taken) for name, taken in self._taken.items()}
@@ -95,12 +95,12 @@ class ClaimBack:
         if len(rights) <= level:
             return False
         judged = self._judged(amounts)
-        if rights[level] is Right.GUARANTEED:
+        if rights[level] is ReclaimRight.GUARANTEED:
             allowed = all(self._beyond_guarantee(name, judged, pieces) for name in theirs)
         else:
             allowed = False
         if not allowed and settled:
-            turn = Right.TURN in rights
+            turn = ReclaimRight.TURN in rights
             mine = self._path[level]
             allowed = all(
                 any(
@@ -141,19 +141,19 @@ class ClaimBack:
             return [GPU]
         return [resource for resource in self._wanted if amounts.get(resource, 0)]
 
-    def _right(self, name: str) -> Right | None:
+    def _right(self, name: str) -> ReclaimRight | None:
         """The right of a queue on the job's path, with what others of the queue have been promised, and without what
         was taken of it; that counts up to what the job itself has, as no more needs to be in its way."""
         pledged, taken = self._pledged.get(name, {}), self._taken.get(name, {})
         more = {resource: amount + pledged.get(resource, 0) for resource, amount in self._amounts.items()}
         less = {resource: min(amount, self._amounts.get(resource, 0)) for resource, amount in taken.items()}
         if self._shares.entitlements.guaranteed(name, more, less):
-            return Right.GUARANTEED
+            return ReclaimRight.GUARANTEED
         exact = self._shares.dues.exact
         beyond = [r for r in self._wanted if self._after(name, r, exact) > max(self._slack(r), DIVIDED[r] - 1)]
         if not beyond:
-            return Right.DUE
-        return None if any(self._holds(name, one) for one in beyond) else Right.TURN
+            return ReclaimRight.DUE
+        return None if any(self._holds(name, one) for one in beyond) else ReclaimRight.TURN
 
     def _holds(self, name: str, resource: str) -> int:
         """What a queue on the job's path holds without the job and what was taken, as far as that counts, with what

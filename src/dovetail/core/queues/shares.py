@@ -22,16 +22,16 @@ from dovetail.core.cluster.shapes import Shape
 from dovetail.core.model import Pod
 from dovetail.core.policy import Policy
 from dovetail.core.queues import status
-from dovetail.core.queues.accounting import Meter
+from dovetail.core.queues.accounting import Accounting
 from dovetail.core.queues.accounts import Accounts, Line
 from dovetail.core.queues.attained import Attained
-from dovetail.core.queues.fair_share import Dues
-from dovetail.core.queues.quota import Entitlements
-from dovetail.core.queues.rates import Rates
-from dovetail.core.queues.totals import QueueBooks, add
+from dovetail.core.queues.fair_share import FairShare
+from dovetail.core.queues.quota import Quota
+from dovetail.core.queues.rates import ChargeRates
+from dovetail.core.queues.totals import QueueTotals, add
 from dovetail.core.queues.tree import Tree
 from dovetail.core.queues.types import DEFAULT_QUEUE, QUEUE_LABEL, Amounts, History, Queue
-from dovetail.core.workloads.index import Precedence, Roster, startable
+from dovetail.core.workloads.index import Precedence, WorkloadIndex, startable
 
 
 class _Held(Struct):
@@ -58,24 +58,25 @@ class _Awaited:
 
 
 class Shares:
-    def __init__(self, cluster: Cluster, roster: Roster, policy: Policy) -> None:
+    def __init__(self, cluster: Cluster, roster: WorkloadIndex, policy: Policy) -> None:
         self.tree = Tree()
         self.accounts = Accounts(self.tree)
         self.attained = Attained()
-        self.meter = Meter(cluster)
-        self.dues = Dues(self, policy.history_milli)
-        self.entitlements = Entitlements(self)
+        self.meter = Accounting(cluster)
+        self.dues = FairShare(self, policy.history_milli)
+        self.entitlements = Quota(self)
         self.waiting: Callable[[], Mapping[str, tuple[str, int]]] = dict
         """Who is first of those that wait in each queue and below it, and how many they are."""
         self.pledged: Callable[[], Mapping[str, Mapping[str, int]]] = dict
         """What queues will hold more, or less, once everybody has given way who was told to."""
         self._cluster = cluster
         self._roster = roster
-        self.rates = Rates(policy.model_milli)
-        self.books = QueueBooks(self.path)
+        self.rates = ChargeRates(policy.model_milli)
+        self.books = QueueTotals(self.path)
         self._held: dict[str, _Held] = {}
         self._alike: dict[tuple[int, Amounts], _Held] = {}
-        """What pods of a kind (`Roster.kinds`) are counted as that have these amounts, since queues last changed."""
+        """What pods of a kind (`WorkloadIndex.kinds`) are counted as that have these amounts, since queues last
+        changed."""
         self._waiting: dict[str, _Awaited] = {}
         self._awaited: dict[tuple[str, int], _Awaited] = {}
         self._moved: list[_Awaited] = []
@@ -503,7 +504,7 @@ class Shares:
         """What a queue is due of each class that is divided, by what everybody holds and waits for now."""
         return self.dues.of(queue)
 
-    def standings(self, now_ms: int) -> list[status.Standing]:
+    def standings(self, now_ms: int) -> list[status.QueueStanding]:
         """How all queues stand, each before those below it."""
         with self.dues.looked_at():
             return status.standings(self, max(now_ms, self.now_ms))

@@ -12,7 +12,7 @@ from dovetail.core.model import Problem
 from dovetail.core.queues.accounts import USERS_KEPT, most
 from dovetail.core.queues.attained import JOBS_KEPT
 from dovetail.core.queues.types import Amounts
-from dovetail.core.queues.usage import Ledger
+from dovetail.core.queues.usage import DecayedUsage
 
 if TYPE_CHECKING:
     from dovetail.core.queues.shares import Shares
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _MILLION = 1_000_000
 
 
-class Standing(Struct, frozen=True):
+class QueueStanding(Struct, frozen=True):
     """How a queue stands. Amounts are by class. `due` is its part of the division now, `borrowed` what it holds beyond
     its guarantee. `share_ppm` is the part of the cluster that it used (decayed), `weight_ppm` its weight among its
     siblings. `credit` is what is due to it by weight less what it used, in milli-GPU times ms. `days`, `users` and
@@ -52,17 +52,17 @@ class Standing(Struct, frozen=True):
     head: str
 
 
-def standings(shares: Shares, now_ms: int) -> list[Standing]:
+def standings(shares: Shares, now_ms: int) -> list[QueueStanding]:
     """All queues, each before those below it."""
     waiting = shares.waiting()
     return [_standing(shares, name, now_ms, *waiting.get(name, ("", 0))) for name in shares.tree.in_order()]
 
 
-def _standing(shares: Shares, name: str, now_ms: int, head: str, jobs: int) -> Standing:
+def _standing(shares: Shares, name: str, now_ms: int, head: str, jobs: int) -> QueueStanding:
     queue, ledger = shares.tree.queues[name], shares.accounts.of(name)
     held, guarantee, capacity = shares.allocated(name), dict(queue.guarantee), shares.meter.capacity()
     due_rate = shares.whole * shares.dues.part_ppm(name) // _MILLION
-    return Standing(
+    return QueueStanding(
         name=name,
         parent=queue.parent,
         leaf=shares.tree.leaf(name),
@@ -88,8 +88,8 @@ def _standing(shares: Shares, name: str, now_ms: int, head: str, jobs: int) -> S
     )
 
 
-def _days(ledger: Ledger, now_ms: int) -> tuple[tuple[int, int], ...]:
-    shown = Ledger(ledger.half_life_ms, ledger.used, ledger.as_of_ms, ledger.rate, ledger.days.items())
+def _days(ledger: DecayedUsage, now_ms: int) -> tuple[tuple[int, int], ...]:
+    shown = DecayedUsage(ledger.half_life_ms, ledger.used, ledger.as_of_ms, ledger.rate, ledger.days.items())
     shown.settle(now_ms)
     return tuple(sorted(shown.days.items()))
 

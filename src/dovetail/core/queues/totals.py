@@ -10,7 +10,7 @@ from dovetail.core.queues.types import Amounts
 Books = dict[str, dict[str, int]]
 
 
-class QueueBooks:
+class QueueTotals:
     """`allocated` is what is held, `fixed` that part of it that must not be preempted, `pending` what is waited for;
     `strangers` is what pods hold that are in no queue. `priorities` are numbers of pods by the queue that they are in,
     and by priority."""

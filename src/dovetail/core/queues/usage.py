@@ -95,7 +95,7 @@ def accrued(rate: int, elapsed_ms: int, half_life_ms: int) -> int:
     return full - decayed(full, elapsed_ms, half_life_ms)
 
 
-class Ledger:
+class DecayedUsage:
     """`used` as of `as_of_ms`, charged `rate` from then on; `days` is what was charged without decay, by day (days
     since 1970, UTC; rate times ms), exact, of the last 31 days. A clock that goes back changes nothing: what is told of
     a time before `as_of_ms` counts from `as_of_ms` on."""

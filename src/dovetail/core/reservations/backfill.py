@@ -36,7 +36,7 @@ from dovetail.core.cluster.placement import Placement
 from dovetail.core.cluster.rejections import FOR_EVER_MS
 from dovetail.core.cluster.shapes import Shape
 from dovetail.core.model import Pod
-from dovetail.core.placing.gangs import Group, Search, SearchLimitReached, shapes_of
+from dovetail.core.placing.gangs import GangSearch, Group, SearchLimitReached, shapes_of
 from dovetail.core.placing.pods import Placed
 from dovetail.core.queues.accounts import Line
 from dovetail.core.reasons import Expected, Sure
@@ -83,7 +83,7 @@ class Reservation(Struct, frozen=True):
         return self.expected.start_ms or FOR_EVER_MS
 
 
-class Plan(Struct, frozen=True):
+class ReservationPlan(Struct, frozen=True):
     slots: Slots
     expected: Expected
     waits_for: frozenset[str]
@@ -306,7 +306,7 @@ class Reservations:
             return False
         return state.shares.entitlements.outranks(queue, wanted, one.queue, state.wanted(one.root))
 
-    def plan(self, group: Group, others: Iterable[Reservation]) -> Plan | None:
+    def plan(self, group: Group, others: Iterable[Reservation]) -> ReservationPlan | None:
         """Where and from when on the group fits beside what is held for others; None where it would not fit either if
         all others were gone, or where the search was given up. Nothing is changed."""
         cluster, scope, needed = self._state.cluster, self.beside(others), least(group)
@@ -338,21 +338,23 @@ class Reservations:
             self._state.cluster.evict(placement.pod.uid)
             marks.append(self._state.cluster.mark())
 
-    def _planned(self, slots: Slots, gone: list[Placement]) -> Plan:
+    def _planned(self, slots: Slots, gone: list[Placement]) -> ReservationPlan:
         inside = set(slots.tolist())
         waits = [(placement, self.expected_end(placement)) for placement in gone if placement.slot in inside]
         uids = frozenset(placement.pod.uid for placement, _ in waits)
         if not waits:
-            return Plan(slots, Expected(Sure.KNOWN, self._state.now_ms, "it fits beside what is held now"), uids)
+            return ReservationPlan(
+                slots, Expected(Sure.KNOWN, self._state.now_ms, "it fits beside what is held now"), uids
+            )
         last, expected = waits[-1]
         unknown = sum(1 for _, one in waits if one.sure is Sure.UNKNOWN)
         if unknown:
             what = "one of which it is" if unknown == 1 else f"{unknown} of which it is"
             basis = f"waits for {len(waits)} pods, {what} not known when they end: {last.pod.key} ({expected.basis})"
-            return Plan(slots, Expected(Sure.UNKNOWN, 0, basis), uids)
+            return ReservationPlan(slots, Expected(Sure.UNKNOWN, 0, basis), uids)
         sure = Sure.LEARNED if any(one.sure is Sure.LEARNED for _, one in waits) else Sure.KNOWN
         basis = f"when the last of {len(waits)} pods ends, {last.pod.key}: {expected.basis}"
-        return Plan(slots, Expected(sure, expected.start_ms, basis), uids)
+        return ReservationPlan(slots, Expected(sure, expected.start_ms, basis), uids)
 
     def _ends(self, scope: Slots) -> list[tuple[int, Placement]]:
         """The pods that run in the scope, by when they end."""
@@ -435,7 +437,7 @@ class Reservations:
                     self._state.cluster.evict(placement.pod.uid)
             return self._fits(needed, one.slots) is not None
 
-    def _elsewhere(self, needed: Group, one: Reservation, scope: Slots) -> Plan | None:
+    def _elsewhere(self, needed: Group, one: Reservation, scope: Slots) -> ReservationPlan | None:
         """Where else the group fits by its start, with twice as many gone each time."""
         cluster, key = self._state.cluster, (self._state.steps, one.expected.start_ms)
         known = self._gone.get(one.root)
@@ -469,7 +471,7 @@ class Reservations:
             return None
         with state.cluster.trial():
             try:
-                fits = Search(state.cluster, state.rows, state.policy.search_limit).place(group, scope)
+                fits = GangSearch(state.cluster, state.rows, state.policy.search_limit).place(group, scope)
             except SearchLimitReached:
                 fits = False
             if not fits:

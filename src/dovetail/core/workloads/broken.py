@@ -17,14 +17,14 @@ from collections.abc import Iterable
 from dovetail.core.cluster import Cluster
 from dovetail.core.decisions import Release
 from dovetail.core.reasons import Reason, Refusal, When
-from dovetail.core.workloads.index import LONE, Roster
+from dovetail.core.workloads.index import LONE, WorkloadIndex
 
 
 class Broken:
     """`failed` and `succeeded` are numbers of pods that ended, by gang; `since_ms` is by root since when it is broken,
     or was released last."""
 
-    def __init__(self, roster: Roster, cluster: Cluster, deadline_ms: int) -> None:
+    def __init__(self, roster: WorkloadIndex, cluster: Cluster, deadline_ms: int) -> None:
         """deadline_ms: 0 where nobody is ever told to go."""
         self.failed: dict[str, int] = {}
         self.succeeded: dict[str, int] = {}

@@ -45,7 +45,7 @@ class Rank(NamedTuple):
     created_ms: int
 
 
-class Roster:
+class WorkloadIndex:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self.pods: dict[str, Pod] = {}

@@ -36,7 +36,7 @@ from dovetail.kube.api.errors import (
     no_reply,
     reply_error,
 )
-from dovetail.kube.api.http1 import Connection, Dropped, NotConnected, Pool, TooLong
+from dovetail.kube.api.http1 import Connection, ConnectionPool, Dropped, NotConnected, TooLong
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -73,7 +73,7 @@ def retry_delay_s(attempt: int, failure: ApiError, *, idempotent: bool, jitter: 
     return min(_RETRY_AFTER_MAX_S, failure.retry_after_s) + backoff_s
 
 
-class Options(TypedDict, total=False):
+class RequestOptions(TypedDict, total=False):
     """What a request may be told besides method, path and body.
 
     timeout_s   for each attempt, 30 unless given
@@ -121,13 +121,13 @@ class Client:
         self._credentials = Credentials(config.source)
         self._identity = Identity()
         self._headers: dict[tuple[str, str], bytes] = {}
-        self._pool: Pool
+        self._pool: ConnectionPool
 
     async def __aenter__(self) -> Self:
         """Raises ConfigError when the credentials or certificates cannot be used."""
         self._identity = await self._credentials.renew()
         tls = self.config.ssl_context(self._identity.client_pem)
-        self._pool = Pool(self.config.server, tls, self.config.tls_server_name, self._concurrency)
+        self._pool = ConnectionPool(self.config.server, tls, self.config.tls_server_name, self._concurrency)
         return self
 
     async def __aexit__(
@@ -137,16 +137,22 @@ class Client:
 
     @overload
     async def request(
-        self, method: str, path: str, body: object = None, *, decode: type[T], **options: Unpack[Options]
+        self, method: str, path: str, body: object = None, *, decode: type[T], **options: Unpack[RequestOptions]
     ) -> T: ...
 
     @overload
     async def request(
-        self, method: str, path: str, body: object = None, *, decode: None = None, **options: Unpack[Options]
+        self, method: str, path: str, body: object = None, *, decode: None = None, **options: Unpack[RequestOptions]
     ) -> None: ...
 
     async def request(
-        self, method: str, path: str, body: object = None, *, decode: type[T] | None = None, **options: Unpack[Options]
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        decode: type[T] | None = None,
+        **options: Unpack[RequestOptions],
     ) -> T | None:
         """Do one call and return its reply as a `decode`, or None when that is not given. Raises ApiError."""
         reply = await self.fetch(method, path, body, **options)
@@ -177,7 +183,7 @@ class Client:
         urgent: bool = False,
         most_bytes: int = sys.maxsize,
     ) -> bytes:
-        """As `request`, but the reply as it came. Options are those of `Options`."""
+        """As `request`, but the reply as it came. Options are those of `RequestOptions`."""
         payload = b"" if body is None else body if isinstance(body, bytes) else _encode(body)
         if idempotent is None:
             idempotent = method in _REPEATABLE or content_type in _REPEATABLE

@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from dovetail.kube.api.credentials import ExecPlugin, Files, Source, read
+from dovetail.kube.api.credentials import CredentialSource, ExecPlugin, Files, read
 from dovetail.kube.api.errors import ConfigError
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -33,7 +33,7 @@ class ClusterConfig(Struct, frozen=True):
     ca_pem: str = ""
     insecure_skip_tls_verify: bool = False
     tls_server_name: str = ""
-    source: Source = field(default_factory=Files)
+    source: CredentialSource = field(default_factory=Files)
 
     def ssl_context(self, client_pem: str = "") -> ssl.SSLContext | None:
         """TLS settings with this client certificate; None for plain http. Raises ConfigError for unusable PEM data."""
@@ -211,7 +211,7 @@ def _cluster(cluster: _Cluster, file: Path, where: str, namespace: str) -> Clust
     )
 
 
-def _source(user: _User, config: ClusterConfig, file: Path, where: str) -> Source:
+def _source(user: _User, config: ClusterConfig, file: Path, where: str) -> CredentialSource:
     for name, value in (("username", user.username), ("auth-provider", user.auth_provider), ("as", user.impersonate)):
         if value:
             raise ConfigError(f"{where}.{name}: not supported: use a token, a client certificate or an exec plugin")

@@ -36,7 +36,7 @@ class Identity:
     valid_s: float = inf
 
 
-class Source(Protocol):
+class CredentialSource(Protocol):
     def issue(self) -> Identity:
         """The identity as of now. May block; raises ConfigError."""
 
@@ -134,7 +134,7 @@ class ExecPlugin:
 class Credentials:
     """The identity in force. `fresh` costs a comparison; `renew` asks the source, once for all who wait."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: CredentialSource) -> None:
         self._source = source
         self._identity: Identity | None = None
         self._expires_s = 0.0

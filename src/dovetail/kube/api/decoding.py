@@ -19,7 +19,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from msgspec import DecodeError, Raw, Struct, field
 from msgspec.json import Decoder, decode
 
-from dovetail.kube.api.errors import BadReply, Status, status_error
+from dovetail.kube.api.errors import ApiStatus, BadReply, status_error
 from dovetail.kube.api.resources import Resource
 from dovetail.kube.objects.long import LONG
 
@@ -72,7 +72,7 @@ class Bookmark(Struct, frozen=True):
     initial_end: bool
 
 
-class Event(Struct, Generic[T]):
+class WatchEvent(Struct, Generic[T]):
     """One change: `type` is ADDED, MODIFIED or DELETED, `object` is as after it (for DELETED, as last seen)."""
 
     type: str
@@ -122,13 +122,13 @@ class Reader(Generic[T]):
         self.resource = resource
         self._one: Decoder[T] = Decoder(kind)
         self._page: Decoder[Page[T]] = Decoder(GenericAlias(Page, (kind,)))
-        self._event: Decoder[Event[T]] = Decoder(GenericAlias(Event, (kind,)))
+        self._event: Decoder[WatchEvent[T]] = Decoder(GenericAlias(WatchEvent, (kind,)))
         self._long = LONG.get(kind)
         self._most = self._long.most if self._long is not None else sys.maxsize
         wire = self._long.wire if self._long is not None else None
         self._long_one: Decoder[Any] | None = Decoder(wire) if wire is not None else None
-        self._long_event: Decoder[Event[Any]] | None = (
-            Decoder(GenericAlias(Event, (wire,))) if wire is not None else None
+        self._long_event: Decoder[WatchEvent[Any]] | None = (
+            Decoder(GenericAlias(WatchEvent, (wire,))) if wire is not None else None
         )
 
     def page(self, body: bytes) -> tuple[Page[T], list[BadObject]]:
@@ -148,7 +148,7 @@ class Reader(Generic[T]):
                 bad.append(self._bad(one, error))
         return Page(raw.metadata, items), bad
 
-    def line(self, line: bytes) -> Event[T] | Bookmark | BadObject:
+    def line(self, line: bytes) -> WatchEvent[T] | Bookmark | BadObject:
         """A line of a watch. Raises the ApiError that an ERROR event carries, and BadReply for a line of nonsense."""
         try:
             event = self._event.decode(line) if len(line) <= self._most else self._of_long(line)
@@ -158,21 +158,21 @@ class Reader(Generic[T]):
             pass
         raw = self._as(_RawEvent, line)
         if raw.type == "ERROR":
-            raise status_error(self._as(Status, raw.object), f"watch {self.resource}")
+            raise status_error(self._as(ApiStatus, raw.object), f"watch {self.resource}")
         if raw.type == "BOOKMARK":
             meta = self._as(Identified, raw.object).metadata
             return Bookmark(meta.resource_version, (meta.annotations or {}).get("k8s.io/initial-events-end") == "true")
         try:
-            return Event(raw.type, self._object(raw.object))
+            return WatchEvent(raw.type, self._object(raw.object))
         except _UNREADABLE as error:
             return self._bad(raw.object, error, deleted=raw.type == "DELETED")
 
-    def _of_long(self, line: bytes) -> Event[T] | None:
+    def _of_long(self, line: bytes) -> WatchEvent[T] | None:
         if self._long is None or self._long_event is None:
             return None
         with _deep():
             event = self._long_event.decode(line)
-            return Event(event.type, self._long.short(event.object))
+            return WatchEvent(event.type, self._long.short(event.object))
 
     def _object(self, raw: Raw) -> T:
         if self._long is None or len(raw) <= self._most:

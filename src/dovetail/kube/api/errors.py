@@ -35,7 +35,7 @@ class StatusDetails(Struct, frozen=True, rename="camel"):
     retry_after_seconds: int = 0
 
 
-class Status(Struct, frozen=True):
+class ApiStatus(Struct, frozen=True):
     """meta/v1 Status: the body of every failure, and the object of an ERROR event in a watch."""
 
     reason: str = ""
@@ -144,7 +144,9 @@ def no_reply(reason: str, message: str, path: str, *, harmless: bool) -> ApiErro
     return (Unreachable if harmless else OutcomeUnknown)(0, reason, message, path)
 
 
-def status_error(status: Status, path: str, *, retry_after_s: float | None = None, harmless: bool = True) -> ApiError:
+def status_error(
+    status: ApiStatus, path: str, *, retry_after_s: float | None = None, harmless: bool = True
+) -> ApiError:
     """The error for a Status object."""
     kind = AlreadyExists if status.reason == "AlreadyExists" else _BY_STATUS.get(status.code, ApiError)
     if status.code in _LOST_IN_A_GATEWAY and not harmless:
@@ -157,9 +159,9 @@ def status_error(status: Status, path: str, *, retry_after_s: float | None = Non
 def reply_error(code: int, headers: dict[str, str], body: bytes, path: str, *, harmless: bool) -> ApiError:
     """The error for a reply whose status is not 2xx. The body may be anything: load balancers answer in HTML."""
     try:
-        status = json.decode(body, type=Status)
+        status = json.decode(body, type=ApiStatus)
     except (DecodeError, UnicodeDecodeError):
-        status = Status(message=body[:300].decode(errors="replace").strip() or "no message")
+        status = ApiStatus(message=body[:300].decode(errors="replace").strip() or "no message")
     after = headers.get("retry-after", "")
-    status = Status(status.reason, status.message, code, status.details)
+    status = ApiStatus(status.reason, status.message, code, status.details)
     return status_error(status, path, retry_after_s=float(after) if after.isdecimal() else None, harmless=harmless)

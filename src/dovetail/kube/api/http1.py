@@ -286,7 +286,7 @@ class Connection(asyncio.BufferedProtocol):
             self._barren_bytes = 0
 
 
-class Pool:
+class ConnectionPool:
     """Connections to one server: at most `size` in requests at a time, and any number in streams."""
 
     def __init__(self, server: str, tls: ssl.SSLContext | None, tls_server_name: str, size: int) -> None:

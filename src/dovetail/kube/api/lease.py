@@ -22,7 +22,7 @@ from datetime import UTC, datetime
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from dovetail.kube.api.client import JSON, MERGE_PATCH, Client, Options
+from dovetail.kube.api.client import JSON, MERGE_PATCH, Client, RequestOptions
 from dovetail.kube.api.errors import AlreadyExists, Conflict, KubeError, NotFound
 from dovetail.kube.api.resources import LEASES
 
@@ -46,7 +46,7 @@ class Terms(Struct, frozen=True):
             raise ValueError(f"lease duration > renew deadline > retry period > 0 does not hold: {self}")
 
 
-class Record(Struct, frozen=True):
+class LeaseRecord(Struct, frozen=True):
     """What counts in a lease. `version` is the resource version; "" in a record that is to be created."""
 
     holder: str
@@ -59,30 +59,30 @@ class Woke(Struct, frozen=True):
     """Happened: the time to wait is over, or the election begins."""
 
 
-class Seen(Struct, frozen=True):
+class ObservedLease(Struct, frozen=True):
     """Happened: the lease was read. None: there is none."""
 
-    record: Record | None
+    record: LeaseRecord | None
 
 
-class Written(Struct, frozen=True):
+class LeaseWritten(Struct, frozen=True):
     """Happened: the write succeeded, and this is the lease now."""
 
-    record: Record
+    record: LeaseRecord
 
 
 class Failed(Struct, frozen=True):
     """Happened: a read or write failed or was refused, or its outcome is unknown."""
 
 
-class Look(Struct, frozen=True):
+class LeaseLook(Struct, frozen=True):
     """To do: read the lease, then step with Seen or Failed."""
 
 
 class Write(Struct, frozen=True):
     """To do: write this record if the version is still the one in it, then step with Written or Failed."""
 
-    record: Record
+    record: LeaseRecord
     acquire: bool
 
 
@@ -102,16 +102,16 @@ class StepDown(Struct, frozen=True):
     """To do: stop leading at once; then step with Woke."""
 
 
-Happening = Woke | Seen | Written | Failed
-Action = Look | Write | Wait | Lead | StepDown
+Happening = Woke | ObservedLease | LeaseWritten | Failed
+Action = LeaseLook | Write | Wait | Lead | StepDown
 
 
-class State(Struct, frozen=True):
+class LeaseState(Struct, frozen=True):
     """What a candidate remembers. All times are its own monotonic milliseconds."""
 
     identity: str
     terms: Terms = Terms()
-    seen: Record | None = None
+    seen: LeaseRecord | None = None
     # When `seen` was first seen.
     changed_ms: int = 0
     # Whether `seen` is what our last write left, so that the next one needs no read.
@@ -124,39 +124,39 @@ class State(Struct, frozen=True):
         return self.leads_until_ms is not None and now_ms < self.leads_until_ms
 
 
-def step(state: State, happening: Happening, now_ms: int) -> tuple[State, Action]:
+def step(state: LeaseState, happening: Happening, now_ms: int) -> tuple[LeaseState, Action]:
     """What to do next, now that this has happened."""
     terms = state.terms
-    if isinstance(happening, Seen | Written) and happening.record != state.seen:
+    if isinstance(happening, ObservedLease | LeaseWritten) and happening.record != state.seen:
         state = replace(state, seen=happening.record, changed_ms=now_ms)
-    state = replace(state, ours=isinstance(happening, Written) or (isinstance(happening, Woke) and state.ours))
+    state = replace(state, ours=isinstance(happening, LeaseWritten) or (isinstance(happening, Woke) and state.ours))
     if state.leads_until_ms is not None:
-        usurped = isinstance(happening, Seen) and (state.seen is None or state.seen.holder != state.identity)
+        usurped = isinstance(happening, ObservedLease) and (state.seen is None or state.seen.holder != state.identity)
         if usurped or now_ms >= state.leads_until_ms:
             return replace(state, leads_until_ms=None), StepDown()
     match happening:
         case Woke():
-            return _write(state, now_ms) if state.ours else (state, Look())
-        case Seen(record):
+            return _write(state, now_ms) if state.ours else (state, LeaseLook())
+        case ObservedLease(record):
             held = record is not None and record.holder not in ("", state.identity)
             if record and held and now_ms < state.changed_ms + (record.duration_ms or terms.duration_ms):
                 return state, Wait(now_ms + terms.retry_period_ms)
             return _write(state, now_ms)
-        case Written() if now_ms < state.sent_ms + terms.renew_deadline_ms:
+        case LeaseWritten() if now_ms < state.sent_ms + terms.renew_deadline_ms:
             until_ms = state.sent_ms + terms.renew_deadline_ms
             return replace(state, leads_until_ms=until_ms), Lead(now_ms + terms.retry_period_ms)
         case _:
             return state, Wait(now_ms + terms.retry_period_ms)
 
 
-def _write(state: State, now_ms: int) -> tuple[State, Write]:
-    seen = state.seen or Record("", 0, -1, "")
+def _write(state: LeaseState, now_ms: int) -> tuple[LeaseState, Write]:
+    seen = state.seen or LeaseRecord("", 0, -1, "")
     acquire = seen.holder != state.identity
-    record = Record(state.identity, state.terms.duration_ms, seen.transitions + acquire, seen.version)
+    record = LeaseRecord(state.identity, state.terms.duration_ms, seen.transitions + acquire, seen.version)
     return replace(state, sent_ms=now_ms), Write(record, acquire)
 
 
-def resign(record: Record) -> Write:
+def resign(record: LeaseRecord) -> Write:
     """What to write over one's own record so that the next leader need not wait."""
     return Write(replace(record, holder="", duration_ms=1_000), acquire=False)
 
@@ -175,10 +175,10 @@ class _Lease(Struct):
     metadata: _Meta
     spec: _Spec = field(default_factory=_Spec)
 
-    def record(self) -> Record:
+    def record(self) -> LeaseRecord:
         spec, version = self.spec, self.metadata.resource_version
         duration_ms = 1_000 * (spec.lease_duration_seconds or 0)
-        return Record(spec.holder_identity or "", duration_ms, spec.lease_transitions or 0, version)
+        return LeaseRecord(spec.holder_identity or "", duration_ms, spec.lease_transitions or 0, version)
 
 
 def _monotonic_ms() -> int:
@@ -215,7 +215,7 @@ class Elector:
         self._on_started_leading = on_started_leading
         self._on_stopped_leading = on_stopped_leading
         self._clock_ms = clock_ms
-        self._state = State(self.identity, terms)
+        self._state = LeaseState(self.identity, terms)
         self._leading = False
 
     @property
@@ -235,7 +235,7 @@ class Elector:
             while True:
                 self._state, action = step(self._state, happening, self._clock_ms())
                 match action:
-                    case Look():
+                    case LeaseLook():
                         happening = await self._attempt(self._look())
                     case Write():
                         happening = await self._attempt(self._write(action))
@@ -256,7 +256,7 @@ class Elector:
         """After `run`: give the lease up if it is still held. Errors are only logged, as it runs out by itself."""
         # Read first: the write that `run` was cancelled in may have taken effect.
         seen = await self._attempt(self._look())
-        if isinstance(seen, Seen) and seen.record and seen.record.holder == self.identity:
+        if isinstance(seen, ObservedLease) and seen.record and seen.record.holder == self.identity:
             await self._attempt(self._write(resign(seen.record)))
 
     def _tell(self, *, leading: bool) -> None:
@@ -273,15 +273,15 @@ class Elector:
             log.warning("election: %s; trying again", error)
             return Failed()
 
-    async def _look(self) -> Seen:
+    async def _look(self) -> ObservedLease:
         path = LEASES.path(self._namespace, self._name)
         try:
             lease = await self._client.request("GET", path, decode=_Lease, **self._options())
         except NotFound:
-            return Seen(None)
-        return Seen(lease.record())
+            return ObservedLease(None)
+        return ObservedLease(lease.record())
 
-    async def _write(self, write: Write) -> Written | Failed:
+    async def _write(self, write: Write) -> LeaseWritten | Failed:
         record, now = write.record, datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         spec: dict[str, object] = {
             "holderIdentity": record.holder,
@@ -302,7 +302,7 @@ class Elector:
             method, path, content_type = "POST", LEASES.path(self._namespace), JSON
             metadata["name"] = self._name
             body = {"apiVersion": LEASES.api_version, "kind": "Lease", "metadata": metadata, "spec": spec}
-        options = self._options() | Options(content_type=content_type)
+        options = self._options() | RequestOptions(content_type=content_type)
         try:
             lease = await self._client.request(method, path, body, decode=_Lease, **options)
         except NotFound:
@@ -311,9 +311,9 @@ class Elector:
             there = f"there is no namespace {self._namespace} for the lease"
             log.warning("election: %s: kubectl create namespace %s; trying again", there, self._namespace)
             return Failed()
-        return Written(lease.record())
+        return LeaseWritten(lease.record())
 
-    def _options(self) -> Options:
+    def _options(self) -> RequestOptions:
         """No request may outlast the leadership, as stepping down would wait for it, or queue behind other writes."""
         until_ms = self._state.leads_until_ms
         left_ms = self._state.terms.renew_deadline_ms if until_ms is None else until_ms - self._clock_ms()

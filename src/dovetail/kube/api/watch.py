@@ -16,7 +16,7 @@ from typing import Generic
 from msgspec import Struct, field
 
 from dovetail.kube.api.client import Client
-from dovetail.kube.api.decoding import BadObject, Event, Reader, T
+from dovetail.kube.api.decoding import BadObject, Reader, T, WatchEvent
 from dovetail.kube.api.http1 import Silent
 
 SILENT = Silent.__name__
@@ -40,7 +40,7 @@ class Batch(Struct, Generic[T]):
     `initial_end` says that the events of this batch complete the streaming list; later changes are in later batches.
     """
 
-    events: list[Event[T] | BadObject] = field(default_factory=list)
+    events: list[WatchEvent[T] | BadObject] = field(default_factory=list)
     resource_version: str = ""
     initial_end: bool = False
 
@@ -82,7 +82,7 @@ async def watch(
             batch: Batch[T] = Batch()
             for line in lines:
                 item = reader.line(line)
-                if isinstance(item, Event):
+                if isinstance(item, WatchEvent):
                     batch.events.append(item)
                     batch.resource_version = item.object.metadata.resource_version
                 elif isinstance(item, BadObject):

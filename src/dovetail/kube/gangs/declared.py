@@ -58,7 +58,7 @@ class Membership(Struct, frozen=True):
     alone: bool = False
 
 
-class Part(Struct, frozen=True):
+class DeclaredPart(Struct, frozen=True):
     """A role in a workload. `pods` is how many of it there are in all, None if nobody tells."""
 
     name: str
@@ -73,7 +73,7 @@ class Declared(Struct, frozen=True):
 
     gang: Gang
     min_field: str
-    parts: tuple[Part, ...] = ()
+    parts: tuple[DeclaredPart, ...] = ()
     together: bool = True
     pods: int | None = None
     wishes: Wishes = NOTHING
@@ -87,7 +87,7 @@ class Declared(Struct, frozen=True):
         return f"{self.gang.id}/{part}" if any(p.name == part and p.min_count for p in self.parts) else self.gang.id
 
 
-def divided(field: str, parts: Sequence[Part]) -> tuple[tuple[Part, ...], Problem | None]:
+def divided(field: str, parts: Sequence[DeclaredPart]) -> tuple[tuple[DeclaredPart, ...], Problem | None]:
     """The parts of a declared thing; of too many none, and what is wrong: then it waits as one gang."""
     problem = too_many(field, len(parts), MOST_SUBGANGS)
     return (() if problem is not None else tuple(parts)), problem
@@ -187,7 +187,7 @@ def _records(declared: Declared, members: Collection[Wishes]) -> list[Gang]:
     return [replace(g, problem=first_of(problems)) for g in (gang, *below)]
 
 
-def _sub_gang(root: Gang, part: Part, declared: Declared, problems: list[Problem]) -> Gang:
+def _sub_gang(root: Gang, part: DeclaredPart, declared: Declared, problems: list[Problem]) -> Gang:
     found = replace(
         root,
         id=declared.gang_of(part.name),

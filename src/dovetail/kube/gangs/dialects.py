@@ -28,7 +28,7 @@ from dovetail.kube.api.resources import (
     VOLCANO_POD_GROUPS,
     Resource,
 )
-from dovetail.kube.gangs.declared import NAMED, Declared, Membership, Part, divided
+from dovetail.kube.gangs.declared import NAMED, Declared, DeclaredPart, Membership, divided
 from dovetail.kube.gangs.owners import owned_by
 from dovetail.kube.objects.base import ObjectMeta, epoch_ms
 from dovetail.kube.objects.groups import (
@@ -155,7 +155,7 @@ def _volcano(obj: VolcanoPodGroup) -> Declared:
     tasks = sorted(spec.min_task_member.items())
     adds_up = sum([count for _, count in tasks]) == spec.min_member and all(count >= 0 for _, count in tasks)
     wanted = tasks if adds_up else []
-    parts, too_much = divided("spec.minTaskMember", [Part(name, count) for name, count in wanted])
+    parts, too_much = divided("spec.minTaskMember", [DeclaredPart(name, count) for name, count in wanted])
     gang = _gang(
         VOLCANO, obj.metadata, min_count=spec.min_member, required=required, preferred=preferred,
         problem=too_much or problem,

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from dovetail.kube.gangs.declared import Begun
 from dovetail.kube.translate.annotations import NOTHING, Wishes
-from dovetail.kube.translate.known import Known
+from dovetail.kube.translate.known import KnownPod
 
 T = TypeVar("T")
 MOST_SAID = 2**4
@@ -35,7 +35,7 @@ class _Counted(Struct, frozen=True):
     waits: bool
 
 
-class Members:
+class MemberCounts:
     """`waiting` is how many of the pods are on no node."""
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class Members:
         """The uids, in the order in which the pods came."""
         return iter(self._pods)
 
-    def put(self, uid: str, pod: Known) -> None:
+    def put(self, uid: str, pod: KnownPod) -> None:
         """Insert or replace."""
         bound, told, wishes = pod.bound, pod.told, pod.wishes
         runs = bound is not None and bound.gang and not told.deleting

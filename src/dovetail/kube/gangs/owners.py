@@ -25,7 +25,7 @@ from msgspec.structs import replace
 
 from dovetail.core.model import Gang, Problem
 from dovetail.kube.api.resources import JOBS, NAME, VERSION, Resource
-from dovetail.kube.gangs.declared import Declared, Membership, OwnerRef, Part, divided
+from dovetail.kube.gangs.declared import Declared, DeclaredPart, Membership, OwnerRef, divided
 from dovetail.kube.manifests.templates import (
     JAX_JOBS,
     JOB_SETS,
@@ -67,14 +67,14 @@ _RAY_HEAD = "headgroup"
 _BATCH_JOB = ("batch", "Job")
 
 
-class Size(Struct, frozen=True):
+class GangSize(Struct, frozen=True):
     """How many pods an object makes and how many must start together (see `gangs.Declared`). `survives` is as in
     Gang."""
 
     min_field: str
     min_count: int = 0
     pods: int | None = None
-    parts: tuple[Part, ...] = ()
+    parts: tuple[DeclaredPart, ...] = ()
     together: bool = True
     survives: bool = False
 
@@ -87,7 +87,7 @@ class OwnerKind(Struct, Generic[D], frozen=True):
 
     resource: Resource
     wire: type[D]
-    size: Callable[[D], Size | None]
+    size: Callable[[D], GangSize | None]
     controllers: tuple[tuple[str, str], ...]
     marked_by: str = ""
     gang_by: str = ""
@@ -137,40 +137,40 @@ def wire_of(owner: OwnerRef) -> type[Any]:
     return wire
 
 
-class Read(Struct, frozen=True):
+class OwnerRead(Struct, frozen=True):
     """What an object says of the pods that it owns: of a document of any size it is this that is kept. `size` None
     means that the pods are on their own; `exists` is false where there is no such object."""
 
     owner: OwnerRef
     exists: bool = True
-    size: Size | None = None
+    size: GangSize | None = None
     wishes: Wishes = NOTHING
     deadline_ms: int = 0
     created_ms: int = 0
     problem: Problem | None = None
 
 
-def read(owner: OwnerRef, document: Mapping[str, object] | None) -> Read:
+def read(owner: OwnerRef, document: Mapping[str, object] | None) -> OwnerRead:
     """What the object of an owner says; None where it does not exist."""
     if document is None:
-        return Read(owner, exists=False)
+        return OwnerRead(owner, exists=False)
     kind = _BY_RESOURCE[owner.resource.group, owner.resource.kind]
     try:
         obj = msgspec.convert(document, kind.wire)
         size = kind.size(obj)
     except msgspec.ValidationError as error:
-        return Read(owner, problem=Problem(str(owner), "", f"cannot be read: {error}"))
+        return OwnerRead(owner, problem=Problem(str(owner), "", f"cannot be read: {error}"))
     meta: ObjectMeta = obj.metadata
     wishes, deadline_ms = wishes_of(meta), 1000 * (kind.deadline_s(obj) or 0)
     if size is None:
-        return Read(owner, wishes=wishes, deadline_ms=deadline_ms)
+        return OwnerRead(owner, wishes=wishes, deadline_ms=deadline_ms)
     parts, problem = divided(f"{owner} {size.min_field}", size.parts)
-    return Read(
+    return OwnerRead(
         owner, True, replace(size, parts=parts), wishes, deadline_ms, epoch_ms(meta.creation_timestamp), problem
     )
 
 
-def declare(member: Membership, read: Read) -> Declared | None:
+def declare(member: Membership, read: OwnerRead) -> Declared | None:
     """What the owner's object says of the gang, or of pods that are on their own. Of an object that is not there it is
     not known how many pods start together; then None, unless the pods do not wait for it."""
     owner, size = read.owner, read.size
@@ -186,16 +186,16 @@ def declare(member: Membership, read: Read) -> Declared | None:
     return Declared(gang, field, size.parts, size.together, size.pods, read.wishes, read.deadline_ms)
 
 
-def _job(job: Job) -> Size | None:
+def _job(job: Job) -> GangSize | None:
     spec = job.spec
     # As the Job controller of 1.36 did for its own PodGroups (KEP-5547): fewer pods than indices are a work queue.
     if spec.completion_mode == "Indexed" and spec.completions == spec.parallelism > 1:
         by_index = spec.backoff_limit_per_index is not None
-        return Size("spec.parallelism", spec.parallelism, spec.parallelism, survives=by_index)
+        return GangSize("spec.parallelism", spec.parallelism, spec.parallelism, survives=by_index)
     return None
 
 
-def _jobset(jobset: JobSet) -> Size:
+def _jobset(jobset: JobSet) -> GangSize:
     spec = jobset.spec
     in_order = spec.startup_policy.startup_policy_order == "InOrder" or any(r.depends_on for r in spec.replicated_jobs)
     parts, leaders_first = [], False
@@ -208,20 +208,22 @@ def _jobset(jobset: JobSet) -> Size:
             _NODE_SELECTOR_STRATEGY not in one for one in marks
         )
         leaders_first |= leader_first
-        parts.append(Part(replicated.name, min(pods, 1) if leader_first else pods, pods))
+        parts.append(DeclaredPart(replicated.name, min(pods, 1) if leader_first else pods, pods))
     if len(parts) == 1:
-        return Size("spec.replicatedJobs", parts[0].min_count, parts[0].pods)
-    return Size("spec.replicatedJobs", parts=tuple(parts), together=not (in_order or leaders_first))
+        return GangSize("spec.replicatedJobs", parts[0].min_count, parts[0].pods)
+    return GangSize("spec.replicatedJobs", parts=tuple(parts), together=not (in_order or leaders_first))
 
 
-def _leader_worker_set(lws: LeaderWorkerSet) -> Size:
+def _leader_worker_set(lws: LeaderWorkerSet) -> GangSize:
     size, field = lws.spec.leader_worker_template.size, "spec.leaderWorkerTemplate.size"
     if lws.spec.startup_policy == "LeaderReady":
-        return Size(field, parts=(Part("leader", 1, 1), Part("workers", size - 1, size - 1)), together=False)
-    return Size(field, size, size)
+        return GangSize(
+            field, parts=(DeclaredPart("leader", 1, 1), DeclaredPart("workers", size - 1, size - 1)), together=False
+        )
+    return GangSize(field, size, size)
 
 
-def _training(job: TrainingJob) -> Size:
+def _training(job: TrainingJob) -> GangSize:
     spec = job.spec
     maps = (
         spec.tf_replica_specs,
@@ -236,23 +238,23 @@ def _training(job: TrainingJob) -> Size:
     at_least = policy.min_available if policy is not None else None
     launcher_last = spec.wait_for_workers or spec.launcher_creation_policy == "WaitForWorkersReady"
     if at_least is not None and not launcher_last:
-        return Size("spec.runPolicy.schedulingPolicy.minAvailable", at_least, sum(replicas.values()))
+        return GangSize("spec.runPolicy.schedulingPolicy.minAvailable", at_least, sum(replicas.values()))
     workers = replicas.get("worker", 0)
     fewest = spec.elastic_policy.min_replicas if at_least is None else min(at_least, workers)
     wanted = replicas if fewest is None else {**replicas, "worker": fewest}
-    parts = [Part(name, wanted[name], count) for name, count in sorted(replicas.items())]
+    parts = [DeclaredPart(name, wanted[name], count) for name, count in sorted(replicas.items())]
     if len(parts) == 1:
-        return Size("spec replicas", parts[0].min_count, parts[0].pods)
-    return Size("spec replicas", parts=tuple(parts), together=not launcher_last)
+        return GangSize("spec replicas", parts[0].min_count, parts[0].pods)
+    return GangSize("spec replicas", parts=tuple(parts), together=not launcher_last)
 
 
-def _ray_cluster(cluster: RayCluster) -> Size:
-    parts = [Part(_RAY_HEAD, 1, 1)]
+def _ray_cluster(cluster: RayCluster) -> GangSize:
+    parts = [DeclaredPart(_RAY_HEAD, 1, 1)]
     for group in cluster.spec.worker_group_specs:
         # Of a group that may grow and shrink only the minimum has to start with the head.
         count = 0 if group.suspend else group.num_of_hosts * (group.min_replicas or group.replicas)
-        parts.append(Part(group.group_name, count))
-    return Size("spec.workerGroupSpecs", parts=tuple(parts))
+        parts.append(DeclaredPart(group.group_name, count))
+    return GangSize("spec.workerGroupSpecs", parts=tuple(parts))
 
 
 def _label(key: str) -> Callable[[Mapping[str, str]], str]:

@@ -43,7 +43,7 @@ from dovetail.kube.objects.pods import Pod as PodObject
 from dovetail.kube.translate import pods as translate
 from dovetail.kube.translate.pods import UNMADE
 from dovetail.kube.translate.sources import sources
-from dovetail.kube.translate.translator import Feed
+from dovetail.kube.translate.translator import Translator
 
 _OURS = "dovetail"
 _NAMESPACE = "default"
@@ -148,7 +148,7 @@ class _Reading:
         self.skipped: Counter[str] = Counter()
         self._whole = whole
         self._all_ours = scheduler_name is None
-        self._feed = Feed(scheduler_name or _OURS, believes=True)
+        self._feed = Translator(scheduler_name or _OURS, believes=True)
         self._feed.schedulers = schedulers
         self._sources = tuple(sources(self._feed, Served(frozenset())))
         versions = {dialect.kind: tuple(r.version for r in dialect.resources) for dialect in DIALECTS}

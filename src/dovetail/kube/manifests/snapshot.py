@@ -29,7 +29,7 @@ from dovetail.kube.gangs.declared import OwnerRef
 from dovetail.kube.objects.pods import Pod
 from dovetail.kube.translate.pods import is_finished
 from dovetail.kube.translate.sources import sources
-from dovetail.kube.translate.translator import Feed
+from dovetail.kube.translate.translator import Translator
 
 _APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 Document = dict[str, Any]
@@ -48,7 +48,7 @@ async def read(client: Client) -> Snapshot:
     objects: list[Document] = []
     unread = [f"{api_version}: its API server did not answer" for api_version in served.failed]
     wanted: dict[OwnerRef, None] = {}
-    for source in sources(Feed(), served):
+    for source in sources(Translator(), served):
         if not served.has(source.resource):
             continue
         try:

@@ -15,20 +15,20 @@ from msgspec.structs import replace
 
 from dovetail.core.model import Instance, Pod, Problem
 from dovetail.kube.nodes import instances
-from dovetail.kube.nodes.layouts import Finding
+from dovetail.kube.nodes.layouts import LayoutFinding
 from dovetail.kube.objects.topology import DeviceDifference, GPUNode
 from dovetail.kube.translate.annotations import indices_of
 
 
-class Devices(Struct, frozen=True):
+class GivenDevices(Struct, frozen=True):
     """GPUs by index, or MIG instances, of a bound pod."""
 
     gpus: tuple[int, ...] | None = None
     instances: tuple[Instance, ...] = ()
 
     @staticmethod
-    def of(pod: Pod) -> Devices:
-        return Devices(pod.devices, pod.instances)
+    def of(pod: Pod) -> GivenDevices:
+        return GivenDevices(pod.devices, pod.instances)
 
 
 def _nobody(node: str) -> None:
@@ -57,22 +57,22 @@ class Given:
             self.changed(name)
         return differing
 
-    def corrected(self, pod: Pod, written: Devices) -> tuple[Pod, tuple[Finding, ...]]:
+    def corrected(self, pod: Pod, written: GivenDevices) -> tuple[Pod, tuple[LayoutFinding, ...]]:
         """The pod with the devices that it has, and what is to be said of it; `written` are those of its annotation."""
         node = pod.node
         told = self._told[node].get(pod.uid) if node in self._told else None
         if told is None:
             return _with(pod, written), ()
-        given = Devices(indices_of(told.given), instances.written(told.given) or ())
+        given = GivenDevices(indices_of(told.given), instances.written(told.given) or ())
         field = f"status.differences[{told.namespace}/{told.pod}].given"
-        if given == Devices():
+        if given == GivenDevices():
             rule = "must name devices as the annotation dovetail.dev/devices does: not used"
-            return _with(pod, written), (Finding("GPUNode", node, Problem(field, told.given, rule)),)
+            return _with(pod, written), (LayoutFinding("GPUNode", node, Problem(field, told.given, rule)),)
         rule = f"the kubelet gave these where {told.chosen or 'nothing'} was chosen: what was given counts"
-        return _with(pod, given), (Finding("GPUNode", node, Problem(field, told.given, rule)),)
+        return _with(pod, given), (LayoutFinding("GPUNode", node, Problem(field, told.given, rule)),)
 
 
-def _with(pod: Pod, devices: Devices) -> Pod:
+def _with(pod: Pod, devices: GivenDevices) -> Pod:
     if pod.devices == devices.gpus and pod.instances == devices.instances:
         return pod
     return replace(pod, devices=devices.gpus, instances=devices.instances)

@@ -26,7 +26,7 @@ from dovetail.core.devices.mig.geometry import Geometry
 from dovetail.core.devices.mig.static import Card
 from dovetail.core.model import GPU, MAX_GPUS, SHARED_GPU, WHOLE_GPU_MILLI, Problem
 from dovetail.core.quantities import QuantityError, units
-from dovetail.kube.nodes.layouts import PRODUCT, Finding, Labels
+from dovetail.kube.nodes.layouts import PRODUCT, Labels, LayoutFinding
 from dovetail.kube.objects import base
 from dovetail.kube.objects.topology import GPUNode, GpuSharing
 from dovetail.kube.translate.problems import nearest
@@ -44,7 +44,7 @@ _MOST_MIB = 2**21
 _NUMBER = re.compile(r"[0-9]{1,9}")
 
 
-class Parts(NamedTuple):
+class SharedParts(NamedTuple):
     """As in `core.model.Node`."""
 
     gpu_memory_mib: int = 0
@@ -60,10 +60,10 @@ class Parts(NamedTuple):
         return self.sliced or self.sharing is not None
 
 
-NO_PARTS = Parts()
+NO_PARTS = SharedParts()
 
 
-class Offer(NamedTuple):
+class SharingOffer(NamedTuple):
     """What a Node object tells of it; "" for a label that is not there. `cards` is None where that is not told, `gpus`
     and `shared` are how many of the two resources are allocatable, `slices` how many of each MIG resource."""
 
@@ -82,9 +82,9 @@ class _Unclear(Exception):
     """How the node shares its GPUs cannot be said; the argument is the Finding."""
 
 
-def offer_of(node: base.Node, labels: Labels) -> Offer:
+def offer_of(node: base.Node, labels: Labels) -> SharingOffer:
     named, amounts = node.metadata.labels, node.status.allocatable
-    return Offer(
+    return SharingOffer(
         product=labels.product,
         cards=labels.count,
         memory=named.get(MEMORY, ""),
@@ -107,9 +107,9 @@ def _units(amount: base.Quantity) -> int:
         return 0
 
 
-def parts_of(name: str, offer: Offer, node: GPUNode | None) -> tuple[Parts, tuple[Finding, ...]]:
+def parts_of(name: str, offer: SharingOffer, node: GPUNode | None) -> tuple[SharedParts, tuple[LayoutFinding, ...]]:
     """What is known of the parts of a node's GPUs; `node` is the object that tells more of them."""
-    findings: list[Finding] = []
+    findings: list[LayoutFinding] = []
     found = _SLICED.fullmatch(offer.product)
     if found is not None and found[1] == _INVALID:
         rule = "cards differ, or have no slices: what they offer is taken for slices of no known memory"
@@ -123,14 +123,14 @@ def parts_of(name: str, offer: Offer, node: GPUNode | None) -> tuple[Parts, tupl
     except _Unclear as unclear:
         findings.append(unclear.args[0])
         sharing = Sharing(_resource(offer), cards=0, replicas=1)
-    return Parts(memory_mib, sharing, found is not None), tuple(findings)
+    return SharedParts(memory_mib, sharing, found is not None), tuple(findings)
 
 
-def _of_label(name: str, key: str, value: str, rule: str) -> Finding:
-    return Finding("Node", name, Problem(f"metadata.labels[{key}]", value, rule))
+def _of_label(name: str, key: str, value: str, rule: str) -> LayoutFinding:
+    return LayoutFinding("Node", name, Problem(f"metadata.labels[{key}]", value, rule))
 
 
-def _memory_mib(name: str, offer: Offer, node: GPUNode | None, findings: list[Finding]) -> int:
+def _memory_mib(name: str, offer: SharingOffer, node: GPUNode | None, findings: list[LayoutFinding]) -> int:
     labelled = int(offer.memory) if _NUMBER.fullmatch(offer.memory) else 0
     labelled = labelled if labelled <= _MOST_MIB else 0
     if offer.memory and not labelled and not offer.product.endswith(_INVALID):
@@ -143,12 +143,12 @@ def _memory_mib(name: str, offer: Offer, node: GPUNode | None, findings: list[Fi
     return told or labelled
 
 
-def _resource(offer: Offer) -> str:
+def _resource(offer: SharingOffer) -> str:
     return SHARED_GPU if offer.shared else GPU
 
 
 def _sharing(
-    name: str, offer: Offer, node: GPUNode | None, told: GpuSharing | None, findings: list[Finding]
+    name: str, offer: SharingOffer, node: GPUNode | None, told: GpuSharing | None, findings: list[LayoutFinding]
 ) -> Sharing | None:
     """None where GPUs are not shared. `node` is the object where the cards that it lists are the devices that are
     shared. Raises _Unclear."""
@@ -160,7 +160,9 @@ def _sharing(
     if strategy == _UNSHARED or not strategy:
         if told is not None and offer.shared:
             rule = "GPUNode says that GPUs are not shared: only counted"
-            raise _Unclear(Finding("Node", name, Problem(f"status.allocatable[{SHARED_GPU}]", str(offer.shared), rule)))
+            raise _Unclear(
+                LayoutFinding("Node", name, Problem(f"status.allocatable[{SHARED_GPU}]", str(offer.shared), rule))
+            )
         return None
     if strategy not in _ISOLATION:
         rule = f"must be one of {', '.join(_STRATEGIES)}; nearest valid value: {nearest(strategy, _STRATEGIES)}"
@@ -184,11 +186,11 @@ _STRATEGIES = (_UNSHARED, *_ISOLATION)
 def _unclear(name: str, told: GpuSharing | None, field: str, value: str, rule: str) -> _Unclear:
     rule = f"{rule}: only counted"
     if told is not None:
-        return _Unclear(Finding("GPUNode", name, Problem(f"status.sharing.{field}", value, rule)))
+        return _Unclear(LayoutFinding("GPUNode", name, Problem(f"status.sharing.{field}", value, rule)))
     return _Unclear(_of_label(name, {"strategy": STRATEGY, "replicas": REPLICAS}[field], value, rule))
 
 
-def _labelled(name: str, offer: Offer) -> tuple[str, int]:
+def _labelled(name: str, offer: SharingOffer) -> tuple[str, int]:
     """Strategy and replicas by the labels; "" where nothing tells that GPUs are shared."""
     replicas = int(offer.replicas) if _NUMBER.fullmatch(offer.replicas) else 0
     if offer.replicas and not _NUMBER.fullmatch(offer.replicas):
@@ -205,7 +207,7 @@ def _labelled(name: str, offer: Offer) -> tuple[str, int]:
     return offer.strategy or ("time-slicing" if sign else ""), replicas
 
 
-def _against_labels(name: str, offer: Offer, told: GpuSharing) -> Iterable[Finding]:
+def _against_labels(name: str, offer: SharingOffer, told: GpuSharing) -> Iterable[LayoutFinding]:
     replicas = (str(told.replicas),) if told.strategy in _ISOLATION else ("1", "0")
     for key, labelled, ours in (
         (STRATEGY, offer.strategy, (told.strategy,)),
@@ -215,7 +217,9 @@ def _against_labels(name: str, offer: Offer, told: GpuSharing) -> Iterable[Findi
             yield _of_label(name, key, labelled, f"GPUNode says {ours[0]}: GPUNode counts")
 
 
-def _cards(name: str, offer: Offer, node: GPUNode | None, resource: str, replicas: int, findings: list[Finding]) -> int:
+def _cards(
+    name: str, offer: SharingOffer, node: GPUNode | None, resource: str, replicas: int, findings: list[LayoutFinding]
+) -> int:
     """How many GPUs the node shares. Raises _Unclear."""
     healthy = sum(gpu.healthy for gpu in node.status.gpus) if node is not None else 0
     amount, count = offer.shared if resource == SHARED_GPU else offer.gpus, healthy or offer.cards
@@ -225,8 +229,8 @@ def _cards(name: str, offer: Offer, node: GPUNode | None, resource: str, replica
         return most if count is not None else 0
     if rest or cards > most:
         rule = f"must be {replicas} replicas of each of {count if count is not None else 'its'} GPUs: only counted"
-        raise _Unclear(Finding("Node", name, Problem(field, str(amount), rule)))
+        raise _Unclear(LayoutFinding("Node", name, Problem(field, str(amount), rule)))
     if count is not None and cards < count:
         rule = f"are {replicas} replicas of each of {cards} GPUs of {count}: the others are taken for broken"
-        findings.append(Finding("Node", name, Problem(field, str(amount), rule)))
+        findings.append(LayoutFinding("Node", name, Problem(field, str(amount), rule)))
     return cards

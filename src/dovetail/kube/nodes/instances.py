@@ -21,7 +21,7 @@ from dovetail.core.devices.mig.geometry import Geometry, GeometryError
 from dovetail.core.devices.mig.products import of_product
 from dovetail.core.devices.mig.static import Card, layout_from_counts
 from dovetail.core.model import MAX_GPUS, Instance, Problem
-from dovetail.kube.nodes.layouts import Finding
+from dovetail.kube.nodes.layouts import LayoutFinding
 from dovetail.kube.objects.topology import GPUNode
 
 _MOST = 8 * MAX_GPUS
@@ -29,15 +29,15 @@ _WRITTEN = re.compile(r"(0|[1-9][0-9]?)/([1-9]\d?g\.[1-9]\d{0,3}gb(?:\+[a-z.]+|-
 _MOST_CARDS = 16
 
 
-class Divided(Struct, frozen=True):
+class NodeInstances(Struct, frozen=True):
     """`cards` are those in MIG mode, `geometry` says how the whole ones could be divided."""
 
     cards: tuple[Card, ...] = ()
     geometry: Geometry | None = None
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[LayoutFinding, ...] = ()
 
 
-def divided(name: str, product: str, slices: Mapping[str, int], whole: int, gpu_node: GPUNode | None) -> Divided:
+def divided(name: str, product: str, slices: Mapping[str, int], whole: int, gpu_node: GPUNode | None) -> NodeInstances:
     """What is known of the instances of a node. `product` is the label of its GPUs, "" for none; `slices` are its MIG
     resources, `whole` the whole GPUs that it offers."""
     counts = {
@@ -48,26 +48,26 @@ def divided(name: str, product: str, slices: Mapping[str, int], whole: int, gpu_
     geometry = of_product(product) if product else None
     if gpu_node is not None and any(gpu.mig is not None for gpu in gpu_node.status.gpus):
         cards, findings = _told(gpu_node, product)
-        return Divided(cards, geometry or (cards[0].geometry if cards else None), findings)
+        return NodeInstances(cards, geometry or (cards[0].geometry if cards else None), findings)
     if not counts:
-        return Divided((), geometry)
+        return NodeInstances((), geometry)
     if geometry is None:
         missing = "the node's label nvidia.com/gpu.product is missing"
         what = f"no MIG profiles are known for {product!r}" if product else missing
-        return Divided((), None, (_unused(name, counts, f"{what}: only counted"),))
+        return NodeInstances((), None, (_unused(name, counts, f"{what}: only counted"),))
     try:
         cards = _assumed(geometry, counts, whole)
     except GeometryError as error:
-        return Divided((), geometry, (_unused(name, counts, f"{error}: only counted"),))
+        return NodeInstances((), geometry, (_unused(name, counts, f"{error}: only counted"),))
     if not cards:
         rule = f"no {_MOST_CARDS} cards of {geometry.key} can have these instances: only counted"
-        return Divided((), geometry, (_unused(name, counts, rule),))
-    return Divided(cards, geometry)
+        return NodeInstances((), geometry, (_unused(name, counts, rule),))
+    return NodeInstances(cards, geometry)
 
 
-def _unused(name: str, counts: Mapping[str, int], rule: str) -> Finding:
+def _unused(name: str, counts: Mapping[str, int], rule: str) -> LayoutFinding:
     resource, amount = min(counts.items())
-    return Finding("Node", name, Problem(f"status.allocatable[{resource}]", str(amount), rule))
+    return LayoutFinding("Node", name, Problem(f"status.allocatable[{resource}]", str(amount), rule))
 
 
 def _assumed(geometry: Geometry, counts: Mapping[str, int], whole: int) -> tuple[Card, ...]:
@@ -82,9 +82,9 @@ def _assumed(geometry: Geometry, counts: Mapping[str, int], whole: int) -> tuple
     return ()
 
 
-def _told(gpu_node: GPUNode, product: str) -> tuple[tuple[Card, ...], tuple[Finding, ...]]:
+def _told(gpu_node: GPUNode, product: str) -> tuple[tuple[Card, ...], tuple[LayoutFinding, ...]]:
     cards: list[Card] = []
-    findings: list[Finding] = []
+    findings: list[LayoutFinding] = []
     name = gpu_node.metadata.name
     for i, gpu in enumerate(gpu_node.status.gpus):
         if gpu.mig is None or not (gpu.healthy or gpu.mig):
@@ -94,7 +94,7 @@ def _told(gpu_node: GPUNode, product: str) -> tuple[tuple[Card, ...], tuple[Find
         geometry = of_product(told)
         if geometry is None:
             rule = "no MIG profiles are known for this product: the instances are only counted"
-            findings.append(Finding("GPUNode", name, Problem(f"{path}.product", told, rule)))
+            findings.append(LayoutFinding("GPUNode", name, Problem(f"{path}.product", told, rule)))
             continue
         try:
             bits = geometry.bits((one.profile, one.start) for one in gpu.mig)
@@ -102,7 +102,7 @@ def _told(gpu_node: GPUNode, product: str) -> tuple[tuple[Card, ...], tuple[Find
         except GeometryError as error:
             shown = ", ".join(f"{one.profile}@{one.start}" for one in gpu.mig)
             problem = Problem(f"{path}.mig", shown, f"{error}: the instances are only counted")
-            findings.append(Finding("GPUNode", name, problem))
+            findings.append(LayoutFinding("GPUNode", name, problem))
     return tuple(cards), tuple(findings)
 
 

@@ -24,17 +24,17 @@ from dovetail.core.devices.kubelet.inventory import (
     LEAST_MAX_ALLOWABLE_NUMA,
     MAX_NUMA_ID,
     Cpu,
-    Device,
     DevicePool,
     Gates,
     Inventory,
     InventoryError,
+    ManagedDevice,
     MemoryPool,
 )
 from dovetail.core.devices.layout import UNKNOWN, Layout
 from dovetail.core.model import GPU, Problem
 from dovetail.core.quantities import QuantityError, parse
-from dovetail.kube.nodes.layouts import Finding
+from dovetail.kube.nodes.layouts import LayoutFinding
 from dovetail.kube.objects.topology import (
     Gpu,
     GPUNode,
@@ -107,7 +107,7 @@ class Zones(Struct, frozen=True):
         return dict(dict(self.devices).get(resource, ()))
 
 
-def zones_of(obj: NodeResourceTopology) -> tuple[Zones, tuple[Finding, ...]]:
+def zones_of(obj: NodeResourceTopology) -> tuple[Zones, tuple[LayoutFinding, ...]]:
     problems: list[Problem] = []
     numbered = dict(_numbered(obj.zones, problems))
     attributes = {one.name: one.value for one in obj.attributes}
@@ -138,7 +138,7 @@ def zones_of(obj: NodeResourceTopology) -> tuple[Zones, tuple[Finding, ...]]:
         distances=_distances(numbered, numa),
         devices=tuple((name, tuple(where)) for name, where in sorted(counts.items())),
     )
-    return found, tuple(Finding("NodeResourceTopology", found.name, problem) for problem in problems)
+    return found, tuple(LayoutFinding("NodeResourceTopology", found.name, problem) for problem in problems)
 
 
 def _numbered(zones: Iterable[Zone], problems: list[Problem]) -> Iterable[tuple[int, Zone]]:
@@ -181,14 +181,14 @@ def _distances(zones: Mapping[int, Zone], numa: tuple[int, ...]) -> tuple[tuple[
 
 def inventory_of(
     name: str, node: GPUNode | None, zones: Zones | None, layout: Layout | None
-) -> tuple[Inventory | None, tuple[Finding, ...]]:
+) -> tuple[Inventory | None, tuple[LayoutFinding, ...]]:
     """What the kubelet of the node `name` manages, and what is contradictory about it; `layout` is that of the node."""
     kubelet = node.status.kubelet if node is not None else None
     if node is not None and kubelet is not None:
         try:
             found = of_kubelet(kubelet, node.status.gpus)
         except InventoryError as error:
-            return None, (Finding("GPUNode", name, Problem(f"status.kubelet.{error.field}", "", error.message)),)
+            return None, (LayoutFinding("GPUNode", name, Problem(f"status.kubelet.{error.field}", "", error.message)),)
         findings = list(_differences(name, kubelet, zones))
         try:
             found = _with_zones(found, zones)
@@ -203,9 +203,9 @@ def inventory_of(
         return None, (_of_topology(name, error),)
 
 
-def _of_topology(name: str, error: InventoryError) -> Finding:
+def _of_topology(name: str, error: InventoryError) -> LayoutFinding:
     field = _ZONE_FIELDS.get(error.field, error.field)
-    return Finding("NodeResourceTopology", name, Problem(field, "", error.message))
+    return LayoutFinding("NodeResourceTopology", name, Problem(field, "", error.message))
 
 
 def of_kubelet(kubelet: KubeletState, gpus: Sequence[Gpu]) -> Inventory:
@@ -314,7 +314,7 @@ def _pool(pool: PluginDevices, gpus: Sequence[Gpu]) -> DevicePool:
     listed = {device.id: device for device in devices}
     if pool.resource == GPU and listed.keys() <= {gpu.uuid for gpu in gpus}:
         devices = tuple(listed.get(gpu.uuid) or _unlisted(gpu) for gpu in gpus)
-    found = tuple(Device(str(i), device.numa_nodes, device.healthy) for i, device in enumerate(devices))
+    found = tuple(ManagedDevice(str(i), device.numa_nodes, device.healthy) for i, device in enumerate(devices))
     return DevicePool(pool.resource, found, pool.prefers_allocation)
 
 
@@ -342,7 +342,7 @@ def _with_zones(found: Inventory, zones: Zones | None) -> Inventory:
     return replace(found, **changes) if changes else found
 
 
-def _differences(name: str, kubelet: KubeletState, zones: Zones | None) -> Iterable[Finding]:
+def _differences(name: str, kubelet: KubeletState, zones: Zones | None) -> Iterable[LayoutFinding]:
     if zones is None:
         return
     told = (
@@ -353,7 +353,7 @@ def _differences(name: str, kubelet: KubeletState, zones: Zones | None) -> Itera
     for field, ours, other in told:
         if ours and other and ours != other:
             rule = f"NodeResourceTopology says {other}: GPUNode counts"
-            yield Finding("GPUNode", name, Problem(f"status.kubelet.{field}", ours, rule))
+            yield LayoutFinding("GPUNode", name, Problem(f"status.kubelet.{field}", ours, rule))
 
 
 def _of_zones(zones: Zones, layout: Layout) -> Inventory:
@@ -362,8 +362,8 @@ def _of_zones(zones: Zones, layout: Layout) -> Inventory:
         if resource == GPU:
             continue
         nodes = [numa for numa, count in where for _ in range(count)]
-        pools.append(DevicePool(resource, tuple(Device(str(i), (numa,)) for i, numa in enumerate(nodes))))
-    gpus = tuple(Device(str(i), (numa,)) for i, numa in enumerate(layout.numa))
+        pools.append(DevicePool(resource, tuple(ManagedDevice(str(i), (numa,)) for i, numa in enumerate(nodes))))
+    gpus = tuple(ManagedDevice(str(i), (numa,)) for i, numa in enumerate(layout.numa))
     return Inventory(
         numa=zones.numa,
         topology_policy=zones.policy,

@@ -33,7 +33,7 @@ from dovetail.core.devices.layout import (
 )
 from dovetail.core.model import Problem
 from dovetail.kube.objects.claims import DeviceAttribute, ResourceSlice, SliceDevice
-from dovetail.kube.objects.topology import GPUNode, Rates
+from dovetail.kube.objects.topology import GPUNode, ObservedRates
 from dovetail.kube.translate.problems import nearest
 
 DRIVER = "gpu.nvidia.com"
@@ -45,7 +45,7 @@ _OWN = "X"
 _LEVEL_OF = {_OWN: BOARD, "UNKNOWN": UNKNOWN} | {name: level for level, name in enumerate(LEVELS)}
 _BUS_ID = re.compile(r"([0-9a-fA-F]{4,8}):([0-9a-fA-F]{2}):([0-9a-fA-F]{2})\.([0-7])")
 _DEVICE_NUMBER = re.compile(r"\D*(\d{1,9})")
-_NO_RATES = Rates()
+_NO_RATES = ObservedRates()
 _MOST_GPUS = 64
 """As in the schema of GPUNode; a larger matrix is no description of a node."""
 _FIELDS = (
@@ -57,7 +57,7 @@ _FIELDS = (
 """Where a field of a Layout stands in a GPUNode's status."""
 
 
-class Finding(Struct, frozen=True):
+class LayoutFinding(Struct, frozen=True):
     """Something about a node that cannot be used as it is written, or that two objects tell differently. `kind` and
     `name` are the object whose `problem.field` it is."""
 
@@ -83,7 +83,7 @@ class Description(Struct, frozen=True):
     product: str = ""
     nvlinks: Matrix | None = None
     nics: tuple[Nic, ...] | None = None
-    rates: Rates = _NO_RATES
+    rates: ObservedRates = _NO_RATES
     clique: str = ""
     unhealthy: tuple[int, ...] = ()
 
@@ -92,14 +92,14 @@ class Description(Struct, frozen=True):
         return len(self.numa)
 
 
-Told = tuple[Description | None, tuple[Finding, ...]]
+Told = tuple[Description | None, tuple[LayoutFinding, ...]]
 
 
 def of_gpu_node(obj: GPUNode) -> Told:
     """None where it tells of no GPUs, or contradicts itself."""
     status, name = obj.status, obj.metadata.name
     if len(status.gpus) > _MOST_GPUS:
-        return None, (Finding("GPUNode", name, _too_many("status.gpus", len(status.gpus))),)
+        return None, (LayoutFinding("GPUNode", name, _too_many("status.gpus", len(status.gpus))),)
     problems: list[Problem] = []
     for i, gpu in enumerate(status.gpus):
         if gpu.index != i:
@@ -129,7 +129,7 @@ def of_gpu_node(obj: GPUNode) -> Told:
             layout_of(found)
         except LayoutError as error:
             problems.append(Problem(f"status.{_field(error.field)}", "", error.message))
-    findings = tuple(Finding("GPUNode", name, problem) for problem in problems)
+    findings = tuple(LayoutFinding("GPUNode", name, problem) for problem in problems)
     return found if count and not problems else None, findings
 
 
@@ -206,7 +206,7 @@ def of_slices(slices: Iterable[ResourceSlice]) -> Told:
     pools: dict[str, list[ResourceSlice]] = {}
     for one in sorted(slices, key=lambda s: s.metadata.name):
         pools.setdefault(one.spec.pool.name, []).append(one)
-    findings: list[Finding] = []
+    findings: list[LayoutFinding] = []
     gpus: list[_SliceGpu] = []
     for pool in pools.values():
         for one in _complete(pool, findings):
@@ -215,7 +215,7 @@ def of_slices(slices: Iterable[ResourceSlice]) -> Told:
                     gpus.append(_slice_gpu(device, f"spec.devices[{i}]", one.metadata.name, findings))
     name = min((gpu.slice for gpu in gpus), default="")
     if len(gpus) > _MOST_GPUS:
-        findings.append(Finding("ResourceSlice", name, _too_many("spec.devices", len(gpus))))
+        findings.append(LayoutFinding("ResourceSlice", name, _too_many("spec.devices", len(gpus))))
         gpus = []
     if not gpus:
         return None, tuple(findings)
@@ -234,7 +234,7 @@ def of_slices(slices: Iterable[ResourceSlice]) -> Told:
     return found, tuple(findings)
 
 
-def _complete(pool: list[ResourceSlice], findings: list[Finding]) -> list[ResourceSlice]:
+def _complete(pool: list[ResourceSlice], findings: list[LayoutFinding]) -> list[ResourceSlice]:
     """The slices of a pool's newest generation; none while some of them are missing."""
     newest = max(one.spec.pool.generation for one in pool)
     pool = [one for one in pool if one.spec.pool.generation == newest]
@@ -243,7 +243,7 @@ def _complete(pool: list[ResourceSlice], findings: list[Finding]) -> list[Resour
         return pool
     rule = f"the pool has {len(pool)} of these slices in generation {newest}: not used until all are there"
     problem = Problem("spec.pool.resourceSliceCount", str(wanted), rule)
-    findings.append(Finding("ResourceSlice", pool[0].metadata.name, problem))
+    findings.append(LayoutFinding("ResourceSlice", pool[0].metadata.name, problem))
     return []
 
 
@@ -257,13 +257,13 @@ class _SliceGpu(Struct, frozen=True, eq=False):
     number: int
 
 
-def _slice_gpu(device: SliceDevice, path: str, name: str, findings: list[Finding]) -> _SliceGpu:
+def _slice_gpu(device: SliceDevice, path: str, name: str, findings: list[LayoutFinding]) -> _SliceGpu:
     numa = _attribute(device, _NUMA)
     # Of a list the first is the GPU's own node, the others are near (dynamic-resource-allocation: ListAttribute).
     node = numa.numbers[0] if numa.numbers else numa.number
     if node is not None and not 0 <= node < MAX_NUMA:
         rule = f"must be a NUMA node from 0 to {MAX_NUMA - 1}: taken as not known"
-        findings.append(Finding("ResourceSlice", name, Problem(f"{path}.attributes[{_NUMA}]", str(node), rule)))
+        findings.append(LayoutFinding("ResourceSlice", name, Problem(f"{path}.attributes[{_NUMA}]", str(node), rule)))
         node = None
     bus_id = _BUS_ID.fullmatch(_text(device, "resource.kubernetes.io/pciBusID"))
     number = _DEVICE_NUMBER.match(device.name)

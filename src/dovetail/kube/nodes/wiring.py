@@ -26,9 +26,9 @@ from dovetail.core.devices.kubelet.inventory import Inventory
 from dovetail.core.devices.layout import BOARD, LEVELS, MAX_LINKED_GPUS, NODE, PHB, UNKNOWN, Layout, Matrix
 from dovetail.core.model import GPU, Problem
 from dovetail.kube.nodes import instances, inventories, layouts
-from dovetail.kube.nodes.gpu_sharing import NO_PARTS, Offer, Parts, offer_of, parts_of
+from dovetail.kube.nodes.gpu_sharing import NO_PARTS, SharedParts, SharingOffer, offer_of, parts_of
 from dovetail.kube.nodes.inventories import Zones
-from dovetail.kube.nodes.layouts import Description, Finding, Labels
+from dovetail.kube.nodes.layouts import Description, Labels, LayoutFinding
 from dovetail.kube.objects import base
 from dovetail.kube.objects.claims import ResourceSlice
 from dovetail.kube.objects.topology import GPUNode, NodeResourceTopology
@@ -44,8 +44,8 @@ class Wiring(Struct, frozen=True):
     layout: Layout | None = None
     origin: str = ""
     inventory: Inventory | None = None
-    parts: Parts = NO_PARTS
-    findings: tuple[Finding, ...] = ()
+    parts: SharedParts = NO_PARTS
+    findings: tuple[LayoutFinding, ...] = ()
 
 
 class Wirings:
@@ -53,7 +53,7 @@ class Wirings:
 
     def __init__(self) -> None:
         self._gpu_nodes: dict[str, tuple[GPUNode, layouts.Told]] = {}
-        self._zones: dict[str, tuple[Zones, tuple[Finding, ...]]] = {}
+        self._zones: dict[str, tuple[Zones, tuple[LayoutFinding, ...]]] = {}
         self._slices: dict[str, dict[str, ResourceSlice]] = {}
         self._known: dict[str, tuple[_Seen, Wiring]] = {}
         self._out: dict[str, int] = {}
@@ -115,7 +115,7 @@ class Wirings:
         if seen.labels.unreadable:
             rule = "must be a whole number: not used"
             problem = Problem(f"metadata.labels[{layouts.COUNT}]", seen.labels.unreadable, rule)
-            findings.append(Finding("Node", name, problem))
+            findings.append(LayoutFinding("Node", name, problem))
         layout = _layout(name, described, zones, seen, findings)
         parts, unclear = parts_of(name, seen.offer, gpu_node)
         divided = instances.divided(name, seen.offer.product, dict(seen.offer.slices), seen.offer.gpus, gpu_node)
@@ -151,7 +151,7 @@ class _Seen(Struct, frozen=True):
 
     labels: Labels
     clique: str
-    offer: Offer
+    offer: SharingOffer
 
     @property
     def gpus(self) -> int | None:
@@ -164,7 +164,7 @@ class _Seen(Struct, frozen=True):
 
 
 def _layout(
-    name: str, described: list[Description], zones: Zones | None, seen: _Seen, findings: list[Finding]
+    name: str, described: list[Description], zones: Zones | None, seen: _Seen, findings: list[LayoutFinding]
 ) -> Layout | None:
     labels = seen.labels
     if not described:
@@ -188,19 +188,21 @@ def _layout(
     return layouts.layout_of(replace(best, product=product), assumed=not sure or bool(guess and best.nics))
 
 
-def _merged(best: Description, other: Description, findings: list[Finding]) -> Description:
+def _merged(best: Description, other: Description, findings: list[LayoutFinding]) -> Description:
     """`best`, the GPUNode, and what it does not tell of its GPUs from `other`, the ResourceSlices."""
     counts = f"{best.kind} counts"
     if best.gpus != other.gpus:
         rule = f"are not the {best.gpus} GPUs of {best.kind}: {counts}"
-        findings.append(Finding(other.kind, other.name, Problem("spec.devices", str(other.gpus), rule)))
+        findings.append(LayoutFinding(other.kind, other.name, Problem("spec.devices", str(other.gpus), rule)))
         return best
     order: Sequence[int] = range(best.gpus)
     if all(best.uuids) and all(other.uuids):
         if set(best.uuids) != set(other.uuids):
             odd = next(uuid for uuid in other.uuids if uuid not in best.uuids)
             rule = f"is no GPU of {best.kind}: {counts}"
-            findings.append(Finding(other.kind, other.name, Problem("spec.devices[].attributes[uuid]", odd, rule)))
+            findings.append(
+                LayoutFinding(other.kind, other.name, Problem("spec.devices[].attributes[uuid]", odd, rule))
+            )
             return best
         place = {uuid: i for i, uuid in enumerate(other.uuids)}
         order = [place[uuid] for uuid in best.uuids]
@@ -211,7 +213,9 @@ def _merged(best: Description, other: Description, findings: list[Finding]) -> D
     if best.product and other.product and products.find(best.product) != products.find(other.product):
         rule = f"{best.kind} says {best.product}: {counts}"
         findings.append(
-            Finding(other.kind, other.name, Problem("spec.devices[].attributes[productName]", other.product, rule))
+            LayoutFinding(
+                other.kind, other.name, Problem("spec.devices[].attributes[productName]", other.product, rule)
+            )
         )
     return replace(
         best,
@@ -225,41 +229,41 @@ def _merged(best: Description, other: Description, findings: list[Finding]) -> D
     )
 
 
-def _first_differing_numa(best: Description, numa: tuple[int, ...], kind: str) -> Iterable[Finding]:
+def _first_differing_numa(best: Description, numa: tuple[int, ...], kind: str) -> Iterable[LayoutFinding]:
     differing = [i for i, theirs in enumerate(numa) if UNKNOWN not in (theirs, best.numa[i]) and theirs != best.numa[i]]
     if differing:
         i = differing[0]
         more = f" (and so on for {len(differing) - 1} more)" if len(differing) > 1 else ""
         rule = f"{kind} says {numa[i]}{more}: {best.kind} counts"
-        yield Finding(best.kind, best.name, Problem(f"status.gpus[{i}].numaNode", str(best.numa[i]), rule))
+        yield LayoutFinding(best.kind, best.name, Problem(f"status.gpus[{i}].numaNode", str(best.numa[i]), rule))
 
 
-def _first_differing_pair(best: Description, pcie: Matrix, kind: str) -> Iterable[Finding]:
+def _first_differing_pair(best: Description, pcie: Matrix, kind: str) -> Iterable[LayoutFinding]:
     """One that shares a PCIe root here and is further apart than a host bridge there."""
     for i, row in enumerate(pcie):
         for j, level in enumerate(row[:i]):
             if level == PHB and best.pcie[i][j] >= NODE:
                 shown = LEVELS[best.pcie[i][j]]
                 rule = f"{kind} says that these GPUs share a PCIe root: {best.kind} counts"
-                yield Finding(best.kind, best.name, Problem(f"status.pcieLevels[{i}][{j}]", shown, rule))
+                yield LayoutFinding(best.kind, best.name, Problem(f"status.pcieLevels[{i}][{j}]", shown, rule))
                 return
 
 
-def _against_labels(name: str, best: Description, seen: _Seen) -> Iterable[Finding]:
+def _against_labels(name: str, best: Description, seen: _Seen) -> Iterable[LayoutFinding]:
     labels = seen.labels
     if labels.count is not None and labels.count != best.gpus and "-MIG-" not in labels.product:
         rule = f"{best.kind} says {best.gpus}: {best.kind} counts"
-        yield Finding("Node", name, Problem(f"metadata.labels[{layouts.COUNT}]", str(labels.count), rule))
+        yield LayoutFinding("Node", name, Problem(f"metadata.labels[{layouts.COUNT}]", str(labels.count), rule))
     told, labelled = products.find(best.product), products.find(labels.product)
     if told is not None and labelled is not None and told != labelled:
         rule = f"{best.kind} says {best.product}: {best.kind} counts"
-        yield Finding("Node", name, Problem(f"metadata.labels[{layouts.PRODUCT}]", labels.product, rule))
+        yield LayoutFinding("Node", name, Problem(f"metadata.labels[{layouts.PRODUCT}]", labels.product, rule))
     if best.clique and seen.clique and best.clique != seen.clique:
         rule = f"{best.kind} says {best.clique}: the label counts, as the fabric is read from labels"
-        yield Finding("Node", name, Problem(f"metadata.labels[{_CLIQUE}]", seen.clique, rule))
+        yield LayoutFinding("Node", name, Problem(f"metadata.labels[{_CLIQUE}]", seen.clique, rule))
 
 
-def _with_zones(best: Description, zones: Zones, findings: list[Finding]) -> Description:
+def _with_zones(best: Description, zones: Zones, findings: list[LayoutFinding]) -> Description:
     counts = zones.per_numa(GPU)
     if not counts:
         return best
@@ -270,14 +274,14 @@ def _with_zones(best: Description, zones: Zones, findings: list[Finding]) -> Des
         ours = ", ".join(f"{numa}: {count}" for numa, count in sorted(mine.items())) or "none"
         rule = f"{best.kind} says {best.gpus} GPUs, by NUMA node {ours}: {best.kind} counts"
         problem = Problem(f"zones[].resources[{GPU}].capacity", shown, rule)
-        findings.append(Finding("NodeResourceTopology", zones.name, problem))
+        findings.append(LayoutFinding("NodeResourceTopology", zones.name, problem))
         return best
     if len(counts) == 1:
         return replace(best, numa=tuple(counts) * best.gpus)
     return best
 
 
-def _beside(assumed: Layout, zones: Zones | None, findings: list[Finding]) -> Layout:
+def _beside(assumed: Layout, zones: Zones | None, findings: list[LayoutFinding]) -> Layout:
     """An assumed layout as far as the counts of a NodeResourceTopology leave it possible."""
     counts = zones.per_numa(GPU) if zones is not None else {}
     if zones is None or not counts or counts == Counter(assumed.numa):
@@ -285,7 +289,7 @@ def _beside(assumed: Layout, zones: Zones | None, findings: list[Finding]) -> La
     if sum(counts.values()) != assumed.gpus:
         rule = f"the labels of the node say {assumed.gpus}: the labels count"
         problem = Problem(f"zones[].resources[{GPU}].capacity", str(sum(counts.values())), rule)
-        findings.append(Finding("NodeResourceTopology", zones.name, problem))
+        findings.append(LayoutFinding("NodeResourceTopology", zones.name, problem))
         return assumed
     numa = (tuple(counts) if len(counts) == 1 else (UNKNOWN,)) * assumed.gpus
     order = range(assumed.gpus)
@@ -302,7 +306,7 @@ def _out(gpu_node: GPUNode | None) -> int:
 
 def _uncounted(
     name: str, layout: Layout, out: int, origin: str, described: list[Description], seen: _Seen
-) -> Iterable[Finding]:
+) -> Iterable[LayoutFinding]:
     """Why the layout cannot be used for what the node offers."""
     field = f"status.allocatable[{GPU}]"
     if seen.gpus is not None and not layout.gpus - out.bit_count() <= seen.gpus <= layout.gpus:
@@ -310,7 +314,7 @@ def _uncounted(
         why = f" (not healthy: {', '.join(map(str, broken))})" if broken else ""
         teller = f"{origin} tells" if described else "the labels of the node tell"
         rule = f"{teller} of {layout.gpus} GPUs{why}: they are only counted"
-        yield Finding("Node", name, Problem(field, str(seen.gpus), rule))
+        yield LayoutFinding("Node", name, Problem(field, str(seen.gpus), rule))
     elif seen.gpus is not None and layout.gpus > MAX_LINKED_GPUS:
         rule = f"wiring is worked out for up to {MAX_LINKED_GPUS} GPUs of a node: they are only counted"
-        yield Finding("Node", name, Problem(field, str(seen.gpus), rule))
+        yield LayoutFinding("Node", name, Problem(field, str(seen.gpus), rule))

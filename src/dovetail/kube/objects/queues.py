@@ -100,7 +100,7 @@ class QueueUsage(Wire, frozen=True):
     jobs: tuple[NamedUsage, ...] = ()
 
 
-class Condition(Wire, frozen=True):
+class QueueCondition(Wire, frozen=True):
     type: str = ""
     status: str = ""
     reason: str = ""
@@ -119,4 +119,4 @@ class QueueStatus(Wire, frozen=True):
     pending_jobs: int = 0
     head: QueueHead | None = None
     usage: QueueUsage | None = None
-    conditions: tuple[Condition, ...] = ()
+    conditions: tuple[QueueCondition, ...] = ()

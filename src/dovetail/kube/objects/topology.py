@@ -40,7 +40,7 @@ class Gpu(Wire, frozen=True):
     mig: tuple[MigInstance, ...] | None = None
 
 
-class Rates(Wire, frozen=True):
+class ObservedRates(Wire, frozen=True):
     """What one NVLink, the slot of one GPU, and the link between two NUMA nodes give."""
 
     nvlink_mbps: int | None = field(default=None, name="nvlinkMBps")
@@ -212,7 +212,7 @@ class GPUNodeStatus(Wire, frozen=True):
     gpus: tuple[Gpu, ...] = ()
     pcie_levels: tuple[tuple[str, ...], ...] = ()
     nvlinks: tuple[tuple[int, ...], ...] = ()
-    rates: Rates = Rates()
+    rates: ObservedRates = ObservedRates()
     nics: tuple[NetworkCard, ...] | None = None
     clique: str = ""
     sharing: GpuSharing | None = None

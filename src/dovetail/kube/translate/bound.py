@@ -25,7 +25,7 @@ from dovetail.core.devices.gpu_sharing import Isolation
 from dovetail.core.devices.mig.geometry import RESOURCE_PREFIX
 from dovetail.core.model import GPU, SHARED_GPU, WHOLE_GPU_MILLI, Gang, Instance, Pod, Problem
 from dovetail.kube.nodes import instances
-from dovetail.kube.nodes.layouts import Finding
+from dovetail.kube.nodes.layouts import LayoutFinding
 from dovetail.kube.objects.pods import Pod as PodObject
 from dovetail.kube.translate.annotations import BOUND, Wishes, indices_of
 from dovetail.kube.translate.limits import bounded
@@ -126,7 +126,7 @@ class Kept(Struct):
     problem: Problem | None = None
 
 
-class Memory:
+class BoundRecords:
     """The records of pods that are bound, or on their way to a node, by uid. `changed` are the pods whose annotation is
     not what was written with the Binding. With `believes` a bound pod without a record is as one that waits."""
 
@@ -191,7 +191,7 @@ def read(obj: PodObject) -> Kept:
 
 def devices_of(
     obj: PodObject, bound: Bound | None
-) -> tuple[tuple[int, ...] | None, tuple[Instance, ...], tuple[Finding, ...]]:
+) -> tuple[tuple[int, ...] | None, tuple[Instance, ...], tuple[LayoutFinding, ...]]:
     """The GPUs and MIG instances that were written down for a bound pod, and why what stands there is not used."""
     text = bound.devices if bound is not None else ""
     if not text or not obj.spec.node_name:
@@ -208,7 +208,7 @@ def devices_of(
     if asked:
         rule = f"must name {asked} different GPUs by their indices, as in 0,1: not used"
     problem = Problem(f"metadata.annotations[{BOUND}].devices", shown(text), rule)
-    return None, slices, (Finding("Pod", f"{obj.metadata.namespace}/{obj.metadata.name}", problem),)
+    return None, slices, (LayoutFinding("Pod", f"{obj.metadata.namespace}/{obj.metadata.name}", problem),)
 
 
 def _problem(text: str, rule: str) -> Problem:

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from dovetail.core.model import Problem
 from dovetail.core.queues.types import Budget
-from dovetail.kube.nodes.layouts import Finding
+from dovetail.kube.nodes.layouts import LayoutFinding
 from dovetail.kube.objects.base import PodDisruptionBudget
 from dovetail.kube.translate.limits import MOST_PARTS, of_selector
 from dovetail.kube.translate.selectors import label_selector
 
 
-def budget(obj: PodDisruptionBudget) -> tuple[Budget, tuple[Finding, ...]]:
+def budget(obj: PodDisruptionBudget) -> tuple[Budget, tuple[LayoutFinding, ...]]:
     """The record of a budget, and what of its selector cannot be read."""
     meta, status, problems = obj.metadata, obj.status, list[Problem]()
     allowed = status.disruptions_allowed if status.observed_generation >= meta.generation else 0
@@ -26,5 +26,7 @@ def budget(obj: PodDisruptionBudget) -> tuple[Budget, tuple[Finding, ...]]:
         problems.append(Problem("spec.selector", str(said), f"counts as so many; the limit is {MOST_PARTS}: not used"))
     else:
         selector = label_selector(obj.spec.selector, "spec.selector", problems)
-    found = tuple(Finding("PodDisruptionBudget", f"{meta.namespace}/{meta.name}", problem) for problem in problems)
+    found = tuple(
+        LayoutFinding("PodDisruptionBudget", f"{meta.namespace}/{meta.name}", problem) for problem in problems
+    )
     return Budget(meta.namespace, meta.name, selector, max(0, allowed)), found

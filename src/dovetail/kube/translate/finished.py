@@ -19,7 +19,7 @@ from dovetail.core import events as ev
 from dovetail.core.bounded_cache import Remembered
 from dovetail.kube.objects.pods import Pod
 from dovetail.kube.translate import pods
-from dovetail.kube.translate.standalone import Change
+from dovetail.kube.translate.standalone import AnyChange
 
 _FAILED_BEFORE = 2
 _NEWEST = 10_000
@@ -35,7 +35,7 @@ class Finished:
         self._told = Remembered[list[ev.PodRejected]](_TOLD_KIB, lambda *_: [])
         """Of pods that had failed before they were first seen: what was told, by owner, node and reason."""
 
-    def rejection(self, change: Change[Pod], known: bool) -> Iterable[ev.PodRejected]:
+    def rejection(self, change: AnyChange[Pod], known: bool) -> Iterable[ev.PodRejected]:
         """That a kubelet did not admit the pod, told once; `known` is one that was told before."""
         obj = change.object
         reason, owner = pods.rejection(obj), pods.owner_of(obj.metadata)
@@ -50,7 +50,7 @@ class Finished:
                 told.append(rejected)
                 yield rejected
 
-    def missed(self, changes: Iterable[Change[Pod]]) -> list[Pod]:
+    def missed(self, changes: Iterable[AnyChange[Pod]]) -> list[Pod]:
         """The pods that ran while nobody followed, in the order in which they ended."""
         found = [
             (pods.ended_ms(change.object), change.object)

@@ -17,8 +17,8 @@ from dovetail.core.model import Pod, Problem, Work
 from dovetail.kube.gangs import declared as gangs
 from dovetail.kube.gangs.declared import Declared, Membership
 from dovetail.kube.gangs.dialects import membership
-from dovetail.kube.nodes.given import Devices
-from dovetail.kube.nodes.layouts import Finding
+from dovetail.kube.nodes.given import GivenDevices
+from dovetail.kube.nodes.layouts import LayoutFinding
 from dovetail.kube.objects.pods import Pod as PodObject
 from dovetail.kube.translate import pods
 from dovetail.kube.translate.annotations import NOTHING, Wishes, wishes_of
@@ -26,7 +26,7 @@ from dovetail.kube.translate.bound import NOT_RECORDED, Bound, Kept, devices_of
 from dovetail.kube.translate.work import with_declared
 
 
-class Known(Struct):
+class KnownPod(Struct):
     """A pod as it was told. `problem` and `work` are its own, without what its gang adds; `written` are the devices
     that were written down for it, `findings` what is wrong with what is written. `bound` is its record, None where it
     waits; `late` is what changed while it was on its way to its node."""
@@ -36,8 +36,8 @@ class Known(Struct):
     work: Work
     wishes: Wishes
     member: Membership | None
-    written: Devices
-    findings: tuple[Finding, ...]
+    written: GivenDevices
+    findings: tuple[LayoutFinding, ...]
     bound: Bound | None
     late: PodObject | None = None
 
@@ -85,7 +85,7 @@ class Known(Struct):
         return "" if self.member.alone else self.member.id
 
 
-def pod_known(obj: PodObject, scheduler_name: str, kept: Kept | None, old: Known | None = None) -> Known:
+def pod_known(obj: PodObject, scheduler_name: str, kept: Kept | None, old: KnownPod | None = None) -> KnownPod:
     """What a pod of this scheduler or another one tells by itself, or what its record `kept` says of it. `old` is what
     was known of it before."""
     bound = kept.bound if kept is not None else None
@@ -94,7 +94,7 @@ def pod_known(obj: PodObject, scheduler_name: str, kept: Kept | None, old: Known
     pod = pods.pod(obj, scheduler_name, bound, said)
     findings = devices_of(obj, bound)[2] if pod.devices is None else ()
     if kept is not None and kept.problem is not None:
-        findings += (Finding("Pod", pod.key, kept.problem),)
+        findings += (LayoutFinding("Pod", pod.key, kept.problem),)
     wishes, member = NOTHING, None
     if before is not None:
         wishes, member = before.wishes, before.member
@@ -104,4 +104,4 @@ def pod_known(obj: PodObject, scheduler_name: str, kept: Kept | None, old: Known
         if bound is not None:
             wishes = replace(wishes, problems=()) if wishes.problems else wishes
             member = gangs.restored(member, pod) if bound.recorded else member
-    return Known(pod, pod.problem, pod.work, wishes, member, Devices.of(pod), findings, bound)
+    return KnownPod(pod, pod.problem, pod.work, wishes, member, GivenDevices.of(pod), findings, bound)

@@ -16,7 +16,16 @@ from collections.abc import Iterable
 from math import ceil
 
 from dovetail.core.bounded_cache import Remembered
-from dovetail.core.devices.kubelet.pods import CPU, Amounts, Asked, Container, Kind, Pod, Qos, managed
+from dovetail.core.devices.kubelet.pods import (
+    CPU,
+    Amounts,
+    Asked,
+    ManagedContainer,
+    ManagedKind,
+    ManagedPod,
+    Qos,
+    managed,
+)
 from dovetail.core.quantities import MAX_AMOUNT, QuantityError, parse
 from dovetail.kube.objects.base import Quantity
 from dovetail.kube.objects.pods import SIDECAR, ResourceRequirements
@@ -25,21 +34,24 @@ from dovetail.kube.objects.pods import Pod as PodObject
 from dovetail.kube.translate.limits import is_native
 
 _Items = tuple[tuple[str, Quantity], ...]
-_Parts = tuple[_Items, _Items, Kind]
+_Parts = tuple[_Items, _Items, ManagedKind]
 
 
-def managed_of(pod: PodObject) -> Pod | None:
+def managed_of(pod: PodObject) -> ManagedPod | None:
     """None where no manager can refuse it. Pods of one template share the answer."""
     spec = pod.spec
-    init = [_parts(c, Kind.SIDECAR if c.restart_policy == SIDECAR else Kind.INIT) for c in spec.init_containers]
-    main = [_parts(c, Kind.APP) for c in spec.containers]
+    init = [
+        _parts(c, ManagedKind.SIDECAR if c.restart_policy == SIDECAR else ManagedKind.INIT)
+        for c in spec.init_containers
+    ]
+    main = [_parts(c, ManagedKind.APP) for c in spec.containers]
     requests, limits = _items(spec.resources)
     if not main:
         return None
     return _remembered((*init, *main), requests, limits, tuple(spec.overhead.items()))
 
 
-def _parts(container: WireContainer, kind: Kind) -> _Parts:
+def _parts(container: WireContainer, kind: ManagedKind) -> _Parts:
     return (*_items(container.resources), kind)
 
 
@@ -47,10 +59,10 @@ def _items(resources: ResourceRequirements) -> tuple[_Items, _Items]:
     return tuple(resources.requests.items()), tuple(resources.limits.items())
 
 
-def _managed(containers: tuple[_Parts, ...], requests: _Items, limits: _Items, overhead: _Items) -> Pod | None:
-    found = Pod(
+def _managed(containers: tuple[_Parts, ...], requests: _Items, limits: _Items, overhead: _Items) -> ManagedPod | None:
+    found = ManagedPod(
         tuple(
-            Container(_amounts((*own_limits, *own_requests)), _amounts(own_limits), kind)
+            ManagedContainer(_amounts((*own_limits, *own_requests)), _amounts(own_limits), kind)
             for own_requests, own_limits, kind in containers
         ),
         Asked(_amounts((*limits, *requests)), _amounts(limits)) if requests or limits else None,
@@ -61,7 +73,7 @@ def _managed(containers: tuple[_Parts, ...], requests: _Items, limits: _Items, o
     return found if devices or guaranteed else None
 
 
-_remembered: Remembered[Pod | None] = Remembered(8192, _managed)
+_remembered: Remembered[ManagedPod | None] = Remembered(8192, _managed)
 
 
 def _amounts(items: Iterable[tuple[str, Quantity]]) -> Amounts:

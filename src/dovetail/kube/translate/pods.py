@@ -44,7 +44,7 @@ from dovetail.core.model import (
     Toleration,
 )
 from dovetail.kube.gangs.owners import owned_by
-from dovetail.kube.nodes.gpu_sharing import NO_PARTS, Parts
+from dovetail.kube.nodes.gpu_sharing import NO_PARTS, SharedParts
 from dovetail.kube.objects import base
 from dovetail.kube.objects.base import ObjectMeta, epoch_ms
 from dovetail.kube.objects.pods import SIDECAR, NodeAffinity, PodSpec
@@ -333,7 +333,7 @@ def node(
     csi_node: CSINode | None = None,
     layout: Layout | None = None,
     inventory: Inventory | None = None,
-    parts: Parts = NO_PARTS,
+    parts: SharedParts = NO_PARTS,
     plugin_gone: bool = False,
 ) -> Node:
     """The record of a node; `csi_node` is the object that tells how many volumes its drivers can attach, `layout`,

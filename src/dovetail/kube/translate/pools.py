@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from dovetail.core import events as ev
 from dovetail.core.dra.types import Slice
-from dovetail.kube.nodes.layouts import Finding
+from dovetail.kube.nodes.layouts import LayoutFinding
 from dovetail.kube.objects.claims import DeviceTaintRule, ResourceSlice
 from dovetail.kube.translate import slices
 
@@ -19,7 +19,7 @@ from dovetail.kube.translate import slices
 class Pools:
     """`find` hears what of a slice cannot be used."""
 
-    def __init__(self, find: Callable[[str, tuple[Finding, ...]], None]) -> None:
+    def __init__(self, find: Callable[[str, tuple[LayoutFinding, ...]], None]) -> None:
         self._find = find
         self._told: dict[str, Slice] = {}
         self._slices: dict[str, ResourceSlice] = {}
@@ -47,6 +47,6 @@ class Pools:
         if self._told.get(record.name) == record:
             return []
         self._told[record.name] = record
-        findings = (Finding("ResourceSlice", record.name, record.problem),) if record.problem is not None else ()
+        findings = (LayoutFinding("ResourceSlice", record.name, record.problem),) if record.problem is not None else ()
         self._find(f"ResourceSlice {record.name}", findings)
         return [ev.SliceChanged(record)]

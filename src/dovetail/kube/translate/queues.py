@@ -39,7 +39,7 @@ from dovetail.core.queues.types import (
     Usage,
 )
 from dovetail.kube.api.texts import MESSAGE_BYTES, clipped
-from dovetail.kube.nodes.layouts import Finding
+from dovetail.kube.nodes.layouts import LayoutFinding
 from dovetail.kube.objects import queues as wire
 from dovetail.kube.objects.base import Quantities, Quantity, Wire, epoch_ms
 from dovetail.kube.translate.annotations import DURATION_RULE, NAME, duration_ms
@@ -47,7 +47,7 @@ from dovetail.kube.translate.problems import first_of, nearest
 from dovetail.kube.translate.selectors import LABEL_OPERATORS, label_selector
 
 if TYPE_CHECKING:
-    from dovetail.core.queues.status import Standing
+    from dovetail.core.queues.status import QueueStanding
     from dovetail.core.reasons import Expected
 
 MAX_WEIGHT = 1_000_000
@@ -231,7 +231,7 @@ class _UsageAlone(Wire, frozen=True):
     usage: wire.QueueUsage | None = None
 
 
-def read_usage(obj: wire.Queue) -> tuple[Usage | None, tuple[Finding, ...]]:
+def read_usage(obj: wire.Queue) -> tuple[Usage | None, tuple[LayoutFinding, ...]]:
     """What the status says that the queue had used, and why that is not used."""
     if obj.status is None:
         return None, ()
@@ -245,7 +245,7 @@ def read_usage(obj: wire.Queue) -> tuple[Usage | None, tuple[Finding, ...]]:
     except _NotOurs as error:
         problem = error.problem
     rule = f"{problem.rule}: what the queue used before is not known, and counts as nothing"
-    return None, (Finding("Queue", obj.metadata.name, Problem(problem.field, problem.value, rule)),)
+    return None, (LayoutFinding("Queue", obj.metadata.name, Problem(problem.field, problem.value, rule)),)
 
 
 class _NotOurs(Exception):
@@ -290,7 +290,7 @@ def _day(text: str, field: str) -> int:
 
 
 def queue_status(
-    standing: Standing,
+    standing: QueueStanding,
     now_ms: int,
     head: tuple[str, str, Expected | None] | None,
     before: wire.Queue | None = None,
@@ -328,7 +328,7 @@ def queue_status(
     return document
 
 
-def _ready(standing: Standing, now_ms: int, before: wire.Queue | None) -> dict[str, str]:
+def _ready(standing: QueueStanding, now_ms: int, before: wire.Queue | None) -> dict[str, str]:
     """The condition that says whether the queue can be used; its time is since when it has this status."""
     problem = standing.problem
     status, since = "True" if problem is None else "False", timestamp(now_ms)
@@ -340,7 +340,7 @@ def _ready(standing: Standing, now_ms: int, before: wire.Queue | None) -> dict[s
     return {"type": READY, "status": status, "lastTransitionTime": since} | said
 
 
-def _conditions(obj: wire.Queue | None) -> Iterable[wire.Condition]:
+def _conditions(obj: wire.Queue | None) -> Iterable[wire.QueueCondition]:
     try:
         return msgspec.convert(obj.status, wire.QueueStatus).conditions if obj is not None and obj.status else ()
     except msgspec.ValidationError:

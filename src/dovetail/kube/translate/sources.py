@@ -38,7 +38,7 @@ from dovetail.kube.translate import standalone
 from dovetail.kube.translate.annotations import LONGEST, MOST_KEYS, PREFIX
 from dovetail.kube.translate.claims import MOST_RESULTS
 from dovetail.kube.translate.limits import MOST_EXPRESSIONS
-from dovetail.kube.translate.translator import Feed
+from dovetail.kube.translate.translator import Translator
 
 LONGEST_OWNER = 192 * 1024
 _OLDEST = datetime(1970, 1, 1, tzinfo=UTC)
@@ -56,7 +56,7 @@ class Source(Struct, frozen=True):
     keep: Callable[[Any], Any] = whole
 
 
-def sources(feed: Feed, served: Served) -> Iterator[Source]:
+def sources(feed: Translator, served: Served) -> Iterator[Source]:
     """The table. Finished pods are read too: who leaves a selection is told as deleted, as it was before, and how it
     ended is lost. Nodes of one batch are told from the oldest to the newest, so the order of the core's slots does not
     come from names. What tells of the inside of nodes comes before the nodes: who reads once then tells each node
@@ -93,7 +93,7 @@ def rank(event: Event) -> int:
     return _RANKS.get(type(event), 1)
 
 
-async def read_once(client: Client, served: Served, feed: Feed) -> list[Event]:
+async def read_once(client: Client, served: Served, feed: Translator) -> list[Event]:
     """The whole cluster as events, owners of gangs included. Raises ApiError where something served cannot be read."""
     events: list[Event] = []
     for source in sources(feed, served):
@@ -159,6 +159,6 @@ def outline(pod: Pod) -> Pod:
     return Pod(known)
 
 
-def _age(change: standalone.Change[Node]) -> tuple[datetime, str]:
+def _age(change: standalone.AnyChange[Node]) -> tuple[datetime, str]:
     meta = change.object.metadata
     return meta.creation_timestamp or _OLDEST, meta.uid

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from dovetail.core import events as ev
 from dovetail.core.dra.types import Claim
 from dovetail.core.queues.types import Budget, Queue
-from dovetail.kube.nodes.layouts import Finding
+from dovetail.kube.nodes.layouts import LayoutFinding
 from dovetail.kube.objects import base, storage
 from dovetail.kube.objects import queues as objects_queue
 from dovetail.kube.objects.claims import DeviceClass, ResourceClaim
@@ -27,10 +27,10 @@ from dovetail.kube.translate.claims import claim, device_class
 T_co = TypeVar("T_co", covariant=True)
 T = TypeVar("T")
 R = TypeVar("R")
-Find = Callable[[str, tuple[Finding, ...]], None]
+Find = Callable[[str, tuple[LayoutFinding, ...]], None]
 
 
-class Change(Protocol[T_co]):
+class AnyChange(Protocol[T_co]):
     """What a reflector tells; for "deleted", `object` is the last state."""
 
     @property
@@ -47,23 +47,23 @@ class Records:
         self._find = find
         self._told: dict[type, dict[str, Any]] = {}
 
-    def namespaces(self, changes: Iterable[Change[base.Namespace]]) -> list[ev.Event]:
+    def namespaces(self, changes: Iterable[AnyChange[base.Namespace]]) -> list[ev.Event]:
         return self._tell(changes, pods.namespace, lambda r: r.name, ev.NamespaceChanged, ev.NamespaceRemoved)
 
-    def claims(self, changes: Iterable[Change[storage.PersistentVolumeClaim]]) -> list[ev.Event]:
+    def claims(self, changes: Iterable[AnyChange[storage.PersistentVolumeClaim]]) -> list[ev.Event]:
         return self._tell(changes, volumes.claim, lambda r: r.key, ev.VolumeClaimChanged, ev.VolumeClaimRemoved)
 
-    def volumes(self, changes: Iterable[Change[storage.PersistentVolume]]) -> list[ev.Event]:
+    def volumes(self, changes: Iterable[AnyChange[storage.PersistentVolume]]) -> list[ev.Event]:
         return self._tell(changes, volumes.volume, lambda r: r.name, ev.VolumeChanged, ev.VolumeRemoved)
 
-    def storage_classes(self, changes: Iterable[Change[storage.StorageClass]]) -> list[ev.Event]:
+    def storage_classes(self, changes: Iterable[AnyChange[storage.StorageClass]]) -> list[ev.Event]:
         translated = volumes.storage_class
         return self._tell(changes, translated, lambda r: r.name, ev.StorageClassChanged, ev.StorageClassRemoved)
 
-    def device_classes(self, changes: Iterable[Change[DeviceClass]]) -> list[ev.Event]:
+    def device_classes(self, changes: Iterable[AnyChange[DeviceClass]]) -> list[ev.Event]:
         return self._tell(changes, device_class, lambda r: r.name, ev.DeviceClassChanged, ev.DeviceClassRemoved)
 
-    def resource_claims(self, changes: Iterable[Change[ResourceClaim]]) -> list[ev.Event]:
+    def resource_claims(self, changes: Iterable[AnyChange[ResourceClaim]]) -> list[ev.Event]:
         told = self._told.setdefault(Claim, {})
 
         def translated(obj: ResourceClaim) -> Claim:
@@ -71,7 +71,7 @@ class Records:
 
         return self._tell(changes, translated, lambda r: r.key, ev.ClaimChanged, ev.ClaimRemoved)
 
-    def queues(self, changes: Iterable[Change[objects_queue.Queue]]) -> list[ev.Event]:
+    def queues(self, changes: Iterable[AnyChange[objects_queue.Queue]]) -> list[ev.Event]:
         changes = list(changes)
         for change in changes:
             findings = queues.read_usage(change.object)[1] if change.kind != "deleted" else ()
@@ -85,7 +85,7 @@ class Records:
 
         return self._tell(changes, translated, lambda r: r.name, ev.QueueChanged, ev.QueueRemoved)
 
-    def budgets(self, changes: Iterable[Change[base.PodDisruptionBudget]]) -> list[ev.Event]:
+    def budgets(self, changes: Iterable[AnyChange[base.PodDisruptionBudget]]) -> list[ev.Event]:
         changes = list(changes)
         for change in changes:
             record, findings = budgets.budget(change.object)
@@ -98,7 +98,7 @@ class Records:
 
     def _tell(
         self,
-        changes: Iterable[Change[T]],
+        changes: Iterable[AnyChange[T]],
         translated: Callable[[T], R],
         key_of: Callable[[R], str],
         changed: Callable[[R], ev.Event],

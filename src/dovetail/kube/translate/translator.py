@@ -34,23 +34,23 @@ from dovetail.kube.gangs import declared as gangs
 from dovetail.kube.gangs import owners
 from dovetail.kube.gangs.declared import Declared, Membership, OwnerRef
 from dovetail.kube.gangs.dialects import Dialect
-from dovetail.kube.gangs.members import Members
+from dovetail.kube.gangs.members import MemberCounts
 from dovetail.kube.nodes.admissions import Admissions
 from dovetail.kube.nodes.given import Given
-from dovetail.kube.nodes.layouts import Finding
+from dovetail.kube.nodes.layouts import LayoutFinding
 from dovetail.kube.nodes.wiring import Wiring, Wirings
 from dovetail.kube.objects import base, storage, topology
 from dovetail.kube.objects.claims import DeviceTaintRule, ResourceSlice
 from dovetail.kube.objects.pods import Pod as PodObject
 from dovetail.kube.translate import pods as translate
-from dovetail.kube.translate.bound import Memory, of_decision, read
+from dovetail.kube.translate.bound import BoundRecords, of_decision, read
 from dovetail.kube.translate.finished import Finished
-from dovetail.kube.translate.known import Known, pod_known
+from dovetail.kube.translate.known import KnownPod, pod_known
 from dovetail.kube.translate.pools import Pools
-from dovetail.kube.translate.standalone import Change, Records
+from dovetail.kube.translate.standalone import AnyChange, Records
 
 T = TypeVar("T")
-OnFindings = Callable[[str, tuple[Finding, ...]], None]
+OnFindings = Callable[[str, tuple[LayoutFinding, ...]], None]
 
 
 class PodRef(Struct, frozen=True):
@@ -71,7 +71,7 @@ def _nobody(node: topology.GPUNode) -> None:
     """Nobody listens."""
 
 
-class Feed:
+class Translator:
     """Every method takes what changed and returns the events that it means, in order."""
 
     def __init__(
@@ -79,11 +79,11 @@ class Feed:
     ) -> None:
         """believes: what stands on bound pods that have no record counts as if they waited, as in files that people
         wrote."""
-        self.findings: dict[str, tuple[Finding, ...]] = {}
+        self.findings: dict[str, tuple[LayoutFinding, ...]] = {}
         """By "Node NAME", "Pod NAMESPACE/NAME", "ResourceSlice NAME", "Queue NAME" and so on."""
         self._on_findings = on_findings
         self._scheduler_name = scheduler_name
-        self._pods: dict[str, Known] = {}
+        self._pods: dict[str, KnownPod] = {}
         self._finished = Finished(scheduler_name)
         self._nodes: dict[str, tuple[base.Node, Node]] = {}
         self._csi_nodes: dict[str, storage.CSINode] = {}
@@ -91,7 +91,7 @@ class Feed:
         self.pools = Pools(self._find)
         self.admissions = Admissions()
         self.given = Given()
-        self.memory = Memory(believes)
+        self.memory = BoundRecords(believes)
         self.gpu_node_told: Callable[[topology.GPUNode], None] = _nobody
         """Hears of every GPUNode that is told."""
         self.schedulers: dict[str, str] | None = None
@@ -99,7 +99,7 @@ class Feed:
         self.records = Records(self._find)
         # Gangs: pods by the id of what they belong to, what is known of it, what was when its pods were told last, the
         # objects that declare some, and the gangs that were told for each.
-        self._members: dict[str, Members] = {}
+        self._members: dict[str, MemberCounts] = {}
         self._declared: dict[str, Declared] = {}
         self._settled: dict[str, Declared] = {}
         self._objects: dict[str, GangRef] = {}
@@ -108,10 +108,10 @@ class Feed:
         # each, what was fetched, and who is to be fetched.
         self._owner_of: dict[str, OwnerRef] = {}
         self._owned: dict[OwnerRef, dict[str, Membership]] = {}
-        self._read: dict[OwnerRef, owners.Read] = {}
+        self._read: dict[OwnerRef, owners.OwnerRead] = {}
         self._stale: dict[OwnerRef, None] = {}
 
-    def pods(self, changes: Iterable[Change[PodObject]]) -> list[ev.Event]:
+    def pods(self, changes: Iterable[AnyChange[PodObject]]) -> list[ev.Event]:
         changes = _last_ones(changes)
         events = [event for obj in self._finished.missed(changes) for event in self._ran_before(obj)]
         unsettled: dict[str, None] = {}
@@ -186,10 +186,10 @@ class Feed:
         if old is None or old.told != known.told:
             events.append(ev.PodChanged(known.told))
 
-    def _say(self, uid: str, known: Known) -> None:
+    def _say(self, uid: str, known: KnownPod) -> None:
         """What the pod says for its gang is as it is now."""
         if known.member is not None:
-            self._members.setdefault(known.member.id, Members()).put(uid, known)
+            self._members.setdefault(known.member.id, MemberCounts()).put(uid, known)
 
     def _join(self, uid: str, member: Membership | None, unsettled: dict[str, None]) -> None:
         if member is None:
@@ -226,11 +226,11 @@ class Feed:
                 for books in (self._owned, self._read, self._stale):
                     books.pop(owner, None)
 
-    def _add_gang(self, pod: Known) -> bool:
+    def _add_gang(self, pod: KnownPod) -> bool:
         """Bring what a pod's gang adds to it up to date; whether that changed the pod."""
         return pod.add(self._declared.get(pod.member.id) if pod.member is not None else None)
 
-    def _add_given(self, pod: Known) -> bool:
+    def _add_given(self, pod: KnownPod) -> bool:
         """Correct the devices of a pod that has others than were chosen; whether that changed the pod."""
         before = pod.told
         pod.told, findings = self.given.corrected(before, pod.written)
@@ -259,7 +259,7 @@ class Feed:
                 del self._settled[declared_id]
         return events
 
-    def pod_groups(self, dialect: Dialect[T], changes: Iterable[Change[T]]) -> list[ev.Event]:
+    def pod_groups(self, dialect: Dialect[T], changes: Iterable[AnyChange[T]]) -> list[ev.Event]:
         """Changes of a dialect's objects, of whatever version is served."""
         events: list[ev.Event] = []
         for change in changes:
@@ -302,7 +302,7 @@ class Feed:
         else:
             self._declared.pop(member.id, None)
 
-    def nodes(self, changes: Iterable[Change[base.Node]]) -> list[ev.Event]:
+    def nodes(self, changes: Iterable[AnyChange[base.Node]]) -> list[ev.Event]:
         events: list[ev.Event] = []
         for change in changes:
             name = change.object.metadata.name
@@ -314,7 +314,7 @@ class Feed:
                 events.append(ev.NodeRemoved(name))
         return events
 
-    def csi_nodes(self, changes: Iterable[Change[storage.CSINode]]) -> list[ev.Event]:
+    def csi_nodes(self, changes: Iterable[AnyChange[storage.CSINode]]) -> list[ev.Event]:
         """The attach limits of nodes, which are told with the nodes."""
         events: list[ev.Event] = []
         for change in changes:
@@ -326,7 +326,7 @@ class Feed:
             events += self._node_again(name)
         return events
 
-    def gpu_nodes(self, changes: Iterable[Change[topology.GPUNode]]) -> list[ev.Event]:
+    def gpu_nodes(self, changes: Iterable[AnyChange[topology.GPUNode]]) -> list[ev.Event]:
         """GPUNodes tell of the inside of nodes, and of pods that were given other devices than were chosen."""
         changes = list(changes)
         events = self._wired(changes, self._wirings.put_gpu_node)
@@ -336,19 +336,19 @@ class Feed:
             self.gpu_node_told(change.object)
         return events + [ev.PodChanged(pod.told) for pod in known if self._add_given(pod)]
 
-    def node_topologies(self, changes: Iterable[Change[topology.NodeResourceTopology]]) -> list[ev.Event]:
+    def node_topologies(self, changes: Iterable[AnyChange[topology.NodeResourceTopology]]) -> list[ev.Event]:
         return self._wired(changes, self._wirings.put_topology)
 
-    def resource_slices(self, changes: Iterable[Change[ResourceSlice]]) -> list[ev.Event]:
+    def resource_slices(self, changes: Iterable[AnyChange[ResourceSlice]]) -> list[ev.Event]:
         """Slices are pools of devices, and those of GPUs also tell of the inside of their node."""
         changes = list(changes)
         events = [event for c in changes for event in self.pools.put_slice(c.object, c.kind == "deleted")]
         return events + self._wired(changes, self._wirings.put_slice)
 
-    def taint_rules(self, changes: Iterable[Change[DeviceTaintRule]]) -> list[ev.Event]:
+    def taint_rules(self, changes: Iterable[AnyChange[DeviceTaintRule]]) -> list[ev.Event]:
         return [event for c in changes for event in self.pools.put_rule(c.object, c.kind == "deleted")]
 
-    def _wired(self, changes: Iterable[Change[T]], put: Callable[[T, bool], str]) -> list[ev.Event]:
+    def _wired(self, changes: Iterable[AnyChange[T]], put: Callable[[T, bool], str]) -> list[ev.Event]:
         """Objects that tell of the inside of nodes: each node that a batch is about is told once."""
         names = dict.fromkeys([put(change.object, change.kind == "deleted") for change in changes])
         return [event for name in names for event in self._node_again(name)]
@@ -375,7 +375,7 @@ class Feed:
         self._nodes[name] = (obj, record)
         return [ev.NodeChanged(record)] if told is None or told[1] != record else []
 
-    def _find(self, about: str, findings: tuple[Finding, ...]) -> None:
+    def _find(self, about: str, findings: tuple[LayoutFinding, ...]) -> None:
         if self.findings.get(about, ()) == findings:
             return
         if findings:
@@ -395,13 +395,13 @@ class Feed:
         return self._objects.get(gang_id) or self._objects.get(gang_id.rpartition("/")[0])
 
 
-def _last_ones(changes: Iterable[Change[PodObject]]) -> list[Change[PodObject]]:
+def _last_ones(changes: Iterable[AnyChange[PodObject]]) -> list[AnyChange[PodObject]]:
     """The changes without those of pods that have changed again since: somebody may write the same pod all the time. A
     pod that is new, finished or deleted is looked at as it was."""
     changes = list(changes)
     if len(changes) < 2:
         return changes
-    later: dict[str, Change[PodObject]] = {}
+    later: dict[str, AnyChange[PodObject]] = {}
     found = []
     for change in reversed(changes):
         uid = change.object.metadata.uid
@@ -412,7 +412,7 @@ def _last_ones(changes: Iterable[Change[PodObject]]) -> list[Change[PodObject]]:
     return found
 
 
-def _passes(change: Change[PodObject]) -> bool:
+def _passes(change: AnyChange[PodObject]) -> bool:
     return change.kind == "modified" and not translate.is_finished(change.object)
 
 

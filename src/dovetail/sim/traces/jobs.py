@@ -26,8 +26,8 @@ from pathlib import Path
 
 from dovetail.core.model import CPU, GPU, MEMORY, Gang, Pod, Request, Work
 from dovetail.sim.traces.errors import TraceError
-from dovetail.sim.traces.table import Row, read_rows
-from dovetail.sim.workload import Job
+from dovetail.sim.traces.table import TraceRow, read_rows
+from dovetail.sim.workload import SimJob
 
 _MOST_GPUS = 100_000
 _MOST_PRIORITY = 2_000_000_000
@@ -37,10 +37,10 @@ _COLUMNS = ("vc", "job", "submit_s", "num_gpu", "duration_s")
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
-def read_jobs(path: Path | Traversable, gpus_per_node: int, vcs: Collection[str] = ()) -> tuple[Job, ...]:
+def read_jobs(path: Path | Traversable, gpus_per_node: int, vcs: Collection[str] = ()) -> tuple[SimJob, ...]:
     """The jobs of these VCs, or of all where none is named; `gpus_per_node` is at least 1. Raises TraceError, also for
     an unknown VC."""
-    jobs: dict[str, dict[str, Job]] = {}
+    jobs: dict[str, dict[str, SimJob]] = {}
     for row in read_rows(path, _COLUMNS):
         of_vc = jobs.setdefault(_name(row, "vc"), {})
         name = _name(row, "job")
@@ -53,14 +53,14 @@ def read_jobs(path: Path | Traversable, gpus_per_node: int, vcs: Collection[str]
     return tuple(job for vc, of_vc in jobs.items() if not vcs or vc in vcs for job in of_vc.values())
 
 
-def _name(row: Row, field: str) -> str:
+def _name(row: TraceRow, field: str) -> str:
     name = row.text(field)
     if not _NAME.fullmatch(name):
         raise row.error(field, f"{name!r} must be of letters, digits, dots, dashes and underscores")
     return name
 
 
-def _job(row: Row, gpus_per_node: int) -> Job:
+def _job(row: TraceRow, gpus_per_node: int) -> SimJob:
     vc, name, at_ms = row.values["vc"], row.values["job"], row.milliseconds("submit_s")
     gpus = row.whole("num_gpu", least=1, most=_MOST_GPUS)
     duration_ms = row.milliseconds("duration_s")
@@ -89,10 +89,10 @@ def _job(row: Row, gpus_per_node: int) -> Job:
         )
         for i, size in enumerate(sizes)
     )
-    return Job(at_ms, pods, Gang(uid, vc, name, len(pods), created_ms=at_ms) if gang else None, duration_ms)
+    return SimJob(at_ms, pods, Gang(uid, vc, name, len(pods), created_ms=at_ms) if gang else None, duration_ms)
 
 
-def _sizes(row: Row, gpus: int, gpus_per_node: int) -> list[int]:
+def _sizes(row: TraceRow, gpus: int, gpus_per_node: int) -> list[int]:
     """GPUs of each pod."""
     pods = _optional(row, "pods")
     if not pods:
@@ -102,11 +102,11 @@ def _sizes(row: Row, gpus: int, gpus_per_node: int) -> list[int]:
     return [gpus // pods] * pods
 
 
-def _optional(row: Row, field: str, most: int = 10**18 - 1) -> int:
+def _optional(row: TraceRow, field: str, most: int = 10**18 - 1) -> int:
     return row.whole(field, most=most) if row.values.get(field) else 0
 
 
-def _seconds(row: Row, field: str) -> int:
+def _seconds(row: TraceRow, field: str) -> int:
     return row.milliseconds(field) if row.values.get(field) else 0
 
 

@@ -36,8 +36,8 @@ from dovetail.core.model import (
     Requirement,
 )
 from dovetail.sim.traces.nodes import HOSTNAME, NO_LIMIT_PODS
-from dovetail.sim.traces.table import Row, read_rows
-from dovetail.sim.workload import Job
+from dovetail.sim.traces.table import TraceRow, read_rows
+from dovetail.sim.workload import SimJob
 
 GPU_PRODUCT = "nvidia.com/gpu.product"
 NAMESPACE = "default"
@@ -68,25 +68,25 @@ def read_nodes(path: Path | Traversable) -> tuple[Node, ...]:
     return tuple(nodes.values())
 
 
-def read_pods(path: Path | Traversable) -> tuple[Job, ...]:
+def read_pods(path: Path | Traversable) -> tuple[SimJob, ...]:
     """Every pod is a job of its own. Raises TraceError."""
-    jobs: dict[str, Job] = {}
+    jobs: dict[str, SimJob] = {}
     for row in read_rows(path, _POD_COLUMNS):
         name = row.text("name")
         if name in jobs:
             raise row.error("name", f"{name!r} is there twice: pod names must differ")
         at_ms, duration_ms = _times(row)
         pod = Pod(name, NAMESPACE, name, _request_of(row), created_ms=at_ms)
-        jobs[name] = Job(at_ms, (pod,), duration_ms=duration_ms)
+        jobs[name] = SimJob(at_ms, (pod,), duration_ms=duration_ms)
     return tuple(jobs.values())
 
 
-def has_times(jobs: Iterable[Job]) -> bool:
+def has_times(jobs: Iterable[SimJob]) -> bool:
     """Whether the list tells when pods come and how long they run; else all are there at 0 and run on."""
     return any(job.at_ms or job.duration_ms is not None for job in jobs)
 
 
-def unknown_models(nodes: Iterable[Node], jobs: Iterable[Job]) -> dict[str, int]:
+def unknown_models(nodes: Iterable[Node], jobs: Iterable[SimJob]) -> dict[str, int]:
     """GPU models that no node has, by name, with the number of pods that name them: nothing is placed by that name."""
     known = {value for node in nodes for key, value in node.labels if key == GPU_PRODUCT}
     named = Counter(model for job in jobs for pod in job.pods for model in _models(pod.request))
@@ -98,7 +98,7 @@ def _models(request: Request) -> set[str]:
     return {value for term in terms for need in term.expressions if need.key == GPU_PRODUCT for value in need.values}
 
 
-def _times(row: Row) -> tuple[int, int | None]:
+def _times(row: TraceRow) -> tuple[int, int | None]:
     """(arrival, duration) in milliseconds."""
     there = [column for column in _TIMES if column in row.values]
     if not there:
@@ -114,7 +114,7 @@ def _times(row: Row) -> tuple[int, int | None]:
     return at_ms, end_ms - start_ms
 
 
-def _request_of(row: Row) -> Request:
+def _request_of(row: TraceRow) -> Request:
     gpus = row.whole("num_gpu", most=MAX_GPUS)
     milli = row.whole("gpu_milli")
     least, most = _MILLI.get(gpus, (WHOLE_GPU_MILLI, WHOLE_GPU_MILLI))
@@ -131,7 +131,7 @@ def _request_of(row: Row) -> Request:
     )
 
 
-def _alternatives(row: Row) -> tuple[str, ...]:
+def _alternatives(row: TraceRow) -> tuple[str, ...]:
     """The real lists name some models twice."""
     spec = row.values.get("gpu_spec", "")
     if not spec:

@@ -26,7 +26,7 @@ _SECONDS = re.compile(r"[0-9]{1,15}(\.[0-9]{1,9})?")
 _MOST = 10**18 - 1
 
 
-class Row(Struct, frozen=True):
+class TraceRow(Struct, frozen=True):
     file: str
     line: int
     values: dict[str, str]
@@ -59,7 +59,7 @@ class Row(Struct, frozen=True):
         return round(Decimal(text) * 1000)
 
 
-def read_rows(path: Path | Traversable, columns: Sequence[str]) -> Iterator[Row]:
+def read_rows(path: Path | Traversable, columns: Sequence[str]) -> Iterator[TraceRow]:
     """The rows below the header, which must have at least `columns`. Raises TraceError, also half-way."""
     file, header = str(path), list[str]()
     reader = csv.reader(_lines(path, file), strict=True)
@@ -76,7 +76,7 @@ def read_rows(path: Path | Traversable, columns: Sequence[str]) -> Iterator[Row]
             if len(cells) != len(header):
                 raise TraceError(f"has {len(cells)} fields where the header has {len(header)}", file, line)
             empty = False
-            yield Row(file, line, dict(zip(header, cells, strict=True)))
+            yield TraceRow(file, line, dict(zip(header, cells, strict=True)))
     except csv.Error as error:
         raise TraceError(f"is not CSV: {error}", file, reader.line_num) from error
     if empty:

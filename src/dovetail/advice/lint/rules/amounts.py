@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dovetail.advice.lint.edits import drop, put, rename
 from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.pods import Template, amount, is_gpu
-from dovetail.advice.lint.rule import Facts, Found, Level, Rule
+from dovetail.advice.lint.rule import Facts, Rule, RuleMatch, Severity
 from dovetail.core.devices.mig import names
 from dovetail.core.devices.mig.geometry import resource_of
 from dovetail.core.devices.mig.products import GEOMETRIES
@@ -37,27 +37,27 @@ _OTHERS = re.compile(
 """Resources that other plugins offer under a name with GPU or NVIDIA in it."""
 
 
-def _without_limit(pod: Template, _: Facts) -> Iterator[Found]:
+def _without_limit(pod: Template, _: Facts) -> Iterator[RuleMatch]:
     for container in pod.all_containers:
         resources = container.at("resources")
         for name, asked in resources.at("requests").entries():
             limit = resources.at("limits", name)
             if is_gpu(name) and not limit:
                 message = f"{name} has a request and no limit: write the same amount as a limit"
-                yield Found(asked, message, (put(limit, asked.value),))
+                yield RuleMatch(asked, message, (put(limit, asked.value),))
 
 
-def _unequal(pod: Template, _: Facts) -> Iterator[Found]:
+def _unequal(pod: Template, _: Facts) -> Iterator[RuleMatch]:
     for container in pod.all_containers:
         resources = container.at("resources")
         for name, limit in resources.at("limits").entries():
             request = resources.at("requests", name)
             if is_gpu(name) and request and amount(request) != amount(limit):
                 message = f"{name}: a request of {request.value} and a limit of {limit.value}: leave the request out"
-                yield Found(request, message, (put(request, limit.value),))
+                yield RuleMatch(request, message, (put(request, limit.value),))
 
 
-def _not_whole(pod: Template, _: Facts) -> Iterator[Found]:
+def _not_whole(pod: Template, _: Facts) -> Iterator[RuleMatch]:
     for container in pod.all_containers:
         for side in _SIDES:
             for name, asked in container.at("resources", side).entries():
@@ -70,12 +70,12 @@ def _not_whole(pod: Template, _: Facts) -> Iterator[Found]:
                         "for a part of a GPU use a MIG profile, a shared resource, or the annotation "
                         "dovetail.dev/gpu-fraction" if less else "write a whole number"
                     )  # fmt: skip
-                    yield Found(asked, f"{name}: {asked.value} is no whole number of GPUs: {advice}")
+                    yield RuleMatch(asked, f"{name}: {asked.value} is no whole number of GPUs: {advice}")
                 elif value == 0 and side == "limits":
-                    yield Found(asked, f"{name}: 0 asks for no GPU: write how many, or leave the resource out")
+                    yield RuleMatch(asked, f"{name}: 0 asks for no GPU: write how many, or leave the resource out")
 
 
-def _unknown_name(pod: Template, _: Facts) -> Iterator[Found]:
+def _unknown_name(pod: Template, _: Facts) -> Iterator[RuleMatch]:
     for container in pod.all_containers:
         for side in _SIDES:
             for name, asked in container.at("resources", side).entries():
@@ -84,7 +84,7 @@ def _unknown_name(pod: Template, _: Facts) -> Iterator[Found]:
                 near, sure = nearest_name(name)
                 message = f"no device plugin offers {name}: is {near} meant?"
                 free = sure and not container.at("resources", side, near)
-                yield Found(asked, message, (rename(asked, near),) if free else ())
+                yield RuleMatch(asked, message, (rename(asked, near),) if free else ())
 
 
 def _is_unknown(name: str) -> bool:
@@ -106,17 +106,17 @@ def nearest_name(name: str) -> tuple[str, bool]:
     return (SHARED_GPU if shared else GPU), letters.endswith("gpushared")
 
 
-def _retired_name(pod: Template, _: Facts) -> Iterator[Found]:
+def _retired_name(pod: Template, _: Facts) -> Iterator[RuleMatch]:
     for container in pod.all_containers:
         resources = container.at("resources")
         for side in _SIDES:
             old = resources.at(side, _RETIRED)
             if old:
                 message = f"{_RETIRED} is gone since Kubernetes 1.11: write {GPU}"
-                yield Found(old, message, (drop(old) if resources.at(side, GPU) else rename(old, GPU),))
+                yield RuleMatch(old, message, (drop(old) if resources.at(side, GPU) else rename(old, GPU),))
 
 
-def _quota_key(whole: Field, _: Facts) -> Iterator[Found]:
+def _quota_key(whole: Field, _: Facts) -> Iterator[RuleMatch]:
     if whole.at("kind").text != "ResourceQuota":
         return
     hard = whole.at("spec", "hard")
@@ -126,7 +126,7 @@ def _quota_key(whole: Field, _: Facts) -> Iterator[Found]:
             continue
         right = f"requests.{bare}"
         message = f"quota of an extended resource is counted under {right} alone"
-        yield Found(asked, message, (drop(asked) if hard.at(right) else rename(asked, right),))
+        yield RuleMatch(asked, message, (drop(asked) if hard.at(right) else rename(asked, right),))
 
 
 _POD = """\
@@ -145,7 +145,7 @@ spec:
 RULES = (
     Rule(
         id="G01",
-        level=Level.ERROR,
+        level=Severity.ERROR,
         title="GPUs are requested without a limit",
         effect=(
             "The API server refuses the pod: `spec.containers[0].resources.limits: Required value: Limit must be set "
@@ -159,7 +159,7 @@ RULES = (
     ),
     Rule(
         id="G02",
-        level=Level.ERROR,
+        level=Severity.ERROR,
         title="Requested GPUs differ from their limit",
         effect=(
             "The API server refuses the pod: `spec.containers[0].resources.requests: Invalid value: \"2\": must be "
@@ -173,7 +173,7 @@ RULES = (
     ),
     Rule(
         id="G03",
-        level=Level.ERROR,
+        level=Severity.ERROR,
         title="The number of GPUs is no whole number, or zero",
         effect=(
             "Of a fraction the API server says `must be an integer`; with zero the pod starts without a GPU, and the "
@@ -185,7 +185,7 @@ RULES = (
     ),
     Rule(
         id="G04",
-        level=Level.ERROR,
+        level=Severity.ERROR,
         title="No device plugin offers a resource of this name",
         effect="The pod stays Pending for ever: `0/4 nodes are available: 4 Insufficient nvidia.com/gpus`.",
         bad=_POD.format("{limits: {nvidia.com/gpus: 1}}"),
@@ -196,7 +196,7 @@ RULES = (
     ),
     Rule(
         id="G05",
-        level=Level.ERROR,
+        level=Severity.ERROR,
         title="The GPU resource of Kubernetes before 1.11 is asked for",
         effect="The pod stays Pending for ever: no node offers `alpha.kubernetes.io/nvidia-gpu` any more.",
         bad=_POD.format("{limits: {alpha.kubernetes.io/nvidia-gpu: 1}}"),
@@ -211,7 +211,7 @@ RULES = (
     ),
     Rule(
         id="G15",
-        level=Level.ERROR,
+        level=Severity.ERROR,
         title="A quota of GPUs lacks `requests.`",
         effect=(
             "Nothing is limited: of extended resources the API server counts `requests.` alone."

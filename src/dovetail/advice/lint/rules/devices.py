@@ -18,7 +18,7 @@ import yaml
 
 from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.pods import Template, count, gpus_of
-from dovetail.advice.lint.rule import Facts, Found, KnownNode, Level, Rule
+from dovetail.advice.lint.rule import Facts, KnownNode, Rule, RuleMatch, Severity
 from dovetail.advice.lint.selection import allows, offers
 from dovetail.core.model import GPU
 from dovetail.kube.manifests.documents import Loader
@@ -35,7 +35,7 @@ _HOST_RDMA = "rdma/"
 """The prefix of the shared RDMA device plugin, whose containers register memory with the card themselves."""
 
 
-def _shared(pod: Template, facts: Facts) -> Iterator[Found]:
+def _shared(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
     asked = [
         (name, amount)
         for container in pod.all_containers
@@ -46,7 +46,7 @@ def _shared(pod: Template, facts: Facts) -> Iterator[Found]:
     if any(fails) or not fails:
         for name, amount in asked:
             message = f"{name}: {amount.value} replicas are no larger part of a GPU than one: write 1"
-            yield Found(amount, message, guess=not fails or not all(fails))
+            yield RuleMatch(amount, message, guess=not fails or not all(fails))
 
 
 @lru_cache(maxsize=1)
@@ -74,14 +74,14 @@ def _read(text: str) -> Any:
         return None
 
 
-def _mig_collective(pod: Template, _: Facts) -> Iterator[Found]:
+def _mig_collective(pod: Template, _: Facts) -> Iterator[RuleMatch]:
     for container in pod.containers:
         instances = [amount for name, amount in gpus_of(container) if name.startswith(_MIG)]
         words = " ".join(word.text for side in ("command", "args") for word in container.at(side).each())
         said = _COLLECTIVE.search(words)
         if said and sum(count(amount) or 0 for amount in instances) > 1:
             message = f"`{said[0]}` needs GPUs that reach each other, which MIG devices do not: ask for {GPU} instead"
-            yield Found(instances[0], message)
+            yield RuleMatch(instances[0], message)
 
 
 def _rdma_of(pod: Template) -> Iterator[tuple[Field, str, Field]]:
@@ -93,7 +93,7 @@ def _rdma_of(pod: Template) -> Iterator[tuple[Field, str, Field]]:
                 yield container, name, amount
 
 
-def _rdma(pod: Template, facts: Facts) -> Iterator[Found]:
+def _rdma(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
     if not pod.uses_gpu:
         return
     asked = list(_rdma_of(pod))
@@ -102,15 +102,15 @@ def _rdma(pod: Template, facts: Facts) -> Iterator[Found]:
         security = container.at("securityContext")
         added = {one.text for one in security.at("capabilities", "add").each()}
         if offered and name not in offered:
-            yield Found(amount, f"no node offers {name}: there is {', '.join(offered)}")
+            yield RuleMatch(amount, f"no node offers {name}: there is {', '.join(offered)}")
         elif name.startswith(_HOST_RDMA) and not security.at("privileged").value and not added & {"IPC_LOCK", "ALL"}:
             message = f"{name} without the capability IPC_LOCK: add it, unless the nodes' runtime lifts RLIMIT_MEMLOCK"
-            yield Found(amount, message, guess=True)
+            yield RuleMatch(amount, message, guess=True)
     if not asked and _spans_nodes(pod):
         yield from _left_out(pod, facts)
 
 
-def _left_out(pod: Template, facts: Facts) -> Iterator[Found]:
+def _left_out(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
     """A finding where every node that the pod may fill offers the same RDMA resource."""
     if any(one.at("securityContext", "privileged").value for one in pod.containers) or not pod.gpu_containers:
         return
@@ -126,7 +126,7 @@ def _left_out(pod: Template, facts: Facts) -> Iterator[Found]:
     if common and len(whole) == len(nodes):
         container = pod.gpu_containers[0]
         message = f"the job spans nodes that all offer {common[0]}, and does not ask for it: add it to the limits"
-        yield Found(container.at("resources", "limits"), message)
+        yield RuleMatch(container.at("resources", "limits"), message)
 
 
 def _fits(pod: Template, node: KnownNode) -> bool:
@@ -190,7 +190,7 @@ spec:
 RULES = (
     Rule(
         id="G16",
-        level=Level.ERROR,
+        level=Severity.ERROR,
         title="More than one replica of a shared GPU is asked for",
         effect=(
             "With failRequestsGreaterThanOne, and with MPS always, the pod fails with `UnexpectedAdmissionError`: "
@@ -204,7 +204,7 @@ RULES = (
     ),
     Rule(
         id="G27",
-        level=Level.WARNING,
+        level=Severity.WARNING,
         title="A collective over several GPUs runs on MIG devices",
         effect=(
             "MIG devices have no peer-to-peer access, and a process sees one of them alone: NCCL fails or goes through "
@@ -217,7 +217,7 @@ RULES = (
     ),
     Rule(
         id="G39",
-        level=Level.WARNING,
+        level=Severity.WARNING,
         title="A job over several nodes does without the RDMA of its nodes, or cannot use it",
         effect=(
             "NCCL falls back to TCP, or says `ibv_reg_mr failed: Cannot allocate memory`; with a resource that no node "

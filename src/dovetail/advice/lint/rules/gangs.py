@@ -18,7 +18,7 @@ from msgspec import Struct
 from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.inventory import DEFAULT_SCHEDULER
 from dovetail.advice.lint.pods import Template, templates_of
-from dovetail.advice.lint.rule import Facts, Found, Level, Rule
+from dovetail.advice.lint.rule import Facts, Rule, RuleMatch, Severity
 from dovetail.kube.gangs.declared import Declared, Membership, OwnerRef
 from dovetail.kube.gangs.owners import OWNER_KINDS, declare, read
 from dovetail.kube.manifests.templates import group_kind
@@ -98,7 +98,7 @@ def _declared(whole: Field) -> Declared | None:
     return declare(member, read(owner, whole.value))
 
 
-def _minimum(whole: Field, facts: Facts) -> Iterator[Found]:
+def _minimum(whole: Field, facts: Facts) -> Iterator[RuleMatch]:
     kind = group_kind(whole.value)
     group = _GROUPS.get(kind)
     if group is not None:
@@ -111,25 +111,25 @@ def _minimum(whole: Field, facts: Facts) -> Iterator[Found]:
             yield from _compared(least, size)
 
 
-def _compared(least: Field, size: _Size, guess: bool = False) -> Iterator[Found]:
+def _compared(least: Field, size: _Size, guess: bool = False) -> Iterator[RuleMatch]:
     wanted = least.whole or 0
     if wanted > size.pods:
         message = f"{least.name} is {wanted}, and {size.pods} pods are made: write {size.pods}"
-        yield Found(least, message, guess=guess)
+        yield RuleMatch(least, message, guess=guess)
     elif wanted > size.first:
         message = (
             f"{least.name} is {wanted}, and the launcher comes when the other {size.first} pods run: write {size.first}"
         )
-        yield Found(least, message, guess=guess)
+        yield RuleMatch(least, message, guess=guess)
     elif size.ranks and 0 < wanted < size.pods:
         message = (
             f"{least.name} is {wanted} of {size.pods} pods: the first hold their GPUs and wait for the rest: write "
             f"{size.pods}"
         )
-        yield Found(least, message, guess=True)
+        yield RuleMatch(least, message, guess=True)
 
 
-def _of_volcano(whole: Field) -> Iterator[Found]:
+def _of_volcano(whole: Field) -> Iterator[RuleMatch]:
     spec = whole.at("spec")
     sizes = []
     for task in spec.at("tasks").each():
@@ -137,13 +137,13 @@ def _of_volcano(whole: Field) -> Iterator[Found]:
         sizes.append(1 if not replicas else replicas.whole)
         if replicas.whole is not None and (least.whole or 0) > replicas.whole:
             message = f"minAvailable is {least.whole}, and the task has {replicas.whole} pods: write {replicas.whole}"
-            yield Found(least, message)
+            yield RuleMatch(least, message)
     pods = sum(size or 0 for size in sizes)
     if sizes and None not in sizes:
         yield from _compared(spec.at("minAvailable"), _Size(pods, pods))
 
 
-def _of_group(whole: Field, group: _Group, facts: Facts) -> Iterator[Found]:
+def _of_group(whole: Field, group: _Group, facts: Facts) -> Iterator[RuleMatch]:
     least = whole.at(*group.minimum)
     name, namespace = (whole.at("metadata", key).text for key in ("name", "namespace"))
     if not name or least.whole is None:
@@ -199,26 +199,28 @@ _ALIKE = 0.8
 _KNOWN = frozenset({_KAI, "hami-scheduler", *(name for mark in _MARKS for name in mark.readers)})
 
 
-def _scheduler(pod: Template, facts: Facts) -> Iterator[Found]:
+def _scheduler(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
     if not pod.uses_gpu:
         return
     named = pod.spec.at("schedulerName")
     if named.text and facts.schedulers is not None and named.text not in facts.schedulers:
         near = nearest(named.text, sorted(facts.schedulers), _ALIKE)
         meant = f"is {near} meant?" if near else f"there are {', '.join(sorted(facts.schedulers))}"
-        yield Found(named, f"no scheduler {named.text} is installed: {meant}")
+        yield RuleMatch(named, f"no scheduler {named.text} is installed: {meant}")
         return
     if named.text and facts.schedulers is None and named.text not in _KNOWN:
         near = nearest(named.text, sorted(_KNOWN), _ALIKE)
         if near:
-            yield Found(named, f"no scheduler is known that is called {named.text}: is {near} meant?", guess=True)
+            yield RuleMatch(named, f"no scheduler is known that is called {named.text}: is {near} meant?", guess=True)
             return
     for mark in _MARKS:
         for key in mark.keys:
             carried = pod.meta.at(mark.side, key)
             if carried and named.text in _KNOWN - mark.readers:
                 readers = " or ".join(sorted(mark.readers))
-                yield Found(named, f"{named.text} does not read {key} of the pod: write {readers}, or leave {key} out")
+                yield RuleMatch(
+                    named, f"{named.text} does not read {key} of the pod: write {readers}, or leave {key} out"
+                )
 
 
 _GANG = """\
@@ -263,7 +265,7 @@ spec:
 RULES = (
     Rule(
         id="G12",
-        level=Level.ERROR,
+        level=Severity.ERROR,
         title="A gang waits for more pods than there are, or starts with too few",
         effect=(
             "With too many nothing ever starts, as pods wait for pods that are never made; with too few the first "
@@ -277,7 +279,7 @@ RULES = (
     ),
     Rule(
         id="G13",
-        level=Level.ERROR,
+        level=Severity.ERROR,
         title="No scheduler takes the pod, or another one than its gang is meant for",
         effect=(
             "Of a scheduler that is not there the pod stays Pending for ever, without an event; a scheduler that does "

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from dovetail.advice.lint.cel import of_gpu_containers
 from dovetail.advice.lint.pods import Template
-from dovetail.advice.lint.rule import Facts, Found, KnownNode, Level, Rule
+from dovetail.advice.lint.rule import Facts, KnownNode, Rule, RuleMatch, Severity
 from dovetail.advice.lint.selection import may_run
 
 Cuda = tuple[int, int]
@@ -72,7 +72,7 @@ def image_of(text: str) -> Image | None:
     return Image(name, tag, digest)
 
 
-def _moving(pod: Template, _: Facts) -> Iterator[Found]:
+def _moving(pod: Template, _: Facts) -> Iterator[RuleMatch]:
     if not pod.uses_gpu:
         return
     for container in pod.gpu_containers or pod.containers:
@@ -82,16 +82,16 @@ def _moving(pod: Template, _: Facts) -> Iterator[Found]:
             continue
         policy = container.at("imagePullPolicy")
         if not image.digest and not image.tag:
-            yield Found(field, f"{field.text} has no tag, which means latest: name a version, or a digest")
+            yield RuleMatch(field, f"{field.text} has no tag, which means latest: name a version, or a digest")
         elif not image.digest and _MOVING.fullmatch(image.tag):
-            yield Found(
+            yield RuleMatch(
                 field, f"{field.text} is another image whenever somebody pushes one: name a version, or a digest"
             )
         elif policy.text == "Always" and _LARGE.fullmatch(image.name):
-            yield Found(policy, f"{field.text} stays what it is, and is large: write imagePullPolicy: IfNotPresent")
+            yield RuleMatch(policy, f"{field.text} stays what it is, and is large: write imagePullPolicy: IfNotPresent")
 
 
-def _newer_than_driver(pod: Template, facts: Facts) -> Iterator[Found]:
+def _newer_than_driver(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
     if not pod.uses_gpu or not facts.nodes:
         return
     drivers = [(node, driver) for node in facts.nodes if may_run(pod, node) and (driver := driver_of(node))]
@@ -109,10 +109,10 @@ def _newer_than_driver(pod: Template, facts: Facts) -> Iterator[Found]:
                 f"{field.text} has CUDA {_dotted(cuda)}, and {node.name} has driver {driver.version} for CUDA "
                 f"{_dotted(driver.cuda)}{more}: take an image for CUDA {_dotted(driver.cuda)}, or newer drivers"
             )
-            yield Found(field, message)
+            yield RuleMatch(field, message)
 
 
-class Driver(Struct, frozen=True):
+class DriverVersion(Struct, frozen=True):
     """`cuda` is the newest that the driver itself knows."""
 
     version: str
@@ -121,7 +121,7 @@ class Driver(Struct, frozen=True):
     consumer: bool
 
 
-def driver_of(node: KnownNode) -> Driver | None:
+def driver_of(node: KnownNode) -> DriverVersion | None:
     """What GPU feature discovery says of it, under the names of today or under the old ones; None where it says
     nothing."""
     version = _label(node, "driver-version", "driver")
@@ -130,7 +130,7 @@ def driver_of(node: KnownNode) -> Driver | None:
     if driver is None or runtime is None:
         return None
     consumer = _CONSUMER.fullmatch(node.labels.get("nvidia.com/gpu.product", "")) is not None
-    return Driver(version, int(driver[0]), (int(runtime[1]), int(runtime[2])), consumer)
+    return DriverVersion(version, int(driver[0]), (int(runtime[1]), int(runtime[2])), consumer)
 
 
 def _label(node: KnownNode, name: str, old: str) -> str:
@@ -156,7 +156,7 @@ def cuda_of(image: Image) -> Cuda | None:
     return (int(match[1]), int(match[2])) if match else None
 
 
-def _too_old(driver: Driver, image: Image, cuda: Cuda) -> bool:
+def _too_old(driver: DriverVersion, image: Image, cuda: Cuda) -> bool:
     """Within one major version newer runs on older, unless the image itself refuses to: those of `nvidia/cuda` do."""
     if driver.cuda >= cuda:
         return False
@@ -200,7 +200,7 @@ _TORCH = _POD.format("nvcr.io/nvidia/pytorch:25.08-py3")
 RULES = (
     Rule(
         id="G32",
-        level=Level.WARNING,
+        level=Severity.WARNING,
         title="The image is not a fixed one, or a large one is asked for at every start",
         effect=(
             "Pods of one job, or one that starts again, may run other code than the first. With latest, or Always, no "
@@ -217,7 +217,7 @@ RULES = (
     ),
     Rule(
         id="G33",
-        level=Level.WARNING,
+        level=Severity.WARNING,
         title="The image's CUDA is newer than the driver of the nodes",
         effect=(
             "The container does not start: `nvidia-container-cli: requirement error: unsatisfied condition: "

@@ -23,7 +23,7 @@ from dovetail.advice.fault_tolerance import RULES as TO_AN_END
 from dovetail.advice.fault_tolerance import Means, pod_lacks
 from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.pods import Template, templates_of
-from dovetail.advice.lint.rule import Facts, Found, Level, Rule
+from dovetail.advice.lint.rule import Facts, Rule, RuleMatch, Severity
 from dovetail.kube.manifests.templates import group_kind
 
 _NOTICE_S = 120
@@ -100,7 +100,7 @@ def _work_together(whole: Field) -> bool:
     return kind[0] == "kubeflow.org" and sum(replicas) > 1
 
 
-def _on_spot(pod: Template, _: Facts) -> Iterator[Found]:
+def _on_spot(pod: Template, _: Facts) -> Iterator[RuleMatch]:
     spot, deadline_s = _spot(pod), _deadline_s(pod)
     if not _to_an_end(pod) or not pod.gpu_containers or spot is None:
         return
@@ -109,17 +109,17 @@ def _on_spot(pod: Template, _: Facts) -> Iterator[Found]:
     key, field = spot
     missing = {lack.field.name: lack for lack in pod_lacks(pod.spec, Means(_NOTICE_S))}
     if "volumeMounts" in missing:
-        yield Found(field, f"a spot node may be taken at any time, and {missing['volumeMounts'].what}")
+        yield RuleMatch(field, f"a spot node may be taken at any time, and {missing['volumeMounts'].what}")
     elif "preStop" in missing and "terminationGracePeriodSeconds" in missing and key not in _GKE_SPOT:
         grace = missing["terminationGracePeriodSeconds"].field
         message = (
             f"a spot node is taken {_NOTICE_S} s after a notice, and the pod has {grace.whole or 30} s to end and no "
             f"preStop hook that saves: write terminationGracePeriodSeconds: {_NOTICE_S}"
         )
-        yield Found(grace if grace else field, message)
+        yield RuleMatch(grace if grace else field, message)
 
 
-def _disrupted(pod: Template, facts: Facts) -> Iterator[Found]:
+def _disrupted(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
     if not _to_an_end(pod) or not pod.gpu_containers or any(pod.meta.at("annotations", key) for key in _STAYS):
         return
     deadline_s = _deadline_s(pod)
@@ -134,10 +134,10 @@ def _disrupted(pod: Template, facts: Facts) -> Iterator[Found]:
             "Karpenter may take the node to save money, and nothing that the job did is stored: annotate its pods with "
             f'{_STAYS[0]}: "true"'
         )
-        yield Found(pod.meta.at("annotations"), message)
+        yield RuleMatch(pod.meta.at("annotations"), message)
 
 
-def _failures(whole: Field, _: Facts) -> Iterator[Found]:
+def _failures(whole: Field, _: Facts) -> Iterator[RuleMatch]:
     if group_kind(whole.value) not in (_JOB, _CRON_JOB):
         return
     pods, spec = [pod for pod in templates_of(whole) if pod.uses_gpu], _job_spec(whole)
@@ -145,16 +145,18 @@ def _failures(whole: Field, _: Facts) -> Iterator[Found]:
         return
     kept = spec.at("ttlSecondsAfterFinished")
     if kept.whole == 0:
-        yield Found(kept, "ttlSecondsAfterFinished is 0: write how long its state and logs are to be read, as 86400")
+        yield RuleMatch(
+            kept, "ttlSecondsAfterFinished is 0: write how long its state and logs are to be read, as 86400"
+        )
     limit, policy = spec.at("backoffLimit"), spec.at("podFailurePolicy")
     if policy or limit or not any(_spot(pod) for pod in pods):
         return
     job = whole if group_kind(whole.value) == _JOB else whole.at("spec", "jobTemplate")
     for lack in TO_AN_END[_JOB](job):
-        yield Found(lack.field, lack.what, lack.edits)
+        yield RuleMatch(lack.field, lack.what, lack.edits)
 
 
-def _priority(pod: Template, facts: Facts) -> Iterator[Found]:
+def _priority(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
     if not pod.uses_gpu:
         return
     classes = {one.at("metadata", "name").text: one for one in facts.of_kind("PriorityClass")}
@@ -163,19 +165,19 @@ def _priority(pod: Template, facts: Facts) -> Iterator[Found]:
         default = any(one.at("globalDefault").value for one in classes.values())
         if classes and not default and not pod.spec.at("priority"):
             known = ", ".join(sorted(classes))
-            yield Found(name, f"no priorityClassName, and no class is the default: write one of {known}")
+            yield RuleMatch(name, f"no priorityClassName, and no class is the default: write one of {known}")
         return
     if not _to_an_end(pod):
         return
     if name.text in _SYSTEM_CLASSES:
-        yield Found(name, f"{name.text} is for what the cluster itself needs: write a class for batch work")
+        yield RuleMatch(name, f"{name.text} is for what the cluster itself needs: write a class for batch work")
         return
     own = classes.get(name.text)
     value = own.at("value").whole if own is not None and own.at("preemptionPolicy").text != "Never" else None
     other, serving = _least_serving(facts)
     if value is not None and serving and value > other:
         message = f"class {name.text} ({value}) may evict {serving} ({other}): write a class of less, or one that never"
-        yield Found(name, f"{message} evicts")
+        yield RuleMatch(name, f"{message} evicts")
 
 
 @lru_cache(maxsize=1)
@@ -255,7 +257,7 @@ _SAVING = "--save=s3://models/train"
 RULES = (
     Rule(
         id="G29",
-        level=Level.WARNING,
+        level=Severity.WARNING,
         title="A job on spot nodes cannot save what it did",
         effect="When the node is taken, what was computed since the last checkpoint is lost; without one, everything.",
         bad=_TRAIN.format("spot", _STAYING, ""),
@@ -265,7 +267,7 @@ RULES = (
     ),
     Rule(
         id="G30",
-        level=Level.WARNING,
+        level=Severity.WARNING,
         title="An autoscaler may take the node of a long job that stores nothing",
         effect="Karpenter drains nodes that it can do without, replace by cheaper ones, or bring up to date.",
         bad=_TRAIN.format("on-demand", "", ""),
@@ -275,7 +277,7 @@ RULES = (
     ),
     Rule(
         id="G31",
-        level=Level.WARNING,
+        level=Severity.WARNING,
         title="Interruptions count as failures of the Job, or it is gone when it ends",
         effect=(
             "After the seventh interruption the Job fails with `BackoffLimitExceeded`; with a TTL of 0 it and its pods "
@@ -292,7 +294,7 @@ RULES = (
     ),
     Rule(
         id="G35",
-        level=Level.WARNING,
+        level=Severity.WARNING,
         title="No priority class, or a batch job that evicts what serves",
         effect=(
             "Without a class the pod has priority 0, and any pod of a class above may evict it; a batch job of a high "

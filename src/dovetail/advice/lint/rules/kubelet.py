@@ -18,9 +18,9 @@ from fractions import Fraction
 
 from dovetail.advice.lint.edits import Edit, append, put
 from dovetail.advice.lint.field import Field
-from dovetail.advice.lint.kubelets import SINGLE_NUMA, Kubelet, kubelets
+from dovetail.advice.lint.kubelets import SINGLE_NUMA, KubeletVersion, kubelets
 from dovetail.advice.lint.pods import Template, amount, count, gpus_of
-from dovetail.advice.lint.rule import Facts, Found, Level, Rule
+from dovetail.advice.lint.rule import Facts, Rule, RuleMatch, Severity
 from dovetail.advice.lint.selection import gpu_nodes_for
 from dovetail.core.model import GPU
 
@@ -37,7 +37,7 @@ _CARDS = "nvidia.com/gpu.count"
 _GIB = 2**30
 
 
-def _replicas_across_containers(pod: Template, facts: Facts) -> Iterator[Found]:
+def _replicas_across_containers(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
     asking = [found for container in pod.containers for name, found in gpus_of(container) if name == GPU]
     wanted = sum(count(one) or 0 for one in asking)
     nodes = gpu_nodes_for(pod, facts) if len(asking) > 1 else ()
@@ -51,7 +51,7 @@ def _replicas_across_containers(pod: Template, facts: Facts) -> Iterator[Found]:
             f"{len(asking)} containers ask for {wanted} {GPU} together: replicas of nodes that have at most "
             f"{max(cards)}; give the containers' work to one container, or one pod each"
         )
-        yield Found(asking[-1], message)
+        yield RuleMatch(asking[-1], message)
 
 
 def _is_aligned(pod: Template, facts: Facts) -> bool:
@@ -82,7 +82,7 @@ def _breaks_guarantee(container: Field) -> Iterator[str]:
             yield resource
 
 
-def _not_guaranteed(pod: Template, facts: Facts) -> Iterator[Found]:
+def _not_guaranteed(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
     broken = [(container, list(_breaks_guarantee(container))) for container in pod.all_containers]
     broken = [(container, resources) for container, resources in broken if resources]
     if not broken or not _is_aligned(pod, facts):
@@ -100,10 +100,10 @@ def _not_guaranteed(pod: Template, facts: Facts) -> Iterator[Found]:
         f"container {container.at('name').text}{others}: {' and '.join(resources)} without equal request and limit: "
         "the pod is not Guaranteed; give every container, also init containers, limits that equal the requests"
     )
-    yield Found(container.at("resources"), message, tuple(edits))
+    yield RuleMatch(container.at("resources"), message, tuple(edits))
 
 
-def _part_of_a_cpu(pod: Template, facts: Facts) -> Iterator[Found]:
+def _part_of_a_cpu(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
     limits = ((one, one.at("resources", "limits", _CPU)) for one in pod.gpu_containers)
     parts = [(one, limit, cpus) for one, limit in limits if (cpus := amount(limit)) and cpus.denominator > 1]
     guaranteed = not any(any(_breaks_guarantee(container)) for container in pod.all_containers)
@@ -115,7 +115,7 @@ def _part_of_a_cpu(pod: Template, facts: Facts) -> Iterator[Found]:
         message = f"{limit.value} CPUs are no whole number, so none of them is its own: write {nearest}"
         request = container.at("resources", "requests", _CPU)
         edits = (put(limit, more), *([put(request, more)] if request else []))
-        yield Found(limit, message, edits if _fits_beside(pod, facts, more - cpus) else ())
+        yield RuleMatch(limit, message, edits if _fits_beside(pod, facts, more - cpus) else ())
 
 
 def _fits_beside(pod: Template, facts: Facts, more_cpus: Fraction) -> bool:
@@ -129,7 +129,7 @@ def _fits_beside(pod: Template, facts: Facts, more_cpus: Fraction) -> bool:
     return bool(nodes)
 
 
-def _larger_than_numa(pod: Template, facts: Facts) -> Iterator[Found]:
+def _larger_than_numa(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
     found = kubelets(pod, facts)
     if not found or not all(one.topology_policy == SINGLE_NUMA for one in found) or pod.spec.at("resources"):
         return
@@ -150,14 +150,14 @@ def _larger_than_numa(pod: Template, facts: Facts) -> Iterator[Found]:
                 f"all of a {'pod' if len(group) > 1 else 'container'} from one: write {limit} or less"
             )
             guess = resource == _CPU and not all(one.cpu_policy for one in found)
-            yield Found(fields[0], message, guess=guess)
+            yield RuleMatch(fields[0], message, guess=guess)
 
 
 def _shown(resource: str, value: Fraction) -> str:
     return f"{float(value / _GIB):.4g}Gi" if resource == _MEMORY else f"{float(value):.6g}"
 
 
-def _refuses(kubelet: Kubelet, resource: str, wanted: Fraction) -> bool:
+def _refuses(kubelet: KubeletVersion, resource: str, wanted: Fraction) -> bool:
     """Whether no NUMA node has so much; of memory only where it is known that the kubelet looks at that."""
     if resource == _CPU and kubelet.cpu_policy not in ("static", ""):
         return False
@@ -167,7 +167,7 @@ def _refuses(kubelet: Kubelet, resource: str, wanted: Fraction) -> bool:
     return most is not None and wanted > most
 
 
-def _shared_memory(pod: Template, _: Facts) -> Iterator[Found]:
+def _shared_memory(pod: Template, _: Facts) -> Iterator[RuleMatch]:
     if pod.group_kind[0] == "ray.io" or pod.spec.at("hostIPC").value is True or pod.meta.at("annotations", _CRIO_SHM):
         return
     for container in pod.gpu_containers:
@@ -176,7 +176,7 @@ def _shared_memory(pod: Template, _: Facts) -> Iterator[Found]:
         if not mounted:
             if gpus > 1:
                 message = f"{gpus} GPUs and a /dev/shm of 64 MiB: mount a memory volume there"
-                yield Found(container, message, _with_shm(pod, container, gpus))
+                yield RuleMatch(container, message, _with_shm(pod, container, gpus))
             continue
         volume = next(
             (v for v in pod.spec.at("volumes").each() if v.at("name").text == mounted[0].at("name").text), None
@@ -189,18 +189,18 @@ def _path(mount: Field) -> str:
     return mount.at("mountPath").text.rstrip("/")
 
 
-def _volume(pod: Template, container: Field, empty_dir: Field) -> Iterator[Found]:
+def _volume(pod: Template, container: Field, empty_dir: Field) -> Iterator[RuleMatch]:
     """What is wrong with the volume at /dev/shm."""
     limit = container.at("resources", "limits", _MEMORY)
     memory = amount(limit) or amount(pod.spec.at("resources", "limits", _MEMORY))
     size = amount(empty_dir.at("sizeLimit"))
     if not empty_dir.at("medium").text:
-        yield Found(empty_dir, "/dev/shm is a directory on the node's disk: write medium: Memory")
+        yield RuleMatch(empty_dir, "/dev/shm is a directory on the node's disk: write medium: Memory")
     elif empty_dir.at("medium").text == "Memory" and not memory and not size:
-        yield Found(empty_dir, "/dev/shm may take all memory of the node: write a sizeLimit, or limit the memory")
+        yield RuleMatch(empty_dir, "/dev/shm may take all memory of the node: write a sizeLimit, or limit the memory")
     elif memory and size and size > memory:
         message = f"sizeLimit {empty_dir.at('sizeLimit').value} is more than the memory of the container"
-        yield Found(empty_dir.at("sizeLimit"), f"{message}: write {limit.value or 'that of the pod'} or less")
+        yield RuleMatch(empty_dir.at("sizeLimit"), f"{message}: write {limit.value or 'that of the pod'} or less")
 
 
 def _with_shm(pod: Template, container: Field, gpus: int) -> tuple[Edit, ...]:
@@ -261,7 +261,7 @@ _MOUNT = "    volumeMounts: [{name: shm, mountPath: /dev/shm}]\n  volumes: [{nam
 RULES = (
     Rule(
         id="G14",
-        level=Level.WARNING,
+        level=Severity.WARNING,
         title="Containers of one pod ask for more GPUs together than the nodes have cards",
         effect=(
             "Karpenter counts the cards of a machine, not the replicas that time-slicing makes of them: it starts a "
@@ -281,7 +281,7 @@ RULES = (
     ),
     Rule(
         id="G17",
-        level=Level.WARNING,
+        level=Severity.WARNING,
         title="CPUs are wanted close to the GPUs, and the pod is not Guaranteed",
         effect=(
             "The kubelet gives CPUs and memory of a NUMA node to Guaranteed pods alone: this pod shares the CPUs that "
@@ -298,7 +298,7 @@ RULES = (
     ),
     Rule(
         id="G18",
-        level=Level.WARNING,
+        level=Severity.WARNING,
         title="CPUs are wanted close to the GPUs, and are no whole number",
         effect=(
             "The CPU Manager gives CPUs of its own to containers that ask for a whole number: this one shares the CPUs "
@@ -312,7 +312,7 @@ RULES = (
     ),
     Rule(
         id="G19",
-        level=Level.WARNING,
+        level=Severity.WARNING,
         title="More is asked for than one NUMA node has, and the kubelet takes all from one",
         effect=(
             "The kubelet refuses the pod on each node: `TopologyAffinityError`, `Resources cannot be allocated with "
@@ -326,7 +326,7 @@ RULES = (
     ),
     Rule(
         id="G20",
-        level=Level.WARNING,
+        level=Severity.WARNING,
         title="Shared memory is too small, on the disk, or without a bound",
         effect=(
             "The container runtime gives 64 MiB: NCCL says `Error while creating shared memory segment`, a DataLoader "

@@ -14,7 +14,7 @@ from functools import lru_cache
 from dovetail.advice.lint.cel import ASKS_FOR_GPUS
 from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.pods import Template, count, gpus_of, templates_of
-from dovetail.advice.lint.rule import Facts, Found, Level, Rule
+from dovetail.advice.lint.rule import Facts, Rule, RuleMatch, Severity
 from dovetail.kube.translate.annotations import duration_ms
 
 _TRAINING = {
@@ -41,7 +41,7 @@ _SLEEP = re.compile(r"\bsleep (\d{1,9})\b")
 _DEFAULT_GRACE_SECONDS = 30
 
 
-def _impatient(pod: Template, _: Facts) -> Iterator[Found]:
+def _impatient(pod: Template, _: Facts) -> Iterator[RuleMatch]:
     if not pod.uses_gpu:
         return
     starts_ms = _duration_ms(pod, "dovetail.dev/startup-time")
@@ -52,7 +52,7 @@ def _impatient(pod: Template, _: Facts) -> Iterator[Found]:
                 f"the probe gives up on a job that does not answer for {gives} s, as in a long step, a checkpoint or a "
                 f"collective: leave it out, or allow {_STEP_SECONDS} s with failureThreshold"
             )
-            yield Found(liveness, message)
+            yield RuleMatch(liveness, message)
             continue
         probe = startup or liveness
         if not probe:
@@ -62,10 +62,10 @@ def _impatient(pod: Template, _: Facts) -> Iterator[Found]:
             message = (
                 f"dovetail.dev/startup-time is {starts_ms // 1000} s, and the probe ends the start after {allowed} s"
             )
-            yield Found(probe, f"{message}: add a startupProbe that allows as much, or raise its failureThreshold")
+            yield RuleMatch(probe, f"{message}: add a startupProbe that allows as much, or raise its failureThreshold")
         elif allowed <= _DEFAULT_PROBE_SECONDS and _MODEL_SERVER.fullmatch(_image_name(container)):
             message = f"the server has {allowed} s to load its model: add a startupProbe with a high failureThreshold"
-            yield Found(probe, message)
+            yield RuleMatch(probe, message)
 
 
 def _silence_seconds(probe: Field) -> int:
@@ -95,7 +95,7 @@ def _duration_ms(pod: Template, name: str) -> int:
     return 0
 
 
-def _idle_notebook(whole: Field, facts: Facts) -> Iterator[Found]:
+def _idle_notebook(whole: Field, facts: Facts) -> Iterator[RuleMatch]:
     if whole.at("metadata", "ownerReferences"):
         return
     for pod in templates_of(whole):
@@ -117,7 +117,7 @@ def _idle_notebook(whole: Field, facts: Facts) -> Iterator[Found]:
                 f"nothing ends the notebook when nobody uses it: {where} the argument "
                 "--ServerApp.shutdown_no_activity_timeout=SECONDS"
             )
-            yield Found(container, message)
+            yield RuleMatch(container, message)
             return
 
 
@@ -149,7 +149,7 @@ def _never_culls(facts: Facts) -> bool:
     )
 
 
-def _short_grace(pod: Template, _: Facts) -> Iterator[Found]:
+def _short_grace(pod: Template, _: Facts) -> Iterator[RuleMatch]:
     if not pod.uses_gpu:
         return
     field = pod.spec.at("terminationGracePeriodSeconds")
@@ -161,7 +161,7 @@ def _short_grace(pod: Template, _: Facts) -> Iterator[Found]:
                 f"the preStop hook takes {takes} s, and terminationGracePeriodSeconds is {grace}: write "
                 f"{takes} and what the program needs after the hook"
             )
-            yield Found(hook, message)
+            yield RuleMatch(hook, message)
             return
     if not _duration_ms(pod, "dovetail.dev/checkpoint-interval"):
         return
@@ -169,7 +169,7 @@ def _short_grace(pod: Template, _: Facts) -> Iterator[Found]:
         message = (
             f"the pods save checkpoints, and have {grace} s to do so when they give way: write how long that takes"
         )
-        yield Found(field, message)
+        yield RuleMatch(field, message)
     elif not field:
         for container in pod.gpu_containers or pod.containers:
             hook = container.at("lifecycle", "preStop")
@@ -178,7 +178,7 @@ def _short_grace(pod: Template, _: Facts) -> Iterator[Found]:
                     f"the hook of a pod that saves checkpoints has the default of {_DEFAULT_GRACE_SECONDS} s: write "
                     "how long it takes as terminationGracePeriodSeconds"
                 )
-                yield Found(hook, message)
+                yield RuleMatch(hook, message)
                 return
 
 
@@ -188,7 +188,7 @@ def _hook_seconds(hook: Field) -> int:
     return max([hook.at("sleep", "seconds").whole or 0, *(int(found) for found in _SLEEP.findall(words))])
 
 
-def _init_asks(pod: Template, _: Facts) -> Iterator[Found]:
+def _init_asks(pod: Template, _: Facts) -> Iterator[RuleMatch]:
     for container in pod.init_containers:
         if container.at("restartPolicy").text == "Always":
             continue
@@ -199,7 +199,7 @@ def _init_asks(pod: Template, _: Facts) -> Iterator[Found]:
                 message = f"the init container asks for {name}, as the containers do: do that work in a container"
             else:
                 message = f"only the init container asks for {name}, which stays taken until the pod ends"
-            yield Found(amount, message)
+            yield RuleMatch(amount, message)
 
 
 _POD = """\
@@ -232,7 +232,7 @@ def _pod(*parts: str) -> str:
 RULES = (
     Rule(
         id="G36",
-        level=Level.WARNING,
+        level=Severity.WARNING,
         title="A probe ends a training pod that is busy, or a server that still loads its model",
         effect=(
             "The kubelet kills it, and it starts again, or the job fails: `Container train failed liveness probe, will "
@@ -248,7 +248,7 @@ RULES = (
     ),
     Rule(
         id="G40",
-        level=Level.WARNING,
+        level=Severity.WARNING,
         title="Nothing ends a notebook with GPUs that nobody uses",
         effect=(
             "It keeps its GPUs over nights and weekends; Jupyter and Kubeflow stop idle notebooks only where they "
@@ -267,7 +267,7 @@ RULES = (
     ),
     Rule(
         id="G41",
-        level=Level.INFO,
+        level=Severity.INFO,
         title="The grace period is shorter than what the pod does at its end",
         effect=(
             "When it is over the kubelet kills the containers, their preStop hooks included (`FailedPreStopHook`, exit "
@@ -280,7 +280,7 @@ RULES = (
     ),
     Rule(
         id="G42",
-        level=Level.INFO,
+        level=Severity.INFO,
         title="An init container asks for GPUs",
         effect=(
             "When the kubelet of the node restarts it may refuse the running pod: `UnexpectedAdmissionError`. What "

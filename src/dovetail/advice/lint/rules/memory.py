@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dovetail.advice.gpus import named
 from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.pods import Template, count
-from dovetail.advice.lint.rule import Facts, Found, Level, Rule
+from dovetail.advice.lint.rule import Facts, Rule, RuleMatch, Severity
 from dovetail.advice.lint.selection import may_run
 from dovetail.core.model import GPU
 from dovetail.core.quantities import QuantityError, units
@@ -26,7 +26,7 @@ _UNMISTAKABLE_MIB = 143_771
 """Of an H200: what is looked for where the manifest does not say which GPU it wants."""
 
 
-def _gpu_memory(pod: Template, facts: Facts) -> Iterator[Found]:
+def _gpu_memory(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
     memory_mib = _selected_mib(pod, facts)
     for container in pod.containers:
         gpus = count(container.at("resources", "limits", GPU)) or 0
@@ -42,7 +42,7 @@ def _gpu_memory(pod: Template, facts: Facts) -> Iterator[Found]:
                     f"{limit.value} is the memory of {whose}, and the limit is of the node's memory: write what the "
                     "program needs of that; its GPUs it has whole"
                 )
-                yield Found(limit, message)
+                yield RuleMatch(limit, message)
                 break
 
 
@@ -95,7 +95,7 @@ spec:
 RULES = (
     Rule(
         id="G28",
-        level=Level.WARNING,
+        level=Severity.WARNING,
         title="The memory limit is the GPU's memory",
         effect=(
             "The limit is of host memory: loaders, pinned buffers, /dev/shm and what is saved. Too low, the kernel "

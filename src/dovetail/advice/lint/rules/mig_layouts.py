@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import yaml
 
 from dovetail.advice.lint.field import Field
-from dovetail.advice.lint.rule import Facts, Found
+from dovetail.advice.lint.rule import Facts, RuleMatch
 from dovetail.core.devices.mig.geometry import Geometry, GeometryError
 from dovetail.core.devices.mig.instances import counts_of, states
 from dovetail.core.devices.mig.products import GEOMETRIES
@@ -25,10 +25,10 @@ _HOLDS_LAYOUTS = re.compile(rf"^{_LAYOUTS}:", re.MULTILINE)
 _OUTCOME = "the MIG manager sets nvidia.com/mig.config.state to failed"
 
 
-def impossible_layouts(whole: Field, _: Facts) -> Iterator[Found]:
+def impossible_layouts(whole: Field, _: Facts) -> Iterator[RuleMatch]:
     """Entries of layouts that no GPU can have."""
     for field, wrong in _faults(whole):
-        yield Found(field, f"{wrong}; {_OUTCOME}")
+        yield RuleMatch(field, f"{wrong}; {_OUTCOME}")
     texts = whole.at("data").entries() if whole.at("kind").text == "ConfigMap" else ()
     for _name, text in texts:
         if not _HOLDS_LAYOUTS.search(text.text):
@@ -36,11 +36,11 @@ def impossible_layouts(whole: Field, _: Facts) -> Iterator[Found]:
         try:
             inside = Field(yaml.load(text.text, Loader))
         except yaml.YAMLError as error:
-            yield Found(text, f"is not YAML: {str(error).splitlines()[0]}; {_OUTCOME}")
+            yield RuleMatch(text, f"is not YAML: {str(error).splitlines()[0]}; {_OUTCOME}")
             continue
         # Inside of a text there are no fields to point at.
         for _field, wrong in _faults(inside):
-            yield Found(text, f"{wrong}; {_OUTCOME}")
+            yield RuleMatch(text, f"{wrong}; {_OUTCOME}")
 
 
 def _faults(config: Field) -> Iterator[tuple[Field, str]]:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.pods import Template
-from dovetail.advice.lint.rule import Facts, Found, Level, Rule
+from dovetail.advice.lint.rule import Facts, Rule, RuleMatch, Severity
 from dovetail.core.queues.types import DEFAULT_QUEUE, QUEUE_LABEL
 from dovetail.kube.api.resources import QUEUES
 from dovetail.kube.gangs.owners import OWNER_KINDS
@@ -32,35 +32,35 @@ _READ = {(kind.resource.group, kind.resource.kind) for kind in OWNER_KINDS} | {
 }
 
 
-def _of_pod(pod: Template, facts: Facts) -> Iterator[Found]:
+def _of_pod(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
     yield from _misspelt(pod.meta, facts, guess=pod.spec.at("schedulerName").text != _OURS)
 
 
-def _of_whole(whole: Field, facts: Facts) -> Iterator[Found]:
+def _of_whole(whole: Field, facts: Facts) -> Iterator[RuleMatch]:
     if group_kind(whole.value) in _READ:
         yield from _misspelt(whole.at("metadata"), facts, guess=False)
 
 
-def _misspelt(meta: Field, facts: Facts, *, guess: bool) -> Iterator[Found]:
+def _misspelt(meta: Field, facts: Facts, *, guess: bool) -> Iterator[RuleMatch]:
     sides = {side: {key: one.text for key, one in meta.at(side).entries()} for side in ("labels", "annotations")}
     for problem in wishes_of(ObjectMeta(labels=sides["labels"], annotations=sides["annotations"])).problems:
         place = _PLACE.fullmatch(problem.field)
         field = meta.at(*place.groups()) if place is not None else meta
         key = f"{place[2]} " if place is not None else ""
-        yield Found(field, f"{key}{problem.value!r}: {problem.rule}", guess=guess)
+        yield RuleMatch(field, f"{key}{problem.value!r}: {problem.rule}", guess=guess)
     for side, values in sides.items():
         for key in values:
             domain, _, short = key.partition("/")
             if domain != _DOMAIN and nearest(domain, (_DOMAIN,), _ALIKE):
                 meant = f"{PREFIX}{nearest(short, TABLE)}"
-                yield Found(meta.at(side, key), f"nobody reads {key}: is {meant} meant?", guess=True)
+                yield RuleMatch(meta.at(side, key), f"nobody reads {key}: is {meant} meant?", guess=True)
     queue = sides["labels"].get(QUEUE_LABEL, "")
     known = _queues(facts)
     if queue and known and queue not in known:
         there = ", ".join(sorted(known))
         near = nearest(queue, sorted(known))
         message = f"there is no queue {queue}: nearest is {near}; there are {there}"
-        yield Found(meta.at("labels", QUEUE_LABEL), message, guess=guess or facts.nodes is None)
+        yield RuleMatch(meta.at("labels", QUEUE_LABEL), message, guess=guess or facts.nodes is None)
 
 
 def _queues(facts: Facts) -> frozenset[str]:
@@ -93,7 +93,7 @@ spec:
 RULES = (
     Rule(
         id="G45",
-        level=Level.ERROR,
+        level=Severity.ERROR,
         title="A label or annotation for Dovetail is misspelt, or names no queue",
         effect=(
             "The scheduler refuses what it cannot honour, and the pod waits: `InvalidInput`, or `QueueMissing`. What "

@@ -22,7 +22,7 @@ from dovetail.advice.lint.cel import without_gpus_or
 from dovetail.advice.lint.edits import put
 from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.pods import Template, count, gpus_of, is_gpu
-from dovetail.advice.lint.rule import Facts, Found, Level, Rule
+from dovetail.advice.lint.rule import Facts, Rule, RuleMatch, Severity
 from dovetail.advice.lint.selection import gpu_nodes_for
 from dovetail.core.devices import products
 from dovetail.core.model import GPU
@@ -65,37 +65,37 @@ def nearest_variable(name: str) -> str:
     return found[0] if found else ""
 
 
-def _unknown_variable(pod: Template, _: Facts) -> Iterator[Found]:
+def _unknown_variable(pod: Template, _: Facts) -> Iterator[RuleMatch]:
     for container in pod.all_containers if pod.uses_gpu else ():
         for name, entry in pod.env(container):
             if name.startswith("NCCL_") and not name.startswith(_FOREIGN) and name not in variables():
                 near = nearest_variable(name)
                 if near:
-                    yield Found(entry.at("name"), f"NCCL has no variable {name}: is {near} meant?")
+                    yield RuleMatch(entry.at("name"), f"NCCL has no variable {name}: is {near} meant?")
 
 
-def _network_variables(pod: Template, facts: Facts) -> Iterator[Found]:
+def _network_variables(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
     for container in pod.containers if pod.uses_gpu else ():
         gpus = sum(count(amount) or 0 for name, amount in gpus_of(container) if name == GPU)
         for name, entry in pod.env(container):
             value = entry.at("value")
             if name in _INTERFACES and value.text and not _has_interface(name, value.text) and _only_eth0(pod):
                 message = f"{name} is {value.text}: a pod without hostNetwork has eth0; write eth0, or leave it out"
-                yield Found(value, message)
+                yield RuleMatch(value, message)
             elif not _is_on(value):
                 continue
             elif name == "NCCL_P2P_DISABLE" and gpus > 1:
                 links = _nvlink(pod, facts)
                 if links is not False:
                     message = f"{name} keeps {gpus} GPUs from each other's memory: leave it out"
-                    yield Found(entry, message, guess=links is None)
+                    yield RuleMatch(entry, message, guess=links is None)
             elif name == "NCCL_SHM_DISABLE" and gpus > 1:
                 message = f"{name} sends what {gpus} GPUs say to each other through the network: leave it out"
-                yield Found(entry, f"{message}, and mount a memory volume at /dev/shm")
+                yield RuleMatch(entry, f"{message}, and mount a memory volume at /dev/shm")
             elif name == "NCCL_IB_DISABLE":
                 for device in sorted(_others(container)):
                     if any(word in device.lower() for word in _RDMA):
-                        yield Found(entry, f"{name} keeps NCCL from {device}, which is asked for: leave it out")
+                        yield RuleMatch(entry, f"{name} keeps NCCL from {device}, which is asked for: leave it out")
 
 
 def _is_on(value: Field) -> bool:
@@ -138,17 +138,17 @@ def _nvlink(pod: Template, facts: Facts) -> bool | None:
     return True if found and all(found) else None
 
 
-def _host_network(pod: Template, _: Facts) -> Iterator[Found]:
+def _host_network(pod: Template, _: Facts) -> Iterator[RuleMatch]:
     field = pod.spec.at("hostNetwork")
     if not pod.uses_gpu or field.value is not True:
         return
     policy = pod.spec.at("dnsPolicy")
     if policy.text in ("", "ClusterFirst"):
         message = f"with hostNetwork {policy.text or 'the default ClusterFirst'} means the node's DNS: write {_DNS}"
-        yield Found(policy if policy else field, message, (put(policy, _DNS),))
+        yield RuleMatch(policy if policy else field, message, (put(policy, _DNS),))
     if not _needs_host(pod):
         message = "nothing in the pod needs the host's network: leave hostNetwork out"
-        yield Found(field, message)
+        yield RuleMatch(field, message)
 
 
 def _needs_host(pod: Template) -> bool:
@@ -187,7 +187,7 @@ spec:
 RULES = (
     Rule(
         id="G21",
-        level=Level.WARNING,
+        level=Severity.WARNING,
         title="NCCL has no variable of this name",
         effect="NCCL reads no such variable and does not say so: it runs with its default.",
         bad=_POD.format("", "NCCL_SOCKET_IFNAMES", "eth0"),
@@ -198,7 +198,7 @@ RULES = (
     ),
     Rule(
         id="G22",
-        level=Level.WARNING,
+        level=Severity.WARNING,
         title="A variable keeps NCCL from the network or the links that the pod has",
         effect=(
             "With an interface that is not there NCCL ends with `Bootstrap : no socket interface found`. What is "
@@ -211,7 +211,7 @@ RULES = (
     ),
     Rule(
         id="G23",
-        level=Level.WARNING,
+        level=Severity.WARNING,
         title="The host's network is used without need, or without the cluster's DNS",
         effect=(
             "With ClusterFirst such a pod falls back to Default, the node's DNS, where no Service has a name. Its "

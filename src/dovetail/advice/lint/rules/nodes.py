@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 
 from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.pods import Template, gpus_of, is_gpu
-from dovetail.advice.lint.rule import Facts, Found, KnownNode, Level, Rule
+from dovetail.advice.lint.rule import Facts, KnownNode, Rule, RuleMatch, Severity
 from dovetail.advice.lint.rules.mig_layouts import impossible_layouts
 from dovetail.advice.lint.rules.products import PRODUCT, meant
 from dovetail.advice.lint.selection import (
@@ -58,13 +58,13 @@ _ALIKE = 0.9
 """From which likeness on, by difflib, one name is taken for another."""
 
 
-def _too_many(pod: Template, facts: Facts) -> Iterator[Found]:
+def _too_many(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
     nodes = gpu_nodes(facts)
     may = [node for node in nodes if allows(pod, node)] or nodes
     for name, (gpus, field) in asked(pod).items():
         if not nodes and name == GPU and gpus > _MOST_GPUS:
             message = f"{gpus} GPUs in one pod: no machine has more than {_MOST_GPUS}; use more pods"
-            yield Found(field, message, guess=True)
+            yield RuleMatch(field, message, guess=True)
         if not nodes or name.startswith(RESOURCE_PREFIX):
             continue
         largest = max(may, key=lambda node: offers(node, name))
@@ -72,13 +72,13 @@ def _too_many(pod: Template, facts: Facts) -> Iterator[Found]:
         if not most and gpus:
             offered = sorted({one for node in may for one in node.allocatable if is_gpu(one) and offers(node, one)})
             message = f"{name}: no node that the pod may go to offers it; they offer {', '.join(offered)}"
-            yield Found(field, message, guess=grows(facts))
+            yield RuleMatch(field, message, guess=grows(facts))
         elif gpus > most:
             message = f"{name}: {gpus} in one pod, and {largest.name}, which has most, has {most}: use more pods"
-            yield Found(field, message, guess=grows(facts))
+            yield RuleMatch(field, message, guess=grows(facts))
 
 
-def _no_such_profile(pod: Template, facts: Facts) -> Iterator[Found]:
+def _no_such_profile(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
     nodes = gpu_nodes(facts)
     called = {node.labels.get(PRODUCT, "") for node in nodes}
     geometries = {name: mig_products.of_product(name) for name in called}
@@ -94,26 +94,26 @@ def _no_such_profile(pod: Template, facts: Facts) -> Iterator[Found]:
                 continue
             fault = mig_names.fault(name, known, offered)
             if fault:
-                yield Found(amount, f"{name} {fault}", guess=grows(facts))
+                yield RuleMatch(amount, f"{name} {fault}", guess=grows(facts))
 
 
-def _no_such_label(pod: Template, facts: Facts) -> Iterator[Found]:
+def _no_such_label(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
     nodes = facts.nodes or ()
     if pod.group_kind == ("apps", "DaemonSet"):
         # It has a pod for each node that its selector finds, and may have none.
         return
     dead = [*_dead_selectors(pod, nodes), *_dead_affinity(pod, nodes), *_dead_topologies(pod, nodes)] if nodes else []
-    yield from (Found(field, message, guess=grows(facts)) for field, message in dead)
+    yield from (RuleMatch(field, message, guess=grows(facts)) for field, message in dead)
     if nodes and not dead and _is_judged(pod, nodes) and not any(allows(pod, node) for node in nodes):
         selector = pod.spec.at("nodeSelector")
         field = selector if selector else pod.spec.at("affinity", "nodeAffinity", REQUIRED)
         message = "no node carries all of these labels together: see which ones the pod can do without"
-        yield Found(field, message, guess=grows(facts))
+        yield RuleMatch(field, message, guess=grows(facts))
     told = {field.path for field, _ in dead}
     for field, key in _keys(pod):
         near = _misspelt(key)
         if near and field.path not in told and not any(key in node.labels for node in nodes):
-            yield Found(field, f"the label {key} is not known: is {near} meant?", guess=True)
+            yield RuleMatch(field, f"the label {key} is not known: is {near} meant?", guess=True)
 
 
 def _dead_selectors(pod: Template, nodes: Iterable[KnownNode]) -> Iterator[tuple[Field, str]]:
@@ -256,7 +256,7 @@ _PENDING = "The pod stays Pending for ever: "
 RULES = (
     Rule(
         id="G06",
-        level=Level.ERROR,
+        level=Severity.ERROR,
         title="No GPU, or none of the nodes, can be divided so",
         effect=_PENDING + "`0/4 nodes are available: 4 Insufficient nvidia.com/mig-1g.5gb`.",
         bad=_POD % ("", "nvidia.com/mig-1g.5gb: 1"),
@@ -268,7 +268,7 @@ RULES = (
     ),
     Rule(
         id="G10",
-        level=Level.ERROR,
+        level=Severity.ERROR,
         title="No node carries a label that the pod needs",
         effect=(
             _PENDING + "`node(s) didn't match Pod's node affinity/selector`, `node(s) didn't match pod affinity rules` "
@@ -283,7 +283,7 @@ RULES = (
     ),
     Rule(
         id="G11",
-        level=Level.ERROR,
+        level=Severity.ERROR,
         title="A pod asks for more GPUs than any node has",
         effect=_PENDING + "`0/4 nodes are available: 4 Insufficient nvidia.com/gpu`. A pod never spans two nodes.",
         bad=_WIDE % 16,

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dovetail.advice.lint.edits import Edit, put
 from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.pods import Template
-from dovetail.advice.lint.rule import Facts, Found, Level, Rule
+from dovetail.advice.lint.rule import Facts, Rule, RuleMatch, Severity
 from dovetail.advice.lint.selection import REQUIRED, node_terms, peer_terms, requirement, spreads, text
 from dovetail.core.labels import as_int64, holds
 from dovetail.core.model import Operator
@@ -61,7 +61,7 @@ def _expressions(pod: Template) -> Iterator[tuple[Field, Mapping[str, Operator]]
             yield from ((entry, LABEL_OPERATORS) for entry in holder.at(selector, "matchExpressions").each())
 
 
-def _no_operator(pod: Template, _: Facts) -> Iterator[Found]:
+def _no_operator(pod: Template, _: Facts) -> Iterator[RuleMatch]:
     for entry, operators in _expressions(pod):
         operator, values = entry.at("operator"), entry.at("values")
         name = text(operator.value) if operator else ""
@@ -74,11 +74,11 @@ def _no_operator(pod: Template, _: Facts) -> Iterator[Found]:
             fix = " ".join(str(edit.value) for edit in edits)
             strict = _INCLUSIVE.get(_meant(name), ("",))[0]
             advice = fix or (strict and f"{strict}, which is never equal") or "one of " + ", ".join(operators)
-            yield Found(operator, f"{what}: write {advice}", edits)
+            yield RuleMatch(operator, f"{what}: write {advice}", edits)
         elif name in ("In", "NotIn") and not given:
-            yield Found(values if values else entry, f"{name} needs a list of values, and has none")
+            yield RuleMatch(values if values else entry, f"{name} needs a list of values, and has none")
         elif name in _WITHOUT_VALUES and given:
-            yield Found(values, f"{name} takes no values: leave them out, or write In")
+            yield RuleMatch(values, f"{name} takes no values: leave them out, or write In")
 
 
 def _meant(operator: str) -> str:
@@ -100,7 +100,7 @@ def _right_operator(entry: Field, operators: Mapping[str, Operator]) -> tuple[Ed
     return (put(operator, meant),) if fits else ()
 
 
-def _no_bound(pod: Template, _: Facts) -> Iterator[Found]:
+def _no_bound(pod: Template, _: Facts) -> Iterator[RuleMatch]:
     for entry, operators in _expressions(pod):
         operator, values = entry.at("operator"), entry.at("values")
         given = list(values.each())
@@ -108,43 +108,43 @@ def _no_bound(pod: Template, _: Facts) -> Iterator[Found]:
             continue
         if operators is LABEL_OPERATORS:
             message = f"{operator.text} compares labels of nodes alone: for pods write one of {', '.join(operators)}"
-            yield Found(operator, message)
+            yield RuleMatch(operator, message)
         elif len(given) != 1:
-            yield Found(values if values else entry, f"{operator.text} needs a list of exactly one value")
+            yield RuleMatch(values if values else entry, f"{operator.text} needs a list of exactly one value")
         elif given[0].whole is not None:
             message = f"{given[0].value} is a number, and values are texts: write it in quotes"
-            yield Found(given[0], message, (put(given[0], str(given[0].value)),))
+            yield RuleMatch(given[0], message, (put(given[0], str(given[0].value)),))
         elif as_int64(given[0].text) is None:
             value = text(given[0].value)
-            yield Found(
+            yield RuleMatch(
                 given[0], f"{operator.text} compares whole numbers, and {value} is none: no units, no fractions"
             )
 
 
-def _bad_toleration(pod: Template, _: Facts) -> Iterator[Found]:
+def _bad_toleration(pod: Template, _: Facts) -> Iterator[RuleMatch]:
     for toleration in pod.spec.at("tolerations").each():
         operator, key, value = (toleration.at(name) for name in ("operator", "key", "value"))
         name = text(operator.value) if operator and operator.value != "" else "Equal"
         if value and not isinstance(value.value, str):
-            yield Found(value, f"{text(value.value)} is no text: write it in quotes")
+            yield RuleMatch(value, f"{text(value.value)} is no text: write it in quotes")
         elif name not in ("Equal", "Exists", *_COMPARING):
             meant = _TOLERATION_MEANT.get(name.casefold(), "")
             fits = meant and key.text and not (meant == "Exists" and value.text)
             message = f"tolerations have no operator {name}: write Equal, for one value, or Exists, for any"
-            yield Found(operator, message, (put(operator, meant),) if fits else ())
+            yield RuleMatch(operator, message, (put(operator, meant),) if fits else ())
         elif not key.text and name != "Exists":
             message = f"{name} needs a key: name the taint's, or write Exists to tolerate every taint"
-            yield Found(operator if operator else toleration, message)
+            yield RuleMatch(operator if operator else toleration, message)
         elif name == "Exists" and value.text:
-            yield Found(value, "Exists holds for any value: leave the value out, or write Equal")
+            yield RuleMatch(value, "Exists holds for any value: leave the value out, or write Equal")
         elif name in _COMPARING and not (_DECIMAL.fullmatch(value.text) and as_int64(value.text) is not None):
-            yield Found(value if value else toleration, f"{name} needs a whole number as its value, in quotes")
+            yield RuleMatch(value if value else toleration, f"{name} needs a whole number as its value, in quotes")
         elif name in _COMPARING:
             message = f"{name} needs the feature gate TaintTolerationComparisonOperators, which is off unless set"
-            yield Found(operator, message, guess=True)
+            yield RuleMatch(operator, message, guess=True)
 
 
-def _spread_against_packed(pod: Template, _: Facts) -> Iterator[Found]:
+def _spread_against_packed(pod: Template, _: Facts) -> Iterator[RuleMatch]:
     if not pod.uses_gpu:
         return
     labels = {key: text(label.value) for key, label in pod.meta.at("labels").entries()}
@@ -162,7 +162,7 @@ def _spread_against_packed(pod: Template, _: Facts) -> Iterator[Found]:
                     f"the pods are spread over {key}, and {what} keeps them in one {domain}: leave one of the two out, "
                     "or spread over something smaller"
                 )
-                yield Found(constraint, message)
+                yield RuleMatch(constraint, message)
                 break
 
 
@@ -246,7 +246,7 @@ _VALIDATION = "https://github.com/kubernetes/kubernetes: pkg/apis/core/validatio
 RULES = (
     Rule(
         id="G07",
-        level=Level.ERROR,
+        level=Severity.ERROR,
         title="An operator of an affinity does not exist, or does not go with its values",
         effect=(
             "The API server refuses the pod, as in `operator: Invalid value: \"Gte\": not a valid selector operator`, "
@@ -260,7 +260,7 @@ RULES = (
     ),
     Rule(
         id="G08",
-        level=Level.ERROR,
+        level=Severity.ERROR,
         title="Gt or Lt has no single whole number to compare with",
         effect=(
             "Several values, none, a number without quotes, and a selector of pods are refused by the API server. With "
@@ -274,7 +274,7 @@ RULES = (
     ),
     Rule(
         id="G09",
-        level=Level.ERROR,
+        level=Severity.ERROR,
         title="A toleration's operator does not exist, or does not go with its key and value",
         effect=(
             "The API server refuses the pod, as in `spec.tolerations[0].operator: Unsupported value: \"Equals\": "
@@ -288,7 +288,7 @@ RULES = (
     ),
     Rule(
         id="G38",
-        level=Level.WARNING,
+        level=Severity.WARNING,
         title="GPU pods are spread over what they have to be packed into",
         effect=(
             "After the first pods no node suits both: `node(s) didn't match pod topology spread constraints`, and the "

@@ -16,7 +16,7 @@ from dovetail.advice import gpus
 from dovetail.advice.lint.edits import put
 from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.pods import Template
-from dovetail.advice.lint.rule import Facts, Found, Level, Rule
+from dovetail.advice.lint.rule import Facts, Rule, RuleMatch, Severity
 from dovetail.advice.lint.selection import node_terms
 from dovetail.core.devices.mig.products import GEOMETRIES
 from dovetail.core.devices.products import PRODUCTS
@@ -95,13 +95,13 @@ def _of_model(name: str) -> list[str]:
     return [gpu.name for gpu in gpus.GPUS if gpu.model.casefold() == wanted and _bare(gpu.name) != _bare(name)]
 
 
-def _misnamed(pod: Template, facts: Facts) -> Iterator[Found]:
+def _misnamed(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
     labels = sorted({node.labels[PRODUCT] for node in facts.nodes or () if PRODUCT in node.labels})
     for value in _selected(pod):
         found, sure = meant(value.text, labels)
         if found:
             whose = "no node has a GPU that is called" if labels else "GPU feature discovery calls no GPU"
-            yield Found(
+            yield RuleMatch(
                 value,
                 f"{whose} {value.text}: is {' or '.join(found)} meant?",
                 (put(value, found[0]),) if sure else (),
@@ -136,7 +136,7 @@ spec:
 RULES = (
     Rule(
         id="G34",
-        level=Level.WARNING,
+        level=Severity.WARNING,
         title="A GPU product is misspelt, or its name fits several",
         effect=(
             "Labels are compared letter by letter. The pod stays Pending, `node(s) didn't match Pod's node "

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dovetail.advice.lint.cel import OF_A_DAEMON_SET, of_gpu_containers, without_gpus_or
 from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.pods import Template, count, gpus_of, templates_of
-from dovetail.advice.lint.rule import Facts, Found, Level, Rule
+from dovetail.advice.lint.rule import Facts, Rule, RuleMatch, Severity
 from dovetail.core.model import GPU
 
 _DEVICES = re.compile(r"/dev/?|/dev/(nvidia\S*|dri(/\S*)?)")
@@ -26,7 +26,7 @@ _OWNER_WORDS = {
 """What a label says in one of its words when it says for whom a pod runs."""
 
 
-def _on_the_node(pod: Template, _: Facts) -> Iterator[Found]:
+def _on_the_node(pod: Template, _: Facts) -> Iterator[RuleMatch]:
     if not pod.uses_gpu or pod.group_kind == ("apps", "DaemonSet"):
         return
     paths = [volume.at("hostPath", "path") for volume in pod.spec.at("volumes").each()]
@@ -35,19 +35,19 @@ def _on_the_node(pod: Template, _: Facts) -> Iterator[Found]:
     for container in computing(pod):
         privileged = container.at("securityContext", "privileged")
         if privileged.value is True:
-            yield Found(privileged, f"the container is privileged: leave it out; {instead}")
+            yield RuleMatch(privileged, f"the container is privileged: leave it out; {instead}")
     host_pid = pod.spec.at("hostPID")
     if host_pid.value is True:
-        yield Found(host_pid, "the pod sees the processes of the whole node: leave hostPID out")
+        yield RuleMatch(host_pid, "the pod sees the processes of the whole node: leave hostPID out")
     for path in paths:
         if _DEVICES.fullmatch(path.text):
             message = (
                 f"{path.text} of the node is mounted: leave it out, the device plugin gives the container its GPUs"
             )
-            yield Found(path, message)
+            yield RuleMatch(path, message)
 
 
-def _visible_devices(pod: Template, _: Facts) -> Iterator[Found]:
+def _visible_devices(pod: Template, _: Facts) -> Iterator[RuleMatch]:
     if not pod.uses_gpu or pod.group_kind == ("apps", "DaemonSet"):
         return
     for container in pod.all_containers:
@@ -60,12 +60,12 @@ def _visible_devices(pod: Template, _: Facts) -> Iterator[Found]:
                 message = (
                     f"{name} is {value.text}: leave it out, the device plugin sets it to the GPUs of the container"
                 )
-                yield Found(value, message)
+                yield RuleMatch(value, message)
             elif name == "CUDA_VISIBLE_DEVICES" and asked and isinstance(value.value, str):
                 yield from _cuda_devices(container, value)
 
 
-def _cuda_devices(container: Field, value: Field) -> Iterator[Found]:
+def _cuda_devices(container: Field, value: Field) -> Iterator[RuleMatch]:
     """Inside of a container the GPUs count from 0, whichever they are on the node."""
     resource, amount = next(gpus_of(container))
     gpus = count(amount)
@@ -74,15 +74,15 @@ def _cuda_devices(container: Field, value: Field) -> Iterator[Found]:
     if not gpus or gpus < 0:
         return
     if value.text.strip() in _HIDDEN:
-        yield Found(value, f"{says}, which hides the GPUs that the container asks for: leave it out")
+        yield RuleMatch(value, f"{says}, which hides the GPUs that the container asks for: leave it out")
     elif any(not _INDEX.fullmatch(one) for one in named):
         if value.text.strip() == "all" or any(one.startswith(("GPU-", "MIG-")) for one in named):
-            yield Found(value, f"{says}: leave it out, which GPUs the container gets is only known when it starts")
+            yield RuleMatch(value, f"{says}: leave it out, which GPUs the container gets is only known when it starts")
     elif resource == GPU and (too_high := next((one for one in named if int(one) >= gpus), "")):
         last = f"0 to {gpus - 1}" if gpus > 1 else "0"
-        yield Found(value, f"{says}, and the container has no GPU {too_high}: its own are {last}: leave it out")
+        yield RuleMatch(value, f"{says}, and the container has no GPU {too_high}: its own are {last}: leave it out")
     elif resource == GPU and len(set(named)) < gpus:
-        yield Found(
+        yield RuleMatch(
             value, f"{says}, and the container asks for {gpus} GPUs: leave it out, or ask for {len(set(named))}"
         )
 
@@ -92,7 +92,7 @@ def computing(pod: Template) -> tuple[Field, ...]:
     return pod.gpu_containers or pod.containers
 
 
-def _root(whole: Field, _: Facts) -> Iterator[Found]:
+def _root(whole: Field, _: Facts) -> Iterator[RuleMatch]:
     if whole.at("kind").text == "DaemonSet" or whole.at("metadata", "ownerReferences"):
         return
     for pod in templates_of(whole):
@@ -102,11 +102,11 @@ def _root(whole: Field, _: Facts) -> Iterator[Found]:
             context = container.at("securityContext")
             user = context.at("runAsUser") or pod.spec.at("securityContext", "runAsUser")
             if user.whole == 0 and context.at("privileged").value is not True:
-                yield Found(user, "the pod runs as root: write the number of another user, as in runAsUser: 1000")
+                yield RuleMatch(user, "the pod runs as root: write the number of another user, as in runAsUser: 1000")
                 return
 
 
-def _nobodys(whole: Field, facts: Facts) -> Iterator[Found]:
+def _nobodys(whole: Field, facts: Facts) -> Iterator[RuleMatch]:
     if whole.at("kind").text == "DaemonSet" or whole.at("metadata", "ownerReferences"):
         return
     pods = [pod for pod in templates_of(whole) if pod.uses_gpu]
@@ -120,7 +120,9 @@ def _nobodys(whole: Field, facts: Facts) -> Iterator[Found]:
     )
     if not any(_says_who(key) for key in keys):
         message = "no label says whose the GPUs are: add one, as in team: vision, or dovetail.dev/queue"
-        yield Found(whole.at("metadata", "name") or whole.at("metadata", "generateName") or whole.at("kind"), message)
+        yield RuleMatch(
+            whole.at("metadata", "name") or whole.at("metadata", "generateName") or whole.at("kind"), message
+        )
 
 
 def _says_who(key: str) -> bool:
@@ -154,7 +156,7 @@ def _pod(*parts: str) -> str:
 RULES = (
     Rule(
         id="G24",
-        level=Level.WARNING,
+        level=Severity.WARNING,
         title="A GPU pod is privileged, or has the node's processes or devices",
         effect=(
             "The container sees all GPUs of the node and not only those that it was given: it may compute on those of "
@@ -174,7 +176,7 @@ RULES = (
     ),
     Rule(
         id="G25",
-        level=Level.WARNING,
+        level=Severity.WARNING,
         title="Which GPUs are visible is set by hand",
         effect=(
             "What a pod sets comes after what the device plugin sets. NVIDIA_VISIBLE_DEVICES gives the container GPUs "
@@ -196,7 +198,7 @@ RULES = (
     ),
     Rule(
         id="G43",
-        level=Level.INFO,
+        level=Severity.INFO,
         title="A GPU pod runs as root",
         effect=(
             "Its files on shared storage belong to root, and a flaw in the container runtime gives whoever gets into "
@@ -216,7 +218,7 @@ RULES = (
     ),
     Rule(
         id="G44",
-        level=Level.INFO,
+        level=Severity.INFO,
         title="No label says whose a GPU workload is",
         effect="Reports of use and cost count it under nobody, and nobody can be asked before it is stopped.",
         bad=_pod("app: train", _USER, ""),

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 from dovetail.advice.lint.edits import append
 from dovetail.advice.lint.pods import Template, templates_of
-from dovetail.advice.lint.rule import Facts, Found, KnownNode, Level, Rule
+from dovetail.advice.lint.rule import Facts, KnownNode, Rule, RuleMatch, Severity
 from dovetail.advice.lint.selection import asked, hard_taints, suited, tolerations
 from dovetail.core.labels import tolerates
 from dovetail.core.model import GPU, Taint, Toleration
@@ -26,14 +26,14 @@ _NEAR_GPUS = re.compile(r"(?i)nvidia|gpu|accelerator|cuda|\bmig\b")
 _SYSTEM_NAMESPACES = ("kube-system", "gpu-operator", "nvidia-gpu-operator", "gke-managed-system")
 
 
-def _taints(pod: Template, facts: Facts) -> Iterator[Found]:
+def _taints(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
     if pod.uses_gpu:
         yield from _not_tolerated(pod, facts)
     else:
         yield from _tolerated_in_vain(pod, facts)
 
 
-def _not_tolerated(pod: Template, facts: Facts) -> Iterator[Found]:
+def _not_tolerated(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
     wanted = asked(pod)
     nodes = suited(pod, facts)
     hindering = [_hindering(pod, node, tuple(wanted)) for node in nodes]
@@ -48,7 +48,7 @@ def _not_tolerated(pod: Template, facts: Facts) -> Iterator[Found]:
     # An admission plugin of the API server, off unless set, tolerates what is called as the resource.
     guess = all(t.key in wanted and t.effect == "NoSchedule" for t in taints)
     message = f"the GPU nodes have the taint {names}, which the pod does not tolerate: add a toleration"
-    yield Found(field, message, adds, guess=guess)
+    yield RuleMatch(field, message, adds, guess=guess)
 
 
 def _hindering(pod: Template, node: KnownNode, resources: tuple[str, ...]) -> tuple[Taint, ...]:
@@ -67,7 +67,7 @@ def _of_gpus(taint: Taint) -> bool:
     return any(_OF_GPUS.fullmatch(word) for word in (taint.key, taint.value))
 
 
-def _tolerated_in_vain(pod: Template, facts: Facts) -> Iterator[Found]:
+def _tolerated_in_vain(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
     if _for_the_node(pod) or any(other.uses_gpu for other in templates_of(pod.whole)):
         return
     nodes = facts.nodes or ()
@@ -79,7 +79,7 @@ def _tolerated_in_vain(pod: Template, facts: Facts) -> Iterator[Found]:
             message = (
                 f"the pod asks for no GPU, and tolerates the taint {one.key} of GPU nodes: leave the toleration out"
             )
-            yield Found(field, message, guess=not nodes)
+            yield RuleMatch(field, message, guess=not nodes)
 
 
 def _for_the_node(pod: Template) -> bool:
@@ -122,7 +122,7 @@ status: {allocatable: {nvidia.com/gpu: 8}}
 RULES = (
     Rule(
         id="G26",
-        level=Level.WARNING,
+        level=Severity.WARNING,
         title="A GPU pod does not tolerate the taint of the GPU nodes, or a pod without GPUs does",
         effect=(
             "The GPU pod stays Pending: `0/4 nodes are available: 4 node(s) had untolerated taint(s)`. The other one "

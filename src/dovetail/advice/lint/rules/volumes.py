@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 
 from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.pods import Template
-from dovetail.advice.lint.rule import Facts, Found, KnownNode, Level, Rule
+from dovetail.advice.lint.rule import Facts, KnownNode, Rule, RuleMatch, Severity
 from dovetail.advice.lint.selection import ZONE, asked, fulfils_term, grows, suited
 
 _ZONE_LABELS = {
@@ -33,7 +33,7 @@ _ZONAL = {
 """Provisioners whose volumes are of one zone, and what a parameter has in it where they are of several."""
 
 
-def _elsewhere(pod: Template, facts: Facts) -> Iterator[Found]:
+def _elsewhere(pod: Template, facts: Facts) -> Iterator[RuleMatch]:
     nodes = suited(pod, facts)
     if not asked(pod) or not nodes or not all(ZONE in node.labels for node in nodes):
         return
@@ -41,7 +41,7 @@ def _elsewhere(pod: Template, facts: Facts) -> Iterator[Found]:
     for field, claim in _claims(pod, facts):
         fault = _fault(claim, nodes, facts)
         if fault:
-            yield Found(field, f"{fault}; the GPU nodes that the pod may go to are in {zones}", guess=grows(facts))
+            yield RuleMatch(field, f"{fault}; the GPU nodes that the pod may go to are in {zones}", guess=grows(facts))
 
 
 def _claims(pod: Template, facts: Facts) -> Iterator[tuple[Field, Field]]:
@@ -163,7 +163,7 @@ status: {allocatable: {nvidia.com/gpu: 8}}
 RULES = (
     Rule(
         id="G37",
-        level=Level.WARNING,
+        level=Severity.WARNING,
         title="A volume cannot be reached from the GPU nodes",
         effect=(
             "The pod stays Pending: `node(s) didn't match PersistentVolume's node affinity` or `node(s) had no "

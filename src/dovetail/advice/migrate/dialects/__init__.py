@@ -11,6 +11,6 @@ from dovetail.advice.migrate.dialects.kueue import KUEUE
 from dovetail.advice.migrate.dialects.retired import RETIRED
 from dovetail.advice.migrate.dialects.volcano import VOLCANO
 from dovetail.advice.migrate.dialects.yunikorn import YUNIKORN
-from dovetail.advice.migrate.step import Dialect
+from dovetail.advice.migrate.step import SourceDialect
 
-DIALECTS: tuple[Dialect, ...] = (RETIRED, VOLCANO, COSCHEDULING, KUEUE, HAMI, KAI, YUNIKORN, DRA)
+DIALECTS: tuple[SourceDialect, ...] = (RETIRED, VOLCANO, COSCHEDULING, KUEUE, HAMI, KAI, YUNIKORN, DRA)

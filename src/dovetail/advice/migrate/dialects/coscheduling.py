@@ -13,7 +13,17 @@ from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.pods import Template
 from dovetail.advice.migrate.dialects import queues
 from dovetail.advice.migrate.dialects.pods import READ, native, native_member, scheduled
-from dovetail.advice.migrate.step import Dialect, Left, Step, Target, World, group_of, left, namespace_of, unknown
+from dovetail.advice.migrate.step import (
+    Left,
+    MigrationStep,
+    MigrationTarget,
+    SourceDialect,
+    World,
+    group_of,
+    left,
+    namespace_of,
+    unknown,
+)
 from dovetail.core.queues.types import QUEUE_LABEL
 
 _GROUP = "scheduling.x-k8s.io"
@@ -25,7 +35,7 @@ _NOT_NEEDED = {
 _OLD_PREFIX = "pod-group.scheduling.sigs.k8s.io/"
 
 
-def _whole(whole: Field, world: World) -> Iterator[Step]:
+def _whole(whole: Field, world: World) -> Iterator[MigrationStep]:
     group, kind = group_of(whole), whole.at("kind").text
     if (group, kind) == (_GROUP, "ElasticQuota"):
         yield _quota(whole)
@@ -33,30 +43,30 @@ def _whole(whole: Field, world: World) -> Iterator[Step]:
         spec = whole.at("spec")
         for name, why in _NOT_NEEDED.items():
             if spec.at(name):
-                yield Step(spec.at(name), f"{name} is not needed: {why}", (drop(spec.at(name)),))
-        if Target.NATIVE in world.targets or group != _GROUP:
+                yield MigrationStep(spec.at(name), f"{name} is not needed: {why}", (drop(spec.at(name)),))
+        if MigrationTarget.NATIVE in world.targets or group != _GROUP:
             yield native(whole, spec.at("minMember"), unknown(spec, "minMember", *_NOT_NEEDED))
         else:
-            yield Step(whole.at("apiVersion"), READ, understood=True)
+            yield MigrationStep(whole.at("apiVersion"), READ, understood=True)
 
 
-def _template(pod: Template, world: World) -> Iterator[Step]:
+def _template(pod: Template, world: World) -> Iterator[MigrationStep]:
     labels = pod.meta.at("labels")
     named = [labels.at(name) for name in _GROUP_NAMES if labels.at(name)]
     yield from scheduled(pod, COSCHEDULING.schedulers, marked=bool(named))
     for old in named:
-        if Target.NATIVE in world.targets:
+        if MigrationTarget.NATIVE in world.targets:
             found = world.named(_GROUP, "PodGroup", old.text, namespace_of(pod.whole))
             yield native_member(pod, labels, old, bool(found.at("spec", "minMember").whole))
         else:
-            yield Step(old, "Dovetail reads which PodGroup this names", understood=True)
+            yield MigrationStep(old, "Dovetail reads which PodGroup this names", understood=True)
     for name, old in labels.entries():
         if name.startswith(_OLD_PREFIX):
             message = f"belongs to the coscheduling of before its PodGroups: {old.value}; write dovetail.dev/gang and "
             yield left(old, message + "dovetail.dev/gang-min, annotations of the pods")
 
 
-def _quota(whole: Field) -> Step:
+def _quota(whole: Field) -> MigrationStep:
     spec, namespace = whole.at("spec"), namespace_of(whole)
     lost = [Left(whole.at("metadata", "namespace"), "pods are in the queue by a label, which the namespace can have: "
                  f"kubectl label namespace {namespace} {QUEUE_LABEL}={whole.at('metadata', 'name').text}")]  # fmt: skip
@@ -69,7 +79,7 @@ def _quota(whole: Field) -> Step:
     step = queues.became(whole, made, lost)
     own = whole.at("metadata", "namespace")
     # A Queue belongs to no namespace.
-    return Step(step.field, step.message, (drop(own), *step.edits) if own else step.edits, (), step.left)
+    return MigrationStep(step.field, step.message, (drop(own), *step.edits) if own else step.edits, (), step.left)
 
 
-COSCHEDULING = Dialect("scheduler-plugins", _whole, _template, ("scheduler-plugins-scheduler",))
+COSCHEDULING = SourceDialect("scheduler-plugins", _whole, _template, ("scheduler-plugins-scheduler",))

@@ -15,7 +15,7 @@ from dovetail.advice.lint.edits import Edit, append
 from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.pods import Template, count, gpus_of
 from dovetail.advice.migrate.dialects.pods import without
-from dovetail.advice.migrate.step import Dialect, Step, Target, World, left
+from dovetail.advice.migrate.step import MigrationStep, MigrationTarget, SourceDialect, World, left
 from dovetail.core.model import GPU
 from dovetail.kube.translate.annotations import FRACTION, ISOLATION, MEMORY, PREFIX
 
@@ -24,8 +24,8 @@ _PROMISES = tuple(PREFIX + name for name in (MEMORY, FRACTION, ISOLATION, "nvlin
 _VERSION = "resource.k8s.io/v1"
 
 
-def _template(pod: Template, world: World) -> Iterator[Step]:
-    if Target.DRA not in world.targets:
+def _template(pod: Template, world: World) -> Iterator[MigrationStep]:
+    if MigrationTarget.DRA not in world.targets:
         return
     promises = [pod.meta.at("annotations", name) for name in _PROMISES if pod.meta.at("annotations", name)]
     initial = [amount for one in pod.init_containers for _, amount in gpus_of(one)]
@@ -44,7 +44,7 @@ def _template(pod: Template, world: World) -> Iterator[Step]:
             yield _claimed(pod, container, asked)
 
 
-def _claimed(pod: Template, container: Field, asked: list[tuple[str, Field]]) -> Step:
+def _claimed(pod: Template, container: Field, asked: list[tuple[str, Field]]) -> MigrationStep:
     requests = [request for resource, amount in asked if (request := _request(resource, amount))]
     made = "-".join(f"{request['name']}-{request['exactly']['count']}" for request in requests)
     namespace = pod.whole.at("metadata", "namespace").text
@@ -63,7 +63,9 @@ def _claimed(pod: Template, container: Field, asked: list[tuple[str, Field]]) ->
     for side in ("limits", "requests"):
         edits += without(container.at("resources", side), *(resource for resource, _ in asked))
     field = asked[0][1]
-    return Step(field, f"{field.name}: {field.value} is a claim by ResourceClaimTemplate {made}", edits, (document,))
+    return MigrationStep(
+        field, f"{field.name}: {field.value} is a claim by ResourceClaimTemplate {made}", edits, (document,)
+    )
 
 
 def _request(resource: str, amount: Field) -> dict[str, Any] | None:
@@ -82,4 +84,4 @@ def _request(resource: str, amount: Field) -> dict[str, Any] | None:
     return {"name": name, "exactly": {"deviceClassName": "mig.nvidia.com", "selectors": selectors, **exactly}}
 
 
-DRA = Dialect("claims", None, _template)
+DRA = SourceDialect("claims", None, _template)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from dovetail.advice.lint.pods import Template
 from dovetail.advice.migrate.dialects.pods import ShareNames, scheduled, shares
-from dovetail.advice.migrate.step import Dialect, Step, World, left
+from dovetail.advice.migrate.step import MigrationStep, SourceDialect, World, left
 from dovetail.core.model import GPU
 
 _SHARES = ShareNames(GPU, "nvidia.com/gpumem", "nvidia.com/gpumem-percentage", "nvidia.com/gpucores", "HAMi")
@@ -31,7 +31,7 @@ _NO_EQUAL = {
 }
 
 
-def _template(pod: Template, _: World) -> Iterator[Step]:
+def _template(pod: Template, _: World) -> Iterator[MigrationStep]:
     marked = any(
         container.at("resources", side, name)
         for container in pod.all_containers for side in ("limits", "requests") for name in _SHARES.parts
@@ -49,4 +49,4 @@ def _template(pod: Template, _: World) -> Iterator[Step]:
                 yield left(priority, message)
 
 
-HAMI = Dialect("HAMi", None, _template, ("hami-scheduler",))
+HAMI = SourceDialect("HAMi", None, _template, ("hami-scheduler",))

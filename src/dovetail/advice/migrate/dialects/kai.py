@@ -23,7 +23,16 @@ from dovetail.advice.migrate.dialects.pods import (
     topology,
     without,
 )
-from dovetail.advice.migrate.step import Dialect, Left, Step, World, group_of, left, namespace_of, unknown
+from dovetail.advice.migrate.step import (
+    Left,
+    MigrationStep,
+    SourceDialect,
+    World,
+    group_of,
+    left,
+    namespace_of,
+    unknown,
+)
 from dovetail.core.model import SHARED_GPU
 from dovetail.core.queues.types import QUEUE_LABEL
 from dovetail.kube.translate.annotations import PREFIX, TABLE
@@ -62,7 +71,7 @@ _RESOURCES = {"gpu": "", "cpu": "m", "memory": "M"}
 """The suffix by which our quantities say the same."""
 
 
-def _whole(whole: Field, world: World) -> Iterator[Step]:
+def _whole(whole: Field, world: World) -> Iterator[MigrationStep]:
     group, kind = group_of(whole), whole.at("kind").text
     if (group, kind) == (_GROUP, "Queue"):
         yield _queue(whole)
@@ -74,7 +83,7 @@ def _whole(whole: Field, world: World) -> Iterator[Step]:
         yield from _marks(whole, whole.at("metadata"), world)
 
 
-def _template(pod: Template, world: World) -> Iterator[Step]:
+def _template(pod: Template, world: World) -> Iterator[MigrationStep]:
     annotations = pod.meta.at("annotations")
     metas = (pod.meta, pod.whole.at("metadata"))
     queued = any(meta.at("labels", name) for meta in metas for name in _QUEUES)
@@ -91,7 +100,7 @@ def _template(pod: Template, world: World) -> Iterator[Step]:
     yield from scheduled(pod, KAI.schedulers, marked=queued)
 
 
-def _fraction(pod: Template, *, marked: bool) -> Iterator[Step]:
+def _fraction(pod: Template, *, marked: bool) -> Iterator[MigrationStep]:
     """KAI's fractions stand in annotations alone: the container that gets them asks for nothing."""
     annotations = pod.meta.at("annotations")
     fraction, memory = annotations.at(_FRACTION), annotations.at(_MEMORY)
@@ -121,21 +130,21 @@ def _fraction(pod: Template, *, marked: bool) -> Iterator[Step]:
         *annotated(pod.meta, **{key: value}),
         *(drop(annotations.at(name)) for name in (_FRACTION, _MEMORY, _DEVICES, _CONTAINER) if annotations.at(name)),
     )
-    yield Step(
+    yield MigrationStep(
         field, f"{field.name} {field.value}: {SHARED_GPU}: {devices}, {PREFIX}{key.replace('_', '-')}: {value}", edits
     )
 
 
-def _priority(pod: Template) -> Iterator[Step]:
+def _priority(pod: Template) -> Iterator[MigrationStep]:
     label, place = pod.meta.at("labels", _PRIORITY), pod.spec.at("priorityClassName")
     if label and place and place.value != label.value:
         yield left(label, "spec.priorityClassName says something else: drop one of them")
     elif label:
         edits = (put(place, label.value), *without(pod.meta.at("labels"), _PRIORITY))
-        yield Step(label, f"the label {_PRIORITY} is spec.priorityClassName: {label.value}", edits)
+        yield MigrationStep(label, f"the label {_PRIORITY} is spec.priorityClassName: {label.value}", edits)
 
 
-def _marks(whole: Field, meta: Field, world: World) -> Iterator[Step]:
+def _marks(whole: Field, meta: Field, world: World) -> Iterator[MigrationStep]:
     labels, annotations = meta.at("labels"), meta.at("annotations")
     for name in _QUEUES:
         if labels.at(name):
@@ -145,14 +154,14 @@ def _marks(whole: Field, meta: Field, world: World) -> Iterator[Step]:
             yield topology(meta, annotations.at(name), key, _label(annotations.at(name).text, world))
     levels = [annotations.at(name) for name in _LEVELS if annotations.at(name)]
     if annotations.at(_TOPOLOGY) and not levels:
-        yield Step(
+        yield MigrationStep(
             annotations.at(_TOPOLOGY), "levels are node labels and need no Topology", without(annotations, _TOPOLOGY)
         )
     preemptibility = labels.at(_PREEMPTIBILITY)
     meant = _PREEMPTIBLE.get(preemptibility.text)
     if preemptibility and meant and not annotations.at(PREFIX + "preemptible"):
         edits = (*annotated(meta, preemptible=meant), *without(labels, _PREEMPTIBILITY))
-        yield Step(preemptibility, f"{PREFIX}preemptible: {meant}", edits)
+        yield MigrationStep(preemptibility, f"{PREFIX}preemptible: {meant}", edits)
     elif preemptibility:
         yield left(
             preemptibility, f"write {PREFIX}preemptible: true, or false, which binds it to its queue's guarantee"
@@ -172,7 +181,7 @@ def _label(name: str, world: World) -> str:
     return name if "/" in name else ""
 
 
-def _pod_group(whole: Field, world: World) -> Step:
+def _pod_group(whole: Field, world: World) -> MigrationStep:
     spec, meta = whole.at("spec"), whole.at("metadata")
     lost = queues.not_read(
         [spec.at(name) for name in ("minSubGroup", "subGroups")],
@@ -198,10 +207,10 @@ def _pod_group(whole: Field, world: World) -> Step:
     if spec.at("queue"):
         edits += (put(meta.at("labels", QUEUE_LABEL), spec.at("queue").value),)
     step = native(whole, spec.at("minMember"), lost, required)
-    return Step(step.field, step.message, edits + step.edits, (), step.left) if step.edits else step
+    return MigrationStep(step.field, step.message, edits + step.edits, (), step.left) if step.edits else step
 
 
-def _queue(whole: Field) -> Step:
+def _queue(whole: Field) -> MigrationStep:
     spec, lost = whole.at("spec"), list[Left]()
     lost += unknown(
         spec, "parentQueue", "resources", "priority", "preemptMinRuntime", "reclaimMinRuntime", "displayName"
@@ -252,4 +261,4 @@ def _amount(value: float, suffix: str) -> int | str:
     return whole if not suffix and isinstance(whole, int) else f"{whole}{suffix}"
 
 
-KAI = Dialect("KAI and Run:ai", _whole, _template, ("kai-scheduler", "runai-scheduler"))
+KAI = SourceDialect("KAI and Run:ai", _whole, _template, ("kai-scheduler", "runai-scheduler"))

@@ -18,7 +18,16 @@ from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.pods import Template, count, templates_of
 from dovetail.advice.migrate.dialects import queues
 from dovetail.advice.migrate.dialects.pods import annotated, moved, scheduled, topology, without
-from dovetail.advice.migrate.step import Dialect, Left, Step, World, group_of, left, namespace_of, unknown
+from dovetail.advice.migrate.step import (
+    Left,
+    MigrationStep,
+    SourceDialect,
+    World,
+    group_of,
+    left,
+    namespace_of,
+    unknown,
+)
 from dovetail.core.model import GPU
 from dovetail.core.quantities import QuantityError, parse
 
@@ -66,7 +75,7 @@ _QUEUE_READ = ("cohort", "cohortName", "resourceGroups", "fairSharing", "namespa
 _STRICT = "StrictFIFO"
 
 
-def _whole(whole: Field, world: World) -> Iterator[Step]:
+def _whole(whole: Field, world: World) -> Iterator[MigrationStep]:
     group, kind = group_of(whole), whole.at("kind").text
     if group == _GROUP:
         if kind == "ClusterQueue":
@@ -83,37 +92,37 @@ def _whole(whole: Field, world: World) -> Iterator[Step]:
         for suspend in (whole.at("spec", "suspend"), whole.at("spec", "runPolicy", "suspend")):
             if suspend.value is True:
                 # Kueue would have let it go.
-                yield Step(suspend, "suspend: true waits for Kueue", (drop(suspend),))
+                yield MigrationStep(suspend, "suspend: true waits for Kueue", (drop(suspend),))
     if kind != "Pod":
         yield from _marks(whole, meta, tuple(templates_of(whole)), world)
 
 
-def _template(pod: Template, world: World) -> Iterator[Step]:
+def _template(pod: Template, world: World) -> Iterator[MigrationStep]:
     marked = pod.whole.at("metadata", "labels", _QUEUE) or pod.meta.at("labels", _QUEUE)
     yield from scheduled(pod, (), marked=bool(marked))
     yield from _group(pod)
     gates = pod.spec.at("schedulingGates")
     held = [gate for gate in gates.each() if gate.at("name").text in {_PREFIX + name for name in _GATES}]
     if held and len(held) == len(list(gates.each())):
-        yield Step(gates, "the gates were Kueue's", (drop(gates),))
+        yield MigrationStep(gates, "the gates were Kueue's", (drop(gates),))
     elif held:
-        yield Step(held[-1], "the gate was Kueue's", (drop(held[-1]),))
+        yield MigrationStep(held[-1], "the gate was Kueue's", (drop(held[-1]),))
     yield from _marks(pod.whole, pod.meta, (pod,), world)
 
 
-def _group(pod: Template) -> Iterator[Step]:
+def _group(pod: Template) -> Iterator[MigrationStep]:
     """A group of plain pods, which are let in together."""
     labels, annotations = pod.meta.at("labels"), pod.meta.at("annotations")
     name, total = labels.at(_POD_GROUP), annotations.at(_POD_GROUP_TOTAL)
     if name and count(total) is not None:
         edits = annotated(pod.meta, gang=str(name.value), gang_min=str(total.value))
         edits += (*without(labels, _POD_GROUP), drop(total))
-        yield Step(name, f"dovetail.dev/gang: {name.value}, dovetail.dev/gang-min: {total.value}", edits)
+        yield MigrationStep(name, f"dovetail.dev/gang: {name.value}, dovetail.dev/gang-min: {total.value}", edits)
     elif name:
         yield left(name, f"{_POD_GROUP_TOTAL} does not say how many: write dovetail.dev/gang and dovetail.dev/gang-min")
 
 
-def _marks(whole: Field, meta: Field, pods: tuple[Template, ...], world: World) -> Iterator[Step]:
+def _marks(whole: Field, meta: Field, pods: tuple[Template, ...], world: World) -> Iterator[MigrationStep]:
     """What the labels and annotations of an object, or of a pod template, say."""
     labels, annotations = meta.at("labels"), meta.at("annotations")
     queue, priority, most_s = labels.at(_QUEUE), labels.at(_PRIORITY), labels.at(_MOST_S)
@@ -122,7 +131,7 @@ def _marks(whole: Field, meta: Field, pods: tuple[Template, ...], world: World) 
     if priority and world.named(_GROUP, "WorkloadPriorityClass", priority.text) and pods:
         places = [pod.spec.at("priorityClassName") for pod in pods]
         edits = (*(put(place, priority.value) for place in places), *without(labels, _PRIORITY))
-        yield Step(priority, f"priorityClassName is {priority.value}", edits)
+        yield MigrationStep(priority, f"priorityClassName is {priority.value}", edits)
     elif priority:
         yield left(priority, "write a PriorityClass of its value, and name it in priorityClassName of the pods")
     if most_s:
@@ -131,12 +140,14 @@ def _marks(whole: Field, meta: Field, pods: tuple[Template, ...], world: World) 
         if annotations.at(name):
             yield topology(meta, annotations.at(name), key, annotations.at(name).text)
     if annotations.at(_ANYWHERE):
-        yield Step(annotations.at(_ANYWHERE), "pods may go anywhere without it", without(annotations, _ANYWHERE))
+        yield MigrationStep(
+            annotations.at(_ANYWHERE), "pods may go anywhere without it", without(annotations, _ANYWHERE)
+        )
     for place in (labels, annotations):
         for name, field in place.entries():
             short = name.removeprefix(_PREFIX)
             if name.startswith(_PREFIX) and short in _MADE_BY_IT:
-                yield Step(field, "Kueue wrote it", without(place, name))
+                yield MigrationStep(field, "Kueue wrote it", without(place, name))
             elif name.startswith(_PREFIX) and name not in _READ:
                 yield left(field, _NO_EQUAL.get(short, "has no known equal"))
 
@@ -144,30 +155,30 @@ def _marks(whole: Field, meta: Field, pods: tuple[Template, ...], world: World) 
 _READ = {_QUEUE, _PRIORITY, _MOST_S, _POD_GROUP, _POD_GROUP_TOTAL, _REQUIRED, _PREFERRED, _ANYWHERE}
 
 
-def _queue(whole: Field, queue: Field, world: World) -> Step:
+def _queue(whole: Field, queue: Field, world: World) -> MigrationStep:
     local = world.named(_GROUP, "LocalQueue", queue.text, namespace_of(whole))
     name = local.at("spec", "clusterQueue").text
     message = f"LocalQueue {queue.value} " + (f"of {name}" if name else "(not among the files: a Queue of its name)")
     return moved(whole, queue, name or queue.text, message)
 
 
-def _most(whole: Field, most_s: Field, labels: Field) -> Step:
+def _most(whole: Field, most_s: Field, labels: Field) -> MigrationStep:
     """How long a job may run until it is ended."""
     seconds = count(most_s)
     place = whole.at("spec", "activeDeadlineSeconds")
     if (group_of(whole), whole.at("kind").text) != ("batch", "Job") or place or not seconds:
         return left(most_s, "write activeDeadlineSeconds, which ends the pods, where the object has it")
     edits = (put(place, seconds), *without(labels, _MOST_S))
-    return Step(most_s, f"activeDeadlineSeconds: {seconds}, from each start of the Job", edits)
+    return MigrationStep(most_s, f"activeDeadlineSeconds: {seconds}, from each start of the Job", edits)
 
 
-def _priority_class(whole: Field) -> Step:
+def _priority_class(whole: Field) -> MigrationStep:
     version, kind = whole.at("apiVersion"), whole.at("kind")
     edits = (put(kind, "PriorityClass"), put(version, "scheduling.k8s.io/v1"))
-    return Step(version, "WorkloadPriorityClass is a PriorityClass, which counts among pods, too", edits)
+    return MigrationStep(version, "WorkloadPriorityClass is a PriorityClass, which counts among pods, too", edits)
 
 
-def _cohort(whole: Field) -> Step:
+def _cohort(whole: Field) -> MigrationStep:
     spec, lost = whole.at("spec"), list[Left]()
     lost += unknown(spec, "parent", "parentName", "resourceGroups", "fairSharing")
     guarantee, limit = _quota(spec, lost, True, World())
@@ -176,7 +187,7 @@ def _cohort(whole: Field) -> Step:
     return queues.became(whole, made, lost)
 
 
-def _cluster_queue(whole: Field, world: World) -> Step:
+def _cluster_queue(whole: Field, world: World) -> MigrationStep:
     spec, lost = whole.at("spec"), list[Left]()
     cohort = spec.at("cohortName").text or spec.at("cohort").text
     guarantee, limit = _quota(spec, lost, bool(cohort), world)
@@ -250,4 +261,4 @@ def _shown(amount: Fraction) -> int | str:
     return int(amount)
 
 
-KUEUE = Dialect("Kueue", _whole, _template)
+KUEUE = SourceDialect("Kueue", _whole, _template)

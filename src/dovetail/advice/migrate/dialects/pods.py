@@ -11,7 +11,7 @@ from msgspec import Struct
 from dovetail.advice.lint.edits import Edit, drop, put, rename
 from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.pods import Template, count, templates_of
-from dovetail.advice.migrate.step import Left, Step, group_of, left, without_status
+from dovetail.advice.migrate.step import Left, MigrationStep, group_of, left, without_status
 from dovetail.core.model import GPU, SHARED_GPU
 from dovetail.core.queues.types import QUEUE_LABEL
 from dovetail.kube.gangs.owners import OWNER_KINDS
@@ -27,11 +27,11 @@ _LABELLED = {(owner.resource.group, owner.resource.kind) for owner in OWNER_KIND
 _SIDES = ("limits", "requests")
 
 
-def scheduled(pod: Template, schedulers: Iterable[str], *, marked: bool) -> Iterator[Step]:
+def scheduled(pod: Template, schedulers: Iterable[str], *, marked: bool) -> Iterator[MigrationStep]:
     """By us, where another scheduler is named, or none by a pod that is `marked` as one for it."""
     name = pod.spec.at("schedulerName")
     if name.text in schedulers or (marked and name.text in _NOBODYS):
-        yield Step(name, f"schedulerName is {OURS}", (put(name, OURS),))
+        yield MigrationStep(name, f"schedulerName is {OURS}", (put(name, OURS),))
 
 
 def without(mapping: Field, *names: str) -> tuple[Edit, ...]:
@@ -52,7 +52,7 @@ def annotated(meta: Field, **values: str | None) -> tuple[Edit, ...]:
     )
 
 
-def moved(whole: Field, old: Field, name: str, message: str) -> Step:
+def moved(whole: Field, old: Field, name: str, message: str) -> MigrationStep:
     """The step that makes a queue's label of what named a queue: a label or an annotation of an object, or of a pod
     template in it."""
     meta = Field(_value(whole, old.path[:-2]), old.path[:-2])
@@ -72,14 +72,14 @@ def moved(whole: Field, old: Field, name: str, message: str) -> Step:
         edits += (put(places[0], name),) if name != old.value else ()
     else:
         edits = (*(put(place, name) for place in places), *without(meta.at(str(old.path[-2])), old.name))
-    return Step(old, f"{message}: the label {QUEUE_LABEL}: {name}", edits)
+    return MigrationStep(old, f"{message}: the label {QUEUE_LABEL}: {name}", edits)
 
 
 def _value(whole: Field, path: tuple[str | int, ...]) -> Any:
     return whole.at(*path[len(whole.path) :]).value
 
 
-def topology(meta: Field, old: Field, key: str, label: str) -> Step:
+def topology(meta: Field, old: Field, key: str, label: str) -> MigrationStep:
     """The step that makes the annotation `key` of one that names a node label."""
     place = meta.at("annotations", PREFIX + key)
     if not level(label):
@@ -87,10 +87,10 @@ def topology(meta: Field, old: Field, key: str, label: str) -> Step:
     if place:
         return left(old, f"{place.name} is there already: drop one of them")
     changed = (put(place, label),) if label != old.value else ()
-    return Step(old, f"{old.name} is {place.name}: {label}", (rename(old, place.name), *changed))
+    return MigrationStep(old, f"{old.name} is {place.name}: {label}", (rename(old, place.name), *changed))
 
 
-def native(whole: Field, minimum: Field, left_behind: Iterable[Left] = (), required: str = "") -> Step:
+def native(whole: Field, minimum: Field, left_behind: Iterable[Left] = (), required: str = "") -> MigrationStep:
     """The step that makes Kubernetes' own PodGroup of another one."""
     least = minimum.whole
     if least is None or least < 1:
@@ -101,17 +101,17 @@ def native(whole: Field, minimum: Field, left_behind: Iterable[Left] = (), requi
     version = whole.at("apiVersion")
     message = f"{version.text} PodGroup is {NATIVE_VERSION}, with minCount {least}"
     edits = (*without_status(whole), put(whole.at("spec"), spec), put(version, NATIVE_VERSION))
-    return Step(version, message, edits, left=tuple(left_behind))
+    return MigrationStep(version, message, edits, left=tuple(left_behind))
 
 
-def native_member(pod: Template, mapping: Field, old: Field, found: bool) -> Step:
+def native_member(pod: Template, mapping: Field, old: Field, found: bool) -> MigrationStep:
     """The step that makes `schedulingGroup` of what names a pod's group; `found`: the group is in the files,
     and can be made one of Kubernetes."""
     if not found:
         return left(old, f"its PodGroup {old.value}, with a minMember, is not among the files: migrate both together")
     place = pod.spec.at("schedulingGroup", "podGroupName")
     edits = (put(place, old.value), *without(mapping, old.name))
-    return Step(old, f"{old.name} is spec.schedulingGroup.podGroupName: {old.value}", edits)
+    return MigrationStep(old, f"{old.name} is spec.schedulingGroup.podGroupName: {old.value}", edits)
 
 
 class ShareNames(Struct, frozen=True):
@@ -129,7 +129,7 @@ class ShareNames(Struct, frozen=True):
         return tuple(name for name in (self.memory, self.percent, self.cores) if name)
 
 
-def shares(pod: Template, names: ShareNames) -> Iterator[Step]:
+def shares(pod: Template, names: ShareNames) -> Iterator[MigrationStep]:
     """One step for a pod: our annotation says what it needs of each GPU, and so its containers must say the same."""
     asking = [one for one in pod.all_containers if any(_said(one, name) for name in names.parts)]
     if names.number != GPU:
@@ -165,7 +165,9 @@ def shares(pod: Template, names: ShareNames) -> Iterator[Step]:
         if cores:
             lost.append(Left(cores, f"{names.cores}: {cores.value} limited the compute: ask for a MIG profile instead"))
     what = f"dovetail.dev/{key.replace('_', '-')}: {value}" if key else "the whole GPU"
-    yield Step(field, f"a part of a GPU: {resource}, {what}" if key else f"{what}: {resource}", edits, left=tuple(lost))
+    yield MigrationStep(
+        field, f"a part of a GPU: {resource}, {what}" if key else f"{what}: {resource}", edits, left=tuple(lost)
+    )
 
 
 def _said(container: Field, name: str) -> Field | None:

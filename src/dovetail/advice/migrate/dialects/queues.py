@@ -8,7 +8,7 @@ from typing import Any
 
 from dovetail.advice.lint.edits import put
 from dovetail.advice.lint.field import Field
-from dovetail.advice.migrate.step import Left, Step, without_status
+from dovetail.advice.migrate.step import Left, MigrationStep, without_status
 from dovetail.core.model import GPU
 
 VERSION = "dovetail.dev/v1alpha1"
@@ -32,12 +32,14 @@ def amounts(said: Field, lost: list[Left]) -> dict[str, Any]:
     return found
 
 
-def became(whole: Field, spec: dict[str, Any], lost: Iterable[Left], adds: Iterable[dict[str, Any]] = ()) -> Step:
+def became(
+    whole: Field, spec: dict[str, Any], lost: Iterable[Left], adds: Iterable[dict[str, Any]] = ()
+) -> MigrationStep:
     """The step that makes a Queue of the object."""
     version, kind = whole.at("apiVersion"), whole.at("kind")
     spec = {name: value for name, value in spec.items() if value not in (None, "", {})}
     edits = (*without_status(whole), put(whole.at("spec"), spec), put(kind, "Queue"), put(version, VERSION))
-    return Step(version, f"{kind.text} is a Queue of {VERSION}", edits, tuple(adds), tuple(lost))
+    return MigrationStep(version, f"{kind.text} is a Queue of {VERSION}", edits, tuple(adds), tuple(lost))
 
 
 def not_read(fields: Iterable[Field], why: str) -> list[Left]:

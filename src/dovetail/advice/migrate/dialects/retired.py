@@ -15,7 +15,7 @@ from dovetail.advice.lint.edits import Edit, drop, put, rename
 from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.pods import Template
 from dovetail.advice.migrate.dialects.pods import without
-from dovetail.advice.migrate.step import Dialect, Left, Step, World, left
+from dovetail.advice.migrate.step import Left, MigrationStep, SourceDialect, World, left
 from dovetail.core.model import GPU
 
 _GPU = "alpha.kubernetes.io/nvidia-gpu"
@@ -102,32 +102,34 @@ _NO_ANNOTATIONS = {
 }
 
 
-def _whole(whole: Field, _: World) -> Iterator[Step]:
+def _whole(whole: Field, _: World) -> Iterator[MigrationStep]:
     yield from _version(whole)
     yield from _labels(whole, whole)
 
 
-def _version(whole: Field) -> Iterator[Step]:
+def _version(whole: Field) -> Iterator[MigrationStep]:
     version, kind = whole.at("apiVersion"), whole.at("kind").text
     same = _VERSIONS.get((version.text, kind))
     gone = _NO_VERSIONS.get((version.text, kind))
     if same is not None:
-        yield Step(version, f"{version.text} {kind} is {same}", (put(version, same),), left=tuple(_changed(whole)))
+        yield MigrationStep(
+            version, f"{version.text} {kind} is {same}", (put(version, same),), left=tuple(_changed(whole))
+        )
     elif gone is not None:
         yield left(version, f"{version.text} has no {kind} any more: {gone}")
     elif (version.text, kind) == _ALPHA_GROUP:
         if {name for name, _ in whole.at("spec").entries()} <= _SAME_IN_GROUPS:
-            yield Step(version, f"{version.text} PodGroup is {_BETA_GROUP}", (put(version, _BETA_GROUP),))
+            yield MigrationStep(version, f"{version.text} PodGroup is {_BETA_GROUP}", (put(version, _BETA_GROUP),))
         else:
             yield left(version, f"was of Kubernetes 1.36 alone: write it as {_BETA_GROUP}, with the fields of that")
     elif version.text in _APPS and kind in _APPS_KINDS:
-        yield Step(
+        yield MigrationStep(
             version, f"{version.text} {kind} is apps/v1", (*_selector(whole), *_gone(whole), put(version, "apps/v1"))
         )
     elif version.text in _FLAT_REQUESTS and kind in _CLAIM_KINDS:
         requests = whole.at(*_CLAIM_KINDS[kind], "devices", "requests")
         edits = tuple(edit for request in requests.each() for edit in _nested(request))
-        yield Step(
+        yield MigrationStep(
             version, f"{version.text} {kind} is resource.k8s.io/v1", (*edits, put(version, "resource.k8s.io/v1"))
         )
 
@@ -160,14 +162,14 @@ def _nested(request: Field) -> Iterator[Edit]:
         yield from (drop(request.at(name)) for name in inner)
 
 
-def _labels(field: Field, whole: Field) -> Iterator[Step]:
+def _labels(field: Field, whole: Field) -> Iterator[MigrationStep]:
     """Every place that names a node label, in objects of any kind."""
     for name, inner in field.entries():
         if name == "nodeSelector":
             yield from _selected(inner)
         elif name in _NAMING and inner.text in _LABELS:
             new = _LABELS[inner.text]
-            yield Step(inner, f"the label {inner.text} is {new}", (put(inner, new),))
+            yield MigrationStep(inner, f"the label {inner.text} is {new}", (put(inner, new),))
         elif name in _NAMING and inner.text in _NO_LABELS:
             yield left(inner, f"{inner.text}: {_NO_LABELS[inner.text]}")
         else:
@@ -176,26 +178,26 @@ def _labels(field: Field, whole: Field) -> Iterator[Step]:
         yield from _labels(inner, whole)
 
 
-def _selected(selector: Field) -> Iterator[Step]:
+def _selected(selector: Field) -> Iterator[MigrationStep]:
     for name, value in selector.entries():
         new = _LABELS.get(name)
         if name in _NO_LABELS:
             yield left(value, f"{name}: {_NO_LABELS[name]}")
         elif new is not None and not selector.at(new):
-            yield Step(value, f"the label {name} is {new}", (rename(value, new),))
+            yield MigrationStep(value, f"the label {name} is {new}", (rename(value, new),))
         elif new is not None and selector.at(new).value == value.value:
-            yield Step(value, f"the label {name} is {new}, which is there already", (drop(value),))
+            yield MigrationStep(value, f"the label {name} is {new}, which is there already", (drop(value),))
         elif new is not None:
             yield left(value, f"{name} and {new} say different things: no node has both; drop one of them")
 
 
-def _template(pod: Template, _: World) -> Iterator[Step]:
+def _template(pod: Template, _: World) -> Iterator[MigrationStep]:
     for container in pod.all_containers:
         yield from _resource(container)
     yield from _annotations(pod)
 
 
-def _resource(container: Field) -> Iterator[Step]:
+def _resource(container: Field) -> Iterator[MigrationStep]:
     sides = [container.at("resources", side) for side in ("limits", "requests")]
     for side in sides:
         old = side.at(_GPU)
@@ -206,10 +208,10 @@ def _resource(container: Field) -> Iterator[Step]:
             if not sides[0].at(_GPU) and not sides[0].at(GPU):
                 # What a device plugin offers needs a limit.
                 edits += (put(sides[0].at(GPU), old.value),)
-            yield Step(old, f"{_GPU} is {GPU}", edits)
+            yield MigrationStep(old, f"{_GPU} is {GPU}", edits)
 
 
-def _annotations(pod: Template) -> Iterator[Step]:
+def _annotations(pod: Template) -> Iterator[MigrationStep]:
     for name, value in pod.meta.at("annotations").entries():
         if name in _NO_ANNOTATIONS:
             yield left(value, f"{name} {_NO_ANNOTATIONS[name]}")
@@ -229,7 +231,7 @@ def _annotations(pod: Template) -> Iterator[Step]:
             )
 
 
-def _from_json(pod: Template, name: str, value: Field) -> Step:
+def _from_json(pod: Template, name: str, value: Field) -> MigrationStep:
     field, kind = _AS_JSON[name]
     try:
         meant = json.loads(value.text)
@@ -240,14 +242,14 @@ def _from_json(pod: Template, name: str, value: Field) -> Step:
     return _moved(pod.meta.at("annotations"), value, pod.spec.at(field), meant)
 
 
-def _moved(annotations: Field, annotation: Field, place: Field, value: Any) -> Step:
+def _moved(annotations: Field, annotation: Field, place: Field, value: Any) -> MigrationStep:
     if place and place.value != value:
         return left(annotation, f"is read by nobody, and {place} says something else: drop it, or change that")
-    return Step(
+    return MigrationStep(
         annotation,
         f"the annotation {annotation.name} is {place}",
         (put(place, value), *without(annotations, annotation.name)),
     )
 
 
-RETIRED = Dialect("retired names", _whole, _template)
+RETIRED = SourceDialect("retired names", _whole, _template)

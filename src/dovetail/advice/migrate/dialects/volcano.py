@@ -28,10 +28,10 @@ from dovetail.advice.migrate.dialects.pods import (
     shares,
 )
 from dovetail.advice.migrate.step import (
-    Dialect,
     Left,
-    Step,
-    Target,
+    MigrationStep,
+    MigrationTarget,
+    SourceDialect,
     World,
     group_of,
     left,
@@ -87,7 +87,7 @@ _QUEUE_LEFT = {
 }  # fmt: skip
 
 
-def _whole(whole: Field, world: World) -> Iterator[Step]:
+def _whole(whole: Field, world: World) -> Iterator[MigrationStep]:
     group, kind = group_of(whole), whole.at("kind").text
     if (group, kind) in _NO_KINDS:
         yield left(whole.at("kind"), f"{kind}: {_NO_KINDS[group, kind]}")
@@ -108,19 +108,21 @@ def _whole(whole: Field, world: World) -> Iterator[Step]:
                 yield moved(whole, old, old.text, f"queue {old.value}")
 
 
-def _of_kubeflow(whole: Field) -> Iterator[Step]:
+def _of_kubeflow(whole: Field) -> Iterator[MigrationStep]:
     """What the jobs of Kubeflow pass on to the PodGroup that they have made; Dovetail reads minAvailable itself."""
     policy, label = whole.at("spec", "runPolicy", "schedulingPolicy"), whole.at("metadata", "labels", QUEUE_LABEL)
     queue = policy.at("queue")
     if queue and label and label.value != queue.value:
         yield left(queue, f"the label {QUEUE_LABEL} says something else: drop one of them")
     elif queue:
-        yield Step(queue, f"queue {queue.value}: the label {QUEUE_LABEL}", (put(label, queue.value), drop(queue)))
+        yield MigrationStep(
+            queue, f"queue {queue.value}: the label {QUEUE_LABEL}", (put(label, queue.value), drop(queue))
+        )
     if policy.at("priorityClass"):
         yield left(policy.at("priorityClass"), "the priority of the pods counts: name the PriorityClass in theirs")
 
 
-def _template(pod: Template, world: World) -> Iterator[Step]:
+def _template(pod: Template, world: World) -> Iterator[MigrationStep]:
     if pod.group_kind == (_BATCH, "Job"):
         return
     annotations = pod.meta.at("annotations")
@@ -131,11 +133,11 @@ def _template(pod: Template, world: World) -> Iterator[Step]:
             yield moved(pod.whole, old, old.text, f"queue {old.value}")
     for name in _GROUP_NAMES:
         old = annotations.at(name)
-        if old and Target.NATIVE in world.targets:
+        if old and MigrationTarget.NATIVE in world.targets:
             found = world.named(_GROUP, "PodGroup", old.text, namespace_of(pod.whole))
             yield native_member(pod, annotations, old, bool(found.at("spec", "minMember").whole))
         elif old:
-            yield Step(old, "Dovetail reads which PodGroup this names", understood=True)
+            yield MigrationStep(old, "Dovetail reads which PodGroup this names", understood=True)
     for place in ("annotations", "labels"):
         for name, why in _NO_EQUAL.items():
             if pod.meta.at(place, name):
@@ -143,21 +145,21 @@ def _template(pod: Template, world: World) -> Iterator[Step]:
     yield from shares(pod, _SHARES)
 
 
-def _pod_group(whole: Field, world: World) -> Iterator[Step]:
+def _pod_group(whole: Field, world: World) -> Iterator[MigrationStep]:
     spec, labels = whole.at("spec"), whole.at("metadata", "labels")
     queue = spec.at("queue")
     if queue and not labels.at(QUEUE_LABEL):
-        yield Step(
+        yield MigrationStep(
             queue,
             f"queue {queue.value}: the label {QUEUE_LABEL}",
             (put(labels.at(QUEUE_LABEL), queue.value), drop(queue)),
         )
     elif queue and labels.at(QUEUE_LABEL).value == queue.value:
-        yield Step(queue, f"queue {queue.value} is said by the label {QUEUE_LABEL}", (drop(queue),))
+        yield MigrationStep(queue, f"queue {queue.value} is said by the label {QUEUE_LABEL}", (drop(queue),))
     elif queue:
         yield left(queue, f"the label {QUEUE_LABEL} says something else: drop one of them")
     if spec.at("minResources"):
-        yield Step(
+        yield MigrationStep(
             spec.at("minResources"),
             "minResources is not needed: what the pods ask for counts",
             (drop(spec.at("minResources")),),
@@ -171,9 +173,9 @@ def _pod_group(whole: Field, world: World) -> Iterator[Step]:
     key = LEVELS.get(name) or (level(name) if "/" in name else "")
     if topology and not key:
         lost.append(Left(topology, f"tiers are numbers of HyperNodes: name a node label in {PREFIX}topology-required"))
-    if Target.NATIVE not in world.targets:
+    if MigrationTarget.NATIVE not in world.targets:
         yield from (left(one.field, one.message) for one in lost)
-        yield Step(whole.at("apiVersion"), READ, understood=True)
+        yield MigrationStep(whole.at("apiVersion"), READ, understood=True)
         return
     if spec.at("minTaskMember"):
         lost.append(Left(spec.at("minTaskMember"), "minCount counts all pods alike: make a PodGroup for each task"))
@@ -183,7 +185,7 @@ def _pod_group(whole: Field, world: World) -> Iterator[Step]:
     )  # fmt: skip
     step = native(whole, spec.at("minMember"), lost, key if hard else "")
     if key and not hard and step.edits:
-        step = Step(
+        step = MigrationStep(
             step.field,
             step.message,
             annotated(whole.at("metadata"), topology_preferred=key) + step.edits,
@@ -193,7 +195,7 @@ def _pod_group(whole: Field, world: World) -> Iterator[Step]:
     yield step
 
 
-def _queue(whole: Field) -> Step:
+def _queue(whole: Field) -> MigrationStep:
     spec = whole.at("spec")
     lost = [Left(spec.at(name), why) for name, why in _QUEUE_LEFT.items() if spec.at(name)]
     lost += unknown(spec, *_QUEUE_LEFT, "deserved", "guarantee", "capability", "parent", "weight", "priority")
@@ -213,7 +215,7 @@ def _queue(whole: Field) -> Step:
     return queues.became(whole, made, lost)
 
 
-def _job(whole: Field) -> Step:
+def _job(whole: Field) -> MigrationStep:
     spec, tasks = whole.at("spec"), list(whole.at("spec", "tasks").each())
     kind = whole.at("kind")
     if not tasks:
@@ -270,7 +272,7 @@ def _job(whole: Field) -> Step:
     )
     message = f"{_BATCH} Job is a {new[1]} of {new[0]}; comments in its spec are not kept"
     version = whole.at("apiVersion")
-    return Step(version, message, (*edits, put(version, new[0])), left=tuple(lost))
+    return MigrationStep(version, message, (*edits, put(version, new[0])), left=tuple(lost))
 
 
 def _complete(task: Field) -> bool:
@@ -350,4 +352,4 @@ def _completes(policy: Field) -> bool:
     return policy.at("action").text == "CompleteJob" and _events(policy) == {"TaskCompleted"}
 
 
-VOLCANO = Dialect("Volcano", _whole, _template, ("volcano",))
+VOLCANO = SourceDialect("Volcano", _whole, _template, ("volcano",))

@@ -14,7 +14,7 @@ from dovetail.advice.lint.edits import drop
 from dovetail.advice.lint.field import Field
 from dovetail.advice.lint.pods import Template, templates_of
 from dovetail.advice.migrate.dialects.pods import annotated, moved, scheduled
-from dovetail.advice.migrate.step import Dialect, Step, World, left
+from dovetail.advice.migrate.step import MigrationStep, SourceDialect, World, left
 from dovetail.kube.translate.annotations import NAME
 
 _PREFIX = "yunikorn.apache.org/"
@@ -34,7 +34,7 @@ _CONFIG = "yunikorn-configs"
 _QUEUES_YAML = "queues.yaml"
 
 
-def _whole(whole: Field, _: World) -> Iterator[Step]:
+def _whole(whole: Field, _: World) -> Iterator[MigrationStep]:
     kind, meta = whole.at("kind").text, whole.at("metadata")
     if kind == "ConfigMap" and meta.at("name").text == _CONFIG and whole.at("data", _QUEUES_YAML):
         message = (
@@ -48,7 +48,7 @@ def _whole(whole: Field, _: World) -> Iterator[Step]:
         yield from _rest(meta)
 
 
-def _template(pod: Template, _: World) -> Iterator[Step]:
+def _template(pod: Template, _: World) -> Iterator[MigrationStep]:
     labels, annotations = pod.meta.at("labels"), pod.meta.at("annotations")
     app = next((place.at(name) for place in (labels, annotations) for name in (_APP, _OLD_APP) if place.at(name)), None)
     ours = pod.spec.at("schedulerName").text in YUNIKORN.schedulers
@@ -61,7 +61,7 @@ def _template(pod: Template, _: World) -> Iterator[Step]:
     yield from scheduled(pod, YUNIKORN.schedulers, marked=bool(groups or group or labels.at(_QUEUE) or labels.at(_APP)))
 
 
-def _gang(pod: Template, app: Field | None, groups: Field, group: Field) -> Step:
+def _gang(pod: Template, app: Field | None, groups: Field, group: Field) -> MigrationStep:
     """All task groups of an application start together."""
     field = groups or group
     if app is None or NAME.fullmatch(app.text) is None:
@@ -72,7 +72,9 @@ def _gang(pod: Template, app: Field | None, groups: Field, group: Field) -> Step
     annotations = pod.meta.at("annotations")
     edits = annotated(pod.meta, gang=app.text, gang_min=None if least is None else str(least))
     edits += tuple(drop(annotations.at(name)) for name in (_GROUPS, _GROUP) if annotations.at(name))
-    return Step(field, f"dovetail.dev/gang: {app.text}" + (f", of at least {least} pods" if least else ""), edits)
+    return MigrationStep(
+        field, f"dovetail.dev/gang: {app.text}" + (f", of at least {least} pods" if least else ""), edits
+    )
 
 
 def _least(groups: Field) -> int | None:
@@ -83,7 +85,7 @@ def _least(groups: Field) -> int | None:
     return sum(counts) if counts and all(isinstance(one, int) and one > 0 for one in counts) else None
 
 
-def _queues(whole: Field, meta: Field, *, marked: bool) -> Iterator[Step]:
+def _queues(whole: Field, meta: Field, *, marked: bool) -> Iterator[MigrationStep]:
     for place in ("labels", "annotations"):
         for name in (_QUEUE, _OLD_QUEUE):
             old = meta.at(place, name)
@@ -92,15 +94,15 @@ def _queues(whole: Field, meta: Field, *, marked: bool) -> Iterator[Step]:
                 yield moved(whole, old, old.text.rpartition(".")[2], f"queue {old.value}")
 
 
-def _rest(meta: Field) -> Iterator[Step]:
+def _rest(meta: Field) -> Iterator[MigrationStep]:
     for place in (meta.at("labels"), meta.at("annotations")):
         for name, field in place.entries():
             if name in _NO_EQUAL:
                 yield left(field, _NO_EQUAL[name])
             elif name in (_APP, _OLD_APP):
-                yield Step(field, "stays, as a label like any other: selectors may name it", understood=True)
+                yield MigrationStep(field, "stays, as a label like any other: selectors may name it", understood=True)
             elif name.startswith(_PREFIX) and name not in (_QUEUE, _GROUPS, _GROUP):
                 yield left(field, "has no known equal")
 
 
-YUNIKORN = Dialect("YuniKorn", _whole, _template, ("yunikorn",))
+YUNIKORN = SourceDialect("YuniKorn", _whole, _template, ("yunikorn",))

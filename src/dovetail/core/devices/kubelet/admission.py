@@ -21,13 +21,20 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from dovetail.core.devices.kubelet.cpus import Cpus
-from dovetail.core.devices.kubelet.devices import Devices, Preference
+from dovetail.core.devices.kubelet.devices import DeviceManager, Preference
 from dovetail.core.devices.kubelet.hints import NO_HINT, Hint, Hints
-from dovetail.core.devices.kubelet.holdings import Arrival, Held, Holdings, PodHeld, Provider, Refused
+from dovetail.core.devices.kubelet.holdings import (
+    AllocationRefused,
+    Arrival,
+    HeldResources,
+    Holdings,
+    PodHeld,
+    Provider,
+)
 from dovetail.core.devices.kubelet.inventory import Inventory
-from dovetail.core.devices.kubelet.memory import Memory
-from dovetail.core.devices.kubelet.pods import CPU, MEMORY, Kind, Pod, Qos, managed
-from dovetail.core.devices.kubelet.shortcut import Decided, Shortcut
+from dovetail.core.devices.kubelet.memory import MemoryManager
+from dovetail.core.devices.kubelet.pods import CPU, MEMORY, ManagedKind, ManagedPod, Qos, managed
+from dovetail.core.devices.kubelet.shortcut import Shortcut, ShortcutAnswer
 from dovetail.core.devices.kubelet.topology import TopologyManager
 
 TOPOLOGY_AFFINITY = "TopologyAffinityError"
@@ -40,7 +47,7 @@ EPHEMERAL_STORAGE = "ephemeral-storage"
 PODS = "pods"
 
 
-class Room(Struct, frozen=True):
+class AdmissionRoom(Struct, frozen=True):
     """What the node allows for pods and what the other pods on it request, by resource: `pods` too, `cpu` in
     millicores, `memory` in bytes."""
 
@@ -48,7 +55,7 @@ class Room(Struct, frozen=True):
     requested: Mapping[str, int]
 
 
-class Verdict(NamedTuple):
+class AdmissionVerdict(NamedTuple):
     """`admitted` None: it cannot be said, `message` says why. Else `reason` and `message` are the kubelet's, empty
     where it admits. `holdings` are those after it. `certain`: nothing was chosen that the kubelet chooses at random."""
 
@@ -59,7 +66,7 @@ class Verdict(NamedTuple):
     certain: bool = True
 
 
-_NOTHING = Held()
+_NOTHING = HeldResources()
 NEW = "\0"
 """Stands for the uid of a pod that is not there yet."""
 
@@ -78,40 +85,42 @@ class Kubelet:
 
     def __init__(self, inventory: Inventory, prefer: Preference | None = None) -> None:
         self.inventory = inventory
-        self.devices = Devices(inventory, prefer)
+        self.devices = DeviceManager(inventory, prefer)
         self._providers: list[Provider] = [self.devices]
         if inventory.cpu_policy == "static":
             self._providers.append(Cpus(inventory))
         if inventory.memory_policy == "Static":
-            self._providers.append(Memory(inventory))
+            self._providers.append(MemoryManager(inventory))
         merges = inventory.topology_policy not in (None, "none")
         self._topology = TopologyManager(inventory) if merges else None
         self._view = lru_cache(1024)(self._view_of)
 
-    def admit(self, holdings: Holdings, uid: str, pod: Pod, room: Room | None = None) -> Verdict:
+    def admit(
+        self, holdings: Holdings, uid: str, pod: ManagedPod, room: AdmissionRoom | None = None
+    ) -> AdmissionVerdict:
         """`holdings` stays as it is. Without `room` it is not asked whether the requests fit the node."""
         view = self._view(pod)
         if view.unknown:
-            return Verdict(None, "", view.unknown, holdings, False)
+            return AdmissionVerdict(None, "", view.unknown, holdings, False)
         before = holdings.pods.get(uid)
         held = list(before.containers) if before else [_NOTHING] * len(pod.containers)
         arrival = Arrival(uid, pod, view.guaranteed, holdings.copy(), held)
         if before:
             arrival.pod_cpus, arrival.pod_memory = before.cpus, before.memory
-        refused: Refused | None = None
+        refused: AllocationRefused | None = None
         try:
             self._allocate(arrival, view.providers)
             if room is not None:
                 self._fit(arrival, room)
-        except Refused as error:
+        except AllocationRefused as error:
             refused = error
         after = arrival.holdings
         after.pods[uid] = PodHeld(pod, tuple(arrival.held), arrival.pod_cpus, arrival.pod_memory)
         if refused is None:
-            return Verdict(True, "", "", after, arrival.certain)
-        return Verdict(False, refused.reason, refused.message, self._released(after, uid), arrival.certain)
+            return AdmissionVerdict(True, "", "", after, arrival.certain)
+        return AdmissionVerdict(False, refused.reason, refused.message, self._released(after, uid), arrival.certain)
 
-    def shortcut(self, pod: Pod) -> Shortcut | None:
+    def shortcut(self, pod: ManagedPod) -> Shortcut | None:
         """The short way in for pods like this one that nobody has heard of; None where they have to be `admit`ted."""
         return self._view(pod).shortcut
 
@@ -132,7 +141,7 @@ class Kubelet:
         del holdings.pods[uid]
         return holdings
 
-    def _view_of(self, pod: Pod) -> _View:
+    def _view_of(self, pod: ManagedPod) -> _View:
         gates = self.inventory.gates
         qos = pod.qos(gates.pod_level_resources, gates.pod_level_resources_fix_kubelet_qos_class)
         guaranteed = qos is Qos.GUARANTEED
@@ -141,17 +150,17 @@ class Kubelet:
         shortcut = None if unknown else self._shortcut(pod, guaranteed, providers)
         return _View(guaranteed, unknown, providers, shortcut)
 
-    def _shortcut(self, pod: Pod, guaranteed: bool, providers: Sequence[Provider]) -> Shortcut | None:
+    def _shortcut(self, pod: ManagedPod, guaranteed: bool, providers: Sequence[Provider]) -> Shortcut | None:
         """None for a pod that has to go the long way."""
         container = pod.containers[0]
-        if len(pod.containers) > 1 or container.kind is not Kind.APP or pod.has_pod_level:
+        if len(pod.containers) > 1 or container.kind is not ManagedKind.APP or pod.has_pod_level:
             return None
         cpus = next((one for one in providers if isinstance(one, Cpus) and container.whole_cpus), None)
-        memory = next((one for one in providers if isinstance(one, Memory)), None)
+        memory = next((one for one in providers if isinstance(one, MemoryManager)), None)
         if memory is not None and not memory.knows(container.memory_bytes):
             return None
 
-        def decide(holdings: Holdings, enough_cpus: int, enough_memory: int) -> Decided | None:
+        def decide(holdings: Holdings, enough_cpus: int, enough_memory: int) -> ShortcutAnswer | None:
             arrival = Arrival(NEW, pod, guaranteed, holdings, [_NOTHING])
             hint: Hint | None = NO_HINT
             if self._topology is not None:
@@ -168,14 +177,14 @@ class Kubelet:
                 return None
             try:
                 self.devices.allocate(arrival, 0, hint)
-            except Refused:
+            except AllocationRefused:
                 return None
             in_use = tuple(sorted(arrival.holdings.devices.items()))
-            return Decided(hint, arrival.held[0].devices, in_use, arrival.certain)
+            return ShortcutAnswer(hint, arrival.held[0].devices, in_use, arrival.certain)
 
         return Shortcut(pod, cpus, memory, self.devices in providers, decide)
 
-    def _unknown(self, pod: Pod, guaranteed: bool) -> str:
+    def _unknown(self, pod: ManagedPod, guaranteed: bool) -> str:
         inventory = self.inventory
         pins = guaranteed and (not pod.has_pod_level or inventory.gates.pod_level_resource_managers)
         if pins and inventory.cpu_policy is None:
@@ -196,12 +205,12 @@ class Kubelet:
             for index in everyone:
                 hint = self._topology.admit([provider.hints(arrival, index) for provider in providers])
                 if hint is None:
-                    raise Refused(TOPOLOGY_AFFINITY, _POD_LEVEL_CONTAINER if pod_level else _NO_LOCALITY)
+                    raise AllocationRefused(TOPOLOGY_AFFINITY, _POD_LEVEL_CONTAINER if pod_level else _NO_LOCALITY)
                 _serve(providers, arrival, index, hint)
         else:
             hint = self._topology.admit([provider.pod_hints(arrival) for provider in providers])
             if hint is None:
-                raise Refused(TOPOLOGY_AFFINITY, _POD_LEVEL_POD if pod_level else _NO_LOCALITY)
+                raise AllocationRefused(TOPOLOGY_AFFINITY, _POD_LEVEL_POD if pod_level else _NO_LOCALITY)
             if pod_level:
                 for provider in providers:
                     provider.allocate_pod(arrival, hint)
@@ -209,7 +218,7 @@ class Kubelet:
             for index in everyone:
                 _serve(providers, arrival, index, hint)
 
-    def _fit(self, arrival: Arrival, room: Room) -> None:
+    def _fit(self, arrival: Arrival, room: AdmissionRoom) -> None:
         """NodeResourcesFit as the kubelet asks it again: extended resources that the node does not have are left out,
         and what the managers have handed out is never more than the node has."""
         requests = arrival.pod.total_requests(self.inventory.gates.pod_level_resources)
@@ -224,7 +233,7 @@ class Kubelet:
         for name, value in asked.items():
             used, capacity = room.requested.get(name, 0), allocatable.get(name, 0)
             if value > 0 and value > capacity - used:
-                raise Refused(
+                raise AllocationRefused(
                     f"OutOf{name}",
                     f"Node didn't have enough resource: {name}, requested: {value}, used: {used}, capacity: {capacity}",
                 )

@@ -21,9 +21,9 @@ from dovetail.core.devices.kubelet.cpu_assignment import take
 from dovetail.core.devices.kubelet.cpu_packed import CpuAssignmentError
 from dovetail.core.devices.kubelet.cpu_topology import CpuTopology
 from dovetail.core.devices.kubelet.hints import Hint, Hints, ids_of, mask_of
-from dovetail.core.devices.kubelet.holdings import Arrival, Held, Holdings, Refused, unexpected
+from dovetail.core.devices.kubelet.holdings import AllocationRefused, Arrival, HeldResources, Holdings, unexpected
 from dovetail.core.devices.kubelet.inventory import NEWEST_MINOR, Cpu, Inventory, InventoryError
-from dovetail.core.devices.kubelet.pods import CPU, Container, Kind, Pod, Qos, effective
+from dovetail.core.devices.kubelet.pods import CPU, ManagedContainer, ManagedKind, ManagedPod, Qos, effective
 from dovetail.core.devices.kubelet.subsets import remembered, subsets_of
 
 SMT_ALIGNMENT_ERROR = "SMTAlignmentError"
@@ -88,7 +88,7 @@ class Cpus:
         self._offers = lru_cache(remembered(subsets.ids))(self._offers_of)
         self._aligned = lru_cache(remembered(subsets.ids))(self._aligned_with)
 
-    def serves(self, pod: Pod, guaranteed: bool) -> bool:
+    def serves(self, pod: ManagedPod, guaranteed: bool) -> bool:
         return guaranteed and not self._inventory.leaves_alone(pod)
 
     def hints(self, arrival: Arrival, index: int) -> Hints:
@@ -132,8 +132,8 @@ class Cpus:
             cpus = self._allocate(arrival.holdings.shared_cpus, count, hint.mask, arrival.reusable_cpus)
             arrival.holdings.shared_cpus &= ~cpus
             _, memory, devices = arrival.held[index]
-            arrival.held[index] = Held(cpus, memory, devices)
-        if container.kind is Kind.INIT:
+            arrival.held[index] = HeldResources(cpus, memory, devices)
+        if container.kind is ManagedKind.INIT:
             arrival.reusable_cpus |= cpus
         else:
             arrival.reusable_cpus &= ~cpus
@@ -164,7 +164,7 @@ class Cpus:
             return
         empty = self._without_shared_cpus(arrival, count)
         if empty:
-            raise Refused(EMPTY_SHARED_POOL_ERROR, empty)
+            raise AllocationRefused(EMPTY_SHARED_POOL_ERROR, empty)
         self._check_smt(arrival.holdings.shared_cpus, count)
         arrival.pod_cpus = whole = self._allocate(arrival.holdings.shared_cpus, count, hint.mask, 0)
         arrival.holdings.shared_cpus &= ~whole
@@ -172,15 +172,15 @@ class Cpus:
         own: dict[int, int] = {}
         app_pool: int | None = None
         for index, container in enumerate(arrival.pod.containers):
-            if container.kind is Kind.APP and app_pool is None:
+            if container.kind is ManagedKind.APP and app_pool is None:
                 app_pool = whole & ~of_sidecars
             exclusive = self._exclusive(arrival, container)
             pool = whole & ~of_sidecars if app_pool is None else app_pool
             if exclusive:
                 own[index] = self._taken(pool, exclusive)
-            elif container.kind is Kind.INIT:
+            elif container.kind is ManagedKind.INIT:
                 own[index] = pool
-            if container.kind is Kind.SIDECAR:
+            if container.kind is ManagedKind.SIDECAR:
                 of_sidecars |= own.get(index, 0)
             elif app_pool is not None:
                 app_pool &= ~own.get(index, 0)
@@ -199,7 +199,7 @@ class Cpus:
         for held in pod.containers:
             holdings.shared_cpus |= held.cpus or 0
 
-    def _exclusive(self, arrival: Arrival, container: Container) -> int:
+    def _exclusive(self, arrival: Arrival, container: ManagedContainer) -> int:
         """How many CPUs of its own the container is to have (guaranteedCPUs)."""
         if not arrival.guaranteed or (
             self._inventory.manages_whole(arrival.pod) and container.qos is not Qos.GUARANTEED
@@ -252,7 +252,7 @@ class Cpus:
             )
         else:
             return
-        raise Refused(SMT_ALIGNMENT_ERROR, f"SMT Alignment Error: {text}")
+        raise AllocationRefused(SMT_ALIGNMENT_ERROR, f"SMT Alignment Error: {text}")
 
     def _allocate(self, shared: int, count: int, mask: int | None, reusable: int) -> int:
         """From the NUMA nodes of the mask first, the rest from anywhere (allocateCPUs)."""
@@ -295,7 +295,7 @@ class Cpus:
         sharing = False
         for container in arrival.pod.containers:
             exclusive = self._exclusive(arrival, container)
-            if container.kind is not Kind.INIT:
+            if container.kind is not ManagedKind.INIT:
                 running += exclusive
                 sharing = sharing or not exclusive
             elif not exclusive and running >= count:

@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 
 from dovetail.core.devices.kubelet.hints import Hint, Hints, ids_of, mask_of, masks_over
-from dovetail.core.devices.kubelet.holdings import Arrival, Held, Holdings, Refused, unexpected
+from dovetail.core.devices.kubelet.holdings import AllocationRefused, Arrival, HeldResources, Holdings, unexpected
 from dovetail.core.devices.kubelet.inventory import DevicePool, Inventory
-from dovetail.core.devices.kubelet.pods import Kind, Pod, effective
+from dovetail.core.devices.kubelet.pods import ManagedKind, ManagedPod, effective
 from dovetail.core.devices.kubelet.subsets import remembered
 
 Preference = Callable[[str, int, int, int], int]
@@ -26,7 +26,7 @@ Preference = Callable[[str, int, int, int], int]
 them. Sets of devices are ints as in `Holdings`."""
 
 
-class Devices:
+class DeviceManager:
     """`prefer` answers for the pools whose plugin `prefers`; without it their answers are not known."""
 
     def __init__(self, inventory: Inventory, prefer: Preference | None = None) -> None:
@@ -38,7 +38,7 @@ class Devices:
         """What is this manager's of the limits of a container or pod, requests of zero included."""
         return {resource: amounts[resource] for resource in self._pools if resource in amounts}
 
-    def serves(self, pod: Pod, guaranteed: bool) -> bool:
+    def serves(self, pod: ManagedPod, guaranteed: bool) -> bool:
         return any(self.asked(container.limit) for container in pod.containers)
 
     def hints(self, arrival: Arrival, index: int) -> Hints:
@@ -77,10 +77,10 @@ class Devices:
             if taken:
                 held[resource] = taken
                 cpus, memory, _ = arrival.held[index]
-                arrival.held[index] = Held(cpus, memory, tuple(sorted(held.items())))
+                arrival.held[index] = HeldResources(cpus, memory, tuple(sorted(held.items())))
         for resource, devices in arrival.held[index].devices:
             before = arrival.reusable_devices.get(resource, 0)
-            after = before | devices if container.kind is Kind.INIT else before & ~devices
+            after = before | devices if container.kind is ManagedKind.INIT else before & ~devices
             arrival.reusable_devices[resource] = after
 
     def _take(self, arrival: Arrival, index: int, resource: str, count: int, held: int | None, hint: Hint) -> int:
@@ -141,7 +141,7 @@ class Devices:
                 arrival.certain = False
             try:
                 self.allocate(arrival, index, hint)
-            except Refused:
+            except AllocationRefused:
                 return
 
     def started(self, uid: str, index: int, holdings: Holdings) -> None:

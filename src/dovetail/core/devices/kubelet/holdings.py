@@ -14,7 +14,7 @@ from msgspec import Struct, field
 
 from dovetail.core.devices.kubelet.hints import Hint, Hints
 from dovetail.core.devices.kubelet.inventory import Inventory
-from dovetail.core.devices.kubelet.pods import MEMORY, Pod
+from dovetail.core.devices.kubelet.pods import MEMORY, ManagedPod
 
 
 class Block(NamedTuple):
@@ -25,7 +25,7 @@ class Block(NamedTuple):
     size_bytes: int
 
 
-class Held(NamedTuple):
+class HeldResources(NamedTuple):
     """What one container holds. None: the manager has no entry for it, which is not the same as an empty one."""
 
     cpus: int | None = None
@@ -38,8 +38,8 @@ class PodHeld(NamedTuple):
     """`containers` are parallel to the pod's. `cpus` and `memory` are what the pod holds as a whole, with pod-level
     resources that the kubelet manages; else None."""
 
-    pod: Pod
-    containers: tuple[Held, ...]
+    pod: ManagedPod
+    containers: tuple[HeldResources, ...]
     cpus: int | None = None
     memory: tuple[Block, ...] | None = None
 
@@ -105,7 +105,7 @@ class Holdings:
     __hash__ = None  # type: ignore[assignment]
 
 
-class Refused(Exception):
+class AllocationRefused(Exception):
     """A manager cannot give what was asked: the kubelet's own reason and message."""
 
     def __init__(self, reason: str, message: str) -> None:
@@ -114,9 +114,9 @@ class Refused(Exception):
         self.message = message
 
 
-def unexpected(error: str) -> Refused:
+def unexpected(error: str) -> AllocationRefused:
     """An error without a reason of its own (admission/errors.go)."""
-    return Refused("UnexpectedAdmissionError", f"Allocate failed due to {error}, which is unexpected")
+    return AllocationRefused("UnexpectedAdmissionError", f"Allocate failed due to {error}, which is unexpected")
 
 
 class Arrival(Struct):
@@ -126,10 +126,10 @@ class Arrival(Struct):
     What init containers have left for the containers after them is here too: it is gone when the pod is in."""
 
     uid: str
-    pod: Pod
+    pod: ManagedPod
     guaranteed: bool
     holdings: Holdings
-    held: list[Held]
+    held: list[HeldResources]
     pod_cpus: int | None = None
     pod_memory: tuple[Block, ...] | None = None
     reusable_cpus: int = 0
@@ -146,7 +146,7 @@ class Provider(Protocol):
     `index` is the container's in `arrival.pod.containers`. `hint` is what the Topology Manager decided. Who already
     holds something (`arrival.held`) gets hints for what it holds, as after a restart of the kubelet."""
 
-    def serves(self, pod: Pod, guaranteed: bool) -> bool:
+    def serves(self, pod: ManagedPod, guaranteed: bool) -> bool:
         """Whether the manager has anything to do with such a pod. Who is not served is not asked about: that is the
         same as no opinion."""
         ...

@@ -15,7 +15,7 @@ from functools import cached_property
 from msgspec import Struct
 
 from dovetail.core.devices.contradiction import Contradiction
-from dovetail.core.devices.kubelet.pods import MEMORY, Pod, managed
+from dovetail.core.devices.kubelet.pods import MEMORY, ManagedPod, managed
 
 OLDEST_MINOR = 27
 NEWEST_MINOR = 37
@@ -85,7 +85,7 @@ class MemoryPool(Struct, frozen=True):
     reserved_bytes: int = 0
 
 
-class Device(Struct, frozen=True):
+class ManagedDevice(Struct, frozen=True):
     """`numa` is None where the plugin sent no topology at all, () where it sent one that names no node."""
 
     id: str
@@ -97,7 +97,7 @@ class DevicePool(Struct, frozen=True):
     """What a plugin has registered under one resource name. `prefers`: it answers GetPreferredAllocation."""
 
     resource: str
-    devices: tuple[Device, ...]
+    devices: tuple[ManagedDevice, ...]
     prefers: bool = False
 
 
@@ -137,11 +137,11 @@ class Inventory(Struct, frozen=True, cache_hash=True, dict=True):
     def has_option(self, option: str) -> bool:
         return option in self.cpu_options
 
-    def manages_whole(self, pod: Pod) -> bool:
+    def manages_whole(self, pod: ManagedPod) -> bool:
         """Whether the managers serve the pod's resources as a whole."""
         return self.gates.pod_level_resource_managers and pod.has_pod_level
 
-    def leaves_alone(self, pod: Pod) -> bool:
+    def leaves_alone(self, pod: ManagedPod) -> bool:
         """Pod-level resources without a manager for them. From v1.34 such pods are left alone if the gate
         PodLevelResources is on, from v1.36 always."""
         if not pod.has_pod_level or self.gates.pod_level_resource_managers:

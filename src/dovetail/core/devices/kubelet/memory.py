@@ -21,9 +21,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
 from dovetail.core.devices.kubelet.hints import Hint, Hints, ids_of, narrowness
-from dovetail.core.devices.kubelet.holdings import Arrival, Block, Held, Holdings, MemoryNode, Refused, unexpected
+from dovetail.core.devices.kubelet.holdings import (
+    AllocationRefused,
+    Arrival,
+    Block,
+    HeldResources,
+    Holdings,
+    MemoryNode,
+    unexpected,
+)
 from dovetail.core.devices.kubelet.inventory import Inventory
-from dovetail.core.devices.kubelet.pods import Container, Kind, Pod, Qos, effective, managed
+from dovetail.core.devices.kubelet.pods import ManagedContainer, ManagedKind, ManagedPod, Qos, effective, managed
 from dovetail.core.devices.kubelet.subsets import remembered, subsets_of
 
 EMPTY_SHARED_POOL_ERROR = "EmptyPodSharedPoolError"
@@ -44,7 +52,7 @@ _new = tuple.__new__
 """A NamedTuple's own is written in Python."""
 
 
-class Memory:
+class MemoryManager:
     """Gives hints and memory. The memory policy of the inventory must be `Static`."""
 
     __slots__ = (
@@ -77,7 +85,7 @@ class Memory:
         self._open = lru_cache(remembered(inventory.numa))(self._open_to)
         self._offers = lru_cache(remembered(inventory.numa))(self._offers_of)
 
-    def serves(self, pod: Pod, guaranteed: bool) -> bool:
+    def serves(self, pod: ManagedPod, guaranteed: bool) -> bool:
         return guaranteed and not self._inventory.leaves_alone(pod)
 
     def hints(self, arrival: Arrival, index: int) -> Hints:
@@ -122,7 +130,7 @@ class Memory:
             self._fill(nodes, mask, name, max(size - arrival.reusable_memory.get((mask, name), 0), 0))
         arrival.holdings.memory = tuple(nodes)
         cpus, _, devices = arrival.held[index]
-        arrival.held[index] = Held(cpus, blocks, devices)
+        arrival.held[index] = HeldResources(cpus, blocks, devices)
         self._reuse(arrival, container, blocks)
         self._shrink_predecessors(arrival, index, blocks)
 
@@ -198,7 +206,7 @@ class Memory:
         whole = self._requests_of_pod(pod)
         empty = self._without_shared_memory(pod, whole)
         if empty:
-            raise Refused(EMPTY_SHARED_POOL_ERROR, empty)
+            raise AllocationRefused(EMPTY_SHARED_POOL_ERROR, empty)
         mask = self._affinity(arrival.holdings.memory, arrival.reusable_memory, whole, hint)
         own: dict[int, Sizes] = {}
         of_sidecars: dict[str, int] = {}
@@ -207,10 +215,10 @@ class Memory:
             sizes = self._requests(pod, container)
             if sizes:
                 own[index] = sizes
-            elif container.kind is Kind.INIT:
+            elif container.kind is ManagedKind.INIT:
                 own[index] = _less(whole, of_sidecars)
-            if container.kind is not Kind.INIT:
-                taken = of_sidecars if container.kind is Kind.SIDECAR else of_apps
+            if container.kind is not ManagedKind.INIT:
+                taken = of_sidecars if container.kind is ManagedKind.SIDECAR else of_apps
                 for name, size in sizes.items():
                     taken[name] = taken.get(name, 0) + size
         shared = _less(_less(whole, of_sidecars), of_apps)
@@ -228,7 +236,7 @@ class Memory:
         containers = list(pod.containers)
         for i in range(index):
             blocks = containers[i].memory
-            if pod.pod.containers[i].kind is Kind.INIT and blocks is not None:
+            if pod.pod.containers[i].kind is ManagedKind.INIT and blocks is not None:
                 containers[i] = containers[i]._replace(memory=None)
                 if pod.memory is None:
                     self._give_back(holdings, blocks)
@@ -242,18 +250,18 @@ class Memory:
         for held in pod.containers:
             self._give_back(holdings, held.memory or ())
 
-    def _requests(self, pod: Pod, container: Container) -> Sizes:
+    def _requests(self, pod: ManagedPod, container: ManagedContainer) -> Sizes:
         """What the container is to have of its own; 0 bytes of a type count too (getContainerRequestedResources)."""
         if self._inventory.manages_whole(pod) and container.qos is not Qos.GUARANTEED:
             return {}
         return container.memory_bytes
 
-    def _requests_of_pod(self, pod: Pod) -> Sizes:
+    def _requests_of_pod(self, pod: ManagedPod) -> Sizes:
         """What the pod needs at its peak, of the types that an app container asks for (getPodRequestedResources)."""
         if self._inventory.manages_whole(pod) and pod.whole:
             return {name: size for name, size in pod.whole.requests if managed(name) and size > 0}
         requests = [(container.kind, self._requests(pod, container)) for container in pod.containers]
-        apps = {name for kind, sizes in requests if kind is Kind.APP for name in sizes}
+        apps = {name for kind, sizes in requests if kind is ManagedKind.APP for name in sizes}
         return {name: size for name, size in sorted(effective(requests).items()) if name in apps}
 
     def _hints(self, arrival: Arrival, sizes: Sizes) -> Hints:
@@ -349,11 +357,11 @@ class Memory:
                 size -= part
         holdings.memory = tuple(nodes)
 
-    def _reuse(self, arrival: Arrival, container: Container, blocks: Iterable[Block]) -> None:
+    def _reuse(self, arrival: Arrival, container: ManagedContainer, blocks: Iterable[Block]) -> None:
         """Init containers leave their largest block of a type behind; the others use up what is left."""
         for mask, name, size in blocks:
             left = arrival.reusable_memory.get((mask, name), 0)
-            if container.kind is Kind.INIT:
+            if container.kind is ManagedKind.INIT:
                 arrival.reusable_memory[mask, name] = max(left, size)
             elif left:
                 arrival.reusable_memory[mask, name] = max(left - size, 0)
@@ -363,7 +371,7 @@ class Memory:
         for mask, name, size in blocks:
             for i in range(index):
                 before = arrival.held[i].memory
-                if arrival.pod.containers[i].kind is not Kind.INIT or not before:
+                if arrival.pod.containers[i].kind is not ManagedKind.INIT or not before:
                     continue
                 shrunk = []
                 for block in before:
@@ -372,13 +380,13 @@ class Memory:
                     size -= part
                 arrival.held[i] = arrival.held[i]._replace(memory=tuple(shrunk))
 
-    def _without_shared_memory(self, pod: Pod, whole: Sizes) -> str:
+    def _without_shared_memory(self, pod: ManagedPod, whole: Sizes) -> str:
         """What is wrong if some container is left without memory to share, else "" (validatePodScopeResources)."""
         running: dict[str, int] = {}
         sharing = False
         for container in pod.containers:
             sizes = self._requests(pod, container)
-            if container.kind is not Kind.INIT:
+            if container.kind is not ManagedKind.INIT:
                 sharing = sharing or not sizes
                 for name, size in sizes.items():
                     running[name] = running.get(name, 0) + size

@@ -22,7 +22,7 @@ Amounts = tuple[tuple[str, int], ...]
 """Amounts by resource, sorted by name."""
 
 
-class Kind(Enum):
+class ManagedKind(Enum):
     INIT = "init"
     SIDECAR = "sidecar"
     """An init container with restartPolicy Always."""
@@ -76,8 +76,8 @@ class Asked(Struct, frozen=True, dict=True):
         return Qos.GUARANTEED if request else Qos.BEST_EFFORT
 
 
-class Container(Asked, frozen=True, dict=True):
-    kind: Kind = Kind.APP
+class ManagedContainer(Asked, frozen=True, dict=True):
+    kind: ManagedKind = ManagedKind.APP
     name: str = ""
     """Only told back in the kubelet's messages."""
 
@@ -93,13 +93,13 @@ class Container(Asked, frozen=True, dict=True):
         return {name: size for name, size in self.requests if managed(name)}
 
 
-class Pod(Struct, frozen=True, cache_hash=True, dict=True):
+class ManagedPod(Struct, frozen=True, cache_hash=True, dict=True):
     """`containers` are in the kubelet's order: init containers and sidecars as the spec lists them, then the others.
 
     `whole` is spec.resources, None where the pod has none. `told_qos` is status.qosClass, which the kubelet trusts.
     Raises ValueError for an init container behind an app container, and for a pod without containers."""
 
-    containers: tuple[Container, ...]
+    containers: tuple[ManagedContainer, ...]
     whole: Asked | None = None
     told_qos: Qos | None = None
     overhead: Amounts = ()
@@ -108,7 +108,9 @@ class Pod(Struct, frozen=True, cache_hash=True, dict=True):
         kinds = [container.kind for container in self.containers]
         if not kinds:
             raise ValueError("containers: a pod has at least one")
-        if Kind.APP in kinds and any(kind is not Kind.APP for kind in kinds[kinds.index(Kind.APP) :]):
+        if ManagedKind.APP in kinds and any(
+            kind is not ManagedKind.APP for kind in kinds[kinds.index(ManagedKind.APP) :]
+        ):
             raise ValueError("containers: init containers and sidecars come before app containers")
 
     @cached_property
@@ -136,20 +138,20 @@ class Pod(Struct, frozen=True, cache_hash=True, dict=True):
         return total
 
 
-def effective(containers: Iterable[tuple[Kind, Mapping[str, int]]]) -> dict[str, int]:
+def effective(containers: Iterable[tuple[ManagedKind, Mapping[str, int]]]) -> dict[str, int]:
     """What a pod needs at its peak: the sum of what runs side by side, or what an init container needs beside the
     sidecars before it (component-helpers/resource: AggregateContainerRequests, KEP-753)."""
     running: dict[str, int] = {}
     sidecars: dict[str, int] = {}
     peak: dict[str, int] = {}
     for kind, amount in containers:
-        if kind is Kind.INIT:
+        if kind is ManagedKind.INIT:
             for name in amount.keys() | sidecars.keys():
                 peak[name] = max(peak.get(name, 0), sidecars.get(name, 0) + amount.get(name, 0))
             continue
         for name, value in amount.items():
             running[name] = running.get(name, 0) + value
-            if kind is Kind.SIDECAR:
+            if kind is ManagedKind.SIDECAR:
                 sidecars[name] = sidecars.get(name, 0) + value
                 peak[name] = max(peak.get(name, 0), sidecars[name])
     return {name: max(running.get(name, 0), peak.get(name, 0)) for name in running.keys() | peak.keys()}

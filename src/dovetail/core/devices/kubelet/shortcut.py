@@ -16,9 +16,16 @@ from mypy_extensions import mypyc_attr
 
 from dovetail.core.devices.kubelet.cpus import Cpus
 from dovetail.core.devices.kubelet.hints import Hint
-from dovetail.core.devices.kubelet.holdings import Block, Held, Holdings, MemoryNode, PodHeld, Refused
-from dovetail.core.devices.kubelet.memory import Memory
-from dovetail.core.devices.kubelet.pods import Pod
+from dovetail.core.devices.kubelet.holdings import (
+    AllocationRefused,
+    Block,
+    HeldResources,
+    Holdings,
+    MemoryNode,
+    PodHeld,
+)
+from dovetail.core.devices.kubelet.memory import MemoryManager
+from dovetail.core.devices.kubelet.pods import ManagedPod
 
 _REMEMBERED = 4096
 
@@ -27,7 +34,7 @@ Devices = tuple[tuple[str, int], ...]
 """Devices by resource, sorted by its name."""
 
 
-class Decided(NamedTuple):
+class ShortcutAnswer(NamedTuple):
     """The Topology Manager's decision, the devices that the container gets then, all that are held after it, and
     whether none of them was chosen at random."""
 
@@ -43,7 +50,7 @@ class Alone:
 
     __slots__ = ("cpus", "devices", "memory", "pod")
 
-    def __init__(self, pod: Pod, cpus: int | None, memory: tuple[Block, ...] | None, devices: Devices) -> None:
+    def __init__(self, pod: ManagedPod, cpus: int | None, memory: tuple[Block, ...] | None, devices: Devices) -> None:
         self.pod = pod
         self.cpus = cpus
         self.memory = memory
@@ -51,7 +58,7 @@ class Alone:
 
     @property
     def held(self) -> PodHeld:
-        return PodHeld(self.pod, (Held(self.cpus, self.memory, self.devices),))
+        return PodHeld(self.pod, (HeldResources(self.cpus, self.memory, self.devices),))
 
 
 Admitted = tuple[int, tuple[MemoryNode, ...], Devices, Alone, bool]
@@ -64,11 +71,11 @@ class Shortcut:
 
     def __init__(
         self,
-        pod: Pod,
+        pod: ManagedPod,
         cpus: Cpus | None,
-        memory: Memory | None,
+        memory: MemoryManager | None,
         devices: bool,
-        decide: Callable[[Holdings, int, int], Decided | None],
+        decide: Callable[[Holdings, int, int], ShortcutAnswer | None],
     ) -> None:
         (container,) = pod.containers
         self._pod = pod
@@ -79,7 +86,7 @@ class Shortcut:
         self._wants = memory.wants(self._sizes) if memory is not None else ()
         self._devices = devices
         self._decide = decide
-        self._decided: dict[object, Decided | None] = {}
+        self._decided: dict[object, ShortcutAnswer | None] = {}
         self._blocks: dict[int, tuple[Block, ...]] = {}
 
     def admit(self, shared: int, nodes: tuple[MemoryNode, ...], in_use: Devices) -> Admitted | None:
@@ -109,7 +116,7 @@ class Shortcut:
                 if blocks is None:
                     blocks = tuple([Block(mask, name, size) for name, size in self._sizes.items()])
                     self._blocks[mask] = blocks
-        except Refused:
+        except AllocationRefused:
             return None
         alone = Alone(self._pod, taken, blocks, decided.devices)
         return shared, nodes, decided.in_use if self._devices else in_use, alone, decided.certain

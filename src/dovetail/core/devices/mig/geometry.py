@@ -43,14 +43,14 @@ class Engines(NamedTuple):
 NO_ENGINES = Engines()
 
 
-class Instance(NamedTuple):
+class InstancePlace(NamedTuple):
     """`profile` is a number in `Geometry.profiles`, `start` a memory slice."""
 
     profile: int
     start: int
 
 
-class Profile(Struct, frozen=True):
+class MigProfile(Struct, frozen=True):
     """`name` is that of nvidia-smi; `aliases` are names that other drivers give it. `most` is how many instances a card
     can have, `gi_id` NVML's id of the profile, `memory_mib` what a process sees. `sm_count` 0: not known."""
 
@@ -86,7 +86,7 @@ class Geometry(Struct, frozen=True, cache_hash=True, dict=True):
     memory_slices: int
     compute_slices: int
     engines: Engines
-    profiles: tuple[Profile, ...]
+    profiles: tuple[MigProfile, ...]
     mode_change_resets: bool = False
     assumed: bool = False
 
@@ -102,11 +102,11 @@ class Geometry(Struct, frozen=True, cache_hash=True, dict=True):
             raise GeometryError("profiles", f"{len(self.instances)} profiles and starts: {_MOST_INSTANCES} at most")
 
     @cached_property
-    def instances(self) -> tuple[Instance, ...]:
-        return tuple(Instance(i, start) for i, profile in enumerate(self.profiles) for start in profile.starts)
+    def instances(self) -> tuple[InstancePlace, ...]:
+        return tuple(InstancePlace(i, start) for i, profile in enumerate(self.profiles) for start in profile.starts)
 
     @cached_property
-    def _bits(self) -> Mapping[Instance, int]:
+    def _bits(self) -> Mapping[InstancePlace, int]:
         return {instance: 1 << number for number, instance in enumerate(self.instances)}
 
     @cached_property
@@ -115,7 +115,7 @@ class Geometry(Struct, frozen=True, cache_hash=True, dict=True):
         named = [(name, i) for i, profile in enumerate(self.profiles) for name in (profile.name, *profile.aliases)]
         return dict(named) | {resource_of(name): i for name, i in named}
 
-    def _check(self, path: str, profile: Profile) -> None:
+    def _check(self, path: str, profile: MigProfile) -> None:
         if not 1 <= profile.compute_slices <= self.compute_slices:
             raise GeometryError(f"{path}.compute_slices", f"{profile.compute_slices} of {self.compute_slices}")
         if not 1 <= profile.memory_slices <= self.memory_slices:
@@ -145,7 +145,7 @@ class Geometry(Struct, frozen=True, cache_hash=True, dict=True):
 
     def bit(self, profile: int, start: int) -> int:
         """The bit of an instance. Raises GeometryError where the profile cannot start there."""
-        found = self._bits.get(Instance(profile, start))
+        found = self._bits.get(InstancePlace(profile, start))
         if found is None:
             own = self.profiles[profile]
             raise GeometryError("start", f"{own.name} of {self.key} starts at one of {own.starts}, not at {start}")
@@ -155,7 +155,7 @@ class Geometry(Struct, frozen=True, cache_hash=True, dict=True):
         """The set of instances by profile name and start, legal together or not. Raises GeometryError."""
         return sum({self.bit(self.index(name), start) for name, start in instances})
 
-    def members(self, bits: int) -> tuple[Instance, ...]:
+    def members(self, bits: int) -> tuple[InstancePlace, ...]:
         """The instances of a set, in the order of their starts."""
         found = [self.instances[bit.bit_length() - 1] for bit in bits_of(bits)]
         return tuple(sorted(found, key=lambda instance: (instance.start, instance.profile)))

@@ -23,7 +23,7 @@ from dovetail.core.devices.mig.instances import Counts, counts_of, equal_weights
 from dovetail.core.devices.mig.slices import slices, taken
 
 
-class Divided(Struct, frozen=True):
+class PlannedDivision(Struct, frozen=True):
     """A card as it is: `instances` of it, of which some are `used`. `busy`: it is not in MIG mode (`mig`), and somebody
     has the whole of it. Raises GeometryError for a card that cannot be."""
 
@@ -44,7 +44,7 @@ class Divided(Struct, frozen=True):
             raise GeometryError(f"GPU{self.gpu}", fault)
 
 
-class Change(Struct, frozen=True):
+class InstanceChange(Struct, frozen=True):
     """What to do to one card: instances by profile name and start. `turns_on`: MIG mode first; `resets`: this resets
     the card."""
 
@@ -62,13 +62,13 @@ class Change(Struct, frozen=True):
         return f"GPU {self.gpu}: {', '.join(parts)}"
 
 
-class Plan(Struct, frozen=True):
+class DivisionPlan(Struct, frozen=True):
     """No change is needed where `changes` is empty."""
 
-    changes: tuple[Change, ...]
+    changes: tuple[InstanceChange, ...]
 
 
-class Impossible(Struct, frozen=True):
+class NoDivision(Struct, frozen=True):
     reason: str
 
 
@@ -91,27 +91,27 @@ class _Way(NamedTuple):
 _Chosen = list[tuple[int, _Way]]
 
 
-def plan(cards: Sequence[Divided], wanted: Mapping[str, int]) -> Plan | Impossible:
+def plan(cards: Sequence[PlannedDivision], wanted: Mapping[str, int]) -> DivisionPlan | NoDivision:
     """The best plan for so many instances of each profile (by name, alias or resource)."""
     asked = merged([card.geometry for card in cards], wanted.items())
     for name, _ in asked:
         if all(card.geometry.find(name) is None for card in cards):
             having = sorted({card.geometry.key for card in cards})
-            return Impossible(f"no card of the node has the profile {name}: {', '.join(having) or 'it has no cards'}")
+            return NoDivision(f"no card of the node has the profile {name}: {', '.join(having) or 'it has no cards'}")
     # Most in use first, so that whole cards stay whole.
     order = sorted(cards, key=lambda card: (-taken(card.geometry, card.used).milli, card.gpu))
     chosen = _cheapest(order, asked)
     if chosen is not None:
         trimmed = _trimmed(order, chosen, asked)
         changes = [_change(order[place], way, asked) for place, way in trimmed]
-        return Plan(tuple(sorted(changes, key=lambda change: change.gpu)))
+        return DivisionPlan(tuple(sorted(changes, key=lambda change: change.gpu)))
     if _cheapest([replace(card, used=0, busy=False) for card in order], asked) is None:
-        return Impossible("the cards of the node cannot have so many at once, even if all were idle")
+        return NoDivision("the cards of the node cannot have so many at once, even if all were idle")
     in_use = ", ".join(f"GPU{card.gpu}" for card in sorted(cards, key=lambda card: card.gpu) if card.used or card.busy)
-    return Impossible(f"what is in use is never destroyed, and too little is idle beside it: {in_use}")
+    return NoDivision(f"what is in use is never destroyed, and too little is idle beside it: {in_use}")
 
 
-def _cheapest(cards: Sequence[Divided], asked: Asked) -> _Chosen | None:
+def _cheapest(cards: Sequence[PlannedDivision], asked: Asked) -> _Chosen | None:
     """Which cards to touch, and how. Card after card, the cheapest way to each number of instances still lacking."""
     counts = tuple(count for _, count in asked)
     idle = [_counted(card.geometry, card.instances & ~card.used, asked) for card in cards]
@@ -161,7 +161,7 @@ def _counted(geometry: Geometry, bits: int, asked: Asked) -> Counts:
     return tuple([0 if i is None else (bits & own[i]).bit_count() for i in indices])
 
 
-def _trimmed(cards: Sequence[Divided], chosen: _Chosen, asked: Asked) -> _Chosen:
+def _trimmed(cards: Sequence[PlannedDivision], chosen: _Chosen, asked: Asked) -> _Chosen:
     """The same without what is beyond the wanted."""
     touched = {place: way.gain for place, way in chosen}
     after = [
@@ -222,7 +222,7 @@ def _kept(geometry: Geometry, idle: int) -> tuple[tuple[int, int], ...]:
         kept = (kept - 1) & idle
 
 
-def _change(card: Divided, way: _Way, asked: Asked) -> Change:
+def _change(card: PlannedDivision, way: _Way, asked: Asked) -> InstanceChange:
     """What makes a card like that with the fewest new instances, at their best starts."""
     geometry, profiles = card.geometry, card.geometry.profiles
     known, starts = states(geometry), starts_of(geometry, equal_weights(geometry))
@@ -241,4 +241,6 @@ def _change(card: Divided, way: _Way, asked: Asked) -> Change:
         return tuple((profiles[i].name, start) for i, start in geometry.members(bits))
 
     turns_on = not card.mig
-    return Change(card.gpu, named(idle & ~kept), named(created), turns_on, turns_on and geometry.mode_change_resets)
+    return InstanceChange(
+        card.gpu, named(idle & ~kept), named(created), turns_on, turns_on and geometry.mode_change_resets
+    )

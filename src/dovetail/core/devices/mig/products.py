@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from dovetail.core.devices.mig.geometry import Engines, Geometry, Profile
+from dovetail.core.devices.mig.geometry import Engines, Geometry, MigProfile
 
 _SUFFIX = re.compile(r"(-SHARED|-MIG-.*)$")
 
@@ -106,7 +106,7 @@ def _of(
         base = f"{row.compute}g.{gb[row.size]}gb"
         aliases = (renamed[base] + row.suffix,) if renamed and base in renamed else ()
         profiles.append(
-            Profile(
+            MigProfile(
                 base + row.suffix,
                 row.gi_id,
                 row.compute,

@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from dovetail.core.devices.mig.geometry import Geometry, Profile
+from dovetail.core.devices.mig.geometry import Geometry, MigProfile
 from dovetail.core.devices.mig.products import GEOMETRIES
 
 CARD_MILLI = 1000
 
 
-class Slices(NamedTuple):
+class MigSlices(NamedTuple):
     """Slices of each kind, and how much of the card's they are, in thousandths."""
 
     compute: int
@@ -32,11 +32,11 @@ class Slices(NamedTuple):
         return max(self.compute_milli, self.memory_milli)
 
 
-def slices(geometry: Geometry, profiles: Iterable[Profile]) -> Slices:
+def slices(geometry: Geometry, profiles: Iterable[MigProfile]) -> MigSlices:
     """What instances of these profiles, of one card or of several, take together."""
     held = list(profiles)
     compute, memory = sum(own.compute_slices for own in held), sum(own.memory_slices for own in held)
-    return Slices(
+    return MigSlices(
         compute,
         memory,
         CARD_MILLI * compute // geometry.compute_slices,
@@ -44,12 +44,12 @@ def slices(geometry: Geometry, profiles: Iterable[Profile]) -> Slices:
     )
 
 
-def taken(geometry: Geometry, state: int) -> Slices:
+def taken(geometry: Geometry, state: int) -> MigSlices:
     """What the instances of a card take of it."""
     return slices(geometry, [geometry.profiles[i] for i, _ in geometry.members(state)])
 
 
-def most_taken(name: str, geometries: Iterable[Geometry] = GEOMETRIES) -> Slices | None:
+def most_taken(name: str, geometries: Iterable[Geometry] = GEOMETRIES) -> MigSlices | None:
     """What a profile takes where the product is not known yet: names mean different parts on different products
     (1g.10gb is two memory slices of A100-40GB and one of A100-80GB), and the largest share counts. None: none of the
     geometries has it."""

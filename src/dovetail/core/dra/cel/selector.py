@@ -17,7 +17,7 @@ from dovetail.core.dra.cel.paths import Frame, Link, Run
 from dovetail.core.dra.cel.program import Planner
 from dovetail.core.dra.cel.syntax import Parser
 from dovetail.core.dra.cel.values import Abort, Err, Map, Value, type_of
-from dovetail.core.dra.selectors import Read, SelectorError
+from dovetail.core.dra.selectors import SelectorError, SelectorReads
 from dovetail.core.dra.types import Device, Version
 from dovetail.core.dra.types import Value as Attribute
 
@@ -32,7 +32,7 @@ class Selector:
 
     __slots__ = ("_run", "_slots", "expression", "reads")
 
-    def __init__(self, expression: str, run: Run, slots: int, reads: frozenset[Read] | None) -> None:
+    def __init__(self, expression: str, run: Run, slots: int, reads: frozenset[SelectorReads] | None) -> None:
         self.expression = expression
         self.reads = reads
         self._run = run
@@ -78,19 +78,19 @@ def compile(expression: str) -> Selector:
     return Selector(expression, run, checker.slots, _reads(planner.reads))
 
 
-def _reads(paths: Iterable[tuple[Link, ...]]) -> frozenset[Read] | None:
-    found: set[Read] = set()
+def _reads(paths: Iterable[tuple[Link, ...]]) -> frozenset[SelectorReads] | None:
+    found: set[SelectorReads] = set()
     for links in paths:
         keys = [link.key if link.run is None and type(link.key) is str else None for link in links[:3]]
         field, domain, name = (*keys, "", "")[:3] if keys else (None, None, None)
         if field == "driver":
-            found.add(Read("driver", "", ""))
+            found.add(SelectorReads("driver", "", ""))
         elif field == "allowMultipleAllocations":
-            found.add(Read("shareable", "", ""))
+            found.add(SelectorReads("shareable", "", ""))
         elif field == "attributes" and domain:
-            found.add(Read("attributes", domain, name or ""))
+            found.add(SelectorReads("attributes", domain, name or ""))
         elif field == "capacity" and domain:
-            found.add(Read("capacity", domain, name or ""))
+            found.add(SelectorReads("capacity", domain, name or ""))
         else:
             return None
     return frozenset(found)
